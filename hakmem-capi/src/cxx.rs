@@ -1,0 +1,188 @@
+//! C++'s `operator new` and `operator delete`, in all their forms.
+//!
+//! When there is no memory, `new` calls the new-handler until there is some or none is installed, and then throws
+//! `std::bad_alloc`. Rust cannot throw, so the C++ library does it for us, where one is in the process: the
+//! two functions of its that we need are referred to weakly.
+
+use core::arch::global_asm;
+use core::ffi::c_void;
+use hakmem_core::__c as core_c;
+
+type Handler = unsafe extern "C-unwind" fn();
+
+unsafe extern "C" {
+    /// The two weak references: addresses in libstdc++ or libc++, or null.
+    static __hakmem_v0_cxx: [usize; 2];
+}
+
+global_asm!(
+    ".pushsection .data.rel.ro.__hakmem_v0_cxx,\"aw\",@progbits",
+    ".globl __hakmem_v0_cxx",
+    ".hidden __hakmem_v0_cxx",
+    ".weak _ZSt15get_new_handlerv",
+    ".weak _ZSt17__throw_bad_allocv",
+    ".p2align 3",
+    "__hakmem_v0_cxx:",
+    ".quad _ZSt15get_new_handlerv",
+    ".quad _ZSt17__throw_bad_allocv",
+    ".popsection",
+);
+
+/// `std::get_new_handler()`.
+fn handler() -> Option<Handler> {
+    // SAFETY: constant after loading.
+    let address = unsafe { __hakmem_v0_cxx[0] };
+    if address == 0 {
+        return None;
+    }
+    // SAFETY: the C++ library's function, of that type.
+    unsafe { core::mem::transmute::<usize, unsafe extern "C" fn() -> Option<Handler>>(address)() }
+}
+
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_void {
+    loop {
+        let Some(handler) = handler() else {
+            if !throws {
+                return core::ptr::null_mut();
+            }
+            // SAFETY: constant after loading.
+            let throw = unsafe { __hakmem_v0_cxx[1] };
+            if throw != 0 {
+                // SAFETY: the C++ library's function, of that type; it unwinds through us.
+                unsafe { core::mem::transmute::<usize, unsafe extern "C-unwind" fn()>(throw)() };
+            }
+            let line = b"hakmem: operator new: out of memory, and no C++ library to throw std::bad_alloc\n";
+            // SAFETY: a constant line; then the end.
+            unsafe {
+                libc::write(2, line.as_ptr().cast(), line.len());
+                libc::abort()
+            }
+        };
+        // SAFETY: what the program installed. It frees memory, throws, or ends the process.
+        unsafe { handler() };
+        let block = core_c::aligned(align, size);
+        if !block.is_null() {
+            return block.cast();
+        }
+    }
+}
+
+/// A nothrow `new` calls the handler too; an exception from that must not leave it.
+fn retry_nothrow(size: usize, align: usize) -> *mut c_void {
+    std::panic::catch_unwind(|| ()).ok();
+    retry(size, align, false)
+}
+
+macro_rules! new {
+    ($($plain:ident $nothrow:ident $aligned:ident $aligned_nothrow:ident)*) => {$(
+        /// `operator new`.
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $plain(size: usize) -> *mut c_void {
+            let block = core_c::malloc(size);
+            if block.is_null() { retry(size, 1, true) } else { block.cast() }
+        }
+
+        /// `operator new`, nothrow.
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $nothrow(size: usize, _: *const c_void) -> *mut c_void {
+            let block = core_c::malloc(size);
+            if block.is_null() { retry_nothrow(size, 1) } else { block.cast() }
+        }
+
+        /// `operator new`, aligned.
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $aligned(size: usize, align: usize) -> *mut c_void {
+            let block = core_c::aligned(align, size);
+            if block.is_null() { retry(size, align, true) } else { block.cast() }
+        }
+
+        /// `operator new`, aligned, nothrow.
+        #[unsafe(no_mangle)]
+        pub extern "C-unwind" fn $aligned_nothrow(size: usize, align: usize, _: *const c_void) -> *mut c_void {
+            let block = core_c::aligned(align, size);
+            if block.is_null() { retry_nothrow(size, align) } else { block.cast() }
+        }
+    )*};
+}
+
+new! {
+    _Znwm _ZnwmRKSt9nothrow_t _ZnwmSt11align_val_t _ZnwmSt11align_val_tRKSt9nothrow_t
+    _Znam _ZnamRKSt9nothrow_t _ZnamSt11align_val_t _ZnamSt11align_val_tRKSt9nothrow_t
+}
+
+macro_rules! delete {
+    ($($plain:ident $nothrow:ident $sized:ident $aligned:ident $aligned_nothrow:ident $sized_aligned:ident)*) => {$(
+        /// `operator delete`.
+        ///
+        /// # Safety
+        ///
+        /// As C++ says, here and below.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $plain(block: *mut c_void) {
+            // SAFETY: passed on.
+            unsafe { core_c::free(block.cast()) }
+        }
+
+        /// `operator delete`, nothrow.
+        ///
+        /// # Safety
+        ///
+        /// As above.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $nothrow(block: *mut c_void, _: *const c_void) {
+            // SAFETY: passed on.
+            unsafe { core_c::free(block.cast()) }
+        }
+
+        /// `operator delete`, sized.
+        ///
+        /// # Safety
+        ///
+        /// As above.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $sized(block: *mut c_void, size: usize) {
+            // SAFETY: passed on.
+            unsafe { core_c::free_sized(block.cast(), size, "operator delete") }
+        }
+
+        /// `operator delete`, aligned.
+        ///
+        /// # Safety
+        ///
+        /// As above.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $aligned(block: *mut c_void, _: usize) {
+            // SAFETY: passed on.
+            unsafe { core_c::free(block.cast()) }
+        }
+
+        /// `operator delete`, aligned, nothrow.
+        ///
+        /// # Safety
+        ///
+        /// As above.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $aligned_nothrow(block: *mut c_void, _: usize, _: *const c_void) {
+            // SAFETY: passed on.
+            unsafe { core_c::free(block.cast()) }
+        }
+
+        /// `operator delete`, sized, aligned.
+        ///
+        /// # Safety
+        ///
+        /// As above.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $sized_aligned(block: *mut c_void, size: usize, _: usize) {
+            // SAFETY: passed on.
+            unsafe { core_c::free_sized(block.cast(), size, "operator delete") }
+        }
+    )*};
+}
+
+delete! {
+    _ZdlPv _ZdlPvRKSt9nothrow_t _ZdlPvm _ZdlPvSt11align_val_t _ZdlPvSt11align_val_tRKSt9nothrow_t _ZdlPvmSt11align_val_t
+    _ZdaPv _ZdaPvRKSt9nothrow_t _ZdaPvm _ZdaPvSt11align_val_t _ZdaPvSt11align_val_tRKSt9nothrow_t _ZdaPvmSt11align_val_t
+}

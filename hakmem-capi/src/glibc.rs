@@ -1,0 +1,82 @@
+//! glibc's functions for looking at and tuning the heap.
+
+use core::ffi::c_int;
+use hakmem_core::__c as core_c;
+
+/// glibc's `malloc_trim`: 1 if bytes came back, else 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(pad: usize) -> c_int {
+    let _ = pad;
+    (core_c::purge() > 0) as c_int
+}
+
+/// glibc's `malloc_stats`: the statistics as a table on standard error.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_stats() {
+    core_c::print_stats(false);
+}
+
+/// glibc's `mallopt`. Its tunables have no counterpart here; accepted, without effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
+    let _ = (parameter, value);
+    1
+}
+
+/// glibc's `struct mallinfo2`. Fields that have no meaning here are 0.
+#[repr(C)]
+#[derive(Default)]
+pub struct Mallinfo2 {
+    /// Bytes of address space in SuperSlabs.
+    pub arena: usize,
+    /// 0.
+    pub ordblks: usize,
+    /// 0.
+    pub smblks: usize,
+    /// Large blocks in use.
+    pub hblks: usize,
+    /// Bytes in them.
+    pub hblkhd: usize,
+    /// 0.
+    pub usmblks: usize,
+    /// 0.
+    pub fsmblks: usize,
+    /// Bytes in small blocks in use.
+    pub uordblks: usize,
+    /// Bytes in SuperSlabs that are in no small block in use.
+    pub fordblks: usize,
+    /// Bytes that a trim could give back now.
+    pub keepcost: usize,
+}
+
+/// glibc's `mallinfo2`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo2() -> Mallinfo2 {
+    let info = core_c::info();
+    Mallinfo2 {
+        arena: info.arena,
+        hblks: info.large_blocks,
+        hblkhd: info.large_bytes,
+        uordblks: info.in_use,
+        fordblks: info.free,
+        keepcost: info.releasable,
+        ..Mallinfo2::default()
+    }
+}
+
+/// glibc's `struct mallinfo`: [`Mallinfo2`] in fields that are too small.
+#[repr(C)]
+pub struct Mallinfo {
+    fields: [c_int; 10],
+}
+
+/// glibc's `mallinfo`. What does not fit reads as the largest number that does.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo() -> Mallinfo {
+    let m = mallinfo2();
+    let all = [
+        m.arena, m.ordblks, m.smblks, m.hblks, m.hblkhd, m.usmblks, m.fsmblks, m.uordblks, m.fordblks,
+        m.keepcost,
+    ];
+    Mallinfo { fields: all.map(|n| n.min(c_int::MAX as usize) as c_int) }
+}

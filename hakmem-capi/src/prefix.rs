@@ -1,0 +1,216 @@
+//! The same under names of their own, for programs that want Hakmem beside another allocator. `include/hakmem.h` is made
+//! from this file by cbindgen.
+
+use core::ffi::{c_char, c_int, c_void};
+use hakmem_core::__c as core_c;
+
+/// Allocates `size` bytes. NULL and ENOMEM when there is no memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_malloc(size: usize) -> *mut c_void {
+    crate::malloc(size)
+}
+
+/// Frees a block. NULL is fine; `errno` is left alone.
+///
+/// # Safety
+///
+/// `ptr` is NULL or a block of this allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_free(ptr: *mut c_void) {
+    // SAFETY: passed on.
+    unsafe { crate::free(ptr) }
+}
+
+/// Allocates `count` times `size` bytes, all zero.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_calloc(count: usize, size: usize) -> *mut c_void {
+    crate::calloc(count, size)
+}
+
+/// Resizes a block; it may move. With size 0 it is freed and NULL returned.
+///
+/// # Safety
+///
+/// `ptr` is NULL or a block of this allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { crate::realloc(ptr, size) }
+}
+
+/// Resizes a block to `count` times `size` bytes. NULL and ENOMEM when that overflows.
+///
+/// # Safety
+///
+/// `ptr` is NULL or a block of this allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_reallocarray(ptr: *mut c_void, count: usize, size: usize) -> *mut c_void {
+    // SAFETY: passed on.
+    unsafe { crate::reallocarray(ptr, count, size) }
+}
+
+/// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; `errno` is left alone.
+///
+/// # Safety
+///
+/// `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int {
+    // SAFETY: passed on.
+    unsafe { crate::posix_memalign(out, align, size) }
+}
+
+/// Allocates `size` bytes at a multiple of `align`, a power of two. NULL and EINVAL or ENOMEM otherwise.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_aligned_alloc(align: usize, size: usize) -> *mut c_void {
+    crate::aligned_alloc(align, size)
+}
+
+/// The bytes that a block has: at least what was asked for. 0 for NULL.
+///
+/// # Safety
+///
+/// `ptr` is NULL or a block of this allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_usable_size(ptr: *mut c_void) -> usize {
+    // SAFETY: passed on.
+    unsafe { core_c::usable_size(ptr.cast(), "hak_usable_size") }
+}
+
+/// Frees a block of `size` bytes, as asked for. A size that the block does not have ends the process.
+///
+/// # Safety
+///
+/// `ptr` is NULL or a block of this allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_free_sized(ptr: *mut c_void, size: usize) {
+    // SAFETY: passed on.
+    unsafe { core_c::free_sized(ptr.cast(), size, "hak_free_sized") }
+}
+
+/// Frees a block of `size` bytes that was allocated at a multiple of `align`.
+///
+/// # Safety
+///
+/// `ptr` is NULL or a block of this allocator.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_free_aligned_sized(ptr: *mut c_void, align: usize, size: usize) {
+    let _ = align;
+    // SAFETY: passed on.
+    unsafe { core_c::free_sized(ptr.cast(), size, "hak_free_aligned_sized") }
+}
+
+/// Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes that came back.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_purge() -> usize {
+    core_c::purge()
+}
+
+/// The library's version, as `1.2.3`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// What the allocator has done and holds, summed over all threads. Counts and bytes.
+#[repr(C)]
+#[allow(non_camel_case_types)]
+pub struct hak_stats_t {
+    /// Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
+    /// anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
+    pub allocations: u64,
+    /// Allocations that found their magazine empty.
+    pub magazine_misses: u64,
+    /// Frees that found their magazine full and as large as it may be.
+    pub magazine_overflows: u64,
+    /// Blocks from the free list of a current slab.
+    pub refill_current: u64,
+    /// Blocks from memory never handed out before.
+    pub refill_bump: u64,
+    /// Refills by a partly used slab of the thread's own.
+    pub refill_partial: u64,
+    /// Slabs taken from ready lists.
+    pub refill_ready: u64,
+    /// Orphans adopted.
+    pub refill_orphan: u64,
+    /// Spans taken from the pool for a slab.
+    pub refill_span: u64,
+    /// SuperSlabs mapped since the start.
+    pub superslabs_mapped: u64,
+    /// Blocks that went home to a slab of the freeing thread.
+    pub home_local: u64,
+    /// Blocks that went home to a slab of another thread, or nobody's.
+    pub home_foreign: u64,
+    /// The same as `home_foreign`: every such block passes the outbox.
+    pub outbox_blocks: u64,
+    /// Bundles sent.
+    pub outbox_pushes: u64,
+    /// Bundles that put their slab on its owner's ready list.
+    pub publishes: u64,
+    /// Large blocks allocated.
+    pub large_allocs: u64,
+    /// Large blocks freed.
+    pub large_frees: u64,
+    /// Large blocks that a cached mapping served.
+    pub large_cache_hits: u64,
+    /// Times a thread got a heap.
+    pub threads_started: u64,
+    /// Times a thread gave its heap up.
+    pub threads_exited: u64,
+    /// Bytes of address space held.
+    pub bytes_mapped: u64,
+    /// The most that `bytes_mapped` has been.
+    pub bytes_mapped_peak: u64,
+    /// Bytes given back to the system since the start.
+    pub bytes_purged: u64,
+    /// Bytes in blocks that the program holds.
+    pub allocated_bytes: u64,
+    /// The kernel's figure for the largest resident set of the process.
+    pub peak_resident_bytes: u64,
+}
+
+/// Fills `out` with the statistics of the process.
+///
+/// # Safety
+///
+/// `out` is writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_stats(out: *mut hak_stats_t) {
+    let s = hakmem_core::stats();
+    // SAFETY: passed on.
+    unsafe {
+        out.write(hak_stats_t {
+            allocations: s.allocations,
+            magazine_misses: s.magazine_misses,
+            magazine_overflows: s.magazine_overflows,
+            refill_current: s.refill_current,
+            refill_bump: s.refill_bump,
+            refill_partial: s.refill_partial,
+            refill_ready: s.refill_ready,
+            refill_orphan: s.refill_orphan,
+            refill_span: s.refill_span,
+            superslabs_mapped: s.superslabs_mapped,
+            home_local: s.home_local,
+            home_foreign: s.home_foreign,
+            outbox_blocks: s.outbox_blocks,
+            outbox_pushes: s.outbox_pushes,
+            publishes: s.publishes,
+            large_allocs: s.large_allocs,
+            large_frees: s.large_frees,
+            large_cache_hits: s.large_cache_hits,
+            threads_started: s.threads_started,
+            threads_exited: s.threads_exited,
+            bytes_mapped: s.bytes_mapped,
+            bytes_mapped_peak: s.bytes_mapped_peak,
+            bytes_purged: s.bytes_purged,
+            allocated_bytes: s.allocated_bytes,
+            peak_resident_bytes: s.peak_resident_bytes,
+        })
+    };
+}
+
+/// Writes the statistics to standard error: as one line of JSON, or as a table.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_stats_print(json: bool) {
+    core_c::print_stats(json);
+}

@@ -1,0 +1,139 @@
+//! The checked-in header is what cbindgen makes of `src/prefix.rs`, and it names the interface, no more and no less.
+//! `HAKMEM_BLESS=1` rewrites it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The members of `hak_stats_t`, whose names and meanings are documented; programs rely on them.
+const FIGURES: [&str; 25] = [
+    "allocations",
+    "magazine_misses",
+    "magazine_overflows",
+    "refill_current",
+    "refill_bump",
+    "refill_partial",
+    "refill_ready",
+    "refill_orphan",
+    "refill_span",
+    "superslabs_mapped",
+    "home_local",
+    "home_foreign",
+    "outbox_blocks",
+    "outbox_pushes",
+    "publishes",
+    "large_allocs",
+    "large_frees",
+    "large_cache_hits",
+    "threads_started",
+    "threads_exited",
+    "bytes_mapped",
+    "bytes_mapped_peak",
+    "bytes_purged",
+    "allocated_bytes",
+    "peak_resident_bytes",
+];
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The header that belongs to the sources as they are now.
+fn generated() -> String {
+    let config = cbindgen::Config::from_file(here("cbindgen.toml")).expect("cbindgen.toml is valid");
+    let bindings = cbindgen::Builder::new()
+        .with_config(config)
+        .with_src(here("src/prefix.rs"))
+        .generate()
+        .expect("src/prefix.rs parses");
+    let mut text = Vec::new();
+    bindings.write(&mut text);
+    String::from_utf8(text).unwrap()
+}
+
+/// The header in the repository, which `HAKMEM_BLESS=1` first brings up to date.
+fn checked_in() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        if std::env::var_os("HAKMEM_BLESS").is_some() {
+            std::fs::create_dir_all(here("include")).unwrap();
+            std::fs::write(here("include/hakmem.h"), generated()).unwrap();
+        }
+        std::fs::read_to_string(here("include/hakmem.h")).expect("include/hakmem.h is there")
+    })
+}
+
+/// The header without its comments.
+fn code() -> String {
+    checked_in().lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
+}
+
+/// Every identifier in `text` that is followed by an opening parenthesis.
+fn functions(text: &str) -> BTreeSet<&str> {
+    text.match_indices('(')
+        .map(|(at, _)| text[..at].rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap())
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+#[test]
+fn header_is_current() {
+    let (old, text) = (checked_in(), generated());
+    let differs = old.lines().zip(text.lines()).position(|(old, new)| old != new);
+    let line = differs.unwrap_or_else(|| old.lines().count().min(text.lines().count()));
+    assert!(
+        old == text,
+        "include/hakmem.h differs from src/prefix.rs at line {}: {:?} should be {:?}; HAKMEM_BLESS=1 rewrites it",
+        line + 1,
+        old.lines().nth(line).unwrap_or(""),
+        text.lines().nth(line).unwrap_or("")
+    );
+}
+
+/// The functions of the header are the exported `hak_` names.
+#[test]
+fn header_names_the_exports() {
+    let code = code();
+    let exports = std::fs::read_to_string(here("tests/exports.txt")).unwrap();
+    let exports: BTreeSet<&str> = exports.lines().filter(|name| name.starts_with("hak_")).collect();
+    assert_eq!(functions(&code), exports);
+}
+
+#[test]
+fn header_has_the_figures() {
+    let code = code();
+    let (_, body) = code.split_once("struct hak_stats_t {").expect("struct hak_stats_t");
+    let (body, rest) = body.split_once('}').unwrap();
+    assert!(rest.trim_start().starts_with("hak_stats_t;"), "a typedef too");
+    let mut members: Vec<&str> = Vec::new();
+    for member in body.split(';').map(str::trim).filter(|member| !member.is_empty()) {
+        members.push(member.strip_prefix("uint64_t ").unwrap_or_else(|| panic!("not a uint64_t: {member}")));
+    }
+    members.sort_unstable();
+    let mut wanted = FIGURES.to_vec();
+    wanted.sort_unstable();
+    assert_eq!(members, wanted);
+    assert_eq!(
+        code.matches("struct ").count() - code.matches("struct hak_stats_t").count(),
+        0,
+        "other structs"
+    );
+}
+
+/// Each function and each member has its comment; C++ and double inclusion are seen to.
+#[test]
+fn header_is_documented() {
+    let header = checked_in();
+    let lines: Vec<&str> = header.lines().collect();
+    for (at, line) in lines.iter().enumerate() {
+        if line.contains(" hak_") && line.contains('(')
+            || line.contains("*hak_")
+            || line.trim().starts_with("uint64_t ")
+        {
+            assert!(at > 0 && lines[at - 1].trim_start().starts_with("//"), "no comment above: {line}");
+        }
+    }
+    for part in ["#ifndef HAKMEM_H", "#define HAKMEM_H", "#ifdef __cplusplus", "extern \"C\" {"] {
+        assert_eq!(header.matches(part).count(), if part.contains("cplus") { 2 } else { 1 }, "{part}");
+    }
+}

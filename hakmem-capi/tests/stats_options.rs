@@ -1,0 +1,319 @@
+//! Statistics and options as a C program sees them: `hak_stats`, what is printed at exit, and the environment.
+
+#[path = "support/link.rs"]
+mod link;
+mod support;
+
+use link::{LIMIT, Link, build, command};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use support::{expect_ok, run, scratch};
+
+/// Every figure by its name in JSON, which is also its name in `hak_stats_t`.
+const FIGURES: &str = "allocations magazine_misses magazine_overflows refill_current refill_bump refill_partial \
+    refill_ready refill_orphan refill_span superslabs_mapped home_local home_foreign outbox_blocks outbox_pushes \
+    publishes large_allocs large_frees large_cache_hits threads_started threads_exited bytes_mapped \
+    bytes_mapped_peak bytes_purged allocated_bytes peak_resident_bytes";
+
+/// The options, a few values each takes, a few it does not, and its default as messages show it.
+const OPTIONS: [(&str, &[&str], &[&str], &str); 9] = [
+    ("HAKMEM_STATS", &["none"], &["bogus", "yes", "jso", "jsonx"], "none"),
+    (
+        "HAKMEM_PURGE_DELAY",
+        &["0", "1", "250", "100000", "-1"],
+        &["soon", "-2", "1s", "99999999999999999999"],
+        "250",
+    ),
+    ("HAKMEM_MAGAZINE", &["on", "off"], &["maybe", "o", "offf"], "on"),
+    ("HAKMEM_OUTBOX", &["on", "off"], &["maybe"], "on"),
+    ("HAKMEM_ORPHANS", &["on", "off"], &["maybe"], "on"),
+    ("HAKMEM_THP", &["auto", "always", "never"], &["sometimes"], "auto"),
+    (
+        "HAKMEM_LARGE_CACHE",
+        &["0", "1", "4096", "64K", "32M", "1G"],
+        &["much", "-1", "12Q", "M", "1MB", "99999999999999999999", "99999999999999G"],
+        "32M",
+    ),
+    ("HAKMEM_FOREIGN", &["abort", "warn"], &["ignore"], "abort"),
+    ("HAKMEM_STATS_FILE", &["/dev/null"], &[], ""),
+];
+
+/// The program that allocates a little, prints its process id and ends as told, with the library preloaded.
+fn ends(how: &str) -> Command {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let mut command =
+        command(PROGRAM.get_or_init(|| build("stats_exit.c", Link::Preload, &[])), Link::Preload);
+    command.arg(how);
+    command
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("messages are UTF-8")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The members of one JSON object, each value as Python writes it.
+fn members(json: &str) -> BTreeMap<String, String> {
+    let script = "import json,sys\nfor k, v in json.loads(sys.argv[1]).items(): print(k, json.dumps(v))";
+    let lines = expect_ok(Command::new("python3").args(["-c", script, json]), LIMIT);
+    lines.lines().filter_map(|line| line.split_once(' ')).map(|(k, v)| (k.into(), v.into())).collect()
+}
+
+/// Checks that every figure is there and a whole number, and that a few are plausible.
+fn assert_figures(json: &str) -> BTreeMap<String, String> {
+    let all = members(json);
+    let number = |name: &str| -> u64 {
+        let value = all.get(name).unwrap_or_else(|| panic!("{name} is missing: {json}"));
+        value.parse().unwrap_or_else(|_| panic!("{name} is {value}"))
+    };
+    for name in FIGURES.split_whitespace() {
+        number(name);
+    }
+    assert!(number("allocations") > 0 && number("bytes_mapped") > 0, "{json}");
+    assert!(number("bytes_mapped_peak") >= number("bytes_mapped"), "{json}");
+    assert!((500_000..1 << 40).contains(&number("peak_resident_bytes")), "{json}");
+    all
+}
+
+fn assert_table(text: &str) {
+    assert!(text.contains("hakmem") && text.contains("allocations"), "{text}");
+    assert!(text.lines().count() >= 5 && !text.contains('{'), "{text}");
+}
+
+/// Each figure of `hak_stats` moves when, and as far as, its name says.
+#[test]
+fn figures_move() {
+    let program = build("stats_figures.c", Link::Shared, &[]);
+    let scenarios: [(&str, &[(&str, &str)]); 11] = [
+        ("exact", &[("HAKMEM_MAGAZINE", "off")]),
+        ("magazine", &[]),
+        ("refills", &[]),
+        ("foreign", &[]),
+        ("no-outbox", &[("HAKMEM_OUTBOX", "off")]),
+        ("orphans", &[]),
+        ("no-orphans", &[("HAKMEM_ORPHANS", "off")]),
+        ("large", &[]),
+        ("no-cache", &[("HAKMEM_LARGE_CACHE", "0")]),
+        ("threads", &[]),
+        ("purge", &[]),
+    ];
+    let mut failed = Vec::new();
+    for (scenario, options) in scenarios {
+        let output = run(Command::new(&program).arg(scenario).envs(options.iter().copied()), LIMIT);
+        if !output.status.success() || stdout(&output) != "figures ok\n" {
+            failed.push(format!("{scenario} {options:?}: {} {}", output.status, stderr(&output)));
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// `hak_stats_print` in both forms, on stderr and nowhere else.
+#[test]
+fn printed_on_request() {
+    let program = build("stats_print.c", Link::Shared, &["-std=c99", "-pedantic"]);
+    let output = run(Command::new(&program).arg("json"), LIMIT);
+    assert!(output.status.success() && output.stdout.is_empty());
+    let text = stderr(&output);
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_figures(&text);
+    let output = run(Command::new(&program).arg("table"), LIMIT);
+    assert!(output.status.success() && output.stdout.is_empty());
+    assert_table(&stderr(&output));
+}
+
+/// The exit record among the lines of `text`, checked.
+fn exit_record(text: &str, pid: &str) -> BTreeMap<String, String> {
+    let line = text.lines().find(|line| line.contains(r#""event":"exit""#) && line.contains(pid));
+    let record = assert_figures(line.unwrap_or_else(|| panic!("no exit record of {pid}: {text:?}")));
+    assert_eq!(record["hakmem"], format!("{:?}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(record["pid"], pid);
+    record
+}
+
+/// Statistics at exit, on stderr: by return from main and by exit, preloaded and linked.
+#[test]
+fn printed_at_exit() {
+    for how in [Link::Preload, Link::Shared, Link::Archive, Link::Static] {
+        let program = build("stats_exit.c", how, &[]);
+        for (end, code) in [("return", 0), ("exit", 3)] {
+            let output = run(command(&program, how).arg(end).env("HAKMEM_STATS", "json"), LIMIT);
+            assert_eq!(output.status.code(), Some(code), "{how:?}");
+            exit_record(&stderr(&output), stdout(&output).trim());
+            let output = run(command(&program, how).arg(end).env("HAKMEM_STATS", "table"), LIMIT);
+            assert_eq!(output.status.code(), Some(code), "{how:?}");
+            assert_table(&stderr(&output));
+            let output = run(command(&program, how).arg(end), LIMIT);
+            assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(code), ""), "{how:?}");
+        }
+    }
+    let output = run(ends("closed").env("HAKMEM_STATS", "json"), LIMIT);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+}
+
+/// With HAKMEM_MAGAZINE=off the allocations at exit are those of the program and not many more.
+#[test]
+fn exact_counts_at_exit() {
+    let output = run(ends("return").env("HAKMEM_STATS", "json").env("HAKMEM_MAGAZINE", "off"), LIMIT);
+    let record = exit_record(&stderr(&output), stdout(&output).trim());
+    let allocations: u64 = record["allocations"].parse().unwrap();
+    assert!((1001..1200).contains(&allocations), "{allocations}");
+}
+
+/// A JSON file: one line each for start and exit, appended to what is there; nothing on stderr.
+#[test]
+fn json_file() {
+    let file = scratch("stats").join("figures.json");
+    let _ = std::fs::remove_file(&file);
+    for round in 1..=2 {
+        let output = run(ends("return").env("HAKMEM_STATS", "json").env("HAKMEM_STATS_FILE", &file), LIMIT);
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+        let text = std::fs::read_to_string(&file).unwrap();
+        let (lines, pid) = (text.lines().collect::<Vec<_>>(), stdout(&output).trim().to_owned());
+        assert_eq!(lines.len(), 2 * round, "{text}");
+        assert!(text.ends_with('\n'));
+        let start = members(lines[2 * round - 2]);
+        assert_eq!(start["hakmem"], format!("{:?}", env!("CARGO_PKG_VERSION")));
+        assert_eq!((start["event"].as_str(), &start["pid"]), ("\"start\"", &pid));
+        exit_record(lines[2 * round - 1], &pid);
+    }
+}
+
+/// Parent and child of a fork both write their exit record; exec makes a new start.
+#[test]
+fn json_file_of_families() {
+    let file = scratch("stats").join("fork.json");
+    let _ = std::fs::remove_file(&file);
+    let run_one = |how: &str| {
+        let output = run(ends(how).env("HAKMEM_STATS", "json").env("HAKMEM_STATS_FILE", &file), LIMIT);
+        assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{how}");
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        (text, stdout(&output).trim().to_owned())
+    };
+    let (text, pid) = run_one("fork");
+    exit_record(&text, &pid);
+    let exits: Vec<_> = text.lines().filter(|line| line.contains(r#""event":"exit""#)).collect();
+    assert_eq!(exits.len(), 2, "{text}");
+    let child = exits.iter().find(|line| members(line)["pid"] != pid).expect("the child's record");
+    assert_figures(child);
+    let (text, pid) = run_one("exec");
+    exit_record(&text, &pid);
+    assert_eq!(text.matches(r#""event":"start""#).count(), 2, "{text}");
+    assert_eq!(text.matches(r#""event":"exit""#).count(), 1, "{text}");
+}
+
+/// The table goes to the file too; a file that cannot be opened changes nothing for the program.
+#[test]
+fn table_file() {
+    let file = scratch("stats").join("figures.txt");
+    let _ = std::fs::remove_file(&file);
+    let output = run(ends("return").env("HAKMEM_STATS", "table").env("HAKMEM_STATS_FILE", &file), LIMIT);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert_table(&std::fs::read_to_string(&file).unwrap());
+    std::fs::remove_file(&file).unwrap();
+    let output = run(ends("return").env("HAKMEM_STATS_FILE", &file), LIMIT);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    assert!(std::fs::read(&file).map_or(true, |bytes| bytes.is_empty()), "no statistics were asked for");
+    let nowhere = Path::new("/nonexistent/folder/figures.json");
+    let output = run(ends("exit").env("HAKMEM_STATS", "json").env("HAKMEM_STATS_FILE", nowhere), LIMIT);
+    assert_eq!(output.status.code(), Some(3));
+}
+
+#[test]
+fn good_values_are_silent() {
+    for (name, good, _, _) in OPTIONS {
+        for value in good {
+            let output = run(ends("return").env(name, value), LIMIT);
+            assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""), "{name}={value}");
+        }
+    }
+    let output = run(ends("return").env("HAKMEM_LIB", "whatever"), LIMIT);
+    assert_eq!(stderr(&output), "", "HAKMEM_LIB belongs to the command and the tests");
+}
+
+/// A bad value: one line that names the option, the value, what is allowed and what is used.
+#[test]
+fn bad_values_are_named() {
+    for (name, good, bad, default) in OPTIONS {
+        for value in bad {
+            let output = run(ends("return").env(name, value), LIMIT);
+            let text = stderr(&output);
+            assert_eq!(output.status.code(), Some(0), "{name}={value}");
+            assert_eq!(text.lines().count(), 1, "{name}={value}: {text:?}");
+            assert!(text.starts_with(&format!("hakmem: {name}={value}: expected ")), "{text:?}");
+            assert!(text.ends_with(&format!("; using {default}\n")), "{text:?}");
+            let words = good.iter().filter(|word| word.chars().all(|c| c.is_ascii_lowercase()));
+            assert!(words.clone().all(|word| text.contains(word)), "{text:?} does not list {good:?}");
+        }
+    }
+    let output = run(ends("return").env("HAKMEM_STATS", "bogus"), LIMIT);
+    assert_eq!(stderr(&output), "hakmem: HAKMEM_STATS=bogus: expected none, table or json; using none\n");
+}
+
+/// A program that allocates before the C library has set itself up still gets its options.
+#[test]
+fn options_of_an_early_program() {
+    let program = build("api_first.c", Link::Preload, &[]);
+    let output =
+        run(command(&program, Link::Preload).env("HAKMEM_STATS", "json").env("HAKMEM_FOO", "1"), LIMIT);
+    let text = stderr(&output);
+    assert!(output.status.success(), "{text}");
+    assert_eq!(text.matches("HAKMEM_FOO: unknown option").count(), 1, "{text}");
+    assert_figures(text.lines().find(|line| line.contains(r#""event":"exit""#)).expect("an exit record"));
+}
+
+/// Values that are very long or hold a line break: still one line, and no harm.
+#[test]
+fn strange_values() {
+    for value in ["a\nb", "\n", "\u{1b}[31m", "{}", "%s%n"] {
+        let output = run(ends("return").env("HAKMEM_THP", value), LIMIT);
+        assert_eq!((output.status.code(), stderr(&output).lines().count()), (Some(0), 1), "{value:?}");
+    }
+    let long = "x".repeat(100_000);
+    for name in ["HAKMEM_THP", "HAKMEM_PURGE_DELAY", "HAKMEM_UNKNOWN"] {
+        let output = run(ends("return").env(name, &long), LIMIT);
+        assert_eq!(output.status.code(), Some(0), "{name}");
+        assert_eq!(stderr(&output).lines().count(), 1, "{name}");
+    }
+}
+
+/// An unknown name: one line, which lists the known ones.
+#[test]
+fn unknown_names_are_named() {
+    for name in ["HAKMEM_FOO", "HAKMEM_STAT", "HAKMEM_STATSX", "HAKMEM_", "HAKMEM_stats"] {
+        let output = run(ends("return").env(name, "json"), LIMIT);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{name}");
+        assert_eq!(text.lines().count(), 1, "{name}: {text:?}");
+        assert!(text.starts_with(&format!("hakmem: {name}: unknown option; known: ")), "{text:?}");
+        let known = text.split_once("known: ").unwrap().1;
+        for (option, ..) in OPTIONS {
+            assert!(known.contains(option.strip_prefix("HAKMEM_").unwrap()), "{option} is not in {known:?}");
+        }
+    }
+    let mut two = ends("return");
+    let output = run(two.env("HAKMEM_FOO", "1").env("HAKMEM_BAR", "2").env("HAKMEM_THP", "3"), LIMIT);
+    let text = stderr(&output);
+    assert_eq!(text.lines().count(), 3, "{text:?}");
+    assert!(
+        ["HAKMEM_FOO:", "HAKMEM_BAR:", "HAKMEM_THP=3:"].iter().all(|part| text.contains(part)),
+        "{text:?}"
+    );
+    // Names that only look alike are none of ours.
+    let output = run(ends("return").env("HAKMEMX", "1").env("XHAKMEM_FOO", "1").env("HAKME", "1"), LIMIT);
+    assert_eq!(stderr(&output), "");
+}
+
+/// What a program does to its environment after the start changes nothing.
+#[test]
+fn options_are_read_once() {
+    let output = run(&mut ends("setenv"), LIMIT);
+    assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
+    let output = run(ends("unsetenv").env("HAKMEM_STATS", "json"), LIMIT);
+    exit_record(&stderr(&output), stdout(&output).trim());
+}

@@ -1,0 +1,85 @@
+//! `hakmem run`: one program on Hakmem, and one line that says whether it really was.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+
+use crate::records::Records;
+use crate::settings::{self, Settings};
+use crate::{library, preload, process, report, why};
+
+/// Run a program on Hakmem; afterwards one line on stderr says whether Hakmem really served it
+///
+/// Arguments, input, output, signals and exit status of the program pass through untouched.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The library to use, instead of looking for it
+    #[arg(long, value_name = "PATH")]
+    lib: Option<PathBuf>,
+
+    /// Count every allocation (sets HAKMEM_MAGAZINE=off, which makes the program slower)
+    #[arg(long)]
+    exact: bool,
+
+    /// Print the library's statistics of the main process as a table
+    #[arg(long)]
+    stats: bool,
+
+    /// Leave out the line about the run
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// Set an option of Hakmem for the program, with or without its HAKMEM_ prefix; can be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = OsStringValueParser::new().try_map(settings::pair))]
+    set: Vec<(OsString, OsString)>,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the program; returns only when it could not be started, else leaves with the program's own status.
+pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
+    let (program, rest) = args.command.split_first().expect("clap requires one");
+    let library = library::find(args.lib.as_deref())?;
+    let preload = preload::Preload::new(&library, std::env::var_os("LD_PRELOAD"))?;
+    let settings = Settings::new(&args.set, args.exact, args.stats)?;
+    let records = Records::new()?;
+
+    let mut command = Command::new(program);
+    command.args(rest).env("LD_PRELOAD", preload.value());
+    command.envs(settings.environment()).env("HAKMEM_STATS", "json").env("HAKMEM_STATS_FILE", records.path());
+    let outcome = match process::run(&mut command) {
+        Ok(outcome) => outcome,
+        Err(error) => return Ok(could_not_start(program, &error)),
+    };
+
+    let summary = records.summary(outcome.pid);
+    let name = report::name(program);
+    settings.deliver(&name, &records, &summary);
+    if !args.quiet {
+        let why = || why::not_served(program, &library);
+        report::say(&report::line(&name, &summary, &outcome, settings.counts_all(), why));
+    }
+    // Leaving runs no destructors, and both own a temporary folder.
+    drop((records, preload));
+    outcome.status.leave()
+}
+
+/// Says why the program did not start, with the exit status a shell would give.
+fn could_not_start(program: &OsStr, error: &std::io::Error) -> ExitCode {
+    let name = report::printable(program);
+    let exists = program.as_encoded_bytes().contains(&b'/') && Path::new(program).exists();
+    let (what, code) = match error.kind() {
+        std::io::ErrorKind::NotFound if exists => ("the interpreter it asks for is missing".to_string(), 127),
+        std::io::ErrorKind::NotFound => ("program not found".to_string(), 127),
+        std::io::ErrorKind::PermissionDenied => {
+            ("program not executable (permission denied)".to_string(), 126)
+        }
+        _ => (format!("cannot be executed: {error}"), 126),
+    };
+    report::say(&format!("hakmem: {name}: {what}"));
+    ExitCode::from(code)
+}

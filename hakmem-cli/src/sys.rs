@@ -1,0 +1,142 @@
+//! The system calls that neither std nor nix offers, each in a safe dress.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nix::sys::signal::SigSet;
+
+/// A signal that arrived, and who sent it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arrived {
+    /// Its number.
+    pub signal: i32,
+    /// True when a process sent it (`kill` and its relatives), false when the kernel did (the terminal).
+    pub by_process: bool,
+    /// The sending process where `by_process`.
+    pub sender: i32,
+}
+
+/// Waits until a signal of `set`, which must be blocked, arrives. With `poll` returns `None` if none is there.
+pub fn next_signal(set: &SigSet, poll: bool) -> Option<Arrived> {
+    let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let timeout = if poll { &raw const zero } else { std::ptr::null() };
+    loop {
+        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+        // SAFETY: all three point at live values of the right types; a null timeout means "no limit".
+        let signal = unsafe { libc::sigtimedwait(set.as_ref(), info.as_mut_ptr(), timeout) };
+        if signal > 0 {
+            // SAFETY: the call succeeded and filled it in; it was zeroed before, so every field has a value.
+            let info = unsafe { info.assume_init() };
+            // SAFETY: a plain field of the union, valid for signals sent by a process and 0 or junk otherwise.
+            let sender = unsafe { info.si_pid() };
+            return Some(Arrived { signal, by_process: info.si_code <= 0, sender });
+        }
+        // EINTR (a signal outside the set, a stop) means try again, EAGAIN that the poll found nothing.
+        if poll && io::Error::last_os_error().raw_os_error() != Some(libc::EINTR) {
+            return None;
+        }
+    }
+}
+
+/// How a child changed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// It called exit, with this code.
+    Exited(i32),
+    /// This signal killed it.
+    Killed(i32),
+    /// This signal stopped it.
+    Stopped(i32),
+    /// It goes on after a stop.
+    Continued,
+}
+
+/// Asks, without waiting, whether child `pid` changed; with its peak resident bytes.
+pub fn poll_child(pid: i32) -> io::Result<Option<(Change, u64)>> {
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    let flags = libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED;
+    // SAFETY: both out-pointers point at live values of the right types.
+    let got = unsafe { libc::wait4(pid, &mut status, flags, usage.as_mut_ptr()) };
+    match got {
+        -1 => return Err(io::Error::last_os_error()),
+        0 => return Ok(None),
+        _ => {}
+    }
+    // SAFETY: rusage is plain numbers, all zero before the call.
+    let peak = unsafe { usage.assume_init() }.ru_maxrss as u64 * 1024;
+    let change = if libc::WIFEXITED(status) {
+        Change::Exited(libc::WEXITSTATUS(status))
+    } else if libc::WIFSIGNALED(status) {
+        Change::Killed(libc::WTERMSIG(status))
+    } else if libc::WIFSTOPPED(status) {
+        Change::Stopped(libc::WSTOPSIG(status))
+    } else {
+        Change::Continued
+    };
+    Ok(Some((change, peak)))
+}
+
+/// Sends `signal` to `pid`. Errors are of no use to a forwarder (gone, or not allowed), so there are none.
+pub fn send(pid: i32, signal: i32) {
+    // SAFETY: takes plain numbers.
+    unsafe { libc::kill(pid, signal) };
+}
+
+/// Gives `signal` (real-time ones too, which nix cannot name) the default or the ignoring action.
+pub fn set_action(signal: i32, ignore: bool) {
+    // SAFETY: neither action is a function of ours.
+    unsafe { libc::signal(signal, if ignore { libc::SIG_IGN } else { libc::SIG_DFL }) };
+}
+
+/// Lets `signal` through to this thread.
+pub fn unblock(signal: i32) {
+    let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
+    // SAFETY: a live value, filled in by sigemptyset before anything reads it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Whether `path` carries file capabilities, which make the loader ignore LD_PRELOAD.
+pub fn has_capabilities(path: &std::path::Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else { return false };
+    // SAFETY: two C strings; size 0 asks only for the length and writes nothing.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
+}
+
+/// Which of the signals that this process itself sets otherwise were ignored when it was started.
+pub struct Inherited {
+    /// Rust's start-up code ignores it before `main`.
+    pub sigpipe_ignored: AtomicBool,
+    /// Ignored, it would make `wait4` fail.
+    pub sigchld_ignored: AtomicBool,
+}
+
+/// Filled in by `remember`.
+pub static INHERITED: Inherited =
+    Inherited { sigpipe_ignored: AtomicBool::new(false), sigchld_ignored: AtomicBool::new(false) };
+
+/// Runs before Rust's start-up code, so that a program started later gets what we got.
+extern "C" fn remember() {
+    let ignored = |signal| {
+        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+        // SAFETY: asks only; the out-pointer points at a live value, of plain numbers, zero if the call fails.
+        let action = unsafe {
+            libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+            action.assume_init()
+        };
+        action.sa_sigaction == libc::SIG_IGN
+    };
+    INHERITED.sigpipe_ignored.store(ignored(libc::SIGPIPE), Ordering::Relaxed);
+    INHERITED.sigchld_ignored.store(ignored(libc::SIGCHLD), Ordering::Relaxed);
+    set_action(libc::SIGCHLD, false);
+}
+
+// SAFETY: the loader calls each pointer in this section once, before `main`; `remember` needs no runtime.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER: extern "C" fn() = remember;

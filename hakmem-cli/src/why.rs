@@ -1,0 +1,90 @@
+//! Why a program was not served, as far as its file tells.
+
+use std::ffi::OsStr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::elf::{self, Kind};
+use crate::report::printable;
+use crate::sys;
+
+/// What kept `library` out of `program`.
+pub fn not_served(program: &OsStr, library: &Path) -> String {
+    if !elf::is_hakmem(library) {
+        return format!("{} is not Hakmem's library", printable(library.as_os_str()));
+    }
+    match locate(program).as_deref().and_then(|path| obstacle(path, 4)) {
+        Some(reason) => reason,
+        None => {
+            "the library never started in it (it may have ended before, or the loader refused the library)"
+                .into()
+        }
+    }
+}
+
+/// Where the shell would find `program`.
+fn locate(program: &OsStr) -> Option<PathBuf> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
+}
+
+/// The reason in the file at `path`, or in the interpreter of the script there, `depth` deep at most.
+fn obstacle(path: &Path, depth: u32) -> Option<String> {
+    let shown = printable(path.as_os_str());
+    let ignored = "so the loader ignores LD_PRELOAD";
+    match elf::kind(path) {
+        Kind::Script(interpreter) if depth > 0 => return obstacle(Path::new(&interpreter), depth - 1),
+        Kind::Static => return Some(format!("{shown} is statically linked, so no loader reads LD_PRELOAD")),
+        Kind::Foreign => return Some(format!("{shown} is a program for another kind of machine")),
+        Kind::Dynamic(loader) if loader.contains("musl") => {
+            return Some(format!("{shown} uses another C library ({loader})"));
+        }
+        _ => {}
+    }
+    // A set-id bit that changes nothing (root running root's program) does not stop the loader.
+    let meta = std::fs::metadata(path).ok()?;
+    let user = meta.mode() & libc::S_ISUID != 0 && meta.uid() != nix::unistd::getuid().as_raw();
+    let group = meta.mode() & libc::S_ISGID != 0 && meta.gid() != nix::unistd::getgid().as_raw();
+    if user || group {
+        return Some(format!("{shown} is set-user-id or set-group-id, {ignored}"));
+    }
+    sys::has_capabilities(path).then(|| format!("{shown} carries file capabilities, {ignored}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_programs_as_the_shell_does() {
+        assert!(is_executable(&locate(OsStr::new("sh")).unwrap()));
+        assert_eq!(locate(OsStr::new("./x")), Some("./x".into()));
+        assert_eq!(locate(OsStr::new("no-such-program-anywhere")), None);
+    }
+
+    #[test]
+    fn an_ordinary_program_has_no_obstacle() {
+        assert_eq!(obstacle(&std::env::current_exe().unwrap(), 4), None);
+        assert_eq!(obstacle(Path::new("/does/not/exist"), 4), None);
+    }
+
+    #[test]
+    fn a_script_that_is_its_own_interpreter_comes_to_an_end() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("#!{}\n", file.path().display())).unwrap();
+        assert_eq!(obstacle(file.path(), 4), None);
+    }
+
+    #[test]
+    fn another_library_is_named() {
+        let own = std::env::current_exe().unwrap();
+        assert!(not_served(OsStr::new("sh"), &own).contains("is not Hakmem's library"));
+    }
+}

@@ -1,0 +1,171 @@
+//! What the tests of the command share: the command, a stand-in for the library, and runs with a time limit.
+#![allow(dead_code)]
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// No run of a test takes longer, unless something hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a run left.
+pub struct Ended {
+    pub status: ExitStatus,
+    pub stdout: Vec<u8>,
+    pub stderr: String,
+}
+
+impl Ended {
+    pub fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    pub fn stdout(&self) -> &str {
+        std::str::from_utf8(&self.stdout).unwrap()
+    }
+
+    /// The only line on stderr.
+    #[track_caller]
+    pub fn line(&self) -> &str {
+        assert!(
+            self.stderr.ends_with('\n') && self.stderr.lines().count() == 1,
+            "not one line: {:?}",
+            self.stderr
+        );
+        self.stderr.trim_end()
+    }
+}
+
+/// The command, as in an environment that knows nothing of Hakmem.
+pub fn hakmem() -> Command {
+    clean(Command::new(env!("CARGO_BIN_EXE_hakmem")))
+}
+
+/// `command` without what the surrounding test run may have set.
+pub fn clean(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("HAKMEM_") || name == "LD_PRELOAD" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// `hakmem run` with the stand-in for the library, and these arguments.
+pub fn fake_run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = hakmem();
+    command.env("HAKMEM_LIB", fake()).arg("run").args(args);
+    command
+}
+
+/// The stand-in for the library; see `fake/libfake.c`.
+pub fn fake() -> PathBuf {
+    compile("libfake.c", "libhakmem.so", &["-shared", "-fPIC"])
+}
+
+/// Compiles `fake/<source>` to a file `name`, once.
+pub fn compile(source: &str, name: &str, args: &[&str]) -> PathBuf {
+    static DONE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let mut done = DONE.lock().unwrap();
+    if done.insert(name.to_string()) {
+        let fresh = place.with_file_name(format!("{name}.{}", std::process::id()));
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake").join(source);
+        let mut cc = clean(Command::new("cc"));
+        let status = cc.args(args).arg("-o").arg(&fresh).arg(source).status().expect("cc is needed");
+        assert!(status.success(), "cc {name}");
+        // Put in place in one step: other test programs may be using an earlier one.
+        std::fs::rename(&fresh, &place).unwrap();
+    }
+    place
+}
+
+/// Puts a copy of `source` at `place`. Another process writes it: had we it open for writing, then so would
+/// every process that another test is just starting, and it could not be executed (ETXTBSY).
+pub fn install(source: &Path, place: &Path, mode: &str) {
+    let mut install = Command::new("install");
+    assert!(install.args(["-m", mode]).arg(source).arg(place).status().unwrap().success());
+}
+
+/// Puts a script at `place`.
+pub fn script(place: &Path, text: &str, mode: &str) -> PathBuf {
+    let draft = place.with_extension("draft");
+    std::fs::write(&draft, text).unwrap();
+    install(&draft, place, mode);
+    std::fs::remove_file(draft).unwrap();
+    place.to_path_buf()
+}
+
+/// The real library: HAKMEM_LIB, or freshly built.
+pub fn real() -> PathBuf {
+    static REAL: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        if let Some(path) = std::env::var_os("HAKMEM_LIB") {
+            return path.into();
+        }
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.args(["build", "--release", "--quiet", "-p", "hakmem-capi"]).current_dir(root);
+        assert!(
+            command.status().expect("cargo runs").success(),
+            "cargo build --release -p hakmem-capi failed"
+        );
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+        target.join("release/libhakmem.so")
+    };
+    REAL.get_or_init(build).clone()
+}
+
+/// Runs `command` without input to its end.
+pub fn run(command: &mut Command) -> Ended {
+    finish(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+/// Waits for `child`; kills it and fails when it takes too long.
+pub fn finish(mut child: Child) -> Ended {
+    let stdout = child.stdout.take().map(drain);
+    let stderr = child.stderr.take().map(drain);
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if start.elapsed() > LIMIT {
+            let _ = child.kill();
+            panic!("still running after {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let collect = |thread: Option<JoinHandle<Vec<u8>>>| thread.map(|t| t.join().unwrap()).unwrap_or_default();
+    Ended { status, stdout: collect(stdout), stderr: String::from_utf8_lossy(&collect(stderr)).into_owned() }
+}
+
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The kernel's letter for the state of process `pid`: R running, S sleeping, T stopped, Z zombie.
+pub fn state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}

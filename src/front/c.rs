@@ -1,0 +1,210 @@
+//! The C gate: the malloc family, for the `hakmem-capi` crate. Not part of the Rust interface.
+//!
+//! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
+
+use super::magazine::Hot;
+use super::{gate, tls};
+use crate::large;
+use crate::misuse::{self, Fault};
+use crate::os;
+use crate::superslab::pagemap::{self, FOREIGN};
+use crate::tiny::classes::{C_TABLE, CLASSES, MAX_SMALL, MAX_TABLE, class_of};
+use core::ptr;
+
+/// Alignment of blocks of at least as many bytes.
+const MIN_ALIGN: usize = 16;
+
+#[inline(always)]
+fn align_for(size: usize) -> usize {
+    if size <= 8 { 8 } else { MIN_ALIGN }
+}
+
+fn out_of_memory() -> *mut u8 {
+    os::set_errno(libc::ENOMEM);
+    ptr::null_mut()
+}
+
+/// `malloc`.
+#[inline(always)]
+pub fn malloc(size: usize) -> *mut u8 {
+    if size > MAX_TABLE {
+        return malloc_rest(size);
+    }
+    let class = C_TABLE[size.div_ceil(8)];
+    // SAFETY: the thread's own heap.
+    let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };
+    if !block.is_null() { block } else { malloc_slow(class) }
+}
+
+#[cold]
+#[inline(never)]
+fn malloc_slow(class: u8) -> *mut u8 {
+    let block = gate::fresh(class, None).block;
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+#[inline(never)]
+fn malloc_rest(size: usize) -> *mut u8 {
+    let block = gate::any(size, MIN_ALIGN, None).block;
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// `free`.
+///
+/// # Safety
+///
+/// `block` is null or a block of this allocator that nobody uses any more.
+#[inline(always)]
+pub unsafe fn free(block: *mut u8) {
+    let kind = pagemap::kind(block);
+    #[cfg(any(feature = "checked", debug_assertions))]
+    if kind != FOREIGN && kind as usize <= CLASSES {
+        super::checked::free(block, kind);
+    }
+    // Kinds that are no classes have no magazine: full, so they take the slow path.
+    // SAFETY: the thread's own heap; the block is free now.
+    if !unsafe { Hot::push(tls::get().cast(), kind as usize, block) } {
+        // SAFETY: passed on.
+        unsafe { free_rest(block, kind, "free") }
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn free_rest(block: *mut u8, kind: u8, function: &str) {
+    // SAFETY: passed on.
+    unsafe {
+        if kind != FOREIGN && kind as usize <= CLASSES {
+            gate::free_slow(block, kind);
+        } else {
+            large::free(block, kind, function);
+        }
+    }
+}
+
+/// `calloc`.
+pub fn calloc(count: usize, size: usize) -> *mut u8 {
+    let Some(bytes) = count.checked_mul(size) else { return out_of_memory() };
+    // SAFETY: fresh from the gate.
+    let block = unsafe { gate::cleared(gate::any(bytes, align_for(bytes), None), bytes) };
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// `realloc`. Frees `block` and returns null when `size` is 0.
+///
+/// # Safety
+///
+/// `block` is null or a block of this allocator; after success only the result is.
+pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
+    if block.is_null() {
+        return malloc(size);
+    }
+    let kind = pagemap::kind(block);
+    let old = gate::usable(block, kind, "realloc");
+    if old == 0 {
+        // A foreign pointer, and the program runs on.
+        return out_of_memory();
+    }
+    if size == 0 {
+        // SAFETY: passed on.
+        unsafe { free(block) };
+        return ptr::null_mut();
+    }
+    if kind as usize <= CLASSES {
+        // In place while it fits and half of it is used.
+        if size <= old && (size >= old / 2 || class_of(size, align_for(size)) == kind) {
+            return block;
+        }
+    } else if size > MAX_SMALL {
+        // SAFETY: passed on.
+        let moved = unsafe { gate::resize(block, size, MIN_ALIGN) };
+        if !moved.is_null() {
+            return moved;
+        }
+    }
+    let new = malloc(size);
+    if !new.is_null() {
+        // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
+        unsafe {
+            ptr::copy_nonoverlapping(block, new, old.min(size));
+            free(block);
+        }
+    }
+    new
+}
+
+/// Allocates at a multiple of `align`, a power of two. Null when there is no memory; leaves `errno` alone.
+pub fn aligned(align: usize, size: usize) -> *mut u8 {
+    gate::any(size, align.max(align_for(size)), None).block
+}
+
+/// `malloc_usable_size`, on behalf of `function`.
+///
+/// # Safety
+///
+/// `block` is null or a block of this allocator.
+pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
+    if block.is_null() { 0 } else { gate::usable(block, pagemap::kind(block), function) }
+}
+
+/// `free_sized`, on behalf of `function`: `size` is what was asked for, which the block must have.
+///
+/// # Safety
+///
+/// As [`free`].
+pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
+    if !block.is_null() {
+        let usable = gate::usable(block, pagemap::kind(block), function);
+        if usable < size {
+            if usable != 0 {
+                misuse::report(function, block, Fault::Size);
+            }
+            return;
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { free(block) }
+}
+
+/// Gives back what can be given back; how many bytes.
+pub fn purge() -> usize {
+    crate::purge()
+}
+
+/// Memory as `mallinfo2` wants it.
+pub struct Info {
+    /// Bytes of address space in SuperSlabs.
+    pub arena: usize,
+    /// Large blocks with a mapping of their own count here with the runs.
+    pub large_blocks: usize,
+    /// Bytes in large blocks.
+    pub large_bytes: usize,
+    /// Bytes in blocks that the program holds, large ones not counted.
+    pub in_use: usize,
+    /// Bytes in SuperSlabs that hold no such block.
+    pub free: usize,
+    /// Bytes that a purge could give back now.
+    pub releasable: usize,
+}
+
+/// The figures for `mallinfo2`.
+pub fn info() -> Info {
+    let stats = crate::stats::stats();
+    let large_bytes = large::IN_USE.load(core::sync::atomic::Ordering::Relaxed);
+    let (superslabs, _, dirty) = crate::superslab::pool::figures();
+    let in_use = (stats.allocated_bytes as usize).saturating_sub(large_bytes);
+    Info {
+        arena: superslabs,
+        large_blocks: stats.large_allocs.saturating_sub(stats.large_frees) as usize,
+        large_bytes,
+        in_use,
+        free: superslabs.saturating_sub(in_use),
+        releasable: dirty,
+    }
+}
+
+/// Writes the statistics to standard error.
+pub fn print_stats(json: bool) {
+    crate::stats::write(2, json);
+}
+

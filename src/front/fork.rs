@@ -1,0 +1,105 @@
+//! Fork: the child has one thread, and everything the others had.
+//!
+//! Before: the forking thread takes the locks, in this order: the large cache, the orphan lists, the pool. No path takes
+//! one while it holds another, so the order matters only here.
+//!
+//! The lock-free structures are not stopped. The child sees every other thread as if it had been stopped at some
+//! instruction, so each change is ordered such that a block between two places is in neither: it may be lost to the
+//! child, it is never in two. Of what the other threads had, the child relies on the tops of their magazines and on the
+//! records of their slabs, not on their lists: those it finds through the pool.
+
+use super::heap::Heap;
+use super::{registry, thread};
+use crate::options::{self, StatsFormat};
+use crate::os::futex;
+use crate::superslab::{Slab, orphans, pool};
+use crate::tiny::bins;
+use crate::large;
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+
+pub(super) extern "C" fn prepare() {
+    large::cache_acquire();
+    orphans::acquire();
+    pool::acquire();
+    futex::set_forking(true);
+}
+
+fn release(child: bool) {
+    futex::set_forking(false);
+    pool::release(child);
+    orphans::release(child);
+    large::cache_release(child);
+}
+
+pub(super) extern "C" fn parent() {
+    release(false);
+}
+
+pub(super) extern "C" fn child() {
+    release(true);
+    let mine = thread::own_heap();
+    let mut others = false;
+    registry::each(|heap| {
+        // SAFETY: records are never unmapped.
+        others |= heap != mine && unsafe { (*heap).live.load(Relaxed) };
+    });
+    // SAFETY: the only thread; `mine` is its heap.
+    unsafe {
+        if !mine.is_null() {
+            Heap::after_fork(mine);
+        }
+        if others {
+            inherit(mine);
+        }
+    }
+    if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
+        thread::announce();
+    }
+}
+
+/// Makes orphans of all slabs that other threads owned, and frees what their magazines held.
+unsafe fn inherit(mine: *mut Heap) {
+    let mut empty: *mut Slab = ptr::null_mut();
+    pool::each_span(|slab| {
+        // SAFETY: the record of a span in use; nobody else exists. The orphan lists have a lock of their own.
+        unsafe {
+            if is_others(slab, mine) && !bins::disown(slab) {
+                (*slab).next = empty;
+                empty = slab;
+            }
+        }
+    });
+    while !empty.is_null() {
+        // SAFETY: disowned without a block in use; nobody else's.
+        unsafe {
+            let next = (*empty).next;
+            bins::release(empty);
+            empty = next;
+        }
+    }
+    registry::each(|heap| {
+        // SAFETY: as above.
+        unsafe {
+            if heap != mine && (*heap).live.load(Relaxed) {
+                if !mine.is_null() {
+                    Heap::inherit(heap, mine);
+                }
+                (*heap).live.store(false, Relaxed);
+                registry::recycle(heap);
+            }
+        }
+    });
+}
+
+/// Whether the slab was owned by a thread that does not exist here.
+unsafe fn is_others(slab: *mut Slab, mine: *mut Heap) -> bool {
+    // SAFETY: passed on.
+    unsafe {
+        let owner = (*slab).owner.load(Relaxed);
+        (*slab).is_slab()
+            && !owner.is_null()
+            && (*slab).remote.orphan_in_use().is_none()
+            && (mine.is_null() || owner != Heap::owner(mine))
+    }
+}

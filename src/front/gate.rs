@@ -1,0 +1,175 @@
+//! The Rust gate: `GlobalAlloc`'s four calls. A layout gives the class, so neither the page map nor an owner is asked.
+
+use super::heap::Heap;
+use super::magazine::Hot;
+use super::{thread, tls};
+use crate::large;
+use crate::options::Options;
+use crate::superslab::pagemap;
+use crate::tiny::bins::Fresh;
+use crate::tiny::classes::{MAX_TABLE, STRIDES, class_of, class_of_rest};
+use core::alloc::Layout;
+use core::ptr;
+
+/// Whether the table gives the class of a layout, so that the hit path is worth having in line.
+#[inline(always)]
+const fn in_table(size: usize, align: usize) -> bool {
+    size <= MAX_TABLE && align <= 16
+}
+
+#[inline(always)]
+pub(crate) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
+    let (size, align) = (layout.size(), layout.align());
+    if !in_table(size, align) {
+        return alloc_rest(size, align, options);
+    }
+    let class = class_of(size, align);
+    // SAFETY: the thread's own heap.
+    let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };
+    if !block.is_null() { block } else { alloc_slow(class, options) }
+}
+
+/// The magazine is empty.
+#[cold]
+#[inline(never)]
+fn alloc_slow(class: u8, options: &Options) -> *mut u8 {
+    fresh(class, Some(options)).block
+}
+
+/// A block from behind the magazines.
+pub(super) fn fresh(class: u8, options: Option<&Options>) -> Fresh {
+    thread::with_heap(options, |heap| {
+        if heap.is_null() {
+            return Fresh { block: ptr::null_mut(), zero: false };
+        }
+        // SAFETY: the thread's own heap.
+        unsafe { Heap::alloc(heap, class) }
+    })
+}
+
+/// Sizes and alignments that are not in the table.
+#[inline(never)]
+fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u8 {
+    any(size, align, Some(options)).block
+}
+
+/// A block of any size and alignment, from the magazine if there is one.
+pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh {
+    if size > isize::MAX as usize {
+        return Fresh { block: ptr::null_mut(), zero: false };
+    }
+    let class = class_of(size, align);
+    if class == 0 {
+        return thread::with_heap(options, |_| large::alloc(size, align));
+    }
+    // SAFETY: the thread's own heap.
+    let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };
+    if !block.is_null() { Fresh { block, zero: false } } else { fresh(class, options) }
+}
+
+#[inline(always)]
+pub(crate) unsafe fn dealloc(block: *mut u8, layout: Layout) {
+    let (size, align) = (layout.size(), layout.align());
+    if !in_table(size, align) {
+        // SAFETY: passed on.
+        return unsafe { dealloc_rest(block, size, align) };
+    }
+    let class = class_of(size, align);
+    // SAFETY: passed on.
+    unsafe { free_small(block, class) }
+}
+
+/// Frees a block of `class`.
+#[inline(always)]
+pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
+    #[cfg(any(feature = "checked", debug_assertions))]
+    super::checked::free(block, class);
+    // SAFETY: the thread's own heap; the block is free now.
+    if !unsafe { Hot::push(tls::get().cast(), class as usize, block) } {
+        // SAFETY: passed on.
+        unsafe { free_slow(block, class) }
+    }
+}
+
+/// The magazine is full.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn free_slow(block: *mut u8, class: u8) {
+    thread::with_heap(None, |heap| {
+        if !heap.is_null() {
+            // SAFETY: the thread's own heap.
+            unsafe { Heap::free(heap, block, class) }
+        }
+        // Without memory for a heap the block is lost; the next attempt may find some.
+    });
+}
+
+#[inline(never)]
+unsafe fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
+    let class = class_of_rest(size, align);
+    // SAFETY: passed on.
+    unsafe {
+        if class != 0 {
+            free_small(block, class)
+        } else {
+            large::free(block, pagemap::kind(block), "dealloc")
+        }
+    }
+}
+
+#[inline]
+pub(crate) unsafe fn alloc_zeroed(layout: Layout, options: &Options) -> *mut u8 {
+    // SAFETY: fresh from the gate.
+    unsafe { cleared(any(layout.size(), layout.align(), Some(options)), layout.size()) }
+}
+
+/// Clears a block, unless it is null or known to be zero.
+#[inline(always)]
+pub(super) unsafe fn cleared(fresh: Fresh, size: usize) -> *mut u8 {
+    if !fresh.zero && !fresh.block.is_null() {
+        // SAFETY: the block has at least `size` bytes and is ours.
+        unsafe { fresh.block.write_bytes(0, size) };
+    }
+    fresh.block
+}
+
+pub(crate) unsafe fn realloc(block: *mut u8, layout: Layout, size: usize, options: &Options) -> *mut u8 {
+    let (old, align) = (layout.size(), layout.align());
+    let (from, to) = (class_of(old, align), class_of(size, align));
+    if from == to {
+        if from != 0 {
+            return block;
+        }
+        // SAFETY: passed on: a large block before and after.
+        let moved = unsafe { resize(block, size, align) };
+        if !moved.is_null() {
+            return moved;
+        }
+    }
+    let new = any(size, align, Some(options)).block;
+    if !new.is_null() {
+        // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
+        unsafe {
+            ptr::copy_nonoverlapping(block, new, old.min(size));
+            dealloc(block, layout);
+        }
+    }
+    new
+}
+
+/// Resizes a large block in place or by moving pages; null when it must be copied.
+pub(super) unsafe fn resize(block: *mut u8, size: usize, align: usize) -> *mut u8 {
+    if size > isize::MAX as usize {
+        return ptr::null_mut();
+    }
+    // SAFETY: passed on.
+    unsafe { large::resize(block, pagemap::kind(block), size, align) }
+}
+
+/// The bytes that a block has, given its kind; 0 after a complaint on behalf of `function`.
+pub(super) fn usable(block: *mut u8, kind: u8, function: &str) -> usize {
+    match STRIDES.get(kind as usize) {
+        Some(&stride) if kind != pagemap::FOREIGN => stride as usize,
+        _ => large::usable_checked(block, kind, function),
+    }
+}

@@ -1,0 +1,224 @@
+//! A thread's heap: magazines in front, its slabs behind, an outbox beside.
+
+use super::magazine::{Hot, Magazines};
+use super::outbox::Outbox;
+use crate::options;
+use crate::stats::Counters;
+use crate::superslab::ready::ReadyList;
+use crate::superslab::{Block, Owner};
+use crate::sync::Node;
+use crate::tiny::bins::{Bins, Fresh};
+use crate::tiny::classes::{CLASSES, STRIDES};
+use crate::tiny::home;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use crossbeam_utils::CachePadded;
+
+/// Address space of a record: the heap, and behind it the slots of its magazines, resident as far as they are used.
+pub(crate) const RECORD: usize = 64 << 10;
+
+/// A heap. Everything belongs to the owning thread but for `owner.ready`, to which any thread pushes, and what
+/// statistics read. Records are recycled and never unmapped.
+#[repr(C)]
+pub(crate) struct Heap {
+    pub(crate) hot: Hot,
+    bins: Bins,
+    pub(crate) outbox: Outbox,
+    pub(crate) counters: Counters,
+    magazines: Magazines,
+    /// Link of the stack of free records.
+    recycle_next: AtomicPtr<Heap>,
+    /// Link of the list of all records; constant once published.
+    pub(crate) all_next: *mut Heap,
+    /// Whether a thread has it.
+    pub(crate) live: AtomicBool,
+    owner: CachePadded<Owner>,
+}
+
+const _: () = assert!(size_of::<Heap>() <= 4096 - 7 * 64, "the first page holds a thread's first seven magazines");
+
+// SAFETY: the link is an atomic of its own.
+unsafe impl Node for Heap {
+    unsafe fn next(node: *mut Self) -> *mut Self {
+        // SAFETY: passed on.
+        unsafe { (*node).recycle_next.load(Relaxed) }
+    }
+    unsafe fn set_next(node: *mut Self, next: *mut Self) {
+        // SAFETY: passed on.
+        unsafe { (*node).recycle_next.store(next, Relaxed) }
+    }
+}
+
+impl Heap {
+    /// Makes a record ready for a thread.
+    ///
+    /// # Safety
+    ///
+    /// The record is mapped, zeroed when new, and the caller's alone.
+    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize) {
+        let options = options::get();
+        // SAFETY: passed on. Statistics may look on, at atomics only.
+        unsafe {
+            let bytes = heap.cast::<u8>();
+            (*heap).magazines.reset(
+                &raw mut (*heap).hot,
+                options.magazine,
+                bytes.wrapping_add(size_of::<Heap>()),
+                bytes.wrapping_add(RECORD),
+            );
+            (&raw mut (*heap).owner).write(CachePadded::new(Owner { ready: ReadyList::new() }));
+            (*heap).bins.forget();
+            (*heap).bins.owner = (&raw mut (*heap).owner).cast();
+            (*heap).bins.secret = secret;
+            (*heap).outbox.reset(options.outbox);
+            (*heap).live.store(true, Relaxed);
+        }
+    }
+
+    /// Takes a block of `class` when the magazine is empty.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    #[inline]
+    pub(crate) unsafe fn alloc(heap: *mut Heap, class: u8) -> Fresh {
+        // SAFETY: passed on.
+        unsafe {
+            (*heap).counters.magazine_misses.add(1);
+            (*heap).bins.take(class, &(*heap).counters)
+        }
+    }
+
+    /// Frees a block of `class` when the magazine is full.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap; the block was freed as one of `class`.
+    #[inline]
+    pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: passed on.
+        unsafe {
+            let hot = &raw mut (*heap).hot;
+            if (*heap).magazines.grow(hot, class as usize) {
+                let pushed = Hot::push(hot, class as usize, block);
+                debug_assert!(pushed);
+                return;
+            }
+            (*heap).counters.magazine_overflows.add(1);
+            Heap::send_home(heap, block, class);
+        }
+    }
+
+    /// Sends a block back to its slab.
+    unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: passed on.
+        unsafe {
+            let bins = &mut (*heap).bins;
+            let Some(slab) = home::check_in(block, class, bins.secret) else { return };
+            if home::is_own(slab, bins.owner) {
+                (*heap).counters.home_local.add(1);
+                bins.put(slab, block.cast::<Block>());
+            } else {
+                (*heap).counters.home_foreign.add(1);
+                (*heap).outbox.add(slab, block.cast::<Block>());
+            }
+        }
+    }
+
+    /// Sends all cached blocks home.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, or the thread that did no longer exists.
+    pub(crate) unsafe fn flush(heap: *mut Heap) {
+        for class in 1..=CLASSES {
+            loop {
+                // SAFETY: passed on.
+                let block = unsafe { Hot::pop(&raw mut (*heap).hot, class) };
+                if block.is_null() {
+                    break;
+                }
+                // SAFETY: passed on; what a magazine holds was freed as its class.
+                unsafe { Heap::send_home(heap, block, class as u8) };
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { (*heap).outbox.flush() };
+    }
+
+    /// Sends all cached blocks home and gives empty slabs back to the pool.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    pub(crate) unsafe fn trim(heap: *mut Heap) {
+        // SAFETY: passed on.
+        unsafe {
+            Heap::flush(heap);
+            (*heap).bins.trim(&(*heap).counters);
+        }
+    }
+
+    /// Gives everything up. Afterwards the record can serve another thread.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and will not use it again.
+    pub(crate) unsafe fn retire(heap: *mut Heap) {
+        // SAFETY: passed on.
+        unsafe {
+            Heap::flush(heap);
+            (*heap).bins.abandon(&(*heap).counters);
+            (*heap).live.store(false, Relaxed);
+        }
+    }
+
+    /// Takes in what threads of the parent were about to publish.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and is the only thread.
+    pub(crate) unsafe fn after_fork(heap: *mut Heap) {
+        // SAFETY: passed on.
+        unsafe { (*heap).bins.collect_in_child(&(*heap).counters) };
+    }
+
+    /// Empties the magazines of a thread that did not survive the fork, into the remote stacks of their slabs. Only the
+    /// tops are relied on: the thread may have been stopped anywhere.
+    ///
+    /// # Safety
+    ///
+    /// The heap is another thread's, and no other thread exists. `mine` is the calling thread's.
+    pub(crate) unsafe fn inherit(heap: *mut Heap, mine: *mut Heap) {
+        for class in 1..=CLASSES {
+            loop {
+                // SAFETY: passed on; below the first block there is always a null.
+                let block = unsafe { Hot::pop(&raw mut (*heap).hot, class) };
+                if block.is_null() {
+                    break;
+                }
+                // SAFETY: a free block; its slab is not ours, so it goes through our outbox.
+                unsafe { Heap::send_home(mine, block, class as u8) };
+            }
+        }
+    }
+
+    /// Whether `owner` is this heap's.
+    pub(crate) fn owner(heap: *mut Heap) -> *mut Owner {
+        // SAFETY: only an address is computed.
+        unsafe { (&raw mut (*heap).owner).cast() }
+    }
+
+    /// Bytes of free blocks in magazines and outbox: exact for the owner, a glimpse for others.
+    pub(crate) fn cached_bytes(&self) -> usize {
+        if !self.live.load(Relaxed) {
+            return 0;
+        }
+        let magazines: usize =
+            (1..=CLASSES).map(|c| self.magazines.held(&self.hot, c) * STRIDES[c] as usize).sum();
+        magazines + self.outbox.waiting.get() as usize
+    }
+}
+
+/// Null, as a heap.
+pub(crate) const NO_HEAP: *mut Heap = ptr::null_mut();

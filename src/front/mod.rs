@@ -1,0 +1,24 @@
+//! What runs on every call: the gates, the calling thread's heap, its magazines and its outbox.
+
+pub(crate) mod recycle;
+
+#[cfg(not(loom))]
+pub mod c;
+#[cfg(all(not(loom), any(feature = "checked", debug_assertions)))]
+mod checked;
+#[cfg(not(loom))]
+pub(crate) mod fork;
+#[cfg(not(loom))]
+pub(crate) mod gate;
+#[cfg(not(loom))]
+pub(crate) mod heap;
+#[cfg(not(loom))]
+mod magazine;
+#[cfg(not(loom))]
+mod outbox;
+#[cfg(not(loom))]
+pub(crate) mod registry;
+#[cfg(not(loom))]
+pub(crate) mod thread;
+#[cfg(not(loom))]
+mod tls;

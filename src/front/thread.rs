@@ -1,0 +1,124 @@
+//! Threads come and go: how one gets its heap, and what happens when it ends.
+
+use super::heap::{Heap, NO_HEAP};
+use super::magazine::{EMPTY, EXITED};
+use super::{fork, registry, tls};
+use crate::options::{self, Options, StatsFormat};
+use crate::os::{self, message::Text};
+use crate::stats;
+use core::ffi::c_void;
+use core::fmt::Write;
+use core::ptr;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+const NO_KEY: u32 = u32::MAX;
+static HOOKED: AtomicBool = AtomicBool::new(false);
+
+/// Runs `f` with the calling thread's heap, getting it one first if it has none; `f` gets null when there is no memory.
+///
+/// A thread whose exit hook has run borrows a heap for this call only: nothing would give it back later.
+#[inline]
+pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) -> T) -> T {
+    let heap = tls::get();
+    if !is_placeholder(heap) {
+        return f(heap);
+    }
+    if ptr::eq(heap.cast(), &raw const EXITED) {
+        let heap = registry::acquire();
+        let result = f(heap);
+        if !heap.is_null() {
+            // SAFETY: nobody else has it.
+            unsafe { registry::release(heap) };
+        }
+        return result;
+    }
+    f(enter(options))
+}
+
+/// The calling thread's heap, or null when it has none.
+pub(crate) fn own_heap() -> *mut Heap {
+    let heap = tls::get();
+    if is_placeholder(heap) { NO_HEAP } else { heap }
+}
+
+#[inline(always)]
+fn is_placeholder(heap: *mut Heap) -> bool {
+    ptr::eq(heap.cast(), &raw const EMPTY) || ptr::eq(heap.cast(), &raw const EXITED)
+}
+
+/// Gives the calling thread a heap.
+#[cold]
+#[inline(never)]
+fn enter(base: Option<&Options>) -> *mut Heap {
+    options::init(base.unwrap_or(&const { Options::new() }), || {
+        registry::init();
+        let mut key = 0;
+        // SAFETY: `key` is writable. Neither this nor anything before it allocates.
+        if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_exit)) } == 0 {
+            KEY.store(key as u32, Ordering::Relaxed);
+        }
+    });
+    let heap = registry::acquire();
+    if heap.is_null() {
+        return heap;
+    }
+    // From here on this thread can allocate, which what follows may do.
+    tls::set(heap.cast());
+    let key = KEY.load(Ordering::Relaxed);
+    if key != NO_KEY {
+        // SAFETY: our key.
+        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, heap.cast::<c_void>()) };
+    }
+    if !HOOKED.swap(true, Ordering::Relaxed) {
+        hook_process();
+    }
+    heap
+}
+
+/// What the process needs once.
+#[cold]
+fn hook_process() {
+    // SAFETY: handlers that live as long as the process: the shared library is linked so that it is never unloaded.
+    unsafe {
+        libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child));
+        if options::get().stats != StatsFormat::None {
+            libc::atexit(at_exit);
+        }
+    }
+    if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
+        announce();
+    }
+}
+
+/// Writes the start record: the process is on Hakmem, whatever becomes of it.
+pub(crate) fn announce() {
+    let mut text = Text::<128>::new();
+    let pid = os::process_id();
+    let _ = writeln!(text, "{{\"hakmem\":\"{}\",\"event\":\"start\",\"pid\":{pid}}}", env!("CARGO_PKG_VERSION"));
+    with_stats_file(|fd| text.send(fd));
+}
+
+extern "C" fn at_exit() {
+    let json = options::get().stats == StatsFormat::Json;
+    with_stats_file(|fd| stats::write(fd, json));
+}
+
+/// Runs `f` with the file for statistics, or standard error.
+fn with_stats_file(f: impl FnOnce(i32)) {
+    let Some(path) = options::get().stats_file.as_c_str() else { return f(2) };
+    let fd = os::open_append(path);
+    if fd < 0 {
+        os::message::line(format_args!("HAKMEM_STATS_FILE: cannot open {}", os::message::Shown(path.to_bytes())));
+        return f(2);
+    }
+    f(fd);
+    os::close(fd);
+}
+
+/// The exit hook. Destructors that run after it may still allocate and free.
+unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
+    tls::set((&raw const EXITED).cast_mut());
+    // SAFETY: the value that `enter` set for this thread.
+    unsafe { registry::release(heap.cast()) };
+}

@@ -1,0 +1,142 @@
+//! One pointer of thread-local storage: the calling thread's heap.
+//!
+//! It starts as the address of a constant empty heap, so no path asks whether it is set. Initial-exec, so reading it is
+//! two instructions even in a shared library; one word, so that the library can be loaded with `dlopen`. Stable Rust has
+//! no attribute for that, hence the assembly. The symbol carries the major version, so that two of them can be linked.
+//!
+//! The read is `readonly`, not `nomem`: the compiler may not keep the pointer across a call, in which a slow path may set
+//! it or a green thread may move to another thread.
+
+use super::heap::Heap;
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+mod imp {
+    use super::super::magazine::{EMPTY, Hot};
+    use super::Heap;
+    use core::arch::{asm, global_asm};
+
+    global_asm!(
+        ".pushsection .tdata.__hakmem_v0_heap,\"awT\",@progbits",
+        ".globl __hakmem_v0_heap",
+        ".hidden __hakmem_v0_heap",
+        ".type __hakmem_v0_heap, @object",
+        ".size __hakmem_v0_heap, 8",
+        ".p2align 3",
+        "__hakmem_v0_heap:",
+        ".quad {empty}",
+        ".popsection",
+        empty = sym EMPTY,
+    );
+
+    /// The calling thread's heap, or a placeholder.
+    #[inline(always)]
+    pub(crate) fn get() -> *mut Heap {
+        let heap: *mut Heap;
+        // SAFETY: reads the thread's own word.
+        unsafe {
+            asm!(
+                "mov {0}, qword ptr [rip + __hakmem_v0_heap@GOTTPOFF]",
+                "mov {0}, qword ptr fs:[{0}]",
+                out(reg) heap,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        heap
+    }
+
+    /// Sets it.
+    pub(crate) fn set(heap: *mut Hot) {
+        // SAFETY: writes the thread's own word.
+        unsafe {
+            asm!(
+                "mov {0}, qword ptr [rip + __hakmem_v0_heap@GOTTPOFF]",
+                "mov qword ptr fs:[{0}], {1}",
+                out(reg) _,
+                in(reg) heap,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+}
+
+#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+mod imp {
+    use super::super::magazine::{EMPTY, Hot};
+    use super::Heap;
+    use core::arch::{asm, global_asm};
+
+    global_asm!(
+        ".pushsection .tdata.__hakmem_v0_heap,\"awT\",@progbits",
+        ".globl __hakmem_v0_heap",
+        ".hidden __hakmem_v0_heap",
+        ".type __hakmem_v0_heap, @object",
+        ".size __hakmem_v0_heap, 8",
+        ".p2align 3",
+        "__hakmem_v0_heap:",
+        ".quad {empty}",
+        ".popsection",
+        empty = sym EMPTY,
+    );
+
+    /// The calling thread's heap, or a placeholder.
+    #[inline(always)]
+    pub(crate) fn get() -> *mut Heap {
+        let heap: *mut Heap;
+        // SAFETY: reads the thread's own word.
+        unsafe {
+            asm!(
+                "mrs {1}, tpidr_el0",
+                "adrp {0}, :gottprel:__hakmem_v0_heap",
+                "ldr {0}, [{0}, :gottprel_lo12:__hakmem_v0_heap]",
+                "ldr {0}, [{1}, {0}]",
+                out(reg) heap,
+                out(reg) _,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        heap
+    }
+
+    /// Sets it.
+    pub(crate) fn set(heap: *mut Hot) {
+        // SAFETY: writes the thread's own word.
+        unsafe {
+            asm!(
+                "mrs {1}, tpidr_el0",
+                "adrp {0}, :gottprel:__hakmem_v0_heap",
+                "ldr {0}, [{0}, :gottprel_lo12:__hakmem_v0_heap]",
+                "str {2}, [{1}, {0}]",
+                out(reg) _,
+                out(reg) _,
+                in(reg) heap,
+                options(nostack, preserves_flags)
+            );
+        }
+    }
+}
+
+#[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
+mod imp {
+    extern crate std;
+    use super::super::magazine::{EMPTY, Hot};
+    use super::Heap;
+    use core::cell::Cell;
+
+    std::thread_local! {
+        // Constant and without a destructor: reading it never allocates.
+        static HEAP: Cell<*mut Hot> = const { Cell::new((&raw const EMPTY).cast_mut()) };
+    }
+
+    /// The calling thread's heap, or a placeholder.
+    #[inline(always)]
+    pub(crate) fn get() -> *mut Heap {
+        HEAP.with(Cell::get).cast()
+    }
+
+    /// Sets it.
+    pub(crate) fn set(heap: *mut Hot) {
+        HEAP.with(|word| word.set(heap));
+    }
+}
+
+pub(crate) use imp::{get, set};

@@ -1,0 +1,86 @@
+//! The public face: the allocator as a `GlobalAlloc`.
+
+use crate::front::{gate, heap::Heap, thread};
+use crate::options::Options;
+use crate::superslab::pool;
+use crate::{large, os};
+use core::alloc::{GlobalAlloc, Layout};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// The allocator. Zero-sized in spirit: all instances share the process's one set of heaps.
+///
+/// ```
+/// #[global_allocator]
+/// static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
+/// # fn main() {}
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hakmem {
+    options: Options,
+}
+
+impl Hakmem {
+    /// The allocator with default options.
+    pub const fn new() -> Self {
+        Self { options: Options::new() }
+    }
+
+    /// The allocator with `options`, over which the environment's `HAKMEM_*` still go.
+    ///
+    /// Options are read once, when the process's first block is allocated, from the instance that allocates it.
+    ///
+    /// ```
+    /// use hakmem::{Hakmem, Options};
+    ///
+    /// #[global_allocator]
+    /// static GLOBAL: Hakmem = Hakmem::with_options(Options::new().purge_delay_ms(1000));
+    /// # fn main() {}
+    /// ```
+    pub const fn with_options(options: Options) -> Self {
+        Self { options }
+    }
+}
+
+// SAFETY: blocks are disjoint, of the size and alignment of their layout, and stay until they are freed; the shadow-model
+// tests check it. No call unwinds, and none allocates through the global allocator.
+unsafe impl GlobalAlloc for Hakmem {
+    #[inline(always)]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { gate::alloc(layout, &self.options) }
+    }
+
+    #[inline(always)]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: passed on.
+        unsafe { gate::dealloc(block, layout) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { gate::alloc_zeroed(layout, &self.options) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: passed on.
+        unsafe { gate::realloc(block, layout, new_size, &self.options) }
+    }
+}
+
+/// Gives back to the system what can be given back: the calling thread's cached blocks go home, empty slabs to the pool,
+/// and the pool's free pages and the large cache to the system. Returns how many bytes that were.
+///
+/// Magazines of other threads are theirs alone and stay as they are.
+pub fn purge() -> usize {
+    let before = os::PURGED.load(Relaxed);
+    let heap = thread::own_heap();
+    if !heap.is_null() {
+        // SAFETY: the calling thread's heap.
+        unsafe { Heap::trim(heap) };
+    }
+    large::drain();
+    pool::purge_all();
+    os::PURGED.load(Relaxed).wrapping_sub(before)
+}

@@ -1,0 +1,102 @@
+//! Blocks with a mapping of their own.
+//!
+//! A mapping has at least 64 KiB, so no two begin in the same page of the page map, and the page map needs to know only
+//! where they begin. Its side table holds the length, and the place within the page.
+
+use super::cache;
+use crate::options::{self, Thp};
+use crate::os;
+use crate::superslab::pagemap::{self, PAGE};
+use crate::tiny::bins::Fresh;
+use core::ptr;
+
+/// Unit of the place within the page: the smallest page size there is.
+const UNIT: usize = 4096;
+
+/// The side table's entry: the length (a multiple of the unit) and, below it, the place.
+fn entry(address: *mut u8, len: usize) -> u64 {
+    (len | (address.addr() & (PAGE - 1)) / UNIT) as u64
+}
+
+fn length(entry: u64) -> usize {
+    entry as usize & !(UNIT - 1)
+}
+
+fn length_for(size: usize) -> Option<usize> {
+    size.max(PAGE).checked_next_multiple_of(os::page_size())
+}
+
+pub(super) fn alloc(size: usize, align: usize) -> Fresh {
+    const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
+    let Some(len) = length_for(size) else { return NONE };
+    if let Some((block, len)) = cache::take(len, align) {
+        pagemap::set_direct(block, entry(block, len));
+        return Fresh { block, zero: false };
+    }
+    let block = if align <= os::page_size() { os::map(len) } else { os::map_aligned(len, align) };
+    let block = if block.is_null() && cache::drain() > 0 { os::map_aligned(len, align) } else { block };
+    if block.is_null() {
+        return NONE;
+    }
+    if !pagemap::prepare_direct(block) {
+        // SAFETY: just mapped, known to nobody.
+        unsafe { os::unmap(block, len) };
+        return NONE;
+    }
+    if options::get().thp == Thp::Always {
+        // SAFETY: ours.
+        unsafe { os::advise_huge(block, len, true) };
+    }
+    pagemap::set_direct(block, entry(block, len));
+    Fresh { block, zero: true }
+}
+
+pub(super) fn is_start(address: *mut u8) -> bool {
+    let entry = pagemap::direct(address);
+    address.addr() & (PAGE - 1) == (entry as usize & (UNIT - 1)) * UNIT
+}
+
+pub(super) fn usable(address: *mut u8) -> usize {
+    length(pagemap::direct(address))
+}
+
+/// Frees a mapping. False when another thread has just freed it.
+pub(super) unsafe fn free(address: *mut u8) -> bool {
+    let entry = pagemap::direct(address);
+    // Out of the map first: once unmapped, the address can be anybody's.
+    if entry == 0 || !pagemap::clear_direct(address, entry) {
+        return false;
+    }
+    let len = length(entry);
+    if !cache::give(address, len) {
+        // SAFETY: passed on; the whole mapping.
+        unsafe { os::unmap(address, len) };
+    }
+    true
+}
+
+/// Lets the system grow, shrink or move the mapping; not move if that could lose the alignment. Null when it cannot.
+pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut u8 {
+    let old = pagemap::direct(address);
+    let (Some(len), before) = (length_for(size), length(old)) else { return ptr::null_mut() };
+    if len == before {
+        return address;
+    }
+    // Out of the map while it may move: the old address can be somebody else's the moment it has.
+    if !pagemap::clear_direct(address, old) {
+        return ptr::null_mut();
+    }
+    // SAFETY: passed on; the whole mapping.
+    let moved = unsafe { os::remap(address, before, len, align <= os::page_size()) };
+    if moved.is_null() {
+        pagemap::set_direct(address, old);
+        return moved;
+    }
+    if !pagemap::prepare_direct(moved) {
+        // The system moved the block more than 64 GiB away from everything else we have and has no page left.
+        os::message::line(format_args!("realloc({address:p}): out of memory for the page map"));
+        os::message::abort();
+    }
+    pagemap::set_direct(moved, entry(moved, len));
+    moved
+}

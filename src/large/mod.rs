@@ -1,0 +1,116 @@
+//! Large blocks, above the biggest size class: runs of 64 KiB pages inside SuperSlabs up to 1 MiB, direct mappings
+//! beyond and for alignments that a page does not have.
+
+mod cache;
+mod direct;
+mod run;
+
+pub(crate) use cache::{acquire as cache_acquire, drain, release as cache_release, tick};
+
+use crate::misuse::{self, Fault};
+use crate::superslab::pagemap::{self, DIRECT, PAGE, RUN};
+use crate::superslab::pool::MAX_SPAN;
+use crate::tiny::bins::Fresh;
+use core::ptr;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// The largest block that is a run.
+const MAX_RUN: usize = MAX_SPAN * PAGE;
+
+/// Large blocks handed out, freed, and served from the cache. Shared, but each next to a lock or a system call.
+pub(crate) static ALLOCS: AtomicU64 = AtomicU64::new(0);
+pub(crate) static FREES: AtomicU64 = AtomicU64::new(0);
+pub(crate) static CACHE_HITS: AtomicU64 = AtomicU64::new(0);
+/// Bytes in large blocks that are in use.
+pub(crate) static IN_USE: AtomicUsize = AtomicUsize::new(0);
+
+fn is_run(size: usize, align: usize) -> bool {
+    size <= MAX_RUN && align <= PAGE
+}
+
+/// Allocates a block of `size` bytes (at most `isize::MAX`) at a multiple of `align`, or null.
+pub(crate) fn alloc(size: usize, align: usize) -> Fresh {
+    let fresh = if is_run(size, align) { run::alloc(size) } else { direct::alloc(size, align) };
+    tick();
+    if !fresh.block.is_null() {
+        ALLOCS.fetch_add(1, Relaxed);
+        IN_USE.fetch_add(usable(fresh.block, pagemap::kind(fresh.block)), Relaxed);
+    }
+    fresh
+}
+
+/// Whether `address`, in a page of kind `kind` (`RUN` or `DIRECT`), is the start of a block.
+fn is_start(address: *mut u8, kind: u8) -> bool {
+    if kind == RUN { run::is_start(address) } else { direct::is_start(address) }
+}
+
+/// Frees a block on behalf of `function`; `kind` is the page map's answer, any that is not a size class. Null is fine.
+///
+/// # Safety
+///
+/// Nobody uses the block any more.
+pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
+    if address.is_null() {
+        return;
+    }
+    let fault = match kind {
+        RUN | DIRECT if !is_start(address, kind) => Fault::Interior,
+        RUN | DIRECT => {
+            let bytes = usable(address, kind);
+            // SAFETY: passed on; the start of a block of that kind.
+            let claimed = unsafe { if kind == RUN { run::free(address) } else { direct::free(address) } };
+            if claimed {
+                tick();
+                FREES.fetch_add(1, Relaxed);
+                IN_USE.fetch_sub(bytes, Relaxed);
+                return;
+            }
+            Fault::DoubleFree
+        }
+        _ => Fault::Foreign,
+    };
+    misuse::report(function, address, fault);
+}
+
+/// The bytes that the block at `address` has; 0 after a complaint. `kind` as for [`free`].
+pub(crate) fn usable_checked(address: *mut u8, kind: u8, function: &str) -> usize {
+    match kind {
+        RUN | DIRECT if is_start(address, kind) => usable(address, kind),
+        RUN | DIRECT => {
+            misuse::report(function, address, Fault::Interior);
+            0
+        }
+        _ => {
+            misuse::report(function, address, Fault::Foreign);
+            0
+        }
+    }
+}
+
+/// The bytes that a large block has.
+fn usable(address: *mut u8, kind: u8) -> usize {
+    if kind == RUN { run::usable(address) } else { direct::usable(address) }
+}
+
+/// Grows or shrinks a large block to `size` bytes without copying, where that is possible: its new address, or null
+/// when the caller has to copy. `size` is above the biggest class; the result keeps the alignment `align`.
+///
+/// # Safety
+///
+/// `address` is the start of a large block of kind `kind`, in use and the caller's.
+pub(crate) unsafe fn resize(address: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
+    let before = usable(address, kind);
+    // A mapping that would be half empty as such is better copied into a run.
+    let moved = match kind {
+        // SAFETY: passed on.
+        RUN if size <= MAX_RUN => unsafe { run::resize(address, size) },
+        // SAFETY: passed on.
+        DIRECT if size > MAX_RUN / 2 => unsafe { direct::resize(address, size, align) },
+        _ => ptr::null_mut(),
+    };
+    if !moved.is_null() {
+        IN_USE.fetch_add(usable(moved, kind).wrapping_sub(before), Relaxed);
+    }
+    moved
+}
+

@@ -1,0 +1,58 @@
+//! # Hakmem
+//!
+//! A general-purpose memory allocator: fast, gives memory back, can be seen into.
+//!
+//! ```
+//! #[global_allocator]
+//! static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
+//!
+//! fn main() {
+//!     let words: Vec<String> = (0..1000).map(|i| format!("word {i}")).collect();
+//!     assert!(hakmem::stats().allocated_bytes > 0);
+//!     drop(words);
+//! }
+//! ```
+//!
+//! A thread's frees and allocations meet in *magazines*, small arrays of blocks, which no other thread touches. A block
+//! that does not fit goes *home* to its *slab*, a span of 64 KiB pages in a 2 MiB *SuperSlab*, in bundles and without
+//! locks when another thread owns it. `docs/architecture.md` in the repository describes the whole.
+//!
+//! Settings come from the environment (`HAKMEM_*`) or from [`Hakmem::with_options`].
+#![cfg_attr(not(any(loom, test)), no_std)]
+
+mod sync;
+
+mod front;
+mod superslab;
+
+#[cfg(not(loom))]
+mod large;
+#[cfg(not(loom))]
+mod misuse;
+#[cfg(not(loom))]
+mod options;
+#[cfg(not(loom))]
+mod os;
+#[cfg(not(loom))]
+mod stats;
+#[cfg(not(loom))]
+mod tiny;
+
+#[cfg(all(test, loom))]
+mod model;
+
+#[cfg(not(loom))]
+#[doc(hidden)]
+pub use front::c as __c;
+#[cfg(not(loom))]
+pub use global::{Hakmem, purge};
+#[cfg(not(loom))]
+pub use options::{Foreign, Options, StatsFormat, Thp};
+#[cfg(not(loom))]
+pub use stats::{Stats, stats};
+
+#[cfg(not(loom))]
+mod global;
+
+/// The version of this crate.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,0 +1,320 @@
+//! Options: `HAKMEM_*` in the environment, or the const builder. Read once, before the first allocation is served.
+//!
+//! Hot paths read none of them: what an option changes is laid down in a heap when the heap is made.
+
+use crate::os::{env, message};
+use core::cell::UnsafeCell;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// When statistics are printed at exit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StatsFormat {
+    /// They are not.
+    None,
+    /// As a table for people.
+    Table,
+    /// As one line of JSON.
+    Json,
+}
+
+/// Use of transparent huge pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Thp {
+    /// For new SuperSlabs once the process is large and its memory densely used.
+    Auto,
+    /// For every SuperSlab.
+    Always,
+    /// For none.
+    Never,
+}
+
+/// What happens to a pointer that is not ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Foreign {
+    /// One line on standard error, then abort.
+    Abort,
+    /// One line on standard error; the pointer is left alone.
+    Warn,
+}
+
+/// Settings of the allocator. One set serves the whole process: see [`crate::Hakmem::with_options`].
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    pub(crate) stats: StatsFormat,
+    pub(crate) stats_file: Path,
+    pub(crate) purge_delay: i64,
+    pub(crate) magazine: bool,
+    pub(crate) outbox: bool,
+    pub(crate) orphans: bool,
+    pub(crate) thp: Thp,
+    pub(crate) large_cache: usize,
+    pub(crate) foreign: Foreign,
+}
+
+/// A path, kept without allocating. Empty: none.
+#[derive(Clone, Copy)]
+pub(crate) struct Path {
+    bytes: [u8; 256],
+}
+
+impl Path {
+    const NONE: Path = Path { bytes: [0; 256] };
+
+    /// The path as a C string, or `None`.
+    pub(crate) fn as_c_str(&self) -> Option<&core::ffi::CStr> {
+        core::ffi::CStr::from_bytes_until_nul(&self.bytes).ok().filter(|path| !path.is_empty())
+    }
+}
+
+impl fmt::Debug for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_c_str().fmt(f)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Options {
+    /// The defaults.
+    pub const fn new() -> Self {
+        Self {
+            stats: StatsFormat::None,
+            stats_file: Path::NONE,
+            purge_delay: 250,
+            magazine: true,
+            outbox: true,
+            orphans: true,
+            thp: Thp::Auto,
+            large_cache: 32 << 20,
+            foreign: Foreign::Abort,
+        }
+    }
+
+    /// `HAKMEM_STATS`: print statistics to standard error at exit.
+    pub const fn stats(mut self, format: StatsFormat) -> Self {
+        self.stats = format;
+        self
+    }
+
+    /// `HAKMEM_PURGE_DELAY`: milliseconds until a free page is given back to the system; -1 never gives pages back
+    /// unasked.
+    pub const fn purge_delay_ms(mut self, delay: i32) -> Self {
+        self.purge_delay = if delay < 0 { -1 } else { delay as i64 };
+        self
+    }
+
+    /// `HAKMEM_MAGAZINE`: whether threads cache blocks. Without, every call takes the slow path and is counted.
+    pub const fn magazine(mut self, on: bool) -> Self {
+        self.magazine = on;
+        self
+    }
+
+    /// `HAKMEM_OUTBOX`: whether blocks of other threads' slabs are bundled before they are sent home.
+    pub const fn outbox(mut self, on: bool) -> Self {
+        self.outbox = on;
+        self
+    }
+
+    /// `HAKMEM_ORPHANS`: whether a thread adopts slabs of threads that have exited.
+    pub const fn orphans(mut self, on: bool) -> Self {
+        self.orphans = on;
+        self
+    }
+
+    /// `HAKMEM_THP`: use of transparent huge pages.
+    pub const fn thp(mut self, thp: Thp) -> Self {
+        self.thp = thp;
+        self
+    }
+
+    /// `HAKMEM_LARGE_CACHE`: how many bytes of freed large mappings are kept for reuse.
+    pub const fn large_cache(mut self, bytes: usize) -> Self {
+        self.large_cache = bytes;
+        self
+    }
+
+    /// `HAKMEM_FOREIGN`: what happens to a pointer that is not ours.
+    pub const fn foreign(mut self, foreign: Foreign) -> Self {
+        self.foreign = foreign;
+        self
+    }
+}
+
+struct Global(UnsafeCell<Options>);
+
+// SAFETY: written by the thread that claims `STATE`, before anybody reads.
+unsafe impl Sync for Global {}
+
+static OPTIONS: Global = Global(UnsafeCell::new(Options::new()));
+static STATE: AtomicU32 = AtomicU32::new(UNREAD);
+const UNREAD: u32 = 0;
+const READING: u32 = 1;
+const READ: u32 = 2;
+
+/// The options in force. Defaults until [`init`] has run.
+pub(crate) fn get() -> &'static Options {
+    // SAFETY: `init` runs before the first heap exists, hence before anything that reads options.
+    unsafe { &*OPTIONS.0.get() }
+}
+
+/// Reads the options: `base` first, then the environment over it; then runs `then`. Only the first call does anything;
+/// the others wait until that is done.
+pub(crate) fn init(base: &Options, then: impl FnOnce()) {
+    // Acquire: pairs with the release below.
+    match STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Acquire) {
+        Err(READ) => return,
+        Err(_) => {
+            while STATE.load(Ordering::Acquire) != READ {
+                crate::os::yield_now();
+            }
+            return;
+        }
+        Ok(_) => {}
+    }
+    let mut options = *base;
+    env::each(b"HAKMEM_", |name, value| options.set(name, value));
+    // SAFETY: we alone hold READING.
+    unsafe { *OPTIONS.0.get() = options };
+    then();
+    STATE.store(READ, Ordering::Release);
+}
+
+const KNOWN: &str = "HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
+                     HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN";
+
+impl Options {
+    fn set(&mut self, name: &[u8], value: &[u8]) {
+        let complaint = match name {
+            b"HAKMEM_STATS" => choose(
+                &mut self.stats,
+                value,
+                &[(b"none", StatsFormat::None), (b"table", StatsFormat::Table), (b"json", StatsFormat::Json)],
+            )
+            .then_some("none, table or json; using none"),
+            b"HAKMEM_STATS_FILE" => {
+                let fits = value.len() < self.stats_file.bytes.len();
+                if fits {
+                    self.stats_file = Path::NONE;
+                    self.stats_file.bytes[..value.len()].copy_from_slice(value);
+                }
+                (!fits).then_some("a path of at most 255 bytes; using standard error")
+            }
+            b"HAKMEM_PURGE_DELAY" => match number(value, false) {
+                Some(delay) if delay <= i32::MAX as u64 => {
+                    self.purge_delay = delay as i64;
+                    None
+                }
+                _ if value == b"-1" => {
+                    self.purge_delay = -1;
+                    None
+                }
+                _ => Some("milliseconds, or -1 for never; using 250"),
+            },
+            b"HAKMEM_MAGAZINE" => switch(&mut self.magazine, value),
+            b"HAKMEM_OUTBOX" => switch(&mut self.outbox, value),
+            b"HAKMEM_ORPHANS" => switch(&mut self.orphans, value),
+            b"HAKMEM_THP" => choose(
+                &mut self.thp,
+                value,
+                &[(b"auto", Thp::Auto), (b"always", Thp::Always), (b"never", Thp::Never)],
+            )
+            .then_some("auto, always or never; using auto"),
+            b"HAKMEM_LARGE_CACHE" => match number(value, true) {
+                Some(bytes) => {
+                    self.large_cache = bytes as usize;
+                    None
+                }
+                None => Some("bytes, as 1048576, 1024K, 32M or 1G; using 32M"),
+            },
+            b"HAKMEM_FOREIGN" => {
+                choose(&mut self.foreign, value, &[(b"abort", Foreign::Abort), (b"warn", Foreign::Warn)])
+                    .then_some("abort or warn; using abort")
+            }
+            // The command's and the tests' own.
+            b"HAKMEM_LIB" | b"HAKMEM_LONG" | b"HAKMEM_BLESS" | b"HAKMEM_REQUIRE_PROGRAMS" => None,
+            _ => {
+                message::line(format_args!("{}: unknown option; known: {KNOWN}", message::Shown(name)));
+                None
+            }
+        };
+        if let Some(expected) = complaint {
+            message::line(format_args!(
+                "{}={}: expected {expected}",
+                message::Shown(name),
+                message::Shown(&value[..value.len().min(64)])
+            ));
+        }
+    }
+}
+
+/// Sets `option` to what `value` names. True when it names nothing.
+fn choose<T: Copy>(option: &mut T, value: &[u8], choices: &[(&[u8], T)]) -> bool {
+    match choices.iter().find(|(name, _)| *name == value) {
+        Some((_, choice)) => *option = *choice,
+        None => return true,
+    }
+    false
+}
+
+fn switch(option: &mut bool, value: &[u8]) -> Option<&'static str> {
+    choose(option, value, &[(b"on", true), (b"off", false)]).then_some("on or off; using on")
+}
+
+/// A whole number, with a suffix K, M or G where `suffix` allows one.
+fn number(value: &[u8], suffix: bool) -> Option<u64> {
+    let (digits, shift) = match value.split_last() {
+        Some((b'K' | b'k', rest)) if suffix => (rest, 10),
+        Some((b'M' | b'm', rest)) if suffix => (rest, 20),
+        Some((b'G' | b'g', rest)) if suffix => (rest, 30),
+        _ => (value, 0),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let mut n = 0u64;
+    for &b in digits {
+        if !b.is_ascii_digit() {
+            return None;
+        }
+        n = n.checked_mul(10)?.checked_add((b - b'0') as u64)?;
+    }
+    n.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!(number(b"0", false), Some(0));
+        assert_eq!(number(b"250", false), Some(250));
+        assert_eq!(number(b"32M", true), Some(32 << 20));
+        assert_eq!(number(b"1g", true), Some(1 << 30));
+        for bad in [&b""[..], b"M", b"-1", b"1x", b"99999999999999999999", b"18446744073709551615G"] {
+            assert_eq!(number(bad, true), None, "{bad:?}");
+        }
+        assert_eq!(number(b"1K", false), None);
+    }
+
+    #[test]
+    fn values_are_taken_and_bad_ones_leave_the_default() {
+        let mut o = Options::new();
+        o.set(b"HAKMEM_STATS", b"json");
+        o.set(b"HAKMEM_PURGE_DELAY", b"-1");
+        o.set(b"HAKMEM_MAGAZINE", b"off");
+        o.set(b"HAKMEM_THP", b"sometimes");
+        o.set(b"HAKMEM_NO_SUCH", b"1");
+        o.set(b"HAKMEM_STATS_FILE", b"/tmp/x");
+        assert_eq!((o.stats, o.purge_delay, o.magazine, o.thp), (StatsFormat::Json, -1, false, Thp::Auto));
+        assert_eq!(o.stats_file.as_c_str(), Some(c"/tmp/x"));
+    }
+}

@@ -1,0 +1,75 @@
+//! Messages without allocation: a line is formatted on the stack and written in one system call.
+
+use core::fmt::{self, Write};
+
+/// A buffer for text on the stack. What does not fit is cut off.
+pub(crate) struct Text<const N: usize> {
+    bytes: [u8; N],
+    len: usize,
+}
+
+impl<const N: usize> Text<N> {
+    /// An empty buffer.
+    pub(crate) const fn new() -> Self {
+        Self { bytes: [0; N], len: 0 }
+    }
+
+    /// Writes the text to a file descriptor and empties the buffer.
+    pub(crate) fn send(&mut self, fd: i32) {
+        let mut rest = &self.bytes[..self.len];
+        super::keep_errno(|| {
+            while !rest.is_empty() {
+                // SAFETY: `rest` is readable for its length.
+                let n = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) };
+                if n <= 0 {
+                    break;
+                }
+                rest = &rest[n as usize..];
+            }
+        });
+        self.len = 0;
+    }
+
+    /// What has been written so far.
+    #[cfg(test)]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl<const N: usize> Write for Text<N> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let n = s.len().min(N - self.len);
+        self.bytes[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
+    }
+}
+
+/// Bytes from outside, shown as text: what is not printable ASCII becomes `?`.
+pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for &b in self.0 {
+            f.write_char(if b.is_ascii_graphic() || b == b' ' { b as char } else { '?' })?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints one line on standard error.
+pub(crate) fn line(args: fmt::Arguments<'_>) {
+    let mut text = Text::<512>::new();
+    let _ = text.write_str("hakmem: ");
+    let _ = text.write_fmt(args);
+    text.len = text.len.min(511);
+    let _ = text.write_str("\n");
+    text.send(2);
+}
+
+/// Ends the process with SIGABRT.
+pub(crate) fn abort() -> ! {
+    // SAFETY: no preconditions.
+    unsafe { libc::abort() }
+}

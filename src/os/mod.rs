@@ -1,0 +1,241 @@
+//! The only place with system calls: memory, threads, clock, environment, messages.
+//!
+//! Nothing here allocates, takes a std lock, or changes `errno` unless it says so.
+
+pub(crate) mod env;
+pub(crate) mod futex;
+pub(crate) mod message;
+
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Bytes of address space held from the OS.
+pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
+/// The highest `MAPPED` has been.
+pub(crate) static MAPPED_PEAK: AtomicUsize = AtomicUsize::new(0);
+/// Bytes given back to the OS: purged or unmapped.
+pub(crate) static PURGED: AtomicUsize = AtomicUsize::new(0);
+
+static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
+
+/// The size of a page, read from the system at run time.
+pub(crate) fn page_size() -> usize {
+    let known = PAGE_SIZE.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let size = if size > 0 { size as usize } else { 4096 };
+    PAGE_SIZE.store(size, Relaxed);
+    size
+}
+
+/// Runs `f` and puts `errno` back to what it was.
+fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
+    // SAFETY: the location is valid for the life of the thread.
+    let location = unsafe { errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *location };
+    let result = f();
+    // SAFETY: as above.
+    unsafe { *location = before };
+    result
+}
+
+#[cfg(any(target_os = "linux", target_os = "emscripten"))]
+use libc::__errno_location as errno_location;
+#[cfg(target_os = "android")]
+use libc::__errno as errno_location;
+
+/// Sets `errno`.
+pub fn set_errno(value: i32) {
+    // SAFETY: the location is valid for the life of the thread.
+    unsafe { *errno_location() = value };
+}
+
+fn count_map(bytes: usize) {
+    let now = MAPPED.fetch_add(bytes, Relaxed) + bytes;
+    MAPPED_PEAK.fetch_max(now, Relaxed);
+}
+
+/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory. Null when the system refuses.
+pub(crate) fn map(len: usize) -> *mut u8 {
+    map_at(ptr::null_mut(), len)
+}
+
+/// Like [`map`], asking for the address `hint`, which the system may ignore.
+pub(crate) fn map_at(hint: *mut u8, len: usize) -> *mut u8 {
+    keep_errno(|| {
+        // SAFETY: an anonymous mapping without MAP_FIXED touches no existing memory.
+        let p = unsafe {
+            libc::mmap(
+                hint.cast(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if p == libc::MAP_FAILED {
+            return ptr::null_mut();
+        }
+        count_map(len);
+        p.cast()
+    })
+}
+
+/// Maps `len` bytes at a multiple of `align` (a power of two). Null when the system refuses.
+pub(crate) fn map_aligned(len: usize, align: usize) -> *mut u8 {
+    let first = map(len);
+    if first.is_null() || first.addr() & (align - 1) == 0 {
+        return first;
+    }
+    // SAFETY: just mapped, known to nobody.
+    unsafe { unmap(first, len) };
+    let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
+    let base = map(total);
+    if base.is_null() {
+        return base;
+    }
+    let head = base.addr().wrapping_neg() & (align - 1);
+    let start = base.wrapping_add(head);
+    if head != 0 {
+        // SAFETY: the part below the aligned block, known to nobody.
+        unsafe { trim(base, head) };
+    }
+    // SAFETY: the part above it.
+    unsafe { trim(start.wrapping_add(len), align - head) };
+    start
+}
+
+/// Cuts an end off a mapping. It may fail when the process is at its limit of mappings; the end then stays.
+unsafe fn trim(p: *mut u8, len: usize) {
+    // SAFETY: passed on from the caller.
+    if unsafe { try_unmap(p, len) } {
+        MAPPED.fetch_sub(len, Relaxed);
+    }
+}
+
+unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
+    // SAFETY: the caller owns the range.
+    keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
+}
+
+/// Unmaps. Where the system cannot (a hole needs one mapping more than it allows), the pages go back and the address
+/// space stays.
+///
+/// # Safety
+///
+/// The range is a mapping of ours and nobody uses it any more.
+pub(crate) unsafe fn unmap(p: *mut u8, len: usize) {
+    // SAFETY: passed on.
+    if unsafe { try_unmap(p, len) } {
+        MAPPED.fetch_sub(len, Relaxed);
+    } else {
+        // SAFETY: passed on.
+        unsafe { purge(p, len) };
+    }
+}
+
+/// Grows or shrinks a mapping, moving it if need be and allowed. Null, and nothing changed, when the system refuses.
+///
+/// # Safety
+///
+/// The range is a whole mapping of ours; after success only the result is valid.
+#[cfg(target_os = "linux")]
+pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize, may_move: bool) -> *mut u8 {
+    keep_errno(|| {
+        // SAFETY: passed on.
+        let q = unsafe { libc::mremap(p.cast(), old, new, if may_move { libc::MREMAP_MAYMOVE } else { 0 }) };
+        if q == libc::MAP_FAILED {
+            return ptr::null_mut();
+        }
+        count_map(new);
+        MAPPED.fetch_sub(old, Relaxed);
+        q.cast()
+    })
+}
+
+/// Gives the pages of a range back; it reads as zero afterwards. Says whether the system did it.
+///
+/// # Safety
+///
+/// The range is ours, page-aligned, and holds nothing that anybody wants.
+pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
+    // SAFETY: passed on.
+    let done = keep_errno(|| unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) } == 0);
+    if done {
+        PURGED.fetch_add(len, Relaxed);
+    }
+    done
+}
+
+/// Advises for or against huge pages.
+///
+/// # Safety
+///
+/// The range is ours.
+pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
+    let advice = if yes { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: advice changes no contents.
+    keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) });
+}
+
+/// Milliseconds on a clock that only goes forward, at the resolution of the system's tick. Wraps after 49 days.
+pub(crate) fn now_ms() -> u32 {
+    // SAFETY: all zeros is a timespec.
+    let mut t: libc::timespec = unsafe { core::mem::zeroed() };
+    // SAFETY: `t` is writable.
+    keep_errno(|| unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) });
+    (t.tv_sec as u64).wrapping_mul(1000).wrapping_add(t.tv_nsec as u64 / 1_000_000) as u32
+}
+
+/// Lets another thread run.
+pub(crate) fn yield_now() {
+    // SAFETY: no preconditions.
+    keep_errno(|| unsafe { libc::sched_yield() });
+}
+
+/// A number that an attacker cannot guess and two processes do not share.
+pub(crate) fn random() -> usize {
+    let mut value = 0usize;
+    // SAFETY: `value` is writable for its size.
+    let n = keep_errno(|| unsafe {
+        libc::syscall(libc::SYS_getrandom, &raw mut value, size_of::<usize>(), libc::GRND_NONBLOCK)
+    });
+    if n == size_of::<usize>() as libc::c_long {
+        return value;
+    }
+    let here = &raw const value;
+    here.addr() ^ (now_ms() as usize).rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15
+}
+
+/// The kernel's figure for the largest resident set so far, in bytes.
+pub(crate) fn peak_resident() -> u64 {
+    // SAFETY: all zeros is an rusage.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: `usage` is writable.
+    keep_errno(|| unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) });
+    usage.ru_maxrss as u64 * 1024
+}
+
+/// This process's id.
+pub(crate) fn process_id() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::getpid() as u32 }
+}
+
+/// Opens a file for appending, making it if need be. Negative when that fails.
+pub(crate) fn open_append(path: &core::ffi::CStr) -> i32 {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+    // SAFETY: a C string.
+    keep_errno(|| unsafe { libc::open(path.as_ptr(), flags, 0o644) })
+}
+
+/// Closes a file descriptor of ours.
+pub(crate) fn close(fd: i32) {
+    // SAFETY: ours, and not used again.
+    keep_errno(|| unsafe { libc::close(fd) });
+}

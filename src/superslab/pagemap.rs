@@ -1,0 +1,206 @@
+//! The page map: from any address to what lives there, in two loads.
+//!
+//! One byte per 64 KiB page. The root is a static array indexed by the address bits 36 to 47; a leaf covers 64 GiB and is
+//! mapped when the first SuperSlab or large mapping falls into it. Absent leaves share one that is all zero, and the
+//! root points at it from the start: so a lookup has no branch and needs no initialisation, even for null and foreign
+//! pointers. Root entries are biased by the index they stand at, so that the upper 32 bits of the page
+//! number index the leaf directly.
+
+use crate::os;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+
+/// log2 of the page that the map describes.
+pub(crate) const PAGE_SHIFT: u32 = 16;
+/// The page that the map describes and slabs are made of.
+pub(crate) const PAGE: usize = 1 << PAGE_SHIFT;
+/// log2 of the entries of a leaf.
+const LEAF_SHIFT: u32 = 20;
+const LEAF: usize = 1 << LEAF_SHIFT;
+const ROOT: usize = 1 << (48 - PAGE_SHIFT - LEAF_SHIFT);
+
+/// Kind of a page: not ours. Kinds 1 to 60 are size classes.
+pub(crate) const FOREIGN: u8 = 0;
+/// Kind of the first page of a run of pages that is one large block.
+pub(crate) const RUN: u8 = 61;
+/// Kind of the page in which a direct mapping begins.
+pub(crate) const DIRECT: u8 = 62;
+/// How many kinds there are, for tables indexed by them.
+pub(crate) const KINDS: usize = 64;
+
+/// Stands in for every absent leaf. Never written, so it costs no memory.
+static ZERO_LEAF: [AtomicU8; LEAF] = [const { AtomicU8::new(0) }; LEAF];
+
+static ROOT_TABLE: [AtomicPtr<AtomicU8>; ROOT] = {
+    let mut table = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
+    let mut i = 0;
+    while i < ROOT {
+        table[i] = AtomicPtr::new(biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), i));
+        i += 1;
+    }
+    table
+};
+
+/// Side table for direct mappings: what [`set_direct`] stored, per page. Touched only where such mappings begin.
+static DIRECT_ROOT: [AtomicPtr<AtomicU64>; ROOT] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
+
+const fn biased(leaf: *mut AtomicU8, index: usize) -> *mut AtomicU8 {
+    leaf.wrapping_sub(index << LEAF_SHIFT)
+}
+
+/// The page number of an address, without the bits that no user address has.
+#[inline(always)]
+fn page_number(address: *const u8) -> u32 {
+    (address.addr() >> PAGE_SHIFT) as u32
+}
+
+/// What lives at `address`: [`FOREIGN`], a size class, [`RUN`] or [`DIRECT`].
+#[inline(always)]
+pub(crate) fn kind(address: *const u8) -> u8 {
+    let page = page_number(address);
+    // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
+    // synchronisation; for others any answer is right.
+    // SAFETY: the page number has 32 bits, so its upper 12 are below ROOT.
+    let leaf = unsafe { ROOT_TABLE.get_unchecked((page >> LEAF_SHIFT) as usize) }.load(Ordering::Relaxed);
+    // SAFETY: the bias makes this an entry of the leaf.
+    unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Relaxed)
+}
+
+/// Makes sure that the map can describe `address`. False when there is no memory for that.
+pub(crate) fn prepare(address: *const u8) -> bool {
+    let index = (page_number(address) >> LEAF_SHIFT) as usize;
+    let absent = biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), index);
+    let slot = &ROOT_TABLE[index];
+    if slot.load(Ordering::Relaxed) != absent {
+        return true;
+    }
+    let leaf = os::map(LEAF);
+    if leaf.is_null() {
+        return false;
+    }
+    // SAFETY: just mapped. A leaf is sparse: a huge page would make it all resident.
+    unsafe { os::advise_huge(leaf, LEAF, false) };
+    // Release: pairs, through the program's own synchronisation, with the loads in `kind`: the leaf is zero.
+    if slot.compare_exchange(absent, biased(leaf.cast(), index), Ordering::Release, Ordering::Relaxed).is_err() {
+        // SAFETY: another thread was first; ours is known to nobody.
+        unsafe { os::unmap(leaf, LEAF) };
+    }
+    true
+}
+
+/// Describes `pages` pages from `address` on, which were [`prepare`]d.
+pub(crate) fn set(address: *const u8, pages: usize, kind: u8) {
+    for i in 0..pages {
+        let page = page_number(address.wrapping_add(i << PAGE_SHIFT));
+        let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
+        // SAFETY: a prepared leaf, indexed as in `kind`.
+        unsafe { &*leaf.wrapping_add(page as usize) }.store(kind, Ordering::Relaxed);
+    }
+}
+
+/// Makes the page of `address` foreign if it was of kind `kind`: true for exactly one of several threads that try.
+pub(crate) fn claim(address: *const u8, kind: u8) -> bool {
+    let page = page_number(address);
+    let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
+    // SAFETY: a leaf, indexed as in `kind`; the caller knows the page, so it is not the shared one.
+    unsafe { &*leaf.wrapping_add(page as usize) }
+        .compare_exchange(kind, FOREIGN, Ordering::Relaxed, Ordering::Relaxed)
+        .is_ok()
+}
+
+/// The side table's entry for the page of `address`.
+fn direct_slot(address: *const u8) -> *const AtomicU64 {
+    let page = page_number(address) as usize;
+    let leaf = DIRECT_ROOT[page >> LEAF_SHIFT].load(Ordering::Acquire);
+    if leaf.is_null() { ptr::null() } else { leaf.wrapping_add(page & (LEAF - 1)) }
+}
+
+/// Prepares both the map and the side table for a direct mapping at `address`.
+pub(crate) fn prepare_direct(address: *const u8) -> bool {
+    if !prepare(address) {
+        return false;
+    }
+    let slot = &DIRECT_ROOT[(page_number(address) >> LEAF_SHIFT) as usize];
+    if !slot.load(Ordering::Acquire).is_null() {
+        return true;
+    }
+    let size = LEAF * size_of::<AtomicU64>();
+    let leaf = os::map(size);
+    if leaf.is_null() {
+        return false;
+    }
+    // SAFETY: just mapped; sparse, as above.
+    unsafe { os::advise_huge(leaf, size, false) };
+    // Release: pairs with the acquire in `direct_slot`.
+    if slot.compare_exchange(ptr::null_mut(), leaf.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // SAFETY: another thread was first; ours is known to nobody.
+        unsafe { os::unmap(leaf, size) };
+    }
+    true
+}
+
+/// Enters a direct mapping: `entry` is what [`direct`] will answer. Needs [`prepare_direct`].
+pub(crate) fn set_direct(address: *const u8, entry: u64) {
+    // SAFETY: prepared, so not null.
+    unsafe { &*direct_slot(address) }.store(entry, Ordering::Relaxed);
+    set(address, 1, DIRECT);
+}
+
+/// What [`set_direct`] stored for the page of `address`, where [`kind`] says [`DIRECT`].
+pub(crate) fn direct(address: *const u8) -> u64 {
+    // SAFETY: the kind says that the slot exists.
+    unsafe { &*direct_slot(address) }.load(Ordering::Relaxed)
+}
+
+/// Claims a direct mapping for its release: true for exactly one of several threads that try to free it.
+pub(crate) fn clear_direct(address: *const u8, entry: u64) -> bool {
+    // SAFETY: as in `direct`.
+    let slot = unsafe { &*direct_slot(address) };
+    if slot.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        return false;
+    }
+    set(address, 1, FOREIGN);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_has_a_kind() {
+        for bits in 0..64 {
+            for base in [0usize, 1, 8, 0xdead_beef] {
+                assert_eq!(kind(ptr::without_provenance(base | 1 << bits)), FOREIGN);
+            }
+        }
+        assert_eq!(kind(ptr::without_provenance(usize::MAX)), FOREIGN);
+        assert_eq!(kind(ptr::null()), FOREIGN);
+    }
+
+    #[test]
+    fn set_reaches_exactly_its_pages() {
+        let base: *const u8 = ptr::without_provenance(0x1234_5670_0000);
+        assert!(prepare(base));
+        set(base, 3, 7);
+        assert_eq!(kind(base.wrapping_sub(1)), FOREIGN);
+        for offset in [0, 1, PAGE - 1, PAGE, 3 * PAGE - 1] {
+            assert_eq!(kind(base.wrapping_add(offset)), 7);
+        }
+        assert_eq!(kind(base.wrapping_add(3 * PAGE)), FOREIGN);
+        set(base, 3, FOREIGN);
+        assert_eq!(kind(base), FOREIGN);
+    }
+
+    #[test]
+    fn a_direct_mapping_is_claimed_once() {
+        let base: *const u8 = ptr::without_provenance(0x2345_6789_0000);
+        assert!(prepare_direct(base));
+        set_direct(base, 42);
+        assert_eq!((kind(base), direct(base)), (DIRECT, 42));
+        assert!(!clear_direct(base, 41));
+        assert!(clear_direct(base, 42));
+        assert!(!clear_direct(base, 42));
+        assert_eq!(kind(base), FOREIGN);
+    }
+}

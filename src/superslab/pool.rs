@@ -1,0 +1,516 @@
+//! The pool: free spans of SuperSlabs, shared by all threads.
+//!
+//! SuperSlabs are kept in buckets by their number of free pages and asked fullest first, so that empty ones drain.
+//! Descriptors live apart from the SuperSlabs: searching touches no header page. One lock guards it all; it is held for
+//! a few dozen instructions and never across a system call.
+
+use super::pagemap::{self, FOREIGN, PAGE, PAGE_SHIFT};
+use super::purge::{self, Policy};
+use super::slab::{SUPERSLAB, Slab};
+use crate::options::{self, Thp};
+use crate::os::{self, futex::Lock};
+use core::ptr;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Pages of a SuperSlab.
+pub(crate) const PAGES: usize = SUPERSLAB >> PAGE_SHIFT;
+/// The largest span.
+pub(crate) const MAX_SPAN: usize = 16;
+/// SuperSlabs held from which on huge pages are advised: then one that stays half empty wastes little.
+const HUGE_FROM: usize = 16;
+/// SuperSlabs of one bucket that a search for several adjacent pages looks at before it goes on to the next bucket.
+const LOOKS: usize = 8;
+
+/// A SuperSlab as the pool sees it. Guarded by the pool's lock, but for `base`.
+pub(crate) struct Desc {
+    /// Address of the SuperSlab; constant.
+    pub(crate) base: *mut u8,
+    /// Pages that belong to no span.
+    pub(crate) free: u32,
+    /// Pages that may hold something other than zeros, or be resident.
+    pub(crate) dirty: u32,
+    /// When the oldest of the free dirty pages became so, in milliseconds.
+    pub(crate) since: u32,
+    /// Whether huge pages have been advised.
+    huge: bool,
+    next: *mut Desc,
+    prev: *mut Desc,
+    /// All SuperSlabs, for statistics, purging by age and fork.
+    pub(crate) all_next: *mut Desc,
+    all_prev: *mut Desc,
+}
+
+impl Desc {
+    fn free_pages(&self) -> usize {
+        self.free.count_ones() as usize
+    }
+    /// Pages that are free and dirty.
+    pub(crate) fn purgeable(&self) -> u32 {
+        self.free & self.dirty
+    }
+}
+
+pub(crate) struct State {
+    buckets: [*mut Desc; PAGES + 1],
+    /// Bit n: bucket n is not empty.
+    filled: u64,
+    /// First of the list of all SuperSlabs.
+    pub(crate) all: *mut Desc,
+    /// Descriptors without a SuperSlab.
+    spare: *mut Desc,
+    superslabs: usize,
+    /// Pages in spans.
+    pub(crate) used_pages: usize,
+    /// Free pages that are dirty.
+    pub(crate) dirty_pages: usize,
+    pub(crate) policy: Policy,
+}
+
+// SAFETY: only used under the lock.
+unsafe impl Send for State {}
+
+static POOL: Lock<State> = Lock::new(State {
+    buckets: [ptr::null_mut(); PAGES + 1],
+    filled: 0,
+    all: ptr::null_mut(),
+    spare: ptr::null_mut(),
+    superslabs: 0,
+    used_pages: 0,
+    dirty_pages: 0,
+    policy: Policy::new(),
+});
+
+/// SuperSlabs mapped since the start.
+pub(crate) static SUPERSLABS_MAPPED: AtomicU64 = AtomicU64::new(0);
+/// Where to ask the system for the next SuperSlab: beside the last one, so that mappings merge.
+static HINT: AtomicUsize = AtomicUsize::new(0);
+
+/// A span of pages that is the caller's.
+pub(crate) struct Span {
+    /// The record of its first page, claimed.
+    pub(crate) slab: *mut Slab,
+    /// Whether its pages are known to be zero.
+    pub(crate) zero: bool,
+}
+
+/// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
+/// for a run. Null when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
+pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
+    let (span, job) = loop {
+        let mut pool = POOL.lock();
+        if let Some((desc, index)) = pool.find(pages, class != pagemap::RUN) {
+            let span = pool.carve(desc, index, pages, class);
+            let job = purge::due(&mut pool, os::now_ms());
+            break (span, job);
+        }
+        drop(pool);
+        // When the system refuses, address space may still be had from SuperSlabs that are free but dirty.
+        if !grow() && (purge::everything() == 0 || !grow()) {
+            return None;
+        }
+    };
+    job.run();
+    Some(span)
+}
+
+/// Gives a span back. `touched` says which of its pages (bit 0 the first) may be dirty.
+///
+/// # Safety
+///
+/// The span is the caller's, and no block of it is in use.
+pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
+    // SAFETY: the caller's span.
+    let (desc, pages, class) = unsafe { ((*slab).desc, (*slab).pages as usize, (*slab).class) };
+    let index = Slab::index(slab);
+    // SAFETY: descriptors stay valid while the SuperSlab has a span in use.
+    let base = unsafe { (*desc).base };
+    let mapped = if class == pagemap::RUN { 1 } else { pages };
+    pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
+    let mut pool = POOL.lock();
+    // SAFETY: as above, now under the lock.
+    let d = unsafe { &mut *desc };
+    let mask = span_mask(index, pages);
+    let now = os::now_ms();
+    pool.unlink(desc);
+    pool.used_pages -= pages;
+    pool.dirty_pages -= d.purgeable().count_ones() as usize;
+    if d.purgeable() == 0 {
+        d.since = now;
+    }
+    d.free |= mask;
+    d.dirty |= touched << index;
+    pool.dirty_pages += d.purgeable().count_ones() as usize;
+    pool.link(desc);
+    let job = purge::due(&mut pool, now);
+    drop(pool);
+    job.run();
+}
+
+/// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, when a page is in use.
+///
+/// # Safety
+///
+/// `slab` is the record of a run, in use and the caller's.
+pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
+    // SAFETY: passed on.
+    let (desc, before) = unsafe { ((*slab).desc, (*slab).pages as usize) };
+    let index = Slab::index(slab);
+    if pages == before {
+        return true;
+    }
+    if index + pages > PAGES {
+        return false;
+    }
+    let now = os::now_ms();
+    let mut pool = POOL.lock();
+    // SAFETY: the SuperSlab has a span in use, so its descriptor is valid.
+    let d = unsafe { &mut *desc };
+    let change = span_mask(index, pages) ^ span_mask(index, before);
+    let grow = pages > before;
+    if grow && d.free & change != change {
+        return false;
+    }
+    pool.unlink(desc);
+    pool.dirty_pages -= d.purgeable().count_ones() as usize;
+    if grow {
+        pool.used_pages += pages - before;
+        d.free &= !change;
+    } else {
+        pool.used_pages -= before - pages;
+        if d.purgeable() == 0 {
+            d.since = now;
+        }
+        d.free |= change;
+        d.dirty |= change;
+    }
+    pool.dirty_pages += d.purgeable().count_ones() as usize;
+    pool.link(desc);
+    // SAFETY: passed on.
+    unsafe { (*slab).pages = pages as u8 };
+    let job = purge::due(&mut pool, now);
+    drop(pool);
+    job.run();
+    true
+}
+
+/// Where the first page of the span of `slab` begins.
+///
+/// # Safety
+///
+/// The span is the caller's.
+pub(crate) unsafe fn address(slab: *mut Slab) -> *mut u8 {
+    // SAFETY: passed on; `base` is constant.
+    unsafe { (*(*slab).desc).base.wrapping_add(Slab::index(slab) << PAGE_SHIFT) }
+}
+
+fn span_mask(index: usize, pages: usize) -> u32 {
+    (((1u64 << pages) - 1) << index) as u32
+}
+
+/// Gives every free page back to the system.
+pub(crate) fn purge_all() {
+    purge::everything();
+}
+
+/// Runs `f` on the pool's state, locked.
+pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
+    f(&mut POOL.lock())
+}
+
+/// Adds a SuperSlab to the pool.
+fn grow() -> bool {
+    let (huge, starved) = with(|pool| (pool.wants_huge(), pool.spare.is_null()));
+    if starved {
+        let chunk = os::map(PAGE);
+        if chunk.is_null() {
+            return false;
+        }
+        with(|pool| pool.supply(chunk.cast(), PAGE / size_of::<Desc>()));
+    }
+    let base = map_superslab();
+    if base.is_null() {
+        return false;
+    }
+    // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
+    // pages of many SuperSlabs would get all of them.
+    unsafe { os::advise_huge(base, SUPERSLAB, huge) };
+    let added = with(|pool| pool.add(base, huge));
+    if !added {
+        // Other threads used the descriptors up. SAFETY: known to nobody.
+        unsafe { os::unmap(base, SUPERSLAB) };
+    }
+    added
+}
+
+fn map_superslab() -> *mut u8 {
+    let hint = HINT.load(Relaxed);
+    let mut base = ptr::null_mut::<u8>();
+    if hint != 0 {
+        base = os::map_at(ptr::without_provenance_mut(hint), SUPERSLAB);
+        if !base.is_null() && base.addr() & (SUPERSLAB - 1) != 0 {
+            // SAFETY: just mapped, known to nobody.
+            unsafe { os::unmap(base, SUPERSLAB) };
+            base = ptr::null_mut();
+        }
+    }
+    if base.is_null() {
+        base = os::map_aligned(SUPERSLAB, SUPERSLAB);
+    }
+    if base.is_null() {
+        return base;
+    }
+    HINT.store(base.addr().wrapping_sub(SUPERSLAB), Relaxed);
+    if !pagemap::prepare(base) {
+        // SAFETY: as above.
+        unsafe { os::unmap(base, SUPERSLAB) };
+        return ptr::null_mut();
+    }
+    SUPERSLABS_MAPPED.fetch_add(1, Relaxed);
+    base
+}
+
+impl State {
+    /// Whether the next SuperSlab should be made of huge pages.
+    fn wants_huge(&self) -> bool {
+        match options::get().thp {
+            Thp::Always => true,
+            Thp::Never => false,
+            Thp::Auto => self.superslabs >= HUGE_FROM && self.used_pages * 8 >= self.superslabs * PAGES * 7,
+        }
+    }
+
+    /// Adds descriptors to the spare ones.
+    fn supply(&mut self, chunk: *mut Desc, count: usize) {
+        for i in 0..count {
+            let desc = chunk.wrapping_add(i);
+            // SAFETY: zeroed memory of ours.
+            unsafe { (*desc).next = self.spare };
+            self.spare = desc;
+        }
+    }
+
+    /// Enters a SuperSlab. False when no descriptor is left.
+    fn add(&mut self, base: *mut u8, huge: bool) -> bool {
+        let desc = self.spare;
+        if desc.is_null() {
+            return false;
+        }
+        // SAFETY: a spare descriptor.
+        unsafe {
+            self.spare = (*desc).next;
+            desc.write(Desc {
+                base,
+                free: u32::MAX,
+                dirty: 0,
+                since: 0,
+                huge,
+                next: ptr::null_mut(),
+                prev: ptr::null_mut(),
+                all_next: self.all,
+                all_prev: ptr::null_mut(),
+            });
+            if !self.all.is_null() {
+                (*self.all).all_prev = desc;
+            }
+        }
+        self.all = desc;
+        self.superslabs += 1;
+        self.link(desc);
+        true
+    }
+
+    /// Takes an entirely free SuperSlab out of the pool; its memory is the caller's to unmap.
+    pub(crate) fn remove(&mut self, desc: *mut Desc) -> *mut u8 {
+        self.unlink(desc);
+        // SAFETY: linked, so valid; the lists are ours under the lock.
+        unsafe {
+            let d = &mut *desc;
+            self.dirty_pages -= d.purgeable().count_ones() as usize;
+            if d.all_prev.is_null() {
+                self.all = d.all_next;
+            } else {
+                (*d.all_prev).all_next = d.all_next;
+            }
+            if !d.all_next.is_null() {
+                (*d.all_next).all_prev = d.all_prev;
+            }
+            self.superslabs -= 1;
+            let base = d.base;
+            d.next = self.spare;
+            self.spare = desc;
+            base
+        }
+    }
+
+    pub(crate) fn link(&mut self, desc: *mut Desc) {
+        // SAFETY: a descriptor of this pool, in no bucket.
+        let bucket = unsafe { (*desc).free_pages() };
+        let head = self.buckets[bucket];
+        // SAFETY: as above; `head` is in the bucket.
+        unsafe {
+            (*desc).prev = ptr::null_mut();
+            (*desc).next = head;
+            if !head.is_null() {
+                (*head).prev = desc;
+            }
+        }
+        self.buckets[bucket] = desc;
+        self.filled |= 1 << bucket;
+    }
+
+    pub(crate) fn unlink(&mut self, desc: *mut Desc) {
+        // SAFETY: a descriptor in the bucket of its free pages.
+        unsafe {
+            let (next, prev, bucket) = ((*desc).next, (*desc).prev, (*desc).free_pages());
+            if !next.is_null() {
+                (*next).prev = prev;
+            }
+            if !prev.is_null() {
+                (*prev).next = next;
+            } else {
+                self.buckets[bucket] = next;
+                if next.is_null() {
+                    self.filled &= !(1 << bucket);
+                }
+            }
+        }
+    }
+
+    /// The fullest SuperSlab with `pages` adjacent free pages, and where they begin.
+    fn find(&self, pages: usize, slab: bool) -> Option<(*mut Desc, usize)> {
+        let usable = if pages == 1 && slab { u32::MAX } else { u32::MAX - 1 };
+        let mut buckets = self.filled & (u64::MAX << pages);
+        while buckets != 0 {
+            let mut desc = self.buckets[buckets.trailing_zeros() as usize];
+            let mut looks = LOOKS;
+            while !desc.is_null() && looks > 0 {
+                // SAFETY: in a bucket, so valid.
+                let d = unsafe { &*desc };
+                // Pages that are resident already come first.
+                let dirty = runs(d.purgeable() & usable, pages);
+                let any = if dirty != 0 { dirty } else { runs(d.free & usable, pages) };
+                if any != 0 {
+                    return Some((desc, any.trailing_zeros() as usize));
+                }
+                desc = d.next;
+                looks -= 1;
+            }
+            buckets &= buckets - 1;
+        }
+        None
+    }
+
+    fn carve(&mut self, desc: *mut Desc, index: usize, pages: usize, class: u8) -> Span {
+        let mask = span_mask(index, pages);
+        self.unlink(desc);
+        // SAFETY: found in a bucket.
+        let d = unsafe { &mut *desc };
+        let reused = (d.purgeable() & mask).count_ones() as usize;
+        self.dirty_pages -= reused;
+        self.used_pages += pages;
+        d.free &= !mask;
+        let zero = d.dirty & mask == 0;
+        if reused < pages {
+            self.policy.fresh(pages - reused);
+        }
+        self.link(desc);
+        // SAFETY: the span has just become ours.
+        let slab = unsafe { Slab::claim(d.base, index, pages, class, desc) };
+        let mapped = if class == pagemap::RUN { 1 } else { pages };
+        pagemap::set(d.base.wrapping_add(index << PAGE_SHIFT), mapped, class);
+        Span { slab, zero }
+    }
+
+    /// SuperSlabs, fullest last: for a purge, which wants the emptiest first.
+    pub(crate) fn emptiest(&self, mut f: impl FnMut(*mut Desc) -> bool) {
+        for bucket in (1..=PAGES).rev() {
+            let mut desc = self.buckets[bucket];
+            while !desc.is_null() {
+                // SAFETY: in a bucket; `f` may move it, so the link is read first.
+                let next = unsafe { (*desc).next };
+                if !f(desc) {
+                    return;
+                }
+                desc = next;
+            }
+        }
+    }
+
+    /// Withdraws the advice for huge pages from a SuperSlab that is purged in part. Says whether there was any.
+    pub(crate) fn withdraw_huge(&mut self, desc: *mut Desc) -> bool {
+        // SAFETY: a descriptor of this pool.
+        unsafe { core::mem::replace(&mut (*desc).huge, false) }
+    }
+}
+
+/// Bit i of the result: the `pages` bits of `mask` from i on are all set.
+fn runs(mask: u32, pages: usize) -> u32 {
+    let mut result = mask;
+    let mut have = 1;
+    while have < pages && result != 0 {
+        let step = have.min(pages - have);
+        result &= result >> step;
+        have += step;
+    }
+    result
+}
+
+/// For the time across a fork.
+pub(crate) fn acquire() {
+    POOL.acquire();
+}
+
+/// See [`acquire`].
+pub(crate) fn release(child: bool) {
+    if child { POOL.reset_in_child() } else { POOL.release() }
+}
+
+/// Bytes of address space in SuperSlabs, bytes in spans, and bytes that are free but dirty.
+pub(crate) fn figures() -> (usize, usize, usize) {
+    with(|pool| (pool.superslabs * SUPERSLAB, pool.used_pages * PAGE, pool.dirty_pages * PAGE))
+}
+
+/// Calls `f` with the record of every span in use. The pool is locked meanwhile.
+pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) {
+    with(|pool| {
+        let mut desc = pool.all;
+        while !desc.is_null() {
+            // SAFETY: listed, so valid.
+            let d = unsafe { &*desc };
+            let mut index = 0;
+            while index < PAGES {
+                if d.free & (1 << index) != 0 {
+                    index += 1;
+                    continue;
+                }
+                let slab = Slab::at(d.base, index);
+                // SAFETY: the record of a span in use, or of pages being purged, whose record was claimed once.
+                let pages = unsafe { (*slab).pages }.max(1) as usize;
+                if pagemap::kind(d.base.wrapping_add(index << PAGE_SHIFT)) != FOREIGN {
+                    f(slab);
+                    index += pages;
+                } else {
+                    index += 1;
+                }
+            }
+            desc = d.all_next;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_found_exactly() {
+        for pages in 1..=MAX_SPAN {
+            for mask in [0u32, 1, 0xffff_ffff, 0xfffe_fffe, 0x0ff0_0ff0, 0x8000_0001, 0xf0f0_f0f0, 0x7fff_8001] {
+                let expected = (0..=32 - pages)
+                    .filter(|&i| (i..i + pages).all(|b| mask & (1 << b) != 0))
+                    .fold(0u32, |m, i| m | 1 << i);
+                assert_eq!(runs(mask, pages), expected, "{mask:x} {pages}");
+            }
+        }
+    }
+}

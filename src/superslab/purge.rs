@@ -1,0 +1,222 @@
+//! Giving pages back to the system.
+//!
+//! Free dirty pages are given back when they have been so for the purge delay, and at once when there are more of them
+//! than the allowance: after the last free of a program there is no further event, so a large drop must be purged
+//! while it happens. Memory that is wanted again soon after such a purge is a *regret* and widens the allowance for a
+//! while, so that a program that swings steadily does not pay for faults at every swing.
+
+use super::pagemap::{PAGE, PAGE_SHIFT};
+use super::pool::{self, Desc, PAGES, State};
+use super::slab::{HEADER, SUPERSLAB};
+use crate::{options, os};
+use core::ptr;
+
+/// Dirty pages that are always allowed: 4 MiB.
+const ALLOWED: usize = (4 << 20) / PAGE;
+/// Of the pages in use, this part may lie dirty besides.
+const ALLOWED_PART: usize = 8;
+/// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
+const REGRET: u32 = 1000;
+/// SuperSlabs handled in one go.
+const BATCH: usize = 16;
+
+/// What the policy remembers. Guarded by the pool's lock.
+pub(crate) struct Policy {
+    /// Pages that the allowance is widened by.
+    slack: usize,
+    /// Pages purged for being over the allowance, and when that was last done.
+    purged: usize,
+    when: u32,
+    /// When pages were last looked through by age, and when the slack was last halved.
+    looked: u32,
+    halved: u32,
+}
+
+impl Policy {
+    pub(crate) const fn new() -> Self {
+        Self { slack: 0, purged: 0, when: 0, looked: 0, halved: 0 }
+    }
+
+    /// `pages` pages had to be touched afresh.
+    pub(crate) fn fresh(&mut self, pages: usize) {
+        let regretted = pages.min(self.purged);
+        self.purged -= regretted;
+        self.slack += regretted;
+    }
+}
+
+/// Pages that have been taken out of the pool to be purged.
+pub(crate) struct Job {
+    items: [Item; BATCH],
+    len: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Item {
+    desc: *mut Desc,
+    base: *mut u8,
+    pages: u32,
+    withdraw: bool,
+}
+
+impl Job {
+    /// Nothing to do.
+    pub(crate) const fn none() -> Self {
+        let item = Item { desc: ptr::null_mut(), base: ptr::null_mut(), pages: 0, withdraw: false };
+        Self { items: [item; BATCH], len: 0 }
+    }
+
+    /// Takes the purgeable pages of `desc`, or all of it when it is entirely free. How many pages became clean.
+    fn add(&mut self, pool: &mut State, desc: *mut Desc) -> usize {
+        // SAFETY: a descriptor of the pool, which we hold locked.
+        let d = unsafe { &mut *desc };
+        let dirty = d.purgeable();
+        let count = dirty.count_ones() as usize;
+        if d.free == u32::MAX {
+            let base = pool.remove(desc);
+            self.items[self.len] = Item { desc: ptr::null_mut(), base, pages: dirty, withdraw: false };
+        } else {
+            // Hidden from the pool until it is done.
+            pool.unlink(desc);
+            pool.dirty_pages -= count;
+            d.free &= !dirty;
+            pool.link(desc);
+            let withdraw = pool.withdraw_huge(desc);
+            self.items[self.len] = Item { desc, base: d.base, pages: dirty, withdraw };
+        }
+        self.len += 1;
+        count
+    }
+
+    /// Gives the pages back, without the pool's lock. How many bytes came back.
+    pub(crate) fn run(&self) -> usize {
+        let mut bytes = 0;
+        for item in &self.items[..self.len] {
+            if item.desc.is_null() {
+                // SAFETY: the SuperSlab is out of the pool and nobody else's.
+                unsafe { os::unmap(item.base, SUPERSLAB) };
+                bytes += item.pages.count_ones() as usize * PAGE;
+                os::PURGED.fetch_add(item.pages.count_ones() as usize * PAGE, core::sync::atomic::Ordering::Relaxed);
+                continue;
+            }
+            if item.withdraw {
+                // SAFETY: a SuperSlab of ours.
+                unsafe { os::advise_huge(item.base, SUPERSLAB, false) };
+            }
+            let done = item.purge();
+            bytes += done.count_ones() as usize * PAGE;
+            pool::with(|pool| {
+                // SAFETY: a SuperSlab with hidden pages is never entirely free, so it has stayed in the pool.
+                let d = unsafe { &mut *item.desc };
+                pool.unlink(item.desc);
+                pool.dirty_pages -= d.purgeable().count_ones() as usize;
+                d.free |= item.pages;
+                d.dirty &= !done;
+                pool.dirty_pages += d.purgeable().count_ones() as usize;
+                pool.link(item.desc);
+            });
+        }
+        bytes
+    }
+}
+
+impl Item {
+    /// Purges run by run; the pages that are clean now. The header in page 0 stays.
+    fn purge(&self) -> u32 {
+        let mut done = 0;
+        let mut rest = self.pages;
+        while rest != 0 {
+            let first = rest.trailing_zeros() as usize;
+            let count = (rest >> first).trailing_ones() as usize;
+            let mask = (((1u64 << count) - 1) << first) as u32;
+            let head = if first == 0 { HEADER.max(os::page_size()) } else { 0 };
+            let from = self.base.wrapping_add((first << PAGE_SHIFT) + head);
+            // SAFETY: pages hidden from the pool: ours alone.
+            if unsafe { os::purge(from, (count << PAGE_SHIFT) - head) } {
+                done |= mask;
+            }
+            rest &= !mask;
+        }
+        if self.pages & 1 != 0 && os::page_size() > HEADER {
+            // Blocks of page 0 share a system page with the header, which stays: so they are not known to be zero.
+            done &= !1;
+        }
+        done
+    }
+}
+
+/// What is due now, taken out of the pool.
+pub(crate) fn due(pool: &mut State, now: u32) -> Job {
+    let mut job = Job::none();
+    let delay = options::get().purge_delay;
+    if now.wrapping_sub(pool.policy.halved) >= REGRET {
+        pool.policy.halved = now;
+        pool.policy.slack /= 2;
+    }
+    if now.wrapping_sub(pool.policy.when) >= REGRET {
+        pool.policy.purged = 0;
+    }
+    let allowed = ALLOWED + pool.used_pages / ALLOWED_PART + pool.policy.slack;
+    if delay >= 0 && pool.dirty_pages > allowed {
+        let goal = allowed / 2;
+        while pool.dirty_pages > goal && job.len < BATCH {
+            let mut found = ptr::null_mut();
+            pool.emptiest(|desc| {
+                // SAFETY: a descriptor of the pool.
+                let dirty = unsafe { (*desc).purgeable() } != 0;
+                if dirty {
+                    found = desc;
+                }
+                !dirty
+            });
+            if found.is_null() {
+                break;
+            }
+            pool.policy.purged += job.add(pool, found);
+            pool.policy.when = now;
+        }
+        return job;
+    }
+    if delay >= 0 && pool.dirty_pages > 0 && now.wrapping_sub(pool.policy.looked) as i64 > delay / 4 {
+        pool.policy.looked = now;
+        let mut desc = pool.all;
+        while !desc.is_null() && job.len < BATCH {
+            // SAFETY: listed, so valid; read before `add` may remove it.
+            let (next, old) = unsafe {
+                ((*desc).all_next, (*desc).purgeable() != 0 && now.wrapping_sub((*desc).since) as i64 >= delay)
+            };
+            if old {
+                job.add(pool, desc);
+            }
+            desc = next;
+        }
+    }
+    job
+}
+
+/// Gives back every free page of every SuperSlab. How many bytes came back.
+pub(crate) fn everything() -> usize {
+    let mut bytes = 0;
+    // Pages that the system refuses to take stay dirty: so only as many rounds as there can be SuperSlabs to visit.
+    loop {
+        let mut job = Job::none();
+        pool::with(|pool| {
+            let mut desc = pool.all;
+            while !desc.is_null() && job.len < BATCH {
+                // SAFETY: listed, so valid; read before `add` may remove it.
+                let (next, any) = unsafe { ((*desc).all_next, (*desc).purgeable() != 0 || (*desc).free == u32::MAX) };
+                if any {
+                    job.add(pool, desc);
+                }
+                desc = next;
+            }
+        });
+        let came_back = job.run();
+        bytes += came_back;
+        if job.len < BATCH || came_back == 0 {
+            return bytes;
+        }
+    }
+}
+
+const _: () = assert!(PAGES == 32);

@@ -1,0 +1,162 @@
+//! The remote-free stack of a slab: how blocks come home from threads that do not own the slab.
+//!
+//! One word says everything, so that one compare-and-swap decides everything:
+//!
+//! ```text
+//!  63        48 47                          3   1   0
+//! +------------+-----------------------------+---+---+
+//! |   count    |  first block of the chain   | O | A |
+//! +------------+-----------------------------+---+---+
+//! ```
+//!
+//! * `A` (armed): the slab is in no ready list, and nobody is about to put it there. The first push clears the
+//!   bit and thereby takes on the duty to publish the slab to its owner. So a slab is published once, by one
+//!   thread, however many push.
+//! * `O` (orphan): the slab has no owner. Then `count` is the number of blocks still in use; otherwise it is the
+//!   number of blocks in the chain, so that the owner learns it without walking through cold memory. The push that
+//!   brings an orphan's count to zero takes the slab, as does the thread that adopts it: whoever clears `O` owns it.
+
+use crate::sync::{AtomicUsize, Node, Ordering};
+use core::marker::PhantomData;
+
+const ARMED: usize = 1;
+const ORPHAN: usize = 2;
+const POINTER: usize = ((1 << 48) - 1) & !7;
+const COUNT_SHIFT: u32 = 48;
+
+/// What a push obliges its caller to do.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Pushed {
+    /// Nothing: the owner, or whoever adopts the slab, will find the chain.
+    Queued,
+    /// Put the slab on its owner's ready list. The slab stays where it is until that is done.
+    Publish,
+    /// The orphan has no block in use any more and is now the caller's, to be released.
+    Emptied,
+}
+
+/// A chain of blocks taken off the stack.
+pub(crate) struct Chain<N> {
+    /// Its first block; null when there is none.
+    pub(crate) head: *mut N,
+    /// How many blocks it has (0 for the chain of an adopted orphan: there it is not known).
+    pub(crate) count: u32,
+}
+
+/// A multi-producer stack of free blocks, drained by the slab's owner.
+#[repr(transparent)]
+pub(crate) struct RemoteStack<N> {
+    word: AtomicUsize,
+    _nodes: PhantomData<*mut N>,
+}
+
+fn chain<N>(word: usize) -> *mut N {
+    (word & POINTER) as *mut N
+}
+
+impl<N: Node> RemoteStack<N> {
+    /// An empty stack, armed.
+    #[cfg(any(test, loom))]
+    pub(crate) fn new() -> Self {
+        Self { word: AtomicUsize::new(ARMED), _nodes: PhantomData }
+    }
+
+    /// Makes it an empty, armed stack. For a slab that nobody else knows yet.
+    pub(crate) fn reset(&self) {
+        // Relaxed: the slab's blocks reach other threads only through the program's own synchronisation.
+        self.word.store(ARMED, Ordering::Relaxed);
+    }
+
+    /// Pushes the chain `head..=tail` of `count` blocks.
+    ///
+    /// # Safety
+    ///
+    /// The chain is linked through `Node::next`, is the caller's alone, and belongs to this stack's slab.
+    pub(crate) unsafe fn push(&self, head: *mut N, tail: *mut N, count: u32) -> Pushed {
+        let mut old = self.word.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the chain is ours until the exchange below succeeds.
+            unsafe { N::set_next(tail, chain(old)) };
+            let held = (old >> COUNT_SHIFT) as u32;
+            let (new, outcome) = if old & ORPHAN != 0 {
+                if held <= count {
+                    (ARMED, Pushed::Emptied)
+                } else {
+                    (head as usize | ORPHAN | ((held - count) as usize) << COUNT_SHIFT, Pushed::Queued)
+                }
+            } else {
+                let outcome = if old & ARMED != 0 { Pushed::Publish } else { Pushed::Queued };
+                (head as usize | ((held + count) as usize) << COUNT_SHIFT, outcome)
+            };
+            // Release: pairs with the acquiring `take`, `rearm` and `adopt`, which read the links written above and hand
+            // out the blocks that the program wrote to before it freed them. Acquire: for the push that empties an
+            // orphan, pairs with `orphan` (the slab's fields) and with the pushes before it.
+            match self.word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return outcome,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Whether a chain waits. A hint; only the owner may rely on `false` turning `true` later.
+    pub(crate) fn has_chain(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & POINTER != 0
+    }
+
+    /// Whether the slab is in no ready list and on its way to none. Exact for the owner when it says `true` and no
+    /// block is in use, since only a push disarms.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & ARMED != 0
+    }
+
+    /// Blocks in the chain, for statistics.
+    #[cfg_attr(loom, allow(dead_code))]
+    pub(crate) fn waiting(&self) -> u32 {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & ORPHAN == 0 { (word >> COUNT_SHIFT) as u32 } else { 0 }
+    }
+
+    /// An orphan's blocks still in use, for statistics.
+    #[cfg_attr(loom, allow(dead_code))]
+    pub(crate) fn orphan_in_use(&self) -> Option<u32> {
+        let word = self.word.load(Ordering::Relaxed);
+        (word & ORPHAN != 0).then_some((word >> COUNT_SHIFT) as u32)
+    }
+
+    /// Takes the chain and leaves the armed bit as it is. For the owner.
+    pub(crate) fn take(&self) -> Chain<N> {
+        // Acquire: pairs with the release in `push`.
+        let old = self.word.fetch_and(ARMED, Ordering::Acquire);
+        Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
+    }
+
+    /// Takes the chain and arms the stack. For the owner, when it has taken the slab off its ready list.
+    pub(crate) fn rearm(&self) -> Chain<N> {
+        // Acquire: pairs with the release in `push`.
+        let old = self.word.swap(ARMED, Ordering::Acquire);
+        Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
+    }
+
+    /// Gives the slab up, with `in_use` blocks outstanding. Fails while a chain waits or the slab is published.
+    pub(crate) fn orphan(&self, in_use: u32) -> bool {
+        // Release: pairs with the acquire in `adopt` and in the emptying `push`, which read the slab's fields.
+        self.word
+            .compare_exchange(ARMED, ORPHAN | (in_use as usize) << COUNT_SHIFT, Ordering::Release, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Claims an orphan: its chain and the number of blocks still in use, or `None` when another thread was first.
+    pub(crate) fn adopt(&self) -> Option<(Chain<N>, u32)> {
+        let mut old = self.word.load(Ordering::Relaxed);
+        loop {
+            if old & ORPHAN == 0 {
+                return None;
+            }
+            // Acquire: pairs with the releases in `orphan` and `push`.
+            match self.word.compare_exchange_weak(old, ARMED, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some((Chain { head: chain(old), count: 0 }, (old >> COUNT_SHIFT) as u32)),
+                Err(now) => old = now,
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! The record of one slab.
+
+use super::pagemap::PAGE_SHIFT;
+use super::pool::Desc;
+use super::ready::ReadyList;
+use super::remote::RemoteStack;
+use crate::sync::Node;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Size and alignment of a SuperSlab.
+pub(crate) const SUPERSLAB: usize = 2 << 20;
+/// Bytes of slab records at the start of a SuperSlab.
+pub(crate) const HEADER: usize = 4096;
+
+/// A free block: its first word links it. Blocks of 16 bytes and more carry a mark in the second word while they are
+/// on a slab's list or on the way there, by which a second `free` is told.
+#[repr(C)]
+pub(crate) struct Block {
+    next: *mut Block,
+    mark: usize,
+}
+
+// SAFETY: the link is the first word of a free block, which is nobody else's.
+unsafe impl Node for Block {
+    unsafe fn next(node: *mut Self) -> *mut Self {
+        // SAFETY: passed on.
+        unsafe { (*node).next }
+    }
+    unsafe fn set_next(node: *mut Self, next: *mut Self) {
+        // SAFETY: passed on.
+        unsafe { (*node).next = next }
+    }
+}
+
+impl Block {
+    /// Whether the block carries the mark of a free block.
+    ///
+    /// # Safety
+    /// `block` is a block of a slab of ours with at least 16 bytes.
+    #[inline(always)]
+    pub(crate) unsafe fn is_marked(block: *mut Self, secret: usize) -> bool {
+        // SAFETY: passed on. The memory was handed out or marked, so it is initialised as far as we care.
+        unsafe { (&raw const (*block).mark).read() == block.addr() ^ secret }
+    }
+    /// Marks or unmarks the block.
+    ///
+    /// # Safety
+    /// `block` is a free block with at least 16 bytes and the caller's alone.
+    #[inline(always)]
+    pub(crate) unsafe fn set_mark(block: *mut Self, secret: usize, free: bool) {
+        // SAFETY: passed on.
+        unsafe { (*block).mark = if free { block.addr() ^ secret } else { 0 } }
+    }
+}
+
+/// Mark on the owner of a slab that the owner has left.
+pub(crate) const LEFT: usize = 1;
+
+/// Who owns slabs: a thread's heap, as far as this layer knows it. Never unmapped.
+pub(crate) struct Owner {
+    /// Slabs that other threads have pushed something to.
+    pub(crate) ready: ReadyList<Slab>,
+}
+
+/// Which of its owner's lists a slab is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum List {
+    /// None; it is being made or released, or it is an orphan's.
+    None,
+    /// The slab its class allocates from.
+    Current,
+    /// Has free blocks.
+    Partial,
+    /// Had none when it was last looked at.
+    Full,
+}
+
+/// The record of a slab: a line that only the owner writes, and a line that other threads read and push to.
+///
+/// Invariant: every block of the slab is on `free`, above `bump`, on `remote`, or counted in `used`; blocks in
+/// magazines and outboxes count as used.
+#[repr(C, align(128))]
+pub(crate) struct Slab {
+    /// Free blocks, most recently freed first. Owner only.
+    pub(crate) free: *mut Block,
+    /// Memory from here to `end` has never been handed out. Owner only.
+    pub(crate) bump: *mut u8,
+    /// End of the last block. Owner only.
+    pub(crate) end: *mut u8,
+    /// Blocks that are neither on `free` nor above `bump`. Written by the owner, read by statistics.
+    pub(crate) used: AtomicU32,
+    /// The list that `next` and `prev` belong to. Owner only.
+    pub(crate) list: List,
+    /// Whether memory above `bump` is known to be zero. Owner only.
+    pub(crate) zero: bool,
+    /// Links of the owner's lists, or of the orphan list. Owner only, or under the orphans' lock.
+    pub(crate) next: *mut Slab,
+    /// See `next`.
+    pub(crate) prev: *mut Slab,
+    _line: [u64; 2],
+
+    /// Blocks freed by other threads. Any thread.
+    pub(crate) remote: RemoteStack<Block>,
+    /// The owner, marked with [`LEFT`] when it has gone. Compared by any thread with itself; followed only by a thread
+    /// with the duty to publish.
+    pub(crate) owner: AtomicPtr<Owner>,
+    /// The first block. Constant while the slab has blocks in use, as is all below.
+    pub(crate) start: *mut u8,
+    /// Bytes from block to block.
+    pub(crate) stride: u32,
+    /// `ceil(2^32 / stride)`.
+    pub(crate) reciprocal: u32,
+    /// Link of the ready list. Of the thread with the duty to publish, then of the owner.
+    ready_next: AtomicPtr<Slab>,
+    /// The SuperSlab's descriptor.
+    pub(crate) desc: *mut Desc,
+    /// Size class, or [`super::pagemap::RUN`].
+    pub(crate) class: u8,
+    /// Pages from the span's first page to this record's page. In every record of the span.
+    pub(crate) lead: u8,
+    /// Pages of the span.
+    pub(crate) pages: u8,
+}
+
+const _: () = assert!(size_of::<Slab>() == 128 && size_of::<Slab>() * 32 == HEADER);
+const _: () = assert!(core::mem::offset_of!(Slab, remote) == 64);
+
+// SAFETY: `ready_next` is only the link.
+unsafe impl Node for Slab {
+    unsafe fn next(node: *mut Self) -> *mut Self {
+        // SAFETY: passed on.
+        unsafe { (*node).ready_next.load(Ordering::Relaxed) }
+    }
+    unsafe fn set_next(node: *mut Self, next: *mut Self) {
+        // SAFETY: passed on.
+        unsafe { (*node).ready_next.store(next, Ordering::Relaxed) }
+    }
+}
+
+impl Slab {
+    /// The record of page `index` of the SuperSlab at `base`.
+    pub(crate) fn at(base: *mut u8, index: usize) -> *mut Slab {
+        base.cast::<Slab>().wrapping_add(index)
+    }
+
+    /// The record of the span that holds `address`.
+    ///
+    /// # Safety
+    ///
+    /// The page map says that the page of `address` belongs to a slab.
+    #[inline(always)]
+    pub(crate) unsafe fn of(address: *mut u8) -> *mut Slab {
+        let offset = address.addr() & (SUPERSLAB - 1);
+        let record = Slab::at(address.wrapping_sub(offset), offset >> PAGE_SHIFT);
+        // SAFETY: a live page of a SuperSlab has a valid record.
+        record.wrapping_sub(unsafe { (*record).lead } as usize)
+    }
+
+    /// The block that `address` is the start of, or `None` when it points into one or between them.
+    ///
+    /// # Safety
+    ///
+    /// `slab` is the record of a live slab with at least one block in use.
+    #[inline(always)]
+    pub(crate) unsafe fn is_block(slab: *mut Slab, address: *mut u8) -> bool {
+        // SAFETY: constant fields of a live slab.
+        let (start, stride, reciprocal) = unsafe { ((*slab).start, (*slab).stride, (*slab).reciprocal) };
+        let offset = address.addr().wrapping_sub(start.addr()) as u64;
+        // For a multiple of the stride the quotient is exact (offset < 2^19, error of the reciprocal < stride), and for
+        // anything else no quotient fits. An address below the first block wraps around to a huge offset.
+        let index = (offset.wrapping_mul(reciprocal as u64)) >> 32;
+        offset < 1 << 20 && index * stride as u64 == offset
+    }
+
+    /// Changes the count of used blocks. Owner only.
+    #[inline(always)]
+    pub(crate) unsafe fn count(slab: *mut Slab, by: i32) -> u32 {
+        // SAFETY: passed on.
+        let used = unsafe { &(*slab).used };
+        let now = used.load(Ordering::Relaxed).wrapping_add_signed(by);
+        used.store(now, Ordering::Relaxed);
+        now
+    }
+
+    /// Sets up the records of a fresh span of `pages` pages from page `index` on; what [`Slab::make`] does not set stays.
+    ///
+    /// # Safety
+    ///
+    /// The span is the caller's alone.
+    pub(crate) unsafe fn claim(base: *mut u8, index: usize, pages: usize, class: u8, desc: *mut Desc) -> *mut Slab {
+        let first = Slab::at(base, index);
+        for i in 0..pages {
+            // SAFETY: the records of our span.
+            unsafe { (*first.wrapping_add(i)).lead = i as u8 };
+        }
+        // SAFETY: as above.
+        unsafe {
+            (*first).class = class;
+            (*first).pages = pages as u8;
+            (*first).desc = desc;
+            (*first).used.store(0, Ordering::Relaxed);
+            (*first).remote.reset();
+            (*first).owner.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+        first
+    }
+
+    /// Makes a claimed span a slab without blocks in use.
+    ///
+    /// # Safety
+    ///
+    /// As [`Slab::claim`]; `slab` is what it returned.
+    pub(crate) unsafe fn make(slab: *mut Slab, stride: u32, zero: bool, owner: *mut Owner) {
+        let offset = slab.addr() & (SUPERSLAB - 1);
+        let base = slab.cast::<u8>().wrapping_sub(offset);
+        let page = offset / size_of::<Slab>();
+        let begin = page << PAGE_SHIFT;
+        // SAFETY: the record is ours.
+        let s = unsafe { &mut *slab };
+        let start = if page == 0 { HEADER } else { begin };
+        let bytes = (begin + ((s.pages as usize) << PAGE_SHIFT)) - start;
+        s.free = ptr::null_mut();
+        s.start = base.wrapping_add(start);
+        s.bump = s.start;
+        s.end = s.start.wrapping_add(bytes - bytes % stride as usize);
+        s.list = List::None;
+        s.zero = zero;
+        s.next = ptr::null_mut();
+        s.prev = ptr::null_mut();
+        s.stride = stride;
+        s.reciprocal = (1u64 << 32).div_ceil(stride as u64) as u32;
+        s.owner.store(owner, Ordering::Relaxed);
+    }
+
+    /// Whether this is a slab, not a run.
+    pub(crate) fn is_slab(&self) -> bool {
+        self.class != super::pagemap::RUN
+    }
+
+    /// Publishes the slab to its owner.
+    ///
+    /// # Safety
+    ///
+    /// A push by the caller has answered [`super::remote::Pushed::Publish`].
+    pub(crate) unsafe fn publish(slab: *mut Slab) {
+        // SAFETY: until it is published the slab stays, and its owner's record is never unmapped.
+        unsafe {
+            let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !LEFT);
+            (*owner).ready.push(slab);
+        }
+    }
+
+    /// The page of the SuperSlab at which the span begins.
+    pub(crate) fn index(slab: *mut Slab) -> usize {
+        (slab.addr() & (SUPERSLAB - 1)) / size_of::<Slab>()
+    }
+}

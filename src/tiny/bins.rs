@@ -1,0 +1,434 @@
+//! The slabs that one heap owns, by class: where its blocks come from when a magazine is empty.
+//!
+//! Per class there is the current slab, which serves; the partial ones, which have free blocks, fullest first as far
+//! as that is cheap to know; and the full ones, kept only so that they can be found when the thread ends.
+
+use super::classes::{self, CLASSES, STRIDES};
+use crate::options;
+use crate::os;
+use crate::stats::Counters;
+use crate::superslab::remote::Chain;
+use crate::superslab::{Block, List, Owner, Slab, orphans, pool};
+use crate::sync::Node;
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Smallest stride whose blocks carry the mark of a free block.
+pub(crate) const MARKED_FROM: u32 = 16;
+
+/// The slabs of one heap.
+pub(crate) struct Bins {
+    current: [*mut Slab; CLASSES + 1],
+    partial: [*mut Slab; CLASSES + 1],
+    full: [*mut Slab; CLASSES + 1],
+    /// Who these slabs say they belong to.
+    pub(crate) owner: *mut Owner,
+    /// Mixed into the marks of free blocks, so that a program's data does not look like one.
+    pub(crate) secret: usize,
+}
+
+/// A block, and whether it is known to be zero.
+pub(crate) struct Fresh {
+    pub(crate) block: *mut u8,
+    pub(crate) zero: bool,
+}
+
+impl Fresh {
+    const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
+}
+
+impl Bins {
+    /// Takes a block of `class`, or null when there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins, and `owner` is set.
+    #[inline]
+    pub(crate) unsafe fn take(&mut self, class: u8, counters: &Counters) -> Fresh {
+        let slab = self.current[class as usize];
+        if !slab.is_null() {
+            // SAFETY: the current slab is ours.
+            let fresh = unsafe { self.take_from(slab, counters) };
+            if !fresh.block.is_null() {
+                return fresh;
+            }
+        }
+        // SAFETY: passed on.
+        unsafe { self.refill(class, counters) }
+    }
+
+    /// Takes a block of `slab`: a freed one first, then untouched memory.
+    #[inline(always)]
+    unsafe fn take_from(&mut self, slab: *mut Slab, counters: &Counters) -> Fresh {
+        // SAFETY: the slab is ours, so its owner's line is; blocks on its list are free.
+        unsafe {
+            let block = (*slab).free;
+            if !block.is_null() {
+                (*slab).free = Block::next(block);
+                if (*slab).stride >= MARKED_FROM {
+                    Block::set_mark(block, self.secret, false);
+                }
+                Slab::count(slab, 1);
+                counters.refill_current.add(1);
+                return Fresh { block: block.cast(), zero: false };
+            }
+            let block = (*slab).bump;
+            if block != (*slab).end {
+                (*slab).bump = block.wrapping_add((*slab).stride as usize);
+                Slab::count(slab, 1);
+                counters.refill_bump.add(1);
+                let zero = (*slab).zero;
+                if !zero && (*slab).stride >= MARKED_FROM {
+                    // Left over from an earlier slab in this place.
+                    Block::set_mark(block.cast(), self.secret, false);
+                }
+                return Fresh { block, zero };
+            }
+        }
+        Fresh::NONE
+    }
+
+    /// The current slab has nothing left: finds another one.
+    #[cold]
+    #[inline(never)]
+    unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Fresh {
+        let c = class as usize;
+        // SAFETY: all slabs in our lists are ours; `owner` is set.
+        unsafe {
+            let current = self.current[c];
+            if !current.is_null() && (*current).remote.has_chain() {
+                let chain = (*current).remote.take();
+                self.absorb(current, chain);
+                return self.take_from(current, counters);
+            }
+            self.collect(counters);
+            if !current.is_null() {
+                if !(*current).free.is_null() {
+                    return self.take_from(current, counters);
+                }
+                self.current[c] = ptr::null_mut();
+                self.push(current, List::Full);
+            }
+            let next = self.partial[c];
+            if !next.is_null() {
+                self.unlink(next);
+                self.make_current(next);
+                counters.refill_partial.add(1);
+                return self.take_from(next, counters);
+            }
+            if options::get().orphans {
+                while let Some(adopted) = orphans::adopt(class) {
+                    counters.refill_orphan.add(1);
+                    let slab = adopted.slab;
+                    (*slab).owner.store(self.owner, Relaxed);
+                    (*slab).list = List::None;
+                    (*slab).used.store(adopted.in_use, Relaxed);
+                    let count = prepend(slab, adopted.chain.head);
+                    debug_assert!(count <= 1 << 13);
+                    if !(*slab).free.is_null() || (*slab).bump != (*slab).end {
+                        self.make_current(slab);
+                        return self.take_from(slab, counters);
+                    }
+                    self.push(slab, List::Full);
+                }
+            }
+            let Some(span) = pool::take(classes::pages(class), class) else { return Fresh::NONE };
+            counters.refill_span.add(1);
+            // A refill that went as far as here is rare, and a sign of life: time to look at what is kept for reuse.
+            crate::large::tick();
+            Slab::make(span.slab, STRIDES[c], span.zero, self.owner);
+            self.make_current(span.slab);
+            self.take_from(span.slab, counters)
+        }
+    }
+
+    unsafe fn make_current(&mut self, slab: *mut Slab) {
+        // SAFETY: passed on: ours and in no list.
+        unsafe {
+            (*slab).list = List::Current;
+            self.current[(*slab).class as usize] = slab;
+        }
+    }
+
+    /// Adds a drained chain to the free blocks of `slab`.
+    unsafe fn absorb(&mut self, slab: *mut Slab, chain: Chain<Block>) {
+        // SAFETY: passed on: the slab is ours, and so is the chain.
+        unsafe {
+            if (*slab).free.is_null() {
+                (*slab).free = chain.head;
+            } else {
+                prepend(slab, chain.head);
+            }
+            Slab::count(slab, -(chain.count as i32));
+        }
+    }
+
+    /// Takes in what other threads have published.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::take`].
+    pub(crate) unsafe fn collect(&mut self, counters: &Counters) {
+        // SAFETY: our own owner record; slabs on the ready list are ours.
+        unsafe {
+            if (*self.owner).ready.is_empty() {
+                return;
+            }
+            let mut slab = (*self.owner).ready.take();
+            while !slab.is_null() {
+                // Once rearmed the slab may be published again, so the link is read first.
+                let next = <Slab as Node>::next(slab);
+                let chain = (*slab).remote.rearm();
+                self.absorb(slab, chain);
+                counters.refill_ready.add(1);
+                self.settle(slab);
+                slab = next;
+            }
+        }
+    }
+
+    /// Puts a slab that has gained free blocks where it belongs.
+    #[inline]
+    unsafe fn settle(&mut self, slab: *mut Slab) {
+        // SAFETY: passed on: the slab is ours.
+        unsafe {
+            if (*slab).list == List::Current {
+                return;
+            }
+            if (*slab).used.load(Relaxed) == 0 {
+                // A slab on its way to the ready list must stay; it is settled again when it arrives.
+                if (*slab).remote.is_armed() {
+                    self.unlink(slab);
+                    release(slab);
+                }
+            } else if (*slab).list == List::Full {
+                self.unlink(slab);
+                self.push(slab, List::Partial);
+            }
+        }
+    }
+
+    /// Takes a free block back onto the list of its slab.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::take`]; `slab` is ours, and `block` is a block of it that was in use and is marked if it is to be.
+    #[inline(always)]
+    pub(crate) unsafe fn put(&mut self, slab: *mut Slab, block: *mut Block) {
+        // SAFETY: passed on. In this order a fork in between leaks the block in the child and does no harm.
+        unsafe {
+            Block::set_next(block, (*slab).free);
+            (*slab).free = block;
+            let used = Slab::count(slab, -1);
+            if (*slab).list != List::Current && (used == 0 || (*slab).list == List::Full) {
+                self.settle(slab);
+            }
+        }
+    }
+
+    unsafe fn push(&mut self, slab: *mut Slab, list: List) {
+        // SAFETY: passed on: ours and in no list.
+        unsafe {
+            let heads = if list == List::Full { &mut self.full } else { &mut self.partial };
+            let head = &mut heads[(*slab).class as usize];
+            (*slab).list = list;
+            (*slab).prev = ptr::null_mut();
+            (*slab).next = *head;
+            if !head.is_null() {
+                (**head).prev = slab;
+            }
+            *head = slab;
+        }
+    }
+
+    unsafe fn unlink(&mut self, slab: *mut Slab) {
+        // SAFETY: passed on: ours, and in the list that it says.
+        unsafe {
+            let class = (*slab).class as usize;
+            let head = match (*slab).list {
+                List::None => return,
+                List::Current => {
+                    self.current[class] = ptr::null_mut();
+                    (*slab).list = List::None;
+                    return;
+                }
+                List::Partial => &mut self.partial[class],
+                List::Full => &mut self.full[class],
+            };
+            let (next, prev) = ((*slab).next, (*slab).prev);
+            if prev.is_null() {
+                *head = next;
+            } else {
+                (*prev).next = next;
+            }
+            if !next.is_null() {
+                (*next).prev = prev;
+            }
+            (*slab).list = List::None;
+        }
+    }
+
+    /// Gives back the slabs that have no block in use, current ones too.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::take`].
+    pub(crate) unsafe fn trim(&mut self, counters: &Counters) {
+        // SAFETY: passed on; our own lists.
+        unsafe {
+            self.collect(counters);
+            for class in 1..=CLASSES {
+                let slab = self.current[class];
+                if slab.is_null() {
+                    continue;
+                }
+                if (*slab).remote.has_chain() {
+                    let chain = (*slab).remote.take();
+                    self.absorb(slab, chain);
+                }
+                if (*slab).used.load(Relaxed) == 0 && (*slab).remote.is_armed() {
+                    self.unlink(slab);
+                    release(slab);
+                }
+            }
+        }
+    }
+
+    /// Gives up all slabs: empty ones go back to the pool, the others become orphans. For a thread that ends.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::take`].
+    pub(crate) unsafe fn abandon(&mut self, counters: &Counters) {
+        for class in 1..=CLASSES {
+            loop {
+                let slab = [self.current[class], self.partial[class], self.full[class]]
+                    .into_iter()
+                    .find(|slab| !slab.is_null())
+                    .unwrap_or(ptr::null_mut());
+                if slab.is_null() {
+                    break;
+                }
+                // SAFETY: passed on; in one of our lists.
+                unsafe { self.abandon_one(slab, counters) };
+            }
+        }
+    }
+
+    unsafe fn abandon_one(&mut self, slab: *mut Slab, counters: &Counters) {
+        // SAFETY: passed on: the slab is ours and listed.
+        unsafe {
+            while !(*slab).remote.is_armed() {
+                // Published, or about to be by a thread that has yet to run: it must arrive before we let go of it.
+                self.collect(counters);
+                if (*slab).list == List::None || (*slab).remote.is_armed() {
+                    // It has arrived, and may be gone with that; look at the lists again.
+                    return;
+                }
+                os::yield_now();
+            }
+            let used = (*slab).used.load(Relaxed);
+            let list = (*slab).list;
+            self.unlink(slab);
+            if used == 0 {
+                release(slab);
+            } else if !orphans::abandon(slab, used) {
+                // Something was pushed meanwhile: it is published now, and we are here again.
+                if list == List::Current {
+                    self.make_current(slab);
+                } else {
+                    self.push(slab, list);
+                }
+            }
+        }
+    }
+
+    /// Forgets all slabs, in the child of a fork that found them some other way.
+    pub(crate) fn forget(&mut self) {
+        self.current = [ptr::null_mut(); CLASSES + 1];
+        self.partial = self.current;
+        self.full = self.current;
+    }
+
+    /// In the child of a fork: takes in slabs that a thread of the parent was about to publish.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::take`], and no other thread exists.
+    pub(crate) unsafe fn collect_in_child(&mut self, counters: &Counters) {
+        // SAFETY: passed on; links are read before a slab moves.
+        unsafe {
+            self.collect(counters);
+            for class in 1..=CLASSES {
+                for list in [self.current[class], self.partial[class], self.full[class]] {
+                    let mut slab = list;
+                    while !slab.is_null() {
+                        let next = if (*slab).list == List::Current { ptr::null_mut() } else { (*slab).next };
+                        if !(*slab).remote.is_armed() {
+                            let chain = (*slab).remote.rearm();
+                            self.absorb(slab, chain);
+                            self.settle(slab);
+                        }
+                        slab = next;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Puts a chain in front of a slab's free blocks; how many blocks it had.
+unsafe fn prepend(slab: *mut Slab, chain: *mut Block) -> u32 {
+    if chain.is_null() {
+        return 0;
+    }
+    let mut count = 1;
+    let mut tail = chain;
+    // SAFETY: passed on: the chain and the slab are the caller's.
+    unsafe {
+        loop {
+            let next = Block::next(tail);
+            if next.is_null() {
+                break;
+            }
+            tail = next;
+            count += 1;
+        }
+        Block::set_next(tail, (*slab).free);
+        (*slab).free = chain;
+    }
+    count
+}
+
+/// Gives the span of a slab without blocks in use back to the pool.
+///
+/// # Safety
+///
+/// The slab is the caller's and in no list.
+pub(crate) unsafe fn release(slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe {
+        // What was handed out once is dirty, page by page, and so is everything if it was so before.
+        let touched = (*slab).bump.addr() - (*slab).start.addr();
+        let first = (*slab).start.addr() & 0xffff;
+        let pages = if touched == 0 { 0 } else { (first + touched).div_ceil(1 << 16) };
+        pool::give(slab, ((1u64 << pages) - 1) as u32);
+    }
+}
+
+/// Makes an orphan of a slab whose owner did not survive a fork. False when no block is in use: it is then the caller's
+/// to [`release`].
+///
+/// # Safety
+///
+/// The slab's owner no longer exists, nor does any other thread.
+pub(crate) unsafe fn disown(slab: *mut Slab) -> bool {
+    // SAFETY: passed on.
+    unsafe {
+        (*slab).list = List::None;
+        let chain = (*slab).remote.rearm();
+        prepend(slab, chain.head);
+        let used = Slab::count(slab, -(chain.count as i32));
+        used != 0 && orphans::abandon(slab, used)
+    }
+}

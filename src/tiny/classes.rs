@@ -1,0 +1,180 @@
+//! Size classes: one function from (size, alignment) to class, used by every path on both sides.
+//!
+//! Steps of 8 bytes to 64, of 16 to 128, then 8 classes per doubling to 1 KiB and 4 per doubling to 64 KiB.
+
+/// Number of classes; they are numbered from 1.
+pub(crate) const CLASSES: usize = 60;
+/// The largest class.
+pub(crate) const MAX_SMALL: usize = 64 << 10;
+/// The largest size that the table covers.
+pub(crate) const MAX_TABLE: usize = 1024;
+
+/// Bytes of a block, by class. Class 0 has none.
+pub(crate) const STRIDES: [u32; CLASSES + 1] = {
+    let mut strides = [0; CLASSES + 1];
+    let mut class = 1;
+    let mut stride = 0u32;
+    while class <= CLASSES {
+        stride += if stride < 64 {
+            8
+        } else if stride < 128 {
+            16
+        } else if stride < 1024 {
+            (1 << stride.ilog2()) / 8
+        } else {
+            (1 << stride.ilog2()) / 4
+        };
+        strides[class] = stride;
+        class += 1;
+    }
+    strides
+};
+
+/// The smallest class that holds `8 * index` bytes.
+pub(crate) static TABLE: [u8; MAX_TABLE / 8 + 1] = {
+    let mut table = [1; MAX_TABLE / 8 + 1];
+    let mut index = 1;
+    let mut class = 1;
+    while index < table.len() {
+        while (STRIDES[class] as usize) < index * 8 {
+            class += 1;
+        }
+        table[index] = class as u8;
+        index += 1;
+    }
+    table
+};
+
+/// The same for C's `malloc`, whose blocks of 16 bytes and more are aligned to 16.
+pub static C_TABLE: [u8; MAX_TABLE / 8 + 1] = {
+    let mut table = TABLE;
+    let mut index = 2;
+    while index < table.len() {
+        // Among the classes that are multiples of 16, the smallest that is large enough.
+        let mut class = table[index] as usize;
+        while STRIDES[class] % 16 != 0 {
+            class += 1;
+        }
+        table[index] = class as u8;
+        index += 1;
+    }
+    table
+};
+
+/// The class for a size between [`MAX_TABLE`] and [`MAX_SMALL`].
+#[inline(always)]
+const fn medium(size: usize) -> u8 {
+    let last = size - 1;
+    let log = last.ilog2();
+    (FIRST_MEDIUM + ((log - 10) * 4) as usize + ((last >> (log - 2)) & 3)) as u8
+}
+
+/// The first class above [`MAX_TABLE`].
+const FIRST_MEDIUM: usize = TABLE[MAX_TABLE / 8] as usize + 1;
+
+/// The class for `size` bytes at a multiple of `align` (a power of two), or 0 when that is not a small block.
+#[inline(always)]
+pub(crate) const fn class_of(size: usize, align: usize) -> u8 {
+    if align <= 8 && size <= MAX_TABLE {
+        return TABLE[size.div_ceil(8)];
+    }
+    if align <= 16 && size <= MAX_TABLE {
+        return TABLE[size.div_ceil(16) * 2];
+    }
+    class_of_rest(size, align)
+}
+
+/// [`class_of`] off the fast path.
+pub(crate) const fn class_of_rest(size: usize, align: usize) -> u8 {
+    if size > MAX_SMALL || align > MAX_SMALL {
+        return 0;
+    }
+    let size = if size == 0 { align } else { size.next_multiple_of(align) };
+    if size > MAX_SMALL {
+        return 0;
+    }
+    let mut class = if size <= MAX_TABLE { TABLE[size.div_ceil(8)] } else { medium(size) } as usize;
+    // The powers of two are classes, so this ends.
+    while STRIDES[class] as usize % align != 0 {
+        class += 1;
+    }
+    class as u8
+}
+
+/// Pages of a slab of this class: at least 16 blocks fit, at least 8 above 16 KiB.
+pub(crate) const fn pages(class: u8) -> usize {
+    match STRIDES[class as usize] {
+        0..=4096 => 1,
+        4097..=8192 => 2,
+        8193..=32768 => 4,
+        _ => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the arithmetic must answer, by search.
+    fn expected(size: usize, align: usize) -> u8 {
+        (1..=CLASSES)
+            .find(|&c| STRIDES[c] as usize >= size.max(1) && STRIDES[c] as usize % align == 0)
+            .unwrap_or(0) as u8
+    }
+
+    #[test]
+    fn every_size_to_past_the_threshold_at_every_alignment() {
+        for shift in 0..=20 {
+            let align = 1 << shift;
+            for size in 0..=MAX_SMALL + 4096 {
+                assert_eq!(class_of(size, align), expected(size, align), "size {size} align {align}");
+            }
+        }
+    }
+
+    #[test]
+    fn large_sizes_have_no_class() {
+        let mut x = 0x9e37_79b9_7f4a_7c15u64;
+        for _ in 0..1_000_000 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            let size = (x >> (x & 47)) as usize;
+            if size > MAX_SMALL {
+                assert_eq!(class_of(size, 1 << (x % 32)), 0);
+            }
+        }
+        assert_eq!(class_of(usize::MAX, 1), 0);
+        assert_eq!(class_of(1, 1 << 63), 0);
+    }
+
+    #[test]
+    fn c_blocks_are_aligned() {
+        for size in 0..=MAX_TABLE {
+            let class = C_TABLE[size.div_ceil(8)] as usize;
+            assert!(STRIDES[class] as usize >= size);
+            assert!(size <= 8 || STRIDES[class] % 16 == 0);
+            if size > 8 {
+                assert_eq!(class as u8, class_of(size, 16));
+            }
+        }
+    }
+
+    #[test]
+    fn slabs_hold_enough_blocks() {
+        for class in 1..=CLASSES as u8 {
+            let stride = STRIDES[class as usize] as usize;
+            let blocks = (pages(class) << 16) / stride;
+            assert!(blocks >= if stride <= 16 << 10 { 16 } else { 8 }, "class {class}");
+        }
+        assert_eq!(STRIDES[CLASSES] as usize, MAX_SMALL);
+    }
+
+    #[test]
+    fn little_is_wasted() {
+        for size in 65..=MAX_SMALL {
+            let stride = STRIDES[class_of(size, 1) as usize] as usize;
+            assert!(stride - size < size / 4 + 16, "size {size} stride {stride}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The way home of a block that leaves a magazine, and the checks that are cheap there because the slab's record is in
+//! hand anyway: the block is ours, on its slab's stride, of the class it was freed as, and not already free.
+
+use super::bins::MARKED_FROM;
+use crate::misuse::{self, Fault};
+use crate::superslab::remote::Pushed;
+use crate::superslab::{Block, Owner, Slab, orphans, pagemap};
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Checks that `address` can be a block of `class` on its way home and marks it as free. Its slab, or `None` when it
+/// is to be left alone after a complaint.
+///
+/// # Safety
+///
+/// `address` was freed as a block of `class` and is nobody's now.
+#[inline(always)]
+pub(crate) unsafe fn check_in(address: *mut u8, class: u8, secret: usize) -> Option<*mut Slab> {
+    let kind = pagemap::kind(address);
+    if kind != class {
+        misfit(address, kind);
+        return None;
+    }
+    // SAFETY: the page map says that this is a slab's page. The slab has a block in use (this one), unless the block
+    // was freed twice, and then the page at least is still mapped.
+    unsafe {
+        let slab = Slab::of(address);
+        if !Slab::is_block(slab, address) {
+            misuse::report("free", address, Fault::Interior);
+            return None;
+        }
+        if (*slab).stride >= MARKED_FROM {
+            let block = address.cast::<Block>();
+            if Block::is_marked(block, secret) {
+                misuse::report("free", address, Fault::DoubleFree);
+                return None;
+            }
+            Block::set_mark(block, secret, true);
+        }
+        Some(slab)
+    }
+}
+
+#[cold]
+fn misfit(address: *mut u8, kind: u8) {
+    let fault = if kind == pagemap::FOREIGN { Fault::Foreign } else { Fault::Size };
+    misuse::report("free", address, fault);
+}
+
+/// Whether `slab` belongs to `owner`.
+///
+/// # Safety
+///
+/// `slab` is a live slab's record.
+#[inline(always)]
+pub(crate) unsafe fn is_own(slab: *mut Slab, owner: *mut Owner) -> bool {
+    // Relaxed: only this thread ever stores this owner, so the answer cannot be stale.
+    // SAFETY: passed on.
+    unsafe { (*slab).owner.load(Relaxed) == owner }
+}
+
+/// Sends a chain of `count` blocks to a slab that another thread owns, or nobody. True when that published the slab.
+///
+/// # Safety
+///
+/// As [`crate::superslab::remote::RemoteStack::push`].
+pub(crate) unsafe fn send(slab: *mut Slab, head: *mut Block, tail: *mut Block, count: u32) -> bool {
+    // SAFETY: passed on.
+    unsafe {
+        match (*slab).remote.push(head, tail, count) {
+            Pushed::Queued => false,
+            Pushed::Publish => {
+                Slab::publish(slab);
+                true
+            }
+            Pushed::Emptied => {
+                orphans::claimed(slab);
+                super::bins::release(slab);
+                false
+            }
+        }
+    }
+}
