@@ -12,6 +12,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
+    /// Zero.
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
     /// Adds `n`. Owner only.
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
@@ -30,8 +34,6 @@ impl Counter {
 /// A heap's counters, all on slow paths. They survive the thread: records are recycled, counters go on.
 #[repr(C)]
 pub(crate) struct Counters {
-    pub(crate) magazine_misses: Counter,
-    pub(crate) magazine_overflows: Counter,
     pub(crate) refill_current: Counter,
     pub(crate) refill_bump: Counter,
     pub(crate) refill_partial: Counter,
@@ -40,6 +42,25 @@ pub(crate) struct Counters {
     pub(crate) refill_span: Counter,
     pub(crate) home_local: Counter,
     pub(crate) home_foreign: Counter,
+    /// Blocks that went home because their magazine was flushed.
+    pub(crate) flushed: Counter,
+}
+
+impl Counters {
+    /// All zero.
+    pub(crate) const fn new() -> Self {
+        Self {
+            refill_current: Counter::new(),
+            refill_bump: Counter::new(),
+            refill_partial: Counter::new(),
+            refill_ready: Counter::new(),
+            refill_orphan: Counter::new(),
+            refill_span: Counter::new(),
+            home_local: Counter::new(),
+            home_foreign: Counter::new(),
+            flushed: Counter::new(),
+        }
+    }
 }
 
 macro_rules! stats {
@@ -67,9 +88,9 @@ stats! {
     /// Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
     /// anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
     allocations,
-    /// Allocations that found their magazine empty.
+    /// Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
     magazine_misses,
-    /// Frees that found their magazine full and as large as it may be.
+    /// Frees that found their magazine full and as large as it may be; their blocks went home.
     magazine_overflows,
     /// Blocks from the free list of a current slab.
     refill_current,
@@ -132,13 +153,12 @@ pub fn stats() -> Stats {
         peak_resident_bytes: os::peak_resident(),
         ..Stats::default()
     };
-    let mut cached = 0;
+    let (mut cached, mut flushed) = (0, 0);
     registry::each(|heap| {
         // SAFETY: heap records are never unmapped; counters are atomic, the rest is a glimpse.
         let heap = unsafe { &*heap };
         let c = &heap.counters;
-        s.magazine_misses += c.magazine_misses.get();
-        s.magazine_overflows += c.magazine_overflows.get();
+        flushed += c.flushed.get();
         s.refill_current += c.refill_current.get();
         s.refill_bump += c.refill_bump.get();
         s.refill_partial += c.refill_partial.get();
@@ -152,9 +172,10 @@ pub fn stats() -> Stats {
         cached += heap.cached_bytes();
     });
     s.outbox_blocks = s.home_foreign;
+    s.magazine_misses = s.refill_current + s.refill_bump;
+    s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(flushed);
     s.allocations = s.refill_current + s.refill_bump + s.large_allocs;
-    s.allocated_bytes =
-        (slab_bytes().saturating_sub(cached) + large::IN_USE.load(Relaxed)) as u64;
+    s.allocated_bytes = (slab_bytes().saturating_sub(cached) + large::IN_USE.load(Relaxed)) as u64;
     s
 }
 

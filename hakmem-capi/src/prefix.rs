@@ -119,9 +119,9 @@ pub struct hak_stats_t {
     /// Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
     /// anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
     pub allocations: u64,
-    /// Allocations that found their magazine empty.
+    /// Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
     pub magazine_misses: u64,
-    /// Frees that found their magazine full and as large as it may be.
+    /// Frees that found their magazine full and as large as it may be; their blocks went home.
     pub magazine_overflows: u64,
     /// Blocks from the free list of a current slab.
     pub refill_current: u64,

@@ -118,7 +118,8 @@ impl Program {
     fn receive(&mut self, arrived: Arrived) {
         match arrived.signal {
             libc::SIGTSTP => self.told_to_stop = true,
-            libc::SIGCONT => self.told_to_stop = false,
+            // Whatever stop there was, it is over, though the kernel may not have reported that yet.
+            libc::SIGCONT => (self.told_to_stop, self.stopped) = (false, None),
             _ => {}
         }
         // From the terminal: the program got it too. From the program: it meant its group, or its parent.

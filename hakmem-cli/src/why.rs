@@ -16,7 +16,8 @@ pub fn not_served(program: &OsStr, library: &Path) -> String {
     match locate(program).as_deref().and_then(|path| obstacle(path, 4)) {
         Some(reason) => reason,
         None => {
-            "the library never started in it (it may have ended before, or the loader refused the library)"
+            "no word came from the library in it: it made no allocation, or ended before it could, or the \
+                 loader refused the library"
                 .into()
         }
     }

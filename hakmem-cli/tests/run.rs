@@ -186,9 +186,10 @@ fn a_program_that_cannot_start() {
 
 #[test]
 fn a_closed_stderr_changes_nothing() {
-    let (reader, writer) = std::io::pipe().unwrap();
+    let (reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
     drop(reader);
-    let child = fake_run(["sh", "-c", "exit 6"]).stderr(writer).spawn().unwrap();
+    let stderr = std::os::fd::OwnedFd::from(writer);
+    let child = fake_run(["sh", "-c", "exit 6"]).stderr(stderr).spawn().unwrap();
     assert_eq!(finish(child).code(), Some(6));
 }
 

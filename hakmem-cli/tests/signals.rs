@@ -14,7 +14,8 @@ use support::{compile, eventually, fake, fake_run, finish, run, state};
 
 /// A run of the program that prints its signals, in a process group of its own.
 struct Run {
-    child: Child,
+    child: Option<Child>,
+    command: Pid,
     lines: std::io::Lines<BufReader<ChildStdout>>,
     program: Pid,
 }
@@ -27,11 +28,8 @@ impl Run {
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.next().unwrap().unwrap();
         let program = Pid::from_raw(ready.strip_prefix("ready ").unwrap().parse().unwrap());
-        Self { child, lines, program }
-    }
-
-    fn command(&self) -> Pid {
-        Pid::from_raw(self.child.id() as i32)
+        let command = Pid::from_raw(child.id() as i32);
+        Self { child: Some(child), command, lines, program }
     }
 
     fn next(&mut self) -> String {
@@ -41,11 +39,22 @@ impl Run {
     /// Sends SIGTERM; the program must see it next, and the command leave with its code.
     #[track_caller]
     fn end(mut self) {
-        kill(self.command(), Signal::SIGTERM).unwrap();
+        kill(self.command, Signal::SIGTERM).unwrap();
         assert_eq!(self.next(), "TERM");
-        let ended = finish(self.child);
+        let ended = finish(self.child.take().unwrap());
         assert_eq!(ended.code(), Some(7));
         assert!(ended.line().starts_with("hakmem 9.8.7 served signals: "), "{}", ended.line());
+    }
+}
+
+impl Drop for Run {
+    /// Leaves nothing behind when a test fails.
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = kill(self.program, Signal::SIGKILL);
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -62,7 +71,7 @@ fn each_signal_sent_to_the_command_is_passed_on_once() {
         (Signal::SIGCONT, "CONT"),
     ];
     for (signal, name) in signals {
-        kill(run.command(), signal).unwrap();
+        kill(run.command, signal).unwrap();
         assert_eq!(run.next(), name);
     }
     // Nothing twice: else it would come before TERM.
@@ -73,12 +82,12 @@ fn each_signal_sent_to_the_command_is_passed_on_once() {
 #[test]
 fn a_stop_and_a_continue_take_both_along() {
     let mut run = Run::start();
-    kill(run.command(), Signal::SIGTSTP).unwrap();
+    kill(run.command, Signal::SIGTSTP).unwrap();
     eventually("the program stops", || state(run.program.as_raw()) == Some('T'));
-    eventually("the command stops", || state(run.command().as_raw()) == Some('T'));
-    kill(run.command(), Signal::SIGCONT).unwrap();
+    eventually("the command stops", || state(run.command.as_raw()) == Some('T'));
+    kill(run.command, Signal::SIGCONT).unwrap();
     assert_eq!(run.next(), "CONT");
-    eventually("the command goes on", || state(run.command().as_raw()) != Some('T'));
+    eventually("the command goes on", || state(run.command.as_raw()) != Some('T'));
     run.end();
 }
 
@@ -86,15 +95,15 @@ fn a_stop_and_a_continue_take_both_along() {
 fn a_stop_and_a_continue_of_the_group_do_too() {
     let mut run = Run::start();
     for _ in 0..3 {
-        killpg(run.command(), Signal::SIGTSTP).unwrap();
+        killpg(run.command, Signal::SIGTSTP).unwrap();
         eventually("the program stops", || state(run.program.as_raw()) == Some('T'));
-        eventually("the command stops", || state(run.command().as_raw()) == Some('T'));
-        killpg(run.command(), Signal::SIGCONT).unwrap();
+        eventually("the command stops", || state(run.command.as_raw()) == Some('T'));
+        killpg(run.command, Signal::SIGCONT).unwrap();
         assert_eq!(run.next(), "CONT");
-        eventually("both go on", || state(run.command().as_raw()) != Some('T'));
+        eventually("both go on", || state(run.command.as_raw()) != Some('T'));
         // The command passes its own on as well: of the two that the program gets, it may see both or one.
         std::thread::sleep(Duration::from_millis(50));
-        kill(run.command(), Signal::SIGUSR1).unwrap();
+        kill(run.command, Signal::SIGUSR1).unwrap();
         while run.next() != "USR1" {}
     }
     run.end();
@@ -106,7 +115,7 @@ fn a_program_stopped_by_somebody_else_does_not_stop_the_command() {
     kill(run.program, Signal::SIGSTOP).unwrap();
     eventually("the program stops", || state(run.program.as_raw()) == Some('T'));
     std::thread::sleep(Duration::from_millis(50));
-    assert_ne!(state(run.command().as_raw()), Some('T'));
+    assert_ne!(state(run.command.as_raw()), Some('T'));
     kill(run.program, Signal::SIGCONT).unwrap();
     assert_eq!(run.next(), "CONT");
     run.end();

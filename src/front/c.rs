@@ -2,13 +2,14 @@
 //!
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
+use super::heap::Heap;
 use super::magazine::Hot;
 use super::{gate, tls};
 use crate::large;
 use crate::misuse::{self, Fault};
 use crate::os;
 use crate::superslab::pagemap::{self, FOREIGN};
-use crate::tiny::classes::{C_TABLE, CLASSES, MAX_SMALL, MAX_TABLE, class_of};
+use crate::tiny::classes::{C_TABLE, CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium};
 use core::ptr;
 
 /// Alignment of blocks of at least as many bytes.
@@ -32,19 +33,41 @@ pub fn malloc(size: usize) -> *mut u8 {
     }
     let class = C_TABLE[size.div_ceil(8)];
     // SAFETY: the thread's own heap.
-    let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };
+    let block = unsafe { Hot::pop_at(tls::get().cast(), class as usize) };
+    if !block.is_null() { block } else { malloc_slow(class as usize) }
+}
+
+// The slow paths are `extern "C"`: what cannot unwind can be jumped to, without a frame on the fast path.
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_slow(class: usize) -> *mut u8 {
+    // SAFETY: the thread's own heap, or a placeholder.
+    let block = unsafe { Heap::take(tls::get(), class) }.block;
+    if !block.is_null() { block } else { malloc_cold(class) }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_cold(class: usize) -> *mut u8 {
+    let block = gate::refill(class as u8, None).block;
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+#[inline(never)]
+extern "C" fn malloc_rest(size: usize) -> *mut u8 {
+    if size > MAX_SMALL {
+        return malloc_large(size);
+    }
+    let class = medium(size) as usize;
+    // SAFETY: the thread's own heap.
+    let block = unsafe { Hot::pop_at(tls::get().cast(), class) };
     if !block.is_null() { block } else { malloc_slow(class) }
 }
 
 #[cold]
 #[inline(never)]
-fn malloc_slow(class: u8) -> *mut u8 {
-    let block = gate::fresh(class, None).block;
-    if block.is_null() { out_of_memory() } else { block }
-}
-
-#[inline(never)]
-fn malloc_rest(size: usize) -> *mut u8 {
+extern "C" fn malloc_large(size: usize) -> *mut u8 {
     let block = gate::any(size, MIN_ALIGN, None).block;
     if block.is_null() { out_of_memory() } else { block }
 }
@@ -56,30 +79,37 @@ fn malloc_rest(size: usize) -> *mut u8 {
 /// `block` is null or a block of this allocator that nobody uses any more.
 #[inline(always)]
 pub unsafe fn free(block: *mut u8) {
-    let kind = pagemap::kind(block);
+    let kind = pagemap::kind_index(block);
     #[cfg(any(feature = "checked", debug_assertions))]
-    if kind != FOREIGN && kind as usize <= CLASSES {
-        super::checked::free(block, kind);
+    if kind != FOREIGN as usize && kind <= CLASSES {
+        super::checked::free(block, kind as u8);
     }
     // Kinds that are no classes have no magazine: full, so they take the slow path.
     // SAFETY: the thread's own heap; the block is free now.
-    if !unsafe { Hot::push(tls::get().cast(), kind as usize, block) } {
+    if !unsafe { Hot::push_at(tls::get().cast(), kind, block) } {
         // SAFETY: passed on.
-        unsafe { free_rest(block, kind, "free") }
+        unsafe { free_rest(block, kind) }
     }
 }
 
 #[cold]
 #[inline(never)]
-unsafe fn free_rest(block: *mut u8, kind: u8, function: &str) {
-    // SAFETY: passed on.
+unsafe extern "C" fn free_rest(block: *mut u8, kind: usize) {
+    // SAFETY: passed on; the thread's own heap, or a placeholder.
     unsafe {
-        if kind != FOREIGN && kind as usize <= CLASSES {
-            gate::free_slow(block, kind);
-        } else {
-            large::free(block, kind, function);
+        if kind == FOREIGN as usize || kind > CLASSES {
+            free_large(block, kind as u8);
+        } else if !Heap::take_back(tls::get(), block, kind) {
+            gate::free_cold(block, kind as u8);
         }
     }
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_large(block: *mut u8, kind: u8) {
+    // SAFETY: passed on.
+    unsafe { large::free(block, kind, "free") }
 }
 
 /// `calloc`.
@@ -207,4 +237,3 @@ pub fn info() -> Info {
 pub fn print_stats(json: bool) {
     crate::stats::write(2, json);
 }
-

@@ -10,11 +10,11 @@
 
 use super::heap::Heap;
 use super::{registry, thread};
+use crate::large;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
 use crate::superslab::{Slab, orphans, pool};
 use crate::tiny::bins;
-use crate::large;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 

@@ -32,24 +32,33 @@ pub(crate) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
 /// The magazine is empty.
 #[cold]
 #[inline(never)]
-fn alloc_slow(class: u8, options: &Options) -> *mut u8 {
-    fresh(class, Some(options)).block
+extern "C" fn alloc_slow(class: u8, options: &Options) -> *mut u8 {
+    // SAFETY: the thread's own heap, or a placeholder.
+    let block = unsafe { Heap::take(tls::get(), class as usize) }.block;
+    if !block.is_null() { block } else { alloc_cold(class, options) }
 }
 
-/// A block from behind the magazines.
-pub(super) fn fresh(class: u8, options: Option<&Options>) -> Fresh {
+/// So is the current slab.
+#[cold]
+#[inline(never)]
+extern "C" fn alloc_cold(class: u8, options: &Options) -> *mut u8 {
+    refill(class, Some(options)).block
+}
+
+/// A block from behind the current slab.
+pub(super) fn refill(class: u8, options: Option<&Options>) -> Fresh {
     thread::with_heap(options, |heap| {
         if heap.is_null() {
             return Fresh { block: ptr::null_mut(), zero: false };
         }
         // SAFETY: the thread's own heap.
-        unsafe { Heap::alloc(heap, class) }
+        unsafe { Heap::refill(heap, class) }
     })
 }
 
 /// Sizes and alignments that are not in the table.
 #[inline(never)]
-fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u8 {
+extern "C" fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u8 {
     any(size, align, Some(options)).block
 }
 
@@ -64,7 +73,7 @@ pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh
     }
     // SAFETY: the thread's own heap.
     let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };
-    if !block.is_null() { Fresh { block, zero: false } } else { fresh(class, options) }
+    if !block.is_null() { Fresh { block, zero: false } } else { refill(class, options) }
 }
 
 #[inline(always)]
@@ -94,7 +103,20 @@ pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
 /// The magazine is full.
 #[cold]
 #[inline(never)]
-pub(super) unsafe fn free_slow(block: *mut u8, class: u8) {
+unsafe extern "C" fn free_slow(block: *mut u8, class: u8) {
+    // SAFETY: passed on; the thread's own heap, or a placeholder.
+    unsafe {
+        if pagemap::kind_index(block) != class as usize || !Heap::take_back(tls::get(), block, class as usize)
+        {
+            free_cold(block, class);
+        }
+    }
+}
+
+/// The magazine is full and may grow, or the block is another thread's, or something is wrong with it.
+#[cold]
+#[inline(never)]
+pub(super) unsafe extern "C" fn free_cold(block: *mut u8, class: u8) {
     thread::with_heap(None, |heap| {
         if !heap.is_null() {
             // SAFETY: the thread's own heap.
@@ -105,7 +127,7 @@ pub(super) unsafe fn free_slow(block: *mut u8, class: u8) {
 }
 
 #[inline(never)]
-unsafe fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
+unsafe extern "C" fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
     let class = class_of_rest(size, align);
     // SAFETY: passed on.
     unsafe {

@@ -35,7 +35,8 @@ pub(crate) struct Heap {
     owner: CachePadded<Owner>,
 }
 
-const _: () = assert!(size_of::<Heap>() <= 4096 - 7 * 64, "the first page holds a thread's first seven magazines");
+const _: () =
+    assert!(size_of::<Heap>() <= 4096 - 7 * 64, "the first page holds a thread's first seven magazines");
 
 // SAFETY: the link is an atomic of its own.
 unsafe impl Node for Heap {
@@ -75,17 +76,48 @@ impl Heap {
         }
     }
 
-    /// Takes a block of `class` when the magazine is empty.
+    /// Takes a block of `class` when the magazine is empty: from the current slab, or null.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, or it is a placeholder.
+    #[inline(always)]
+    pub(crate) unsafe fn take(heap: *mut Heap, class: usize) -> Fresh {
+        // SAFETY: passed on.
+        unsafe { Bins::take(&raw mut (*heap).bins, class, &raw const (*heap).counters) }
+    }
+
+    /// Takes a block of `class` when the current slab has none either.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    #[inline]
-    pub(crate) unsafe fn alloc(heap: *mut Heap, class: u8) -> Fresh {
+    pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Fresh {
         // SAFETY: passed on.
         unsafe {
-            (*heap).counters.magazine_misses.add(1);
-            (*heap).bins.take(class, &(*heap).counters)
+            let fresh = Heap::take(heap, class as usize);
+            if !fresh.block.is_null() {
+                return fresh;
+            }
+            (*heap).bins.refill(class, &(*heap).counters)
+        }
+    }
+
+    /// Frees a block of `class` when the magazine is full and stays as it is, and the slab is this heap's. False, and
+    /// nothing done, otherwise.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, or it is a placeholder. As [`home::take_back`].
+    #[inline(always)]
+    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, class: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe {
+            if (*heap).magazines.may_grow(class) || !home::take_back(&raw mut (*heap).bins, block, class) {
+                return false;
+            }
+            (*heap).counters.home_local.add(1);
+            true
         }
     }
 
@@ -94,7 +126,6 @@ impl Heap {
     /// # Safety
     ///
     /// The calling thread owns the heap; the block was freed as one of `class`.
-    #[inline]
     pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, class: u8) {
         // SAFETY: passed on.
         unsafe {
@@ -104,7 +135,6 @@ impl Heap {
                 debug_assert!(pushed);
                 return;
             }
-            (*heap).counters.magazine_overflows.add(1);
             Heap::send_home(heap, block, class);
         }
     }
@@ -114,10 +144,10 @@ impl Heap {
         // SAFETY: passed on.
         unsafe {
             let bins = &mut (*heap).bins;
-            let Some(slab) = home::check_in(block, class, bins.secret) else { return };
+            let Some(slab) = home::check_in(block, class as usize, bins.secret) else { return };
             if home::is_own(slab, bins.owner) {
                 (*heap).counters.home_local.add(1);
-                bins.put(slab, block.cast::<Block>());
+                Bins::put(bins, slab, block.cast::<Block>());
             } else {
                 (*heap).counters.home_foreign.add(1);
                 (*heap).outbox.add(slab, block.cast::<Block>());
@@ -139,7 +169,10 @@ impl Heap {
                     break;
                 }
                 // SAFETY: passed on; what a magazine holds was freed as its class.
-                unsafe { Heap::send_home(heap, block, class as u8) };
+                unsafe {
+                    (*heap).counters.flushed.add(1);
+                    Heap::send_home(heap, block, class as u8);
+                }
             }
         }
         // SAFETY: passed on.
@@ -220,5 +253,50 @@ impl Heap {
     }
 }
 
+/// A heap that has nothing and can keep nothing, so that every path goes on to where a thread gets a real one.
+const PLACEHOLDER: Heap = Heap {
+    hot: Hot::without(),
+    bins: Bins::new(),
+    outbox: Outbox::new(),
+    counters: Counters::new(),
+    magazines: Magazines::none(),
+    recycle_next: AtomicPtr::new(NO_HEAP),
+    all_next: NO_HEAP,
+    live: AtomicBool::new(false),
+    owner: CachePadded::new(Owner { ready: ReadyList::new() }),
+};
+
+// SAFETY: the placeholders are never written to.
+unsafe impl Sync for Heap {}
+
+/// Stands in for the heap of a thread that has none yet.
+pub(crate) static EMPTY: Heap = PLACEHOLDER;
+/// Stands in for the heap of a thread whose exit hook has run.
+pub(crate) static EXITED: Heap = PLACEHOLDER;
+
 /// Null, as a heap.
 pub(crate) const NO_HEAP: *mut Heap = ptr::null_mut();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superslab::pagemap::KINDS;
+
+    #[test]
+    fn placeholders_are_empty_and_full() {
+        for heap in [&EMPTY, &EXITED] {
+            let heap = ptr::from_ref(heap).cast_mut();
+            for kind in 0..KINDS {
+                // SAFETY: nothing is written to a magazine that is full.
+                unsafe {
+                    assert!(Hot::pop(heap.cast(), kind).is_null());
+                    assert!(!Hot::push(heap.cast(), kind, ptr::without_provenance_mut(8)));
+                }
+            }
+            for class in 1..=CLASSES {
+                // SAFETY: nothing is written to the slab that is none.
+                assert!(unsafe { Heap::take(heap, class) }.block.is_null());
+            }
+        }
+    }
+}

@@ -12,7 +12,7 @@
 use crate::superslab::pagemap::KINDS;
 use crate::tiny::classes::{CLASSES, STRIDES};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
 
 type Slot = *mut u8;
 
@@ -31,8 +31,16 @@ const fn missing() -> *mut Slot {
     (&raw const NOTHING).cast::<Slot>().cast_mut().wrapping_add(1)
 }
 
+/// Reads what only this thread writes: an ordinary load, which the compiler may fold into its use.
+#[inline(always)]
+unsafe fn own(slot: *const AtomicPtr<Slot>) -> *mut Slot {
+    // SAFETY: other threads only read it, so there is no race.
+    unsafe { (*slot).as_ptr().read() }
+}
+
 impl Hot {
-    const fn without() -> Self {
+    /// No magazines.
+    pub(crate) const fn without() -> Self {
         Self {
             top: [const { AtomicPtr::new(missing()) }; KINDS],
             limit: [const { AtomicPtr::new(missing()) }; KINDS],
@@ -49,7 +57,7 @@ impl Hot {
         // SAFETY: passed on; top always has a slot below it.
         unsafe {
             let top = (&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class);
-            let at = (*top).load(Relaxed);
+            let at = own(top);
             let block = at.sub(1).read();
             if !block.is_null() {
                 (*top).store(at.sub(1), Relaxed);
@@ -69,13 +77,69 @@ impl Hot {
         unsafe {
             let top = (&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class);
             let limit = (&raw const (*hot).limit).cast::<AtomicPtr<Slot>>().add(class);
-            let at = (*top).load(Relaxed);
-            if at == (*limit).load(Relaxed) {
+            let at = own(top);
+            if at == own(limit) {
                 return false;
             }
             at.write(block);
             (*top).store(at.add(1), Relaxed);
             true
+        }
+    }
+
+    /// [`Hot::pop`] where the class is not known when compiling: the top moves in one instruction.
+    ///
+    /// # Safety
+    ///
+    /// As [`Hot::pop`].
+    #[inline(always)]
+    pub(crate) unsafe fn pop_at(hot: *mut Hot, class: usize) -> *mut u8 {
+        // SAFETY: as in `pop`.
+        unsafe {
+            let block = own((&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class)).sub(1).read();
+            if !block.is_null() {
+                Hot::step(hot, class, -1);
+            }
+            block
+        }
+    }
+
+    /// [`Hot::push`] where the class is not known when compiling.
+    ///
+    /// # Safety
+    ///
+    /// As [`Hot::push`].
+    #[inline(always)]
+    pub(crate) unsafe fn push_at(hot: *mut Hot, class: usize, block: *mut u8) -> bool {
+        // SAFETY: as in `push`.
+        unsafe {
+            let at = own((&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class));
+            if at == own((&raw const (*hot).limit).cast::<AtomicPtr<Slot>>().add(class)) {
+                return false;
+            }
+            at.write(block);
+            Hot::step(hot, class, 1);
+            true
+        }
+    }
+
+    /// Moves a top by one slot. `class` counts from the start of `hot`, where the tops are.
+    #[inline(always)]
+    unsafe fn step(hot: *mut Hot, class: usize, slots: isize) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: passed on. An aligned store of a word, as atomic as the ones it stands for.
+        unsafe {
+            if slots > 0 {
+                core::arch::asm!("add qword ptr [{} + {} * 8], 8", in(reg) hot, in(reg) class, options(nostack));
+            } else {
+                core::arch::asm!("add qword ptr [{} + {} * 8], -8", in(reg) hot, in(reg) class, options(nostack));
+            }
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        // SAFETY: passed on.
+        unsafe {
+            let top = (&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class);
+            (*top).store((*top).load(Relaxed).offset(slots), Relaxed);
         }
     }
 
@@ -99,11 +163,6 @@ impl Hot {
         false
     }
 }
-
-/// Stands in for the heap of a thread that has none yet.
-pub(crate) static EMPTY: Hot = Hot::without();
-/// Stands in for the heap of a thread whose exit hook has run.
-pub(crate) static EXITED: Hot = Hot::without();
 
 /// log2 of the slots of the smallest magazine, and of the largest.
 const MIN_LOG: u8 = 3;
@@ -142,9 +201,9 @@ const MAX_LOGS: [u8; CLASSES + 1] = {
 /// The owner's part of the magazines: their sizes, and the memory they live in.
 pub(crate) struct Magazines {
     /// log2 of the slots, by class; 0: no magazine.
-    logs: [u8; CLASSES + 1],
-    /// Whether they may grow.
-    enabled: bool,
+    logs: [AtomicU8; CLASSES + 1],
+    /// log2 of the slots that they may grow to: the table's, or 0 when magazines are switched off.
+    max: [u8; CLASSES + 1],
     /// Free memory for slots.
     at: *mut Slot,
     end: *mut Slot,
@@ -153,6 +212,24 @@ pub(crate) struct Magazines {
 }
 
 impl Magazines {
+    /// None, and none to come.
+    pub(crate) const fn none() -> Self {
+        Self {
+            logs: [const { AtomicU8::new(0) }; CLASSES + 1],
+            max: [0; CLASSES + 1],
+            at: ptr::null_mut(),
+            end: ptr::null_mut(),
+            spare: [ptr::null_mut(); MAX_LOG as usize + 1],
+        }
+    }
+
+    /// Whether the magazine of `class` may grow.
+    #[inline(always)]
+    pub(crate) fn may_grow(&self, class: usize) -> bool {
+        // SAFETY: callers have a class.
+        unsafe { self.logs.get_unchecked(class).load(Relaxed) < *self.max.get_unchecked(class) }
+    }
+
     /// No magazines; they will live between `at` and `end`.
     pub(crate) fn reset(&mut self, hot: *mut Hot, enabled: bool, at: *mut u8, end: *mut u8) {
         for kind in 0..KINDS {
@@ -162,8 +239,8 @@ impl Magazines {
                 (*hot).limit[kind].store(missing(), Relaxed);
             }
         }
-        self.logs = [0; CLASSES + 1];
-        self.enabled = enabled;
+        self.logs = [const { AtomicU8::new(0) }; CLASSES + 1];
+        self.max = if enabled { MAX_LOGS } else { [0; CLASSES + 1] };
         self.at = at.cast();
         self.end = end.cast();
         self.spare = [ptr::null_mut(); MAX_LOG as usize + 1];
@@ -175,8 +252,8 @@ impl Magazines {
     ///
     /// The calling thread owns the heap that `hot` and these belong to.
     pub(crate) unsafe fn grow(&mut self, hot: *mut Hot, class: usize) -> bool {
-        let before = self.logs[class];
-        if !self.enabled || before >= MAX_LOGS[class] {
+        let before = self.logs[class].load(Relaxed);
+        if before >= self.max[class] {
             return false;
         }
         let log = (before + 1).max(MIN_LOG).min(MAX_LOGS[class]);
@@ -198,7 +275,7 @@ impl Magazines {
             (*hot).top[class].store(array.add(1 + count), Relaxed);
             (*hot).limit[class].store(array.add(1 << log), Relaxed);
         }
-        self.logs[class] = log;
+        self.logs[class].store(log, Relaxed);
         true
     }
 
@@ -220,7 +297,7 @@ impl Magazines {
 
     /// How many blocks the magazine of `class` holds: exact for the owner, a glimpse for others.
     pub(crate) fn held(&self, hot: *const Hot, class: usize) -> usize {
-        let log = self.logs[class];
+        let log = self.logs[class].load(Relaxed);
         if log == 0 {
             return 0;
         }
@@ -252,13 +329,7 @@ mod tests {
     fn last_in_first_out_and_growing_keeps_everything() {
         let mut hot = Box::new(Hot::without());
         let mut memory = vec![ptr::null_mut::<u8>(); 2000];
-        let mut m = Magazines {
-            logs: [0; CLASSES + 1],
-            enabled: true,
-            at: ptr::null_mut(),
-            end: ptr::null_mut(),
-            spare: [ptr::null_mut(); MAX_LOG as usize + 1],
-        };
+        let mut m = Magazines::none();
         let range = memory.as_mut_ptr_range();
         m.reset(&raw mut *hot, true, range.start.cast(), range.end.cast());
         let hot = &raw mut *hot;
@@ -281,20 +352,6 @@ mod tests {
                     assert_eq!(Hot::pop(hot, class).addr(), i * 8);
                 }
                 assert!(Hot::pop(hot, class).is_null());
-            }
-        }
-    }
-
-    #[test]
-    fn placeholders_are_empty_and_full() {
-        for hot in [&EMPTY, &EXITED] {
-            let hot = ptr::from_ref(hot).cast_mut();
-            for kind in 0..KINDS {
-                // SAFETY: nothing is written to a magazine that is full.
-                unsafe {
-                    assert!(Hot::pop(hot, kind).is_null());
-                    assert!(!Hot::push(hot, kind, ptr::without_provenance_mut(8)));
-                }
             }
         }
     }

@@ -44,6 +44,17 @@ fn place(slab: *mut Slab) -> usize {
 }
 
 impl Outbox {
+    /// An empty outbox.
+    pub(crate) const fn new() -> Self {
+        Self {
+            bundles: [NONE; BUNDLES],
+            bundling: false,
+            pushes: Counter::new(),
+            publishes: Counter::new(),
+            waiting: Counter::new(),
+        }
+    }
+
     /// Empties the outbox without sending anything.
     pub(crate) fn reset(&mut self, bundling: bool) {
         self.bundles = [NONE; BUNDLES];
@@ -63,8 +74,7 @@ impl Outbox {
         unsafe {
             if self.bundles[i].slab != slab {
                 self.send(i);
-                let limit =
-                    if self.bundling { (MAX_BYTES / (*slab).stride).clamp(1, MAX_BLOCKS) } else { 1 };
+                let limit = if self.bundling { (MAX_BYTES / (*slab).stride).clamp(1, MAX_BLOCKS) } else { 1 };
                 Block::set_next(block, ptr::null_mut());
                 self.bundles[i] = Bundle { slab, head: block, tail: block, count: 1, limit };
             } else {

@@ -1,7 +1,6 @@
 //! Threads come and go: how one gets its heap, and what happens when it ends.
 
-use super::heap::{Heap, NO_HEAP};
-use super::magazine::{EMPTY, EXITED};
+use super::heap::{EMPTY, EXITED, Heap, NO_HEAP};
 use super::{fork, registry, tls};
 use crate::options::{self, Options, StatsFormat};
 use crate::os::{self, message::Text};
@@ -24,7 +23,7 @@ pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
     if !is_placeholder(heap) {
         return f(heap);
     }
-    if ptr::eq(heap.cast(), &raw const EXITED) {
+    if ptr::eq(heap, &raw const EXITED) {
         let heap = registry::acquire();
         let result = f(heap);
         if !heap.is_null() {
@@ -44,7 +43,7 @@ pub(crate) fn own_heap() -> *mut Heap {
 
 #[inline(always)]
 fn is_placeholder(heap: *mut Heap) -> bool {
-    ptr::eq(heap.cast(), &raw const EMPTY) || ptr::eq(heap.cast(), &raw const EXITED)
+    ptr::eq(heap, &raw const EMPTY) || ptr::eq(heap, &raw const EXITED)
 }
 
 /// Gives the calling thread a heap.
@@ -64,7 +63,7 @@ fn enter(base: Option<&Options>) -> *mut Heap {
         return heap;
     }
     // From here on this thread can allocate, which what follows may do.
-    tls::set(heap.cast());
+    tls::set(heap);
     let key = KEY.load(Ordering::Relaxed);
     if key != NO_KEY {
         // SAFETY: our key.
@@ -95,7 +94,8 @@ fn hook_process() {
 pub(crate) fn announce() {
     let mut text = Text::<128>::new();
     let pid = os::process_id();
-    let _ = writeln!(text, "{{\"hakmem\":\"{}\",\"event\":\"start\",\"pid\":{pid}}}", env!("CARGO_PKG_VERSION"));
+    let _ =
+        writeln!(text, "{{\"hakmem\":\"{}\",\"event\":\"start\",\"pid\":{pid}}}", env!("CARGO_PKG_VERSION"));
     with_stats_file(|fd| text.send(fd));
 }
 
@@ -109,7 +109,10 @@ fn with_stats_file(f: impl FnOnce(i32)) {
     let Some(path) = options::get().stats_file.as_c_str() else { return f(2) };
     let fd = os::open_append(path);
     if fd < 0 {
-        os::message::line(format_args!("HAKMEM_STATS_FILE: cannot open {}", os::message::Shown(path.to_bytes())));
+        os::message::line(format_args!(
+            "HAKMEM_STATS_FILE: cannot open {}",
+            os::message::Shown(path.to_bytes())
+        ));
         return f(2);
     }
     f(fd);

@@ -11,7 +11,7 @@ use super::heap::Heap;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 mod imp {
-    use super::super::magazine::{EMPTY, Hot};
+    use super::super::heap::EMPTY;
     use super::Heap;
     use core::arch::{asm, global_asm};
 
@@ -45,7 +45,7 @@ mod imp {
     }
 
     /// Sets it.
-    pub(crate) fn set(heap: *mut Hot) {
+    pub(crate) fn set(heap: *mut Heap) {
         // SAFETY: writes the thread's own word.
         unsafe {
             asm!(
@@ -61,7 +61,7 @@ mod imp {
 
 #[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
 mod imp {
-    use super::super::magazine::{EMPTY, Hot};
+    use super::super::heap::EMPTY;
     use super::Heap;
     use core::arch::{asm, global_asm};
 
@@ -98,7 +98,7 @@ mod imp {
     }
 
     /// Sets it.
-    pub(crate) fn set(heap: *mut Hot) {
+    pub(crate) fn set(heap: *mut Heap) {
         // SAFETY: writes the thread's own word.
         unsafe {
             asm!(
@@ -118,23 +118,23 @@ mod imp {
 #[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
 mod imp {
     extern crate std;
-    use super::super::magazine::{EMPTY, Hot};
+    use super::super::heap::EMPTY;
     use super::Heap;
     use core::cell::Cell;
 
     std::thread_local! {
         // Constant and without a destructor: reading it never allocates.
-        static HEAP: Cell<*mut Hot> = const { Cell::new((&raw const EMPTY).cast_mut()) };
+        static HEAP: Cell<*mut Heap> = const { Cell::new((&raw const EMPTY).cast_mut()) };
     }
 
     /// The calling thread's heap, or a placeholder.
     #[inline(always)]
     pub(crate) fn get() -> *mut Heap {
-        HEAP.with(Cell::get).cast()
+        HEAP.with(Cell::get)
     }
 
     /// Sets it.
-    pub(crate) fn set(heap: *mut Hot) {
+    pub(crate) fn set(heap: *mut Heap) {
         HEAP.with(|word| word.set(heap));
     }
 }

@@ -113,4 +113,3 @@ pub(crate) unsafe fn resize(address: *mut u8, kind: u8, size: usize, align: usiz
     }
     moved
 }
-

@@ -43,10 +43,10 @@ fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-#[cfg(any(target_os = "linux", target_os = "emscripten"))]
-use libc::__errno_location as errno_location;
 #[cfg(target_os = "android")]
 use libc::__errno as errno_location;
+#[cfg(any(target_os = "linux", target_os = "emscripten"))]
+use libc::__errno_location as errno_location;
 
 /// Sets `errno`.
 pub fn set_errno(value: i32) {

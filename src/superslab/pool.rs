@@ -505,7 +505,9 @@ mod tests {
     #[test]
     fn runs_are_found_exactly() {
         for pages in 1..=MAX_SPAN {
-            for mask in [0u32, 1, 0xffff_ffff, 0xfffe_fffe, 0x0ff0_0ff0, 0x8000_0001, 0xf0f0_f0f0, 0x7fff_8001] {
+            for mask in
+                [0u32, 1, 0xffff_ffff, 0xfffe_fffe, 0x0ff0_0ff0, 0x8000_0001, 0xf0f0_f0f0, 0x7fff_8001]
+            {
                 let expected = (0..=32 - pages)
                     .filter(|&i| (i..i + pages).all(|b| mask & (1 << b) != 0))
                     .fold(0u32, |m, i| m | 1 << i);

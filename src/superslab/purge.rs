@@ -96,7 +96,10 @@ impl Job {
                 // SAFETY: the SuperSlab is out of the pool and nobody else's.
                 unsafe { os::unmap(item.base, SUPERSLAB) };
                 bytes += item.pages.count_ones() as usize * PAGE;
-                os::PURGED.fetch_add(item.pages.count_ones() as usize * PAGE, core::sync::atomic::Ordering::Relaxed);
+                os::PURGED.fetch_add(
+                    item.pages.count_ones() as usize * PAGE,
+                    core::sync::atomic::Ordering::Relaxed,
+                );
                 continue;
             }
             if item.withdraw {
@@ -183,7 +186,10 @@ pub(crate) fn due(pool: &mut State, now: u32) -> Job {
         while !desc.is_null() && job.len < BATCH {
             // SAFETY: listed, so valid; read before `add` may remove it.
             let (next, old) = unsafe {
-                ((*desc).all_next, (*desc).purgeable() != 0 && now.wrapping_sub((*desc).since) as i64 >= delay)
+                (
+                    (*desc).all_next,
+                    (*desc).purgeable() != 0 && now.wrapping_sub((*desc).since) as i64 >= delay,
+                )
             };
             if old {
                 job.add(pool, desc);
@@ -204,7 +210,8 @@ pub(crate) fn everything() -> usize {
             let mut desc = pool.all;
             while !desc.is_null() && job.len < BATCH {
                 // SAFETY: listed, so valid; read before `add` may remove it.
-                let (next, any) = unsafe { ((*desc).all_next, (*desc).purgeable() != 0 || (*desc).free == u32::MAX) };
+                let (next, any) =
+                    unsafe { ((*desc).all_next, (*desc).purgeable() != 0 || (*desc).free == u32::MAX) };
                 if any {
                     job.add(pool, desc);
                 }

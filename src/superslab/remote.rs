@@ -56,7 +56,13 @@ fn chain<N>(word: usize) -> *mut N {
 
 impl<N: Node> RemoteStack<N> {
     /// An empty stack, armed.
-    #[cfg(any(test, loom))]
+    #[cfg(not(loom))]
+    pub(crate) const fn constant() -> Self {
+        Self { word: AtomicUsize::new(ARMED), _nodes: PhantomData }
+    }
+
+    /// An empty stack, armed.
+    #[cfg(loom)]
     pub(crate) fn new() -> Self {
         Self { word: AtomicUsize::new(ARMED), _nodes: PhantomData }
     }
@@ -141,7 +147,12 @@ impl<N: Node> RemoteStack<N> {
     pub(crate) fn orphan(&self, in_use: u32) -> bool {
         // Release: pairs with the acquire in `adopt` and in the emptying `push`, which read the slab's fields.
         self.word
-            .compare_exchange(ARMED, ORPHAN | (in_use as usize) << COUNT_SHIFT, Ordering::Release, Ordering::Relaxed)
+            .compare_exchange(
+                ARMED,
+                ORPHAN | (in_use as usize) << COUNT_SHIFT,
+                Ordering::Release,
+                Ordering::Relaxed,
+            )
             .is_ok()
     }
 

@@ -124,6 +124,32 @@ pub(crate) struct Slab {
     pub(crate) pages: u8,
 }
 
+/// Stands in for the slab that a class does not have: nothing can be taken from it, and nothing is written to it.
+pub(crate) static NO_SLAB: Slab = Slab {
+    free: ptr::null_mut(),
+    bump: ptr::null_mut(),
+    end: ptr::null_mut(),
+    used: AtomicU32::new(0),
+    list: List::None,
+    zero: false,
+    next: ptr::null_mut(),
+    prev: ptr::null_mut(),
+    _line: [0; 2],
+    remote: RemoteStack::constant(),
+    owner: AtomicPtr::new(ptr::null_mut()),
+    start: ptr::null_mut(),
+    stride: 0,
+    reciprocal: 0,
+    ready_next: AtomicPtr::new(ptr::null_mut()),
+    desc: ptr::null_mut(),
+    class: 0,
+    lead: 0,
+    pages: 0,
+};
+
+// SAFETY: each field says which thread may touch it.
+unsafe impl Sync for Slab {}
+
 const _: () = assert!(size_of::<Slab>() == 128 && size_of::<Slab>() * 32 == HEADER);
 const _: () = assert!(core::mem::offset_of!(Slab, remote) == 64);
 
@@ -174,12 +200,21 @@ impl Slab {
         offset < 1 << 20 && index * stride as u64 == offset
     }
 
+    /// Counts a block as used. Owner only.
+    #[inline(always)]
+    pub(crate) unsafe fn count_taken(slab: *mut Slab) {
+        // SAFETY: passed on.
+        let used = unsafe { &(*slab).used };
+        used.store(used.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// Changes the count of used blocks. Owner only.
     #[inline(always)]
     pub(crate) unsafe fn count(slab: *mut Slab, by: i32) -> u32 {
         // SAFETY: passed on.
         let used = unsafe { &(*slab).used };
-        let now = used.load(Ordering::Relaxed).wrapping_add_signed(by);
+        // SAFETY: other threads only read it, so there is no race.
+        let now = unsafe { used.as_ptr().read() }.wrapping_add_signed(by);
         used.store(now, Ordering::Relaxed);
         now
     }
@@ -189,7 +224,13 @@ impl Slab {
     /// # Safety
     ///
     /// The span is the caller's alone.
-    pub(crate) unsafe fn claim(base: *mut u8, index: usize, pages: usize, class: u8, desc: *mut Desc) -> *mut Slab {
+    pub(crate) unsafe fn claim(
+        base: *mut u8,
+        index: usize,
+        pages: usize,
+        class: u8,
+        desc: *mut Desc,
+    ) -> *mut Slab {
         let first = Slab::at(base, index);
         for i in 0..pages {
             // SAFETY: the records of our span.

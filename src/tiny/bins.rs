@@ -8,23 +8,29 @@ use crate::options;
 use crate::os;
 use crate::stats::Counters;
 use crate::superslab::remote::Chain;
-use crate::superslab::{Block, List, Owner, Slab, orphans, pool};
+use crate::superslab::{Block, List, NO_SLAB, Owner, Slab, orphans, pool};
 use crate::sync::Node;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Smallest stride whose blocks carry the mark of a free block.
-pub(crate) const MARKED_FROM: u32 = 16;
+/// The class whose blocks have no room for the mark of a free block: the one of 8 bytes.
+pub(crate) const UNMARKED: usize = 1;
 
 /// The slabs of one heap.
+#[repr(C)]
 pub(crate) struct Bins {
+    /// [`NO_SLAB`] where there is none, so that [`Bins::take`] need not ask.
     current: [*mut Slab; CLASSES + 1],
-    partial: [*mut Slab; CLASSES + 1],
-    full: [*mut Slab; CLASSES + 1],
-    /// Who these slabs say they belong to.
+    /// Who these slabs say they belong to. Null in a placeholder, which owns none.
     pub(crate) owner: *mut Owner,
     /// Mixed into the marks of free blocks, so that a program's data does not look like one.
     pub(crate) secret: usize,
+    partial: [*mut Slab; CLASSES + 1],
+    full: [*mut Slab; CLASSES + 1],
+}
+
+const fn no_slab() -> *mut Slab {
+    (&raw const NO_SLAB).cast_mut()
 }
 
 /// A block, and whether it is known to be zero.
@@ -38,75 +44,76 @@ impl Fresh {
 }
 
 impl Bins {
-    /// Takes a block of `class`, or null when there is no memory.
+    /// No slabs.
+    pub(crate) const fn new() -> Self {
+        Self {
+            current: [no_slab(); CLASSES + 1],
+            owner: ptr::null_mut(),
+            secret: 0,
+            partial: [ptr::null_mut(); CLASSES + 1],
+            full: [ptr::null_mut(); CLASSES + 1],
+        }
+    }
+
+    /// Takes a block of the current slab of `class`: a freed one first, then untouched memory. Null when it has neither.
+    ///
+    /// This is the second level behind the magazines, kept short: it serves every burst longer than a magazine.
     ///
     /// # Safety
     ///
-    /// The calling thread owns these bins, and `owner` is set.
-    #[inline]
-    pub(crate) unsafe fn take(&mut self, class: u8, counters: &Counters) -> Fresh {
-        let slab = self.current[class as usize];
-        if !slab.is_null() {
-            // SAFETY: the current slab is ours.
-            let fresh = unsafe { self.take_from(slab, counters) };
-            if !fresh.block.is_null() {
-                return fresh;
-            }
-        }
-        // SAFETY: passed on.
-        unsafe { self.refill(class, counters) }
-    }
-
-    /// Takes a block of `slab`: a freed one first, then untouched memory.
+    /// The calling thread owns these bins, or they are a placeholder's.
     #[inline(always)]
-    unsafe fn take_from(&mut self, slab: *mut Slab, counters: &Counters) -> Fresh {
-        // SAFETY: the slab is ours, so its owner's line is; blocks on its list are free.
+    pub(crate) unsafe fn take(bins: *mut Bins, class: usize, counters: *const Counters) -> Fresh {
+        // SAFETY: the current slab is ours, so its owner's line is; blocks on its list are free. Of the stand-in, which
+        // has nothing, nothing is written.
         unsafe {
+            let slab = (&raw const (*bins).current).cast::<*mut Slab>().add(class).read();
             let block = (*slab).free;
             if !block.is_null() {
                 (*slab).free = Block::next(block);
-                if (*slab).stride >= MARKED_FROM {
-                    Block::set_mark(block, self.secret, false);
+                if class != UNMARKED {
+                    Block::set_mark(block, (*bins).secret, false);
                 }
-                Slab::count(slab, 1);
-                counters.refill_current.add(1);
+                Slab::count_taken(slab);
+                (*counters).refill_current.add(1);
                 return Fresh { block: block.cast(), zero: false };
             }
             let block = (*slab).bump;
             if block != (*slab).end {
                 (*slab).bump = block.wrapping_add((*slab).stride as usize);
-                Slab::count(slab, 1);
-                counters.refill_bump.add(1);
                 let zero = (*slab).zero;
-                if !zero && (*slab).stride >= MARKED_FROM {
+                if !zero && class != UNMARKED {
                     // Left over from an earlier slab in this place.
-                    Block::set_mark(block.cast(), self.secret, false);
+                    Block::set_mark(block.cast(), (*bins).secret, false);
                 }
+                Slab::count_taken(slab);
+                (*counters).refill_bump.add(1);
                 return Fresh { block, zero };
             }
         }
         Fresh::NONE
     }
 
-    /// The current slab has nothing left: finds another one.
-    #[cold]
-    #[inline(never)]
-    unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Fresh {
+    /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins, and `owner` is set.
+    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Fresh {
         let c = class as usize;
         // SAFETY: all slabs in our lists are ours; `owner` is set.
         unsafe {
             let current = self.current[c];
-            if !current.is_null() && (*current).remote.has_chain() {
+            if (*current).remote.has_chain() {
                 let chain = (*current).remote.take();
                 self.absorb(current, chain);
-                return self.take_from(current, counters);
             }
             self.collect(counters);
-            if !current.is_null() {
-                if !(*current).free.is_null() {
-                    return self.take_from(current, counters);
-                }
-                self.current[c] = ptr::null_mut();
+            if !(*current).free.is_null() {
+                return Bins::take(self, c, counters);
+            }
+            if current != no_slab() {
+                self.current[c] = no_slab();
                 self.push(current, List::Full);
             }
             let next = self.partial[c];
@@ -114,7 +121,7 @@ impl Bins {
                 self.unlink(next);
                 self.make_current(next);
                 counters.refill_partial.add(1);
-                return self.take_from(next, counters);
+                return Bins::take(self, c, counters);
             }
             if options::get().orphans {
                 while let Some(adopted) = orphans::adopt(class) {
@@ -127,7 +134,7 @@ impl Bins {
                     debug_assert!(count <= 1 << 13);
                     if !(*slab).free.is_null() || (*slab).bump != (*slab).end {
                         self.make_current(slab);
-                        return self.take_from(slab, counters);
+                        return Bins::take(self, c, counters);
                     }
                     self.push(slab, List::Full);
                 }
@@ -138,7 +145,7 @@ impl Bins {
             crate::large::tick();
             Slab::make(span.slab, STRIDES[c], span.zero, self.owner);
             self.make_current(span.slab);
-            self.take_from(span.slab, counters)
+            Bins::take(self, c, counters)
         }
     }
 
@@ -167,7 +174,7 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// As [`Bins::take`].
+    /// As [`Bins::refill`].
     pub(crate) unsafe fn collect(&mut self, counters: &Counters) {
         // SAFETY: our own owner record; slabs on the ready list are ours.
         unsafe {
@@ -212,18 +219,26 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// As [`Bins::take`]; `slab` is ours, and `block` is a block of it that was in use and is marked if it is to be.
+    /// The calling thread owns these bins; `slab` is theirs, and `block` is a block of it that was in use and carries its
+    /// mark.
     #[inline(always)]
-    pub(crate) unsafe fn put(&mut self, slab: *mut Slab, block: *mut Block) {
+    pub(crate) unsafe fn put(bins: *mut Bins, slab: *mut Slab, block: *mut Block) {
         // SAFETY: passed on. In this order a fork in between leaks the block in the child and does no harm.
         unsafe {
             Block::set_next(block, (*slab).free);
             (*slab).free = block;
             let used = Slab::count(slab, -1);
             if (*slab).list != List::Current && (used == 0 || (*slab).list == List::Full) {
-                self.settle(slab);
+                Bins::settle_cold(bins, slab);
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe extern "C" fn settle_cold(bins: *mut Bins, slab: *mut Slab) {
+        // SAFETY: passed on.
+        unsafe { (*bins).settle(slab) }
     }
 
     unsafe fn push(&mut self, slab: *mut Slab, list: List) {
@@ -248,7 +263,7 @@ impl Bins {
             let head = match (*slab).list {
                 List::None => return,
                 List::Current => {
-                    self.current[class] = ptr::null_mut();
+                    self.current[class] = no_slab();
                     (*slab).list = List::None;
                     return;
                 }
@@ -272,14 +287,14 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// As [`Bins::take`].
+    /// As [`Bins::refill`].
     pub(crate) unsafe fn trim(&mut self, counters: &Counters) {
         // SAFETY: passed on; our own lists.
         unsafe {
             self.collect(counters);
             for class in 1..=CLASSES {
                 let slab = self.current[class];
-                if slab.is_null() {
+                if slab == no_slab() {
                     continue;
                 }
                 if (*slab).remote.has_chain() {
@@ -298,17 +313,14 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// As [`Bins::take`].
+    /// As [`Bins::refill`].
     pub(crate) unsafe fn abandon(&mut self, counters: &Counters) {
         for class in 1..=CLASSES {
             loop {
-                let slab = [self.current[class], self.partial[class], self.full[class]]
-                    .into_iter()
-                    .find(|slab| !slab.is_null())
-                    .unwrap_or(ptr::null_mut());
-                if slab.is_null() {
+                let lists = [self.current[class], self.partial[class], self.full[class]];
+                let Some(slab) = lists.into_iter().find(|&slab| !slab.is_null() && slab != no_slab()) else {
                     break;
-                }
+                };
                 // SAFETY: passed on; in one of our lists.
                 unsafe { self.abandon_one(slab, counters) };
             }
@@ -345,16 +357,16 @@ impl Bins {
 
     /// Forgets all slabs, in the child of a fork that found them some other way.
     pub(crate) fn forget(&mut self) {
-        self.current = [ptr::null_mut(); CLASSES + 1];
-        self.partial = self.current;
-        self.full = self.current;
+        self.current = [no_slab(); CLASSES + 1];
+        self.partial = [ptr::null_mut(); CLASSES + 1];
+        self.full = self.partial;
     }
 
     /// In the child of a fork: takes in slabs that a thread of the parent was about to publish.
     ///
     /// # Safety
     ///
-    /// As [`Bins::take`], and no other thread exists.
+    /// As [`Bins::refill`], and no other thread exists.
     pub(crate) unsafe fn collect_in_child(&mut self, counters: &Counters) {
         // SAFETY: passed on; links are read before a slab moves.
         unsafe {
@@ -362,7 +374,7 @@ impl Bins {
             for class in 1..=CLASSES {
                 for list in [self.current[class], self.partial[class], self.full[class]] {
                     let mut slab = list;
-                    while !slab.is_null() {
+                    while !slab.is_null() && slab != no_slab() {
                         let next = if (*slab).list == List::Current { ptr::null_mut() } else { (*slab).next };
                         if !(*slab).remote.is_armed() {
                             let chain = (*slab).remote.rearm();

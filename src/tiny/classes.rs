@@ -62,8 +62,10 @@ pub static C_TABLE: [u8; MAX_TABLE / 8 + 1] = {
 };
 
 /// The class for a size between [`MAX_TABLE`] and [`MAX_SMALL`].
+///
+/// Every such class is a multiple of 256.
 #[inline(always)]
-const fn medium(size: usize) -> u8 {
+pub(crate) const fn medium(size: usize) -> u8 {
     let last = size - 1;
     let log = last.ilog2();
     (FIRST_MEDIUM + ((log - 10) * 4) as usize + ((last >> (log - 2)) & 3)) as u8
@@ -89,13 +91,16 @@ pub(crate) const fn class_of_rest(size: usize, align: usize) -> u8 {
     if size > MAX_SMALL || align > MAX_SMALL {
         return 0;
     }
-    let size = if size == 0 { align } else { size.next_multiple_of(align) };
+    if size > MAX_TABLE && align <= 256 {
+        return medium(size);
+    }
+    let size = if size == 0 { align } else { (size + align - 1) & !(align - 1) };
     if size > MAX_SMALL {
         return 0;
     }
     let mut class = if size <= MAX_TABLE { TABLE[size.div_ceil(8)] } else { medium(size) } as usize;
     // The powers of two are classes, so this ends.
-    while STRIDES[class] as usize % align != 0 {
+    while STRIDES[class] as usize & (align - 1) != 0 {
         class += 1;
     }
     class as u8

@@ -1,11 +1,39 @@
 //! The way home of a block that leaves a magazine, and the checks that are cheap there because the slab's record is in
 //! hand anyway: the block is ours, on its slab's stride, of the class it was freed as, and not already free.
 
-use super::bins::MARKED_FROM;
+use super::bins::{Bins, UNMARKED};
 use crate::misuse::{self, Fault};
 use crate::superslab::remote::Pushed;
 use crate::superslab::{Block, Owner, Slab, orphans, pagemap};
 use core::sync::atomic::Ordering::Relaxed;
+
+/// Takes a block of `class` back onto its slab's list, if that is in order and the slab belongs to `bins`. False, and
+/// nothing changed, when not: then [`check_in`] finds out why.
+///
+/// # Safety
+///
+/// The calling thread owns `bins`, or they are a placeholder's. The page map says that `address` lies in a slab of `class`,
+/// and the block is nobody's now.
+#[inline(always)]
+pub(crate) unsafe fn take_back(bins: *mut Bins, address: *mut u8, class: usize) -> bool {
+    let block = address.cast::<Block>();
+    // SAFETY: the page map says that there is a slab, so there is a record. Once the slab is ours and the address is a
+    // block's, that block is ours to write.
+    unsafe {
+        let slab = Slab::of(address);
+        if !is_own(slab, (*bins).owner) || !Slab::is_block(slab, address) {
+            return false;
+        }
+        if class != UNMARKED {
+            if Block::is_marked(block, (*bins).secret) {
+                return false;
+            }
+            Block::set_mark(block, (*bins).secret, true);
+        }
+        Bins::put(bins, slab, block);
+        true
+    }
+}
 
 /// Checks that `address` can be a block of `class` on its way home and marks it as free. Its slab, or `None` when it
 /// is to be left alone after a complaint.
@@ -13,13 +41,14 @@ use core::sync::atomic::Ordering::Relaxed;
 /// # Safety
 ///
 /// `address` was freed as a block of `class` and is nobody's now.
-#[inline(always)]
-pub(crate) unsafe fn check_in(address: *mut u8, class: u8, secret: usize) -> Option<*mut Slab> {
+pub(crate) unsafe fn check_in(address: *mut u8, class: usize, secret: usize) -> Option<*mut Slab> {
     let kind = pagemap::kind(address);
-    if kind != class {
-        misfit(address, kind);
+    if kind as usize != class {
+        let fault = if kind == pagemap::FOREIGN { Fault::Foreign } else { Fault::Size };
+        misuse::report("free", address, fault);
         return None;
     }
+    let block = address.cast::<Block>();
     // SAFETY: the page map says that this is a slab's page. The slab has a block in use (this one), unless the block
     // was freed twice, and then the page at least is still mapped.
     unsafe {
@@ -28,8 +57,7 @@ pub(crate) unsafe fn check_in(address: *mut u8, class: u8, secret: usize) -> Opt
             misuse::report("free", address, Fault::Interior);
             return None;
         }
-        if (*slab).stride >= MARKED_FROM {
-            let block = address.cast::<Block>();
+        if class != UNMARKED {
             if Block::is_marked(block, secret) {
                 misuse::report("free", address, Fault::DoubleFree);
                 return None;
@@ -38,12 +66,6 @@ pub(crate) unsafe fn check_in(address: *mut u8, class: u8, secret: usize) -> Opt
         }
         Some(slab)
     }
-}
-
-#[cold]
-fn misfit(address: *mut u8, kind: u8) {
-    let fault = if kind == pagemap::FOREIGN { Fault::Foreign } else { Fault::Size };
-    misuse::report("free", address, fault);
 }
 
 /// Whether `slab` belongs to `owner`.

@@ -119,12 +119,9 @@ static void foreign(int outbox) {
     on_thread(drop_there, NULL);
     hak_stats(&now);
     CHECKN(ROSE(home_foreign) >= MANY - 1000 && ROSE(home_foreign) <= MANY, ROSE(home_foreign));
-    if (outbox) {
-        CHECKN(ROSE(outbox_blocks) >= MANY - 1000 && ROSE(outbox_blocks) <= MANY, ROSE(outbox_blocks));
-        CHECKN(ROSE(outbox_pushes) > 0 && ROSE(outbox_pushes) * 2 < ROSE(outbox_blocks), ROSE(outbox_pushes));
-    } else {
-        STAYS(outbox_blocks);
-    }
+    CHECKN(ROSE(outbox_blocks) == ROSE(home_foreign), ROSE(outbox_blocks));
+    if (outbox) CHECKN(ROSE(outbox_pushes) > 0 && ROSE(outbox_pushes) * 2 < ROSE(outbox_blocks), ROSE(outbox_pushes));
+    else CHECKN(ROSE(outbox_pushes) == ROSE(outbox_blocks), ROSE(outbox_pushes)); /* each travels alone */
     RISES(publishes);
     CHECKN(ROSE(publishes) <= MANY, ROSE(publishes));
     then = now;

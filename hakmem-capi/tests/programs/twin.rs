@@ -272,7 +272,9 @@ fn same(what: &str, glibc: &[u8], hakmem: &[u8], base: &Path, context: &[u8]) {
     let at = glibc.iter().zip(hakmem).position(|(a, b)| a != b).unwrap_or(glibc.len().min(hakmem.len()));
     let line = |bytes: &[u8]| {
         let start = bytes[..at].iter().rposition(|&b| b == b'\n').map_or(0, |n| n + 1);
-        String::from_utf8_lossy(&bytes[start..bytes.len().min(start + 400)]).into_owned()
+        let shown = &bytes[start..bytes.len().min(start + 400)];
+        let plain = shown.iter().all(|b| b" \n\t".contains(b) || b.is_ascii_graphic());
+        if plain { String::from_utf8_lossy(shown).into_owned() } else { shown.escape_ascii().to_string() }
     };
     panic!(
         "{what} differs at byte {at} (of {} under glibc, {} under the library)\n--- glibc\n{}\n--- library\n{}\n{}(both runs are kept in {})",

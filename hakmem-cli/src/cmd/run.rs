@@ -14,6 +14,7 @@ use crate::{library, preload, process, report, why};
 ///
 /// Arguments, input, output, signals and exit status of the program pass through untouched.
 #[derive(clap::Args)]
+#[command(override_usage = "hakmem run [OPTIONS] [--] PROGRAM [ARGS]...")]
 pub struct Args {
     /// The library to use, instead of looking for it
     #[arg(long, value_name = "PATH")]

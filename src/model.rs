@@ -1,0 +1,1 @@
+//! Model tests, run by loom.
