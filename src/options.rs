@@ -239,7 +239,12 @@ impl Options {
                     .then_some("abort or warn; using abort")
             }
             // The command's and the tests' own.
-            b"HAKMEM_LIB" | b"HAKMEM_LONG" | b"HAKMEM_BLESS" | b"HAKMEM_REQUIRE_PROGRAMS" => None,
+            b"HAKMEM_LIB"
+            | b"HAKMEM_LONG"
+            | b"HAKMEM_BLESS"
+            | b"HAKMEM_REQUIRE_PROGRAMS"
+            | b"HAKMEM_SHADOW_ROUNDS"
+            | b"HAKMEM_SHADOW_SEED" => None,
             _ => {
                 message::line(format_args!("{}: unknown option; known: {KNOWN}", message::Shown(name)));
                 None

@@ -11,6 +11,15 @@ mod prefix;
 use core::ffi::{c_int, c_void};
 use hakmem_core::__c as core_c;
 
+extern "C" fn on_load() {
+    core_c::on_load();
+}
+
+// SAFETY: the section holds pointers to functions that the loader calls once; they may take no arguments.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static ON_LOAD: extern "C" fn() = on_load;
+
 /// C's `malloc`.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc(size: usize) -> *mut c_void {

@@ -201,6 +201,16 @@ pub fn purge() -> usize {
     crate::purge()
 }
 
+/// For the library's constructor: a process that was given options hears about the bad ones, and is counted, even if it
+/// never allocates.
+pub fn on_load() {
+    let mut given = false;
+    os::env::each(b"HAKMEM_", |_, _| given = true);
+    if given {
+        super::thread::with_heap(None, |_| ());
+    }
+}
+
 /// Memory as `mallinfo2` wants it.
 pub struct Info {
     /// Bytes of address space in SuperSlabs.

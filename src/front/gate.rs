@@ -67,6 +67,8 @@ pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh
     if size > isize::MAX as usize {
         return Fresh { block: ptr::null_mut(), zero: false };
     }
+    // Size 0 has the alignment that it asks for, too.
+    let size = size.max(1);
     let class = class_of(size, align);
     if class == 0 {
         return thread::with_heap(options, |_| large::alloc(size, align));

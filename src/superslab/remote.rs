@@ -68,6 +68,7 @@ impl<N: Node> RemoteStack<N> {
     }
 
     /// Makes it an empty, armed stack. For a slab that nobody else knows yet.
+    #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         // Relaxed: the slab's blocks reach other threads only through the program's own synchronisation.
         self.word.store(ARMED, Ordering::Relaxed);

@@ -119,7 +119,8 @@ fn hyperfine_times_a_program() {
     if missing(&[("hyperfine", "hyperfine")]) {
         return;
     }
-    Twin::new("hyperfine", 60).processes(30).ignore("times.json").compare(|side| {
+    // Itself, and two commands warmed up once and run ten times.
+    Twin::new("hyperfine", 60).processes(23).ignore("times.json").compare(|side| {
         let step = [
             "hyperfine",
             "-N",

@@ -172,10 +172,13 @@ impl Side {
         std::fs::write(path, contents).unwrap();
     }
 
-    /// What this side's programs find in their environment.
+    /// What this side's programs find in their environment; the library's side gets the caller's options for it too.
     fn environment(&self) -> Vec<(String, String)> {
         let mut env: Vec<_> = self.env.clone().into_iter().collect();
         if let Some(records) = &self.records {
+            let not_options = ["HAKMEM_LIB", "HAKMEM_REQUIRE_PROGRAMS", "HAKMEM_STATS", "HAKMEM_STATS_FILE"];
+            let option = |key: &str| key.starts_with("HAKMEM_") && !not_options.contains(&key);
+            env.extend(std::env::vars().filter(|(key, _)| option(key)));
             for (key, value) in [
                 ("LD_PRELOAD", support::lib().to_str().unwrap()),
                 ("HAKMEM_STATS", "json"),
