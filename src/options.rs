@@ -167,7 +167,17 @@ pub(crate) fn get() -> &'static Options {
 
 /// Reads the options: `base` first, then the environment over it; then runs `then`. Only the first call does anything;
 /// the others wait until that is done.
+#[inline]
 pub(crate) fn init(base: &Options, then: impl FnOnce()) {
+    // Acquire: pairs with the release in `init_first`.
+    if STATE.load(Ordering::Acquire) != READ {
+        init_first(base, then);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn init_first(base: &Options, then: impl FnOnce()) {
     // Acquire: pairs with the release below.
     match STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Acquire) {
         Err(READ) => return,

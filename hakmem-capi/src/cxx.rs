@@ -39,6 +39,14 @@ fn handler() -> Option<Handler> {
     unsafe { core::mem::transmute::<usize, unsafe extern "C" fn() -> Option<Handler>>(address)() }
 }
 
+/// `operator new` off the fast path.
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn rest(size: usize) -> *mut c_void {
+    let block = core_c::malloc(size);
+    if block.is_null() { retry(size, 1, true) } else { block.cast() }
+}
+
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_void {
@@ -69,9 +77,8 @@ extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_vo
     }
 }
 
-/// A nothrow `new` calls the handler too; an exception from that must not leave it.
+/// A nothrow `new` calls the handler too. What the handler throws leaves the process no way on: `noexcept`.
 fn retry_nothrow(size: usize, align: usize) -> *mut c_void {
-    std::panic::catch_unwind(|| ()).ok();
     retry(size, align, false)
 }
 
@@ -80,8 +87,8 @@ macro_rules! new {
         /// `operator new`.
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $plain(size: usize) -> *mut c_void {
-            let block = core_c::malloc(size);
-            if block.is_null() { retry(size, 1, true) } else { block.cast() }
+            let block = core_c::malloc_hit(size);
+            if block.is_null() { rest(size) } else { block.cast() }
         }
 
         /// `operator new`, nothrow.

@@ -10,7 +10,7 @@ fn under_load(mode: &str, forks: u32, long: u32) {
     let forks = if std::env::var_os("HAKMEM_LONG").is_some_and(|v| v != "0") { long } else { forks };
     let program = compile("gcc", "fork_load.c", &["-pthread"]);
     let start = Instant::now();
-    let limit = Duration::from_secs(60) + Duration::from_millis(30) * forks;
+    let limit = Duration::from_secs(60) + Duration::from_millis(100) * forks;
     let out = expect_ok(preloaded(program).args([mode, &forks.to_string()]), limit);
     print!("{out}");
     println!(

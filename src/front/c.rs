@@ -9,7 +9,7 @@ use crate::large;
 use crate::misuse::{self, Fault};
 use crate::os;
 use crate::superslab::pagemap::{self, FOREIGN};
-use crate::tiny::classes::{C_TABLE, CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium};
+use crate::tiny::classes::{C_TABLE, CLASSES, MAX_SMALL, MAX_TABLE, STRIDES, class_of, medium};
 use core::ptr;
 
 /// Alignment of blocks of at least as many bytes.
@@ -35,6 +35,16 @@ pub fn malloc(size: usize) -> *mut u8 {
     // SAFETY: the thread's own heap.
     let block = unsafe { Hot::pop_at(tls::get().cast(), class as usize) };
     if !block.is_null() { block } else { malloc_slow(class as usize) }
+}
+
+/// What `malloc` can do at once: a block from a magazine, for sizes in the table. Null is no answer.
+#[inline(always)]
+pub fn malloc_hit(size: usize) -> *mut u8 {
+    if size > MAX_TABLE {
+        return ptr::null_mut();
+    }
+    // SAFETY: the thread's own heap.
+    unsafe { Hot::pop_at(tls::get().cast(), C_TABLE[size.div_ceil(8)] as usize) }
 }
 
 // The slow paths are `extern "C"`: what cannot unwind can be jumped to, without a frame on the fast path.
@@ -113,8 +123,20 @@ unsafe extern "C" fn free_large(block: *mut u8, kind: u8) {
 }
 
 /// `calloc`.
+#[inline(always)]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
-    let Some(bytes) = count.checked_mul(size) else { return out_of_memory() };
+    let bytes = count.checked_mul(size).unwrap_or(usize::MAX);
+    let block = malloc_hit(bytes);
+    if block.is_null() {
+        return calloc_rest(bytes);
+    }
+    // SAFETY: a block of ours with that many bytes.
+    unsafe { block.write_bytes(0, bytes) };
+    block
+}
+
+#[inline(never)]
+extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
     // SAFETY: fresh from the gate.
     let block = unsafe { gate::cleared(gate::any(bytes, align_for(bytes), None), bytes) };
     if block.is_null() { out_of_memory() } else { block }
@@ -125,11 +147,23 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
 /// # Safety
 ///
 /// `block` is null or a block of this allocator; after success only the result is.
-pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
+pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
+    let kind = pagemap::kind_index(block);
+    if kind != FOREIGN as usize && kind <= CLASSES {
+        // In place while it fits and half of it is used.
+        let stride = STRIDES[kind] as usize;
+        if size <= stride && size > stride / 2 {
+            return block;
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { realloc_rest(block, kind as u8, size) }
+}
+
+unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut u8 {
     if block.is_null() {
         return malloc(size);
     }
-    let kind = pagemap::kind(block);
     let old = gate::usable(block, kind, "realloc");
     if old == 0 {
         // A foreign pointer, and the program runs on.
@@ -141,8 +175,7 @@ pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
         return ptr::null_mut();
     }
     if kind as usize <= CLASSES {
-        // In place while it fits and half of it is used.
-        if size <= old && (size >= old / 2 || class_of(size, align_for(size)) == kind) {
+        if class_of(size, align_for(size)) == kind {
             return block;
         }
     } else if size > MAX_SMALL {
@@ -164,7 +197,7 @@ pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
 }
 
 /// Allocates at a multiple of `align`, a power of two. Null when there is no memory; leaves `errno` alone.
-pub fn aligned(align: usize, size: usize) -> *mut u8 {
+pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
     gate::any(size, align.max(align_for(size)), None).block
 }
 
@@ -173,6 +206,7 @@ pub fn aligned(align: usize, size: usize) -> *mut u8 {
 /// # Safety
 ///
 /// `block` is null or a block of this allocator.
+#[inline]
 pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
     if block.is_null() { 0 } else { gate::usable(block, pagemap::kind(block), function) }
 }

@@ -42,6 +42,10 @@ fn one(entry: &[u8], prefix: &[u8], f: &mut impl FnMut(&[u8], &[u8])) {
 
 /// An allocation can come from the dynamic loader, before the C library has set `environ`: the kernel's copy then
 /// serves. Entries longer than the buffer are passed over; ours are short.
+///
+/// Apart, because of the buffer: whoever calls [`each`] should not need so much stack.
+#[cold]
+#[inline(never)]
 fn from_proc(prefix: &[u8], mut f: impl FnMut(&[u8], &[u8])) {
     super::keep_errno(|| {
         // SAFETY: a constant C string.

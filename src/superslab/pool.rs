@@ -16,8 +16,16 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 pub(crate) const PAGES: usize = SUPERSLAB >> PAGE_SHIFT;
 /// The largest span.
 pub(crate) const MAX_SPAN: usize = 16;
-/// SuperSlabs held from which on huge pages are advised: then one that stays half empty wastes little.
-const HUGE_FROM: usize = 16;
+/// Pages filled to the last block from which on huge pages are advised: 16 SuperSlabs' worth. One that then stays
+/// empty wastes a sixteenth.
+const HUGE_FROM: usize = 16 * PAGES;
+/// Pages of slabs that have handed out every block once, and of runs: memory that is surely resident.
+static FILLED: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts the pages of a slab that has just handed out its last fresh block.
+pub(crate) fn filled(pages: usize) {
+    FILLED.fetch_add(pages, Relaxed);
+}
 /// SuperSlabs of one bucket that a search for several adjacent pages looks at before it goes on to the next bucket.
 const LOOKS: usize = 8;
 
@@ -96,12 +104,12 @@ pub(crate) struct Span {
 /// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
 /// for a run. Null when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
 pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
-    let (span, job) = loop {
+    let now = os::now_ms();
+    let (span, due) = loop {
         let mut pool = POOL.lock();
         if let Some((desc, index)) = pool.find(pages, class != pagemap::RUN) {
             let span = pool.carve(desc, index, pages, class);
-            let job = purge::due(&mut pool, os::now_ms());
-            break (span, job);
+            break (span, purge::is_due(&pool, now));
         }
         drop(pool);
         // When the system refuses, address space may still be had from SuperSlabs that are free but dirty.
@@ -109,7 +117,12 @@ pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
             return None;
         }
     };
-    job.run();
+    if due {
+        purge::run_due(now);
+    }
+    if class == pagemap::RUN {
+        filled(pages);
+    }
     Some(span)
 }
 
@@ -126,6 +139,10 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     let base = unsafe { (*desc).base };
     let mapped = if class == pagemap::RUN { 1 } else { pages };
     pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
+    // SAFETY: as above.
+    if class == pagemap::RUN || unsafe { (*slab).filled } {
+        FILLED.fetch_sub(pages, Relaxed);
+    }
     let mut pool = POOL.lock();
     // SAFETY: as above, now under the lock.
     let d = unsafe { &mut *desc };
@@ -141,9 +158,11 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     d.dirty |= touched << index;
     pool.dirty_pages += d.purgeable().count_ones() as usize;
     pool.link(desc);
-    let job = purge::due(&mut pool, now);
+    let due = purge::is_due(&pool, now);
     drop(pool);
-    job.run();
+    if due {
+        purge::run_due(now);
+    }
 }
 
 /// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, when a page is in use.
@@ -187,9 +206,12 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
     pool.link(desc);
     // SAFETY: passed on.
     unsafe { (*slab).pages = pages as u8 };
-    let job = purge::due(&mut pool, now);
+    FILLED.fetch_add(pages.wrapping_sub(before), Relaxed);
+    let due = purge::is_due(&pool, now);
     drop(pool);
-    job.run();
+    if due {
+        purge::run_due(now);
+    }
     true
 }
 
@@ -275,7 +297,11 @@ impl State {
         match options::get().thp {
             Thp::Always => true,
             Thp::Never => false,
-            Thp::Auto => self.superslabs >= HUGE_FROM && self.used_pages * 8 >= self.superslabs * PAGES * 7,
+            // Spans that are mostly untouched, as those of many small threads, must not become resident.
+            Thp::Auto => {
+                let filled = FILLED.load(Relaxed);
+                filled >= HUGE_FROM && filled * 8 >= self.used_pages * 7
+            }
         }
     }
 

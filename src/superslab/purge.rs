@@ -148,8 +148,29 @@ impl Item {
     }
 }
 
+/// Whether something may be due: the quick look, for every change of the pool.
+pub(crate) fn is_due(pool: &State, now: u32) -> bool {
+    let delay = options::get().purge_delay;
+    delay >= 0
+        && pool.dirty_pages > 0
+        && (pool.dirty_pages > allowed(pool) || now.wrapping_sub(pool.policy.looked) as i64 > delay / 4)
+}
+
+/// Dirty pages that may lie about.
+fn allowed(pool: &State) -> usize {
+    ALLOWED + pool.used_pages / ALLOWED_PART + pool.policy.slack
+}
+
+/// Gives back what is due. Apart from its callers, so that they need no room for a job on their stacks.
+#[cold]
+#[inline(never)]
+pub(crate) fn run_due(now: u32) {
+    let job = pool::with(|pool| due(pool, now));
+    job.run();
+}
+
 /// What is due now, taken out of the pool.
-pub(crate) fn due(pool: &mut State, now: u32) -> Job {
+fn due(pool: &mut State, now: u32) -> Job {
     let mut job = Job::none();
     let delay = options::get().purge_delay;
     if now.wrapping_sub(pool.policy.halved) >= REGRET {
@@ -159,7 +180,7 @@ pub(crate) fn due(pool: &mut State, now: u32) -> Job {
     if now.wrapping_sub(pool.policy.when) >= REGRET {
         pool.policy.purged = 0;
     }
-    let allowed = ALLOWED + pool.used_pages / ALLOWED_PART + pool.policy.slack;
+    let allowed = allowed(pool);
     if delay >= 0 && pool.dirty_pages > allowed {
         let goal = allowed / 2;
         while pool.dirty_pages > goal && job.len < BATCH {

@@ -95,6 +95,8 @@ pub(crate) struct Slab {
     pub(crate) list: List,
     /// Whether memory above `bump` is known to be zero. Owner only.
     pub(crate) zero: bool,
+    /// Whether the pool knows that every block has been handed out once. Owner only.
+    pub(crate) filled: bool,
     /// Links of the owner's lists, or of the orphan list. Owner only, or under the orphans' lock.
     pub(crate) next: *mut Slab,
     /// See `next`.
@@ -132,6 +134,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
     used: AtomicU32::new(0),
     list: List::None,
     zero: false,
+    filled: false,
     next: ptr::null_mut(),
     prev: ptr::null_mut(),
     _line: [0; 2],
@@ -268,6 +271,7 @@ impl Slab {
         s.end = s.start.wrapping_add(bytes - bytes % stride as usize);
         s.list = List::None;
         s.zero = zero;
+        s.filled = false;
         s.next = ptr::null_mut();
         s.prev = ptr::null_mut();
         s.stride = stride;

@@ -113,6 +113,10 @@ impl Bins {
                 return Bins::take(self, c, counters);
             }
             if current != no_slab() {
+                if !(*current).filled {
+                    (*current).filled = true;
+                    pool::filled((*current).pages as usize);
+                }
                 self.current[c] = no_slab();
                 self.push(current, List::Full);
             }

@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 4; i++) all_at_once((uintptr_t)count);
         after = resident_kib();
         dprintf(1, "resident %ld KiB after 2 times %ld threads at once, %ld KiB after 6 times\n", before, count, after);
-        CHECK(after <= before + before / 4 + 2048);
+        CHECK(after <= before + before / 4 + 8192);
     }
     return 0;
 }

@@ -38,7 +38,7 @@ fn tar_with_xz_on_two_threads() {
         return;
     }
     let files: Vec<_> = (0..120).map(|n| inputs::text(n, 40 * n as usize)).collect();
-    Twin::new("tar", 90).processes(4).compare(|side| {
+    Twin::new("tar", 90).processes(9).compare(|side| {
         for (n, contents) in files.iter().enumerate() {
             side.file(&format!("tree/folder{}/a-file-with-a-rather-long-name-{n}.txt", n % 9), contents);
         }
@@ -55,7 +55,8 @@ fn tar_with_xz_on_two_threads() {
             [&["tar"], &options[..], &["-I", "xz -T2 -6 --block-size=1MiB", "-cf", "tree.tar.xz", "tree"]]
                 .concat();
         side.run(&pack);
-        side.run(&["xz", "--test", "--verbose", "-T2", "tree.tar.xz"]);
+        side.run(&["xz", "--test", "-T2", "tree.tar.xz"]);
+        side.run(&["xz", "--robot", "--list", "--verbose", "tree.tar.xz"]);
         side.run(&["tar", "-tvf", "tree.tar.xz"]);
         side.run(&["mkdir", "out"]);
         side.run(&["tar", "-I", "xz -T2", "-xf", "tree.tar.xz", "-C", "out"]);
