@@ -193,19 +193,27 @@ fn an_orphan_that_is_emptied_is_claimed_once() {
     });
 }
 
-/// A thread adopts an orphan while another frees its last block: one of the two gets the slab, and no block is lost.
+/// A thread adopts an orphan while another frees its last block: one of the two gets the slab, no block is lost, and a
+/// free that has to publish the slab finds the new owner.
 #[test]
 fn adoption_races_with_the_last_free() {
     loom::model(|| {
+        const OLD: usize = 1;
+        const NEW: usize = 2;
         let shared = slab();
         let fields = Arc::new(UnsafeCell::new(7u32));
+        let owner = Arc::new(AtomicUsize::new(OLD));
         assert!(shared.remote.orphan(1));
-        let (other, seen) = (shared.clone(), fields.clone());
+        let (other, seen, whose) = (shared.clone(), fields.clone(), owner.clone());
         let freer = thread::spawn(move || {
             let outcome = push_one(&other, 5);
-            if outcome == Pushed::Emptied {
+            match outcome {
                 // SAFETY: claimed, so ours; loom checks it.
-                unsafe { seen.with_mut(|p| *p += 1) };
+                Pushed::Emptied => unsafe { seen.with_mut(|p| *p += 1) },
+                Pushed::Publish => {
+                    assert_eq!(whose.load(Ordering::Relaxed), NEW, "published to the dead owner")
+                }
+                Pushed::Queued => {}
             }
             outcome
         });
@@ -215,19 +223,20 @@ fn adoption_races_with_the_last_free() {
         if let Some((chain, in_use)) = adopted {
             // SAFETY: adopted, so ours; loom checks it.
             unsafe { fields.with_mut(|p| *p += 1) };
-            sum += consume(chain.head).0;
-            assert!(in_use <= 1);
+            assert_eq!((in_use, consume(chain.head).1), (1, 0));
+            owner.store(NEW, Ordering::Relaxed);
+            sum += consume(shared.remote.rearm().head).0;
         }
         let outcome = freer.join().unwrap();
         assert_ne!(mine, outcome == Pushed::Emptied, "exactly one thread gets the slab");
         if mine {
+            let late = consume(shared.remote.rearm().head).0;
             assert_eq!(
-                outcome,
-                Pushed::Publish,
-                "a free after the adoption announces itself to the new owner"
+                outcome == Pushed::Publish,
+                late == 5,
+                "what comes after the adoption announces itself"
             );
-            sum += consume(shared.remote.rearm().head).0;
-            assert_eq!(sum, 5);
+            assert_eq!(sum + late, 5);
         }
     });
 }

@@ -15,9 +15,9 @@ typedef struct hak_stats_t {
     // Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
     // anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
     uint64_t allocations;
-    // Allocations that found their magazine empty.
+    // Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
     uint64_t magazine_misses;
-    // Frees that found their magazine full and as large as it may be.
+    // Frees that found their magazine full and as large as it may be; their blocks went home.
     uint64_t magazine_overflows;
     // Blocks from the free list of a current slab.
     uint64_t refill_current;

@@ -47,13 +47,24 @@ extern "C" fn alloc_cold(class: u8, options: &Options) -> *mut u8 {
 
 /// A block from behind the current slab.
 pub(super) fn refill(class: u8, options: Option<&Options>) -> Fresh {
-    thread::with_heap(options, |heap| {
-        if heap.is_null() {
-            return Fresh { block: ptr::null_mut(), zero: false };
-        }
-        // SAFETY: the thread's own heap.
-        unsafe { Heap::refill(heap, class) }
+    or_reclaim(|| {
+        thread::with_heap(options, |heap| {
+            if heap.is_null() {
+                return NONE;
+            }
+            // SAFETY: the thread's own heap.
+            unsafe { Heap::refill(heap, class) }
+        })
     })
+}
+
+const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
+
+/// Tries again when the system refused memory and there is some of ours that it can have back first: address space that
+/// one kind of block has no use for may be what the other needs.
+fn or_reclaim(attempt: impl Fn() -> Fresh) -> Fresh {
+    let fresh = attempt();
+    if fresh.block.is_null() && crate::purge() > 0 { attempt() } else { fresh }
 }
 
 /// Sizes and alignments that are not in the table.
@@ -65,13 +76,13 @@ extern "C" fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u
 /// A block of any size and alignment, from the magazine if there is one.
 pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh {
     if size > isize::MAX as usize {
-        return Fresh { block: ptr::null_mut(), zero: false };
+        return NONE;
     }
     // Size 0 has the alignment that it asks for, too.
     let size = size.max(1);
     let class = class_of(size, align);
     if class == 0 {
-        return thread::with_heap(options, |_| large::alloc(size, align));
+        return or_reclaim(|| thread::with_heap(options, |_| large::alloc(size, align)));
     }
     // SAFETY: the thread's own heap.
     let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };

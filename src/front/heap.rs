@@ -144,7 +144,7 @@ impl Heap {
         // SAFETY: passed on.
         unsafe {
             let bins = &mut (*heap).bins;
-            let Some(slab) = home::check_in(block, class as usize, bins.secret) else { return };
+            let Some(slab) = home::check_in(bins, block, class as usize) else { return };
             if home::is_own(slab, bins.owner) {
                 (*heap).counters.home_local.add(1);
                 Bins::put(bins, slab, block.cast::<Block>());

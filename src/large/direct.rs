@@ -34,7 +34,6 @@ pub(super) fn alloc(size: usize, align: usize) -> Fresh {
         return Fresh { block, zero: false };
     }
     let block = if align <= os::page_size() { os::map(len) } else { os::map_aligned(len, align) };
-    let block = if block.is_null() && cache::drain() > 0 { os::map_aligned(len, align) } else { block };
     if block.is_null() {
         return NONE;
     }

@@ -21,6 +21,11 @@ pub(super) fn alloc(size: usize) -> Fresh {
         Some(span) => {
             // SAFETY: the span is ours; runs never lie in page 0, so the block begins with its page.
             let block = unsafe { pool::address(span.slab) };
+            if !span.zero {
+                // What a small block in this place left behind must not come back to it through the program's copies.
+                // SAFETY: the run is ours.
+                unsafe { block.cast::<usize>().add(1).write(0) };
+            }
             Fresh { block, zero: span.zero }
         }
     }

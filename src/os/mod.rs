@@ -123,20 +123,22 @@ unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
     keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
 }
 
-/// Unmaps. Where the system cannot (a hole needs one mapping more than it allows), the pages go back and the address
-/// space stays.
+/// Unmaps. Where the system cannot (a hole needs one mapping more than it allows), the pages go back, the address
+/// space stays, and the answer is false.
 ///
 /// # Safety
 ///
 /// The range is a mapping of ours and nobody uses it any more.
-pub(crate) unsafe fn unmap(p: *mut u8, len: usize) {
+pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> bool {
     // SAFETY: passed on.
-    if unsafe { try_unmap(p, len) } {
+    let done = unsafe { try_unmap(p, len) };
+    if done {
         MAPPED.fetch_sub(len, Relaxed);
     } else {
         // SAFETY: passed on.
         unsafe { purge(p, len) };
     }
+    done
 }
 
 /// Grows or shrinks a mapping, moving it if need be and allowed. Null, and nothing changed, when the system refuses.

@@ -41,12 +41,23 @@ pub(crate) struct Desc {
     pub(crate) since: u32,
     /// Whether huge pages have been advised.
     huge: bool,
-    next: *mut Desc,
-    prev: *mut Desc,
+    /// Links of the bucket.
+    bucket: Links,
+    /// Links of the list of SuperSlabs with purgeable pages.
+    dirt: Links,
     /// All SuperSlabs, for statistics, purging by age and fork.
     pub(crate) all_next: *mut Desc,
     all_prev: *mut Desc,
 }
+
+/// Neighbours in a list.
+#[derive(Clone, Copy)]
+struct Links {
+    next: *mut Desc,
+    prev: *mut Desc,
+}
+
+const UNLINKED: Links = Links { next: ptr::null_mut(), prev: ptr::null_mut() };
 
 impl Desc {
     fn free_pages(&self) -> usize {
@@ -71,6 +82,9 @@ pub(crate) struct State {
     pub(crate) used_pages: usize,
     /// Free pages that are dirty.
     pub(crate) dirty_pages: usize,
+    /// SuperSlabs that have some, the longest in that state first.
+    oldest: *mut Desc,
+    newest: *mut Desc,
     pub(crate) policy: Policy,
 }
 
@@ -85,6 +99,8 @@ static POOL: Lock<State> = Lock::new(State {
     superslabs: 0,
     used_pages: 0,
     dirty_pages: 0,
+    oldest: ptr::null_mut(),
+    newest: ptr::null_mut(),
     policy: Policy::new(),
 });
 
@@ -108,12 +124,11 @@ pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
     let (span, due) = loop {
         let mut pool = POOL.lock();
         if let Some((desc, index)) = pool.find(pages, class != pagemap::RUN) {
-            let span = pool.carve(desc, index, pages, class);
+            let span = pool.carve(desc, index, pages, class, now);
             break (span, purge::is_due(&pool, now));
         }
         drop(pool);
-        // When the system refuses, address space may still be had from SuperSlabs that are free but dirty.
-        if !grow() && (purge::everything() == 0 || !grow()) {
+        if !grow() {
             return None;
         }
     };
@@ -143,21 +158,17 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     if class == pagemap::RUN || unsafe { (*slab).filled } {
         FILLED.fetch_sub(pages, Relaxed);
     }
-    let mut pool = POOL.lock();
-    // SAFETY: as above, now under the lock.
-    let d = unsafe { &mut *desc };
     let mask = span_mask(index, pages);
     let now = os::now_ms();
-    pool.unlink(desc);
+    let mut pool = POOL.lock();
     pool.used_pages -= pages;
-    pool.dirty_pages -= d.purgeable().count_ones() as usize;
-    if d.purgeable() == 0 {
-        d.since = now;
+    // SAFETY: as above, now under the lock.
+    unsafe {
+        pool.change(desc, now, |d| {
+            d.free |= mask;
+            d.dirty |= touched << index;
+        });
     }
-    d.free |= mask;
-    d.dirty |= touched << index;
-    pool.dirty_pages += d.purgeable().count_ones() as usize;
-    pool.link(desc);
     let due = purge::is_due(&pool, now);
     drop(pool);
     if due {
@@ -182,28 +193,23 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
     }
     let now = os::now_ms();
     let mut pool = POOL.lock();
-    // SAFETY: the SuperSlab has a span in use, so its descriptor is valid.
-    let d = unsafe { &mut *desc };
     let change = span_mask(index, pages) ^ span_mask(index, before);
     let grow = pages > before;
-    if grow && d.free & change != change {
-        return false;
-    }
-    pool.unlink(desc);
-    pool.dirty_pages -= d.purgeable().count_ones() as usize;
-    if grow {
-        pool.used_pages += pages - before;
-        d.free &= !change;
-    } else {
-        pool.used_pages -= before - pages;
-        if d.purgeable() == 0 {
-            d.since = now;
+    // SAFETY: the SuperSlab has a span in use, so its descriptor is valid.
+    unsafe {
+        if grow && (*desc).free & change != change {
+            return false;
         }
-        d.free |= change;
-        d.dirty |= change;
+        pool.used_pages = pool.used_pages + pages - before;
+        pool.change(desc, now, |d| {
+            if grow {
+                d.free &= !change;
+            } else {
+                d.free |= change;
+                d.dirty |= change;
+            }
+        });
     }
-    pool.dirty_pages += d.purgeable().count_ones() as usize;
-    pool.link(desc);
     // SAFETY: passed on.
     unsafe { (*slab).pages = pages as u8 };
     FILLED.fetch_add(pages.wrapping_sub(before), Relaxed);
@@ -310,28 +316,28 @@ impl State {
         for i in 0..count {
             let desc = chunk.wrapping_add(i);
             // SAFETY: zeroed memory of ours.
-            unsafe { (*desc).next = self.spare };
+            unsafe { (*desc).bucket.next = self.spare };
             self.spare = desc;
         }
     }
 
     /// Enters a SuperSlab. False when no descriptor is left.
-    fn add(&mut self, base: *mut u8, huge: bool) -> bool {
+    pub(crate) fn add(&mut self, base: *mut u8, huge: bool) -> bool {
         let desc = self.spare;
         if desc.is_null() {
             return false;
         }
         // SAFETY: a spare descriptor.
         unsafe {
-            self.spare = (*desc).next;
+            self.spare = (*desc).bucket.next;
             desc.write(Desc {
                 base,
                 free: u32::MAX,
                 dirty: 0,
                 since: 0,
                 huge,
-                next: ptr::null_mut(),
-                prev: ptr::null_mut(),
+                bucket: UNLINKED,
+                dirt: UNLINKED,
                 all_next: self.all,
                 all_prev: ptr::null_mut(),
             });
@@ -347,11 +353,11 @@ impl State {
 
     /// Takes an entirely free SuperSlab out of the pool; its memory is the caller's to unmap.
     pub(crate) fn remove(&mut self, desc: *mut Desc) -> *mut u8 {
-        self.unlink(desc);
         // SAFETY: linked, so valid; the lists are ours under the lock.
         unsafe {
+            self.change(desc, 0, |d| d.dirty = 0);
+            self.unlink(desc);
             let d = &mut *desc;
-            self.dirty_pages -= d.purgeable().count_ones() as usize;
             if d.all_prev.is_null() {
                 self.all = d.all_next;
             } else {
@@ -362,37 +368,74 @@ impl State {
             }
             self.superslabs -= 1;
             let base = d.base;
-            d.next = self.spare;
+            d.bucket.next = self.spare;
             self.spare = desc;
             base
         }
     }
 
-    pub(crate) fn link(&mut self, desc: *mut Desc) {
+    /// Changes which pages of a SuperSlab are free or dirty, and everything that follows from that.
+    ///
+    /// # Safety
+    ///
+    /// `desc` is in this pool.
+    pub(crate) unsafe fn change(&mut self, desc: *mut Desc, now: u32, f: impl FnOnce(&mut Desc)) {
+        self.unlink(desc);
+        // SAFETY: passed on; under the lock nobody else uses it.
+        let d = unsafe { &mut *desc };
+        let before = d.purgeable().count_ones() as usize;
+        f(d);
+        let after = d.purgeable().count_ones() as usize;
+        self.dirty_pages = self.dirty_pages + after - before;
+        if before == 0 && after != 0 {
+            d.since = now;
+            d.dirt = Links { next: ptr::null_mut(), prev: self.newest };
+            match self.newest.is_null() {
+                true => self.oldest = desc,
+                // SAFETY: listed, so valid.
+                false => unsafe { (*self.newest).dirt.next = desc },
+            }
+            self.newest = desc;
+        } else if before != 0 && after == 0 {
+            let Links { next, prev } = d.dirt;
+            match prev.is_null() {
+                true => self.oldest = next,
+                // SAFETY: as above.
+                false => unsafe { (*prev).dirt.next = next },
+            }
+            match next.is_null() {
+                true => self.newest = prev,
+                // SAFETY: as above.
+                false => unsafe { (*next).dirt.prev = prev },
+            }
+        }
+        self.link(desc);
+    }
+
+    fn link(&mut self, desc: *mut Desc) {
         // SAFETY: a descriptor of this pool, in no bucket.
         let bucket = unsafe { (*desc).free_pages() };
         let head = self.buckets[bucket];
         // SAFETY: as above; `head` is in the bucket.
         unsafe {
-            (*desc).prev = ptr::null_mut();
-            (*desc).next = head;
+            (*desc).bucket = Links { next: head, prev: ptr::null_mut() };
             if !head.is_null() {
-                (*head).prev = desc;
+                (*head).bucket.prev = desc;
             }
         }
         self.buckets[bucket] = desc;
         self.filled |= 1 << bucket;
     }
 
-    pub(crate) fn unlink(&mut self, desc: *mut Desc) {
+    fn unlink(&mut self, desc: *mut Desc) {
         // SAFETY: a descriptor in the bucket of its free pages.
         unsafe {
-            let (next, prev, bucket) = ((*desc).next, (*desc).prev, (*desc).free_pages());
+            let (Links { next, prev }, bucket) = ((*desc).bucket, (*desc).free_pages());
             if !next.is_null() {
-                (*next).prev = prev;
+                (*next).bucket.prev = prev;
             }
             if !prev.is_null() {
-                (*prev).next = next;
+                (*prev).bucket.next = next;
             } else {
                 self.buckets[bucket] = next;
                 if next.is_null() {
@@ -418,7 +461,7 @@ impl State {
                 if any != 0 {
                     return Some((desc, any.trailing_zeros() as usize));
                 }
-                desc = d.next;
+                desc = d.bucket.next;
                 looks -= 1;
             }
             buckets &= buckets - 1;
@@ -426,20 +469,18 @@ impl State {
         None
     }
 
-    fn carve(&mut self, desc: *mut Desc, index: usize, pages: usize, class: u8) -> Span {
+    fn carve(&mut self, desc: *mut Desc, index: usize, pages: usize, class: u8, now: u32) -> Span {
         let mask = span_mask(index, pages);
-        self.unlink(desc);
         // SAFETY: found in a bucket.
-        let d = unsafe { &mut *desc };
+        let d = unsafe { &*desc };
         let reused = (d.purgeable() & mask).count_ones() as usize;
-        self.dirty_pages -= reused;
-        self.used_pages += pages;
-        d.free &= !mask;
         let zero = d.dirty & mask == 0;
         if reused < pages {
             self.policy.fresh(pages - reused);
         }
-        self.link(desc);
+        self.used_pages += pages;
+        // SAFETY: as above.
+        unsafe { self.change(desc, now, |d| d.free &= !mask) };
         // SAFETY: the span has just become ours.
         let slab = unsafe { Slab::claim(d.base, index, pages, class, desc) };
         let mapped = if class == pagemap::RUN { 1 } else { pages };
@@ -447,18 +488,16 @@ impl State {
         Span { slab, zero }
     }
 
-    /// SuperSlabs, fullest last: for a purge, which wants the emptiest first.
-    pub(crate) fn emptiest(&self, mut f: impl FnMut(*mut Desc) -> bool) {
-        for bucket in (1..=PAGES).rev() {
-            let mut desc = self.buckets[bucket];
-            while !desc.is_null() {
-                // SAFETY: in a bucket; `f` may move it, so the link is read first.
-                let next = unsafe { (*desc).next };
-                if !f(desc) {
-                    return;
-                }
-                desc = next;
+    /// SuperSlabs with purgeable pages, the longest in that state first, while `f` says so. `f` may change the one it gets.
+    pub(crate) fn each_dirty(&mut self, mut f: impl FnMut(&mut State, *mut Desc) -> bool) {
+        let mut desc = self.oldest;
+        while !desc.is_null() {
+            // SAFETY: listed, so valid; read before `f` may remove it.
+            let next = unsafe { (*desc).dirt.next };
+            if !f(self, desc) {
+                return;
             }
+            desc = next;
         }
     }
 

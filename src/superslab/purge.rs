@@ -69,23 +69,17 @@ impl Job {
     /// Takes the purgeable pages of `desc`, or all of it when it is entirely free. How many pages became clean.
     fn add(&mut self, pool: &mut State, desc: *mut Desc) -> usize {
         // SAFETY: a descriptor of the pool, which we hold locked.
-        let d = unsafe { &mut *desc };
-        let dirty = d.purgeable();
-        let count = dirty.count_ones() as usize;
-        if d.free == u32::MAX {
-            let base = pool.remove(desc);
-            self.items[self.len] = Item { desc: ptr::null_mut(), base, pages: dirty, withdraw: false };
+        let (base, dirty, empty) = unsafe { ((*desc).base, (*desc).purgeable(), (*desc).free == u32::MAX) };
+        self.items[self.len] = if empty {
+            Item { desc: ptr::null_mut(), base: pool.remove(desc), pages: dirty, withdraw: false }
         } else {
             // Hidden from the pool until it is done.
-            pool.unlink(desc);
-            pool.dirty_pages -= count;
-            d.free &= !dirty;
-            pool.link(desc);
-            let withdraw = pool.withdraw_huge(desc);
-            self.items[self.len] = Item { desc, base: d.base, pages: dirty, withdraw };
-        }
+            // SAFETY: as above.
+            unsafe { pool.change(desc, 0, |d| d.free &= !dirty) };
+            Item { desc, base, pages: dirty, withdraw: pool.withdraw_huge(desc) }
+        };
         self.len += 1;
-        count
+        dirty.count_ones() as usize
     }
 
     /// Gives the pages back, without the pool's lock. How many bytes came back.
@@ -93,13 +87,16 @@ impl Job {
         let mut bytes = 0;
         for item in &self.items[..self.len] {
             if item.desc.is_null() {
+                // The header's page at least was resident.
+                let resident = (item.pages.count_ones() as usize * PAGE).max(os::page_size());
+                bytes += resident;
                 // SAFETY: the SuperSlab is out of the pool and nobody else's.
-                unsafe { os::unmap(item.base, SUPERSLAB) };
-                bytes += item.pages.count_ones() as usize * PAGE;
-                os::PURGED.fetch_add(
-                    item.pages.count_ones() as usize * PAGE,
-                    core::sync::atomic::Ordering::Relaxed,
-                );
+                if unsafe { os::unmap(item.base, SUPERSLAB) } {
+                    os::PURGED.fetch_add(resident, core::sync::atomic::Ordering::Relaxed);
+                } else {
+                    // The system cannot make the hole, and has taken the pages only: the place can be used again.
+                    pool::with(|pool| pool.add(item.base, false));
+                }
                 continue;
             }
             if item.withdraw {
@@ -108,15 +105,12 @@ impl Job {
             }
             let done = item.purge();
             bytes += done.count_ones() as usize * PAGE;
-            pool::with(|pool| {
-                // SAFETY: a SuperSlab with hidden pages is never entirely free, so it has stayed in the pool.
-                let d = unsafe { &mut *item.desc };
-                pool.unlink(item.desc);
-                pool.dirty_pages -= d.purgeable().count_ones() as usize;
-                d.free |= item.pages;
-                d.dirty &= !done;
-                pool.dirty_pages += d.purgeable().count_ones() as usize;
-                pool.link(item.desc);
+            // SAFETY: a SuperSlab with hidden pages is never entirely free, so it has stayed in the pool.
+            pool::with(|pool| unsafe {
+                pool.change(item.desc, os::now_ms(), |d| {
+                    d.free |= item.pages;
+                    d.dirty &= !done;
+                });
             });
         }
         bytes
@@ -182,41 +176,33 @@ fn due(pool: &mut State, now: u32) -> Job {
     }
     let allowed = allowed(pool);
     if delay >= 0 && pool.dirty_pages > allowed {
-        let goal = allowed / 2;
-        while pool.dirty_pages > goal && job.len < BATCH {
-            let mut found = ptr::null_mut();
-            pool.emptiest(|desc| {
-                // SAFETY: a descriptor of the pool.
-                let dirty = unsafe { (*desc).purgeable() } != 0;
-                if dirty {
-                    found = desc;
+        // Whole SuperSlabs first: they cost least, both ways.
+        for whole in [true, false] {
+            pool.each_dirty(|pool, desc| {
+                // SAFETY: listed, so valid.
+                if !whole || unsafe { (*desc).free } == u32::MAX {
+                    pool.policy.purged += job.add(pool, desc);
+                    pool.policy.when = now;
                 }
-                !dirty
+                pool.dirty_pages > allowed / 2 && job.len < BATCH
             });
-            if found.is_null() {
+            if pool.dirty_pages <= allowed / 2 || job.len == BATCH {
                 break;
             }
-            pool.policy.purged += job.add(pool, found);
-            pool.policy.when = now;
         }
         return job;
     }
     if delay >= 0 && pool.dirty_pages > 0 && now.wrapping_sub(pool.policy.looked) as i64 > delay / 4 {
         pool.policy.looked = now;
-        let mut desc = pool.all;
-        while !desc.is_null() && job.len < BATCH {
-            // SAFETY: listed, so valid; read before `add` may remove it.
-            let (next, old) = unsafe {
-                (
-                    (*desc).all_next,
-                    (*desc).purgeable() != 0 && now.wrapping_sub((*desc).since) as i64 >= delay,
-                )
-            };
+        pool.each_dirty(|pool, desc| {
+            // SAFETY: listed, so valid.
+            let old = now.wrapping_sub(unsafe { (*desc).since }) as i64 >= delay;
             if old {
                 job.add(pool, desc);
             }
-            desc = next;
-        }
+            // The list is in order of age.
+            old && job.len < BATCH
+        });
     }
     job
 }

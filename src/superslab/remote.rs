@@ -97,7 +97,8 @@ impl<N: Node> RemoteStack<N> {
             };
             // Release: pairs with the acquiring `take`, `rearm` and `adopt`, which read the links written above and hand
             // out the blocks that the program wrote to before it freed them. Acquire: for the push that empties an
-            // orphan, pairs with `orphan` (the slab's fields) and with the pushes before it.
+            // orphan, pairs with `orphan` (the slab's fields) and with the pushes before it; for the one that has to
+            // publish, with `rearm` (the slab's owner).
             match self.word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return outcome,
                 Err(now) => old = now,
@@ -139,8 +140,9 @@ impl<N: Node> RemoteStack<N> {
 
     /// Takes the chain and arms the stack. For the owner, when it has taken the slab off its ready list.
     pub(crate) fn rearm(&self) -> Chain<N> {
-        // Acquire: pairs with the release in `push`.
-        let old = self.word.swap(ARMED, Ordering::Acquire);
+        // Acquire: pairs with the release in `push`. Release: pairs with the acquire in a `push` that takes the duty to
+        // publish, and so finds the owner that was written before.
+        let old = self.word.swap(ARMED, Ordering::AcqRel);
         Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
     }
 
@@ -158,6 +160,9 @@ impl<N: Node> RemoteStack<N> {
     }
 
     /// Claims an orphan: its chain and the number of blocks still in use, or `None` when another thread was first.
+    ///
+    /// The stack is left disarmed: nobody may publish the slab before its new owner is written down. After that the
+    /// caller must [`RemoteStack::rearm`], and take what has been pushed meanwhile.
     pub(crate) fn adopt(&self) -> Option<(Chain<N>, u32)> {
         let mut old = self.word.load(Ordering::Relaxed);
         loop {
@@ -165,7 +170,7 @@ impl<N: Node> RemoteStack<N> {
                 return None;
             }
             // Acquire: pairs with the releases in `orphan` and `push`.
-            match self.word.compare_exchange_weak(old, ARMED, Ordering::Acquire, Ordering::Relaxed) {
+            match self.word.compare_exchange_weak(old, 0, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return Some((Chain { head: chain(old), count: 0 }, (old >> COUNT_SHIFT) as u32)),
                 Err(now) => old = now,
             }

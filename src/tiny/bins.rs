@@ -134,8 +134,10 @@ impl Bins {
                     (*slab).owner.store(self.owner, Relaxed);
                     (*slab).list = List::None;
                     (*slab).used.store(adopted.in_use, Relaxed);
-                    let count = prepend(slab, adopted.chain.head);
-                    debug_assert!(count <= 1 << 13);
+                    prepend(slab, adopted.chain.head);
+                    // Only now may anybody publish it: to us.
+                    let chain = (*slab).remote.rearm();
+                    self.absorb(slab, chain);
                     if !(*slab).free.is_null() || (*slab).bump != (*slab).end {
                         self.make_current(slab);
                         return Bins::take(self, c, counters);
@@ -243,6 +245,25 @@ impl Bins {
     unsafe extern "C" fn settle_cold(bins: *mut Bins, slab: *mut Slab) {
         // SAFETY: passed on.
         unsafe { (*bins).settle(slab) }
+    }
+
+    /// Whether `block` is among the free blocks of `slab`, those that other threads freed included.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins, and `slab` is theirs.
+    #[cold]
+    pub(crate) unsafe fn holds(&mut self, slab: *mut Slab, block: *mut Block) -> bool {
+        // SAFETY: passed on.
+        unsafe {
+            let chain = (*slab).remote.take();
+            self.absorb(slab, chain);
+            let mut at = (*slab).free;
+            while !at.is_null() && at != block {
+                at = Block::next(at);
+            }
+            !at.is_null()
+        }
     }
 
     unsafe fn push(&mut self, slab: *mut Slab, list: List) {

@@ -106,7 +106,8 @@ static void child(uint64_t seed) {
         for (int j = 0; j < SLOTS; j++)
             if (slots[i][j]) release(slots[i][j]);
     pthread_t threads[2];
-    for (uintptr_t i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, short_life, (void *)(seed + i)) == 0);
+    for (uintptr_t i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, short_life, (void *)(seed + i)) == 0);
     for (int i = 0; i < 100; i++) release(mine[i]);
     for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     if (seed % 8 == 0) malloc_trim(0);
@@ -128,7 +129,8 @@ static void fork_once(uint64_t seed, int depth) {
         if (depth > 0) { /* first deeper, then the rest, which frees what was inherited */
             pthread_t thread;
             alarm(60);
-            CHECK(pthread_create(&thread, NULL, fork_in_thread, (void *)(uintptr_t)(seed * 8 + (unsigned)depth - 1)) == 0);
+            uintptr_t packed = seed * 8 + (unsigned)depth - 1;
+            CHECK(pthread_create(&thread, NULL, fork_in_thread, (void *)packed) == 0);
             short_life((void *)(uintptr_t)seed);
             CHECK(pthread_join(thread, NULL) == 0);
         }
@@ -137,8 +139,8 @@ static void fork_once(uint64_t seed, int depth) {
     }
     CHECK(waitpid(pid, &status, 0) == pid);
     if (status != 0) {
-        dprintf(2, "the child of fork %lu (depth %d) ended with status %#x%s\n", (unsigned long)seed, depth, status,
-                WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? ": it hung" : "");
+        dprintf(2, "the child of fork %lu (depth %d) ended with status %#x%s\n", (unsigned long)seed, depth,
+                status, WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM ? ": it hung" : "");
         _exit(1);
     }
 }

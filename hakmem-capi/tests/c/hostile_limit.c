@@ -106,7 +106,7 @@ int main(void) {
         limit_to(64 * 1024);
         for (int i = 0; i < SIZES; i++) {
             long number = exhaust(sizes[i]);
-            if (number == 0) dprintf(2, "round %d: not one block of %zu after the smaller ones were freed\n", round, sizes[i]);
+            if (number == 0) dprintf(2, "round %d: nothing for %zu bytes, all else is free\n", round, sizes[i]);
             CHECK(number > 0);
             if (round == 1) first[i] = number;
             /* What was free serves again: not much less than before, whatever sizes came between. */

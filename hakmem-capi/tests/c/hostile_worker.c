@@ -141,8 +141,8 @@ static void round_with(long first, long last, long every, long mask) {
     cycle();
     long failed = shim_failed();
     shim_set(0, -1, 1, ALL);
-    dprintf(1, "calls %ld..%ld, each %ld, kinds %ld: %ld failed, %ld allocations refused\n", first, last, every, mask,
-            failed, refused);
+    dprintf(1, "calls %ld..%ld, each %ld, kinds %ld: %ld failed, %ld allocations refused\n", first, last, every,
+            mask, failed, refused);
     strict = 1;
     cycle();
     strict = 0;

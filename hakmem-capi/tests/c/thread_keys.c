@@ -36,7 +36,8 @@ static void destroy(void *arg) {
     box_free(v->inside);
     free(v);
     __atomic_add_fetch(&destroyed, 1, __ATOMIC_RELAXED);
-    box *old = __atomic_exchange_n(&shared, box_make(random_size(&state, 0), next_random(&state)), __ATOMIC_ACQ_REL);
+    box *mine = box_make(random_size(&state, 0), next_random(&state));
+    box *old = __atomic_exchange_n(&shared, mine, __ATOMIC_ACQ_REL);
     if (old) box_free(old);
     if (++visits[key] < ROUNDS) set_value(key);
 }
@@ -78,7 +79,8 @@ int main(int argc, char **argv) {
     run_threads(threads, 3 * threads);
     long after = resident_kib();
     CHECK(destroyed == 3 * threads * KEYS * ROUNDS);
-    dprintf(1, "resident %ld KiB after %ld threads, %ld KiB after %ld\n", before, threads, after, 3 * threads);
+    dprintf(1, "resident %ld KiB after %ld threads, %ld KiB after %ld\n", before, threads, after,
+            3 * threads);
     /* What allocates after its exit hook gets memory that comes back: no growth with the number of threads. */
     CHECK(after <= before + 8192);
     if (shared) box_free(shared);

@@ -105,6 +105,11 @@ static void *hand_on(void *arg) {
     return NULL;
 }
 
+static void start(pthread_t *threads, int *count, void *(*body)(void *), int number) {
+    for (uintptr_t i = 0; i < (unsigned)number; i++)
+        CHECK(pthread_create(&threads[(*count)++], NULL, body, (void *)i) == 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc > 3);
     pthread_t threads[2 * MOST];
@@ -119,9 +124,9 @@ int main(int argc, char **argv) {
         queues[i].tail = &queues[i].head;
     }
     long all = in_flight = per_producer * (ring ? ring : producers);
-    for (uintptr_t i = 0; i < (unsigned)ring; i++) CHECK(!pthread_create(&threads[count++], 0, hand_on, (void *)i));
-    for (uintptr_t i = 0; i < (unsigned)consumers; i++) CHECK(!pthread_create(&threads[count++], 0, consume, (void *)i));
-    for (uintptr_t i = 0; i < (unsigned)producers; i++) CHECK(!pthread_create(&threads[count++], 0, produce, (void *)i));
+    start(threads, &count, hand_on, ring);
+    start(threads, &count, consume, consumers);
+    start(threads, &count, produce, producers);
     for (int i = 0; i < count; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     CHECK(checked == all);
     printf("%ld blocks\n", all);
