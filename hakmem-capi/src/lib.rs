@@ -2,7 +2,11 @@
 //!
 //! An exported function *is* the fast path: it inlines the gate of the core. Semantics and `errno` are those of POSIX,
 //! glibc and C23; what each function does is documented where those document it.
+//!
+//! Built as it ships, with `panic = "abort"`, it is without std: a fifth of the size, and no thread-local storage but the
+//! core's one word. Test builds unwind and so need std, but only to exist: the tests load the release build.
 #![allow(non_snake_case)]
+#![cfg_attr(panic = "abort", no_std)]
 
 mod cxx;
 mod glibc;
@@ -10,6 +14,37 @@ mod prefix;
 
 use core::ffi::{c_int, c_void};
 use hakmem_core::__c as core_c;
+
+#[cfg(panic = "abort")]
+#[panic_handler]
+fn panicked(info: &core::panic::PanicInfo<'_>) -> ! {
+    core_c::internal_error(info)
+}
+
+// Rust's libraries refer to the function that says what an exception means to a Rust frame. Ours mean nothing to any:
+// 8 is "go on unwinding". Weak, so that a Rust program that links the archive keeps its own.
+#[cfg(panic = "abort")]
+mod personality {
+    macro_rules! go_on {
+        ($answer:literal) => {
+            core::arch::global_asm!(
+                ".pushsection .text.rust_eh_personality,\"ax\",@progbits",
+                ".weak rust_eh_personality",
+                ".hidden rust_eh_personality",
+                ".type rust_eh_personality, @function",
+                "rust_eh_personality:",
+                $answer,
+                "ret",
+                ".size rust_eh_personality, . - rust_eh_personality",
+                ".popsection",
+            );
+        };
+    }
+    #[cfg(target_arch = "x86_64")]
+    go_on!("mov eax, 8");
+    #[cfg(target_arch = "aarch64")]
+    go_on!("mov w0, #8");
+}
 
 extern "C" fn on_load() {
     core_c::on_load();

@@ -125,7 +125,8 @@ unsafe extern "C" fn free_large(block: *mut u8, kind: u8) {
 /// `calloc`.
 #[inline(always)]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
-    let bytes = count.checked_mul(size).unwrap_or(usize::MAX);
+    // What overflows is more than there is.
+    let bytes = count.saturating_mul(size);
     let block = malloc_hit(bytes);
     if block.is_null() {
         return calloc_rest(bytes);
@@ -243,6 +244,12 @@ pub fn on_load() {
     if given {
         super::thread::with_heap(None, |_| ());
     }
+}
+
+/// For the library's panic handler: one line, then abort.
+pub fn internal_error(what: &core::panic::PanicInfo<'_>) -> ! {
+    os::message::line(format_args!("internal error: {what}"));
+    os::message::abort()
 }
 
 /// Memory as `mallinfo2` wants it.

@@ -254,25 +254,27 @@ impl Heap {
 }
 
 /// A heap that has nothing and can keep nothing, so that every path goes on to where a thread gets a real one.
-const PLACEHOLDER: Heap = Heap {
-    hot: Hot::without(),
-    bins: Bins::new(),
-    outbox: Outbox::new(),
-    counters: Counters::new(),
-    magazines: Magazines::none(),
-    recycle_next: AtomicPtr::new(NO_HEAP),
-    all_next: NO_HEAP,
-    live: AtomicBool::new(false),
-    owner: CachePadded::new(Owner { ready: ReadyList::new() }),
-};
+const fn placeholder() -> Heap {
+    Heap {
+        hot: Hot::without(),
+        bins: Bins::new(),
+        outbox: Outbox::new(),
+        counters: Counters::new(),
+        magazines: Magazines::none(),
+        recycle_next: AtomicPtr::new(NO_HEAP),
+        all_next: NO_HEAP,
+        live: AtomicBool::new(false),
+        owner: CachePadded::new(Owner { ready: ReadyList::new() }),
+    }
+}
 
 // SAFETY: the placeholders are never written to.
 unsafe impl Sync for Heap {}
 
 /// Stands in for the heap of a thread that has none yet.
-pub(crate) static EMPTY: Heap = PLACEHOLDER;
+pub(crate) static EMPTY: Heap = placeholder();
 /// Stands in for the heap of a thread whose exit hook has run.
-pub(crate) static EXITED: Heap = PLACEHOLDER;
+pub(crate) static EXITED: Heap = placeholder();
 
 /// Null, as a heap.
 pub(crate) const NO_HEAP: *mut Heap = ptr::null_mut();

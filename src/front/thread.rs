@@ -55,7 +55,7 @@ fn enter(base: Option<&Options>) -> *mut Heap {
         let mut key = 0;
         // SAFETY: `key` is writable. Neither this nor anything before it allocates.
         if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_exit)) } == 0 {
-            KEY.store(key as u32, Ordering::Relaxed);
+            KEY.store(key, Ordering::Relaxed);
         }
     });
     let heap = registry::acquire();
@@ -67,7 +67,7 @@ fn enter(base: Option<&Options>) -> *mut Heap {
     let key = KEY.load(Ordering::Relaxed);
     if key != NO_KEY {
         // SAFETY: our key.
-        unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, heap.cast::<c_void>()) };
+        unsafe { libc::pthread_setspecific(key, heap.cast::<c_void>()) };
     }
     if !HOOKED.swap(true, Ordering::Relaxed) {
         hook_process();

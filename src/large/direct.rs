@@ -15,7 +15,7 @@ const UNIT: usize = 4096;
 
 /// The side table's entry: the length (a multiple of the unit) and, below it, the place.
 fn entry(address: *mut u8, len: usize) -> u64 {
-    (len | (address.addr() & (PAGE - 1)) / UNIT) as u64
+    (len | ((address.addr() & (PAGE - 1)) / UNIT)) as u64
 }
 
 fn length(entry: u64) -> usize {

@@ -29,12 +29,6 @@ impl<const N: usize> Text<N> {
         });
         self.len = 0;
     }
-
-    /// What has been written so far.
-    #[cfg(test)]
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
 }
 
 impl<const N: usize> Write for Text<N> {

@@ -123,22 +123,30 @@ unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
     keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
 }
 
-/// Unmaps. Where the system cannot (a hole needs one mapping more than it allows), the pages go back, the address
-/// space stays, and the answer is false.
+/// What became of memory that was to be unmapped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unmapped {
+    /// It is gone.
+    Gone,
+    /// The system cannot do that (a hole needs one mapping more than it allows), but has taken the pages.
+    Zeroed,
+    /// The system has done nothing.
+    Kept,
+}
+
+/// Unmaps, or at least gives the pages back.
 ///
 /// # Safety
 ///
 /// The range is a mapping of ours and nobody uses it any more.
-pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> bool {
+pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
     // SAFETY: passed on.
-    let done = unsafe { try_unmap(p, len) };
-    if done {
+    if unsafe { try_unmap(p, len) } {
         MAPPED.fetch_sub(len, Relaxed);
-    } else {
-        // SAFETY: passed on.
-        unsafe { purge(p, len) };
+        return Unmapped::Gone;
     }
-    done
+    // SAFETY: passed on.
+    if unsafe { purge(p, len) } { Unmapped::Zeroed } else { Unmapped::Kept }
 }
 
 /// Grows or shrinks a mapping, moving it if need be and allowed. Null, and nothing changed, when the system refuses.

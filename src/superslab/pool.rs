@@ -262,7 +262,7 @@ fn grow() -> bool {
     // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
-    let added = with(|pool| pool.add(base, huge));
+    let added = with(|pool| pool.add(base, huge, 0));
     if !added {
         // Other threads used the descriptors up. SAFETY: known to nobody.
         unsafe { os::unmap(base, SUPERSLAB) };
@@ -321,8 +321,8 @@ impl State {
         }
     }
 
-    /// Enters a SuperSlab. False when no descriptor is left.
-    pub(crate) fn add(&mut self, base: *mut u8, huge: bool) -> bool {
+    /// Enters a SuperSlab whose pages are free, and `dirty` as far as it says. False when no descriptor is left.
+    pub(crate) fn add(&mut self, base: *mut u8, huge: bool, dirty: u32) -> bool {
         let desc = self.spare;
         if desc.is_null() {
             return false;
@@ -348,6 +348,8 @@ impl State {
         self.all = desc;
         self.superslabs += 1;
         self.link(desc);
+        // SAFETY: just entered.
+        unsafe { self.change(desc, os::now_ms(), |d| d.dirty = dirty) };
         true
     }
 

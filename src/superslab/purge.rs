@@ -91,11 +91,18 @@ impl Job {
                 let resident = (item.pages.count_ones() as usize * PAGE).max(os::page_size());
                 bytes += resident;
                 // SAFETY: the SuperSlab is out of the pool and nobody else's.
-                if unsafe { os::unmap(item.base, SUPERSLAB) } {
-                    os::PURGED.fetch_add(resident, core::sync::atomic::Ordering::Relaxed);
-                } else {
-                    // The system cannot make the hole, and has taken the pages only: the place can be used again.
-                    pool::with(|pool| pool.add(item.base, false));
+                match unsafe { os::unmap(item.base, SUPERSLAB) } {
+                    os::Unmapped::Gone => {
+                        os::PURGED.fetch_add(resident, core::sync::atomic::Ordering::Relaxed);
+                    }
+                    // The place can be used again.
+                    os::Unmapped::Zeroed => {
+                        pool::with(|pool| pool.add(item.base, false, 0));
+                    }
+                    os::Unmapped::Kept => {
+                        bytes -= resident;
+                        pool::with(|pool| pool.add(item.base, false, u32::MAX));
+                    }
                 }
                 continue;
             }

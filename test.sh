@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Every test there is. On a machine that lacks something, run it as root: .ci/install then installs it (Debian).
+#   ./test.sh            all of it (about half an hour on 2 cores)
+#   ./test.sh --quick    formatting, lints and cargo test only
+set -euo pipefail
+cd "$(dirname "$0")"
+export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
+if [ "$(id -u)" = 0 ]; then .ci/install; fi
+
+step() { printf '\n== %s (%s)\n' "$1" "$(date +%H:%M:%S)"; }
+
+step "formatting and lints"
+cargo fmt --all --check
+cargo clippy --workspace --all-targets --quiet -- -D warnings
+
+step "cargo test"
+# What runs under callgrind or counts resident memory shares the machine badly: two tests at a time.
+cargo test --workspace --no-fail-fast -- --test-threads=2
+[ "${1:-}" = --quick ] && exit 0
+
+step "release build of the shadow model, and the checked feature"
+cargo test --release --test shadow
+cargo test --features checked --lib
+
+step "oldest Rust (rust-version)"
+CARGO_TARGET_DIR=target/msrv cargo +1.85.0 check --workspace --quiet
+
+step "lock-free types under loom"
+RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --release --lib model
+step "every memory ordering is needed"
+CARGO_TARGET_DIR=target/loom .ci/weaken
+
+step "musl, and 64-bit Arm under emulation"
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
+cargo test --release --target x86_64-unknown-linux-musl --test shadow
+HAKMEM_SHADOW_ROUNDS=2000 cargo test --release --target aarch64-unknown-linux-musl --test shadow
+cargo build --quiet --target aarch64-unknown-linux-gnu -p hakmem-alloc
+
+step "done"
