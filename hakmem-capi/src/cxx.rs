@@ -5,7 +5,7 @@
 //! two functions of its that we need are referred to weakly.
 
 use core::arch::global_asm;
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use hakmem_core::__c as core_c;
 
 type Handler = unsafe extern "C-unwind" fn();
@@ -77,9 +77,38 @@ extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_vo
     }
 }
 
-/// A nothrow `new` calls the handler too. What the handler throws leaves the process no way on: `noexcept`.
-fn retry_nothrow(size: usize, align: usize) -> *mut c_void {
-    retry(size, align, false)
+/// A nothrow `new` calls the handler too, and answers null when the handler throws. Rust cannot catch that, but the C++
+/// library's own nothrow `new`, of that name, can: it is our `operator new` in a `catch`. Where there is none, as in a
+/// fully static program, what the handler throws ends the process. `align` is 0 for the forms without alignment.
+#[cold]
+#[inline(never)]
+extern "C-unwind" fn retry_nothrow(size: usize, align: usize, name: *const c_char) -> *mut c_void {
+    if handler().is_some() {
+        // SAFETY: a C string.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name) };
+        let nothrow = (&raw const NOTHROW).cast::<c_void>();
+        if !next.is_null() {
+            // SAFETY: the C++ library's function of that name, hence of that type.
+            return unsafe {
+                match align {
+                    0 => core::mem::transmute::<*mut c_void, Nothrow>(next)(size, nothrow),
+                    align => core::mem::transmute::<*mut c_void, NothrowAligned>(next)(size, align, nothrow),
+                }
+            };
+        }
+    }
+    retry(size, align.max(1), false)
+}
+
+type Nothrow = unsafe extern "C-unwind" fn(usize, *const c_void) -> *mut c_void;
+type NothrowAligned = unsafe extern "C-unwind" fn(usize, usize, *const c_void) -> *mut c_void;
+/// Stands for `std::nothrow`, which has no contents.
+static NOTHROW: u8 = 0;
+
+macro_rules! name {
+    ($name:ident) => {
+        concat!(stringify!($name), "\0").as_ptr().cast::<c_char>()
+    };
 }
 
 macro_rules! new {
@@ -95,7 +124,7 @@ macro_rules! new {
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $nothrow(size: usize, _: *const c_void) -> *mut c_void {
             let block = core_c::malloc(size);
-            if block.is_null() { retry_nothrow(size, 1) } else { block.cast() }
+            if block.is_null() { retry_nothrow(size, 0, name!($nothrow)) } else { block.cast() }
         }
 
         /// `operator new`, aligned.
@@ -109,7 +138,11 @@ macro_rules! new {
         #[unsafe(no_mangle)]
         pub extern "C-unwind" fn $aligned_nothrow(size: usize, align: usize, _: *const c_void) -> *mut c_void {
             let block = core_c::aligned(align, size);
-            if block.is_null() { retry_nothrow(size, align) } else { block.cast() }
+            if block.is_null() {
+                retry_nothrow(size, align, name!($aligned_nothrow))
+            } else {
+                block.cast()
+            }
         }
     )*};
 }

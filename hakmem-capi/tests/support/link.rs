@@ -38,7 +38,13 @@ pub fn build(source: &str, link: Link, more: &[&str]) -> PathBuf {
         Link::Shared => args.extend([search.as_str(), rpath.as_str(), "-lhakmem"]),
         // The program's own symbols must be visible to dlsym.
         Link::Archive => args.extend(["-rdynamic", archive.as_str()]),
-        Link::Static => args.extend(["-static", "-DFULLY_STATIC", archive.as_str()]),
+        Link::Static => {
+            args.extend(["-static", "-DFULLY_STATIC", archive.as_str()]);
+            // Nothing else in a small program asks libstdc++.a for the function that throws (README, C++).
+            if compiler == "g++" {
+                args.push("-Wl,-u,_ZSt17__throw_bad_allocv");
+            }
+        }
     }
     args.push("-ldl");
     support::compile(compiler, source, &args)
