@@ -78,6 +78,10 @@ fn enter(base: Option<&Options>) -> *mut Heap {
 /// What the process needs once.
 #[cold]
 fn hook_process() {
+    if cfg!(miri) {
+        // Miri has neither fork nor exit handlers.
+        return;
+    }
     // SAFETY: handlers that live as long as the process: the shared library is linked so that it is never unloaded.
     unsafe {
         libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child));

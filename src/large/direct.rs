@@ -92,7 +92,7 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
         return moved;
     }
     if !pagemap::prepare_direct(moved) {
-        // The system moved the block more than 64 GiB away from everything else we have and has no page left.
+        // The system moved the block more than 128 GiB away from everything else we have and has no page left.
         os::message::line(format_args!("realloc({address:p}): out of memory for the page map"));
         os::message::abort();
     }

@@ -19,8 +19,8 @@ pub(super) fn alloc(size: usize) -> Fresh {
     match pool::take(pages_for(size), RUN) {
         None => Fresh { block: ptr::null_mut(), zero: false },
         Some(span) => {
-            // SAFETY: the span is ours; runs never lie in page 0, so the block begins with its page.
-            let block = unsafe { pool::address(span.slab) };
+            // Runs never lie in page 0, so the block begins with its page.
+            let block = pool::address(span.slab);
             if !span.zero {
                 // What a small block in this place left behind must not come back to it through the program's copies.
                 // SAFETY: the run is ours.

@@ -119,6 +119,10 @@ unsafe fn trim(p: *mut u8, len: usize) {
 }
 
 unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
+    if cfg!(miri) {
+        // Miri unmaps whole mappings only; ours stay until it ends.
+        return true;
+    }
     // SAFETY: the caller owns the range.
     keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
 }
@@ -174,6 +178,12 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize, may_move: bool) -
 ///
 /// The range is ours, page-aligned, and holds nothing that anybody wants.
 pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
+    if cfg!(miri) {
+        // Miri has no madvise.
+        // SAFETY: passed on.
+        unsafe { p.write_bytes(0, len) };
+        return true;
+    }
     // SAFETY: passed on.
     let done = keep_errno(|| unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) } == 0);
     if done {
@@ -188,6 +198,9 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
 ///
 /// The range is ours.
 pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
+    if cfg!(miri) {
+        return;
+    }
     let advice = if yes { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: advice changes no contents.
     keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) });
@@ -224,6 +237,9 @@ pub(crate) fn random() -> usize {
 
 /// The kernel's figure for the largest resident set so far, in bytes.
 pub(crate) fn peak_resident() -> u64 {
+    if cfg!(miri) {
+        return 0;
+    }
     // SAFETY: all zeros is an rusage.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
     // SAFETY: `usage` is writable.

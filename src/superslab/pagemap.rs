@@ -1,6 +1,6 @@
 //! The page map: from any address to what lives there, in two loads.
 //!
-//! One byte per 64 KiB page. The root is a static array indexed by the address bits 36 to 47; a leaf covers 64 GiB and is
+//! One byte per 64 KiB page. The root is a static array indexed by the address bits 37 to 47; a leaf covers 128 GiB and is
 //! mapped when the first SuperSlab or large mapping falls into it. Absent leaves share one that is all zero, and the
 //! root points at it from the start: so a lookup has no branch and needs no initialisation, even for null and foreign
 //! pointers. Root entries are biased by the index they stand at, so that the upper 32 bits of the page
@@ -15,7 +15,7 @@ pub(crate) const PAGE_SHIFT: u32 = 16;
 /// The page that the map describes and slabs are made of.
 pub(crate) const PAGE: usize = 1 << PAGE_SHIFT;
 /// log2 of the entries of a leaf.
-const LEAF_SHIFT: u32 = 20;
+const LEAF_SHIFT: u32 = 21;
 const LEAF: usize = 1 << LEAF_SHIFT;
 const ROOT: usize = 1 << (48 - PAGE_SHIFT - LEAF_SHIFT);
 
@@ -61,14 +61,14 @@ fn page_number(address: *const u8) -> u32 {
 #[inline(always)]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) fn kind_index(address: *const u8) -> usize {
-    const { assert!(PAGE_SHIFT == 16 && LEAF_SHIFT == 20) };
+    const { assert!(PAGE_SHIFT == 16 && LEAF_SHIFT == 21) };
     let kind: usize;
     // SAFETY: as in `kind`: reads one entry of the root and one byte of a leaf.
     unsafe {
         core::arch::asm!(
             "shr {page}, 16",
             "mov {index:e}, {page:e}",
-            "shr {page:e}, 20",
+            "shr {page:e}, 21",
             "mov {page}, qword ptr [{root} + {page} * 8]",
             "movzx {index:e}, byte ptr [{page} + {index}]",
             page = inout(reg) address => _,
@@ -93,7 +93,7 @@ pub(crate) fn kind(address: *const u8) -> u8 {
     let page = page_number(address);
     // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
     // synchronisation; for others any answer is right.
-    // SAFETY: the page number has 32 bits, so its upper 12 are below ROOT.
+    // SAFETY: the page number has 32 bits, so its upper 11 are below ROOT.
     let leaf = unsafe { ROOT_TABLE.get_unchecked((page >> LEAF_SHIFT) as usize) }.load(Ordering::Relaxed);
     // SAFETY: the bias makes this an entry of the leaf.
     unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Relaxed)

@@ -150,8 +150,7 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     // SAFETY: the caller's span.
     let (desc, pages, class) = unsafe { ((*slab).desc, (*slab).pages as usize, (*slab).class) };
     let index = Slab::index(slab);
-    // SAFETY: descriptors stay valid while the SuperSlab has a span in use.
-    let base = unsafe { (*desc).base };
+    let base = Slab::base(slab);
     let mapped = if class == pagemap::RUN { 1 } else { pages };
     pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
     // SAFETY: as above.
@@ -222,13 +221,8 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
 }
 
 /// Where the first page of the span of `slab` begins.
-///
-/// # Safety
-///
-/// The span is the caller's.
-pub(crate) unsafe fn address(slab: *mut Slab) -> *mut u8 {
-    // SAFETY: passed on; `base` is constant.
-    unsafe { (*(*slab).desc).base.wrapping_add(Slab::index(slab) << PAGE_SHIFT) }
+pub(crate) fn address(slab: *mut Slab) -> *mut u8 {
+    Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT)
 }
 
 fn span_mask(index: usize, pages: usize) -> u32 {
@@ -474,9 +468,9 @@ impl State {
     fn carve(&mut self, desc: *mut Desc, index: usize, pages: usize, class: u8, now: u32) -> Span {
         let mask = span_mask(index, pages);
         // SAFETY: found in a bucket.
-        let d = unsafe { &*desc };
-        let reused = (d.purgeable() & mask).count_ones() as usize;
-        let zero = d.dirty & mask == 0;
+        let (base, purgeable, dirty) = unsafe { ((*desc).base, (*desc).purgeable(), (*desc).dirty) };
+        let reused = (purgeable & mask).count_ones() as usize;
+        let zero = dirty & mask == 0;
         if reused < pages {
             self.policy.fresh(pages - reused);
         }
@@ -484,9 +478,9 @@ impl State {
         // SAFETY: as above.
         unsafe { self.change(desc, now, |d| d.free &= !mask) };
         // SAFETY: the span has just become ours.
-        let slab = unsafe { Slab::claim(d.base, index, pages, class, desc) };
+        let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
         let mapped = if class == pagemap::RUN { 1 } else { pages };
-        pagemap::set(d.base.wrapping_add(index << PAGE_SHIFT), mapped, class);
+        pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, class);
         Span { slab, zero }
     }
 

@@ -297,6 +297,11 @@ impl Slab {
         }
     }
 
+    /// The SuperSlab.
+    pub(crate) fn base(slab: *mut Slab) -> *mut u8 {
+        slab.cast::<u8>().wrapping_sub(slab.addr() & (SUPERSLAB - 1))
+    }
+
     /// The page of the SuperSlab at which the span begins.
     pub(crate) fn index(slab: *mut Slab) -> usize {
         (slab.addr() & (SUPERSLAB - 1)) / size_of::<Slab>()
