@@ -11,8 +11,8 @@ use hakmem_core::__c as core_c;
 type Handler = unsafe extern "C-unwind" fn();
 
 unsafe extern "C" {
-    /// The two weak references: addresses in libstdc++ or libc++, or null.
-    static __hakmem_v0_cxx: [usize; 2];
+    /// The weak references: the two addresses in libstdc++ or libc++, and `dlopen`, or null.
+    static __hakmem_v0_cxx: [usize; 3];
 }
 
 global_asm!(
@@ -21,17 +21,42 @@ global_asm!(
     ".hidden __hakmem_v0_cxx",
     ".weak _ZSt15get_new_handlerv",
     ".weak _ZSt17__throw_bad_allocv",
+    ".weak dlopen",
     ".p2align 3",
     "__hakmem_v0_cxx:",
     ".quad _ZSt15get_new_handlerv",
     ".quad _ZSt17__throw_bad_allocv",
+    ".quad dlopen",
     ".popsection",
 );
 
+/// The address of a function of the C++ library, or 0. Where none was in the process at its start, one may have come with
+/// a plugin: it is then not in the global scope, but `dlopen` knows it by name.
+fn cxx(index: usize, name: *const c_char) -> usize {
+    // SAFETY: constant after loading.
+    let [known, open] = unsafe { [__hakmem_v0_cxx[index], __hakmem_v0_cxx[2]] };
+    if known != 0 || open == 0 {
+        return known;
+    }
+    for library in [c"libstdc++.so.6", c"libc++.so.1", c"libc++abi.so.1"] {
+        // SAFETY: the C library's function, of that type; the library is not loaded if it is not there.
+        unsafe {
+            let open: unsafe extern "C" fn(*const c_char, i32) -> *mut c_void = core::mem::transmute(open);
+            let handle = open(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            if !handle.is_null() {
+                let found = libc::dlsym(handle, name).addr();
+                if found != 0 {
+                    return found;
+                }
+            }
+        }
+    }
+    0
+}
+
 /// `std::get_new_handler()`.
 fn handler() -> Option<Handler> {
-    // SAFETY: constant after loading.
-    let address = unsafe { __hakmem_v0_cxx[0] };
+    let address = cxx(0, c"_ZSt15get_new_handlerv".as_ptr());
     if address == 0 {
         return None;
     }
@@ -55,8 +80,7 @@ extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_vo
             if !throws {
                 return core::ptr::null_mut();
             }
-            // SAFETY: constant after loading.
-            let throw = unsafe { __hakmem_v0_cxx[1] };
+            let throw = cxx(1, c"_ZSt17__throw_bad_allocv".as_ptr());
             if throw != 0 {
                 // SAFETY: the C++ library's function, of that type; it unwinds through us.
                 unsafe { core::mem::transmute::<usize, unsafe extern "C-unwind" fn()>(throw)() };
@@ -217,7 +241,7 @@ macro_rules! delete {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $sized_aligned(block: *mut c_void, size: usize, _: usize) {
             // SAFETY: passed on.
-            unsafe { core_c::free_sized(block.cast(), size, "operator delete") }
+            unsafe { core_c::free_aligned_sized(block.cast(), size, "operator delete") }
         }
     )*};
 }

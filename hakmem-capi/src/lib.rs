@@ -208,7 +208,7 @@ pub unsafe extern "C" fn free_sized(block: *mut c_void, size: usize) {
 pub unsafe extern "C" fn free_aligned_sized(block: *mut c_void, align: usize, size: usize) {
     let _ = align;
     // SAFETY: passed on.
-    unsafe { core_c::free_sized(block.cast(), size, "free_aligned_sized") }
+    unsafe { core_c::free_aligned_sized(block.cast(), size, "free_aligned_sized") }
 }
 
 /// The old `cfree`.

@@ -97,7 +97,7 @@ pub unsafe extern "C" fn hak_free_sized(ptr: *mut c_void, size: usize) {
 pub unsafe extern "C" fn hak_free_aligned_sized(ptr: *mut c_void, align: usize, size: usize) {
     let _ = align;
     // SAFETY: passed on.
-    unsafe { core_c::free_sized(ptr.cast(), size, "hak_free_aligned_sized") }
+    unsafe { core_c::free_aligned_sized(ptr.cast(), size, "hak_free_aligned_sized") }
 }
 
 /// Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes that came back.

@@ -187,12 +187,14 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         }
     }
     let new = malloc(size);
-    if !new.is_null() {
-        // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
-        unsafe {
-            ptr::copy_nonoverlapping(block, new, old.min(size));
-            free(block);
-        }
+    if new.is_null() {
+        // A large block that cannot shrink by moving stays what it is, which is enough.
+        return if size <= old && kind as usize > CLASSES { block } else { new };
+    }
+    // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
+    unsafe {
+        ptr::copy_nonoverlapping(block, new, old.min(size));
+        free(block);
     }
     new
 }
@@ -218,6 +220,28 @@ pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
 ///
 /// As [`free`].
 pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
+    if !block.is_null() {
+        let kind = pagemap::kind(block);
+        // Too small for the class it is in: neither `malloc` nor an in-place `realloc` leaves a block like that.
+        let class = class_of(size, align_for(size));
+        if kind as usize <= CLASSES
+            && kind != FOREIGN
+            && size <= STRIDES[kind as usize] as usize / 2
+            && class != kind
+        {
+            return misuse::report(function, block, Fault::Size);
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { free_aligned_sized(block, size, function) }
+}
+
+/// `free_aligned_sized`, on behalf of `function`; the alignment may have asked for a larger class than the size.
+///
+/// # Safety
+///
+/// As [`free`].
+pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let usable = gate::usable(block, pagemap::kind(block), function);
         if usable < size {

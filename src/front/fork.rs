@@ -13,7 +13,7 @@ use super::{registry, thread};
 use crate::large;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
-use crate::superslab::{Slab, orphans, pool};
+use crate::superslab::{LEFT, Slab, orphans, pool};
 use crate::tiny::bins;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -61,17 +61,30 @@ pub(super) extern "C" fn child() {
 /// Makes orphans of all slabs that other threads owned, and frees what their magazines held.
 unsafe fn inherit(mine: *mut Heap) {
     let mut empty: *mut Slab = ptr::null_mut();
+    orphans::forget();
     pool::each_span(|slab| {
         // SAFETY: the record of a span in use; nobody else exists. The orphan lists have a lock of their own.
         unsafe {
-            if is_others(slab, mine) && !bins::disown(slab) {
+            if !(*slab).is_slab() {
+                return;
+            }
+            let is_empty = match owner_of(slab, mine) {
+                Whose::Nobodys => {
+                    orphans::relink(slab);
+                    false
+                }
+                Whose::Emptied => true,
+                Whose::Others => !bins::disown(slab),
+                Whose::Mine => false,
+            };
+            if is_empty {
                 (*slab).next = empty;
                 empty = slab;
             }
         }
     });
     while !empty.is_null() {
-        // SAFETY: disowned without a block in use; nobody else's.
+        // SAFETY: without a block in use, and nobody's.
         unsafe {
             let next = (*empty).next;
             bins::release(empty);
@@ -92,14 +105,30 @@ unsafe fn inherit(mine: *mut Heap) {
     });
 }
 
-/// Whether the slab was owned by a thread that does not exist here.
-unsafe fn is_others(slab: *mut Slab, mine: *mut Heap) -> bool {
+enum Whose {
+    /// The calling thread's, or a span that was never made a slab.
+    Mine,
+    /// A thread's that does not exist here.
+    Others,
+    /// An orphan.
+    Nobodys,
+    /// An orphan that a thread of the parent had emptied and was about to release. Its owner is marked as gone, and it is no
+    /// orphan any more; the other way to that state, giving a slab up, happens under a lock that the fork held.
+    Emptied,
+}
+
+unsafe fn owner_of(slab: *mut Slab, mine: *mut Heap) -> Whose {
     // SAFETY: passed on.
     unsafe {
         let owner = (*slab).owner.load(Relaxed);
-        (*slab).is_slab()
-            && !owner.is_null()
-            && (*slab).remote.orphan_in_use().is_none()
-            && (mine.is_null() || owner != Heap::owner(mine))
+        if owner.is_null() || (!mine.is_null() && owner == Heap::owner(mine)) {
+            Whose::Mine
+        } else if (*slab).remote.orphan_in_use().is_some() {
+            Whose::Nobodys
+        } else if owner.addr() & LEFT != 0 && (*slab).remote.is_armed() {
+            Whose::Emptied
+        } else {
+            Whose::Others
+        }
     }
 }

@@ -12,7 +12,11 @@
 use crate::superslab::pagemap::KINDS;
 use crate::tiny::classes::{CLASSES, STRIDES};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU8,
+    Ordering::{Relaxed, Release},
+    compiler_fence,
+};
 
 type Slot = *mut u8;
 
@@ -61,6 +65,8 @@ impl Hot {
             let block = at.sub(1).read();
             if !block.is_null() {
                 (*top).store(at.sub(1), Relaxed);
+                // What the program does with the block must not come before: see `push`.
+                compiler_fence(Release);
             }
             block
         }
@@ -82,6 +88,8 @@ impl Hot {
                 return false;
             }
             at.write(block);
+            // The child of a fork takes every slot below the top for a block.
+            compiler_fence(Release);
             (*top).store(at.add(1), Relaxed);
             true
         }
@@ -264,16 +272,22 @@ impl Magazines {
         // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
         unsafe {
             array.write(ptr::null_mut());
-            let mut count = 0;
             if before != 0 {
                 let old = (*hot).limit[class].load(Relaxed).sub(1 << before);
-                count = (*hot).top[class].load(Relaxed).offset_from(old.add(1)) as usize;
+                let count = (*hot).top[class].load(Relaxed).offset_from(old.add(1)) as usize;
                 ptr::copy_nonoverlapping(old.add(1), array.add(1), count);
+                // A fork between any two of these must leave its child a magazine that ends in a null.
+                compiler_fence(Release);
+                (*hot).top[class].store(array.add(1 + count), Relaxed);
+                (*hot).limit[class].store(array.add(1 << log), Relaxed);
+                compiler_fence(Release);
                 old.write(self.spare[before as usize].cast());
                 self.spare[before as usize] = old;
+            } else {
+                compiler_fence(Release);
+                (*hot).top[class].store(array.add(1), Relaxed);
+                (*hot).limit[class].store(array.add(1 << log), Relaxed);
             }
-            (*hot).top[class].store(array.add(1 + count), Relaxed);
-            (*hot).limit[class].store(array.add(1 << log), Relaxed);
         }
         self.logs[class].store(log, Relaxed);
         true

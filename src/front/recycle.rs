@@ -79,7 +79,8 @@ impl<N: Node> RecycleStack<N> {
             // makes the exchange fail.
             let next = unsafe { N::next(node) } as usize;
             let new = next | step(old);
-            match self.word.compare_exchange_weak(old, new, Ordering::Acquire, Ordering::Acquire) {
+            // Relaxed when it succeeds: the word is the one that was read with acquire, counter and all.
+            match self.word.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Acquire) {
                 Ok(_) => return node,
                 Err(now) => old = now,
             }

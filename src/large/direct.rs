@@ -86,16 +86,31 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
         return ptr::null_mut();
     }
     // SAFETY: passed on; the whole mapping.
-    let moved = unsafe { os::remap(address, before, len, align <= os::page_size()) };
+    let mut moved = unsafe { os::remap(address, before, len) };
+    if moved.is_null() && align <= os::page_size() {
+        // SAFETY: as above.
+        unsafe { moved = move_to_new(address, before, len) };
+    }
     if moved.is_null() {
         pagemap::set_direct(address, old);
         return moved;
     }
-    if !pagemap::prepare_direct(moved) {
-        // The system moved the block more than 128 GiB away from everything else we have and has no page left.
-        os::message::line(format_args!("realloc({address:p}): out of memory for the page map"));
-        os::message::abort();
-    }
     pagemap::set_direct(moved, entry(moved, len));
     moved
+}
+
+/// Moves the pages of a mapping to a place that the page map can describe; null, and nothing changed, when there is none.
+unsafe fn move_to_new(address: *mut u8, before: usize, len: usize) -> *mut u8 {
+    let target = os::map(len);
+    if target.is_null() {
+        return target;
+    }
+    // SAFETY: the target was just mapped and is known to nobody; the old place is the caller's.
+    unsafe {
+        if pagemap::prepare_direct(target) && os::remap_to(address, before, len, target) {
+            return target;
+        }
+        os::unmap(target, len);
+    }
+    ptr::null_mut()
 }

@@ -153,22 +153,41 @@ pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
     if unsafe { purge(p, len) } { Unmapped::Zeroed } else { Unmapped::Kept }
 }
 
-/// Grows or shrinks a mapping, moving it if need be and allowed. Null, and nothing changed, when the system refuses.
+/// Grows or shrinks a mapping in place. Null, and nothing changed, when the system refuses.
 ///
 /// # Safety
 ///
 /// The range is a whole mapping of ours; after success only the result is valid.
 #[cfg(target_os = "linux")]
-pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize, may_move: bool) -> *mut u8 {
+pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> *mut u8 {
     keep_errno(|| {
         // SAFETY: passed on.
-        let q = unsafe { libc::mremap(p.cast(), old, new, if may_move { libc::MREMAP_MAYMOVE } else { 0 }) };
+        let q = unsafe { libc::mremap(p.cast(), old, new, 0) };
         if q == libc::MAP_FAILED {
             return ptr::null_mut();
         }
         count_map(new);
         MAPPED.fetch_sub(old, Relaxed);
         q.cast()
+    })
+}
+
+/// Moves the pages of a mapping onto another one of `new` bytes. False, and nothing changed, when the system refuses.
+///
+/// # Safety
+///
+/// Both ranges are whole mappings of ours, and nobody uses the target; after success only that is valid.
+#[cfg(target_os = "linux")]
+pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
+    keep_errno(|| {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: passed on.
+        let q = unsafe { libc::mremap(p.cast(), old, new, flags, target) };
+        if q == libc::MAP_FAILED {
+            return false;
+        }
+        MAPPED.fetch_sub(old, Relaxed);
+        true
     })
 }
 

@@ -17,7 +17,7 @@ pub(crate) mod pool;
 mod purge;
 
 #[cfg(not(loom))]
-pub(crate) use slab::{Block, List, NO_SLAB, Owner, Slab};
+pub(crate) use slab::{Block, LEFT, List, NO_SLAB, Owner, Slab};
 
 #[cfg(not(loom))]
 mod slab;

@@ -27,28 +27,20 @@ static COUNTS: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
 ///
 /// The caller owns `slab`, and it is in none of the owner's lists.
 pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
-    // SAFETY: ours until `orphan` succeeds; `class` never changes while blocks are in use.
-    let class = unsafe { (*slab).class } as usize;
     let mut lists = LISTS.lock();
-    let head = lists.0[class];
-    // SAFETY: as above. Fields first, then the exchange in `orphan` publishes them.
+    // SAFETY: ours until `orphan` succeeds. Fields first, then the exchange there publishes them; the links are used under
+    // the lock only, which we hold until they are set.
     unsafe {
         let owner = (*slab).owner.load(Ordering::Relaxed);
         // Marked, the owner's address equals no heap's, not even that of the thread that will use the record next; and
         // a thread that has just taken the duty to publish can still follow it.
         (*slab).owner.store(owner.map_addr(|a| a | LEFT), Ordering::Relaxed);
-        (*slab).prev = ptr::null_mut();
-        (*slab).next = head;
         if !(*slab).remote.orphan(in_use) {
             (*slab).owner.store(owner, Ordering::Relaxed);
             return false;
         }
-        if !head.is_null() {
-            (*head).prev = slab;
-        }
+        link(&mut lists, slab);
     }
-    lists.0[class] = slab;
-    COUNTS[class].fetch_add(1, Ordering::Relaxed);
     true
 }
 
@@ -104,6 +96,39 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
 /// A push by the caller has answered [`super::remote::Pushed::Emptied`].
 pub(crate) unsafe fn claimed(slab: *mut Slab) {
     unlink(&mut LISTS.lock(), slab);
+}
+
+/// In the child of a fork: forgets who is listed. A thread of the parent may have been about to unlink a slab that it had
+/// emptied, so the lists are made anew with [`relink`].
+pub(crate) fn forget() {
+    LISTS.lock().0 = [ptr::null_mut(); KINDS];
+    COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+}
+
+/// Lists an orphan, in the child of a fork.
+///
+/// # Safety
+///
+/// `slab` is an orphan in no list, and no other thread exists.
+pub(crate) unsafe fn relink(slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe { link(&mut LISTS.lock(), slab) }
+}
+
+/// Puts `slab` in front of its class's list.
+unsafe fn link(lists: &mut Lists, slab: *mut Slab) {
+    // SAFETY: passed on; links are used under the lock only.
+    unsafe {
+        let class = (*slab).class as usize;
+        let head = lists.0[class];
+        (*slab).prev = ptr::null_mut();
+        (*slab).next = head;
+        if !head.is_null() {
+            (*head).prev = slab;
+        }
+        lists.0[class] = slab;
+        COUNTS[class].fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// For the time across a fork.

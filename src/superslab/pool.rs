@@ -19,7 +19,7 @@ pub(crate) const MAX_SPAN: usize = 16;
 /// Pages filled to the last block from which on huge pages are advised: 16 SuperSlabs' worth. One that then stays
 /// empty wastes a sixteenth.
 const HUGE_FROM: usize = 16 * PAGES;
-/// Pages of slabs that have handed out every block once, and of runs: memory that is surely resident.
+/// Pages of slabs that have handed out every block once: memory that is surely resident. Of a run nobody knows.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts the pages of a slab that has just handed out its last fresh block.
@@ -121,22 +121,23 @@ pub(crate) struct Span {
 /// for a run. Null when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
 pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
     let now = os::now_ms();
+    let mut desperate = false;
     let (span, due) = loop {
         let mut pool = POOL.lock();
-        if let Some((desc, index)) = pool.find(pages, class != pagemap::RUN) {
+        let looks = if desperate { usize::MAX } else { LOOKS };
+        if let Some((desc, index)) = pool.find(pages, class != pagemap::RUN, looks) {
             let span = pool.carve(desc, index, pages, class, now);
             break (span, purge::is_due(&pool, now));
         }
         drop(pool);
-        if !grow() {
+        if desperate {
             return None;
         }
+        // When the system has none: once more, everywhere, and with what other threads have given back meanwhile.
+        desperate = !grow();
     };
     if due {
         purge::run_due(now);
-    }
-    if class == pagemap::RUN {
-        filled(pages);
     }
     Some(span)
 }
@@ -154,7 +155,7 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     let mapped = if class == pagemap::RUN { 1 } else { pages };
     pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
     // SAFETY: as above.
-    if class == pagemap::RUN || unsafe { (*slab).filled } {
+    if class != pagemap::RUN && unsafe { (*slab).filled } {
         FILLED.fetch_sub(pages, Relaxed);
     }
     let mask = span_mask(index, pages);
@@ -211,7 +212,6 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
     }
     // SAFETY: passed on.
     unsafe { (*slab).pages = pages as u8 };
-    FILLED.fetch_add(pages.wrapping_sub(before), Relaxed);
     let due = purge::is_due(&pool, now);
     drop(pool);
     if due {
@@ -239,29 +239,26 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(&mut POOL.lock())
 }
 
-/// Adds a SuperSlab to the pool.
+/// Adds a SuperSlab to the pool. False when the system refuses.
 fn grow() -> bool {
-    let (huge, starved) = with(|pool| (pool.wants_huge(), pool.spare.is_null()));
-    if starved {
-        let chunk = os::map(PAGE);
-        if chunk.is_null() {
-            return false;
-        }
-        with(|pool| pool.supply(chunk.cast(), PAGE / size_of::<Desc>()));
-    }
     let base = map_superslab();
     if base.is_null() {
         return false;
     }
+    let huge = with(|pool| pool.wants_huge());
     // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
-    let added = with(|pool| pool.add(base, huge, 0));
-    if !added {
-        // Other threads used the descriptors up. SAFETY: known to nobody.
-        unsafe { os::unmap(base, SUPERSLAB) };
+    while !with(|pool| pool.add(base, huge, 0)) {
+        let chunk = os::map(PAGE);
+        if chunk.is_null() {
+            // SAFETY: known to nobody.
+            unsafe { os::unmap(base, SUPERSLAB) };
+            return false;
+        }
+        with(|pool| pool.supply(chunk.cast(), PAGE / size_of::<Desc>()));
     }
-    added
+    true
 }
 
 fn map_superslab() -> *mut u8 {
@@ -442,12 +439,12 @@ impl State {
     }
 
     /// The fullest SuperSlab with `pages` adjacent free pages, and where they begin.
-    fn find(&self, pages: usize, slab: bool) -> Option<(*mut Desc, usize)> {
+    fn find(&self, pages: usize, slab: bool, looks: usize) -> Option<(*mut Desc, usize)> {
         let usable = if pages == 1 && slab { u32::MAX } else { u32::MAX - 1 };
         let mut buckets = self.filled & (u64::MAX << pages);
         while buckets != 0 {
             let mut desc = self.buckets[buckets.trailing_zeros() as usize];
-            let mut looks = LOOKS;
+            let mut looks = looks;
             while !desc.is_null() && looks > 0 {
                 // SAFETY: in a bucket, so valid.
                 let d = unsafe { &*desc };
@@ -546,8 +543,9 @@ pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) {
                 }
                 let slab = Slab::at(d.base, index);
                 // SAFETY: the record of a span in use, or of pages being purged, whose record was claimed once.
-                let pages = unsafe { (*slab).pages }.max(1) as usize;
-                if pagemap::kind(d.base.wrapping_add(index << PAGE_SHIFT)) != FOREIGN {
+                let (pages, lead) = unsafe { ((*slab).pages.max(1) as usize, (*slab).lead) };
+                // A span that is just being given back may be half out of the page map.
+                if lead == 0 && pagemap::kind(d.base.wrapping_add(index << PAGE_SHIFT)) != FOREIGN {
                     f(slab);
                     index += pages;
                 } else {

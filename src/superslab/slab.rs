@@ -114,6 +114,8 @@ pub(crate) struct Slab {
     pub(crate) stride: u32,
     /// `ceil(2^32 / stride)`.
     pub(crate) reciprocal: u32,
+    /// Where the last block begins, in bytes from the first.
+    last: u32,
     /// Link of the ready list. Of the thread with the duty to publish, then of the owner.
     ready_next: AtomicPtr<Slab>,
     /// The SuperSlab's descriptor.
@@ -143,6 +145,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
     start: ptr::null_mut(),
     stride: 0,
     reciprocal: 0,
+    last: 0,
     ready_next: AtomicPtr::new(ptr::null_mut()),
     desc: ptr::null_mut(),
     class: 0,
@@ -195,12 +198,13 @@ impl Slab {
     #[inline(always)]
     pub(crate) unsafe fn is_block(slab: *mut Slab, address: *mut u8) -> bool {
         // SAFETY: constant fields of a live slab.
-        let (start, stride, reciprocal) = unsafe { ((*slab).start, (*slab).stride, (*slab).reciprocal) };
+        let (start, stride, reciprocal, last) =
+            unsafe { ((*slab).start, (*slab).stride, (*slab).reciprocal, (*slab).last) };
         let offset = address.addr().wrapping_sub(start.addr()) as u64;
         // For a multiple of the stride the quotient is exact (offset < 2^19, error of the reciprocal < stride), and for
         // anything else no quotient fits. An address below the first block wraps around to a huge offset.
         let index = (offset.wrapping_mul(reciprocal as u64)) >> 32;
-        offset < 1 << 20 && index * stride as u64 == offset
+        offset <= last as u64 && index * stride as u64 == offset
     }
 
     /// Counts a block as used. Owner only.
@@ -269,6 +273,7 @@ impl Slab {
         s.start = base.wrapping_add(start);
         s.bump = s.start;
         s.end = s.start.wrapping_add(bytes - bytes % stride as usize);
+        s.last = (s.end.addr() - s.start.addr()) as u32 - stride;
         s.list = List::None;
         s.zero = zero;
         s.filled = false;

@@ -114,8 +114,8 @@ impl Bins {
             }
             if current != no_slab() {
                 if !(*current).filled {
-                    (*current).filled = true;
                     pool::filled((*current).pages as usize);
+                    (*current).filled = true;
                 }
                 self.current[c] = no_slab();
                 self.push(current, List::Full);
@@ -355,14 +355,12 @@ impl Bins {
     unsafe fn abandon_one(&mut self, slab: *mut Slab, counters: &Counters) {
         // SAFETY: passed on: the slab is ours and listed.
         unsafe {
-            while !(*slab).remote.is_armed() {
-                // Published, or about to be by a thread that has yet to run: it must arrive before we let go of it.
+            if !(*slab).remote.is_armed() {
+                // Published, or about to be by a thread that has yet to run: it must arrive before we let go of it. Once
+                // it has, it may be gone altogether, so the caller looks at the lists again.
                 self.collect(counters);
-                if (*slab).list == List::None || (*slab).remote.is_armed() {
-                    // It has arrived, and may be gone with that; look at the lists again.
-                    return;
-                }
                 os::yield_now();
+                return;
             }
             let used = (*slab).used.load(Relaxed);
             let list = (*slab).list;
