@@ -14,7 +14,7 @@ use crate::large;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
 use crate::superslab::{LEFT, Slab, orphans, pool};
-use crate::tiny::bins;
+use crate::tiny::leave;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -74,7 +74,7 @@ unsafe fn inherit(mine: *mut Heap) {
                     false
                 }
                 Whose::Emptied => true,
-                Whose::Others => !bins::disown(slab),
+                Whose::Others => !leave::disown(slab),
                 Whose::Mine => false,
             };
             if is_empty {
@@ -87,7 +87,7 @@ unsafe fn inherit(mine: *mut Heap) {
         // SAFETY: without a block in use, and nobody's.
         unsafe {
             let next = (*empty).next;
-            bins::release(empty);
+            leave::release(empty);
             empty = next;
         }
     }

@@ -9,24 +9,24 @@
 
 use super::heap::Heap;
 
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
+core::arch::global_asm!(
+    ".pushsection .tdata.__hakmem_v0_heap,\"awT\",@progbits",
+    ".globl __hakmem_v0_heap",
+    ".hidden __hakmem_v0_heap",
+    ".type __hakmem_v0_heap, @object",
+    ".size __hakmem_v0_heap, 8",
+    ".p2align 3",
+    "__hakmem_v0_heap:",
+    ".quad {empty}",
+    ".popsection",
+    empty = sym super::heap::EMPTY,
+);
+
 #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 mod imp {
-    use super::super::heap::EMPTY;
     use super::Heap;
-    use core::arch::{asm, global_asm};
-
-    global_asm!(
-        ".pushsection .tdata.__hakmem_v0_heap,\"awT\",@progbits",
-        ".globl __hakmem_v0_heap",
-        ".hidden __hakmem_v0_heap",
-        ".type __hakmem_v0_heap, @object",
-        ".size __hakmem_v0_heap, 8",
-        ".p2align 3",
-        "__hakmem_v0_heap:",
-        ".quad {empty}",
-        ".popsection",
-        empty = sym EMPTY,
-    );
+    use core::arch::asm;
 
     /// The calling thread's heap, or a placeholder.
     #[inline(always)]
@@ -61,22 +61,8 @@ mod imp {
 
 #[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
 mod imp {
-    use super::super::heap::EMPTY;
     use super::Heap;
-    use core::arch::{asm, global_asm};
-
-    global_asm!(
-        ".pushsection .tdata.__hakmem_v0_heap,\"awT\",@progbits",
-        ".globl __hakmem_v0_heap",
-        ".hidden __hakmem_v0_heap",
-        ".type __hakmem_v0_heap, @object",
-        ".size __hakmem_v0_heap, 8",
-        ".p2align 3",
-        "__hakmem_v0_heap:",
-        ".quad {empty}",
-        ".popsection",
-        empty = sym EMPTY,
-    );
+    use core::arch::asm;
 
     /// The calling thread's heap, or a placeholder.
     #[inline(always)]

@@ -15,6 +15,8 @@ pub(crate) mod pagemap;
 pub(crate) mod pool;
 #[cfg(not(loom))]
 mod purge;
+#[cfg(not(loom))]
+mod state;
 
 #[cfg(not(loom))]
 pub(crate) use slab::{Block, LEFT, List, NO_SLAB, Owner, Slab};

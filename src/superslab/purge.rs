@@ -6,8 +6,9 @@
 //! while, so that a program that swings steadily does not pay for faults at every swing.
 
 use super::pagemap::{PAGE, PAGE_SHIFT};
-use super::pool::{self, Desc, PAGES, State};
+use super::pool::{self, PAGES};
 use super::slab::{HEADER, SUPERSLAB};
+use super::state::{Desc, State};
 use crate::{options, os};
 use core::ptr;
 

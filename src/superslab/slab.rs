@@ -1,9 +1,9 @@
 //! The record of one slab.
 
 use super::pagemap::PAGE_SHIFT;
-use super::pool::Desc;
 use super::ready::ReadyList;
 use super::remote::RemoteStack;
+use super::state::Desc;
 use crate::sync::Node;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};

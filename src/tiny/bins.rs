@@ -4,8 +4,8 @@
 //! as that is cheap to know; and the full ones, kept only so that they can be found when the thread ends.
 
 use super::classes::{self, CLASSES, STRIDES};
+use super::leave;
 use crate::options;
-use crate::os;
 use crate::stats::Counters;
 use crate::superslab::remote::Chain;
 use crate::superslab::{Block, List, NO_SLAB, Owner, Slab, orphans, pool};
@@ -20,16 +20,16 @@ pub(crate) const UNMARKED: usize = 1;
 #[repr(C)]
 pub(crate) struct Bins {
     /// [`NO_SLAB`] where there is none, so that [`Bins::take`] need not ask.
-    current: [*mut Slab; CLASSES + 1],
+    pub(super) current: [*mut Slab; CLASSES + 1],
     /// Who these slabs say they belong to. Null in a placeholder, which owns none.
     pub(crate) owner: *mut Owner,
     /// Mixed into the marks of free blocks, so that a program's data does not look like one.
     pub(crate) secret: usize,
-    partial: [*mut Slab; CLASSES + 1],
-    full: [*mut Slab; CLASSES + 1],
+    pub(super) partial: [*mut Slab; CLASSES + 1],
+    pub(super) full: [*mut Slab; CLASSES + 1],
 }
 
-const fn no_slab() -> *mut Slab {
+pub(super) const fn no_slab() -> *mut Slab {
     (&raw const NO_SLAB).cast_mut()
 }
 
@@ -155,7 +155,7 @@ impl Bins {
         }
     }
 
-    unsafe fn make_current(&mut self, slab: *mut Slab) {
+    pub(super) unsafe fn make_current(&mut self, slab: *mut Slab) {
         // SAFETY: passed on: ours and in no list.
         unsafe {
             (*slab).list = List::Current;
@@ -164,7 +164,7 @@ impl Bins {
     }
 
     /// Adds a drained chain to the free blocks of `slab`.
-    unsafe fn absorb(&mut self, slab: *mut Slab, chain: Chain<Block>) {
+    pub(super) unsafe fn absorb(&mut self, slab: *mut Slab, chain: Chain<Block>) {
         // SAFETY: passed on: the slab is ours, and so is the chain.
         unsafe {
             if (*slab).free.is_null() {
@@ -202,7 +202,7 @@ impl Bins {
 
     /// Puts a slab that has gained free blocks where it belongs.
     #[inline]
-    unsafe fn settle(&mut self, slab: *mut Slab) {
+    pub(super) unsafe fn settle(&mut self, slab: *mut Slab) {
         // SAFETY: passed on: the slab is ours.
         unsafe {
             if (*slab).list == List::Current {
@@ -212,7 +212,7 @@ impl Bins {
                 // A slab on its way to the ready list must stay; it is settled again when it arrives.
                 if (*slab).remote.is_armed() {
                     self.unlink(slab);
-                    release(slab);
+                    leave::release(slab);
                 }
             } else if (*slab).list == List::Full {
                 self.unlink(slab);
@@ -266,7 +266,7 @@ impl Bins {
         }
     }
 
-    unsafe fn push(&mut self, slab: *mut Slab, list: List) {
+    pub(super) unsafe fn push(&mut self, slab: *mut Slab, list: List) {
         // SAFETY: passed on: ours and in no list.
         unsafe {
             let heads = if list == List::Full { &mut self.full } else { &mut self.partial };
@@ -281,7 +281,7 @@ impl Bins {
         }
     }
 
-    unsafe fn unlink(&mut self, slab: *mut Slab) {
+    pub(super) unsafe fn unlink(&mut self, slab: *mut Slab) {
         // SAFETY: passed on: ours, and in the list that it says.
         unsafe {
             let class = (*slab).class as usize;
@@ -307,113 +307,10 @@ impl Bins {
             (*slab).list = List::None;
         }
     }
-
-    /// Gives back the slabs that have no block in use, current ones too.
-    ///
-    /// # Safety
-    ///
-    /// As [`Bins::refill`].
-    pub(crate) unsafe fn trim(&mut self, counters: &Counters) {
-        // SAFETY: passed on; our own lists.
-        unsafe {
-            self.collect(counters);
-            for class in 1..=CLASSES {
-                let slab = self.current[class];
-                if slab == no_slab() {
-                    continue;
-                }
-                if (*slab).remote.has_chain() {
-                    let chain = (*slab).remote.take();
-                    self.absorb(slab, chain);
-                }
-                if (*slab).used.load(Relaxed) == 0 && (*slab).remote.is_armed() {
-                    self.unlink(slab);
-                    release(slab);
-                }
-            }
-        }
-    }
-
-    /// Gives up all slabs: empty ones go back to the pool, the others become orphans. For a thread that ends.
-    ///
-    /// # Safety
-    ///
-    /// As [`Bins::refill`].
-    pub(crate) unsafe fn abandon(&mut self, counters: &Counters) {
-        for class in 1..=CLASSES {
-            loop {
-                let lists = [self.current[class], self.partial[class], self.full[class]];
-                let Some(slab) = lists.into_iter().find(|&slab| !slab.is_null() && slab != no_slab()) else {
-                    break;
-                };
-                // SAFETY: passed on; in one of our lists.
-                unsafe { self.abandon_one(slab, counters) };
-            }
-        }
-    }
-
-    unsafe fn abandon_one(&mut self, slab: *mut Slab, counters: &Counters) {
-        // SAFETY: passed on: the slab is ours and listed.
-        unsafe {
-            if !(*slab).remote.is_armed() {
-                // Published, or about to be by a thread that has yet to run: it must arrive before we let go of it. Once
-                // it has, it may be gone altogether, so the caller looks at the lists again.
-                self.collect(counters);
-                os::yield_now();
-                return;
-            }
-            let used = (*slab).used.load(Relaxed);
-            let list = (*slab).list;
-            self.unlink(slab);
-            if used == 0 {
-                release(slab);
-            } else if !orphans::abandon(slab, used) {
-                // Something was pushed meanwhile: it is published now, and we are here again.
-                if list == List::Current {
-                    self.make_current(slab);
-                } else {
-                    self.push(slab, list);
-                }
-            }
-        }
-    }
-
-    /// Forgets all slabs, in the child of a fork that found them some other way.
-    pub(crate) fn forget(&mut self) {
-        self.current = [no_slab(); CLASSES + 1];
-        self.partial = [ptr::null_mut(); CLASSES + 1];
-        self.full = self.partial;
-    }
-
-    /// In the child of a fork: takes in slabs that a thread of the parent was about to publish.
-    ///
-    /// # Safety
-    ///
-    /// As [`Bins::refill`], and no other thread exists.
-    pub(crate) unsafe fn collect_in_child(&mut self, counters: &Counters) {
-        // SAFETY: passed on; links are read before a slab moves.
-        unsafe {
-            self.collect(counters);
-            for class in 1..=CLASSES {
-                for list in [self.current[class], self.partial[class], self.full[class]] {
-                    let mut slab = list;
-                    while !slab.is_null() && slab != no_slab() {
-                        let next = if (*slab).list == List::Current { ptr::null_mut() } else { (*slab).next };
-                        if !(*slab).remote.is_armed() {
-                            let chain = (*slab).remote.rearm();
-                            self.absorb(slab, chain);
-                            self.settle(slab);
-                        }
-                        slab = next;
-                    }
-                }
-            }
-        }
-    }
 }
 
 /// Puts a chain in front of a slab's free blocks; how many blocks it had.
-unsafe fn prepend(slab: *mut Slab, chain: *mut Block) -> u32 {
+pub(super) unsafe fn prepend(slab: *mut Slab, chain: *mut Block) -> u32 {
     if chain.is_null() {
         return 0;
     }
@@ -433,37 +330,4 @@ unsafe fn prepend(slab: *mut Slab, chain: *mut Block) -> u32 {
         (*slab).free = chain;
     }
     count
-}
-
-/// Gives the span of a slab without blocks in use back to the pool.
-///
-/// # Safety
-///
-/// The slab is the caller's and in no list.
-pub(crate) unsafe fn release(slab: *mut Slab) {
-    // SAFETY: passed on.
-    unsafe {
-        // What was handed out once is dirty, page by page, and so is everything if it was so before.
-        let touched = (*slab).bump.addr() - (*slab).start.addr();
-        let first = (*slab).start.addr() & 0xffff;
-        let pages = if touched == 0 { 0 } else { (first + touched).div_ceil(1 << 16) };
-        pool::give(slab, ((1u64 << pages) - 1) as u32);
-    }
-}
-
-/// Makes an orphan of a slab whose owner did not survive a fork. False when no block is in use: it is then the caller's
-/// to [`release`].
-///
-/// # Safety
-///
-/// The slab's owner no longer exists, nor does any other thread.
-pub(crate) unsafe fn disown(slab: *mut Slab) -> bool {
-    // SAFETY: passed on.
-    unsafe {
-        (*slab).list = List::None;
-        let chain = (*slab).remote.rearm();
-        prepend(slab, chain.head);
-        let used = Slab::count(slab, -(chain.count as i32));
-        used != 0 && orphans::abandon(slab, used)
-    }
 }

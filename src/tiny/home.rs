@@ -99,7 +99,7 @@ pub(crate) unsafe fn send(slab: *mut Slab, head: *mut Block, tail: *mut Block, c
             }
             Pushed::Emptied => {
                 orphans::claimed(slab);
-                super::bins::release(slab);
+                super::leave::release(slab);
                 false
             }
         }

@@ -1,0 +1,345 @@
+//! What the pool knows of its SuperSlabs: descriptors in buckets by their number of free pages, those with purgeable
+//! pages in order of age, and the search for a span. All of it under the pool's lock.
+
+use super::pagemap::{self, PAGE_SHIFT};
+use super::pool::{PAGES, Span};
+use super::purge::Policy;
+use super::slab::Slab;
+use crate::options::{self, Thp};
+use crate::os;
+use core::ptr;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Pages filled to the last block from which on huge pages are advised: 16 SuperSlabs' worth. One that then stays
+/// empty wastes a sixteenth.
+const HUGE_FROM: usize = 16 * PAGES;
+/// Pages of slabs that have handed out every block once: memory that is surely resident. Of a run nobody knows.
+pub(super) static FILLED: AtomicUsize = AtomicUsize::new(0);
+
+/// A SuperSlab as the pool sees it. Guarded by the pool's lock, but for `base`.
+pub(crate) struct Desc {
+    /// Address of the SuperSlab; constant.
+    pub(crate) base: *mut u8,
+    /// Pages that belong to no span.
+    pub(crate) free: u32,
+    /// Pages that may hold something other than zeros, or be resident.
+    pub(crate) dirty: u32,
+    /// When the oldest of the free dirty pages became so, in milliseconds.
+    pub(crate) since: u32,
+    /// Whether huge pages have been advised.
+    huge: bool,
+    /// Links of the bucket.
+    bucket: Links,
+    /// Links of the list of SuperSlabs with purgeable pages.
+    dirt: Links,
+    /// All SuperSlabs, for statistics, purging by age and fork.
+    pub(crate) all_next: *mut Desc,
+    all_prev: *mut Desc,
+}
+
+/// Neighbours in a list.
+#[derive(Clone, Copy)]
+struct Links {
+    next: *mut Desc,
+    prev: *mut Desc,
+}
+
+const UNLINKED: Links = Links { next: ptr::null_mut(), prev: ptr::null_mut() };
+
+impl Desc {
+    fn free_pages(&self) -> usize {
+        self.free.count_ones() as usize
+    }
+    /// Pages that are free and dirty.
+    pub(crate) fn purgeable(&self) -> u32 {
+        self.free & self.dirty
+    }
+}
+
+pub(crate) struct State {
+    buckets: [*mut Desc; PAGES + 1],
+    /// Bit n: bucket n is not empty.
+    filled: u64,
+    /// First of the list of all SuperSlabs.
+    pub(crate) all: *mut Desc,
+    /// Descriptors without a SuperSlab.
+    spare: *mut Desc,
+    pub(super) superslabs: usize,
+    /// Pages in spans.
+    pub(crate) used_pages: usize,
+    /// Free pages that are dirty.
+    pub(crate) dirty_pages: usize,
+    /// SuperSlabs that have some, the longest in that state first.
+    oldest: *mut Desc,
+    newest: *mut Desc,
+    pub(crate) policy: Policy,
+}
+
+// SAFETY: only used under the lock.
+unsafe impl Send for State {}
+
+impl State {
+    /// A pool without SuperSlabs.
+    pub(super) const fn new() -> Self {
+        Self {
+            buckets: [ptr::null_mut(); PAGES + 1],
+            filled: 0,
+            all: ptr::null_mut(),
+            spare: ptr::null_mut(),
+            superslabs: 0,
+            used_pages: 0,
+            dirty_pages: 0,
+            oldest: ptr::null_mut(),
+            newest: ptr::null_mut(),
+            policy: Policy::new(),
+        }
+    }
+
+    /// Whether the next SuperSlab should be made of huge pages.
+    pub(super) fn wants_huge(&self) -> bool {
+        match options::get().thp {
+            Thp::Always => true,
+            Thp::Never => false,
+            // Spans that are mostly untouched, as those of many small threads, must not become resident.
+            Thp::Auto => {
+                let filled = FILLED.load(Relaxed);
+                filled >= HUGE_FROM && filled * 8 >= self.used_pages * 7
+            }
+        }
+    }
+
+    /// Adds descriptors to the spare ones.
+    pub(super) fn supply(&mut self, chunk: *mut Desc, count: usize) {
+        for i in 0..count {
+            let desc = chunk.wrapping_add(i);
+            // SAFETY: zeroed memory of ours.
+            unsafe { (*desc).bucket.next = self.spare };
+            self.spare = desc;
+        }
+    }
+
+    /// Enters a SuperSlab whose pages are free, and `dirty` as far as it says. False when no descriptor is left.
+    pub(crate) fn add(&mut self, base: *mut u8, huge: bool, dirty: u32) -> bool {
+        let desc = self.spare;
+        if desc.is_null() {
+            return false;
+        }
+        // SAFETY: a spare descriptor.
+        unsafe {
+            self.spare = (*desc).bucket.next;
+            desc.write(Desc {
+                base,
+                free: u32::MAX,
+                dirty: 0,
+                since: 0,
+                huge,
+                bucket: UNLINKED,
+                dirt: UNLINKED,
+                all_next: self.all,
+                all_prev: ptr::null_mut(),
+            });
+            if !self.all.is_null() {
+                (*self.all).all_prev = desc;
+            }
+        }
+        self.all = desc;
+        self.superslabs += 1;
+        self.link(desc);
+        // SAFETY: just entered.
+        unsafe { self.change(desc, os::now_ms(), |d| d.dirty = dirty) };
+        true
+    }
+
+    /// Takes an entirely free SuperSlab out of the pool; its memory is the caller's to unmap.
+    pub(crate) fn remove(&mut self, desc: *mut Desc) -> *mut u8 {
+        // SAFETY: linked, so valid; the lists are ours under the lock.
+        unsafe {
+            self.change(desc, 0, |d| d.dirty = 0);
+            self.unlink(desc);
+            let d = &mut *desc;
+            if d.all_prev.is_null() {
+                self.all = d.all_next;
+            } else {
+                (*d.all_prev).all_next = d.all_next;
+            }
+            if !d.all_next.is_null() {
+                (*d.all_next).all_prev = d.all_prev;
+            }
+            self.superslabs -= 1;
+            let base = d.base;
+            d.bucket.next = self.spare;
+            self.spare = desc;
+            base
+        }
+    }
+
+    /// Changes which pages of a SuperSlab are free or dirty, and everything that follows from that.
+    ///
+    /// # Safety
+    ///
+    /// `desc` is in this pool.
+    pub(crate) unsafe fn change(&mut self, desc: *mut Desc, now: u32, f: impl FnOnce(&mut Desc)) {
+        self.unlink(desc);
+        // SAFETY: passed on; under the lock nobody else uses it.
+        let d = unsafe { &mut *desc };
+        let before = d.purgeable().count_ones() as usize;
+        f(d);
+        let after = d.purgeable().count_ones() as usize;
+        self.dirty_pages = self.dirty_pages + after - before;
+        if before == 0 && after != 0 {
+            d.since = now;
+            d.dirt = Links { next: ptr::null_mut(), prev: self.newest };
+            match self.newest.is_null() {
+                true => self.oldest = desc,
+                // SAFETY: listed, so valid.
+                false => unsafe { (*self.newest).dirt.next = desc },
+            }
+            self.newest = desc;
+        } else if before != 0 && after == 0 {
+            let Links { next, prev } = d.dirt;
+            match prev.is_null() {
+                true => self.oldest = next,
+                // SAFETY: as above.
+                false => unsafe { (*prev).dirt.next = next },
+            }
+            match next.is_null() {
+                true => self.newest = prev,
+                // SAFETY: as above.
+                false => unsafe { (*next).dirt.prev = prev },
+            }
+        }
+        self.link(desc);
+    }
+
+    fn link(&mut self, desc: *mut Desc) {
+        // SAFETY: a descriptor of this pool, in no bucket.
+        let bucket = unsafe { (*desc).free_pages() };
+        let head = self.buckets[bucket];
+        // SAFETY: as above; `head` is in the bucket.
+        unsafe {
+            (*desc).bucket = Links { next: head, prev: ptr::null_mut() };
+            if !head.is_null() {
+                (*head).bucket.prev = desc;
+            }
+        }
+        self.buckets[bucket] = desc;
+        self.filled |= 1 << bucket;
+    }
+
+    fn unlink(&mut self, desc: *mut Desc) {
+        // SAFETY: a descriptor in the bucket of its free pages.
+        unsafe {
+            let (Links { next, prev }, bucket) = ((*desc).bucket, (*desc).free_pages());
+            if !next.is_null() {
+                (*next).bucket.prev = prev;
+            }
+            if !prev.is_null() {
+                (*prev).bucket.next = next;
+            } else {
+                self.buckets[bucket] = next;
+                if next.is_null() {
+                    self.filled &= !(1 << bucket);
+                }
+            }
+        }
+    }
+
+    /// The fullest SuperSlab with `pages` adjacent free pages, and where they begin.
+    pub(super) fn find(&self, pages: usize, slab: bool, looks: usize) -> Option<(*mut Desc, usize)> {
+        let usable = if pages == 1 && slab { u32::MAX } else { u32::MAX - 1 };
+        let mut buckets = self.filled & (u64::MAX << pages);
+        while buckets != 0 {
+            let mut desc = self.buckets[buckets.trailing_zeros() as usize];
+            let mut looks = looks;
+            while !desc.is_null() && looks > 0 {
+                // SAFETY: in a bucket, so valid.
+                let d = unsafe { &*desc };
+                // Pages that are resident already come first.
+                let dirty = runs(d.purgeable() & usable, pages);
+                let any = if dirty != 0 { dirty } else { runs(d.free & usable, pages) };
+                if any != 0 {
+                    return Some((desc, any.trailing_zeros() as usize));
+                }
+                desc = d.bucket.next;
+                looks -= 1;
+            }
+            buckets &= buckets - 1;
+        }
+        None
+    }
+
+    pub(super) fn carve(&mut self, desc: *mut Desc, index: usize, pages: usize, class: u8, now: u32) -> Span {
+        let mask = span_mask(index, pages);
+        // SAFETY: found in a bucket.
+        let (base, purgeable, dirty) = unsafe { ((*desc).base, (*desc).purgeable(), (*desc).dirty) };
+        let reused = (purgeable & mask).count_ones() as usize;
+        let zero = dirty & mask == 0;
+        if reused < pages {
+            self.policy.fresh(pages - reused);
+        }
+        self.used_pages += pages;
+        // SAFETY: as above.
+        unsafe { self.change(desc, now, |d| d.free &= !mask) };
+        // SAFETY: the span has just become ours.
+        let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
+        let mapped = if class == pagemap::RUN { 1 } else { pages };
+        pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, class);
+        Span { slab, zero }
+    }
+
+    /// SuperSlabs with purgeable pages, the longest in that state first, while `f` says so. `f` may change the one it gets.
+    pub(crate) fn each_dirty(&mut self, mut f: impl FnMut(&mut State, *mut Desc) -> bool) {
+        let mut desc = self.oldest;
+        while !desc.is_null() {
+            // SAFETY: listed, so valid; read before `f` may remove it.
+            let next = unsafe { (*desc).dirt.next };
+            if !f(self, desc) {
+                return;
+            }
+            desc = next;
+        }
+    }
+
+    /// Withdraws the advice for huge pages from a SuperSlab that is purged in part. Says whether there was any.
+    pub(crate) fn withdraw_huge(&mut self, desc: *mut Desc) -> bool {
+        // SAFETY: a descriptor of this pool.
+        unsafe { core::mem::replace(&mut (*desc).huge, false) }
+    }
+}
+
+/// Bit i of the result: the `pages` bits of `mask` from i on are all set.
+fn runs(mask: u32, pages: usize) -> u32 {
+    let mut result = mask;
+    let mut have = 1;
+    while have < pages && result != 0 {
+        let step = have.min(pages - have);
+        result &= result >> step;
+        have += step;
+    }
+    result
+}
+
+/// The bits of the pages of a span.
+pub(super) fn span_mask(index: usize, pages: usize) -> u32 {
+    (((1u64 << pages) - 1) << index) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superslab::pool::MAX_SPAN;
+
+    #[test]
+    fn runs_are_found_exactly() {
+        for pages in 1..=MAX_SPAN {
+            for mask in
+                [0u32, 1, 0xffff_ffff, 0xfffe_fffe, 0x0ff0_0ff0, 0x8000_0001, 0xf0f0_f0f0, 0x7fff_8001]
+            {
+                let expected = (0..=32 - pages)
+                    .filter(|&i| (i..i + pages).all(|b| mask & (1 << b) != 0))
+                    .fold(0u32, |m, i| m | 1 << i);
+                assert_eq!(runs(mask, pages), expected, "{mask:x} {pages}");
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Slabs leave a heap: given back when it is trimmed, given up when its thread ends, taken over in the child of a fork.
+
+use super::bins::{Bins, no_slab, prepend};
+use super::classes::CLASSES;
+use crate::os;
+use crate::stats::Counters;
+use crate::superslab::{List, Slab, orphans, pool};
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+
+impl Bins {
+    /// Gives back the slabs that have no block in use, current ones too.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
+    pub(crate) unsafe fn trim(&mut self, counters: &Counters) {
+        // SAFETY: passed on; our own lists.
+        unsafe {
+            self.collect(counters);
+            for class in 1..=CLASSES {
+                let slab = self.current[class];
+                if slab == no_slab() {
+                    continue;
+                }
+                if (*slab).remote.has_chain() {
+                    let chain = (*slab).remote.take();
+                    self.absorb(slab, chain);
+                }
+                if (*slab).used.load(Relaxed) == 0 && (*slab).remote.is_armed() {
+                    self.unlink(slab);
+                    release(slab);
+                }
+            }
+        }
+    }
+
+    /// Gives up all slabs: empty ones go back to the pool, the others become orphans. For a thread that ends.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
+    pub(crate) unsafe fn abandon(&mut self, counters: &Counters) {
+        for class in 1..=CLASSES {
+            loop {
+                let lists = [self.current[class], self.partial[class], self.full[class]];
+                let Some(slab) = lists.into_iter().find(|&slab| !slab.is_null() && slab != no_slab()) else {
+                    break;
+                };
+                // SAFETY: passed on; in one of our lists.
+                unsafe { self.abandon_one(slab, counters) };
+            }
+        }
+    }
+
+    unsafe fn abandon_one(&mut self, slab: *mut Slab, counters: &Counters) {
+        // SAFETY: passed on: the slab is ours and listed.
+        unsafe {
+            if !(*slab).remote.is_armed() {
+                // Published, or about to be by a thread that has yet to run: it must arrive before we let go of it. Once
+                // it has, it may be gone altogether, so the caller looks at the lists again.
+                self.collect(counters);
+                os::yield_now();
+                return;
+            }
+            let used = (*slab).used.load(Relaxed);
+            let list = (*slab).list;
+            self.unlink(slab);
+            if used == 0 {
+                release(slab);
+            } else if !orphans::abandon(slab, used) {
+                // Something was pushed meanwhile: it is published now, and we are here again.
+                if list == List::Current {
+                    self.make_current(slab);
+                } else {
+                    self.push(slab, list);
+                }
+            }
+        }
+    }
+
+    /// Forgets all slabs, in the child of a fork that found them some other way.
+    pub(crate) fn forget(&mut self) {
+        self.current = [no_slab(); CLASSES + 1];
+        self.partial = [ptr::null_mut(); CLASSES + 1];
+        self.full = self.partial;
+    }
+
+    /// In the child of a fork: takes in slabs that a thread of the parent was about to publish.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`], and no other thread exists.
+    pub(crate) unsafe fn collect_in_child(&mut self, counters: &Counters) {
+        // SAFETY: passed on; links are read before a slab moves.
+        unsafe {
+            self.collect(counters);
+            for class in 1..=CLASSES {
+                for list in [self.current[class], self.partial[class], self.full[class]] {
+                    let mut slab = list;
+                    while !slab.is_null() && slab != no_slab() {
+                        let next = if (*slab).list == List::Current { ptr::null_mut() } else { (*slab).next };
+                        if !(*slab).remote.is_armed() {
+                            let chain = (*slab).remote.rearm();
+                            self.absorb(slab, chain);
+                            self.settle(slab);
+                        }
+                        slab = next;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Gives the span of a slab without blocks in use back to the pool.
+///
+/// # Safety
+///
+/// The slab is the caller's and in no list.
+pub(crate) unsafe fn release(slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe {
+        // What was handed out once is dirty, page by page, and so is everything if it was so before.
+        let touched = (*slab).bump.addr() - (*slab).start.addr();
+        let first = (*slab).start.addr() & 0xffff;
+        let pages = if touched == 0 { 0 } else { (first + touched).div_ceil(1 << 16) };
+        pool::give(slab, ((1u64 << pages) - 1) as u32);
+    }
+}
+
+/// Makes an orphan of a slab whose owner did not survive a fork. False when no block is in use: it is then the caller's
+/// to [`release`].
+///
+/// # Safety
+///
+/// The slab's owner no longer exists, nor does any other thread.
+pub(crate) unsafe fn disown(slab: *mut Slab) -> bool {
+    // SAFETY: passed on.
+    unsafe {
+        (*slab).list = List::None;
+        let chain = (*slab).remote.rearm();
+        prepend(slab, chain.head);
+        let used = Slab::count(slab, -(chain.count as i32));
+        used != 0 && orphans::abandon(slab, used)
+    }
+}
