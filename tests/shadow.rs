@@ -27,6 +27,10 @@ impl Random {
     }
     /// Sizes as programs have them: mostly small, all borders, now and then large.
     fn size(&mut self) -> usize {
+        if cfg!(miri) {
+            // Miri takes its time over every byte.
+            return 1 + (self.below(300) * self.below(10)) as usize;
+        }
         let size = match self.below(100) {
             0..60 => 1 + self.below(256),
             60..85 => 1 + self.below(4096),
@@ -148,7 +152,7 @@ fn work(seed: u64, rounds: usize, to: Sender<Live>, from: &Receiver<Live>) {
     let mut goal = 100;
     for round in 0..rounds {
         if round % 1000 == 0 {
-            goal = random.below(1500) as usize;
+            goal = random.below(if cfg!(miri) { 40 } else { 1500 }) as usize;
         }
         if blocks.len() < goal || blocks.is_empty() {
             blocks.push(allocate(&mut random));
@@ -190,12 +194,12 @@ fn number(name: &str, default: u64) -> u64 {
 
 #[test]
 fn random_operations_agree_with_the_model() {
-    let rounds = number("HAKMEM_SHADOW_ROUNDS", if cfg!(miri) { 200 } else { 40_000 }) as usize;
+    let rounds = number("HAKMEM_SHADOW_ROUNDS", if cfg!(miri) { 100 } else { 40_000 }) as usize;
     let seed = number("HAKMEM_SHADOW_SEED", 0);
-    const THREADS: usize = 4;
+    const THREADS: usize = if cfg!(miri) { 2 } else { 4 };
     // Three generations: blocks outlive their threads, and later threads free them and adopt the slabs.
     let mut inherited: Vec<Receiver<Live>> = Vec::new();
-    for generation in 0..3 {
+    for generation in 0..if cfg!(miri) { 2 } else { 3 } {
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel::<Live>()).unzip();
         let handles: Vec<_> = receivers
             .into_iter()
@@ -223,5 +227,5 @@ fn random_operations_agree_with_the_model() {
     assert_eq!(stats.allocated_bytes, 0, "everything was freed, {before:?} then {stats:?}");
     assert_eq!(stats.large_allocs, stats.large_frees);
     assert!(stats.refill_orphan > 0 || cfg!(miri), "no slab was adopted: the test has lost its point");
-    assert!(stats.home_foreign > 0);
+    assert!(stats.home_foreign > 0 || cfg!(miri));
 }
