@@ -8,10 +8,12 @@ use crate::stats;
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
+/// Where statistics go when they do not go to a file: a duplicate of standard error, or that itself.
+static STDERR: AtomicI32 = AtomicI32::new(2);
 static HOOKED: AtomicBool = AtomicBool::new(false);
 
 /// Runs `f` with the calling thread's heap, getting it one first if it has none; `f` gets null when there is no memory.
@@ -86,6 +88,10 @@ fn hook_process() {
     unsafe {
         libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child));
         if options::get().stats != StatsFormat::None {
+            // Many programs close standard error before they exit, and our handler runs after theirs.
+            if options::get().stats_file.as_c_str().is_none() {
+                STDERR.store(os::duplicate(2), Ordering::Relaxed);
+            }
             libc::atexit(at_exit);
         }
     }
@@ -110,7 +116,7 @@ extern "C" fn at_exit() {
 
 /// Runs `f` with the file for statistics, or standard error.
 fn with_stats_file(f: impl FnOnce(i32)) {
-    let Some(path) = options::get().stats_file.as_c_str() else { return f(2) };
+    let Some(path) = options::get().stats_file.as_c_str() else { return f(STDERR.load(Ordering::Relaxed)) };
     let fd = os::open_append(path);
     if fd < 0 {
         os::message::line(format_args!(

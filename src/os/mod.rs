@@ -279,6 +279,14 @@ pub(crate) fn open_append(path: &core::ffi::CStr) -> i32 {
     keep_errno(|| unsafe { libc::open(path.as_ptr(), flags, 0o644) })
 }
 
+/// Another file descriptor for the same file, closed on exec and out of the way of small numbers; `fd` itself if there is
+/// none to be had.
+pub(crate) fn duplicate(fd: i32) -> i32 {
+    // SAFETY: any number is fine.
+    let copy = keep_errno(|| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) });
+    if copy < 0 { fd } else { copy }
+}
+
 /// Closes a file descriptor of ours.
 pub(crate) fn close(fd: i32) {
     // SAFETY: ours, and not used again.
