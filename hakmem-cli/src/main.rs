@@ -5,6 +5,7 @@
 
 mod cmd;
 mod elf;
+mod lab;
 mod library;
 mod preload;
 mod process;

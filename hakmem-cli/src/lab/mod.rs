@@ -1,0 +1,3 @@
+//! The lab: runs programs under several allocators so that the figures can be compared.
+
+pub mod model;

@@ -1,0 +1,2 @@
+//! Traces.
+#![cfg_attr(not(feature = "std"), no_std)]
