@@ -2,9 +2,11 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
 
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, Signal};
 
 /// A signal that arrived, and who sent it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -140,3 +142,122 @@ extern "C" fn remember() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER: extern "C" fn() = remember;
+
+/// What a process and the children it waited for have used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Used {
+    /// Seconds of processor time in user mode.
+    pub user: f64,
+    /// Seconds of processor time in the kernel.
+    pub system: f64,
+    /// The largest resident size of any one of them, bytes.
+    pub peak: u64,
+    /// Page faults served without reading from a disk.
+    pub minor: u64,
+    /// Page faults that had to.
+    pub major: u64,
+}
+
+/// Waits for the end of child `pid`.
+pub fn reap(pid: i32) -> io::Result<(Change, Used)> {
+    let mut status = 0;
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    loop {
+        // SAFETY: both out-pointers point at live values of the right types.
+        if unsafe { libc::wait4(pid, &mut status, 0, usage.as_mut_ptr()) } != -1 {
+            break;
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    // SAFETY: rusage is plain numbers, all zero before the call.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    let used = Used {
+        user: seconds(usage.ru_utime),
+        system: seconds(usage.ru_stime),
+        peak: usage.ru_maxrss as u64 * 1024,
+        minor: usage.ru_minflt as u64,
+        major: usage.ru_majflt as u64,
+    };
+    let change = if libc::WIFSIGNALED(status) {
+        Change::Killed(libc::WTERMSIG(status))
+    } else {
+        Change::Exited(libc::WEXITSTATUS(status))
+    };
+    Ok((change, used))
+}
+
+/// A process that can be waited for with a time limit, without reaping it.
+pub struct ProcessHandle(OwnedFd);
+
+impl ProcessHandle {
+    /// Of child `pid`.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: takes plain numbers and returns a new descriptor.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: new, and nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+
+    /// Whether it has ended; waits up to `limit` for that.
+    pub fn wait(&self, limit: Duration) -> io::Result<bool> {
+        let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd.
+        match unsafe { libc::poll(&mut poll, 1, limit.as_millis().min(i32::MAX as u128) as i32) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => Ok(false),
+            -1 => Err(io::Error::last_os_error()),
+            ready => Ok(ready > 0),
+        }
+    }
+}
+
+/// Between fork and exec: the new process is killed when this one dies.
+pub fn die_with_parent() -> nix::Result<()> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
+}
+
+/// The process group that a signal to this process ends first, 0 for none.
+static GROUP: AtomicI32 = AtomicI32::new(0);
+
+/// While it lives, whatever interrupts this process kills a process group, too.
+pub struct InterruptKills;
+
+impl InterruptKills {
+    /// Kills `group`; there is one such at a time.
+    pub fn group(group: i32) -> Self {
+        GROUP.store(group, Ordering::SeqCst);
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+            let handler = kill_group_and_die as extern "C" fn(i32) as libc::sighandler_t;
+            // SAFETY: the handler calls only kill, signal and raise, all of which are allowed in one.
+            unsafe {
+                // Ignored, as under nohup: stays so.
+                if libc::signal(signal, handler) == libc::SIG_IGN {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+            }
+        }
+        Self
+    }
+}
+
+impl Drop for InterruptKills {
+    fn drop(&mut self) {
+        GROUP.store(0, Ordering::SeqCst);
+    }
+}
+
+extern "C" fn kill_group_and_die(signal: i32) {
+    let group = GROUP.load(Ordering::SeqCst);
+    if group > 0 {
+        send(-group, libc::SIGKILL);
+    }
+    set_action(signal, false);
+    // SAFETY: takes a number; delivered when this handler returns, with the default action.
+    unsafe { libc::raise(signal) };
+}

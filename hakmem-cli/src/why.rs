@@ -13,7 +13,7 @@ pub fn not_served(program: &OsStr, library: &Path) -> String {
     if !elf::is_hakmem(library) {
         return format!("{} is not Hakmem's library", printable(library.as_os_str()));
     }
-    match locate(program).as_deref().and_then(|path| obstacle(path, 4)) {
+    match not_preloadable(program) {
         Some(reason) => reason,
         None => {
             "no word came from the library in it: it made no allocation, or ended before it could, or the \
@@ -23,8 +23,13 @@ pub fn not_served(program: &OsStr, library: &Path) -> String {
     }
 }
 
+/// Why the loader would preload nothing into `program`, if its file tells.
+pub fn not_preloadable(program: &OsStr) -> Option<String> {
+    locate(program).as_deref().and_then(|path| obstacle(path, 4))
+}
+
 /// Where the shell would find `program`.
-fn locate(program: &OsStr) -> Option<PathBuf> {
+pub fn locate(program: &OsStr) -> Option<PathBuf> {
     if program.as_encoded_bytes().contains(&b'/') {
         return Some(program.into());
     }

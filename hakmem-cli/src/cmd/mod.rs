@@ -1,5 +1,6 @@
 //! The command line: one module per subcommand.
 
+mod ab;
 mod lib_path;
 mod run;
 
@@ -21,6 +22,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Sub {
     Run(run::Args),
+    Ab(ab::Args),
     Lib(lib_path::Args),
 }
 
@@ -28,6 +30,7 @@ enum Sub {
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Sub::Run(args) => run::execute(args),
+        Sub::Ab(args) => ab::execute(args),
         Sub::Lib(args) => lib_path::execute(args),
     };
     result.unwrap_or_else(|error| {

@@ -1,3 +1,16 @@
 //! The lab: runs programs under several allocators so that the figures can be compared.
+//!
+//! `subjects` finds the allocators, `tasks` says what to run and measure, `experiment` runs it all in shuffled rounds
+//! through `run`, with memory made equal by `equal`; `stats` compares, `report` shows. All that is shown is in `model`.
 
+mod equal;
+pub mod experiment;
+mod machine;
 pub mod model;
+pub mod report;
+mod resident;
+mod run;
+pub mod stats;
+pub mod subjects;
+pub mod tasks;
+mod warnings;

@@ -1,0 +1,97 @@
+//! `hakmem ab`: one program under every allocator.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use crate::lab::experiment::{self, Schedule};
+use crate::lab::report::Outputs;
+use crate::lab::subjects::Choice;
+use crate::lab::tasks::{self, Task};
+use crate::why;
+
+/// Compare allocators on your own program: time, memory and page faults under each of them
+///
+/// The program runs under Hakmem, glibc, every other allocator that is installed and those that --with names: in rounds,
+/// each in an order shuffled anew. Before each run as much memory as it needs is touched and freed, because on virtual
+/// machines the price of a page fault depends on what ran before. Its output and exit status must be the same under all.
+/// The verdict on an allocator is GO when it is 1% faster than the baseline or better, NO-GO when it is over 0.5% slower,
+/// both only where the 95% interval excludes no difference, else NEUTRAL.
+///
+/// Exit status: 0, or 1 when an allocator failed or the output differed, or 2 when nothing could be measured.
+#[derive(clap::Args)]
+#[command(override_usage = "hakmem ab [OPTIONS] [--] PROGRAM [ARGS]...")]
+pub struct Args {
+    #[command(flatten)]
+    choice: Choice,
+
+    #[command(flatten)]
+    schedule: Schedule,
+
+    #[command(flatten)]
+    outputs: Outputs,
+
+    /// The program's standard input (default: empty)
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Runs the comparison.
+pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
+    let (program, arguments) = args.command.split_first().expect("clap requires one");
+    why::locate(program).with_context(|| format!("{}: program not found", program.to_string_lossy()))?;
+    if let Some(input) = &args.input {
+        std::fs::File::open(input).with_context(|| format!("--input {}", input.display()))?;
+    }
+    args.outputs.prepare()?;
+    let found = args.choice.find()?;
+    let line = shown(&args.command);
+    let name = PathBuf::from(program).file_name().map_or_else(|| program.clone(), OsStr::to_os_string);
+    let task = Task {
+        name: name.to_string_lossy().into_owned(),
+        models: "a program of yours, from start to end".into(),
+        parameters: line.clone(),
+        primary: "wall",
+        program: program.clone(),
+        arguments: arguments.to_vec(),
+        input: args.input.clone(),
+        worker: false,
+    };
+    let title = format!("hakmem ab: {line}");
+    let metrics = tasks::process_metrics();
+    let experiment = experiment::conduct(title, &found, &args.schedule, &[task], metrics)?;
+    args.outputs.deliver(&experiment)?;
+    Ok(if experiment::is_clean(&experiment) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A command line for people: words that need it are in quotes, and a long script is cut.
+fn shown(words: &[OsString]) -> String {
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| {
+            let word = word.to_string_lossy();
+            let short: String = word.chars().map(|c| if c.is_control() { ' ' } else { c }).take(120).collect();
+            let cut = if short.len() < word.len() { "…" } else { "" };
+            let plain = !short.is_empty() && short.chars().all(|c| c.is_alphanumeric() || "-_./=,:+@%".contains(c));
+            if plain { short + cut } else { format!("'{short}{cut}'") }
+        })
+        .collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn command_lines_are_readable() {
+        let shown = |words: &[&str]| super::shown(&words.iter().map(Into::into).collect::<Vec<_>>());
+        assert_eq!(shown(&["ls", "-l", "/tmp"]), "ls -l /tmp");
+        assert_eq!(shown(&["sh", "-c", "echo a\nb", ""]), "sh -c 'echo a b' ''");
+        assert!(shown(&["x".repeat(500).as_str()]).ends_with('…'));
+    }
+}

@@ -1,0 +1,405 @@
+//! The schedule: every task under every subject, interleaved, the order shuffled anew in every round.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+
+use super::equal::equalise;
+use super::machine::{self, Usage};
+use super::model::{self, Experiment, FORMAT, Method, Metric, Row, Run, Workload};
+use super::run::{self, Digest, Ended, Job, Measured};
+use super::subjects::Found;
+use super::tasks::{self, Task};
+use super::{stats, warnings};
+
+/// How to measure, for clap.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Schedule {
+    /// Measured rounds; each runs every allocator once, in an order shuffled anew
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+
+    /// Rounds before them that do not count
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub warmups: u16,
+
+    /// What one run may take, such as 90s or 5min; after that it is killed and its allocator left out
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+
+    /// What the shuffle and the bootstrap begin with (default: taken from the clock; the reports name it)
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+
+    /// Do not touch and free memory before each run (see `hakmem help ab`)
+    #[arg(long)]
+    pub no_equal_memory: bool,
+}
+
+/// What happens to one subject in one task.
+struct Track {
+    failure: Option<String>,
+    runs: Vec<Run>,
+    timelines: Vec<Vec<(f64, u64)>>,
+    latencies: Vec<hakmem_workloads::Latency>,
+    /// Of every run, warm-ups included.
+    outputs: Vec<(Digest, Digest)>,
+    exit: Option<i32>,
+}
+
+/// An experiment under way.
+pub struct Conductor<'a> {
+    found: &'a Found,
+    schedule: &'a Schedule,
+    random: StdRng,
+    seed: u64,
+    progress: ProgressBar,
+    warnings: Vec<String>,
+    /// Processor seconds that the runs used.
+    used: f64,
+}
+
+/// Runs `tasks` and puts the figures together. `metrics` is every metric that may occur, in order.
+pub fn conduct(
+    title: String,
+    found: &Found,
+    schedule: &Schedule,
+    tasks: &[Task],
+    metrics: Vec<Metric>,
+) -> anyhow::Result<Experiment> {
+    let (when, start) = (SystemTime::now(), Instant::now());
+    let seed = schedule.seed.unwrap_or_else(|| {
+        when.duration_since(SystemTime::UNIX_EPOCH).map_or(1, |since| since.as_micros() as u64)
+    });
+    let machine = machine::describe();
+    let mut conductor = Conductor {
+        found,
+        schedule,
+        random: StdRng::seed_from_u64(seed),
+        seed,
+        progress: progress_bar(tasks.len(), found.subjects.len(), schedule),
+        warnings: warnings::before(&machine, found, tasks),
+        used: 0.0,
+    };
+    let before = Usage::now();
+    let mut workloads = Vec::new();
+    for task in tasks {
+        workloads.push(conductor.task(task)?);
+    }
+    conductor.progress.finish_and_clear();
+    let usage = before.and_then(|before| Some(Usage::now()?.since(&before)));
+    let own = conductor.used + own_time();
+    conductor.warnings.extend(usage.map(|usage| warnings::busy(usage, own)).unwrap_or_default());
+    Ok(Experiment {
+        format: FORMAT,
+        title,
+        command: std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect(),
+        when: humantime::format_rfc3339_seconds(when).to_string(),
+        took: start.elapsed().as_secs_f64(),
+        machine,
+        method: Method {
+            rounds: schedule.rounds.into(),
+            warmups: schedule.warmups.into(),
+            timeout: schedule.timeout.as_secs_f64(),
+            equal_memory: !schedule.no_equal_memory,
+            seed,
+            baseline: found.baseline.clone(),
+            confidence: stats::CONFIDENCE,
+            resamples: stats::RESAMPLES,
+        },
+        subjects: found.subjects.clone(),
+        missing: found.missing.clone(),
+        warnings: conductor.warnings,
+        metrics: metrics.into_iter().filter(|metric| occurs(&metric.key, &workloads)).collect(),
+        workloads,
+    })
+}
+
+/// Whether any run has a figure of this metric.
+fn occurs(key: &str, workloads: &[Workload]) -> bool {
+    workloads.iter().flat_map(|workload| &workload.rows).any(|row| row.summaries.contains_key(key))
+}
+
+/// Processor seconds that this process itself used (touching memory, mostly), without its children.
+fn own_time() -> f64 {
+    use nix::sys::resource::{UsageWho, getrusage};
+    getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
+        [usage.user_time(), usage.system_time()].iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum()
+    })
+}
+
+fn progress_bar(tasks: usize, subjects: usize, schedule: &Schedule) -> ProgressBar {
+    let runs = tasks * subjects * usize::from(schedule.rounds + schedule.warmups);
+    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {eta} left  {msg}");
+    // Drawn on standard error, and only where that is a terminal.
+    ProgressBar::new(runs as u64).with_style(style.expect("a valid template"))
+}
+
+impl Conductor<'_> {
+    /// Runs one task under all subjects.
+    fn task(&mut self, task: &Task) -> anyhow::Result<Workload> {
+        let mut tracks: Vec<Track> = self.found.broken.iter().map(|broken| Track::new(broken.clone())).collect();
+        let mut need = 0;
+        let mut equal = true;
+        let warmups = usize::from(self.schedule.warmups);
+        for pass in 0..warmups + usize::from(self.schedule.rounds) {
+            let mut order: Vec<usize> = (0..tracks.len()).collect();
+            order.shuffle(&mut self.random);
+            for (place, &i) in order.iter().enumerate() {
+                let (track, subject) = (&mut tracks[i], &self.found.subjects[i]);
+                let round = pass.checked_sub(warmups);
+                let label = round.map_or("warm-up".to_string(), |round| format!("round {}", round + 1));
+                self.progress.set_message(format!("{}: {label}, {}", task.name, subject.name));
+                if track.failure.is_none() {
+                    equal &= self.schedule.no_equal_memory || equalise(need);
+                    let measured = self.once(task, i, track, round.map(|round| (round, place)), &label)?;
+                    need = need.max(measured.map_or(0, |peak| peak));
+                }
+                self.progress.inc(1);
+            }
+            self.compare_exits(&mut tracks, &task.name);
+        }
+        if !equal {
+            self.warnings.push(format!(
+                "{}: too little memory is free to make it equal before each run; page faults may cost unequally",
+                task.name
+            ));
+        }
+        if !task.worker {
+            self.warnings.extend(warnings::outputs(
+                &task.name,
+                &self.found.baseline,
+                &tracks
+                    .iter()
+                    .zip(&self.found.subjects)
+                    .filter(|(track, _)| track.failure.is_none())
+                    .map(|(track, subject)| (subject.name.as_str(), track.outputs.as_slice()))
+                    .collect::<Vec<_>>(),
+            ));
+        }
+        let codes = tracks.iter().filter(|track| track.failure.is_none()).find_map(|track| track.exit);
+        if let Some(code) = codes.filter(|&code| code != 0) {
+            self.warnings.push(format!("{}: exits with {code} under every allocator", task.name));
+        }
+        Ok(self.workload(task, tracks))
+    }
+
+    /// One run. Its peak resident size, unless it failed; `counted` is the round and the place in it.
+    fn once(
+        &mut self,
+        task: &Task,
+        i: usize,
+        track: &mut Track,
+        counted: Option<(usize, usize)>,
+        label: &str,
+    ) -> anyhow::Result<Option<u64>> {
+        let folder = tempfile::tempdir()?;
+        let result = folder.path().join("result.json");
+        let mut arguments = task.arguments.clone();
+        if task.worker {
+            arguments.extend(["--result".into(), result.clone().into_os_string()]);
+        }
+        let timeout = self.schedule.timeout;
+        let job = Job { program: &task.program, arguments: &arguments, input: task.input.as_deref(), timeout };
+        let measured = run::run(&job, &self.found.subjects[i])?;
+        self.used += measured.used.user + measured.used.system;
+        let fail = |why: String| Some(format!("{why} ({label})"));
+        let words = |measured: &Measured| {
+            let words = &measured.last_words;
+            if words.is_empty() { String::new() } else { format!(": {words}") }
+        };
+        if measured.refused {
+            track.failure = fail(format!("the loader refused the library{}", words(&measured)));
+            return Ok(None);
+        }
+        match measured.ended {
+            Ended::Exited(code) if !task.worker || code == 0 => track.exit = Some(code),
+            ended => {
+                track.failure = fail(format!("{}{}", ended.in_words(timeout), words(&measured)));
+                return Ok(None);
+            }
+        }
+        let mut report = None;
+        if task.worker {
+            match tasks::read_report(&result) {
+                Ok(found) => report = Some(found),
+                Err(error) => {
+                    track.failure = fail(format!("{error:#}"));
+                    return Ok(None);
+                }
+            }
+        }
+        track.outputs.push((measured.stdout, measured.stderr));
+        if let Some((round, place)) = counted {
+            track.runs.push(Run { round, place, values: tasks::values(&measured, report.as_ref()) });
+            let (own, latency) = report.map_or((Vec::new(), None), |report| (report.timeline, report.latency));
+            track.timelines.push(if own.is_empty() { measured.timeline } else { own });
+            track.latencies.extend(latency);
+        }
+        Ok(Some(measured.used.peak))
+    }
+
+    /// A program that leaves with another exit code than under the baseline has failed.
+    fn compare_exits(&mut self, tracks: &mut [Track], name: &str) {
+        let subjects = &self.found.subjects;
+        let alive = |i: &usize| tracks[*i].failure.is_none();
+        let baseline = subjects.iter().position(|subject| subject.name == self.found.baseline);
+        let Some(reference) = baseline.filter(alive).or_else(|| (0..tracks.len()).find(|i| alive(i))) else { return };
+        let Some(expected) = tracks[reference].exit else { return };
+        for (track, subject) in tracks.iter_mut().zip(subjects) {
+            if let Some(code) = track.exit.filter(|code| *code != expected && track.failure.is_none()) {
+                let why = format!("exits with {code}, under {} with {expected}", subjects[reference].name);
+                self.warnings.push(format!("{name}: EXIT STATUS DIFFERS: under {} it {why}", subject.name));
+                track.failure = Some(why);
+            }
+        }
+    }
+
+    /// Puts the figures of a task together.
+    fn workload(&self, task: &Task, tracks: Vec<Track>) -> Workload {
+        let subjects = &self.found.subjects;
+        let base = subjects.iter().position(|subject| subject.name == self.found.baseline);
+        let base = base.filter(|&i| tracks[i].failure.is_none()).map(|i| (i, tracks[i].runs.clone()));
+        let rows = tracks
+            .into_iter()
+            .zip(subjects)
+            .enumerate()
+            .map(|(i, (track, subject))| {
+                let base = base.as_ref().filter(|(at, _)| *at != i).map(|(_, runs)| runs.as_slice());
+                track.row(&subject.name, base, task.primary, self.seed)
+            })
+            .collect();
+        Workload {
+            name: task.name.clone(),
+            models: task.models.clone(),
+            parameters: task.parameters.clone(),
+            primary: task.primary.to_string(),
+            rows,
+        }
+    }
+}
+
+impl Track {
+    fn new(failure: Option<String>) -> Self {
+        Self {
+            failure,
+            runs: Vec::new(),
+            timelines: Vec::new(),
+            latencies: Vec::new(),
+            outputs: Vec::new(),
+            exit: None,
+        }
+    }
+
+    fn row(self, subject: &str, base: Option<&[Run]>, primary: &str, seed: u64) -> Row {
+        let mut row = Row {
+            subject: subject.to_string(),
+            failure: self.failure,
+            summaries: Default::default(),
+            verdict: None,
+            runs: self.runs,
+            timeline: Vec::new(),
+            latency: latency(&self.latencies),
+        };
+        if row.failure.is_some() {
+            return row;
+        }
+        let keys: Vec<String> = row.runs.first().map(|run| run.values.keys().cloned().collect()).unwrap_or_default();
+        for key in keys {
+            let values: Vec<f64> = row.runs.iter().filter_map(|run| run.values.get(&key).copied()).collect();
+            let pairs: Vec<(f64, f64)> = row
+                .runs
+                .iter()
+                .filter_map(|run| {
+                    let partner = base?.iter().find(|other| other.round == run.round)?;
+                    Some((*run.values.get(&key)?, *partner.values.get(&key)?))
+                })
+                .collect();
+            row.summaries.extend(stats::summary(&values, &pairs, seed).map(|summary| (key, summary)));
+        }
+        row.verdict = row.summaries.get(primary).and_then(|summary| summary.ratio).map(stats::verdict);
+        row.timeline = median_run(&row.runs).map(|i| self.timelines[i].clone()).unwrap_or_default();
+        row
+    }
+}
+
+/// The run with the median wall time, the lower one of two.
+fn median_run(runs: &[Run]) -> Option<usize> {
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    order.sort_by(|&a, &b| runs[a].values["wall"].total_cmp(&runs[b].values["wall"]));
+    order.get(runs.len().saturating_sub(1) / 2).copied()
+}
+
+/// Each figure the median over the runs.
+fn latency(runs: &[hakmem_workloads::Latency]) -> Option<hakmem_workloads::Latency> {
+    use hakmem_workloads::{Latency, Percentiles};
+    if runs.is_empty() {
+        return None;
+    }
+    let over = |figure: &dyn Fn(&Latency) -> f64| stats::median(&runs.iter().map(figure).collect::<Vec<_>>());
+    let percentiles = |of: fn(&Latency) -> &Percentiles| Percentiles {
+        count: over(&|run| of(run).count as f64) as u64,
+        p50: over(&|run| of(run).p50),
+        p99: over(&|run| of(run).p99),
+        p999: over(&|run| of(run).p999),
+        max: over(&|run| of(run).max),
+    };
+    Some(Latency {
+        timer_ns: over(&|run| run.timer_ns),
+        malloc: percentiles(|run| &run.malloc),
+        free: percentiles(|run| &run.free),
+    })
+}
+
+/// Whether something went wrong that the exit status should tell: a failed row, or differing output.
+pub fn is_clean(experiment: &Experiment) -> bool {
+    let failed = experiment.workloads.iter().flat_map(|w| &w.rows).any(|row: &model::Row| row.failure.is_some());
+    !failed && !experiment.warnings.iter().any(|warning| warning.contains("DIFFERS"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn track(walls: &[f64]) -> Track {
+        let mut track = Track::new(None);
+        for (round, &wall) in walls.iter().enumerate() {
+            let values = [("wall".to_string(), wall), ("major".to_string(), 0.0)].into();
+            track.runs.push(Run { round, place: 0, values });
+            track.timelines.push(vec![(wall, round as u64)]);
+        }
+        track
+    }
+
+    #[test]
+    fn rows_are_compared_round_by_round() {
+        let base = track(&[1.0, 2.0, 4.0]);
+        let row = track(&[0.9, 1.8, 3.6]).row("x", Some(&base.runs), "wall", 1);
+        let ratio = row.summaries["wall"].ratio.unwrap();
+        assert!((ratio.median - 0.9).abs() < 1e-9 && (ratio.high - 0.9).abs() < 1e-9, "{ratio:?}");
+        assert_eq!(row.verdict, Some(model::Verdict::Go));
+        assert_eq!(row.timeline, [(1.8, 1)]);
+        assert_eq!(row.summaries["major"].ratio, None, "nothing to divide by");
+        let own = base.row("base", None, "wall", 1);
+        assert_eq!((own.summaries["wall"].ratio, own.verdict), (None, None));
+    }
+
+    #[test]
+    fn a_round_that_the_baseline_lacks_is_left_out() {
+        let mut base = track(&[1.0, 2.0]);
+        base.runs.remove(0);
+        let row = track(&[9.0, 2.0]).row("x", Some(&base.runs), "wall", 1);
+        assert_eq!(row.summaries["wall"].ratio.unwrap().median, 1.0);
+    }
+
+    #[test]
+    fn a_failed_row_keeps_its_runs_and_has_no_figures() {
+        let mut failed = track(&[1.0]);
+        failed.failure = Some("killed".into());
+        let row = failed.row("x", None, "wall", 1);
+        assert!(row.summaries.is_empty() && row.runs.len() == 1 && row.verdict.is_none());
+    }
+}

@@ -1,0 +1,100 @@
+//! What came out, for people and for programs.
+
+mod csv;
+pub mod html;
+mod terminal;
+pub mod units;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::model::{Experiment, FORMAT};
+
+/// Where the results go, for clap. A table goes to standard output unless something else does.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Outputs {
+    /// Write everything, each single run too, as JSON; - is standard output
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Write a line for every workload, allocator and metric as CSV; - is standard output
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+
+    /// Write a page with plots (DIR/index.html, needs no network), the raw JSON and the plots as SVG
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
+
+    /// Every metric of every workload in the table, also where there are several workloads
+    #[arg(long)]
+    full: bool,
+}
+
+impl Outputs {
+    /// Finds out before the measurement whether the results can be written.
+    pub fn prepare(&self) -> anyhow::Result<()> {
+        for path in [&self.json, &self.csv].into_iter().flatten().filter(|path| !is_stdout(path)) {
+            File::options().append(true).create(true).open(path).with_context(|| path.display().to_string())?;
+        }
+        if let Some(dir) = &self.report {
+            std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+            tempfile::tempfile_in(dir).with_context(|| dir.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Writes the results to all places.
+    pub fn deliver(&self, experiment: &Experiment) -> anyhow::Result<()> {
+        let taken = [&self.json, &self.csv].into_iter().flatten().any(|path| is_stdout(path));
+        if !taken {
+            let text = terminal::render(experiment, self.full);
+            io::stdout().write_all(text.as_bytes()).context("standard output")?;
+        } else {
+            // What makes figures doubtful must not get lost.
+            for warning in &experiment.warnings {
+                crate::report::say(&format!("hakmem: warning: {warning}"));
+            }
+        }
+        if let Some(path) = &self.json {
+            write(path, |out| Ok(writeln!(out, "{}", serde_json::to_string(experiment)?)?))?;
+        }
+        if let Some(path) = &self.csv {
+            write(path, |out| csv::write(experiment, out))?;
+        }
+        if let Some(dir) = &self.report {
+            html::write(experiment, dir).with_context(|| dir.display().to_string())?;
+            crate::report::say(&format!("hakmem: report: {}", dir.join("index.html").display()));
+        }
+        Ok(())
+    }
+}
+
+fn is_stdout(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    let mut out: Box<dyn Write> = if is_stdout(path) {
+        Box::new(io::stdout().lock())
+    } else {
+        Box::new(File::create(path).with_context(|| path.display().to_string())?)
+    };
+    fill(&mut out).and_then(|()| Ok(out.flush()?)).with_context(|| path.display().to_string())
+}
+
+/// Reads what `--json` wrote.
+pub fn read(path: &Path) -> anyhow::Result<Experiment> {
+    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    let value: serde_json::Value =
+        serde_json::from_slice(&text).with_context(|| format!("{}: not JSON", path.display()))?;
+    let format = value.get("format").and_then(serde_json::Value::as_u64);
+    anyhow::ensure!(
+        format == Some(FORMAT.into()),
+        "{}: not an experiment of format {FORMAT}, which this hakmem reads",
+        path.display()
+    );
+    serde_json::from_value(value).with_context(|| format!("{}: not an experiment", path.display()))
+}

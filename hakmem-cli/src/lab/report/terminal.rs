@@ -1,0 +1,210 @@
+//! Tables on the terminal.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::csv::word;
+use super::units::figure;
+use crate::lab::model::{Experiment, Interval, Row, Unit, Workload};
+use crate::lab::stats;
+
+/// The whole experiment: all metrics where there is one workload or `full`, else the most important ones.
+pub fn render(experiment: &Experiment, full: bool) -> String {
+    let mut text = String::new();
+    head(experiment, &mut text);
+    let single = experiment.workloads.len() == 1;
+    for workload in &experiment.workloads {
+        let _ = writeln!(text, "\n{} ({})\n  {}", workload.name, workload.parameters, workload.models);
+        let table = if single || full { metrics(experiment, workload) } else { short(experiment, workload) };
+        let _ = writeln!(text, "{table}");
+        for (subject, failure) in workload.rows.iter().filter_map(|row| Some((&row.subject, row.failure.as_ref()?))) {
+            let _ = writeln!(text, "FAILED: {subject}: {failure}");
+        }
+        if let Some(table) = latencies(workload) {
+            let _ = writeln!(text, "{table}");
+        }
+    }
+    if !single {
+        overview(experiment, &mut text);
+    }
+    for missing in &experiment.missing {
+        let _ = writeln!(text, "missing: {}: {}", missing.name, missing.hint);
+    }
+    for warning in &experiment.warnings {
+        let _ = writeln!(text, "WARNING: {warning}");
+    }
+    text
+}
+
+/// What was measured, where and how.
+fn head(experiment: &Experiment, text: &mut String) {
+    let (machine, method) = (&experiment.machine, &experiment.method);
+    let _ = writeln!(
+        text,
+        "{}\n{}, {} processors, {} of memory, {}, {}, Linux {}, huge pages: {}",
+        experiment.title,
+        machine.processor,
+        machine.processors,
+        figure(machine.memory as f64, Unit::Bytes),
+        machine.system,
+        machine.libc,
+        machine.kernel,
+        machine.huge_pages
+    );
+    let _ = writeln!(
+        text,
+        "{}: {} runs of each after {} not counted, shuffled rounds, memory {} before each, seed {}; ratios are to the {} \
+         run of the same round: median and {:.0}% interval",
+        experiment.when,
+        method.rounds,
+        method.warmups,
+        if method.equal_memory { "made equal" } else { "NOT made equal" },
+        method.seed,
+        method.baseline,
+        method.confidence * 100.0
+    );
+}
+
+fn table(header: Vec<String>, left: usize) -> Table {
+    let columns = header.len();
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(header);
+    for i in left..columns {
+        table.column_mut(i).expect("the header has it").set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(String::from).to_vec()
+}
+
+/// "0.873 [0.861, 0.884]".
+fn interval(ratio: Option<Interval>) -> String {
+    ratio.map_or(String::new(), |r| format!("{:.3} [{:.3}, {:.3}]", r.median, r.low, r.high))
+}
+
+fn verdict(row: &Row) -> String {
+    row.verdict.map_or(String::new(), |verdict| word(verdict).to_string())
+}
+
+/// A line for every metric and subject.
+fn metrics(experiment: &Experiment, workload: &Workload) -> Table {
+    let header =
+        strings(["metric", "allocator", "median", "minimum", "maximum", "ratio", "verdict"]);
+    let mut table = table(header, 2);
+    for metric in &experiment.metrics {
+        let mut label = metric.label.as_str();
+        let mut summaries = workload.rows.iter().filter_map(|row| row.summaries.get(&metric.key)).peekable();
+        if summaries.peek().is_some() && summaries.all(|summary| summary.maximum == 0.0) {
+            table.add_row([label, "all", "0"]);
+            continue;
+        }
+        for row in &workload.rows {
+            let Some(summary) = row.summaries.get(&metric.key) else { continue };
+            let show = |value| figure(value, metric.unit);
+            let primary = metric.key == workload.primary;
+            table.add_row([
+                label.to_string(),
+                row.subject.clone(),
+                show(summary.median),
+                show(summary.minimum),
+                show(summary.maximum),
+                interval(summary.ratio),
+                if primary { verdict(row) } else { String::new() },
+            ]);
+            label = "";
+        }
+    }
+    table
+}
+
+/// A line for every subject: the primary metric, memory and faults.
+fn short(experiment: &Experiment, workload: &Workload) -> Table {
+    let mut shown = vec![workload.primary.as_str()];
+    shown.extend(["peak", "grown", "minor"].into_iter().filter(|key| {
+        *key != workload.primary && workload.rows.iter().any(|row| row.summaries.contains_key(*key))
+    }));
+    let own = experiment.metrics.iter().map(|metric| metric.key.as_str()).filter(|key| {
+        let general = crate::lab::tasks::worker_metrics().iter().any(|metric| metric.key == *key);
+        !general && !shown.contains(key) && workload.rows.iter().any(|row| row.summaries.contains_key(*key))
+    });
+    let own: Vec<&str> = own.collect();
+    shown.extend(own);
+    let metrics: Vec<_> = shown.iter().filter_map(|key| experiment.metric(key)).collect();
+    let mut header = strings(["allocator"]);
+    for (i, metric) in metrics.iter().enumerate() {
+        header.push(metric.label.clone());
+        if i == 0 {
+            header.extend(strings(["ratio", "verdict"]));
+        }
+    }
+    let mut table = table(header, 1);
+    for row in workload.rows.iter().filter(|row| row.failure.is_none()) {
+        let mut cells = vec![row.subject.clone()];
+        for (i, metric) in metrics.iter().enumerate() {
+            let summary = row.summaries.get(&metric.key);
+            cells.push(summary.map_or(String::new(), |summary| figure(summary.median, metric.unit)));
+            if i == 0 {
+                cells.extend([interval(summary.and_then(|summary| summary.ratio)), verdict(row)]);
+            }
+        }
+        table.add_row(cells);
+    }
+    table
+}
+
+fn latencies(workload: &Workload) -> Option<Table> {
+    let rows: Vec<_> =
+        workload.rows.iter().filter_map(|row| Some((&row.subject, row.latency.as_ref()?))).collect();
+    let timer = stats::median(&rows.iter().map(|(_, latency)| latency.timer_ns).collect::<Vec<_>>());
+    if rows.is_empty() {
+        return None;
+    }
+    let mut header = vec![format!("latency (timer's {timer:.0} ns subtracted)")];
+    for call in ["malloc", "free"] {
+        header.extend(["p50", "p99", "p99.9", "max"].map(|what| format!("{call} {what}")));
+    }
+    let mut table = table(header, 1);
+    for (subject, latency) in rows {
+        let mut cells = vec![subject.clone()];
+        for percentiles in [&latency.malloc, &latency.free] {
+            let figures = [percentiles.p50, percentiles.p99, percentiles.p999, percentiles.max];
+            cells.extend(figures.map(|value| figure(value, Unit::Nanoseconds)));
+        }
+        table.add_row(cells);
+    }
+    Some(table)
+}
+
+/// The ratios of all workloads, and their geometric means.
+fn overview(experiment: &Experiment, text: &mut String) {
+    let others: Vec<_> =
+        experiment.subjects.iter().filter(|subject| subject.name != experiment.method.baseline).collect();
+    for (what, key) in [("time", None), ("peak resident memory", Some("peak"))] {
+        let mut header = vec![format!("{what}, ratio to {}", experiment.method.baseline)];
+        header.extend(others.iter().map(|subject| subject.name.clone()));
+        let mut table = table(header, 1);
+        let mut all: Vec<Vec<f64>> = vec![Vec::new(); others.len()];
+        for workload in &experiment.workloads {
+            let mut cells = vec![workload.name.clone()];
+            for (subject, all) in others.iter().zip(&mut all) {
+                let row = workload.rows.iter().find(|row| row.subject == subject.name);
+                let summary = row.and_then(|row| row.summaries.get(key.unwrap_or(&workload.primary)));
+                let ratio = summary.and_then(|summary| summary.ratio).map(|ratio| ratio.median);
+                all.extend(ratio);
+                cells.push(ratio.map_or("-".to_string(), |ratio| format!("{ratio:.3}")));
+            }
+            table.add_row(cells);
+        }
+        let complete = |all: &Vec<f64>| {
+            let mean = stats::geometric_mean(all).filter(|_| all.len() == experiment.workloads.len());
+            mean.map_or("-".to_string(), |mean| format!("{mean:.3}"))
+        };
+        let mut cells = vec!["geometric mean".to_string()];
+        cells.extend(all.iter().map(complete));
+        table.add_row(cells);
+        let _ = writeln!(text, "\n{table}");
+    }
+}

@@ -1,0 +1,288 @@
+//! What is compared: the allocators of this machine, and settings of Hakmem.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+
+use super::model::{Missing, Subject};
+use crate::{elf, library, settings};
+
+/// The C library's own allocator.
+pub const GLIBC: &str = "glibc";
+/// Ours.
+pub const HAKMEM: &str = "hakmem";
+
+/// An allocator that distributions package.
+struct Peer {
+    name: &'static str,
+    files: &'static [&'static str],
+    package: &'static str,
+}
+
+const PEERS: [Peer; 3] = [
+    Peer { name: "jemalloc", files: &["libjemalloc.so.2", "libjemalloc.so"], package: "libjemalloc2" },
+    Peer {
+        name: "mimalloc",
+        files: &["libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so"],
+        package: "libmimalloc2.0 (Debian 12) or libmimalloc3",
+    },
+    Peer {
+        name: "tcmalloc",
+        files: &["libtcmalloc_minimal.so.4", "libtcmalloc_minimal.so"],
+        package: "libtcmalloc-minimal4",
+    },
+];
+
+/// What to compare, for clap.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Choice {
+    /// Compare only these, of glibc, hakmem, jemalloc, mimalloc, tcmalloc (default: all that are found)
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub allocators: Vec<String>,
+
+    /// Another allocator to preload; can be repeated
+    #[arg(long = "with", value_name = "NAME=PATH", value_parser = named_path)]
+    pub with: Vec<(String, PathBuf)>,
+
+    /// Compare Hakmem with Hakmem under this setting, with or without HAKMEM_ prefix; NAME=VALUE,NAME=VALUE sets
+    /// several at once; can be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub env: Vec<OsString>,
+
+    /// Compare Hakmem with Hakmem under this preset (HAKMEM_PROFILE); can be repeated
+    #[arg(long, value_name = "PRESET")]
+    pub profile: Vec<String>,
+
+    /// What the others are compared with (default: glibc, or hakmem where settings of it are compared)
+    #[arg(long, value_name = "NAME")]
+    pub baseline: Option<String>,
+
+    /// Hakmem's library, instead of looking for it
+    #[arg(long, value_name = "PATH")]
+    pub lib: Option<PathBuf>,
+}
+
+/// What was found.
+pub struct Found {
+    /// To compare, the order of the reports.
+    pub subjects: Vec<Subject>,
+    /// Looked for in vain.
+    pub missing: Vec<Missing>,
+    /// For each subject, why it cannot be preloaded, if so.
+    pub broken: Vec<Option<String>>,
+    /// One of the subjects.
+    pub baseline: String,
+}
+
+fn named_path(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_string(), path.into())),
+        _ => Err("expected NAME=PATH".into()),
+    }
+}
+
+impl Choice {
+    /// Finds what was chosen.
+    pub fn find(&self) -> anyhow::Result<Found> {
+        let mut found =
+            Found { subjects: Vec::new(), missing: Vec::new(), broken: Vec::new(), baseline: String::new() };
+        let settings_only = (!self.env.is_empty() || !self.profile.is_empty()) && self.allocators.is_empty();
+        let wanted = |name: &str| {
+            if self.allocators.is_empty() {
+                !settings_only || name == HAKMEM
+            } else {
+                self.allocators.iter().any(|chosen| chosen == name)
+            }
+        };
+        for name in &self.allocators {
+            let known = [GLIBC, HAKMEM].into_iter().chain(PEERS.iter().map(|peer| peer.name));
+            if !known.clone().any(|known| known == name) {
+                let list: Vec<_> = known.collect();
+                bail!("--allocators {name}: not one of {}; name a file by --with {name}=PATH", list.join(", "));
+            }
+        }
+        if wanted(GLIBC) {
+            found.add(subject(GLIBC, None, own_libc()), None);
+        }
+        if wanted(HAKMEM) || settings_only {
+            let path = library::find(self.lib.as_deref())?;
+            let version = Some(format!("Hakmem {}", env!("CARGO_PKG_VERSION")));
+            found.add(subject(HAKMEM, Some(path.clone()), version.clone()), None);
+            self.add_settings(&mut found, &path, version)?;
+        } else if !self.env.is_empty() || !self.profile.is_empty() {
+            bail!("--env and --profile are settings of Hakmem, which --allocators leaves out");
+        }
+        for peer in PEERS.iter().filter(|peer| wanted(peer.name)) {
+            match peer.files.iter().find_map(|file| locate(file)) {
+                Some(path) => {
+                    let version = package_version(&path);
+                    found.add_library(peer.name, path, version);
+                }
+                None => found.missing.push(Missing {
+                    name: peer.name.to_string(),
+                    hint: format!("not installed; Debian's package is {}", peer.package),
+                }),
+            }
+        }
+        for (name, path) in &self.with {
+            found.add_library(name, path.clone(), package_version(path));
+        }
+        found.check(self.baseline.as_deref(), settings_only)?;
+        Ok(found)
+    }
+
+    /// A subject for every `--env` and `--profile`.
+    fn add_settings(&self, found: &mut Found, path: &Path, version: Option<String>) -> anyhow::Result<()> {
+        for text in &self.env {
+            let text = text.to_str().with_context(|| format!("--env {text:?}: not UTF-8"))?;
+            let mut environment = Vec::new();
+            for pair in text.split(',') {
+                let pair = settings::pair(OsString::from(pair))
+                    .map_err(|why| anyhow::anyhow!("--env {text}: {why}"))?;
+                let word = |part: OsString| part.to_string_lossy().into_owned();
+                environment.push((word(pair.0), word(pair.1)));
+            }
+            let mut subject = subject(&format!("hakmem {text}"), Some(path.into()), version.clone());
+            subject.environment = environment;
+            found.add(subject, None);
+        }
+        for preset in &self.profile {
+            let mut subject = subject(&format!("hakmem {preset}"), Some(path.into()), version.clone());
+            subject.environment = vec![("HAKMEM_PROFILE".into(), preset.clone())];
+            found.add(subject, None);
+        }
+        Ok(())
+    }
+}
+
+impl Found {
+    fn add(&mut self, subject: Subject, broken: Option<String>) {
+        self.subjects.push(subject);
+        self.broken.push(broken);
+    }
+
+    fn add_library(&mut self, name: &str, path: PathBuf, version: Option<String>) {
+        let (path, broken) = match path.canonicalize().map_err(anyhow::Error::from) {
+            Ok(real) => {
+                let broken = elf::check_library(&real).err();
+                (real, broken)
+            }
+            Err(error) => (path, Some(error)),
+        };
+        let broken = broken.map(|error| format!("{}: {error:#}", path.display()));
+        self.add(subject(name, Some(path), version), broken);
+    }
+
+    /// Settles the baseline and refuses what would make no sense.
+    fn check(&mut self, baseline: Option<&str>, settings_only: bool) -> anyhow::Result<()> {
+        for (i, subject) in self.subjects.iter().enumerate() {
+            if self.subjects[..i].iter().any(|other| other.name == subject.name) {
+                bail!("two allocators called {}", subject.name);
+            }
+        }
+        let has = |name: &str| self.subjects.iter().any(|subject| subject.name == name);
+        self.baseline = match baseline {
+            Some(name) if has(name) => name.to_string(),
+            Some(name) => {
+                let names: Vec<_> = self.subjects.iter().map(|subject| subject.name.as_str()).collect();
+                bail!("--baseline {name}: not compared here; there are {}", names.join(", "))
+            }
+            None if settings_only => HAKMEM.to_string(),
+            None if has(GLIBC) => GLIBC.to_string(),
+            None => match self.subjects.first() {
+                Some(subject) => subject.name.clone(),
+                None => bail!("nothing to compare: none of the chosen allocators is installed"),
+            },
+        };
+        Ok(())
+    }
+}
+
+fn subject(name: &str, library: Option<PathBuf>, version: Option<String>) -> Subject {
+    Subject { name: name.to_string(), library, version, environment: Vec::new() }
+}
+
+fn own_libc() -> Option<String> {
+    Some(super::machine::libc_version())
+}
+
+/// Where a distribution, or the user, puts libraries.
+fn locate(file: &str) -> Option<PathBuf> {
+    let own = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&own).chain(
+        [
+            &format!("/usr/local/lib/{}-linux-gnu", std::env::consts::ARCH),
+            "/usr/local/lib",
+            &format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH),
+            &format!("/lib/{}-linux-gnu", std::env::consts::ARCH),
+            "/usr/lib64",
+            "/usr/lib",
+            "/lib64",
+            "/lib",
+        ]
+        .map(PathBuf::from),
+    );
+    folders.filter(|folder| folder.is_absolute()).map(|folder| folder.join(file)).find(|path| path.is_file())
+}
+
+/// The version of the Debian package that `path` is from, where there is dpkg.
+fn package_version(path: &Path) -> Option<String> {
+    // dpkg may know the file by its name in /lib or in /usr/lib.
+    let names = [path.to_path_buf(), path.canonicalize().ok()?];
+    let output = |arguments: &[&OsStr]| {
+        let output = Command::new("dpkg-query").args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let owner = names.iter().find_map(|name| output(&["--search".as_ref(), name.as_os_str()]))?;
+    let package = owner.lines().next()?.rsplit_once(": ")?.0.split(',').next()?.to_string();
+    output(&["--show".as_ref(), "--showformat=${Package} ${Version}".as_ref(), package.as_ref()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(allocators: &[&str]) -> Choice {
+        Choice { allocators: allocators.iter().map(ToString::to_string).collect(), ..Choice::default() }
+    }
+
+    fn names(found: &Found) -> Vec<&str> {
+        found.subjects.iter().map(|subject| subject.name.as_str()).collect()
+    }
+
+    #[test]
+    fn a_broken_library_has_a_row_and_a_reason() {
+        let mut choice = choice(&["glibc"]);
+        choice.with = vec![("gone".into(), "/no/such.so".into()), ("text".into(), "/etc/passwd".into())];
+        let found = choice.find().unwrap();
+        assert_eq!(names(&found), ["glibc", "gone", "text"]);
+        assert_eq!(found.broken[0], None);
+        assert!(found.broken[1].as_ref().unwrap().contains("/no/such.so: No such file"));
+        assert!(found.broken[2].as_ref().unwrap().contains("not an ELF file"));
+        assert_eq!(found.baseline, "glibc");
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let error = |choice: Choice| choice.find().err().unwrap().to_string();
+        assert!(error(choice(&["nosuch"])).contains("nosuch: not one of glibc, hakmem, jemalloc"));
+        let mut twice = choice(&["glibc"]);
+        twice.with = vec![("glibc".into(), "/etc/passwd".into())];
+        assert!(error(twice).contains("two allocators called glibc"));
+        let mut base = choice(&["glibc"]);
+        base.baseline = Some("other".into());
+        assert!(error(base).contains("there are glibc"));
+        let mut env = choice(&["glibc"]);
+        env.profile = vec!["memory".into()];
+        assert!(error(env).contains("leaves out"));
+        assert!(named_path("x").is_err() && named_path("=x").is_err() && named_path("x=").is_err());
+    }
+
+    #[test]
+    fn libraries_are_looked_for_where_distributions_put_them() {
+        assert!(locate("libc.so.6").is_some());
+        assert_eq!(locate("libno-such-library.so.1"), None);
+    }
+}

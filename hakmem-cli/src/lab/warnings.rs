@@ -1,0 +1,95 @@
+//! What a reader has to know before believing a figure.
+
+use super::machine::Usage;
+use super::model::Machine;
+use super::run::Digest;
+use super::subjects::Found;
+use super::tasks::Task;
+use crate::why;
+
+/// Above this share of all processors' time others disturb.
+const BUSY: f64 = 0.05;
+/// Above this share the hypervisor disturbs.
+const STOLEN: f64 = 0.02;
+/// Variables that change what an allocator does.
+const TUNABLES: [&str; 7] =
+    ["HAKMEM_", "GLIBC_TUNABLES", "MALLOC_", "JE_MALLOC_", "MIMALLOC_", "TCMALLOC_", "LD_LIBRARY_PATH"];
+
+/// Known before the first run.
+pub fn before(machine: &Machine, found: &Found, tasks: &[Task]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if machine.busy_before > BUSY {
+        warnings.push(format!(
+            "busy machine: before the start {:.0}% of the processors' time was in use",
+            machine.busy_before * 100.0
+        ));
+    }
+    if cfg!(debug_assertions) && tasks.iter().any(|task| task.worker) {
+        warnings.push("this hakmem is a debug build: the workloads' own code is slow; use a release build".into());
+    }
+    for (name, value) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        let own = matches!(&*name, "HAKMEM_LIB" | "HAKMEM_REQUIRE_PROGRAMS" | "HAKMEM_BLESS" | "HAKMEM_LONG");
+        if !own && TUNABLES.iter().any(|prefix| name.starts_with(prefix)) {
+            warnings.push(format!("{name}={} from the environment holds for every run", value.to_string_lossy()));
+        }
+    }
+    if std::env::var_os("LD_PRELOAD").is_some_and(|value| !value.is_empty()) {
+        warnings.push("LD_PRELOAD of the environment is left out of every run".into());
+    }
+    if found.subjects.iter().any(|subject| subject.library.is_some()) {
+        for task in tasks {
+            if let Some(reason) = why::not_preloadable(&task.program) {
+                warnings.push(format!(
+                    "{}: NO ALLOCATOR IS COMPARED: {reason}; every row is the program's own allocator",
+                    task.name
+                ));
+            }
+        }
+    }
+    warnings
+}
+
+/// Seen over the whole experiment, whose runs used `own` processor seconds.
+pub fn busy(usage: Usage, own: f64) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let share = usage.foreign_share(own);
+    if share > BUSY {
+        warnings.push(format!("busy machine: others used {:.0}% of the processors' time", share * 100.0));
+    }
+    if usage.stolen_share() > STOLEN {
+        warnings.push(format!(
+            "busy host: the hypervisor took {:.0}% of the processors' time",
+            usage.stolen_share() * 100.0
+        ));
+    }
+    warnings
+}
+
+/// Compares what a program printed: for each subject that did not fail, (standard output, standard error) of all runs.
+pub fn outputs(task: &str, baseline: &str, subjects: &[(&str, &[(Digest, Digest)])]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let reference = subjects.iter().find(|(name, _)| *name == baseline).or(subjects.first());
+    let Some((reference, runs)) = reference.filter(|(_, runs)| !runs.is_empty()) else { return warnings };
+    type Stream = fn(&(Digest, Digest)) -> Digest;
+    let streams: [(&str, Stream); 2] = [("standard output", |run| run.0), ("standard error", |run| run.1)];
+    for (stream, of) in streams {
+        let expected = of(&runs[0]);
+        if runs.iter().any(|run| of(run) != expected) {
+            warnings.push(format!(
+                "{task}: its {stream} changes from run to run under {reference} alone, so it is not compared"
+            ));
+            continue;
+        }
+        for (name, runs) in subjects {
+            let differing = runs.iter().filter(|run| of(run) != expected).count();
+            if differing > 0 {
+                warnings.push(format!(
+                    "{task}: OUTPUT DIFFERS: {stream} under {name} is not that under {reference} in {differing} of {} runs",
+                    runs.len()
+                ));
+            }
+        }
+    }
+    warnings
+}
