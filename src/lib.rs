@@ -47,7 +47,7 @@ pub use front::c as __c;
 #[cfg(not(loom))]
 pub use global::{Hakmem, purge};
 #[cfg(not(loom))]
-pub use options::{Foreign, Options, StatsFormat, Thp};
+pub use options::{Foreign, Options, Profile, StatsFormat, Thp};
 #[cfg(not(loom))]
 pub use stats::{Stats, stats};
 

@@ -41,6 +41,22 @@ pub enum Foreign {
     Warn,
 }
 
+/// A preset: options that go together. Each is a trade; the single options still overrule it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Profile {
+    /// The most work done per second, for more memory: huge pages for every SuperSlab, 256 MiB of freed mappings kept, free
+    /// pages kept for a second.
+    Throughput,
+    /// The defaults.
+    Balanced,
+    /// The least memory held, for more page faults: free pages go back at once, no freed mapping is kept, no huge pages.
+    Memory,
+    /// The shortest single calls, for more memory: nothing is given back unasked, 128 MiB of freed mappings are kept, and
+    /// no huge pages, whose first touch clears 2 MiB at a time.
+    Latency,
+}
+
 /// Settings of the allocator. One set serves the whole process: see [`crate::Hakmem::with_options`].
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -95,6 +111,21 @@ impl Options {
             thp: Thp::Auto,
             large_cache: 32 << 20,
             foreign: Foreign::Abort,
+        }
+    }
+
+    /// `HAKMEM_PROFILE`: sets the options that the preset is made of; call it before the single ones.
+    pub const fn profile(self, profile: Profile) -> Self {
+        match profile {
+            Profile::Throughput => self.purge_delay_ms(1000).large_cache(256 << 20).thp(Thp::Always),
+            Profile::Balanced => {
+                let new = Self::new();
+                let mut own = self;
+                (own.purge_delay, own.large_cache, own.thp) = (new.purge_delay, new.large_cache, new.thp);
+                own
+            }
+            Profile::Memory => self.purge_delay_ms(0).large_cache(0).thp(Thp::Never),
+            Profile::Latency => self.purge_delay_ms(-1).large_cache(128 << 20).thp(Thp::Never),
         }
     }
 
@@ -190,6 +221,8 @@ fn init_first(base: &Options, then: impl FnOnce()) {
         Ok(_) => {}
     }
     let mut options = *base;
+    // The preset first, wherever it stands, so that the single options overrule it.
+    env::each(b"HAKMEM_PROFILE", |name, value| options.preset(name, value));
     env::each(b"HAKMEM_", |name, value| options.set(name, value));
     // SAFETY: we alone hold READING.
     unsafe { *OPTIONS.0.get() = options };
@@ -197,10 +230,34 @@ fn init_first(base: &Options, then: impl FnOnce()) {
     STATE.store(READ, Ordering::Release);
 }
 
-const KNOWN: &str = "HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
+const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
                      HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN";
 
 impl Options {
+    /// Takes the preset; complains as `set` does for the others.
+    fn preset(&mut self, name: &[u8], value: &[u8]) {
+        // What merely begins like it is left to `set`.
+        if name != b"HAKMEM_PROFILE" {
+            return;
+        }
+        let mut profile = Profile::Balanced;
+        let unknown = choose(
+            &mut profile,
+            value,
+            &[
+                (b"throughput", Profile::Throughput),
+                (b"balanced", Profile::Balanced),
+                (b"memory", Profile::Memory),
+                (b"latency", Profile::Latency),
+            ],
+        );
+        if unknown {
+            complain(name, value, "throughput, balanced, memory or latency; using none");
+        } else {
+            *self = self.profile(profile);
+        }
+    }
+
     fn set(&mut self, name: &[u8], value: &[u8]) {
         let complaint = match name {
             b"HAKMEM_STATS" => choose(
@@ -248,8 +305,9 @@ impl Options {
                 choose(&mut self.foreign, value, &[(b"abort", Foreign::Abort), (b"warn", Foreign::Warn)])
                     .then_some("abort or warn; using abort")
             }
-            // The command's and the tests' own.
-            b"HAKMEM_LIB"
+            // The preset has been taken; the others are the command's and the tests' own.
+            b"HAKMEM_PROFILE"
+            | b"HAKMEM_LIB"
             | b"HAKMEM_LONG"
             | b"HAKMEM_BLESS"
             | b"HAKMEM_REQUIRE_PROGRAMS"
@@ -261,13 +319,14 @@ impl Options {
             }
         };
         if let Some(expected) = complaint {
-            message::line(format_args!(
-                "{}={}: expected {expected}",
-                message::Shown(name),
-                message::Shown(&value[..value.len().min(64)])
-            ));
+            complain(name, value, expected);
         }
     }
+}
+
+fn complain(name: &[u8], value: &[u8], expected: &str) {
+    let value = message::Shown(&value[..value.len().min(64)]);
+    message::line(format_args!("{}={value}: expected {expected}", message::Shown(name)));
 }
 
 /// Sets `option` to what `value` names. True when it names nothing.
@@ -318,6 +377,24 @@ mod tests {
             assert_eq!(number(bad, true), None, "{bad:?}");
         }
         assert_eq!(number(b"1K", false), None);
+    }
+
+    #[test]
+    fn presets() {
+        let preset = |value: &[u8]| {
+            let mut o = Options::new().foreign(Foreign::Warn).purge_delay_ms(7);
+            o.preset(b"HAKMEM_PROFILE", value);
+            assert_eq!(o.foreign, Foreign::Warn, "not the preset's business");
+            (o.purge_delay, o.large_cache, o.thp)
+        };
+        assert_eq!(preset(b"throughput"), (1000, 256 << 20, Thp::Always));
+        assert_eq!(preset(b"balanced"), (250, 32 << 20, Thp::Auto));
+        assert_eq!(preset(b"memory"), (0, 0, Thp::Never));
+        assert_eq!(preset(b"latency"), (-1, 128 << 20, Thp::Never));
+        assert_eq!(preset(b"fast"), (7, 32 << 20, Thp::Auto), "an unknown one changes nothing");
+        let mut o = Options::new();
+        o.preset(b"HAKMEM_PROFILE_X", b"memory");
+        assert_eq!(o.purge_delay, 250);
     }
 
     #[test]

@@ -131,6 +131,7 @@ fn a_program_lives_on_it() {
 fn options_have_a_const_builder() {
     let _alone = alone();
     const OPTIONS: Options = Options::new()
+        .profile(hakmem::Profile::Memory)
         .stats(StatsFormat::Json)
         .magazine(false)
         .outbox(false)
@@ -139,7 +140,7 @@ fn options_have_a_const_builder() {
         .purge_delay_ms(-5)
         .foreign(hakmem::Foreign::Warn);
     let text = format!("{OPTIONS:?}");
-    for expected in ["Json", "magazine: false", "large_cache: 1048576", "purge_delay: -1", "Warn"] {
+    for expected in ["Json", "magazine: false", "large_cache: 1048576", "purge_delay: -1", "Never", "Warn"] {
         assert!(text.contains(expected), "{text}");
     }
 }

@@ -18,7 +18,8 @@ const FIGURES: &str = "allocations magazine_misses magazine_overflows refill_cur
     bytes_mapped_peak bytes_purged allocated_bytes peak_resident_bytes";
 
 /// The options, a few values each takes, a few it does not, and its default as messages show it.
-const OPTIONS: [(&str, &[&str], &[&str], &str); 9] = [
+const OPTIONS: [(&str, &[&str], &[&str], &str); 10] = [
+    ("HAKMEM_PROFILE", &["throughput", "balanced", "memory", "latency"], &["fast", "memor"], "none"),
     ("HAKMEM_STATS", &["none"], &["bogus", "yes", "jso", "jsonx"], "none"),
     (
         "HAKMEM_PURGE_DELAY",

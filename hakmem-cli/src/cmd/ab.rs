@@ -4,11 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 
 use crate::lab::experiment::{self, Schedule};
-use crate::lab::report::Outputs;
-use crate::lab::subjects::Choice;
+use crate::lab::model::Verdict;
+use crate::lab::report::{self, Outputs};
+use crate::lab::subjects::{Choice, Found};
 use crate::lab::tasks::{self, Task};
 use crate::why;
 
@@ -37,6 +38,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
 
+    /// Try the harness instead: compare the baseline with itself this many times, which must come out NEUTRAL
+    #[arg(long, value_name = "TRIES", conflicts_with_all = ["json", "csv", "report", "full"])]
+    fairness: Option<u16>,
+
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
@@ -63,11 +68,46 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         input: args.input.clone(),
         worker: false,
     };
+    if let Some(tries) = args.fairness {
+        return fairness(found, args.schedule, &task, tries);
+    }
     let title = format!("hakmem ab: {line}");
     let metrics = tasks::process_metrics();
     let experiment = experiment::conduct(title, &found, &args.schedule, &[task], metrics)?;
     args.outputs.deliver(&experiment)?;
     Ok(if experiment::is_clean(&experiment) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Compares the baseline with itself and prints a line for every try; the exit status is 1 where more than one try in
+/// twenty comes out with a difference.
+fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -> anyhow::Result<ExitCode> {
+    found.only_baseline_twice();
+    println!("try  ratio [95% interval]  verdict  seed; {} against itself: {}", found.baseline, task.parameters);
+    let mut differing = 0;
+    for try_ in 1..=tries {
+        let experiment =
+            experiment::conduct("fairness".into(), &found, &schedule, std::slice::from_ref(task), Vec::new())?;
+        let row = &experiment.workloads[0].rows[1];
+        let ratio = row.summaries.get("wall").and_then(|summary| summary.ratio);
+        let (Some(ratio), Some(verdict)) = (ratio, row.verdict) else {
+            bail!("no figures: {}", row.failure.as_deref().unwrap_or("the baseline failed"));
+        };
+        differing += usize::from(verdict != Verdict::Neutral);
+        println!(
+            "{try_:3}  {:.4} [{:.4}, {:.4}]  {:7}  {}",
+            ratio.median,
+            ratio.low,
+            ratio.high,
+            report::word(verdict),
+            experiment.method.seed
+        );
+        for warning in experiment.warnings {
+            println!("     WARNING: {warning}");
+        }
+        schedule.seed = schedule.seed.map(|seed| seed + 1);
+    }
+    println!("{} of {tries} tries NEUTRAL", usize::from(tries) - differing);
+    Ok(if differing * 20 > usize::from(tries) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// A command line for people: words that need it are in quotes, and a long script is cut.

@@ -2,6 +2,7 @@
 
 mod ab;
 mod lib_path;
+mod report;
 mod run;
 
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ struct Cli {
 enum Sub {
     Run(run::Args),
     Ab(ab::Args),
+    Report(report::Args),
     Lib(lib_path::Args),
 }
 
@@ -31,6 +33,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Sub::Run(args) => run::execute(args),
         Sub::Ab(args) => ab::execute(args),
+        Sub::Report(args) => report::execute(args),
         Sub::Lib(args) => lib_path::execute(args),
     };
     result.unwrap_or_else(|error| {

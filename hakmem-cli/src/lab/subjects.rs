@@ -158,6 +158,17 @@ impl Choice {
 }
 
 impl Found {
+    /// Leaves the baseline and, beside it, the very same under another name.
+    pub fn only_baseline_twice(&mut self) {
+        let i = self.subjects.iter().position(|s| s.name == self.baseline).expect("checked when it was chosen");
+        let mut same = self.subjects[i].clone();
+        let broken = self.broken[i].clone();
+        same.name += " again";
+        self.subjects = vec![self.subjects[i].clone(), same];
+        self.broken = vec![broken.clone(), broken];
+        self.missing.clear();
+    }
+
     fn add(&mut self, subject: Subject, broken: Option<String>) {
         self.subjects.push(subject);
         self.broken.push(broken);
