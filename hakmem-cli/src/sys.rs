@@ -190,6 +190,18 @@ pub fn reap(pid: i32) -> io::Result<(Change, Used)> {
     Ok((change, used))
 }
 
+/// The least peak that the kernel reports for a child of this process: what a fork copies, before any exec.
+pub fn forked_peak() -> io::Result<u64> {
+    // SAFETY: the child does nothing but exit, which is allowed after a fork whatever other threads hold.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: ends the child.
+        0 => unsafe { libc::_exit(0) },
+        pid => Ok(reap(pid)?.1.peak),
+    }
+}
+
 /// A process that can be waited for with a time limit, without reaping it.
 pub struct ProcessHandle(OwnedFd);
 

@@ -83,7 +83,7 @@ fn one_allocators_failure_does_not_stop_the_others() {
     let crash = library(&folder, "crash", "raise(SIGSEGV);");
     let hang = library(&folder, "hang", "for (;;) pause();");
     let exit = library(&folder, "exit", "_exit(7);");
-    let prints = library(&folder, "prints", "puts(\"surprise\");");
+    let prints = library(&folder, "prints", "write(1, \"surprise\", 8);");
     let (experiment, status) = ab(&[
         "--allocators=glibc,hakmem",
         "--timeout=2s",

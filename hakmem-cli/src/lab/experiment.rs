@@ -14,6 +14,7 @@ use super::run::{self, Digest, Ended, Job, Measured};
 use super::subjects::Found;
 use super::tasks::{self, Task};
 use super::{stats, warnings};
+use crate::sys;
 
 /// How to measure, for clap.
 #[derive(clap::Args, Clone, Debug)]
@@ -142,7 +143,7 @@ impl Conductor<'_> {
     /// Runs one task under all subjects.
     fn task(&mut self, task: &Task) -> anyhow::Result<Workload> {
         let mut tracks: Vec<Track> = self.found.broken.iter().map(|broken| Track::new(broken.clone())).collect();
-        let mut need = 0;
+        let (mut need, mut least) = (0, u64::MAX);
         let mut equal = true;
         let warmups = usize::from(self.schedule.warmups);
         for pass in 0..warmups + usize::from(self.schedule.rounds) {
@@ -156,7 +157,8 @@ impl Conductor<'_> {
                 if track.failure.is_none() {
                     equal &= self.schedule.no_equal_memory || equalise(need);
                     let measured = self.once(task, i, track, round.map(|round| (round, place)), &label)?;
-                    need = need.max(measured.map_or(0, |peak| peak));
+                    need = need.max(measured.unwrap_or(0));
+                    least = least.min(measured.unwrap_or(u64::MAX));
                 }
                 self.progress.inc(1);
             }
@@ -166,6 +168,15 @@ impl Conductor<'_> {
             self.warnings.push(format!(
                 "{}: too little memory is free to make it equal before each run; page faults may cost unequally",
                 task.name
+            ));
+        }
+        // Between fork and exec more is touched, and the kernel counts in batches of pages for each processor.
+        let floor = sys::forked_peak()? + (512 << 10);
+        if least <= floor {
+            self.warnings.push(format!(
+                "{}: a peak resident size under {} KiB cannot be told from this command's own",
+                task.name,
+                floor / 1024
             ));
         }
         if !task.worker {

@@ -12,8 +12,8 @@ const BUSY: f64 = 0.05;
 /// Above this share the hypervisor disturbs.
 const STOLEN: f64 = 0.02;
 /// Variables that change what an allocator does.
-const TUNABLES: [&str; 7] =
-    ["HAKMEM_", "GLIBC_TUNABLES", "MALLOC_", "JE_MALLOC_", "MIMALLOC_", "TCMALLOC_", "LD_LIBRARY_PATH"];
+const TUNABLES: [&str; 6] =
+    ["HAKMEM_", "GLIBC_TUNABLES", "MALLOC_", "JE_MALLOC_", "MIMALLOC_", "TCMALLOC_"];
 
 /// Known before the first run.
 pub fn before(machine: &Machine, found: &Found, tasks: &[Task]) -> Vec<String> {
