@@ -29,7 +29,12 @@ fn row<'a>(experiment: &'a Value, name: &str) -> &'a Value {
 }
 
 fn warnings(experiment: &Value) -> String {
-    experiment["warnings"].as_array().unwrap().iter().map(|w| w.as_str().unwrap().to_string() + "\n").collect()
+    experiment["warnings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|w| w.as_str().unwrap().to_string() + "\n")
+        .collect()
 }
 
 /// A library to preload that does `code` before `main`.
@@ -65,7 +70,8 @@ fn every_allocator_has_figures_or_is_named_as_missing() {
         assert_eq!(row["runs"].as_array().unwrap().len(), 2, "{name}");
         for metric in ["wall", "user", "system", "peak", "minor", "major"] {
             let summary = &row["summaries"][metric];
-            let figure = |key: &str| summary[key].as_f64().unwrap_or_else(|| panic!("{name} {metric}: {row}"));
+            let figure =
+                |key: &str| summary[key].as_f64().unwrap_or_else(|| panic!("{name} {metric}: {row}"));
             assert!(figure("minimum") <= figure("median") && figure("median") <= figure("maximum"));
         }
         assert!(row["summaries"]["peak"]["median"].as_f64().unwrap() > 500_000.0);
@@ -113,7 +119,10 @@ fn one_allocators_failure_does_not_stop_the_others() {
         assert_eq!(row(&experiment, name)["runs"].as_array().unwrap().len(), 2);
     }
     let warnings = warnings(&experiment);
-    assert!(warnings.contains("OUTPUT DIFFERS: standard output under prints is not that under glibc"), "{warnings}");
+    assert!(
+        warnings.contains("OUTPUT DIFFERS: standard output under prints is not that under glibc"),
+        "{warnings}"
+    );
     assert!(warnings.contains("EXIT STATUS DIFFERS: under exit"), "{warnings}");
     assert!(!warnings.contains("under hakmem"), "{warnings}");
 }
@@ -142,11 +151,15 @@ fn settings_of_hakmem_are_compared_with_its_defaults() {
         "echo $HAKMEM_MAGAZINE$HAKMEM_PURGE_DELAY$HAKMEM_PROFILE",
     ]);
     assert_eq!(experiment["method"]["baseline"], "hakmem");
-    let names: Vec<_> = experiment["subjects"].as_array().unwrap().iter().map(|s| s["name"].clone()).collect();
+    let names: Vec<_> =
+        experiment["subjects"].as_array().unwrap().iter().map(|s| s["name"].clone()).collect();
     assert_eq!(names, ["hakmem", "hakmem MAGAZINE=off,PURGE_DELAY=0", "hakmem memory"]);
     // The settings reach the program: it prints them.
     let warnings = warnings(&experiment);
-    assert!(warnings.contains("under hakmem MAGAZINE=off,PURGE_DELAY=0 is not that under hakmem"), "{warnings}");
+    assert!(
+        warnings.contains("under hakmem MAGAZINE=off,PURGE_DELAY=0 is not that under hakmem"),
+        "{warnings}"
+    );
     assert!(warnings.contains("under hakmem memory is not that"), "{warnings}");
     assert!(!warnings.contains("standard error"), "a setting was not understood: {warnings}");
     assert_eq!(status, 1);
@@ -165,10 +178,15 @@ fn a_static_program_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let (source, program) = (folder.path().join("s.c"), folder.path().join("s"));
     std::fs::write(&source, "int main(void) { return 0; }").unwrap();
-    assert!(Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).status().unwrap().success());
+    assert!(
+        Command::new("gcc").arg("-static").arg("-o").args([&program, &source]).status().unwrap().success()
+    );
     let (experiment, _) = ab(&["--allocators=glibc,hakmem", "--", program.to_str().unwrap()]);
     let warnings = warnings(&experiment);
-    assert!(warnings.contains("NO ALLOCATOR IS COMPARED") && warnings.contains("statically linked"), "{warnings}");
+    assert!(
+        warnings.contains("NO ALLOCATOR IS COMPARED") && warnings.contains("statically linked"),
+        "{warnings}"
+    );
 }
 
 #[test]
@@ -208,7 +226,17 @@ fn results_can_be_shown_again() {
     let folder = tempfile::tempdir().unwrap();
     let (json, csv) = (folder.path().join("a.json"), folder.path().join("a.csv"));
     let (json, csv) = (json.to_str().unwrap(), csv.to_str().unwrap());
-    let first = hakmem(&["ab", "--rounds=2", "--allocators=glibc,hakmem", "--json", json, "--csv", csv, "--", "true"]);
+    let first = hakmem(&[
+        "ab",
+        "--rounds=2",
+        "--allocators=glibc,hakmem",
+        "--json",
+        json,
+        "--csv",
+        csv,
+        "--",
+        "true",
+    ]);
     assert!(first.status.success(), "{}", text(&first.stderr));
     let table = text(&first.stdout);
     for word in ["wall time", "peak resident", "minor faults", "glibc", "hakmem", "shuffled rounds"] {
@@ -260,7 +288,8 @@ fn an_interrupt_ends_the_program_too() {
 
 #[test]
 fn the_harness_can_be_tried_against_itself() {
-    let output = hakmem(&["ab", "--fairness=2", "--rounds=2", "--allocators=glibc", "--seed=5", "--", "true"]);
+    let output =
+        hakmem(&["ab", "--fairness=2", "--rounds=2", "--allocators=glibc", "--seed=5", "--", "true"]);
     let lines = text(&output.stdout);
     assert!(lines.contains("of 2 tries NEUTRAL"), "{lines}{}", text(&output.stderr));
     assert!(lines.contains("  5\n") && lines.contains("  6\n"), "each try has a seed of its own: {lines}");

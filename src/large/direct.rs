@@ -6,8 +6,8 @@
 use super::cache;
 use crate::options::{self, Thp};
 use crate::os;
+use crate::superslab::Fresh;
 use crate::superslab::pagemap::{self, PAGE};
-use crate::tiny::bins::Fresh;
 use core::ptr;
 
 /// Unit of the place within the page: the smallest page size there is.

@@ -8,9 +8,9 @@ mod run;
 pub(crate) use cache::{acquire as cache_acquire, drain, release as cache_release, tick};
 
 use crate::misuse::{self, Fault};
+use crate::superslab::Fresh;
 use crate::superslab::pagemap::{self, DIRECT, PAGE, RUN};
 use crate::superslab::pool::MAX_SPAN;
-use crate::tiny::bins::Fresh;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 

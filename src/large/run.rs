@@ -1,8 +1,8 @@
 //! Blocks of whole pages inside SuperSlabs.
 
+use crate::superslab::Fresh;
 use crate::superslab::pagemap::{self, PAGE, RUN};
 use crate::superslab::{Slab, pool};
-use crate::tiny::bins::Fresh;
 use core::ptr;
 
 fn pages_for(size: usize) -> usize {

@@ -19,7 +19,7 @@ mod purge;
 mod state;
 
 #[cfg(not(loom))]
-pub(crate) use slab::{Block, LEFT, List, NO_SLAB, Owner, Slab};
+pub(crate) use slab::{Block, Fresh, LEFT, List, NO_SLAB, Owner, Slab};
 
 #[cfg(not(loom))]
 mod slab;

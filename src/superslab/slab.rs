@@ -13,6 +13,19 @@ pub(crate) const SUPERSLAB: usize = 2 << 20;
 /// Bytes of slab records at the start of a SuperSlab.
 pub(crate) const HEADER: usize = 4096;
 
+/// A block, and whether it is known to be zero.
+pub(crate) struct Fresh {
+    /// The block; null when there is no memory.
+    pub(crate) block: *mut u8,
+    /// Whether every byte of it is zero.
+    pub(crate) zero: bool,
+}
+
+impl Fresh {
+    /// No block: there is no memory.
+    pub(crate) const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
+}
+
 /// A free block: its first word links it. Blocks of 16 bytes and more carry a mark in the second word while they are
 /// on a slab's list or on the way there, by which a second `free` is told.
 #[repr(C)]

@@ -8,7 +8,7 @@ use super::leave;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::remote::Chain;
-use crate::superslab::{Block, List, NO_SLAB, Owner, Slab, orphans, pool};
+use crate::superslab::{Block, Fresh, List, NO_SLAB, Owner, Slab, orphans, pool};
 use crate::sync::Node;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -31,16 +31,6 @@ pub(crate) struct Bins {
 
 pub(super) const fn no_slab() -> *mut Slab {
     (&raw const NO_SLAB).cast_mut()
-}
-
-/// A block, and whether it is known to be zero.
-pub(crate) struct Fresh {
-    pub(crate) block: *mut u8,
-    pub(crate) zero: bool,
-}
-
-impl Fresh {
-    const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
 }
 
 impl Bins {

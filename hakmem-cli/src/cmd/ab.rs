@@ -82,11 +82,19 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
 /// twenty comes out with a difference.
 fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -> anyhow::Result<ExitCode> {
     found.only_baseline_twice();
-    println!("try  ratio [95% interval]  verdict  seed; {} against itself: {}", found.baseline, task.parameters);
+    println!(
+        "try  ratio [95% interval]  verdict  seed; {} against itself: {}",
+        found.baseline, task.parameters
+    );
     let mut differing = 0;
     for try_ in 1..=tries {
-        let experiment =
-            experiment::conduct("fairness".into(), &found, &schedule, std::slice::from_ref(task), Vec::new())?;
+        let experiment = experiment::conduct(
+            "fairness".into(),
+            &found,
+            &schedule,
+            std::slice::from_ref(task),
+            Vec::new(),
+        )?;
         let row = &experiment.workloads[0].rows[1];
         let ratio = row.summaries.get("wall").and_then(|summary| summary.ratio);
         let (Some(ratio), Some(verdict)) = (ratio, row.verdict) else {
@@ -116,9 +124,11 @@ fn shown(words: &[OsString]) -> String {
         .iter()
         .map(|word| {
             let word = word.to_string_lossy();
-            let short: String = word.chars().map(|c| if c.is_control() { ' ' } else { c }).take(120).collect();
+            let short: String =
+                word.chars().map(|c| if c.is_control() { ' ' } else { c }).take(120).collect();
             let cut = if short.len() < word.len() { "…" } else { "" };
-            let plain = !short.is_empty() && short.chars().all(|c| c.is_alphanumeric() || "-_./=,:+@%".contains(c));
+            let plain =
+                !short.is_empty() && short.chars().all(|c| c.is_alphanumeric() || "-_./=,:+@%".contains(c));
             if plain { short + cut } else { format!("'{short}{cut}'") }
         })
         .collect();

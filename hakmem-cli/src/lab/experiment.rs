@@ -128,7 +128,10 @@ fn occurs(key: &str, workloads: &[Workload]) -> bool {
 fn own_time() -> f64 {
     use nix::sys::resource::{UsageWho, getrusage};
     getrusage(UsageWho::RUSAGE_SELF).map_or(0.0, |usage| {
-        [usage.user_time(), usage.system_time()].iter().map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6).sum()
+        [usage.user_time(), usage.system_time()]
+            .iter()
+            .map(|t| t.tv_sec() as f64 + t.tv_usec() as f64 * 1e-6)
+            .sum()
     })
 }
 
@@ -142,7 +145,8 @@ fn progress_bar(tasks: usize, subjects: usize, schedule: &Schedule) -> ProgressB
 impl Conductor<'_> {
     /// Runs one task under all subjects.
     fn task(&mut self, task: &Task) -> anyhow::Result<Workload> {
-        let mut tracks: Vec<Track> = self.found.broken.iter().map(|broken| Track::new(broken.clone())).collect();
+        let mut tracks: Vec<Track> =
+            self.found.broken.iter().map(|broken| Track::new(broken.clone())).collect();
         let (mut need, mut least) = (0, u64::MAX);
         let mut equal = true;
         let warmups = usize::from(self.schedule.warmups);
@@ -214,7 +218,8 @@ impl Conductor<'_> {
             arguments.extend(["--result".into(), result.clone().into_os_string()]);
         }
         let timeout = self.schedule.timeout;
-        let job = Job { program: &task.program, arguments: &arguments, input: task.input.as_deref(), timeout };
+        let job =
+            Job { program: &task.program, arguments: &arguments, input: task.input.as_deref(), timeout };
         let measured = run::run(&job, &self.found.subjects[i])?;
         self.used += measured.used.user + measured.used.system;
         let fail = |why: String| Some(format!("{why} ({label})"));
@@ -246,7 +251,8 @@ impl Conductor<'_> {
         track.outputs.push((measured.stdout, measured.stderr));
         if let Some((round, place)) = counted {
             track.runs.push(Run { round, place, values: tasks::values(&measured, report.as_ref()) });
-            let (own, latency) = report.map_or((Vec::new(), None), |report| (report.timeline, report.latency));
+            let (own, latency) =
+                report.map_or((Vec::new(), None), |report| (report.timeline, report.latency));
             track.timelines.push(if own.is_empty() { measured.timeline } else { own });
             track.latencies.extend(latency);
         }
@@ -258,7 +264,9 @@ impl Conductor<'_> {
         let subjects = &self.found.subjects;
         let alive = |i: &usize| tracks[*i].failure.is_none();
         let baseline = subjects.iter().position(|subject| subject.name == self.found.baseline);
-        let Some(reference) = baseline.filter(alive).or_else(|| (0..tracks.len()).find(|i| alive(i))) else { return };
+        let Some(reference) = baseline.filter(alive).or_else(|| (0..tracks.len()).find(|i| alive(i))) else {
+            return;
+        };
         let Some(expected) = tracks[reference].exit else { return };
         for (track, subject) in tracks.iter_mut().zip(subjects) {
             if let Some(code) = track.exit.filter(|code| *code != expected && track.failure.is_none()) {
@@ -318,7 +326,8 @@ impl Track {
         if row.failure.is_some() {
             return row;
         }
-        let keys: Vec<String> = row.runs.first().map(|run| run.values.keys().cloned().collect()).unwrap_or_default();
+        let keys: Vec<String> =
+            row.runs.first().map(|run| run.values.keys().cloned().collect()).unwrap_or_default();
         for key in keys {
             let values: Vec<f64> = row.runs.iter().filter_map(|run| run.values.get(&key).copied()).collect();
             let pairs: Vec<(f64, f64)> = row
@@ -367,7 +376,8 @@ fn latency(runs: &[hakmem_workloads::Latency]) -> Option<hakmem_workloads::Laten
 
 /// Whether something went wrong that the exit status should tell: a failed row, or differing output.
 pub fn is_clean(experiment: &Experiment) -> bool {
-    let failed = experiment.workloads.iter().flat_map(|w| &w.rows).any(|row: &model::Row| row.failure.is_some());
+    let failed =
+        experiment.workloads.iter().flat_map(|w| &w.rows).any(|row: &model::Row| row.failure.is_some());
     !failed && !experiment.warnings.iter().any(|warning| warning.contains("DIFFERS"))
 }
 

@@ -67,7 +67,10 @@ pub fn libc_version() -> String {
 
 /// The word in brackets.
 fn huge_pages(text: &str) -> String {
-    text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or("unknown", |(word, _)| word).to_string()
+    text.split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("unknown", |(word, _)| word)
+        .to_string()
 }
 
 /// The hypervisor's name as far as the machine tells it.

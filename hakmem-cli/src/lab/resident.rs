@@ -67,7 +67,9 @@ impl Sampler {
     fn scan(&mut self) {
         let Ok(entries) = fs::read_dir("/proc") else { return };
         for entry in entries.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+                continue;
+            };
             if self.members.iter().any(|(member, _)| *member == pid) || group_of(pid) != Some(self.group) {
                 continue;
             }

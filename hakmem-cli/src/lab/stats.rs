@@ -48,7 +48,8 @@ pub fn summary(values: &[f64], pairs: &[(f64, f64)], seed: u64) -> Option<Summar
         return None;
     }
     let data = Data::new(values.to_vec());
-    let ratios: Vec<f64> = pairs.iter().filter(|(_, base)| *base != 0.0).map(|(own, base)| own / base).collect();
+    let ratios: Vec<f64> =
+        pairs.iter().filter(|(_, base)| *base != 0.0).map(|(own, base)| own / base).collect();
     // A few rounds without a figure to divide by would make a ratio of the other rounds alone.
     let complete = ratios.len() == pairs.len();
     Some(Summary {

@@ -100,7 +100,10 @@ impl Choice {
             let known = [GLIBC, HAKMEM].into_iter().chain(PEERS.iter().map(|peer| peer.name));
             if !known.clone().any(|known| known == name) {
                 let list: Vec<_> = known.collect();
-                bail!("--allocators {name}: not one of {}; name a file by --with {name}=PATH", list.join(", "));
+                bail!(
+                    "--allocators {name}: not one of {}; name a file by --with {name}=PATH",
+                    list.join(", ")
+                );
             }
         }
         if wanted(GLIBC) {
@@ -160,7 +163,8 @@ impl Choice {
 impl Found {
     /// Leaves the baseline and, beside it, the very same under another name.
     pub fn only_baseline_twice(&mut self) {
-        let i = self.subjects.iter().position(|s| s.name == self.baseline).expect("checked when it was chosen");
+        let i =
+            self.subjects.iter().position(|s| s.name == self.baseline).expect("checked when it was chosen");
         let mut same = self.subjects[i].clone();
         let broken = self.broken[i].clone();
         same.name += " again";

@@ -12,8 +12,7 @@ const BUSY: f64 = 0.05;
 /// Above this share the hypervisor disturbs.
 const STOLEN: f64 = 0.02;
 /// Variables that change what an allocator does.
-const TUNABLES: [&str; 6] =
-    ["HAKMEM_", "GLIBC_TUNABLES", "MALLOC_", "JE_MALLOC_", "MIMALLOC_", "TCMALLOC_"];
+const TUNABLES: [&str; 6] = ["HAKMEM_", "GLIBC_TUNABLES", "MALLOC_", "JE_MALLOC_", "MIMALLOC_", "TCMALLOC_"];
 
 /// Known before the first run.
 pub fn before(machine: &Machine, found: &Found, tasks: &[Task]) -> Vec<String> {
@@ -25,13 +24,16 @@ pub fn before(machine: &Machine, found: &Found, tasks: &[Task]) -> Vec<String> {
         ));
     }
     if cfg!(debug_assertions) && tasks.iter().any(|task| task.worker) {
-        warnings.push("this hakmem is a debug build: the workloads' own code is slow; use a release build".into());
+        warnings.push(
+            "this hakmem is a debug build: the workloads' own code is slow; use a release build".into(),
+        );
     }
     for (name, value) in std::env::vars_os() {
         let name = name.to_string_lossy();
         let own = matches!(&*name, "HAKMEM_LIB" | "HAKMEM_REQUIRE_PROGRAMS" | "HAKMEM_BLESS" | "HAKMEM_LONG");
         if !own && TUNABLES.iter().any(|prefix| name.starts_with(prefix)) {
-            warnings.push(format!("{name}={} from the environment holds for every run", value.to_string_lossy()));
+            warnings
+                .push(format!("{name}={} from the environment holds for every run", value.to_string_lossy()));
         }
     }
     if std::env::var_os("LD_PRELOAD").is_some_and(|value| !value.is_empty()) {

@@ -40,7 +40,9 @@ pub fn write(experiment: &Experiment, out: &mut dyn Write) -> anyhow::Result<()>
                 let Some(summary) = row.summaries.get(&metric.key) else { continue };
                 let mut line: Vec<String> = start.iter().map(ToString::to_string).collect();
                 line.extend([metric.key.clone(), unit(metric.unit).to_string(), summary.runs.to_string()]);
-                line.extend([summary.median, summary.minimum, summary.maximum].map(|value| value.to_string()));
+                line.extend(
+                    [summary.median, summary.minimum, summary.maximum].map(|value| value.to_string()),
+                );
                 line.extend(match summary.ratio {
                     Some(ratio) => [ratio.median, ratio.low, ratio.high].map(|value| format!("{value:.4}")),
                     None => Default::default(),

@@ -38,7 +38,11 @@ impl Outputs {
     /// Finds out before the measurement whether the results can be written.
     pub fn prepare(&self) -> anyhow::Result<()> {
         for path in [&self.json, &self.csv].into_iter().flatten().filter(|path| !is_stdout(path)) {
-            File::options().append(true).create(true).open(path).with_context(|| path.display().to_string())?;
+            File::options()
+                .append(true)
+                .create(true)
+                .open(path)
+                .with_context(|| path.display().to_string())?;
         }
         if let Some(dir) = &self.report {
             std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;

@@ -18,7 +18,9 @@ pub fn render(experiment: &Experiment, full: bool) -> String {
         let _ = writeln!(text, "\n{} ({})\n  {}", workload.name, workload.parameters, workload.models);
         let table = if single || full { metrics(experiment, workload) } else { short(experiment, workload) };
         let _ = writeln!(text, "{table}");
-        for (subject, failure) in workload.rows.iter().filter_map(|row| Some((&row.subject, row.failure.as_ref()?))) {
+        for (subject, failure) in
+            workload.rows.iter().filter_map(|row| Some((&row.subject, row.failure.as_ref()?)))
+        {
             let _ = writeln!(text, "FAILED: {subject}: {failure}");
         }
         if let Some(table) = latencies(workload) {
@@ -91,8 +93,7 @@ fn verdict(row: &Row) -> String {
 
 /// A line for every metric and subject.
 fn metrics(experiment: &Experiment, workload: &Workload) -> Table {
-    let header =
-        strings(["metric", "allocator", "median", "minimum", "maximum", "ratio", "verdict"]);
+    let header = strings(["metric", "allocator", "median", "minimum", "maximum", "ratio", "verdict"]);
     let mut table = table(header, 2);
     for metric in &experiment.metrics {
         let mut label = metric.label.as_str();
