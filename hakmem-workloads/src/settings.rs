@@ -15,11 +15,17 @@ impl Settings {
         for (name, value) in values {
             let Some(at) = workload.parameters.iter().position(|parameter| parameter.name == name) else {
                 let names: Vec<_> = workload.parameters.iter().map(|parameter| parameter.name).collect();
-                return Err(format!("{}: no parameter {name}; there are {}", workload.name, names.join(", ")));
+                return Err(format!(
+                    "{}: no parameter {name}; there are {}",
+                    workload.name,
+                    names.join(", ")
+                ));
             };
             let parameter = &workload.parameters[at];
             match value.parse() {
-                Ok(number) if (parameter.least..=parameter.most).contains(&number) => settings.0[at].1 = number,
+                Ok(number) if (parameter.least..=parameter.most).contains(&number) => {
+                    settings.0[at].1 = number
+                }
                 _ => {
                     return Err(format!(
                         "{}: {name}={value}: expected a whole number from {} to {} ({})",

@@ -1,5 +1,14 @@
 //! Running a workload.
 
+mod asymmetric;
+mod burst;
+mod channel;
+mod growth;
+mod large;
+mod larson;
+mod producer_consumer;
+mod random_mixed;
+mod server;
 mod single;
 
 use std::fmt;
@@ -76,6 +85,14 @@ workloads! {
     single::RANDOM_ORDER, single::random_order;
     single::INTERLEAVED, single::interleaved;
     single::MIXED, single::mixed;
+    random_mixed::WORKLOAD, random_mixed::run;
+    larson::WORKLOAD, larson::run;
+    producer_consumer::WORKLOAD, producer_consumer::run;
+    asymmetric::WORKLOAD, asymmetric::run;
+    burst::WORKLOAD, burst::run;
+    growth::WORKLOAD, growth::run;
+    large::WORKLOAD, large::run;
+    server::WORKLOAD, server::run;
 }
 
 #[cfg(test)]
@@ -160,10 +177,15 @@ pub(crate) mod tests {
         for workload in all() {
             let heap = Checked::default();
             let settings = smallest(workload);
-            let report = run(workload, &settings, &heap, false).unwrap_or_else(|e| panic!("{}: {e}", workload.name));
+            let report =
+                run(workload, &settings, &heap, false).unwrap_or_else(|e| panic!("{}: {e}", workload.name));
             assert_eq!(heap.live(), 0, "{}", workload.name);
             // The measured part is not all: some fill before, and clean up after.
-            assert!(report.operations > 0 && report.operations <= heap.operations(), "{} {report:?}", workload.name);
+            assert!(
+                report.operations > 0 && report.operations <= heap.operations(),
+                "{} {report:?}",
+                workload.name
+            );
             assert!(report.elapsed_ns > 0 && report.resident_after > 0);
             let keys: Vec<_> = report.figures.iter().map(|(key, _)| key.as_str()).collect();
             let declared: Vec<_> = workload.figures.iter().map(|figure| figure.key).collect();
@@ -199,7 +221,8 @@ pub(crate) mod tests {
             assert!(all()[..i].iter().all(|other| other.name != workload.name), "{} twice", workload.name);
             assert!(!workload.models.contains('\n') && workload.models.len() > 20, "{}", workload.name);
             for preset in workload.presets {
-                let values: Vec<_> = preset.values.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+                let values: Vec<_> =
+                    preset.values.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
                 Settings::resolve(workload, &values).unwrap_or_else(|e| panic!("{}: {e}", preset.name));
             }
             for figure in workload.figures {

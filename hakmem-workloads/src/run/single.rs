@@ -69,7 +69,13 @@ macro_rules! declare {
     };
 }
 
-declare!(LIFO, lifo, "lifo", Kind::Lifo, "short-lived objects of a call stack: freed last first, 16 B to 64 KiB");
+declare!(
+    LIFO,
+    lifo,
+    "lifo",
+    Kind::Lifo,
+    "short-lived objects of a call stack: freed last first, 16 B to 64 KiB"
+);
 declare!(FIFO, fifo, "fifo", Kind::Fifo, "a queue: freed in the order of allocation, 16 B to 64 KiB");
 declare!(
     RANDOM_ORDER,
@@ -85,7 +91,13 @@ declare!(
     Kind::Interleaved,
     "holes filled again: every second block freed and made anew, 16 B to 64 KiB"
 );
-declare!(MIXED, mixed, "mixed", Kind::Mixed, "all sizes up to a bound (16 B to 64 KiB), freed in random order");
+declare!(
+    MIXED,
+    mixed,
+    "mixed",
+    Kind::Mixed,
+    "all sizes up to a bound (16 B to 64 KiB), freed in random order"
+);
 
 fn every_size<H: Heap>(context: &Context<H>, kind: Kind) -> Result<Report, Error> {
     let (operations, seed) = (context.settings["operations"], context.settings["seed"]);
