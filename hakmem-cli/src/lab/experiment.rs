@@ -82,7 +82,7 @@ pub fn conduct(
         random: StdRng::seed_from_u64(seed),
         seed,
         progress: progress_bar(tasks.len(), found.subjects.len(), schedule),
-        warnings: warnings::before(&machine, found, tasks),
+        warnings: warnings::before(&machine, found, tasks, schedule),
         used: 0.0,
     };
     let before = Usage::now();
@@ -340,7 +340,8 @@ impl Track {
                 .collect();
             row.summaries.extend(stats::summary(&values, &pairs, seed).map(|summary| (key, summary)));
         }
-        row.verdict = row.summaries.get(primary).and_then(|summary| summary.ratio).map(stats::verdict);
+        let ratio = row.summaries.get(primary).filter(|summary| summary.runs >= stats::LEAST_RUNS);
+        row.verdict = ratio.and_then(|summary| summary.ratio).map(stats::verdict);
         row.timeline = median_run(&row.runs).map(|i| self.timelines[i].clone()).unwrap_or_default();
         row
     }
@@ -397,12 +398,12 @@ mod tests {
 
     #[test]
     fn rows_are_compared_round_by_round() {
-        let base = track(&[1.0, 2.0, 4.0]);
-        let row = track(&[0.9, 1.8, 3.6]).row("x", Some(&base.runs), "wall", 1);
+        let base = track(&[1.0, 2.0, 4.0, 8.0, 0.5]);
+        let row = track(&[0.9, 1.8, 3.6, 7.2, 0.45]).row("x", Some(&base.runs), "wall", 1);
         let ratio = row.summaries["wall"].ratio.unwrap();
         assert!((ratio.median - 0.9).abs() < 1e-9 && (ratio.high - 0.9).abs() < 1e-9, "{ratio:?}");
         assert_eq!(row.verdict, Some(model::Verdict::Go));
-        assert_eq!(row.timeline, [(1.8, 1)]);
+        assert_eq!(row.timeline, [(1.8, 1)], "of the run with the median time");
         assert_eq!(row.summaries["major"].ratio, None, "nothing to divide by");
         let own = base.row("base", None, "wall", 1);
         assert_eq!((own.summaries["wall"].ratio, own.verdict), (None, None));

@@ -3,8 +3,11 @@
 //! `subjects` finds the allocators, `tasks` says what to run and measure, `experiment` runs it all in shuffled rounds
 //! through `run`, with memory made equal by `equal`; `stats` compares, `report` shows. All that is shown is in `model`.
 
+pub mod budgets;
+mod callgrind;
 mod equal;
 pub mod experiment;
+pub mod instructions;
 mod machine;
 pub mod model;
 pub mod report;

@@ -61,6 +61,9 @@ pub fn summary(values: &[f64], pairs: &[(f64, f64)], seed: u64) -> Option<Summar
     })
 }
 
+/// With fewer runs than this the interval means too little for a verdict.
+pub const LEAST_RUNS: usize = 5;
+
 /// The rule of the project: a difference counts when it is large enough *and* the interval excludes "none".
 pub fn verdict(ratio: Interval) -> Verdict {
     if ratio.median <= GO && ratio.high < 1.0 {

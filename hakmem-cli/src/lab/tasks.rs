@@ -55,6 +55,18 @@ pub fn worker_metrics() -> Vec<Metric> {
     metrics
 }
 
+/// A metric of a workload's own, which names its unit.
+pub fn own_metric(key: &str, label: &str, unit: &str) -> Metric {
+    let unit = match unit {
+        "seconds" => Unit::Seconds,
+        "nanoseconds" => Unit::Nanoseconds,
+        "bytes" => Unit::Bytes,
+        "count" => Unit::Count,
+        _ => Unit::Ratio,
+    };
+    Metric { key: key.into(), label: label.into(), unit }
+}
+
 /// The figures of one run.
 pub fn values(measured: &Measured, report: Option<&Report>) -> BTreeMap<String, f64> {
     let used = &measured.used;

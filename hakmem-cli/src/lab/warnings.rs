@@ -1,8 +1,10 @@
 //! What a reader has to know before believing a figure.
 
+use super::experiment::Schedule;
 use super::machine::Usage;
 use super::model::Machine;
 use super::run::Digest;
+use super::stats;
 use super::subjects::Found;
 use super::tasks::Task;
 use crate::why;
@@ -15,8 +17,11 @@ const STOLEN: f64 = 0.02;
 const TUNABLES: [&str; 6] = ["HAKMEM_", "GLIBC_TUNABLES", "MALLOC_", "JE_MALLOC_", "MIMALLOC_", "TCMALLOC_"];
 
 /// Known before the first run.
-pub fn before(machine: &Machine, found: &Found, tasks: &[Task]) -> Vec<String> {
+pub fn before(machine: &Machine, found: &Found, tasks: &[Task], schedule: &Schedule) -> Vec<String> {
     let mut warnings = Vec::new();
+    if usize::from(schedule.rounds) < stats::LEAST_RUNS {
+        warnings.push(format!("fewer than {} rounds: no verdicts", stats::LEAST_RUNS));
+    }
     if machine.busy_before > BUSY {
         warnings.push(format!(
             "busy machine: before the start {:.0}% of the processors' time was in use",

@@ -20,7 +20,7 @@ pub static WORKLOAD: Workload = Workload {
         Parameter { name: "consumers", default: 1, least: 1, most: 256, help: "threads that free" },
         Parameter {
             name: "blocks",
-            default: 8_000_000,
+            default: 3_000_000,
             least: 1,
             most: 1 << 40,
             help: "blocks that pass, in all",
