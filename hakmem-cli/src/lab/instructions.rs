@@ -200,11 +200,13 @@ impl Experiment {
             });
             table.add_row([pattern.clone()].into_iter().chain(figures));
         }
-        let ratios = self.allocators.iter().map(|row| match self.ratio(&row.subject.name) {
-            Some(ratio) => format!("{ratio:.3}"),
-            None => "-".into(),
-        });
-        table.add_row([format!("mean ratio to {}", self.baseline)].into_iter().chain(ratios));
+        if self.allocators.len() > 1 {
+            let ratios = self.allocators.iter().map(|row| match self.ratio(&row.subject.name) {
+                Some(ratio) => format!("{ratio:.3}"),
+                None => "-".into(),
+            });
+            table.add_row([format!("mean ratio to {}", self.baseline)].into_iter().chain(ratios));
+        }
         for column in table.column_iter_mut().skip(1) {
             column.set_cell_alignment(CellAlignment::Right);
         }

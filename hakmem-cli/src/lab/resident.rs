@@ -78,7 +78,11 @@ impl Sampler {
     }
 
     /// The samples: seconds since the start, bytes.
-    pub fn finish(self) -> Vec<(f64, u64)> {
+    pub fn finish(mut self) -> Vec<(f64, u64)> {
+        // The last one may have come when all were gone.
+        while self.samples.last().is_some_and(|&(_, bytes)| bytes == 0) {
+            self.samples.pop();
+        }
         self.samples
     }
 }
