@@ -9,6 +9,9 @@ use core::alloc::{GlobalAlloc, Layout};
 /// `allocate`, `allocate_zeroed` and `reallocate` return null or a block of at least the wanted size and alignment
 /// that overlaps no other live block.
 pub unsafe trait Heap: Sync {
+    /// Whether a child of a process with threads may use it.
+    const FORKS: bool = true;
+
     /// A block of `size` bytes (not 0), aligned to `align`, a power of two; null when there is no memory.
     fn allocate(&self, size: usize, align: usize) -> *mut u8;
 

@@ -211,6 +211,18 @@ impl Pattern {
         (count * (2 + STEPS)) as u64
     }
 
+    /// Allocates all blocks and keeps them; how many operations that took.
+    pub fn up<H: Heap>(&mut self, heap: &H) -> u64 {
+        self.fill(heap);
+        self.filled = true;
+        self.blocks.len() as u64
+    }
+
+    /// Frees all blocks that are there, in the order of their allocation; how many operations that took.
+    pub fn down<H: Heap>(&mut self, heap: &H) -> u64 {
+        self.clear(heap)
+    }
+
     /// Frees what `Replace` keeps; how many operations that took.
     pub fn clear<H: Heap>(&mut self, heap: &H) -> u64 {
         if !std::mem::take(&mut self.filled) {
