@@ -309,6 +309,7 @@ impl Options {
             b"HAKMEM_PROFILE"
             | b"HAKMEM_LIB"
             | b"HAKMEM_LONG"
+            | b"HAKMEM_RECORD_FILE"
             | b"HAKMEM_BLESS"
             | b"HAKMEM_REQUIRE_PROGRAMS"
             | b"HAKMEM_SHADOW_ROUNDS"

@@ -6,7 +6,8 @@ use std::process::{ChildStderr, Command, Stdio};
 
 use anyhow::{Context, bail};
 
-use crate::{library, report};
+use crate::library::Library;
+use crate::report;
 
 /// Cargo could not even be started.
 #[derive(Debug)]
@@ -41,13 +42,13 @@ pub fn target_of(executable: &Path) -> Option<PathBuf> {
         .map(Path::to_path_buf)
 }
 
-/// Builds the library, which is next to nothing where it is fresh, and returns where cargo put it.
+/// Builds `library`, which is next to nothing where it is fresh, and returns where cargo put it.
 ///
 /// `target` is used unless the user has set CARGO_TARGET_DIR. Nothing goes to stdout.
-pub fn build(root: &Path, target: Option<&Path>) -> anyhow::Result<PathBuf> {
+pub fn build(library: &Library, root: &Path, target: Option<&Path>) -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--release", "-p", "hakmem-capi", "--message-format=json-render-diagnostics"]);
+    command.args(["build", "--release", "-p", library.package, "--message-format=json-render-diagnostics"]);
     // Run there, so that the workspace's own settings for cargo and rustup hold.
     command.current_dir(root).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     match std::env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()) {
@@ -60,15 +61,15 @@ pub fn build(root: &Path, target: Option<&Path>) -> anyhow::Result<PathBuf> {
     let progress = std::thread::spawn(move || relay(stderr));
     let mut found = None;
     for line in BufReader::new(child.stdout.take().expect("piped above")).lines() {
-        found = artifact(&line?).or(found);
+        found = artifact(&line?, library.name).or(found);
     }
     let status = child.wait()?;
     let held = progress.join().unwrap_or_default();
     if !status.success() {
         held.iter().for_each(|line| report::say(line));
-        bail!("cargo build --release -p hakmem-capi failed ({status})");
+        bail!("cargo build --release -p {} failed ({status})", library.package);
     }
-    found.with_context(|| format!("cargo did not say where {} is", library::NAME))
+    found.with_context(|| format!("cargo did not say where {} is", library.name))
 }
 
 /// Passes cargo's progress on from the first sign of work; returns what it held back if there was none.
@@ -95,15 +96,11 @@ fn is_work(line: &str) -> bool {
         .any(|verb| word.starts_with(verb))
 }
 
-/// The shared library that a line of cargo's JSON names, if it names one.
-fn artifact(line: &str) -> Option<PathBuf> {
+/// The file `name` that a line of cargo's JSON names, if it names it.
+fn artifact(line: &str, name: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let files = message.get("filenames")?.as_array()?;
-    files
-        .iter()
-        .filter_map(|file| file.as_str())
-        .map(PathBuf::from)
-        .find(|file| file.ends_with(library::NAME))
+    files.iter().filter_map(|file| file.as_str()).map(PathBuf::from).find(|file| file.ends_with(name))
 }
 
 #[cfg(test)]
@@ -113,6 +110,7 @@ mod tests {
     #[test]
     fn finds_the_artifact_in_cargo_messages() {
         let line = r#"{"reason":"compiler-artifact","filenames":["/t/release/libhakmem.a","/t/release/libhakmem.so"]}"#;
+        let artifact = |line| artifact(line, "libhakmem.so");
         assert_eq!(artifact(line), Some("/t/release/libhakmem.so".into()));
         assert_eq!(
             artifact(r#"{"reason":"compiler-artifact","filenames":["/t/release/libhakmem.rlib"]}"#),

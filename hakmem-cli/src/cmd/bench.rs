@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use hakmem_workloads::{Settings, Workload};
 
 use crate::lab::experiment::{self, Schedule};
-use crate::lab::model::{Metric, Unit};
+use crate::lab::model::Metric;
 use crate::lab::report::Outputs;
 use crate::lab::subjects::Choice;
 use crate::lab::tasks::{self, Task};
@@ -161,14 +161,7 @@ fn metrics() -> Vec<Metric> {
     let mut metrics = tasks::worker_metrics();
     for figure in hakmem_workloads::all().iter().flat_map(|workload| workload.figures) {
         if metrics.iter().all(|metric| metric.key != figure.key) {
-            let unit = match figure.unit {
-                "seconds" => Unit::Seconds,
-                "nanoseconds" => Unit::Nanoseconds,
-                "bytes" => Unit::Bytes,
-                "count" => Unit::Count,
-                _ => Unit::Ratio,
-            };
-            metrics.push(Metric { key: figure.key.into(), label: figure.label.into(), unit });
+            metrics.push(tasks::own_metric(figure.key, figure.label, figure.unit));
         }
     }
     metrics

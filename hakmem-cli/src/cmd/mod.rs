@@ -1,9 +1,16 @@
 //! The command line: one module per subcommand.
 
 mod ab;
+mod bench;
+mod instructions;
 mod lib_path;
+mod record;
+mod replay;
+mod replay_worker;
 mod report;
 mod run;
+mod worker;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -23,17 +30,31 @@ struct Cli {
 #[derive(Subcommand)]
 enum Sub {
     Run(run::Args),
-    Ab(ab::Args),
+    Ab(Box<ab::Args>),
+    Bench(Box<bench::Args>),
+    Replay(Box<replay::Args>),
+    Instructions(instructions::Args),
     Report(report::Args),
+    Record(record::Args),
+    Trace(trace::Args),
+    ReplayWorker(replay_worker::Args),
     Lib(lib_path::Args),
+    Worker(worker::Args),
 }
 
 /// Parses the command line and runs the subcommand.
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Sub::Run(args) => run::execute(args),
-        Sub::Ab(args) => ab::execute(args),
+        Sub::Ab(args) => ab::execute(*args),
+        Sub::Bench(args) => bench::execute(*args),
+        Sub::Worker(args) => worker::execute(args),
+        Sub::Replay(args) => replay::execute(*args),
+        Sub::Instructions(args) => instructions::execute(args),
         Sub::Report(args) => report::execute(args),
+        Sub::Record(args) => record::execute(args),
+        Sub::Trace(args) => trace::execute(args),
+        Sub::ReplayWorker(args) => replay_worker::execute(args),
         Sub::Lib(args) => lib_path::execute(args),
     };
     result.unwrap_or_else(|error| {

@@ -70,7 +70,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Says why the program did not start, with the exit status a shell would give.
-fn could_not_start(program: &OsStr, error: &std::io::Error) -> ExitCode {
+pub(super) fn could_not_start(program: &OsStr, error: &std::io::Error) -> ExitCode {
     let name = report::printable(program);
     let exists = program.as_encoded_bytes().contains(&b'/') && Path::new(program).exists();
     let (what, code) = match error.kind() {

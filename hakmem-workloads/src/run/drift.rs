@@ -15,21 +15,21 @@ pub static WORKLOAD: Workload = Workload {
     models: "a long-lived process whose sizes change phase by phase while some blocks survive: what fragmentation costs",
     parameters: &[
         Parameter { name: "phases", default: 40, least: 1, most: 1 << 20, help: "phases" },
-        Parameter { name: "live", default: 64, least: 1, most: 1 << 20, help: "MiB allocated in a phase" },
+        Parameter { name: "live", default: 24, least: 1, most: 1 << 20, help: "MiB allocated in a phase" },
         Parameter {
             name: "survivors",
-            default: 10,
+            default: 100,
             least: 1,
-            most: 100,
-            help: "per cent of a phase's blocks that survive it",
+            most: 1 << 20,
+            help: "one block in this many survives its phase",
         },
         Parameter { name: "age", default: 6, least: 1, most: 1 << 10, help: "phases that they then live" },
         Parameter { name: "seed", default: 1, least: 0, most: u64::MAX, help: "of what is random" },
     ],
     presets: &[],
     figures: &[
-        Figure { key: "overhead", label: "resident / live at the end", unit: "ratio" },
-        Figure { key: "worst", label: "resident / live after the worst phase", unit: "ratio" },
+        Figure { key: "overhead", label: "resident / live, last phase", unit: "ratio" },
+        Figure { key: "worst", label: "resident / live, worst phase", unit: "ratio" },
     ],
     latency: false,
     primary: Some("overhead"),
@@ -60,7 +60,8 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
         .collect();
     let before = resident();
     let meter = Meter::start();
-    let (mut operations, mut worst, mut overhead, mut live) = (0, 0.0, 0.0, 0);
+    let (mut operations, mut worst, mut overhead, mut live);
+    (operations, worst, overhead) = (0, 0.0, 0.0);
     for phase in 0..settings.size("phases") {
         let typical = TYPICAL[phase % TYPICAL.len()];
         let (mut count, mut total) = (0, 0);
@@ -71,11 +72,14 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
             count += 1;
         }
         operations += count as u64;
+        live = total as u64 + old.iter().map(|survivors| survivors.bytes).sum::<u64>();
+        overhead = resident().saturating_sub(before) as f64 / live as f64;
+        worst = f64::max(worst, overhead);
         let survivors = &mut old[phase % age];
         operations += survivors.clear(heap);
         for i in 0..count {
             let size = sizes[i] as usize;
-            if random.below(100) < share {
+            if random.below(share) == 0 {
                 let at = survivors.count;
                 (survivors.blocks[at], survivors.sizes[at]) = (blocks[i], sizes[i]);
                 survivors.count += 1;
@@ -86,13 +90,9 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
                 operations += 1;
             }
         }
-        live = old.iter().map(|survivors| survivors.bytes).sum();
-        overhead = resident().saturating_sub(before) as f64 / live.max(1) as f64;
-        // Until the first survivors have died there is little to be compared with.
-        if phase + 1 >= age {
-            worst = f64::max(worst, overhead);
-        }
     }
+    // The last phase's blocks are gone by now, its survivors are not.
+    live = old.iter().map(|survivors| survivors.bytes).sum();
     let mut report = meter.finish(operations, live);
     report.figures = vec![("overhead".into(), overhead), ("worst".into(), worst)];
     for survivors in &mut old {
