@@ -56,14 +56,17 @@ fn figures_of_a_workload_and_latencies_are_reported() {
     for row in experiment["workloads"][0]["rows"].as_array().unwrap() {
         let malloc = &row["latency"]["malloc"];
         let at = |name: &str| malloc[name].as_f64().unwrap_or_else(|| panic!("{row}"));
-        assert!(at("p50") <= at("p99") && at("p99") <= at("p999") && at("p999") <= at("max") && at("max") > 0.0);
+        assert!(
+            at("p50") <= at("p99") && at("p99") <= at("p999") && at("p999") <= at("max") && at("max") > 0.0
+        );
         assert!(row["latency"]["timer_ns"].as_f64().unwrap() > 0.0);
     }
 }
 
 #[test]
 fn presets_and_the_overview() {
-    let arguments = ["bench", "--allocators=glibc,hakmem", "--rounds=5", "--warmups=0", "--set=rounds=2", "--set"];
+    let arguments =
+        ["bench", "--allocators=glibc,hakmem", "--rounds=5", "--warmups=0", "--set=rounds=2", "--set"];
     let output = hakmem(&[&arguments[..], &["blocks=1000", "burst:fifo", "burst:random"]].concat());
     let table = text(&output.stdout);
     assert!(output.status.success(), "{table}{}", text(&output.stderr));
@@ -115,12 +118,32 @@ fn a_crash_of_one_allocator_is_its_own() {
     gcc.args(["-O1", "-fno-builtin", "-shared", "-fPIC", "-o"]).args([&library, &source]);
     assert!(gcc.status().unwrap().success());
     let with = format!("bad={}", library.display());
-    let arguments = ["bench", "--rounds=2", "--json=-", "--allocators=glibc", "--with", &with, "random-mixed"];
+    let arguments =
+        ["bench", "--rounds=2", "--json=-", "--allocators=glibc", "--with", &with, "random-mixed"];
     let output = hakmem(&[&arguments[..], &["--set=iterations=20000", "--set=set=5000"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let experiment: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = &experiment["workloads"][0]["rows"];
     assert!(rows[0]["failure"].is_null() && rows[0]["runs"].as_array().unwrap().len() == 2);
     let failure = rows[1]["failure"].as_str().unwrap();
-    assert!(failure.contains("does not hold what was written into it") || failure.contains("killed"), "{failure}");
+    assert!(
+        failure.contains("does not hold what was written into it") || failure.contains("killed"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_recorded_trace_is_replayed_under_every_allocator() {
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/traces/sqlite.trace");
+    let output =
+        hakmem(&["replay", trace, "--rounds=2", "--repeat=2", "--allocators=glibc,hakmem", "--json=-"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let experiment: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = experiment["workloads"][0]["rows"].as_array().unwrap();
+    let of = |row: &Value, metric: &str| row["summaries"][metric]["median"].as_f64().unwrap();
+    let operations = |row: &Value| of(row, "elapsed") * 1e9 / of(row, "per_op");
+    assert!((operations(&rows[0]) - operations(&rows[1])).abs() < 1.0 && operations(&rows[0]) > 10_000.0);
+    assert_eq!(of(&rows[0], "peak_live"), of(&rows[1], "peak_live"));
+    // The command has read the trace itself; that must not hide the peaks.
+    assert!(of(&rows[0], "peak") < 12e6, "{}", of(&rows[0], "peak"));
 }

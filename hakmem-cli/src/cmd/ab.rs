@@ -39,7 +39,7 @@ pub struct Args {
     input: Option<PathBuf>,
 
     /// Try the harness instead: compare the baseline with itself this many times, which must come out NEUTRAL
-    #[arg(long, value_name = "TRIES", conflicts_with_all = ["json", "csv", "report", "full"])]
+    #[arg(long, value_name = "TRIES", conflicts_with_all = ["json", "csv", "report", "markdown", "full"])]
     fairness: Option<u16>,
 
     /// The program and its arguments

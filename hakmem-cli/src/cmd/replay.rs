@@ -33,9 +33,9 @@ pub struct Args {
     #[arg(long, value_name = "WHAT", default_value = "pages", value_parser = super::replay_worker::touch)]
     touch: Touch,
 
-    /// How often each process is replayed in a run
-    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    repeat: u32,
+    /// How often each process is replayed in a run (default: so often that the run makes some 3 million operations)
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
 
     #[command(flatten)]
     choice: Choice,
@@ -46,6 +46,9 @@ pub struct Args {
     #[command(flatten)]
     outputs: Outputs,
 }
+
+/// Operations that make a run long enough to be measured.
+const ENOUGH: u64 = 3_000_000;
 
 /// Runs the comparison.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
@@ -62,7 +65,8 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
 /// The general metrics and those of replays.
 fn metrics() -> Vec<Metric> {
     let mut metrics = tasks::worker_metrics();
-    metrics.extend(hakmem_trace::FIGURES.iter().map(|(key, label, unit)| tasks::own_metric(key, label, unit)));
+    metrics
+        .extend(hakmem_trace::FIGURES.iter().map(|(key, label, unit)| tasks::own_metric(key, label, unit)));
     metrics
 }
 
@@ -74,19 +78,21 @@ fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
         ensure!(process < count, "{}: --process {process}: it has {count} processes", file.display());
     }
     let operations: u64 = trace.processes.iter().map(|process| process.facts.operations()).sum();
+    // One replay of a small trace takes a few milliseconds, which tells little.
+    let repeat = args.repeat.unwrap_or_else(|| (ENOUGH / operations.max(1)).clamp(1, 10_000) as u32);
     let program = std::env::current_exe().context("this command's own file")?.into_os_string();
     let mut arguments: Vec<OsString> = vec!["replay-worker".into(), file.into()];
     if let Some(process) = args.process {
         arguments.extend(["--process".into(), process.to_string().into()]);
     }
     arguments.extend(["--touch".into(), word(args.touch).into()]);
-    arguments.extend(["--repeat".into(), args.repeat.to_string().into()]);
+    arguments.extend(["--repeat".into(), repeat.to_string().into()]);
     let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
     let only = args.process.map_or(String::new(), |process| format!(", only process {process}"));
     Ok(Task {
         name,
         models: format!("a recording: {operations} operations in {count} processes, in the recorded order"),
-        parameters: format!("touch={} repeat={}{only}", word(args.touch), args.repeat),
+        parameters: format!("touch={} repeat={repeat}{only}", word(args.touch)),
         primary: "per_op",
         program,
         arguments,

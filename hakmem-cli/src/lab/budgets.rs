@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn some_or_all_can_be_blessed() {
         let mut budgets = budgets(&[("a", 1.0), ("b", 2.0)]);
-        budgets.bless([("b", 3.14159)].into_iter(), false);
-        assert_eq!(budgets.instructions_per_operation, [("a".into(), 1.0), ("b".into(), 3.14)].into());
+        budgets.bless([("b", 2.71499)].into_iter(), false);
+        assert_eq!(budgets.instructions_per_operation, [("a".into(), 1.0), ("b".into(), 2.71)].into());
         budgets.bless([("b", 4.0)].into_iter(), true);
         assert_eq!(budgets.instructions_per_operation, [("b".into(), 4.0)].into());
     }

@@ -5,17 +5,22 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// Instructions by the object file (library or program) that they are in.
+/// The object that callgrind names where it does not know better. It knows of code in `.text` and in linkage tables only;
+/// tcmalloc, for one, has its `malloc` in a section of another name.
+pub const UNKNOWN: &str = "???";
+
+/// Instructions by the object file (library or program) and the function that they are in.
 #[derive(Debug, Default, PartialEq)]
 pub struct Counts {
-    objects: HashMap<String, u64>,
+    functions: HashMap<(String, String), u64>,
 }
 
 impl Counts {
     /// Reads the text of a file that callgrind wrote.
     ///
-    /// Each line of costs gives a place and then the instructions there, which are of the object that `ob=` named
-    /// last. A line after `calls=` repeats what was spent in the function called, so it does not count.
+    /// Each line of costs gives a place and then the instructions there, which are of the object that `ob=` named last
+    /// and the function that `fn=` did. A line after `calls=` repeats what was spent in the function called: it does
+    /// not count.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let Some(events) = text.lines().find_map(|line| line.strip_prefix("events:")) else {
             bail!("not a file of callgrind's: no line says which events it counts");
@@ -28,15 +33,17 @@ impl Counts {
         let column = column + positions.map_or(1, |positions| positions.split_whitespace().count());
 
         let mut counts = Self::default();
-        let mut names: HashMap<&str, &str> = HashMap::new();
-        let mut object = "";
+        let (mut objects, mut functions) = (HashMap::new(), HashMap::new());
+        let (mut object, mut function) = ("", "");
         let mut inclusive = false;
         for line in text.lines() {
             if let Some((key, value)) = specification(line) {
                 match key {
-                    "ob" => object = resolve(value, &mut names)?,
-                    // Never where costs are, but it may be where the name is told.
-                    "cob" => _ = resolve(value, &mut names)?,
+                    "ob" => object = resolve(value, &mut objects)?,
+                    "fn" => function = resolve(value, &mut functions)?,
+                    // Of calls, never of costs; but they may be where a name is told.
+                    "cob" => _ = resolve(value, &mut objects)?,
+                    "cfn" => _ = resolve(value, &mut functions)?,
                     "calls" => inclusive = true,
                     _ => {}
                 }
@@ -47,7 +54,8 @@ impl Counts {
                 // Costs that are left out at the end of a line are 0.
                 if let Some(cost) = line.split_whitespace().nth(column) {
                     let cost: u64 = cost.parse().with_context(|| format!("not a cost: {line}"))?;
-                    *counts.objects.entry(object.to_string()).or_default() += cost;
+                    let place = (object.to_string(), function.to_string());
+                    *counts.functions.entry(place).or_default() += cost;
                 }
             }
         }
@@ -56,12 +64,15 @@ impl Counts {
 
     /// Instructions in all objects.
     pub fn total(&self) -> u64 {
-        self.objects.values().sum()
+        self.functions.values().sum()
     }
 
-    /// Instructions in the objects whose path `is` says is meant.
-    pub fn of(&self, is: impl Fn(&Path) -> bool) -> u64 {
-        self.objects.iter().filter(|(name, _)| is(Path::new(name))).map(|(_, count)| count).sum()
+    /// Instructions where `is` says so of the object's path and the function's name.
+    pub fn of(&self, is: impl Fn(&Path, &str) -> bool) -> u64 {
+        // Callgrind numbers the levels of a recursion: name, name'2.
+        let plain = |name: &str| name.split_once('\'').map_or(name, |(plain, _)| plain).to_string();
+        let those = self.functions.iter().filter(|((object, name), _)| is(Path::new(object), &plain(name)));
+        those.map(|(_, count)| count).sum()
     }
 }
 
@@ -79,10 +90,7 @@ fn resolve<'a>(value: &'a str, names: &mut HashMap<&'a str, &'a str>) -> anyhow:
     if !name.trim().is_empty() {
         names.insert(number, name.trim());
     }
-    names
-        .get(number)
-        .copied()
-        .with_context(|| format!("callgrind's file does not say what object ({number}) is"))
+    names.get(number).copied().with_context(|| format!("callgrind's file does not say what ({number}) is"))
 }
 
 #[cfg(test)]
@@ -98,10 +106,11 @@ mod tests {
     #[test]
     fn inclusive_costs_do_not_count() {
         let counts = Counts::parse(FILE).unwrap();
-        let of = |name: &str| counts.of(|path| path == Path::new(name));
+        let of = |name: &str| counts.of(|path, _| path == Path::new(name));
         assert_eq!((of("/bin/program"), of("/lib/liballoc.so"), of("/lib/libc.so.6")), (7, 15, 5));
         assert_eq!(counts.total(), 27, "what callgrind itself says");
         assert_eq!(of("/lib/libother.so"), 0);
+        assert_eq!(counts.of(|_, function| function == "malloc"), 15);
     }
 
     #[test]
@@ -117,7 +126,7 @@ mod tests {
         let error = |text: &str| Counts::parse(text).unwrap_err().to_string();
         assert!(error("hello").contains("not a file of callgrind's"));
         assert!(error("events: Cycles\n").contains("counted Cycles"));
-        assert!(error("events: Ir\nob=(9)\n").contains("object (9)"));
+        assert!(error("events: Ir\nob=(9)\n").contains("what (9) is"));
         assert!(error("events: Ir\nob=x\n3 many\n").contains("3 many"));
     }
 }

@@ -85,6 +85,7 @@ pub fn conduct(
         warnings: warnings::before(&machine, found, tasks, schedule),
         used: 0.0,
     };
+    sys::trim();
     let before = Usage::now();
     let mut workloads = Vec::new();
     for task in tasks {

@@ -1,5 +1,6 @@
 //! Counts the instructions of every pattern under every allocator.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,11 +12,12 @@ use hakmem_workloads::{Malloc, patterns};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::callgrind::Counts;
+use super::callgrind::{Counts, UNKNOWN};
 use super::model::{Missing, Subject};
 use super::run::{self, Ended, Job};
 use super::subjects::{Found, GLIBC};
 use super::tasks;
+use crate::elf;
 
 /// The function of `hakmem worker` that is counted.
 const FUNCTION: &str = "hakmem_measured_rounds";
@@ -82,12 +84,13 @@ pub fn count(names: &[&str], found: Found) -> anyhow::Result<Experiment> {
     let progress = progress.with_style(style.expect("a valid template"));
     let mut allocators = Vec::new();
     for (subject, broken) in found.subjects.into_iter().zip(found.broken) {
+        let own = Own::of(&subject);
         let mut row = Row { subject, figures: vec![None; names.len()], failure: broken };
         for (name, figure) in names.iter().zip(&mut row.figures) {
             progress.set_message(format!("{} {name}", row.subject.name));
             // What failed once would take its time and fail again.
             if row.failure.is_none() {
-                match per_operation(name, &row.subject) {
+                match per_operation(name, &row.subject, &own) {
                     Ok(counted) => *figure = Some(counted),
                     Err(error) => row.failure = Some(format!("{name}: {error:#}")),
                 }
@@ -108,12 +111,12 @@ pub fn count(names: &[&str], found: Found) -> anyhow::Result<Experiment> {
 }
 
 /// Of two runs the difference, so that what the first rounds cost more cancels.
-fn per_operation(name: &str, subject: &Subject) -> anyhow::Result<Figure> {
+fn per_operation(name: &str, subject: &Subject, own: &Own) -> anyhow::Result<Figure> {
     let mut pattern = patterns::pattern(name).context("no such pattern")?;
     pattern.round(&Malloc);
     let rounds = OPERATIONS.div_ceil(pattern.round(&Malloc));
     pattern.clear(&Malloc);
-    let (short, long) = (once(name, rounds, subject)?, once(name, 3 * rounds, subject)?);
+    let (short, long) = (once(name, rounds, subject, own)?, once(name, 3 * rounds, subject, own)?);
     let operations = long.operations.saturating_sub(short.operations);
     if operations == 0 {
         bail!("three times the rounds made no more operations");
@@ -123,12 +126,13 @@ fn per_operation(name: &str, subject: &Subject) -> anyhow::Result<Figure> {
 }
 
 /// One run under callgrind.
-fn once(name: &str, rounds: u64, subject: &Subject) -> anyhow::Result<Counted> {
+fn once(name: &str, rounds: u64, subject: &Subject, own: &Own) -> anyhow::Result<Counted> {
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
     let (file, result) = (folder.path().join("callgrind.out"), folder.path().join("result"));
     let mut arguments: Vec<OsString> = vec![
         "--quiet".into(),
         "--tool=callgrind".into(),
+        "--demangle=no".into(),
         format!("--toggle-collect={FUNCTION}").into(),
         option("--callgrind-out-file=", &file),
         std::env::current_exe().context("cannot find this program")?.into(),
@@ -149,7 +153,7 @@ fn once(name: &str, rounds: u64, subject: &Subject) -> anyhow::Result<Counted> {
     let operations = tasks::read_report(&result)?.operations;
     let text = std::fs::read_to_string(&file).context("callgrind wrote no figures")?;
     let counts = Counts::parse(&text)?;
-    let allocator = counts.of(|object| is_allocator(object, subject.library.as_deref()));
+    let allocator = counts.of(|object, function| own.has(object, function));
     if allocator == 0 {
         bail!("callgrind counted no instructions in its library");
     }
@@ -162,16 +166,38 @@ fn option(name: &str, path: &Path) -> OsString {
     option
 }
 
-/// Whether the object file is the allocator's. Without a library that is libc.
-fn is_allocator(object: &Path, library: Option<&Path>) -> bool {
-    let real = |path: &Path| -> PathBuf { path.canonicalize().unwrap_or_else(|_| path.into()) };
-    match library {
-        Some(library) => real(object) == real(library),
-        None => {
-            let name = object.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("libc.so") || name.starts_with("libc-")
+/// What belongs to an allocator.
+struct Own {
+    /// Its library; none is libc.
+    library: Option<PathBuf>,
+    /// What the library exports.
+    functions: HashSet<String>,
+}
+
+impl Own {
+    fn of(subject: &Subject) -> Self {
+        let library = subject.library.as_deref();
+        Self {
+            library: library.map(real),
+            functions: library.map(elf::exported_functions).unwrap_or_default(),
         }
     }
+
+    fn has(&self, object: &Path, function: &str) -> bool {
+        match &self.library {
+            Some(_) if object == Path::new(UNKNOWN) => self.functions.contains(function),
+            Some(library) => real(object) == *library,
+            None => {
+                let name = object.file_name().unwrap_or_default().to_string_lossy();
+                name.starts_with("libc.so") || name.starts_with("libc-")
+            }
+        }
+    }
+}
+
+/// Without links on the way, where that can be told.
+fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.into())
 }
 
 impl Experiment {
@@ -239,5 +265,53 @@ impl Experiment {
             .collect();
         let mean = logarithms.iter().sum::<f64>() / logarithms.len() as f64;
         (!logarithms.is_empty()).then(|| mean.exp())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_belongs_to_an_allocator() {
+        let libc = Own { library: None, functions: HashSet::new() };
+        let has = |own: &Own, object: &str, function: &str| own.has(Path::new(object), function);
+        assert!(
+            has(&libc, "/lib/x86_64-linux-gnu/libc.so.6", "malloc")
+                && has(&libc, "/lib/libc-2.31.so", "free")
+        );
+        assert!(!has(&libc, "/lib/libcrypt.so.1", "malloc") && !has(&libc, UNKNOWN, "malloc"));
+        let other = Own { library: Some("/no/such/liba.so".into()), functions: ["malloc".into()].into() };
+        assert!(has(&other, "/no/such/liba.so", "anything") && has(&other, UNKNOWN, "malloc"));
+        assert!(!has(&other, UNKNOWN, "0x1234") && !has(&other, "/lib/libc.so.6", "malloc"));
+    }
+
+    #[test]
+    fn ratios_are_over_what_both_were_counted_in() {
+        let figure = |allocator: f64| Some(Figure { allocator, total: allocator });
+        let row = |name: &str, figures: &[Option<Figure>], failure: Option<&str>| Row {
+            subject: Subject { name: name.into(), library: None, version: None, environment: Vec::new() },
+            figures: figures.to_vec(),
+            failure: failure.map(Into::into),
+        };
+        let experiment = Experiment {
+            what: "",
+            architecture: "",
+            patterns: ["a", "b", "c"].map(Into::into).into(),
+            allocators: vec![
+                row("base", &[figure(10.0), figure(20.0), figure(30.0)], None),
+                row("half", &[figure(10.0), figure(5.0), None], Some("c: it crashed")),
+                row("gone", &[None; 3], Some("no such file")),
+            ],
+            baseline: "base".into(),
+            missing: Vec::new(),
+        };
+        assert_eq!(experiment.ratio("half"), Some(0.5), "the geometric mean of 1 and 1/4");
+        assert_eq!(experiment.ratio("gone"), None);
+        assert_eq!(experiment.figures("half").collect::<Vec<_>>(), [("a", 10.0), ("b", 5.0)]);
+        let text = experiment.render();
+        assert!(text.contains("FAILED: half: c: it crashed\nFAILED: gone: no such file\n"), "{text}");
+        let line = text.lines().find(|line| line.contains("mean ratio to base")).unwrap();
+        assert!(line.contains("0.500") && line.contains('-'), "{line}");
     }
 }

@@ -29,6 +29,10 @@ pub struct Outputs {
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
 
+    /// Write the tables as Markdown; - is standard output
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+
     /// Every metric of every workload in the table, also where there are several workloads
     #[arg(long)]
     full: bool,
@@ -37,7 +41,7 @@ pub struct Outputs {
 impl Outputs {
     /// Finds out before the measurement whether the results can be written.
     pub fn prepare(&self) -> anyhow::Result<()> {
-        for path in [&self.json, &self.csv].into_iter().flatten().filter(|path| !is_stdout(path)) {
+        for path in [&self.json, &self.csv, &self.markdown].into_iter().flatten().filter(|path| !is_stdout(path)) {
             File::options()
                 .append(true)
                 .create(true)
@@ -53,7 +57,7 @@ impl Outputs {
 
     /// Writes the results to all places.
     pub fn deliver(&self, experiment: &Experiment) -> anyhow::Result<()> {
-        let taken = [&self.json, &self.csv].into_iter().flatten().any(|path| is_stdout(path));
+        let taken = [&self.json, &self.csv, &self.markdown].into_iter().flatten().any(|path| is_stdout(path));
         if !taken {
             let text = terminal::render(experiment, self.full);
             io::stdout().write_all(text.as_bytes()).context("standard output")?;
@@ -68,6 +72,9 @@ impl Outputs {
         }
         if let Some(path) = &self.csv {
             write(path, |out| csv::write(experiment, out))?;
+        }
+        if let Some(path) = &self.markdown {
+            write(path, |out| Ok(out.write_all(terminal::markdown(experiment).as_bytes())?))?;
         }
         if let Some(dir) = &self.report {
             html::write(experiment, dir).with_context(|| dir.display().to_string())?;

@@ -11,24 +11,64 @@ use crate::lab::stats;
 
 /// The whole experiment: all metrics where there is one workload or `full`, else the most important ones.
 pub fn render(experiment: &Experiment, full: bool) -> String {
+    render_as(experiment, full, presets::UTF8_FULL_CONDENSED)
+}
+
+/// The same for a page in Markdown: the overview first, then a section for each workload.
+pub fn markdown(experiment: &Experiment) -> String {
+    let (mut text, style) = (String::new(), presets::ASCII_MARKDOWN);
+    head(experiment, &mut text);
+    text = text.replace('\n', "\n\n");
+    if experiment.workloads.len() > 1 {
+        overview(experiment, &mut text, style);
+    }
+    for workload in &experiment.workloads {
+        let _ =
+            writeln!(text, "\n#### {}\n\n{} (`{}`)\n", workload.name, workload.models, workload.parameters);
+        let single = experiment.workloads.len() == 1;
+        let table =
+            if single { metrics(experiment, workload, style) } else { short(experiment, workload, style) };
+        let _ = writeln!(text, "{table}");
+        for row in workload.rows.iter().filter(|row| row.failure.is_some()) {
+            let _ =
+                writeln!(text, "\nFAILED: {}: {}", row.subject, row.failure.as_deref().unwrap_or_default());
+        }
+        if let Some(table) = latencies(workload, style) {
+            let _ = writeln!(text, "\n{table}");
+        }
+    }
+    for missing in &experiment.missing {
+        let _ = writeln!(text, "\nMissing: {}: {}", missing.name, missing.hint);
+    }
+    for warning in &experiment.warnings {
+        let _ = writeln!(text, "\n**Warning**: {warning}");
+    }
+    text
+}
+
+fn render_as(experiment: &Experiment, full: bool, style: &str) -> String {
     let mut text = String::new();
     head(experiment, &mut text);
     let single = experiment.workloads.len() == 1;
     for workload in &experiment.workloads {
         let _ = writeln!(text, "\n{} ({})\n  {}", workload.name, workload.parameters, workload.models);
-        let table = if single || full { metrics(experiment, workload) } else { short(experiment, workload) };
+        let table = if single || full {
+            metrics(experiment, workload, style)
+        } else {
+            short(experiment, workload, style)
+        };
         let _ = writeln!(text, "{table}");
         for (subject, failure) in
             workload.rows.iter().filter_map(|row| Some((&row.subject, row.failure.as_ref()?)))
         {
             let _ = writeln!(text, "FAILED: {subject}: {failure}");
         }
-        if let Some(table) = latencies(workload) {
+        if let Some(table) = latencies(workload, style) {
             let _ = writeln!(text, "{table}");
         }
     }
     if !single {
-        overview(experiment, &mut text);
+        overview(experiment, &mut text, style);
     }
     for missing in &experiment.missing {
         let _ = writeln!(text, "missing: {}: {}", missing.name, missing.hint);
@@ -68,10 +108,10 @@ fn head(experiment: &Experiment, text: &mut String) {
     );
 }
 
-fn table(header: Vec<String>, left: usize) -> Table {
+fn table(header: Vec<String>, left: usize, style: &str) -> Table {
     let columns = header.len();
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_FULL_CONDENSED).set_header(header);
+    table.load_preset(style).set_header(header);
     for i in left..columns {
         table.column_mut(i).expect("the header has it").set_cell_alignment(CellAlignment::Right);
     }
@@ -92,9 +132,9 @@ fn verdict(row: &Row) -> String {
 }
 
 /// A line for every metric and subject.
-fn metrics(experiment: &Experiment, workload: &Workload) -> Table {
+fn metrics(experiment: &Experiment, workload: &Workload, style: &str) -> Table {
     let header = strings(["metric", "allocator", "median", "minimum", "maximum", "ratio", "verdict"]);
-    let mut table = table(header, 2);
+    let mut table = table(header, 2, style);
     for metric in &experiment.metrics {
         let mut label = metric.label.as_str();
         let mut summaries = workload.rows.iter().filter_map(|row| row.summaries.get(&metric.key)).peekable();
@@ -122,7 +162,7 @@ fn metrics(experiment: &Experiment, workload: &Workload) -> Table {
 }
 
 /// A line for every subject: the primary metric, memory and faults.
-fn short(experiment: &Experiment, workload: &Workload) -> Table {
+fn short(experiment: &Experiment, workload: &Workload, style: &str) -> Table {
     let mut shown = vec![workload.primary.as_str()];
     shown.extend(["peak", "grown", "minor"].into_iter().filter(|key| {
         *key != workload.primary && workload.rows.iter().any(|row| row.summaries.contains_key(*key))
@@ -141,7 +181,7 @@ fn short(experiment: &Experiment, workload: &Workload) -> Table {
             header.extend(strings(["ratio", "verdict"]));
         }
     }
-    let mut table = table(header, 1);
+    let mut table = table(header, 1, style);
     for row in workload.rows.iter().filter(|row| row.failure.is_none()) {
         let mut cells = vec![row.subject.clone()];
         for (i, metric) in metrics.iter().enumerate() {
@@ -156,7 +196,7 @@ fn short(experiment: &Experiment, workload: &Workload) -> Table {
     table
 }
 
-fn latencies(workload: &Workload) -> Option<Table> {
+fn latencies(workload: &Workload, style: &str) -> Option<Table> {
     let rows: Vec<_> =
         workload.rows.iter().filter_map(|row| Some((&row.subject, row.latency.as_ref()?))).collect();
     let timer = stats::median(&rows.iter().map(|(_, latency)| latency.timer_ns).collect::<Vec<_>>());
@@ -167,7 +207,7 @@ fn latencies(workload: &Workload) -> Option<Table> {
     for call in ["malloc", "free"] {
         header.extend(["p50", "p99", "p99.9", "max"].map(|what| format!("{call} {what}")));
     }
-    let mut table = table(header, 1);
+    let mut table = table(header, 1, style);
     for (subject, latency) in rows {
         let mut cells = vec![subject.clone()];
         for percentiles in [&latency.malloc, &latency.free] {
@@ -180,13 +220,13 @@ fn latencies(workload: &Workload) -> Option<Table> {
 }
 
 /// The ratios of all workloads, and their geometric means.
-fn overview(experiment: &Experiment, text: &mut String) {
+fn overview(experiment: &Experiment, text: &mut String, style: &str) {
     let others: Vec<_> =
         experiment.subjects.iter().filter(|subject| subject.name != experiment.method.baseline).collect();
     for (what, key) in [("time", None), ("peak resident memory", Some("peak"))] {
         let mut header = vec![format!("{what}, ratio to {}", experiment.method.baseline)];
         header.extend(others.iter().map(|subject| subject.name.clone()));
-        let mut table = table(header, 1);
+        let mut table = table(header, 1, style);
         let mut all: Vec<Vec<f64>> = vec![Vec::new(); others.len()];
         for workload in &experiment.workloads {
             let mut cells = vec![workload.name.clone()];
