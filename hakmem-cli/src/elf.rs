@@ -1,6 +1,5 @@
 //! What the loader will make of a file, read from its ELF headers.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -49,14 +48,6 @@ pub fn is_hakmem(path: &Path) -> bool {
     let Ok(bytes) = std::fs::read(path) else { return false };
     Elf::parse(&bytes)
         .is_ok_and(|elf| elf.dynsyms.iter().any(|s| elf.dynstrtab.get_at(s.st_name) == Some("hak_version")))
-}
-
-/// The names of the functions that the library at `path` exports; none where it cannot be read.
-pub fn exported_functions(path: &Path) -> HashSet<String> {
-    let Ok(bytes) = std::fs::read(path) else { return HashSet::new() };
-    let Ok(elf) = Elf::parse(&bytes) else { return HashSet::new() };
-    let functions = elf.dynsyms.iter().filter(|symbol| symbol.is_function() && !symbol.is_import());
-    functions.filter_map(|symbol| elf.dynstrtab.get_at(symbol.st_name).map(str::to_string)).collect()
 }
 
 /// How a program file is started.

@@ -10,7 +10,12 @@ fn dom(page: &Path) -> String {
     let profile = tempfile::tempdir().unwrap();
     let output = Command::new(CHROMIUM)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync", "--dump-dom"])
+        .args([
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--dump-dom",
+        ])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("file://{}", page.display()))
         .output()
@@ -51,7 +56,9 @@ fn the_page_of_a_real_comparison_opens_without_a_network() {
     }
     let dom = dom(&dir.join("index.html"));
     assert_eq!(dom.matches("<svg").count(), plots.len(), "each plot is in the page");
-    for expected in ["hakmem", "glibc", "/no/such.so: No such file", "wall time", "peak resident", "&lt;hello&gt;"] {
+    for expected in
+        ["hakmem", "glibc", "/no/such.so: No such file", "wall time", "peak resident", "&lt;hello&gt;"]
+    {
         assert!(dom.contains(expected), "{expected}");
     }
 }

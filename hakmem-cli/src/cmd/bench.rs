@@ -86,7 +86,8 @@ fn list() -> String {
             text += &format!("    {}={}  {}\n", parameter.name, parameter.default, parameter.help);
         }
         for preset in workload.presets {
-            let values: Vec<_> = preset.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            let values: Vec<_> =
+                preset.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
             text += &format!("    {}:{}  {}\n", workload.name, preset.name, values.join(" "));
         }
     }

@@ -9,8 +9,8 @@ mod replay;
 mod replay_worker;
 mod report;
 mod run;
-mod worker;
 mod trace;
+mod worker;
 
 use std::process::ExitCode;
 

@@ -26,7 +26,7 @@ pub struct Budgets {
 impl Default for Budgets {
     fn default() -> Self {
         Self {
-            what: "Instructions inside libhakmem.so per operation of each pattern. `hakmem instructions --bless` \
+            what: "Instructions in libhakmem.so, and in libc where it calls that, per operation of each pattern. `hakmem instructions --bless` \
                    writes this file; more than 2% above fails."
                 .into(),
             architecture: std::env::consts::ARCH.into(),

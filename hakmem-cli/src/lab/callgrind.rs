@@ -9,17 +9,17 @@ use anyhow::{Context, bail};
 /// tcmalloc, for one, has its `malloc` in a section of another name.
 pub const UNKNOWN: &str = "???";
 
-/// Instructions by the object file (library or program) and the function that they are in.
+/// Instructions by the object file (library or program) that they are in.
 #[derive(Debug, Default, PartialEq)]
 pub struct Counts {
-    functions: HashMap<(String, String), u64>,
+    objects: HashMap<String, u64>,
 }
 
 impl Counts {
     /// Reads the text of a file that callgrind wrote.
     ///
-    /// Each line of costs gives a place and then the instructions there, which are of the object that `ob=` named last
-    /// and the function that `fn=` did. A line after `calls=` repeats what was spent in the function called: it does
+    /// Each line of costs gives a place and then the instructions there, which are of the object that `ob=` named last.
+    /// A line after `calls=` repeats what was spent in the function called: it does
     /// not count.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let Some(events) = text.lines().find_map(|line| line.strip_prefix("events:")) else {
@@ -33,17 +33,15 @@ impl Counts {
         let column = column + positions.map_or(1, |positions| positions.split_whitespace().count());
 
         let mut counts = Self::default();
-        let (mut objects, mut functions) = (HashMap::new(), HashMap::new());
-        let (mut object, mut function) = ("", "");
+        let mut objects = HashMap::new();
+        let mut object = "";
         let mut inclusive = false;
         for line in text.lines() {
             if let Some((key, value)) = specification(line) {
                 match key {
                     "ob" => object = resolve(value, &mut objects)?,
-                    "fn" => function = resolve(value, &mut functions)?,
-                    // Of calls, never of costs; but they may be where a name is told.
+                    // Of a call, never of costs; but it may be where a name is told.
                     "cob" => _ = resolve(value, &mut objects)?,
-                    "cfn" => _ = resolve(value, &mut functions)?,
                     "calls" => inclusive = true,
                     _ => {}
                 }
@@ -54,8 +52,7 @@ impl Counts {
                 // Costs that are left out at the end of a line are 0.
                 if let Some(cost) = line.split_whitespace().nth(column) {
                     let cost: u64 = cost.parse().with_context(|| format!("not a cost: {line}"))?;
-                    let place = (object.to_string(), function.to_string());
-                    *counts.functions.entry(place).or_default() += cost;
+                    *counts.objects.entry(object.to_string()).or_default() += cost;
                 }
             }
         }
@@ -64,15 +61,12 @@ impl Counts {
 
     /// Instructions in all objects.
     pub fn total(&self) -> u64 {
-        self.functions.values().sum()
+        self.objects.values().sum()
     }
 
-    /// Instructions where `is` says so of the object's path and the function's name.
-    pub fn of(&self, is: impl Fn(&Path, &str) -> bool) -> u64 {
-        // Callgrind numbers the levels of a recursion: name, name'2.
-        let plain = |name: &str| name.split_once('\'').map_or(name, |(plain, _)| plain).to_string();
-        let those = self.functions.iter().filter(|((object, name), _)| is(Path::new(object), &plain(name)));
-        those.map(|(_, count)| count).sum()
+    /// Instructions where `is` says so of the object's path.
+    pub fn of(&self, is: impl Fn(&Path) -> bool) -> u64 {
+        self.objects.iter().filter(|(object, _)| is(Path::new(object))).map(|(_, count)| count).sum()
     }
 }
 
@@ -106,11 +100,10 @@ mod tests {
     #[test]
     fn inclusive_costs_do_not_count() {
         let counts = Counts::parse(FILE).unwrap();
-        let of = |name: &str| counts.of(|path, _| path == Path::new(name));
+        let of = |name: &str| counts.of(|path| path == Path::new(name));
         assert_eq!((of("/bin/program"), of("/lib/liballoc.so"), of("/lib/libc.so.6")), (7, 15, 5));
         assert_eq!(counts.total(), 27, "what callgrind itself says");
         assert_eq!(of("/lib/libother.so"), 0);
-        assert_eq!(counts.of(|_, function| function == "malloc"), 15);
     }
 
     #[test]

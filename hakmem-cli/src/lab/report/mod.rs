@@ -41,7 +41,9 @@ pub struct Outputs {
 impl Outputs {
     /// Finds out before the measurement whether the results can be written.
     pub fn prepare(&self) -> anyhow::Result<()> {
-        for path in [&self.json, &self.csv, &self.markdown].into_iter().flatten().filter(|path| !is_stdout(path)) {
+        for path in
+            [&self.json, &self.csv, &self.markdown].into_iter().flatten().filter(|path| !is_stdout(path))
+        {
             File::options()
                 .append(true)
                 .create(true)

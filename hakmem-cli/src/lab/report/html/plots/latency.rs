@@ -50,9 +50,8 @@ fn plot(workload: &Workload, slug: &str, call: &str, axis: &Axis, points: &[(&st
         }
         Ok(())
     });
-    let note = format!(
-        "{subtitle}. A call of 0 ns took less than the timer can tell and is drawn at the left edge"
-    );
+    let note =
+        format!("{subtitle}. A call of 0 ns took less than the timer can tell and is drawn at the left edge");
     Plot { file: format!("{slug}-latency-{call}"), title, note, wide: false, svg }
 }
 

@@ -1,3 +1,0 @@
-//! Benches.
-
-fn main() {}
