@@ -1,6 +1,7 @@
 //! Blocks as the workloads use them: written when they are made, checked when they are given up.
 
 use crate::heap::Heap;
+use crate::latency::Probe;
 
 /// What the workloads ask for: enough for a pointer, which is what Rust asks for most.
 pub const ALIGN: usize = 8;
@@ -38,6 +39,31 @@ pub fn make<H: Heap>(heap: &H, size: usize) -> *mut u8 {
     // SAFETY: just allocated, of this size and alignment.
     unsafe { mark(block, size) };
     block
+}
+
+/// `make`, of which only the allocator's part is measured.
+#[inline(always)]
+pub fn make_in<H: Heap>(probe: &mut impl Probe, heap: &H, size: usize) -> *mut u8 {
+    let block = probe.malloc(|| heap.allocate(size, ALIGN));
+    if block.is_null() {
+        no_memory(size);
+    }
+    // SAFETY: just allocated, of this size and alignment.
+    unsafe { mark(block, size) };
+    block
+}
+
+/// `drop`, of which only the allocator's part is measured.
+///
+/// # Safety
+///
+/// As for `drop`.
+#[inline(always)]
+pub unsafe fn drop_in<H: Heap>(probe: &mut impl Probe, heap: &H, block: *mut u8, size: usize) {
+    // SAFETY: the caller promises what both ask for.
+    unsafe { check(block, size) };
+    // SAFETY: as above.
+    probe.free(|| unsafe { heap.free(block, size, ALIGN) });
 }
 
 /// The same, zeroed, which is checked.

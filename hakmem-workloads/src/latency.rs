@@ -42,7 +42,12 @@ pub struct Timed {
 impl Timed {
     /// Ready to measure: allocates all it will ever need. `timer` is from [`timer_cost`].
     pub fn new(timer: u64) -> Self {
-        let histogram = || Histogram::new_with_bounds(1, MOST, 3).expect("valid bounds");
+        let histogram = || {
+            let mut histogram = Histogram::new_with_bounds(1, MOST, 3).expect("valid bounds");
+            // Writes to all of it, so that it is resident before anything is measured.
+            histogram.reset();
+            histogram
+        };
         Self { timer, malloc: histogram(), free: histogram() }
     }
 
@@ -86,10 +91,13 @@ impl Probe for Timed {
 
 /// What reading the clock around nothing gives: the median, nanoseconds.
 pub fn timer_cost() -> u64 {
-    let mut costs = [0u64; 1001];
-    for cost in &mut costs {
-        let start = Instant::now();
-        *cost = start.elapsed().as_nanos() as u64;
+    let mut costs = [0u64; 10_001];
+    // The first pass warms up.
+    for _ in 0..2 {
+        for cost in &mut costs {
+            let start = Instant::now();
+            *cost = start.elapsed().as_nanos() as u64;
+        }
     }
     costs.sort_unstable();
     costs[costs.len() / 2]

@@ -24,7 +24,7 @@ pub static WORKLOAD: Workload = Workload {
             most: 1 << 32,
             help: "blocks of one structure",
         },
-        Parameter { name: "rounds", default: 4, least: 1, most: 1 << 20, help: "structures" },
+        Parameter { name: "rounds", default: 8, least: 1, most: 1 << 20, help: "structures" },
         Parameter { name: "min", default: 16, least: 1, most: 1 << 20, help: "smallest size, bytes" },
         Parameter { name: "max", default: 256, least: 1, most: 1 << 20, help: "largest size, bytes" },
         Parameter { name: "seed", default: 1, least: 0, most: u64::MAX, help: "of what is random" },

@@ -14,7 +14,7 @@ pub static WORKLOAD: Workload = Workload {
     parameters: &[
         Parameter { name: "blocks", default: 100_000, least: 2, most: 1 << 28, help: "blocks up, then down" },
         Parameter { name: "size", default: 64, least: 1, most: 1 << 24, help: "bytes of a block" },
-        Parameter { name: "rounds", default: 40, least: 2, most: 1 << 20, help: "bursts" },
+        Parameter { name: "rounds", default: 200, least: 2, most: 1 << 20, help: "bursts" },
         Parameter {
             name: "order",
             default: 0,
@@ -25,8 +25,8 @@ pub static WORKLOAD: Workload = Workload {
     ],
     presets: &[
         Preset { name: "fifo", values: &[("order", 1)] },
-        Preset { name: "random", values: &[("order", 2), ("rounds", 20)] },
-        Preset { name: "large", values: &[("size", 1_024), ("rounds", 10)] },
+        Preset { name: "random", values: &[("order", 2), ("rounds", 60)] },
+        Preset { name: "large", values: &[("size", 1_024), ("rounds", 30)] },
     ],
     figures: &[Figure { key: "first", label: "first burst, per operation", unit: "nanoseconds" }],
     latency: false,

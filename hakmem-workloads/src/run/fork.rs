@@ -1,9 +1,10 @@
 //! Forks while threads allocate.
 
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Context, Error, error};
 use crate::heap::Heap;
@@ -106,26 +107,19 @@ fn child(mut work: impl FnMut()) -> Result<(), String> {
     if pid < 0 {
         return Err(format!("fork: {}", io::Error::last_os_error()));
     }
-    let start = Instant::now();
     let mut status = 0;
-    let mut pause = Duration::from_micros(20);
-    loop {
-        // SAFETY: a child of ours and a live status.
-        match unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } {
-            0 => {}
-            -1 => return Err(format!("waitpid: {}", io::Error::last_os_error())),
-            _ => break,
+    let ended = wait(pid);
+    // SAFETY: a child of ours, not waited for yet; then it is.
+    unsafe {
+        if !matches!(ended, Ok(true)) {
+            libc::kill(pid, libc::SIGKILL);
         }
-        if start.elapsed() > PATIENCE {
-            // SAFETY: a child of ours, not waited for yet; then it is.
-            unsafe {
-                libc::kill(pid, libc::SIGKILL);
-                libc::waitpid(pid, &mut status, 0);
-            }
-            return Err(format!("it hung: no end after {} s", PATIENCE.as_secs()));
-        }
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(1));
+        libc::waitpid(pid, &mut status, 0);
+    }
+    match ended {
+        Ok(true) => {}
+        Ok(false) => return Err(format!("it hung: no end after {} s", PATIENCE.as_secs())),
+        Err(error) => return Err(format!("waiting for it: {error}")),
     }
     if libc::WIFSIGNALED(status) {
         return Err(format!("killed by signal {}", libc::WTERMSIG(status)));
@@ -134,6 +128,26 @@ fn child(mut work: impl FnMut()) -> Result<(), String> {
         return Err(format!("its thread failed (exit {})", libc::WEXITSTATUS(status)));
     }
     Ok(())
+}
+
+/// Waits for the end of `pid`, without looking again and again, which would show in the time. False: it took too long.
+fn wait(pid: i32) -> io::Result<bool> {
+    // SAFETY: takes plain numbers and returns a new descriptor.
+    let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if handle < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and nobody else's.
+    let handle = unsafe { OwnedFd::from_raw_fd(handle as i32) };
+    let mut poll = libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: one live pollfd.
+        match unsafe { libc::poll(&mut poll, 1, PATIENCE.as_millis() as i32) } {
+            -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+            -1 => return Err(io::Error::last_os_error()),
+            ready => return Ok(ready > 0),
+        }
+    }
 }
 
 #[cfg(test)]

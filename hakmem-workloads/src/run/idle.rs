@@ -117,7 +117,9 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
         report.elapsed_ns = (first.0 * 1e9) as u64;
     }
     report.timeline.insert(0, (0.0, before));
-    let left = resident().saturating_sub(before) as f64;
+    // As the last sample saw it: by now the owner may have ended, and has taken its memory along.
+    report.resident_after = samples[2 * used + 1];
+    let left = report.resident_after.saturating_sub(before) as f64;
     let peak = reached.saturating_sub(before).max(1) as f64;
     report.figures =
         vec![("left".into(), left / peak), ("left_bytes".into(), left), ("reached".into(), peak)];
@@ -135,7 +137,9 @@ fn idle(meter: &Meter, length: Duration, samples: &mut Mapped<u64>) {
     let room = samples.len() / 2 - 1;
     let mut used = 0;
     loop {
-        if used < room {
+        // The last one is always there.
+        if used < room || end <= meter.seconds() {
+            used = used.min(room - 1);
             samples[2 + 2 * used] = (meter.seconds() * 1e9) as u64;
             samples[3 + 2 * used] = resident();
             used += 1;

@@ -29,7 +29,7 @@ pub static WORKLOAD: Workload = Workload {
         },
         Parameter {
             name: "rounds",
-            default: 4_000,
+            default: 20_000,
             least: 1,
             most: 1 << 30,
             help: "times that a thread and its successors replace as many blocks as are live",
@@ -45,8 +45,8 @@ pub static WORKLOAD: Workload = Workload {
     ],
     presets: &[
         Preset { name: "churn", values: &[("handovers", 2_000)] },
-        Preset { name: "oversubscribed", values: &[("threads", 8), ("rounds", 1_000)] },
-        Preset { name: "large", values: &[("max", 8_000), ("rounds", 1_000)] },
+        Preset { name: "oversubscribed", values: &[("threads", 8), ("rounds", 5_000)] },
+        Preset { name: "large", values: &[("max", 8_000), ("rounds", 4_000)] },
     ],
     figures: &[],
     latency: true,
@@ -90,7 +90,7 @@ fn serve<H: Heap, P: Probe + Send>(context: &Context<H>, probe: impl Fn() -> P) 
         for i in 0..count {
             let size = shift.random.between(min, max);
             (shift.blocks[i], shift.sizes[i]) =
-                (shift.probe.malloc(|| block::make(heap, size)) as usize, size as u32);
+                (block::make_in(&mut shift.probe, heap, size) as usize, size as u32);
         }
     }
     let stages = handovers + 1;
@@ -140,9 +140,9 @@ fn replace<H: Heap, P: Probe>(
         let (i, size) = shift.random.pair(count, min, max);
         let (old, old_size) = (shift.blocks[i] as *mut u8, shift.sizes[i] as usize);
         // SAFETY: live since it was put there, with this size, and overwritten at once.
-        shift.probe.free(|| unsafe { block::drop(heap, old, old_size) });
+        unsafe { block::drop_in(&mut shift.probe, heap, old, old_size) };
         (shift.blocks[i], shift.sizes[i]) =
-            (shift.probe.malloc(|| block::make(heap, size)) as usize, size as u32);
+            (block::make_in(&mut shift.probe, heap, size) as usize, size as u32);
     }
     shift
 }

@@ -17,7 +17,7 @@ pub static WORKLOAD: Workload = Workload {
     parameters: &[
         Parameter {
             name: "iterations",
-            default: 10_000_000,
+            default: 30_000_000,
             least: 1,
             most: 1 << 40,
             help: "replacements: a free and an allocation each",
@@ -29,7 +29,7 @@ pub static WORKLOAD: Workload = Workload {
     ],
     presets: &[
         Preset { name: "origins", values: &[("iterations", 20_000_000), ("set", 400), ("seed", 1)] },
-        Preset { name: "large-set", values: &[("iterations", 4_000_000), ("set", 200_000)] },
+        Preset { name: "large-set", values: &[("iterations", 6_000_000), ("set", 200_000)] },
         Preset { name: "small-blocks", values: &[("max", 128)] },
     ],
     figures: &[],
@@ -57,13 +57,13 @@ fn replace<H: Heap>(context: &Context<H>, probe: &mut impl Probe) -> Report {
     let meter = Meter::start();
     for i in 0..set {
         sizes[i] = random.between(min, max) as u32;
-        blocks[i] = probe.malloc(|| block::make(heap, sizes[i] as usize)) as usize;
+        blocks[i] = block::make_in(probe, heap, sizes[i] as usize) as usize;
     }
     for _ in 0..settings["iterations"] {
         let (i, size) = random.pair(set, min, max);
         // SAFETY: live since it was put there, with this size, and overwritten at once.
-        probe.free(|| unsafe { block::drop(heap, blocks[i] as *mut u8, sizes[i] as usize) });
-        (blocks[i], sizes[i]) = (probe.malloc(|| block::make(heap, size)) as usize, size as u32);
+        unsafe { block::drop_in(probe, heap, blocks[i] as *mut u8, sizes[i] as usize) };
+        (blocks[i], sizes[i]) = (block::make_in(probe, heap, size) as usize, size as u32);
     }
     let live = sizes.iter().map(|size| u64::from(*size)).sum();
     let report = meter.finish(set as u64 + 2 * settings["iterations"], live);

@@ -34,7 +34,7 @@ const FIGURES: [Figure; SIZES.len()] = {
 const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "operations",
-        default: 3_000_000,
+        default: 6_000_000,
         least: 1,
         most: 1 << 40,
         help: "allocations and frees of each size up to 1 KiB; of larger ones a quarter of that, and fewer in proportion to their size",
