@@ -22,6 +22,9 @@ step "release build of the shadow model, and the checked feature"
 for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shadow; done
 cargo test --features checked --lib
 
+step "every benchmark runs"
+cargo bench --quiet -- --test
+
 step "oldest Rust (rust-version)"
 CARGO_TARGET_DIR=target/msrv cargo +1.85.0 check --workspace --quiet
 

@@ -47,7 +47,7 @@ export PYTHONHASHSEED=0
 seq 1 200000 | awk '{print "{\"id\":" $1 ",\"name\":\"n" $1 "\",\"tags\":[\"a\",\"b" $1 % 97 "\"]}"}' >"$work/lines.json"
 awk 'BEGIN { for (i = 0; i < 400; i++) printf "#include <stddef.h>\nint f%d(int *a, size_t n) { int s = 0; for (size_t i = 0; i < n; i++) s += a[i] * %d; return s; }\n", i, i }' >"$work/many.c"
 sed "s/range(800)/range(40000)/" benches/traces/python-json.py >"$work/app.py"
-ab python env PYTHONMALLOC=malloc python3 "$work/app.py"
+PYTHONMALLOC=malloc ab python python3 "$work/app.py"
 ab sqlite sqlite3 :memory: "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<300000) SELECT count(*), sum(length(y)) FROM (SELECT printf('%08d-%s', x, hex(x*7919)) y FROM c ORDER BY y)"
 ab jq jq -s 'map(select(.id % 3 == 0) | .name) | length' "$work/lines.json"
 ab gcc gcc -O2 -c -o /dev/null "$work/many.c"

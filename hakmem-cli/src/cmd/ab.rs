@@ -66,6 +66,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         program: program.clone(),
         arguments: arguments.to_vec(),
         input: args.input.clone(),
+        apart: false,
         worker: false,
     };
     if let Some(tries) = args.fairness {

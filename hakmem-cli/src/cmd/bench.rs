@@ -130,6 +130,7 @@ fn tasks(args: &Args) -> anyhow::Result<Vec<Task>> {
             program: program.clone(),
             arguments,
             input: None,
+            apart: false,
             worker: true,
         });
     }

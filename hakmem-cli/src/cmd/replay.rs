@@ -97,6 +97,7 @@ fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
         program,
         arguments,
         input: None,
+        apart: true,
         worker: true,
     })
 }

@@ -93,7 +93,8 @@ pub fn conduct(
     }
     conductor.progress.finish_and_clear();
     let usage = before.and_then(|before| Some(Usage::now()?.since(&before)));
-    let own = conductor.used + own_time();
+    // What the runs had done elsewhere cannot be told from what others did.
+    let own = (!tasks.iter().any(|task| task.apart)).then(|| conductor.used + own_time());
     conductor.warnings.extend(usage.map(|usage| warnings::busy(usage, own)).unwrap_or_default());
     Ok(Experiment {
         format: FORMAT,

@@ -26,6 +26,8 @@ pub struct Task {
     pub arguments: Vec<OsString>,
     /// Its standard input; `/dev/null` without.
     pub input: Option<PathBuf>,
+    /// Whether it has work done by processes that are not counted for it, as replays do to read their traces.
+    pub apart: bool,
     /// Whether it is one of our workers, which say in a file what they measured; else its output is compared.
     pub worker: bool,
 }

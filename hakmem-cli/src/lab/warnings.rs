@@ -57,10 +57,10 @@ pub fn before(machine: &Machine, found: &Found, tasks: &[Task], schedule: &Sched
     warnings
 }
 
-/// Seen over the whole experiment, whose runs used `own` processor seconds.
-pub fn busy(usage: Usage, own: f64) -> Vec<String> {
+/// Seen over the whole experiment, whose runs used `own` processor seconds, if that is known.
+pub fn busy(usage: Usage, own: Option<f64>) -> Vec<String> {
     let mut warnings = Vec::new();
-    let share = usage.foreign_share(own);
+    let share = own.map_or(0.0, |own| usage.foreign_share(own));
     if share > BUSY {
         warnings.push(format!("busy machine: others used {:.0}% of the processors' time", share * 100.0));
     }
