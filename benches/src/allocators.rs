@@ -4,6 +4,7 @@
 //! compare the allocators. The process itself (criterion, and the lists of blocks) allocates from the system.
 
 mod heaps;
+mod larson;
 mod remote;
 
 use std::time::Duration;
@@ -64,5 +65,6 @@ fn main() {
         group(&mut criterion, name, &OnePattern(name));
     }
     group(&mut criterion, "remote-64", &remote::Remote);
+    group(&mut criterion, "larson", &larson::Larson);
     criterion.final_summary();
 }
