@@ -12,6 +12,7 @@ mod machine;
 pub mod model;
 pub mod report;
 mod resident;
+mod rows;
 mod run;
 pub mod stats;
 pub mod subjects;
