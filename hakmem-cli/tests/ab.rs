@@ -1,5 +1,6 @@
 //! `hakmem ab` and `hakmem report` as a user meets them.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -263,11 +264,17 @@ fn an_interrupt_ends_the_program_too() {
     let folder = tempfile::tempdir().unwrap();
     let marker = folder.path().join("pid");
     let script = format!("echo $$ > {}; exec sleep 1000", marker.display());
-    let mut child = Command::new(env!("CARGO_BIN_EXE_hakmem"))
-        .args(["ab", "--allocators=glibc", "--", "sh", "-c", &script])
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hakmem"));
+    command.args(["ab", "--allocators=glibc", "--", "sh", "-c", &script]).stderr(Stdio::null());
+    // A shell that starts these tests in the background has it ignored, which the command would respect.
+    // SAFETY: signal may be called between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().unwrap();
     let pid = loop {
         match std::fs::read_to_string(&marker).unwrap_or_default().trim().parse::<i32>() {
             Ok(pid) => break pid,
