@@ -10,7 +10,7 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, Signal, kill, killpg, signal};
 use nix::unistd::Pid;
-use support::{compile, eventually, fake, fake_run, finish, run, state};
+use support::{clean, compile, eventually, fake, fake_run, finish, run, state};
 
 /// A run of the program that prints its signals, in a process group of its own.
 struct Run {
@@ -195,7 +195,7 @@ fn inherited(prepare: fn()) -> (String, String) {
         };
         String::from_utf8(run(&mut command).stdout).unwrap()
     };
-    let mut direct = Command::new(show[0]);
+    let mut direct = clean(Command::new(show[0]));
     direct.args(&show[1..]);
     (start(direct), start(fake_run(show)))
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock};
@@ -52,6 +53,16 @@ pub fn clean(mut command: Command) -> Command {
         if name.to_string_lossy().starts_with("HAKMEM_") || name == "LD_PRELOAD" {
             command.env_remove(name);
         }
+    }
+    // Started in the background or by nohup, this process has some ignored, and the command would pass that on.
+    // SAFETY: signal may be called between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            Ok(())
+        });
     }
     command
 }
