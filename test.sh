@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test there is. On a machine that lacks something, run it as root: .ci/install then installs it (Debian).
-#   ./test.sh            all of it (about 20 minutes on 2 cores)
+#   ./test.sh            all of it (about 30 minutes on 2 cores)
 #   ./test.sh --quick    formatting, lints and cargo test only
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -41,7 +41,7 @@ HAKMEM_SHADOW_ROUNDS=2000 cargo test --release --target aarch64-unknown-linux-mu
 cargo build --quiet --target aarch64-unknown-linux-gnu -p hakmem-alloc
 
 step "Miri"
-MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR=target/miri \
+HAKMEM_SHADOW_ROUNDS=50 MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR=target/miri \
     cargo +nightly miri test --test shadow
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
