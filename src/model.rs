@@ -136,6 +136,35 @@ fn rearming_publishes_again() {
     });
 }
 
+/// The owner arms a stack and leaves the chain there: whoever publishes the slab next may write the link that the owner has
+/// read before, the blocks are counted once, and all of them are there when the chain is taken at last.
+#[test]
+fn an_armed_chain_is_counted_once_and_lost_never() {
+    loom::model(|| {
+        let shared = slab();
+        let link = Arc::new(UnsafeCell::new(0u32));
+        // Published once: the owner has it from its ready list.
+        assert_eq!(push_one(&shared, 1), Pushed::Publish);
+        let (other, theirs) = (shared.clone(), link.clone());
+        let pusher = thread::spawn(move || {
+            let outcome = push_one(&other, 2);
+            if outcome == Pushed::Publish {
+                // SAFETY: the duty to publish makes the link ours; loom checks it.
+                unsafe { theirs.with_mut(|p| *p = 7) };
+            }
+            outcome
+        });
+        // SAFETY: the owner's, until it has armed; loom checks it.
+        assert_eq!(unsafe { link.with(|p| *p) }, 0);
+        let seen = shared.remote.arm();
+        let outcome = pusher.join().unwrap();
+        assert_eq!(seen, if outcome == Pushed::Publish { 1 } else { 2 });
+        assert_eq!(shared.remote.is_armed(), outcome != Pushed::Publish);
+        let chain = shared.remote.take();
+        assert_eq!((chain.count, consume(chain.head)), (2, (3, 2)));
+    });
+}
+
 #[test]
 fn ready_list_delivers_every_node() {
     loom::model(|| {

@@ -3,7 +3,7 @@
 use crate::front::registry;
 use crate::large;
 use crate::os::{self, message::Text};
-use crate::superslab::{pagemap, pool};
+use crate::superslab::{Slab, pagemap, pool};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -190,7 +190,11 @@ fn slab_bytes() -> usize {
             }
             let used = match (*slab).remote.orphan_in_use() {
                 Some(in_use) => in_use,
-                None => (*slab).used.load(Relaxed).saturating_sub((*slab).remote.waiting()),
+                None => {
+                    // Of the blocks waiting on the stack, those that the owner has seen are not counted as used.
+                    let unseen = (*slab).remote.waiting().saturating_sub((*slab).counted.load(Relaxed));
+                    Slab::in_use(slab).saturating_sub(unseen)
+                }
             };
             bytes += used as usize * (*slab).stride as usize;
         }

@@ -9,7 +9,7 @@ use crate::large;
 use crate::misuse::{self, Fault};
 use crate::os;
 use crate::superslab::pagemap::{self, FOREIGN};
-use crate::tiny::classes::{C_TABLE, CLASSES, MAX_SMALL, MAX_TABLE, STRIDES, class_of, medium};
+use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, STRIDES, class_of, medium};
 use core::ptr;
 
 /// Alignment of blocks of at least as many bytes.
@@ -31,10 +31,12 @@ pub fn malloc(size: usize) -> *mut u8 {
     if size > MAX_TABLE {
         return malloc_rest(size);
     }
-    let class = C_TABLE[size.div_ceil(8)];
+    let heap = tls::get();
     // SAFETY: the thread's own heap.
-    let block = unsafe { Hot::pop_at(tls::get().cast(), class as usize) };
-    if !block.is_null() { block } else { malloc_slow(class as usize) }
+    let class = unsafe { Hot::class(heap.cast(), size) };
+    // SAFETY: as above.
+    let block = unsafe { Hot::pop_at(heap.cast(), class) };
+    if !block.is_null() { block } else { malloc_slow(heap, class) }
 }
 
 /// What `malloc` can do at once: a block from a magazine, for sizes in the table. Null is no answer.
@@ -43,17 +45,18 @@ pub fn malloc_hit(size: usize) -> *mut u8 {
     if size > MAX_TABLE {
         return ptr::null_mut();
     }
+    let heap = tls::get();
     // SAFETY: the thread's own heap.
-    unsafe { Hot::pop_at(tls::get().cast(), C_TABLE[size.div_ceil(8)] as usize) }
+    unsafe { Hot::pop_at(heap.cast(), Hot::class(heap.cast(), size)) }
 }
 
 // The slow paths are `extern "C"`: what cannot unwind can be jumped to, without a frame on the fast path.
 
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_slow(class: usize) -> *mut u8 {
+extern "C" fn malloc_slow(heap: *mut Heap, class: usize) -> *mut u8 {
     // SAFETY: the thread's own heap, or a placeholder.
-    let block = unsafe { Heap::take(tls::get(), class) }.block;
+    let block = unsafe { Heap::take(heap, class) }.block;
     if !block.is_null() { block } else { malloc_cold(class) }
 }
 
@@ -70,9 +73,10 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
         return malloc_large(size);
     }
     let class = medium(size) as usize;
+    let heap = tls::get();
     // SAFETY: the thread's own heap.
-    let block = unsafe { Hot::pop_at(tls::get().cast(), class) };
-    if !block.is_null() { block } else { malloc_slow(class) }
+    let block = unsafe { Hot::pop_at(heap.cast(), class) };
+    if !block.is_null() { block } else { malloc_slow(heap, class) }
 }
 
 #[cold]
@@ -95,21 +99,33 @@ pub unsafe fn free(block: *mut u8) {
         super::checked::free(block, kind as u8);
     }
     // Kinds that are no classes have no magazine: full, so they take the slow path.
+    let heap = tls::get();
     // SAFETY: the thread's own heap; the block is free now.
-    if !unsafe { Hot::push_at(tls::get().cast(), kind, block) } {
+    if !unsafe { Hot::push_at(heap.cast(), kind, block) } {
         // SAFETY: passed on.
-        unsafe { free_rest(block, kind) }
+        unsafe { free_rest(heap, block, kind) }
     }
 }
 
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn free_rest(block: *mut u8, kind: usize) {
+unsafe extern "C" fn free_rest(heap: *mut Heap, block: *mut u8, kind: usize) {
     // SAFETY: passed on; the thread's own heap, or a placeholder.
+    unsafe {
+        if !Heap::take_back(heap, block, kind) {
+            free_cold(block, kind);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
+    // SAFETY: passed on.
     unsafe {
         if kind == FOREIGN as usize || kind > CLASSES {
             free_large(block, kind as u8);
-        } else if !Heap::take_back(tls::get(), block, kind) {
+        } else {
             gate::free_cold(block, kind as u8);
         }
     }
@@ -150,17 +166,27 @@ extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
 /// `block` is null or a block of this allocator; after success only the result is.
 pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     let kind = pagemap::kind_index(block);
-    if kind != FOREIGN as usize && kind <= CLASSES {
-        // In place while it fits and half of it is used.
-        let stride = STRIDES[kind] as usize;
-        if size <= stride && size > stride / 2 {
-            return block;
+    if kind == FOREIGN as usize || kind > CLASSES || size == 0 {
+        // SAFETY: passed on.
+        return unsafe { realloc_rest(block, kind as u8, size) };
+    }
+    // In place while it fits and half of it is used.
+    let stride = STRIDES[kind] as usize;
+    if size <= stride && (size > stride / 2 || class_of(size, align_for(size)) as usize == kind) {
+        return block;
+    }
+    let new = malloc(size);
+    if !new.is_null() {
+        // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
+        unsafe {
+            ptr::copy_nonoverlapping(block, new, stride.min(size));
+            free(block);
         }
     }
-    // SAFETY: passed on.
-    unsafe { realloc_rest(block, kind as u8, size) }
+    new
 }
 
+#[inline(never)]
 unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut u8 {
     if block.is_null() {
         return malloc(size);
@@ -175,21 +201,17 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         unsafe { free(block) };
         return ptr::null_mut();
     }
-    if kind as usize <= CLASSES {
-        if class_of(size, align_for(size)) == kind {
-            return block;
-        }
-    } else if size > MAX_SMALL {
+    if size > MAX_SMALL {
         // SAFETY: passed on.
         let moved = unsafe { gate::resize(block, size, MIN_ALIGN) };
         if !moved.is_null() {
             return moved;
         }
     }
-    let new = malloc(size);
+    let new = gate::any(size, align_for(size), None).block;
     if new.is_null() {
         // A large block that cannot shrink by moving stays what it is, which is enough.
-        return if size <= old && kind as usize > CLASSES { block } else { new };
+        return if size <= old { block } else { out_of_memory() };
     }
     // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
     unsafe {

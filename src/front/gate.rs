@@ -24,17 +24,18 @@ pub(crate) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
         return alloc_rest(size, align, options);
     }
     let class = class_of(size, align);
+    let heap = tls::get();
     // SAFETY: the thread's own heap.
-    let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };
-    if !block.is_null() { block } else { alloc_slow(class, options) }
+    let block = unsafe { Hot::pop(heap.cast(), class as usize) };
+    if !block.is_null() { block } else { alloc_slow(heap, class, options) }
 }
 
 /// The magazine is empty.
 #[cold]
 #[inline(never)]
-extern "C" fn alloc_slow(class: u8, options: &Options) -> *mut u8 {
+extern "C" fn alloc_slow(heap: *mut Heap, class: u8, options: &Options) -> *mut u8 {
     // SAFETY: the thread's own heap, or a placeholder.
-    let block = unsafe { Heap::take(tls::get(), class as usize) }.block;
+    let block = unsafe { Heap::take(heap, class as usize) }.block;
     if !block.is_null() { block } else { alloc_cold(class, options) }
 }
 
@@ -106,21 +107,21 @@ pub(crate) unsafe fn dealloc(block: *mut u8, layout: Layout) {
 pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
     #[cfg(any(feature = "checked", debug_assertions))]
     super::checked::free(block, class);
+    let heap = tls::get();
     // SAFETY: the thread's own heap; the block is free now.
-    if !unsafe { Hot::push(tls::get().cast(), class as usize, block) } {
+    if !unsafe { Hot::push(heap.cast(), class as usize, block) } {
         // SAFETY: passed on.
-        unsafe { free_slow(block, class) }
+        unsafe { free_slow(heap, block, class) }
     }
 }
 
 /// The magazine is full.
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn free_slow(block: *mut u8, class: u8) {
+unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
     // SAFETY: passed on; the thread's own heap, or a placeholder.
     unsafe {
-        if pagemap::kind_index(block) != class as usize || !Heap::take_back(tls::get(), block, class as usize)
-        {
+        if pagemap::kind_index(block) != class as usize || !Heap::take_back(heap, block, class as usize) {
             free_cold(block, class);
         }
     }

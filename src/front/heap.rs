@@ -1,12 +1,12 @@
 //! A thread's heap: magazines in front, its slabs behind, an outbox beside.
 
 use super::magazine::{Hot, Magazines};
-use super::outbox::Outbox;
+use super::outbox::{self, Outbox};
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
 use crate::superslab::ready::ReadyList;
-use crate::superslab::{Block, Owner};
+use crate::superslab::{Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::{CLASSES, STRIDES};
@@ -15,8 +15,9 @@ use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 
-/// Address space of a record: the heap, and behind it the slots of its magazines, resident as far as they are used.
-pub(crate) const RECORD: usize = 64 << 10;
+/// Address space of a record: the heap, behind it the slots of its magazines, at its end the outbox; resident as far as
+/// they are used.
+pub(crate) const RECORD: usize = 512 << 10;
 
 /// A heap. Everything belongs to the owning thread but for `owner.ready`, to which any thread pushes, and what
 /// statistics read. Records are recycled and never unmapped.
@@ -66,13 +67,13 @@ impl Heap {
                 &raw mut (*heap).hot,
                 options.magazine,
                 bytes.wrapping_add(size_of::<Heap>()),
-                bytes.wrapping_add(RECORD),
+                bytes.wrapping_add(RECORD - outbox::BYTES),
             );
+            (*heap).outbox.reset(bytes.wrapping_add(RECORD - outbox::BYTES), options.outbox);
             (&raw mut (*heap).owner).write(CachePadded::new(Owner { ready: ReadyList::new() }));
             (*heap).bins.forget();
             (*heap).bins.owner = (&raw mut (*heap).owner).cast();
             (*heap).bins.secret = secret;
-            (*heap).outbox.reset(options.outbox);
             (*heap).live.store(true, Relaxed);
         }
     }
@@ -100,24 +101,55 @@ impl Heap {
             if !fresh.block.is_null() {
                 return fresh;
             }
+            (*heap).magazines.on_miss(class as usize);
             (*heap).bins.refill(class, &(*heap).counters)
         }
     }
 
-    /// Frees a block of `class` when the magazine is full and stays as it is, and the slab is this heap's. False, and
-    /// nothing done, otherwise.
+    /// Frees a block of `kind` when the magazine is full and stays as it is. False, and nothing done, when there is more
+    /// to it than taking the block home.
+    ///
+    /// This and [`Heap::take`] are the second level behind the magazines: they serve every burst longer than those.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap, or it is a placeholder. As [`home::take_back`].
+    /// The calling thread owns the heap, or it is a placeholder. The page map says that `block` lies in a page of `kind`, and
+    /// it is nobody's now.
     #[inline(always)]
-    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, class: usize) -> bool {
-        // SAFETY: passed on.
+    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, kind: usize) -> bool {
+        // SAFETY: passed on. No kind but a class goes home, and no placeholder's.
         unsafe {
-            if (*heap).magazines.may_grow(class) || !home::take_back(&raw mut (*heap).bins, block, class) {
+            if !(*heap).magazines.goes_home(kind) {
+                return false;
+            }
+            let slab = Slab::of(block);
+            if !home::is_own(slab, (*heap).bins.owner) {
+                return Heap::take_foreign(heap, slab, block, kind);
+            }
+            if !home::mark(&raw const (*heap).bins, slab, block, kind) {
                 return false;
             }
             (*heap).counters.home_local.add(1);
+            Bins::put(&raw mut (*heap).bins, slab, block.cast::<Block>());
+            true
+        }
+    }
+
+    /// [`Heap::take_back`] for a block of `slab`, which is not this heap's.
+    #[inline(never)]
+    unsafe extern "C" fn take_foreign(
+        heap: *mut Heap,
+        slab: *mut Slab,
+        block: *mut u8,
+        class: usize,
+    ) -> bool {
+        // SAFETY: passed on.
+        unsafe {
+            if !home::mark(&raw const (*heap).bins, slab, block, class) {
+                return false;
+            }
+            (*heap).counters.home_foreign.add(1);
+            (*heap).outbox.add(slab, block.cast::<Block>());
             true
         }
     }

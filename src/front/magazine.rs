@@ -10,7 +10,7 @@
 //! everything in the constant heaps that stand in where a thread has none.
 
 use crate::superslab::pagemap::KINDS;
-use crate::tiny::classes::{CLASSES, STRIDES};
+use crate::tiny::classes::{C_TABLE, CLASSES, MAX_TABLE, STRIDES};
 use core::ptr;
 use core::sync::atomic::{
     AtomicPtr, AtomicU8,
@@ -26,6 +26,8 @@ type Slot = *mut u8;
 pub(crate) struct Hot {
     top: [AtomicPtr<Slot>; KINDS],
     limit: [AtomicPtr<Slot>; KINDS],
+    /// C's classes by size in words: here, because a table elsewhere costs `malloc` an instruction for its address.
+    classes: [u8; MAX_TABLE / 8 + 1],
 }
 
 /// The slot that every missing magazine's top points behind.
@@ -48,7 +50,20 @@ impl Hot {
         Self {
             top: [const { AtomicPtr::new(missing()) }; KINDS],
             limit: [const { AtomicPtr::new(missing()) }; KINDS],
+            classes: C_TABLE,
         }
+    }
+
+    /// C's class for `size` bytes, at most [`MAX_TABLE`].
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, or it is a placeholder.
+    #[inline(always)]
+    pub(crate) unsafe fn class(hot: *mut Hot, size: usize) -> usize {
+        debug_assert!(size <= MAX_TABLE);
+        // SAFETY: passed on; the size is in the table.
+        unsafe { (&raw const (*hot).classes).cast::<u8>().add(size.div_ceil(8)).read() as usize }
     }
 
     /// Takes a block of `class` from its magazine, or null.
@@ -172,21 +187,27 @@ impl Hot {
     }
 }
 
-/// log2 of the slots of the smallest magazine, and of the largest.
+/// log2 of the slots of the smallest magazine.
 const MIN_LOG: u8 = 3;
-const MAX_LOG: u8 = 8;
-/// Bytes of blocks that a magazine holds at most, for classes of which it holds more than [`FEW`].
-const MAX_BYTES: usize = 16 << 10;
+/// log2 of the slots that every magazine may grow to, and bytes of the blocks that it then holds at most.
+const FREE_LOG: u8 = 8;
+const FREE_BYTES: usize = 16 << 10;
+/// The same for a magazine that has run empty since it last grew: its thread swings by more than it holds. One that only
+/// ever overflows, as when a program clears up at its end, would merely withhold memory.
+const MAX_LOG: u8 = 10;
+const MAX_BYTES: usize = 256 << 10;
+/// Bytes of blocks that all of a thread's magazines may hold beyond [`FREE_BYTES`] each.
+const MAX_EXTRA: usize = 1 << 20;
 /// Slots that every class may have up to 8 KiB.
 const FEW: u8 = 2;
 
-/// log2 of the slots that a magazine of `class` may grow to.
-const fn max_log(class: usize) -> u8 {
+/// log2 of the slots of a magazine of `class` with `bytes` bytes of blocks, and at most `1 << most`.
+const fn log_for(class: usize, bytes: usize, most: u8) -> u8 {
     let stride = STRIDES[class] as usize;
-    let blocks = MAX_BYTES / stride;
+    let blocks = bytes / stride;
     let log = if blocks == 0 { 0 } else { blocks.ilog2() as u8 };
-    if log > MAX_LOG {
-        MAX_LOG
+    if log > most {
+        most
     } else if log >= FEW {
         log
     } else if stride <= 8 << 10 {
@@ -196,22 +217,30 @@ const fn max_log(class: usize) -> u8 {
     }
 }
 
-const MAX_LOGS: [u8; CLASSES + 1] = {
+const fn logs_for(bytes: usize, most: u8) -> [u8; CLASSES + 1] {
     let mut logs = [0; CLASSES + 1];
     let mut class = 1;
     while class <= CLASSES {
-        logs[class] = max_log(class);
+        logs[class] = log_for(class, bytes, most);
         class += 1;
     }
     logs
-};
+}
+
+const FREE_LOGS: [u8; CLASSES + 1] = logs_for(FREE_BYTES, FREE_LOG);
+const MAX_LOGS: [u8; CLASSES + 1] = logs_for(MAX_BYTES, MAX_LOG);
 
 /// The owner's part of the magazines: their sizes, and the memory they live in.
 pub(crate) struct Magazines {
+    /// By kind: not 0 when a free that finds no room has something to do other than take the block home. The magazine
+    /// may grow, or there is none because the heap is a placeholder or the kind no class.
+    notices: [u8; KINDS],
     /// log2 of the slots, by class; 0: no magazine.
     logs: [AtomicU8; CLASSES + 1],
-    /// log2 of the slots that they may grow to: the table's, or 0 when magazines are switched off.
-    max: [u8; CLASSES + 1],
+    /// Classes whose magazine has run empty, and whose slab too, since it last grew: bit n is class n.
+    missed: u64,
+    /// Bytes that may still be held beyond what is every magazine's own.
+    extra: usize,
     /// Free memory for slots.
     at: *mut Slot,
     end: *mut Slot,
@@ -219,23 +248,27 @@ pub(crate) struct Magazines {
     spare: [*mut Slot; MAX_LOG as usize + 1],
 }
 
+const _: () = assert!(CLASSES < 64);
+
 impl Magazines {
     /// None, and none to come.
     pub(crate) const fn none() -> Self {
         Self {
+            notices: [1; KINDS],
             logs: [const { AtomicU8::new(0) }; CLASSES + 1],
-            max: [0; CLASSES + 1],
+            missed: 0,
+            extra: 0,
             at: ptr::null_mut(),
             end: ptr::null_mut(),
             spare: [ptr::null_mut(); MAX_LOG as usize + 1],
         }
     }
 
-    /// Whether the magazine of `class` may grow.
+    /// Whether a block of `kind` that finds no room need only be taken home.
     #[inline(always)]
-    pub(crate) fn may_grow(&self, class: usize) -> bool {
-        // SAFETY: callers have a class.
-        unsafe { self.logs.get_unchecked(class).load(Relaxed) < *self.max.get_unchecked(class) }
+    pub(crate) fn goes_home(&self, kind: usize) -> bool {
+        // SAFETY: callers have a kind.
+        unsafe { *self.notices.get_unchecked(kind) == 0 }
     }
 
     /// No magazines; they will live between `at` and `end`.
@@ -247,11 +280,27 @@ impl Magazines {
                 (*hot).limit[kind].store(missing(), Relaxed);
             }
         }
+        // SAFETY: as above.
+        unsafe { (*hot).classes = C_TABLE };
+        self.notices = [1; KINDS];
+        if !enabled {
+            self.notices[1..=CLASSES].fill(0);
+        }
         self.logs = [const { AtomicU8::new(0) }; CLASSES + 1];
-        self.max = if enabled { MAX_LOGS } else { [0; CLASSES + 1] };
+        self.missed = 0;
+        self.extra = if enabled { MAX_EXTRA } else { 0 };
         self.at = at.cast();
         self.end = end.cast();
         self.spare = [ptr::null_mut(); MAX_LOG as usize + 1];
+    }
+
+    /// The magazine of `class` has run empty, and the current slab too.
+    pub(crate) fn on_miss(&mut self, class: usize) {
+        self.missed |= 1 << class;
+        let log = self.logs[class].load(Relaxed);
+        if log != 0 && log < MAX_LOGS[class] && self.extra > 0 {
+            self.notices[class] = 1;
+        }
     }
 
     /// Doubles the magazine of `class`. False when it is as large as it may be.
@@ -260,15 +309,22 @@ impl Magazines {
     ///
     /// The calling thread owns the heap that `hot` and these belong to.
     pub(crate) unsafe fn grow(&mut self, hot: *mut Hot, class: usize) -> bool {
+        if self.notices[class] == 0 {
+            return false;
+        }
         let before = self.logs[class].load(Relaxed);
-        if before >= self.max[class] {
-            return false;
-        }
-        let log = (before + 1).max(MIN_LOG).min(MAX_LOGS[class]);
-        let array = self.take(log);
+        let missed = self.missed & 1 << class != 0;
+        let most = if missed { MAX_LOGS[class] } else { FREE_LOGS[class] };
+        let log = (before + 1).max(MIN_LOG).min(most);
+        let own = FREE_LOGS[class];
+        let more = ((1usize << log.max(own)) - (1 << before.max(own))) * STRIDES[class] as usize;
+        let array = if before < most && more <= self.extra { self.take(log) } else { ptr::null_mut() };
         if array.is_null() {
+            self.notices[class] = 0;
             return false;
         }
+        self.extra -= more;
+        self.missed &= !(1 << class);
         // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
         unsafe {
             array.write(ptr::null_mut());
@@ -290,6 +346,8 @@ impl Magazines {
             }
         }
         self.logs[class].store(log, Relaxed);
+        // Beyond what is its own it grows by one step for every miss.
+        self.notices[class] = (log < FREE_LOGS[class]) as u8;
         true
     }
 
@@ -330,41 +388,92 @@ mod tests {
     use std::vec;
 
     #[test]
-    fn all_magazines_fit_at_their_largest() {
-        let slots: usize = (1..=CLASSES).map(|c| 1usize << MAX_LOGS[c]).sum();
+    fn all_magazines_fit_at_the_size_that_is_their_own() {
+        let slots: usize = (1..=CLASSES).map(|c| 1usize << FREE_LOGS[c]).sum();
         // Arrays grown out of are at most as much again.
-        assert!(2 * slots * 8 + size_of::<super::super::heap::Heap>() <= super::super::heap::RECORD);
-        assert!(MAX_LOGS[1..].iter().all(|&log| log >= 1));
+        assert!(2 * slots * 8 + size_of::<super::super::heap::Heap>() <= super::super::heap::RECORD / 2);
+        assert!(FREE_LOGS[1..].iter().zip(&MAX_LOGS[1..]).all(|(&free, &max)| 1 <= free && free <= max));
+    }
+
+    /// A heap's hot part and magazines over `slots` slots, for `f`.
+    fn with_magazines(slots: usize, f: impl FnOnce(*mut Hot, &mut Magazines)) {
+        let mut hot = Box::new(Hot::without());
+        let mut memory = vec![ptr::null_mut::<u8>(); slots];
+        let mut m = Magazines::none();
+        let range = memory.as_mut_ptr_range();
+        m.reset(&raw mut *hot, true, range.start.cast(), range.end.cast());
+        f(&raw mut *hot, &mut m);
+    }
+
+    /// Pushes until the magazine of `class` is full and does not grow; how many blocks it holds then.
+    fn fill(hot: *mut Hot, m: &mut Magazines, class: usize) -> usize {
+        let mut held = m.held(hot, class);
+        loop {
+            let block = ptr::without_provenance_mut((held + 1) * 8);
+            // SAFETY: `hot` is this thread's; the blocks are only numbers.
+            unsafe {
+                if !(Hot::push(hot, class, block) || m.grow(hot, class) && Hot::push(hot, class, block)) {
+                    assert!(m.goes_home(class));
+                    return held;
+                }
+            }
+            held += 1;
+            assert_eq!(m.held(hot, class), held);
+        }
     }
 
     #[test]
     fn last_in_first_out_and_growing_keeps_everything() {
-        let mut hot = Box::new(Hot::without());
-        let mut memory = vec![ptr::null_mut::<u8>(); 2000];
-        let mut m = Magazines::none();
-        let range = memory.as_mut_ptr_range();
-        m.reset(&raw mut *hot, true, range.start.cast(), range.end.cast());
-        let hot = &raw mut *hot;
-        for class in [1usize, 8, 30, CLASSES] {
-            let capacity = (1usize << MAX_LOGS[class]) - 1;
-            // SAFETY: `hot` is this thread's; the blocks are only numbers.
-            unsafe {
-                assert!(Hot::pop(hot, class).is_null());
-                for i in 1..=capacity {
-                    let block = ptr::without_provenance_mut(i * 8);
-                    if !Hot::push(hot, class, block) {
-                        assert!(m.grow(hot, class));
-                        assert!(Hot::push(hot, class, block));
+        with_magazines(2000, |hot, m| {
+            for class in [1usize, 8, 30, CLASSES] {
+                // SAFETY: as above.
+                unsafe {
+                    assert!(Hot::pop(hot, class).is_null());
+                    let capacity = fill(hot, m, class);
+                    assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
+                    for i in (1..=capacity).rev() {
+                        assert_eq!(Hot::pop(hot, class).addr(), i * 8);
                     }
-                    assert_eq!(m.held(hot, class), i);
+                    assert!(Hot::pop(hot, class).is_null());
                 }
-                assert!(!Hot::push(hot, class, ptr::without_provenance_mut(8)));
-                assert!(!m.grow(hot, class));
-                for i in (1..=capacity).rev() {
-                    assert_eq!(Hot::pop(hot, class).addr(), i * 8);
-                }
-                assert!(Hot::pop(hot, class).is_null());
             }
-        }
+        });
+    }
+
+    #[test]
+    fn what_runs_empty_grows_by_one_step_for_every_miss_and_within_bounds() {
+        with_magazines(20_000, |hot, m| {
+            let class = 8;
+            let mut capacity = fill(hot, m, class);
+            assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
+            for log in FREE_LOGS[class] + 1..=MAX_LOGS[class] {
+                m.on_miss(class);
+                assert!(!m.goes_home(class));
+                capacity = fill(hot, m, class);
+                assert_eq!(capacity, (1 << log) - 1);
+            }
+            m.on_miss(class);
+            assert_eq!(fill(hot, m, class), capacity);
+            // All classes together: beyond their own share no more than the extra bytes.
+            for class in 1..=CLASSES {
+                for _ in 0..MAX_LOG {
+                    m.on_miss(class);
+                    fill(hot, m, class);
+                }
+            }
+            let beyond: usize = (1..=CLASSES)
+                .map(|c| (m.held(hot, c) + 1).saturating_sub(1 << FREE_LOGS[c]) * STRIDES[c] as usize)
+                .sum();
+            assert!(beyond <= MAX_EXTRA && beyond + m.extra == MAX_EXTRA);
+        });
+    }
+
+    #[test]
+    fn a_miss_before_the_first_free_gives_no_magazine_more_than_its_own() {
+        with_magazines(2000, |hot, m| {
+            // What first only allocates and then only frees.
+            m.on_miss(8);
+            assert_eq!(fill(hot, m, 8), (1 << FREE_LOGS[8]) - 1);
+        });
     }
 }

@@ -138,6 +138,15 @@ impl<N: Node> RemoteStack<N> {
         Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
     }
 
+    /// Arms the stack and leaves the chain where it is; how many blocks it has. For the owner, when it has taken the slab
+    /// off its ready list: a chain that is not needed yet is better not looked at.
+    pub(crate) fn arm(&self) -> u32 {
+        // Release: pairs with the acquire in a `push` that takes the duty to publish, and so may write the link that the
+        // owner has just read. Nothing is read from the chain.
+        let old = self.word.fetch_or(ARMED, Ordering::Release);
+        (old >> COUNT_SHIFT) as u32
+    }
+
     /// Takes the chain and arms the stack. For the owner, when it has taken the slab off its ready list.
     pub(crate) fn rearm(&self) -> Chain<N> {
         // Acquire: pairs with the release in `push`. Release: pairs with the acquire in a `push` that takes the duty to

@@ -6,7 +6,7 @@ use super::remote::RemoteStack;
 use super::state::Desc;
 use crate::sync::Node;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
 
 /// Size and alignment of a SuperSlab.
 pub(crate) const SUPERSLAB: usize = 2 << 20;
@@ -67,6 +67,9 @@ impl Block {
     }
 }
 
+/// In a slab's count of used blocks: the slab is in the list of full ones. The sign, read as a signed number.
+pub(crate) const FULL: u32 = 1 << 31;
+
 /// Mark on the owner of a slab that the owner has left.
 pub(crate) const LEFT: usize = 1;
 
@@ -92,8 +95,8 @@ pub(crate) enum List {
 
 /// The record of a slab: a line that only the owner writes, and a line that other threads read and push to.
 ///
-/// Invariant: every block of the slab is on `free`, above `bump`, on `remote`, or counted in `used`; blocks in
-/// magazines and outboxes count as used.
+/// Invariant: every block of the slab is on `free`, above `bump`, among the `counted` ones of `remote`, or counted in
+/// `used`; blocks in magazines and outboxes count as used, and so do those of `remote` that the owner has not seen yet.
 #[repr(C, align(128))]
 pub(crate) struct Slab {
     /// Free blocks, most recently freed first. Owner only.
@@ -102,8 +105,12 @@ pub(crate) struct Slab {
     pub(crate) bump: *mut u8,
     /// End of the last block. Owner only.
     pub(crate) end: *mut u8,
-    /// Blocks that are neither on `free` nor above `bump`. Written by the owner, read by statistics.
+    /// Blocks that are neither on `free` nor above `bump`, and [`FULL`]. Written by the owner, read by statistics.
     pub(crate) used: AtomicU32,
+    /// A count at or below this one, both read as signed, makes the slab change its list: see [`Slab::enlist`].
+    pub(crate) low: i32,
+    /// Blocks waiting on `remote` that `used` does not count any more. Written by the owner, read by statistics.
+    pub(crate) counted: AtomicU32,
     /// The list that `next` and `prev` belong to. Owner only.
     pub(crate) list: List,
     /// Whether memory above `bump` is known to be zero. Owner only.
@@ -114,7 +121,7 @@ pub(crate) struct Slab {
     pub(crate) next: *mut Slab,
     /// See `next`.
     pub(crate) prev: *mut Slab,
-    _line: [u64; 2],
+    _line: u64,
 
     /// Blocks freed by other threads. Any thread.
     pub(crate) remote: RemoteStack<Block>,
@@ -123,10 +130,10 @@ pub(crate) struct Slab {
     pub(crate) owner: AtomicPtr<Owner>,
     /// The first block. Constant while the slab has blocks in use, as is all below.
     pub(crate) start: *mut u8,
+    /// `ceil(2^64 / stride)`.
+    inverse: u64,
     /// Bytes from block to block.
     pub(crate) stride: u32,
-    /// `ceil(2^32 / stride)`.
-    pub(crate) reciprocal: u32,
     /// Where the last block begins, in bytes from the first.
     last: u32,
     /// Link of the ready list. Of the thread with the duty to publish, then of the owner.
@@ -147,17 +154,19 @@ pub(crate) static NO_SLAB: Slab = Slab {
     bump: ptr::null_mut(),
     end: ptr::null_mut(),
     used: AtomicU32::new(0),
+    low: 0,
+    counted: AtomicU32::new(0),
     list: List::None,
     zero: false,
     filled: false,
     next: ptr::null_mut(),
     prev: ptr::null_mut(),
-    _line: [0; 2],
+    _line: 0,
     remote: RemoteStack::constant(),
     owner: AtomicPtr::new(ptr::null_mut()),
     start: ptr::null_mut(),
+    inverse: 0,
     stride: 0,
-    reciprocal: 0,
     last: 0,
     ready_next: AtomicPtr::new(ptr::null_mut()),
     desc: ptr::null_mut(),
@@ -211,13 +220,12 @@ impl Slab {
     #[inline(always)]
     pub(crate) unsafe fn is_block(slab: *mut Slab, address: *mut u8) -> bool {
         // SAFETY: constant fields of a live slab.
-        let (start, stride, reciprocal, last) =
-            unsafe { ((*slab).start, (*slab).stride, (*slab).reciprocal, (*slab).last) };
+        let (start, inverse, last) = unsafe { ((*slab).start, (*slab).inverse, (*slab).last) };
         let offset = address.addr().wrapping_sub(start.addr()) as u64;
-        // For a multiple of the stride the quotient is exact (offset < 2^19, error of the reciprocal < stride), and for
-        // anything else no quotient fits. An address below the first block wraps around to a huge offset.
-        let index = (offset.wrapping_mul(reciprocal as u64)) >> 32;
-        offset <= last as u64 && index * stride as u64 == offset
+        // The product is the fraction offset / stride in units of 2^-64, its whole part cut off, and too large by less than
+        // offset: for a multiple of the stride what is left is below the inverse, for anything else it is at least that
+        // (offset and stride have less than 32 bits). An address below the first block wraps around to a huge offset.
+        offset <= last as u64 && offset.wrapping_mul(inverse) < inverse
     }
 
     /// Counts a block as used. Owner only.
@@ -228,7 +236,41 @@ impl Slab {
         used.store(used.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Changes the count of used blocks. Owner only.
+    /// Blocks that are neither on `free` nor above `bump`.
+    pub(crate) unsafe fn in_use(slab: *mut Slab) -> u32 {
+        // SAFETY: passed on.
+        unsafe { &(*slab).used }.load(Ordering::Relaxed) & !FULL
+    }
+
+    /// Notes which list the slab is in, so that a free needs one comparison to learn whether that has to change: among the
+    /// partial ones when no block is in use, among the full ones at once, and as the current one never.
+    ///
+    /// # Safety
+    ///
+    /// The caller owns the slab.
+    pub(crate) unsafe fn enlist(slab: *mut Slab, list: List) {
+        // SAFETY: passed on.
+        unsafe {
+            (*slab).list = list;
+            (*slab).low = if list == List::Current { i32::MIN } else { 0 };
+            let full = if list == List::Full { FULL } else { 0 };
+            (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that `waiting` blocks wait on `remote`, which `used` shall count no more, or as `rest` says that they have been
+    /// taken off. Owner only.
+    pub(crate) unsafe fn count_waiting(slab: *mut Slab, waiting: u32, rest: u32) {
+        // SAFETY: passed on. In this order a fork in between leaves its child blocks that count as used, not the reverse.
+        unsafe {
+            let counted = (*slab).counted.load(Ordering::Relaxed);
+            (*slab).counted.store(rest, Ordering::Relaxed);
+            compiler_fence(Ordering::Release);
+            Slab::count(slab, -(waiting.saturating_sub(counted) as i32));
+        }
+    }
+
+    /// Changes the count of used blocks; the count with [`FULL`]. Owner only.
     #[inline(always)]
     pub(crate) unsafe fn count(slab: *mut Slab, by: i32) -> u32 {
         // SAFETY: passed on.
@@ -262,6 +304,7 @@ impl Slab {
             (*first).pages = pages as u8;
             (*first).desc = desc;
             (*first).used.store(0, Ordering::Relaxed);
+            (*first).counted.store(0, Ordering::Relaxed);
             (*first).remote.reset();
             (*first).owner.store(ptr::null_mut(), Ordering::Relaxed);
         }
@@ -288,12 +331,13 @@ impl Slab {
         s.end = s.start.wrapping_add(bytes - bytes % stride as usize);
         s.last = (s.end.addr() - s.start.addr()) as u32 - stride;
         s.list = List::None;
+        s.low = 0;
         s.zero = zero;
         s.filled = false;
         s.next = ptr::null_mut();
         s.prev = ptr::null_mut();
         s.stride = stride;
-        s.reciprocal = (1u64 << 32).div_ceil(stride as u64) as u32;
+        s.inverse = u64::MAX / stride as u64 + 1;
         s.owner.store(owner, Ordering::Relaxed);
     }
 

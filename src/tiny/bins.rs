@@ -94,36 +94,37 @@ impl Bins {
         // SAFETY: all slabs in our lists are ours; `owner` is set.
         unsafe {
             let current = self.current[c];
-            if (*current).remote.has_chain() {
-                let chain = (*current).remote.take();
-                self.absorb(current, chain);
+            if self.drain(current) {
+                return Bins::take(self, c, counters);
             }
             self.collect(counters);
-            if !(*current).free.is_null() {
+            if self.drain(current) {
                 return Bins::take(self, c, counters);
             }
             if current != no_slab() {
-                if !(*current).filled {
-                    pool::filled((*current).pages as usize);
-                    (*current).filled = true;
-                }
-                self.current[c] = no_slab();
-                self.push(current, List::Full);
+                self.used_up(current);
             }
-            let next = self.partial[c];
-            if !next.is_null() {
+            loop {
+                let next = self.partial[c];
+                if next.is_null() {
+                    break;
+                }
                 self.unlink(next);
                 self.make_current(next);
-                counters.refill_partial.add(1);
-                return Bins::take(self, c, counters);
+                if !(*next).free.is_null() || (*next).bump != (*next).end || self.drain(next) {
+                    counters.refill_partial.add(1);
+                    return Bins::take(self, c, counters);
+                }
+                self.used_up(next);
             }
             if options::get().orphans {
                 while let Some(adopted) = orphans::adopt(class) {
                     counters.refill_orphan.add(1);
                     let slab = adopted.slab;
                     (*slab).owner.store(self.owner, Relaxed);
-                    (*slab).list = List::None;
                     (*slab).used.store(adopted.in_use, Relaxed);
+                    (*slab).counted.store(0, Relaxed);
+                    Slab::enlist(slab, List::None);
                     prepend(slab, adopted.chain.head);
                     // Only now may anybody publish it: to us.
                     let chain = (*slab).remote.rearm();
@@ -145,10 +146,36 @@ impl Bins {
         }
     }
 
+    /// Takes the chain that other threads have pushed to `slab`, which has no free blocks. False when there is none.
+    unsafe fn drain(&mut self, slab: *mut Slab) -> bool {
+        // SAFETY: passed on: the slab is ours, or the stand-in, to which nobody pushes.
+        unsafe {
+            if !(*slab).remote.has_chain() {
+                return false;
+            }
+            let chain = (*slab).remote.take();
+            self.absorb(slab, chain);
+            true
+        }
+    }
+
+    /// The current slab has nothing left.
+    unsafe fn used_up(&mut self, slab: *mut Slab) {
+        // SAFETY: passed on: ours.
+        unsafe {
+            if !(*slab).filled {
+                pool::filled((*slab).pages as usize);
+                (*slab).filled = true;
+            }
+            self.current[(*slab).class as usize] = no_slab();
+            self.push(slab, List::Full);
+        }
+    }
+
     pub(super) unsafe fn make_current(&mut self, slab: *mut Slab) {
         // SAFETY: passed on: ours and in no list.
         unsafe {
-            (*slab).list = List::Current;
+            Slab::enlist(slab, List::Current);
             self.current[(*slab).class as usize] = slab;
         }
     }
@@ -162,7 +189,7 @@ impl Bins {
             } else {
                 prepend(slab, chain.head);
             }
-            Slab::count(slab, -(chain.count as i32));
+            Slab::count_waiting(slab, chain.count, 0);
         }
     }
 
@@ -181,8 +208,10 @@ impl Bins {
             while !slab.is_null() {
                 // Once rearmed the slab may be published again, so the link is read first.
                 let next = <Slab as Node>::next(slab);
-                let chain = (*slab).remote.rearm();
-                self.absorb(slab, chain);
+                // The chain stays until it is needed: walking through it now would fetch every block from the thread that
+                // freed it, and taking it later, when the slab has no other free block, needs no walk.
+                let waiting = (*slab).remote.arm();
+                Slab::count_waiting(slab, waiting, waiting);
                 counters.refill_ready.add(1);
                 self.settle(slab);
                 slab = next;
@@ -198,13 +227,16 @@ impl Bins {
             if (*slab).list == List::Current {
                 return;
             }
-            if (*slab).used.load(Relaxed) == 0 {
+            if Slab::in_use(slab) == 0 {
                 // A slab on its way to the ready list must stay; it is settled again when it arrives.
                 if (*slab).remote.is_armed() {
                     self.unlink(slab);
                     leave::release(slab);
                 }
-            } else if (*slab).list == List::Full {
+            } else if (*slab).list == List::Full
+                // What was announced may have been taken since, when the slab was the current one.
+                && (!(*slab).free.is_null() || (*slab).remote.has_chain())
+            {
                 self.unlink(slab);
                 self.push(slab, List::Partial);
             }
@@ -223,8 +255,7 @@ impl Bins {
         unsafe {
             Block::set_next(block, (*slab).free);
             (*slab).free = block;
-            let used = Slab::count(slab, -1);
-            if (*slab).list != List::Current && (used == 0 || (*slab).list == List::Full) {
+            if Slab::count(slab, -1) as i32 <= (*slab).low {
                 Bins::settle_cold(bins, slab);
             }
         }
@@ -261,7 +292,7 @@ impl Bins {
         unsafe {
             let heads = if list == List::Full { &mut self.full } else { &mut self.partial };
             let head = &mut heads[(*slab).class as usize];
-            (*slab).list = list;
+            Slab::enlist(slab, list);
             (*slab).prev = ptr::null_mut();
             (*slab).next = *head;
             if !head.is_null() {
@@ -279,7 +310,7 @@ impl Bins {
                 List::None => return,
                 List::Current => {
                     self.current[class] = no_slab();
-                    (*slab).list = List::None;
+                    Slab::enlist(slab, List::None);
                     return;
                 }
                 List::Partial => &mut self.partial[class],
@@ -294,7 +325,7 @@ impl Bins {
             if !next.is_null() {
                 (*next).prev = prev;
             }
-            (*slab).list = List::None;
+            Slab::enlist(slab, List::None);
         }
     }
 }

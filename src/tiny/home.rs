@@ -7,21 +7,19 @@ use crate::superslab::remote::Pushed;
 use crate::superslab::{Block, Owner, Slab, orphans, pagemap};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Takes a block of `class` back onto its slab's list, if that is in order and the slab belongs to `bins`. False, and
-/// nothing changed, when not: then [`check_in`] finds out why.
+/// Marks a block of `class` as free, if it is the start of a block of `slab` and not free already. False, and nothing
+/// changed, when not: then [`check_in`] finds out why.
 ///
 /// # Safety
 ///
-/// The calling thread owns `bins`, or they are a placeholder's. The page map says that `address` lies in a slab of `class`,
-/// and the block is nobody's now.
+/// The calling thread owns `bins`. The page map says that `address` lies in a slab of `class`, `slab` is that slab's record, and
+/// the block is nobody's now.
 #[inline(always)]
-pub(crate) unsafe fn take_back(bins: *mut Bins, address: *mut u8, class: usize) -> bool {
+pub(crate) unsafe fn mark(bins: *const Bins, slab: *mut Slab, address: *mut u8, class: usize) -> bool {
     let block = address.cast::<Block>();
-    // SAFETY: the page map says that there is a slab, so there is a record. Once the slab is ours and the address is a
-    // block's, that block is ours to write.
+    // SAFETY: passed on. Once the address is a block's, that block is ours to write.
     unsafe {
-        let slab = Slab::of(address);
-        if !is_own(slab, (*bins).owner) || !Slab::is_block(slab, address) {
+        if !Slab::is_block(slab, address) {
             return false;
         }
         if class != UNMARKED {
@@ -30,9 +28,8 @@ pub(crate) unsafe fn take_back(bins: *mut Bins, address: *mut u8, class: usize) 
             }
             Block::set_mark(block, (*bins).secret, true);
         }
-        Bins::put(bins, slab, block);
-        true
     }
+    true
 }
 
 /// Checks that `address` can be a block of `class` on its way home and marks it as free. Its slab, or `None` when it

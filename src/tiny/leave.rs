@@ -6,7 +6,6 @@ use crate::os;
 use crate::stats::Counters;
 use crate::superslab::{List, Slab, orphans, pool};
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
 
 impl Bins {
     /// Gives back the slabs that have no block in use, current ones too.
@@ -27,7 +26,7 @@ impl Bins {
                     let chain = (*slab).remote.take();
                     self.absorb(slab, chain);
                 }
-                if (*slab).used.load(Relaxed) == 0 && (*slab).remote.is_armed() {
+                if Slab::in_use(slab) == 0 && (*slab).remote.is_armed() {
                     self.unlink(slab);
                     release(slab);
                 }
@@ -63,7 +62,12 @@ impl Bins {
                 os::yield_now();
                 return;
             }
-            let used = (*slab).used.load(Relaxed);
+            // A chain that was left on the stack; an orphan begins without one.
+            if (*slab).remote.has_chain() {
+                let chain = (*slab).remote.take();
+                self.absorb(slab, chain);
+            }
+            let used = Slab::in_use(slab);
             let list = (*slab).list;
             self.unlink(slab);
             if used == 0 {
@@ -138,10 +142,11 @@ pub(crate) unsafe fn release(slab: *mut Slab) {
 pub(crate) unsafe fn disown(slab: *mut Slab) -> bool {
     // SAFETY: passed on.
     unsafe {
-        (*slab).list = List::None;
+        Slab::enlist(slab, List::None);
         let chain = (*slab).remote.rearm();
         prepend(slab, chain.head);
-        let used = Slab::count(slab, -(chain.count as i32));
+        Slab::count_waiting(slab, chain.count, 0);
+        let used = Slab::in_use(slab);
         used != 0 && orphans::abandon(slab, used)
     }
 }
