@@ -2,12 +2,13 @@
 //!
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
-use super::heap::Heap;
+use super::heap::{Heap, Way};
 use super::magazine::Hot;
 use super::{gate, tls};
 use crate::large;
 use crate::misuse::{self, Fault};
 use crate::os;
+use crate::superslab::Slab;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, STRIDES, class_of, medium};
 use core::ptr;
@@ -31,12 +32,13 @@ pub fn malloc(size: usize) -> *mut u8 {
     if size > MAX_TABLE {
         return malloc_rest(size);
     }
+    let words = size.div_ceil(8);
     let heap = tls::get();
     // SAFETY: the thread's own heap.
-    let class = unsafe { Hot::class(heap.cast(), size) };
+    let class = unsafe { Hot::class(heap.cast(), words) };
     // SAFETY: as above.
     let block = unsafe { Hot::pop_at(heap.cast(), class) };
-    if !block.is_null() { block } else { malloc_slow(heap, class) }
+    if !block.is_null() { block } else { malloc_slow(words, heap) }
 }
 
 /// What `malloc` can do at once: a block from a magazine, for sizes in the table. Null is no answer.
@@ -47,14 +49,22 @@ pub fn malloc_hit(size: usize) -> *mut u8 {
     }
     let heap = tls::get();
     // SAFETY: the thread's own heap.
-    unsafe { Hot::pop_at(heap.cast(), Hot::class(heap.cast(), size)) }
+    unsafe { Hot::pop_at(heap.cast(), Hot::class(heap.cast(), size.div_ceil(8))) }
 }
 
-// The slow paths are `extern "C"`: what cannot unwind can be jumped to, without a frame on the fast path.
+// The slow paths are `extern "C"`: what cannot unwind can be jumped to, without a frame on the fast path. Their arguments are
+// in the order that leaves each value in the register where the fast path has it.
 
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_slow(heap: *mut Heap, class: usize) -> *mut u8 {
+extern "C" fn malloc_slow(words: usize, heap: *mut Heap) -> *mut u8 {
+    // SAFETY: the thread's own heap, or a placeholder.
+    malloc_second(heap, unsafe { Hot::class(heap.cast(), words) })
+}
+
+/// The second level, behind an empty magazine.
+#[inline(always)]
+fn malloc_second(heap: *mut Heap, class: usize) -> *mut u8 {
     // SAFETY: the thread's own heap, or a placeholder.
     let block = unsafe { Heap::take(heap, class) }.block;
     if !block.is_null() { block } else { malloc_cold(class) }
@@ -76,7 +86,7 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
     let heap = tls::get();
     // SAFETY: the thread's own heap.
     let block = unsafe { Hot::pop_at(heap.cast(), class) };
-    if !block.is_null() { block } else { malloc_slow(heap, class) }
+    if !block.is_null() { block } else { malloc_second(heap, class) }
 }
 
 #[cold]
@@ -103,16 +113,29 @@ pub unsafe fn free(block: *mut u8) {
     // SAFETY: the thread's own heap; the block is free now.
     if !unsafe { Hot::push_at(heap.cast(), kind, block) } {
         // SAFETY: passed on.
-        unsafe { free_rest(heap, block, kind) }
+        unsafe { free_rest(block, heap, kind) }
     }
 }
 
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn free_rest(heap: *mut Heap, block: *mut u8, kind: usize) {
+unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: passed on; the thread's own heap, or a placeholder.
     unsafe {
-        if !Heap::take_back(heap, block, kind) {
+        match Heap::take_back(heap, block, kind) {
+            Way::Home => (),
+            Way::Foreign(slab) => free_foreign(block, heap, kind, slab),
+            Way::Other => free_cold(block, kind),
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_foreign(block: *mut u8, heap: *mut Heap, kind: usize, slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe {
+        if !Heap::take_foreign(heap, slab, block, kind) {
             free_cold(block, kind);
         }
     }

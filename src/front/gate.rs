@@ -1,12 +1,12 @@
 //! The Rust gate: `GlobalAlloc`'s four calls. A layout gives the class, so neither the page map nor an owner is asked.
 
-use super::heap::Heap;
+use super::heap::{Heap, Way};
 use super::magazine::Hot;
 use super::{thread, tls};
 use crate::large;
 use crate::options::Options;
-use crate::superslab::Fresh;
 use crate::superslab::pagemap;
+use crate::superslab::{Fresh, Slab};
 use crate::tiny::classes::{MAX_TABLE, STRIDES, class_of, class_of_rest};
 use core::alloc::Layout;
 use core::ptr;
@@ -121,13 +121,29 @@ pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
 unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
     // SAFETY: passed on; the thread's own heap, or a placeholder.
     unsafe {
-        if pagemap::kind_index(block) != class as usize || !Heap::take_back(heap, block, class as usize) {
+        if pagemap::kind_index(block) != class as usize {
+            return free_cold(block, class);
+        }
+        match Heap::take_back(heap, block, class as usize) {
+            Way::Home => (),
+            Way::Foreign(slab) => free_foreign(heap, block, class, slab),
+            Way::Other => free_cold(block, class),
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_foreign(heap: *mut Heap, block: *mut u8, class: u8, slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe {
+        if !Heap::take_foreign(heap, slab, block, class as usize) {
             free_cold(block, class);
         }
     }
 }
 
-/// The magazine is full and may grow, or the block is another thread's, or something is wrong with it.
+/// The magazine is full and may grow, or the thread has no heap, or something is wrong with the block.
 #[cold]
 #[inline(never)]
 pub(super) unsafe extern "C" fn free_cold(block: *mut u8, class: u8) {

@@ -40,6 +40,16 @@ pub(crate) struct Heap {
 const _: () =
     assert!(size_of::<Heap>() <= 4096 - 7 * 64, "the first page holds a thread's first seven magazines");
 
+/// Where a block goes that has no room in its magazine.
+pub(crate) enum Way {
+    /// It is home.
+    Home,
+    /// To this slab, which is not the heap's.
+    Foreign(*mut Slab),
+    /// The magazine may grow, or the heap is a placeholder, or something is wrong with the block.
+    Other,
+}
+
 // SAFETY: the link is an atomic of its own.
 unsafe impl Node for Heap {
     unsafe fn next(node: *mut Self) -> *mut Self {
@@ -85,8 +95,14 @@ impl Heap {
     /// The calling thread owns the heap, or it is a placeholder.
     #[inline(always)]
     pub(crate) unsafe fn take(heap: *mut Heap, class: usize) -> Fresh {
-        // SAFETY: passed on.
-        unsafe { Bins::take(&raw mut (*heap).bins, class, &raw const (*heap).counters) }
+        // SAFETY: passed on. Only a thread's own heap has a block to give.
+        unsafe {
+            let fresh = Bins::take(&raw mut (*heap).bins, class, &raw const (*heap).counters);
+            if !fresh.block.is_null() {
+                Magazines::on_miss(&raw mut (*heap).magazines, class);
+            }
+            fresh
+        }
     }
 
     /// Takes a block of `class` when the current slab has none either.
@@ -101,13 +117,11 @@ impl Heap {
             if !fresh.block.is_null() {
                 return fresh;
             }
-            (*heap).magazines.on_miss(class as usize);
             (*heap).bins.refill(class, &(*heap).counters)
         }
     }
 
-    /// Frees a block of `kind` when the magazine is full and stays as it is. False, and nothing done, when there is more
-    /// to it than taking the block home.
+    /// Frees a block of `kind` when the magazine is full and stays as it is; what else there is to do with it.
     ///
     /// This and [`Heap::take`] are the second level behind the magazines: they serve every burst longer than those.
     ///
@@ -116,28 +130,33 @@ impl Heap {
     /// The calling thread owns the heap, or it is a placeholder. The page map says that `block` lies in a page of `kind`, and
     /// it is nobody's now.
     #[inline(always)]
-    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, kind: usize) -> bool {
+    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, kind: usize) -> Way {
         // SAFETY: passed on. No kind but a class goes home, and no placeholder's.
         unsafe {
             if !(*heap).magazines.goes_home(kind) {
-                return false;
+                return Way::Other;
             }
             let slab = Slab::of(block);
             if !home::is_own(slab, (*heap).bins.owner) {
-                return Heap::take_foreign(heap, slab, block, kind);
+                return Way::Foreign(slab);
             }
             if !home::mark(&raw const (*heap).bins, slab, block, kind) {
-                return false;
+                return Way::Other;
             }
             (*heap).counters.home_local.add(1);
             Bins::put(&raw mut (*heap).bins, slab, block.cast::<Block>());
-            true
+            Way::Home
         }
     }
 
-    /// [`Heap::take_back`] for a block of `slab`, which is not this heap's.
-    #[inline(never)]
-    unsafe extern "C" fn take_foreign(
+    /// Frees a block of `slab`, for which [`Heap::take_back`] has answered that it is not this heap's. False, and nothing
+    /// done, when something is wrong with it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::take_back`].
+    #[inline(always)]
+    pub(crate) unsafe fn take_foreign(
         heap: *mut Heap,
         slab: *mut Slab,
         block: *mut u8,

@@ -54,16 +54,16 @@ impl Hot {
         }
     }
 
-    /// C's class for `size` bytes, at most [`MAX_TABLE`].
+    /// C's class for as many words, at most what the table has.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap, or it is a placeholder.
     #[inline(always)]
-    pub(crate) unsafe fn class(hot: *mut Hot, size: usize) -> usize {
-        debug_assert!(size <= MAX_TABLE);
-        // SAFETY: passed on; the size is in the table.
-        unsafe { (&raw const (*hot).classes).cast::<u8>().add(size.div_ceil(8)).read() as usize }
+    pub(crate) unsafe fn class(hot: *mut Hot, words: usize) -> usize {
+        debug_assert!(words <= MAX_TABLE / 8);
+        // SAFETY: passed on; the words are in the table.
+        unsafe { (&raw const (*hot).classes).cast::<u8>().add(words).read() as usize }
     }
 
     /// Takes a block of `class` from its magazine, or null.
@@ -232,13 +232,11 @@ const MAX_LOGS: [u8; CLASSES + 1] = logs_for(MAX_BYTES, MAX_LOG);
 
 /// The owner's part of the magazines: their sizes, and the memory they live in.
 pub(crate) struct Magazines {
-    /// By kind: not 0 when a free that finds no room has something to do other than take the block home. The magazine
-    /// may grow, or there is none because the heap is a placeholder or the kind no class.
+    /// By kind: not [`QUIET`] when a free that finds no room has something to do other than take the block home.
     notices: [u8; KINDS],
     /// log2 of the slots, by class; 0: no magazine.
     logs: [AtomicU8; CLASSES + 1],
-    /// Classes whose magazine has run empty, and whose slab too, since it last grew: bit n is class n.
-    missed: u64,
+    enabled: bool,
     /// Bytes that may still be held beyond what is every magazine's own.
     extra: usize,
     /// Free memory for slots.
@@ -248,15 +246,20 @@ pub(crate) struct Magazines {
     spare: [*mut Slot; MAX_LOG as usize + 1],
 }
 
-const _: () = assert!(CLASSES < 64);
+/// A full magazine stays as it is.
+const QUIET: u8 = 0;
+/// It may grow as far as every magazine may; or there is none, because the heap is a placeholder or the kind no class.
+const SMALL: u8 = 1;
+/// It has run empty since it last grew.
+const MISSED: u8 = 2;
 
 impl Magazines {
     /// None, and none to come.
     pub(crate) const fn none() -> Self {
         Self {
-            notices: [1; KINDS],
+            notices: [SMALL; KINDS],
             logs: [const { AtomicU8::new(0) }; CLASSES + 1],
-            missed: 0,
+            enabled: false,
             extra: 0,
             at: ptr::null_mut(),
             end: ptr::null_mut(),
@@ -268,7 +271,7 @@ impl Magazines {
     #[inline(always)]
     pub(crate) fn goes_home(&self, kind: usize) -> bool {
         // SAFETY: callers have a kind.
-        unsafe { *self.notices.get_unchecked(kind) == 0 }
+        unsafe { *self.notices.get_unchecked(kind) == QUIET }
     }
 
     /// No magazines; they will live between `at` and `end`.
@@ -282,25 +285,27 @@ impl Magazines {
         }
         // SAFETY: as above.
         unsafe { (*hot).classes = C_TABLE };
-        self.notices = [1; KINDS];
+        self.notices = [SMALL; KINDS];
         if !enabled {
-            self.notices[1..=CLASSES].fill(0);
+            self.notices[1..=CLASSES].fill(QUIET);
         }
+        self.enabled = enabled;
         self.logs = [const { AtomicU8::new(0) }; CLASSES + 1];
-        self.missed = 0;
         self.extra = if enabled { MAX_EXTRA } else { 0 };
         self.at = at.cast();
         self.end = end.cast();
         self.spare = [ptr::null_mut(); MAX_LOG as usize + 1];
     }
 
-    /// The magazine of `class` has run empty, and the current slab too.
-    pub(crate) fn on_miss(&mut self, class: usize) {
-        self.missed |= 1 << class;
-        let log = self.logs[class].load(Relaxed);
-        if log != 0 && log < MAX_LOGS[class] && self.extra > 0 {
-            self.notices[class] = 1;
-        }
+    /// The magazine of `class` has run empty.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap that these belong to.
+    #[inline(always)]
+    pub(crate) unsafe fn on_miss(magazines: *mut Magazines, class: usize) {
+        // SAFETY: passed on; callers have a class.
+        unsafe { (&raw mut (*magazines).notices).cast::<u8>().add(class).write(MISSED) };
     }
 
     /// Doubles the magazine of `class`. False when it is as large as it may be.
@@ -309,22 +314,20 @@ impl Magazines {
     ///
     /// The calling thread owns the heap that `hot` and these belong to.
     pub(crate) unsafe fn grow(&mut self, hot: *mut Hot, class: usize) -> bool {
-        if self.notices[class] == 0 {
+        let notice = core::mem::replace(&mut self.notices[class], QUIET);
+        if notice == QUIET || !self.enabled {
             return false;
         }
         let before = self.logs[class].load(Relaxed);
-        let missed = self.missed & 1 << class != 0;
-        let most = if missed { MAX_LOGS[class] } else { FREE_LOGS[class] };
+        let most = if notice == MISSED { MAX_LOGS[class] } else { FREE_LOGS[class] };
         let log = (before + 1).max(MIN_LOG).min(most);
         let own = FREE_LOGS[class];
         let more = ((1usize << log.max(own)) - (1 << before.max(own))) * STRIDES[class] as usize;
         let array = if before < most && more <= self.extra { self.take(log) } else { ptr::null_mut() };
         if array.is_null() {
-            self.notices[class] = 0;
             return false;
         }
         self.extra -= more;
-        self.missed &= !(1 << class);
         // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
         unsafe {
             array.write(ptr::null_mut());
@@ -346,8 +349,8 @@ impl Magazines {
             }
         }
         self.logs[class].store(log, Relaxed);
-        // Beyond what is its own it grows by one step for every miss.
-        self.notices[class] = (log < FREE_LOGS[class]) as u8;
+        // Beyond that it grows by one step for every time it runs empty.
+        self.notices[class] = if log < FREE_LOGS[class] { SMALL } else { QUIET };
         true
     }
 
@@ -447,17 +450,20 @@ mod tests {
             let mut capacity = fill(hot, m, class);
             assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
             for log in FREE_LOGS[class] + 1..=MAX_LOGS[class] {
-                m.on_miss(class);
+                // SAFETY: this thread's.
+                unsafe { Magazines::on_miss(m, class) };
                 assert!(!m.goes_home(class));
                 capacity = fill(hot, m, class);
                 assert_eq!(capacity, (1 << log) - 1);
             }
-            m.on_miss(class);
+            // SAFETY: as above.
+            unsafe { Magazines::on_miss(m, class) };
             assert_eq!(fill(hot, m, class), capacity);
             // All classes together: beyond their own share no more than the extra bytes.
             for class in 1..=CLASSES {
                 for _ in 0..MAX_LOG {
-                    m.on_miss(class);
+                    // SAFETY: as above.
+                    unsafe { Magazines::on_miss(m, class) };
                     fill(hot, m, class);
                 }
             }
@@ -472,7 +478,8 @@ mod tests {
     fn a_miss_before_the_first_free_gives_no_magazine_more_than_its_own() {
         with_magazines(2000, |hot, m| {
             // What first only allocates and then only frees.
-            m.on_miss(8);
+            // SAFETY: as above.
+            unsafe { Magazines::on_miss(m, 8) };
             assert_eq!(fill(hot, m, 8), (1 << FREE_LOGS[8]) - 1);
         });
     }
