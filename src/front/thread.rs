@@ -92,7 +92,7 @@ fn hook_process() {
             if options::get().stats_file.as_c_str().is_none() {
                 STDERR.store(os::duplicate(2), Ordering::Relaxed);
             }
-            libc::atexit(at_exit);
+            __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut());
         }
     }
     if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
@@ -109,7 +109,13 @@ pub(crate) fn announce() {
     with_stats_file(|fd| text.send(fd));
 }
 
-extern "C" fn at_exit() {
+unsafe extern "C" {
+    /// What `atexit` calls. That itself is in no shared library, and whether a shared library of ours is linked with the
+    /// archive that has it depends on what else is built.
+    fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, library: *mut c_void) -> i32;
+}
+
+extern "C" fn at_exit(_: *mut c_void) {
     let json = options::get().stats == StatsFormat::Json;
     with_stats_file(|fd| stats::write(fd, json));
 }
