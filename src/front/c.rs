@@ -124,6 +124,7 @@ unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
     unsafe {
         match Heap::take_back(heap, block, kind) {
             Way::Home => (),
+            Way::Settle(slab) => gate::settle(heap, slab),
             Way::Foreign(slab) => free_foreign(block, heap, kind, slab),
             Way::Other => free_cold(block, kind),
         }

@@ -126,10 +126,19 @@ unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
         }
         match Heap::take_back(heap, block, class as usize) {
             Way::Home => (),
+            Way::Settle(slab) => settle(heap, slab),
             Way::Foreign(slab) => free_foreign(heap, block, class, slab),
             Way::Other => free_cold(block, class),
         }
     }
+}
+
+/// A block has gone home to a slab that has to be looked at.
+#[cold]
+#[inline(never)]
+pub(super) unsafe extern "C" fn settle(heap: *mut Heap, slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe { Heap::settle(heap, slab) }
 }
 
 #[cold]

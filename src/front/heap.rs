@@ -44,6 +44,8 @@ const _: () =
 pub(crate) enum Way {
     /// It is home.
     Home,
+    /// It is home, and [`Heap::settle`] is to look at its slab.
+    Settle(*mut Slab),
     /// To this slab, which is not the heap's.
     Foreign(*mut Slab),
     /// The magazine may grow, or the heap is a placeholder, or something is wrong with the block.
@@ -144,8 +146,41 @@ impl Heap {
                 return Way::Other;
             }
             (*heap).counters.home_local.add(1);
-            Bins::put(&raw mut (*heap).bins, slab, block.cast::<Block>());
-            Way::Home
+            if Bins::put(slab, block.cast::<Block>()) { Way::Settle(slab) } else { Way::Home }
+        }
+    }
+
+    /// Goes on after [`Way::Settle`].
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, and `slab` is its.
+    pub(crate) unsafe fn settle(heap: *mut Heap, slab: *mut Slab) {
+        // SAFETY: passed on; the class is read before the slab can be gone.
+        unsafe {
+            let class = (*slab).class as usize;
+            (*heap).bins.settle(slab);
+            if (*heap).bins.are_sparse(class) && (*heap).magazines.may_shrink(class) {
+                // A few blocks in the magazine may be all that keeps these slabs: those that become empty are given back, or
+                // begin anew with blocks in the order of their addresses.
+                Heap::empty_magazine(heap, class);
+                (*heap).magazines.shrink(&raw mut (*heap).hot, class);
+            }
+        }
+    }
+
+    /// Sends the blocks of one magazine home.
+    unsafe fn empty_magazine(heap: *mut Heap, class: usize) {
+        // SAFETY: passed on; what a magazine holds was freed as its class.
+        unsafe {
+            loop {
+                let block = Hot::pop(&raw mut (*heap).hot, class);
+                if block.is_null() {
+                    break;
+                }
+                (*heap).counters.flushed.add(1);
+                Heap::send_home(heap, block, class as u8);
+            }
         }
     }
 
@@ -199,7 +234,9 @@ impl Heap {
             let Some(slab) = home::check_in(bins, block, class as usize) else { return };
             if home::is_own(slab, bins.owner) {
                 (*heap).counters.home_local.add(1);
-                Bins::put(bins, slab, block.cast::<Block>());
+                if Bins::put(slab, block.cast::<Block>()) {
+                    bins.settle(slab);
+                }
             } else {
                 (*heap).counters.home_foreign.add(1);
                 (*heap).outbox.add(slab, block.cast::<Block>());
@@ -213,22 +250,13 @@ impl Heap {
     ///
     /// The calling thread owns the heap, or the thread that did no longer exists.
     pub(crate) unsafe fn flush(heap: *mut Heap) {
-        for class in 1..=CLASSES {
-            loop {
-                // SAFETY: passed on.
-                let block = unsafe { Hot::pop(&raw mut (*heap).hot, class) };
-                if block.is_null() {
-                    break;
-                }
-                // SAFETY: passed on; what a magazine holds was freed as its class.
-                unsafe {
-                    (*heap).counters.flushed.add(1);
-                    Heap::send_home(heap, block, class as u8);
-                }
-            }
-        }
         // SAFETY: passed on.
-        unsafe { (*heap).outbox.flush() };
+        unsafe {
+            for class in 1..=CLASSES {
+                Heap::empty_magazine(heap, class);
+            }
+            (*heap).outbox.flush();
+        }
     }
 
     /// Sends all cached blocks home and gives empty slabs back to the pool.

@@ -354,6 +354,42 @@ impl Magazines {
         true
     }
 
+    /// Whether the magazine of `class` has more than the least.
+    pub(crate) fn may_shrink(&self, class: usize) -> bool {
+        self.logs[class].load(Relaxed) > MIN_LOG
+    }
+
+    /// Halves the magazine of `class`, which is empty.
+    ///
+    /// # Safety
+    ///
+    /// As [`Magazines::grow`]; the magazine holds nothing, and [`Magazines::may_shrink`].
+    pub(crate) unsafe fn shrink(&mut self, hot: *mut Hot, class: usize) {
+        let before = self.logs[class].load(Relaxed);
+        let log = before - 1;
+        let array = self.take(log);
+        if array.is_null() {
+            return;
+        }
+        // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
+        unsafe {
+            let old = (*hot).limit[class].load(Relaxed).sub(1 << before);
+            debug_assert!((*hot).top[class].load(Relaxed) == old.add(1));
+            array.write(ptr::null_mut());
+            // As in `grow`.
+            compiler_fence(Release);
+            (*hot).top[class].store(array.add(1), Relaxed);
+            (*hot).limit[class].store(array.add(1 << log), Relaxed);
+            compiler_fence(Release);
+            old.write(self.spare[before as usize].cast());
+            self.spare[before as usize] = old;
+        }
+        let own = FREE_LOGS[class];
+        self.extra += ((1usize << before.max(own)) - (1 << log.max(own))) * STRIDES[class] as usize;
+        self.logs[class].store(log, Relaxed);
+        self.notices[class] = QUIET;
+    }
+
     fn take(&mut self, log: u8) -> *mut Slot {
         let spare = self.spare[log as usize];
         if !spare.is_null() {

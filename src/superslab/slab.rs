@@ -242,8 +242,8 @@ impl Slab {
         unsafe { &(*slab).used }.load(Ordering::Relaxed) & !FULL
     }
 
-    /// Notes which list the slab is in, so that a free needs one comparison to learn whether that has to change: among the
-    /// partial ones when no block is in use, among the full ones at once, and as the current one never.
+    /// Notes which list the slab is in, so that a free needs one comparison to learn whether there is something to do: among
+    /// the partial ones when few blocks are in use ([`Slab::few`]), among the full ones at once, and as the current one never.
     ///
     /// # Safety
     ///
@@ -252,10 +252,20 @@ impl Slab {
         // SAFETY: passed on.
         unsafe {
             (*slab).list = list;
-            (*slab).low = if list == List::Current { i32::MIN } else { 0 };
+            (*slab).low = match list {
+                List::Current => i32::MIN,
+                List::Partial => Slab::few(slab) as i32,
+                List::None | List::Full => 0,
+            };
             let full = if list == List::Full { FULL } else { 0 };
             (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
         }
+    }
+
+    /// So few blocks in use that nearly the whole slab lies idle: one in 32.
+    pub(crate) unsafe fn few(slab: *mut Slab) -> u32 {
+        // SAFETY: passed on.
+        unsafe { (*slab).last / ((*slab).stride * 32).max(1) }
     }
 
     /// Notes that `waiting` blocks wait on `remote`, which `used` shall count no more, or as `rest` says that they have been

@@ -16,6 +16,9 @@ use core::sync::atomic::Ordering::Relaxed;
 /// The class whose blocks have no room for the mark of a free block: the one of 8 bytes.
 pub(crate) const UNMARKED: usize = 1;
 
+/// How many nearly empty slabs of a class are worth emptying its magazine for.
+const SPARSE: u8 = 4;
+
 /// The slabs of one heap.
 #[repr(C)]
 pub(crate) struct Bins {
@@ -27,6 +30,8 @@ pub(crate) struct Bins {
     pub(crate) secret: usize,
     pub(super) partial: [*mut Slab; CLASSES + 1],
     pub(super) full: [*mut Slab; CLASSES + 1],
+    /// By class: slabs that have nearly emptied since the magazine was last looked at for it.
+    sparse: [u8; CLASSES + 1],
 }
 
 pub(super) const fn no_slab() -> *mut Slab {
@@ -42,6 +47,7 @@ impl Bins {
             secret: 0,
             partial: [ptr::null_mut(); CLASSES + 1],
             full: [ptr::null_mut(); CLASSES + 1],
+            sparse: [0; CLASSES + 1],
         }
     }
 
@@ -60,7 +66,9 @@ impl Bins {
             let slab = (&raw const (*bins).current).cast::<*mut Slab>().add(class).read();
             let block = (*slab).free;
             if !block.is_null() {
-                (*slab).free = Block::next(block);
+                let next = Block::next(block);
+                (*slab).free = next;
+                prefetch(next);
                 if class != UNMARKED {
                     Block::set_mark(block, (*bins).secret, false);
                 }
@@ -220,8 +228,12 @@ impl Bins {
     }
 
     /// Puts a slab that has gained free blocks where it belongs.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins, and `slab` is theirs.
     #[inline]
-    pub(super) unsafe fn settle(&mut self, slab: *mut Slab) {
+    pub(crate) unsafe fn settle(&mut self, slab: *mut Slab) {
         // SAFETY: passed on: the slab is ours.
         unsafe {
             if (*slab).list == List::Current {
@@ -239,33 +251,39 @@ impl Bins {
             {
                 self.unlink(slab);
                 self.push(slab, List::Partial);
+            } else if (*slab).list == List::Partial && (*slab).low != 0 {
+                // Once for each time that it becomes so.
+                (*slab).low = 0;
+                let sparse = &mut self.sparse[(*slab).class as usize];
+                *sparse = sparse.saturating_add(1);
             }
         }
     }
 
-    /// Takes a free block back onto the list of its slab.
+    /// Whether several slabs of `class` have nearly emptied. Says so once.
+    pub(crate) fn are_sparse(&mut self, class: usize) -> bool {
+        let sparse = &mut self.sparse[class];
+        let many = *sparse >= SPARSE;
+        if many {
+            *sparse = 0;
+        }
+        many
+    }
+
+    /// Takes a free block back onto the list of its slab. True when the slab has to be settled.
     ///
     /// # Safety
     ///
-    /// The calling thread owns these bins; `slab` is theirs, and `block` is a block of it that was in use and carries its
-    /// mark.
+    /// The calling thread owns `slab`, and `block` is a block of it that was in use and carries its mark.
     #[inline(always)]
-    pub(crate) unsafe fn put(bins: *mut Bins, slab: *mut Slab, block: *mut Block) {
+    #[must_use]
+    pub(crate) unsafe fn put(slab: *mut Slab, block: *mut Block) -> bool {
         // SAFETY: passed on. In this order a fork in between leaks the block in the child and does no harm.
         unsafe {
             Block::set_next(block, (*slab).free);
             (*slab).free = block;
-            if Slab::count(slab, -1) as i32 <= (*slab).low {
-                Bins::settle_cold(bins, slab);
-            }
+            Slab::count(slab, -1) as i32 <= (*slab).low
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    unsafe extern "C" fn settle_cold(bins: *mut Bins, slab: *mut Slab) {
-        // SAFETY: passed on.
-        unsafe { (*bins).settle(slab) }
     }
 
     /// Whether `block` is among the free blocks of `slab`, those that other threads freed included.
@@ -328,6 +346,18 @@ impl Bins {
             Slab::enlist(slab, List::None);
         }
     }
+}
+
+/// Fetches the next free block for writing.
+#[inline(always)]
+fn prefetch(block: *mut Block) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch of any address is harmless.
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) block, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = block;
 }
 
 /// Puts a chain in front of a slab's free blocks; how many blocks it had.
