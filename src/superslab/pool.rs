@@ -81,7 +81,7 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     pool.used_pages -= pages;
     // SAFETY: as above, now under the lock.
     unsafe {
-        pool.change(desc, now, |d| {
+        pool.change(desc, now, pages as isize, |d| {
             d.free |= mask;
             d.dirty |= touched << index;
         });
@@ -118,7 +118,7 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
             return false;
         }
         pool.used_pages = pool.used_pages + pages - before;
-        pool.change(desc, now, |d| {
+        pool.change(desc, now, before as isize - pages as isize, |d| {
             if grow {
                 d.free &= !change;
             } else {
