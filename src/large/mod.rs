@@ -60,7 +60,9 @@ pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
             // SAFETY: passed on; the start of a block of that kind.
             let claimed = unsafe { if kind == RUN { run::free(address) } else { direct::free(address) } };
             if claimed {
-                tick();
+                if kind == RUN {
+                    tick();
+                }
                 FREES.fetch_add(1, Relaxed);
                 IN_USE.fetch_sub(bytes, Relaxed);
                 return;
