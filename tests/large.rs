@@ -164,3 +164,39 @@ fn contents_survive_all_kinds_of_growing() {
         free(others[i], (i + 1) * MIB);
     }
 }
+
+#[test]
+fn a_shelf_holds_what_it_may_and_counts_right() {
+    let _alone = alone();
+    let before = hakmem::stats();
+    let blocks: Vec<(*mut u8, usize)> =
+        (2..40).map(|i| (make(i * 30_000 + 40_000), i * 30_000 + 40_000)).collect();
+    let bytes: usize = blocks.iter().map(|b| b.1).sum();
+    let during = hakmem::stats();
+    assert_eq!(during.large_allocs - before.large_allocs, 38);
+    assert!(during.allocated_bytes - before.allocated_bytes >= bytes as u64);
+    for (block, size) in blocks {
+        check(block, size);
+        free(block, size);
+    }
+    let after = hakmem::stats();
+    assert_eq!(after.large_frees - before.large_frees, 38);
+    let left = after.allocated_bytes.saturating_sub(before.allocated_bytes);
+    assert!(left < 70_000, "what lies on the shelf is not the program's: {left}");
+    // Another thread's shelf is emptied when it ends, and each of its blocks can be had again.
+    let at = std::thread::spawn(|| {
+        let block = make(200_000);
+        free(block, 200_000);
+        assert_eq!(make(200_000), block, "last in, first out");
+        check(block, 200_000);
+        free(block, 200_000);
+        block.addr()
+    });
+    let at = at.join().unwrap();
+    let blocks: Vec<*mut u8> = (0..400).map(|_| make(200_000)).collect();
+    assert!(blocks.iter().any(|b| b.addr().abs_diff(at) < 256 << 10));
+    for block in blocks {
+        check(block, 200_000);
+        free(block, 200_000);
+    }
+}

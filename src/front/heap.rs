@@ -2,6 +2,7 @@
 
 use super::magazine::{Hot, Magazines};
 use super::outbox::{self, Outbox};
+use super::shelf::Shelf;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
@@ -28,6 +29,7 @@ pub(crate) struct Heap {
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
     magazines: Magazines,
+    pub(crate) shelf: Shelf,
     /// Link of the stack of free records.
     recycle_next: AtomicPtr<Heap>,
     /// Link of the list of all records; constant once published.
@@ -84,6 +86,7 @@ impl Heap {
             (*heap).bins.forget();
             (*heap).bins.owner = (&raw mut (*heap).owner).cast();
             (*heap).bins.secret = secret;
+            (*heap).shelf.reset();
             (*heap).live.store(true, Relaxed);
         }
     }
@@ -117,6 +120,7 @@ impl Heap {
             if !fresh.block.is_null() {
                 return fresh;
             }
+            (*heap).shelf.tick();
             (*heap).bins.refill(class, &(*heap).counters)
         }
     }
@@ -228,7 +232,10 @@ impl Heap {
             }
         }
         // SAFETY: passed on.
-        unsafe { (*heap).outbox.flush() };
+        unsafe {
+            (*heap).outbox.flush();
+            (*heap).shelf.flush();
+        }
     }
 
     /// Sends all cached blocks home and gives empty slabs back to the pool.
@@ -313,6 +320,7 @@ const fn placeholder() -> Heap {
         outbox: Outbox::new(),
         counters: Counters::new(),
         magazines: Magazines::none(),
+        shelf: Shelf::none(),
         recycle_next: AtomicPtr::new(NO_HEAP),
         all_next: NO_HEAP,
         live: AtomicBool::new(false),

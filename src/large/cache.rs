@@ -283,7 +283,7 @@ pub(crate) fn tick() {
 }
 
 /// See [`tick`].
-pub(super) fn tick_at(now: u32) {
+pub(crate) fn tick_at(now: u32) {
     let delay = options::get().purge_delay;
     if delay >= 0 && BYTES.load(Relaxed) > 0 {
         unmap_while(now, |age| age as i64 >= delay);
