@@ -170,13 +170,26 @@ pub fn stats() -> Stats {
         s.outbox_pushes += heap.outbox.pushes.get();
         s.publishes += heap.outbox.publishes.get();
         cached += heap.cached_bytes();
+        s.large_allocs += heap.shelf.allocs.get();
+        s.large_frees += heap.shelf.frees.get();
     });
     s.outbox_blocks = s.home_foreign;
     s.magazine_misses = s.refill_current + s.refill_bump;
     s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(flushed);
     s.allocations = s.refill_current + s.refill_bump + s.large_allocs;
-    s.allocated_bytes = (slab_bytes().saturating_sub(cached) + large::IN_USE.load(Relaxed)) as u64;
+    let large = large::IN_USE.load(Relaxed).saturating_sub(shelved_bytes());
+    s.allocated_bytes = (slab_bytes().saturating_sub(cached) + large) as u64;
     s
+}
+
+/// Bytes of freed runs on the shelves of all threads.
+pub(crate) fn shelved_bytes() -> usize {
+    let mut bytes = 0;
+    registry::each(|heap| {
+        // SAFETY: as in `stats`.
+        bytes += unsafe { (*heap).shelf.held.get() } as usize;
+    });
+    bytes
 }
 
 /// Bytes in blocks of slabs that are neither on their slab's list nor on its remote stack.

@@ -93,6 +93,7 @@ misuse! {
     double_free_across [], "", DOUBLE;
     double_free_foreign [], "", DOUBLE;
     double_free_run [], "free(", GONE;
+    double_free_shelved [], "free(", GONE;
     double_free_direct [], "free(", GONE;
     double_free_direct_trimmed [], "free(", GONE;
     sized_small [], "free_sized(", SIZE;
@@ -176,4 +177,15 @@ fn correct_programs_are_not_accused() {
 fn the_innocent_program_is_right_under_glibc_too() {
     let innocent = compile("gcc", "misuse_innocent.c", &["-pthread"]);
     expect_ok(Command::new(innocent).arg("50000"), LIMIT);
+}
+
+/// While the run lies on the thread's shelf, the message names the mistake.
+#[test]
+fn double_free_of_a_shelved_run_is_called_that() {
+    for size in ["100000", "900000"] {
+        let output = run(program("double_free_shelved").arg(size).env("HAKMEM_MAGAZINE", "on"), LIMIT);
+        let (lines, stdout) = said(&output);
+        assert_eq!(output.status.signal(), Some(SIGABRT), "{lines:?} {stdout:?}");
+        assert!(lines.len() == 1 && lines[0].contains("double free"), "{lines:?}");
+    }
 }

@@ -96,6 +96,13 @@ extern "C" fn malloc_large(size: usize) -> *mut u8 {
     if block.is_null() { out_of_memory() } else { block }
 }
 
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_growing(size: usize) -> *mut u8 {
+    let block = gate::grown(size, MIN_ALIGN, None);
+    if block.is_null() { out_of_memory() } else { block }
+}
+
 /// `free`.
 ///
 /// # Safety
@@ -159,7 +166,7 @@ unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
 #[inline(never)]
 unsafe extern "C" fn free_large(block: *mut u8, kind: u8) {
     // SAFETY: passed on.
-    unsafe { large::free(block, kind, "free") }
+    unsafe { gate::free_large(block, kind, "free") }
 }
 
 /// `calloc`.
@@ -199,7 +206,7 @@ pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     if size <= stride && (size > stride / 2 || class_of(size, align_for(size)) as usize == kind) {
         return block;
     }
-    let new = malloc(size);
+    let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
     if !new.is_null() {
         // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
         unsafe {
@@ -232,7 +239,11 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
             return moved;
         }
     }
-    let new = gate::any(size, align_for(size), None).block;
+    let new = if size > old {
+        gate::grown(size, align_for(size), None)
+    } else {
+        gate::any(size, align_for(size), None).block
+    };
     if new.is_null() {
         // A large block that cannot shrink by moving stays what it is, which is enough.
         return if size <= old { block } else { out_of_memory() };
@@ -341,7 +352,8 @@ pub struct Info {
 /// The figures for `mallinfo2`.
 pub fn info() -> Info {
     let stats = crate::stats::stats();
-    let large_bytes = large::IN_USE.load(core::sync::atomic::Ordering::Relaxed);
+    let shelved = crate::stats::shelved_bytes();
+    let large_bytes = large::IN_USE.load(core::sync::atomic::Ordering::Relaxed).saturating_sub(shelved);
     let (superslabs, _, dirty) = crate::superslab::pool::figures();
     let in_use = (stats.allocated_bytes as usize).saturating_sub(large_bytes);
     Info {
@@ -350,7 +362,7 @@ pub fn info() -> Info {
         large_bytes,
         in_use,
         free: superslabs.saturating_sub(in_use),
-        releasable: dirty,
+        releasable: dirty + shelved,
     }
 }
 

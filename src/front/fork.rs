@@ -95,6 +95,7 @@ unsafe fn inherit(mine: *mut Heap) {
         // SAFETY: as above.
         unsafe {
             if heap != mine && (*heap).live.load(Relaxed) {
+                (*heap).shelf.flush();
                 if !mine.is_null() {
                     Heap::inherit(heap, mine);
                 }

@@ -2,7 +2,7 @@
 
 use super::heap::{Heap, Way};
 use super::magazine::Hot;
-use super::{thread, tls};
+use super::{shelf, thread, tls};
 use crate::large;
 use crate::options::Options;
 use crate::superslab::pagemap;
@@ -83,7 +83,12 @@ pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh
     let size = size.max(1);
     let class = class_of(size, align);
     if class == 0 {
-        return or_reclaim(|| thread::with_heap(options, |_| large::alloc(size, align)));
+        return or_reclaim(|| {
+            thread::with_heap(options, |heap| {
+                // SAFETY: the thread's own heap.
+                unsafe { shelf::alloc(heap, size, align) }
+            })
+        });
     }
     // SAFETY: the thread's own heap.
     let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };
@@ -170,12 +175,14 @@ unsafe extern "C" fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
     let class = class_of_rest(size, align);
     // SAFETY: passed on.
     unsafe {
-        if class != 0 {
-            free_small(block, class)
-        } else {
-            large::free(block, pagemap::kind(block), "dealloc")
-        }
+        if class != 0 { free_small(block, class) } else { free_large(block, pagemap::kind(block), "dealloc") }
     }
+}
+
+/// Frees a block that is no slab's, or complains on behalf of `function`.
+pub(super) unsafe fn free_large(block: *mut u8, kind: u8, function: &str) {
+    // SAFETY: passed on; the thread's own heap.
+    unsafe { shelf::free(thread::own_heap(), block, kind, function) }
 }
 
 #[inline]
@@ -207,7 +214,8 @@ pub(crate) unsafe fn realloc(block: *mut u8, layout: Layout, size: usize, option
             return moved;
         }
     }
-    let new = any(size, align, Some(options)).block;
+    let new =
+        if size > old { grown(size, align, Some(options)) } else { any(size, align, Some(options)).block };
     if !new.is_null() {
         // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
         unsafe {
@@ -216,6 +224,20 @@ pub(crate) unsafe fn realloc(block: *mut u8, layout: Layout, size: usize, option
         }
     }
     new
+}
+
+/// A block of `size` bytes for one that grows.
+pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> *mut u8 {
+    if size > isize::MAX as usize || class_of(size, align) != 0 {
+        return any(size, align, options).block;
+    }
+    let attempt = || {
+        thread::with_heap(options, |heap| {
+            // SAFETY: the thread's own heap.
+            unsafe { shelf::alloc_growing(heap, size, align) }
+        })
+    };
+    or_reclaim(attempt).block
 }
 
 /// Resizes a large block in place or by moving pages; null when it must be copied.

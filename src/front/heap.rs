@@ -2,6 +2,7 @@
 
 use super::magazine::{Hot, Magazines};
 use super::outbox::{self, Outbox};
+use super::shelf::Shelf;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
@@ -28,6 +29,7 @@ pub(crate) struct Heap {
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
     magazines: Magazines,
+    pub(crate) shelf: Shelf,
     /// Link of the stack of free records.
     recycle_next: AtomicPtr<Heap>,
     /// Link of the list of all records; constant once published.
@@ -86,6 +88,7 @@ impl Heap {
             (*heap).bins.forget();
             (*heap).bins.owner = (&raw mut (*heap).owner).cast();
             (*heap).bins.secret = secret;
+            (*heap).shelf.reset();
             (*heap).live.store(true, Relaxed);
         }
     }
@@ -119,6 +122,7 @@ impl Heap {
             if !fresh.block.is_null() {
                 return fresh;
             }
+            (*heap).shelf.tick();
             (*heap).bins.refill(class, &(*heap).counters)
         }
     }
@@ -256,6 +260,7 @@ impl Heap {
                 Heap::empty_magazine(heap, class);
             }
             (*heap).outbox.flush();
+            (*heap).shelf.flush();
         }
     }
 
@@ -341,6 +346,7 @@ const fn placeholder() -> Heap {
         outbox: Outbox::new(),
         counters: Counters::new(),
         magazines: Magazines::none(),
+        shelf: Shelf::none(),
         recycle_next: AtomicPtr::new(NO_HEAP),
         all_next: NO_HEAP,
         live: AtomicBool::new(false),

@@ -19,6 +19,8 @@ mod outbox;
 #[cfg(not(loom))]
 pub(crate) mod registry;
 #[cfg(not(loom))]
+mod shelf;
+#[cfg(not(loom))]
 pub(crate) mod thread;
 #[cfg(not(loom))]
 mod tls;

@@ -1,103 +1,301 @@
 //! Freed mappings kept for a while: bounded in bytes, in number and in age.
+//!
+//! What is kept is memory, not blocks: a mapping that is longer than what is asked for is cut, neighbours become one, and
+//! a block that grows takes what is kept behind it. So a buffer that doubles, again and again, ends up in place and in
+//! memory that is resident.
 
-use crate::os::{self, futex::Lock};
-use crate::{options, os::now_ms};
+use super::IN_USE;
+use crate::options;
+use crate::os::{self, futex::Lock, now_ms};
+use crate::superslab::pagemap::PAGE;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-const ENTRIES: usize = 16;
-/// A cached mapping may be longer than what is asked for by this part.
+const ENTRIES: usize = 32;
+/// A mapping may be longer than what is asked for by this part before it is cut.
 const SLACK: usize = 8;
+/// Of the bytes of large blocks in use, this part may be kept besides, if that is more than the option says.
+const KEPT_PART: usize = 2;
+/// How much the limit may be widened by regret, in units of the option.
+const WIDEST: usize = 8;
+/// How long dropping a mapping can be regretted, and how long half of the regret lasts, in milliseconds.
+const REGRET: u32 = 1000;
+/// The least that is cut off a mapping to make room.
+const LEAST_CUT: usize = 1 << 20;
+
+/// Memory that is kept.
+#[derive(Clone, Copy)]
+pub(super) struct Kept {
+    /// Where it begins.
+    pub(super) block: *mut u8,
+    /// Its bytes: a multiple of the system's page.
+    pub(super) len: usize,
+    /// Whether huge pages have been advised.
+    pub(super) huge: bool,
+}
+
+impl Kept {
+    fn end(&self) -> usize {
+        self.block.addr() + self.len
+    }
+
+    /// Cuts the first `len` bytes off; all of it when the rest would be too short for a block of its own.
+    fn cut(&mut self, len: usize) -> Kept {
+        let len = if self.len - len < PAGE { self.len } else { len };
+        let front = Kept { len, ..*self };
+        self.block = self.block.wrapping_add(len);
+        self.len -= len;
+        front
+    }
+
+    /// Gives it back to the system.
+    fn unmap(self) {
+        // SAFETY: out of the cache, so ours alone.
+        unsafe { os::unmap(self.block, self.len) };
+        os::PURGED.fetch_add(self.len, Relaxed);
+    }
+}
 
 #[derive(Clone, Copy)]
 struct Entry {
-    block: *mut u8,
-    len: usize,
+    kept: Kept,
     since: u32,
 }
 
+const EMPTY: Entry = Entry { kept: Kept { block: ptr::null_mut(), len: 0, huge: false }, since: 0 };
+
 struct Cache {
+    /// The first `count` are in use.
     entries: [Entry; ENTRIES],
+    count: usize,
     bytes: usize,
+    /// What the limit is widened by, and when that was last halved.
+    slack: usize,
+    halved: u32,
+    /// Bytes dropped for want of room, and when that was last done.
+    dropped: usize,
+    when: u32,
 }
 
 // SAFETY: only used under the lock.
 unsafe impl Send for Cache {}
 
-const EMPTY: Entry = Entry { block: ptr::null_mut(), len: 0, since: 0 };
-
-static CACHE: Lock<Cache> = Lock::new(Cache { entries: [EMPTY; ENTRIES], bytes: 0 });
-/// Bytes in the cache: lets a look pass by without the lock.
+static CACHE: Lock<Cache> = Lock::new(Cache::new());
+/// Bytes in the cache, and bytes that were dropped: let a look pass by without the lock.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// See [`BYTES`].
+static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
 impl Cache {
-    fn remove(&mut self, index: usize) -> Entry {
-        let entry = core::mem::replace(&mut self.entries[index], EMPTY);
-        self.bytes -= entry.len;
-        BYTES.store(self.bytes, Relaxed);
-        entry
+    const fn new() -> Self {
+        let entries = [EMPTY; ENTRIES];
+        Self { entries, count: 0, bytes: 0, slack: 0, halved: 0, dropped: 0, when: 0 }
     }
 
-    /// The oldest entry that `wanted` accepts.
+    fn set_bytes(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        BYTES.store(bytes, Relaxed);
+    }
+
+    fn set_dropped(&mut self, bytes: usize) {
+        self.dropped = bytes;
+        DROPPED.store(bytes, Relaxed);
+    }
+
+    fn used(&self) -> &[Entry] {
+        &self.entries[..self.count]
+    }
+
+    fn remove(&mut self, index: usize) -> Kept {
+        let entry = self.entries[index];
+        self.count -= 1;
+        self.entries[index] = self.entries[self.count];
+        self.set_bytes(self.bytes - entry.kept.len);
+        entry.kept
+    }
+
+    /// Takes `len` bytes off the front of an entry, or all of it if hardly more is there.
+    fn cut(&mut self, index: usize, len: usize) -> Kept {
+        let front = self.entries[index].kept.cut(len);
+        self.set_bytes(self.bytes - front.len);
+        if self.entries[index].kept.len == 0 {
+            self.count -= 1;
+            self.entries[index] = self.entries[self.count];
+        }
+        front
+    }
+
+    /// The entry kept longest, of those that `wanted` accepts by age.
     fn oldest(&self, now: u32, wanted: impl Fn(u32) -> bool) -> Option<usize> {
-        (0..ENTRIES)
-            .filter(|&i| self.entries[i].len != 0 && wanted(now.wrapping_sub(self.entries[i].since)))
-            .max_by_key(|&i| now.wrapping_sub(self.entries[i].since))
+        let age = |entry: &Entry| now.wrapping_sub(entry.since);
+        let entries = self.used().iter().enumerate();
+        entries.filter(|(_, e)| wanted(age(e))).max_by_key(|(_, e)| age(e)).map(|(i, _)| i)
+    }
+
+    /// Bytes that may be kept.
+    fn limit(&mut self, now: u32) -> usize {
+        let option = options::get().large_cache;
+        if option == 0 {
+            return 0;
+        }
+        if now.wrapping_sub(self.halved) >= REGRET {
+            self.halved = now;
+            self.slack /= 2;
+        }
+        option.max(IN_USE.load(Relaxed) / KEPT_PART).saturating_add(self.slack)
+    }
+
+    /// Memory was wanted that was not there: if as much was dropped just before, more should have been kept.
+    fn regret(&mut self, len: usize, now: u32) {
+        let widest = options::get().large_cache.saturating_mul(WIDEST);
+        if now.wrapping_sub(self.when) < REGRET {
+            self.slack = (self.slack + len.min(self.dropped)).min(widest);
+            self.halved = now;
+        }
+        let rest = self.dropped.saturating_sub(len);
+        self.set_dropped(rest);
+    }
+
+    /// Counts what is dropped.
+    fn drop_for_room(&mut self, len: usize, now: u32) {
+        let fresh = if now.wrapping_sub(self.when) < REGRET { self.dropped } else { 0 };
+        self.set_dropped(fresh + len);
+        self.when = now;
+    }
+
+    /// Enters memory, made one with what lies beside it. False when there is no place.
+    fn add(&mut self, mut kept: Kept, now: u32) -> bool {
+        let bytes = self.bytes + kept.len;
+        let mut i = 0;
+        // Miri's mappings are allocations, which do not become one by lying side by side.
+        while i < self.count && !cfg!(miri) {
+            let other = self.entries[i].kept;
+            if other.huge == kept.huge
+                && (other.end() == kept.block.addr() || kept.end() == other.block.addr())
+            {
+                kept.block = if other.block < kept.block { other.block } else { kept.block };
+                kept.len += other.len;
+                self.remove(i);
+            } else {
+                i += 1;
+            }
+        }
+        if self.count == ENTRIES {
+            return false;
+        }
+        self.entries[self.count] = Entry { kept, since: now };
+        self.count += 1;
+        self.set_bytes(bytes);
+        true
+    }
+
+    /// Takes out what has to go so that `len` bytes can be kept; null when there is room.
+    fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Kept> {
+        let excess = (self.bytes + len).saturating_sub(limit);
+        if excess == 0 && self.count < ENTRIES {
+            return None;
+        }
+        let i = self.oldest(now, |_| true)?;
+        let tail = excess.max(LEAST_CUT).next_multiple_of(os::page_size().max(PAGE));
+        let entry = &mut self.entries[i].kept;
+        let out = if excess == 0 || entry.len < tail.saturating_add(LEAST_CUT) || cfg!(miri) {
+            self.remove(i)
+        } else {
+            entry.len -= tail;
+            let tail = Kept { block: entry.block.wrapping_add(entry.len), len: tail, huge: entry.huge };
+            self.set_bytes(self.bytes - tail.len);
+            tail
+        };
+        self.drop_for_room(out.len, now);
+        Some(out)
     }
 }
 
-/// A mapping of at least `len` bytes at a multiple of `align`, and its length. What it holds is not known.
-pub(super) fn take(len: usize, align: usize) -> Option<(*mut u8, usize)> {
+/// Memory of at least `len` bytes at a multiple of `align`. What it holds is not known.
+pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
+    let regret = DROPPED.load(Relaxed) != 0;
+    if BYTES.load(Relaxed) < len && !regret {
+        return None;
+    }
+    let now = if regret { now_ms() } else { 0 };
+    let mut cache = CACHE.lock();
+    let fits = |e: &Entry| e.kept.len >= len && e.kept.block.addr() & (align - 1) == 0;
+    let entries = cache.used().iter().enumerate();
+    let Some((best, _)) = entries.filter(|(_, e)| fits(e)).min_by_key(|(_, e)| e.kept.len) else {
+        if regret {
+            cache.regret(len, now);
+        }
+        return None;
+    };
+    let whole = cache.entries[best].kept.len - len <= len / SLACK;
+    let kept = if whole { cache.remove(best) } else { cache.cut(best, len) };
+    drop(cache);
+    super::CACHE_HITS.fetch_add(1, Relaxed);
+    Some(kept)
+}
+
+/// At least `len` bytes that begin at `end`, where a block ends that wants to grow; how many.
+pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize> {
     if BYTES.load(Relaxed) < len {
         return None;
     }
     let mut cache = CACHE.lock();
-    let best = (0..ENTRIES)
-        .filter(|&i| {
-            let e = &cache.entries[i];
-            e.len >= len && e.len - len <= len / SLACK && e.block.addr() & (align - 1) == 0
-        })
-        .min_by_key(|&i| cache.entries[i].len)?;
-    let entry = cache.remove(best);
-    super::CACHE_HITS.fetch_add(1, Relaxed);
-    Some((entry.block, entry.len))
+    let i =
+        cache.used().iter().position(|e| e.kept.block == end && e.kept.len >= len && e.kept.huge == huge)?;
+    Some(cache.cut(i, len).len)
 }
 
-/// Keeps a mapping, if there is room for one of that size. The caller unmaps it when not.
-pub(super) fn give(block: *mut u8, len: usize) -> bool {
-    let limit = options::get().large_cache;
-    if len > limit / 2 {
-        return false;
+/// Keeps memory, as far as the limit allows. Makes room by dropping the oldest, and lets go what is too old.
+///
+/// # Safety
+///
+/// A mapping of ours, or part of one, that nobody uses.
+pub(super) unsafe fn give(kept: Kept) {
+    // The usual answer of those that keep nothing needs neither the time nor the lock.
+    if options::get().large_cache == 0 {
+        return kept.unmap();
     }
     let now = now_ms();
     loop {
         let mut cache = CACHE.lock();
-        let free = cache.entries.iter().position(|e| e.len == 0);
-        if let (Some(i), true) = (free, cache.bytes + len <= limit) {
-            cache.entries[i] = Entry { block, len, since: now };
-            cache.bytes += len;
-            BYTES.store(cache.bytes, Relaxed);
-            return true;
+        let limit = cache.limit(now);
+        if kept.len > limit {
+            cache.drop_for_room(kept.len, now);
+            drop(cache);
+            return kept.unmap();
         }
-        let Some(i) = cache.oldest(now, |_| true) else { return false };
-        let old = cache.remove(i);
+        let Some(out) = cache.make_room(kept.len, limit, now) else {
+            let added = cache.add(kept, now);
+            debug_assert!(added, "there was room");
+            break;
+        };
         drop(cache);
-        // SAFETY: out of the cache, so ours alone.
-        unsafe { os::unmap(old.block, old.len) };
-        os::PURGED.fetch_add(old.len, Relaxed);
+        out.unmap();
     }
+    tick_at(now);
 }
 
 /// Unmaps what has been kept longer than the purge delay.
 pub(crate) fn tick() {
-    let delay = options::get().purge_delay;
-    if delay >= 0 && BYTES.load(Relaxed) > 0 {
-        unmap_while(now_ms(), |age| age as i64 >= delay);
+    if BYTES.load(Relaxed) > 0 {
+        tick_at(now_ms());
     }
 }
 
-/// Unmaps everything that is kept; how many bytes.
+/// See [`tick`].
+pub(crate) fn tick_at(now: u32) {
+    let delay = options::get().purge_delay;
+    if delay >= 0 && BYTES.load(Relaxed) > 0 {
+        unmap_while(now, |age| age as i64 >= delay);
+    }
+}
+
+/// Unmaps everything that is kept; how many bytes. Regrets are forgotten: who asks for this knows better.
 pub(crate) fn drain() -> usize {
+    let mut cache = CACHE.lock();
+    cache.slack = 0;
+    cache.set_dropped(0);
+    drop(cache);
     unmap_while(now_ms(), |_| true)
 }
 
@@ -106,12 +304,10 @@ fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
     loop {
         let mut cache = CACHE.lock();
         let Some(i) = cache.oldest(now, &wanted) else { return bytes };
-        let entry = cache.remove(i);
+        let kept = cache.remove(i);
         drop(cache);
-        // SAFETY: out of the cache, so ours alone.
-        unsafe { os::unmap(entry.block, entry.len) };
-        os::PURGED.fetch_add(entry.len, Relaxed);
-        bytes += entry.len;
+        kept.unmap();
+        bytes += kept.len;
     }
 }
 
@@ -123,4 +319,78 @@ pub(crate) fn acquire() {
 /// See [`acquire`].
 pub(crate) fn release(child: bool) {
     if child { CACHE.reset_in_child() } else { CACHE.release() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn kept(mib: usize, mibs: usize) -> Kept {
+        let block = ptr::without_provenance_mut((1 << 30) + mib * MIB);
+        Kept { block, len: mibs * MIB, huge: false }
+    }
+
+    /// Where the entries are and how long, in MiB.
+    fn places(cache: &Cache) -> Vec<(usize, usize)> {
+        let place = |e: &Entry| ((e.kept.block.addr() - (1 << 30)) / MIB, e.kept.len / MIB);
+        let mut places: Vec<_> = cache.used().iter().map(place).collect();
+        places.sort();
+        assert_eq!(cache.bytes, places.iter().map(|p| p.1 * MIB).sum());
+        places
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn neighbours_become_one_and_are_cut_again() {
+        let mut cache = Cache::new();
+        assert!(cache.add(kept(0, 2), 0) && cache.add(kept(6, 2), 0));
+        assert_eq!(places(&cache), [(0, 2), (6, 2)]);
+        assert!(cache.add(Kept { huge: true, ..kept(2, 1) }, 0), "other pages, so it stays apart");
+        assert!(cache.add(kept(3, 3), 1));
+        assert_eq!(places(&cache), [(0, 2), (2, 1), (3, 5)]);
+        let i = cache.used().iter().position(|e| e.kept.len == 5 * MIB).unwrap();
+        assert_eq!(cache.cut(i, 2 * MIB).block, kept(3, 1).block);
+        assert_eq!(places(&cache), [(0, 2), (2, 1), (5, 3)]);
+        let i = cache.used().iter().position(|e| e.kept.len == 3 * MIB).unwrap();
+        assert_eq!(cache.cut(i, 3 * MIB - 4096).len, 3 * MIB, "what is left would be too short for a block");
+        assert_eq!(places(&cache), [(0, 2), (2, 1)]);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn room_is_made_at_the_end_of_the_oldest() {
+        let mut cache = Cache::new();
+        assert!(cache.add(kept(0, 8), 5) && cache.add(kept(20, 8), 7));
+        assert!(cache.make_room(4 * MIB, 20 * MIB, 9).is_none());
+        let out = cache.make_room(4 * MIB, 18 * MIB, 9).unwrap();
+        assert_eq!((out.block, out.len), (kept(6, 2).block, 2 * MIB));
+        assert_eq!(places(&cache), [(0, 6), (20, 8)]);
+        assert!(cache.make_room(4 * MIB, 18 * MIB, 9).is_none());
+        let out = cache.make_room(18 * MIB, 18 * MIB, 9).unwrap();
+        assert_eq!((out.block, out.len), (kept(0, 6).block, 6 * MIB));
+        while cache.count < ENTRIES {
+            assert!(cache.add(kept(100 + 2 * cache.count, 1), 10));
+        }
+        assert_eq!(cache.make_room(MIB, usize::MAX, 11).unwrap().block, kept(20, 8).block);
+    }
+
+    #[test]
+    fn what_is_wanted_again_widens_the_limit_for_a_while() {
+        let mut cache = Cache::new();
+        let option = options::get().large_cache;
+        assert_eq!(cache.limit(5000), option);
+        cache.drop_for_room(100 * MIB, 5000);
+        cache.regret(40 * MIB, 5001);
+        cache.regret(80 * MIB, 5002);
+        assert_eq!(cache.limit(5003), option + 100 * MIB, "no more than was dropped");
+        assert_eq!(cache.limit(5002 + REGRET), option + 50 * MIB);
+        cache.drop_for_room(100 * MIB, 7000);
+        cache.regret(100 * MIB, 7000 + REGRET);
+        assert_eq!(cache.limit(7000 + REGRET), option + 25 * MIB, "too late to be regretted");
+        cache.drop_for_room(usize::MAX / 2, 9000);
+        cache.regret(usize::MAX / 2, 9000);
+        assert_eq!(cache.limit(9000), option + WIDEST * option);
+    }
 }

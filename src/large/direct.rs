@@ -3,7 +3,7 @@
 //! A mapping has at least 64 KiB, so no two begin in the same page of the page map, and the page map needs to know only
 //! where they begin. Its side table holds the length, and the place within the page.
 
-use super::cache;
+use super::cache::{self, Kept};
 use crate::options::{self, Thp};
 use crate::os;
 use crate::superslab::Fresh;
@@ -13,13 +13,21 @@ use core::ptr;
 /// Unit of the place within the page: the smallest page size there is.
 const UNIT: usize = 4096;
 
-/// The side table's entry: the length (a multiple of the unit) and, below it, the place.
-fn entry(address: *mut u8, len: usize) -> u64 {
-    (len | ((address.addr() & (PAGE - 1)) / UNIT)) as u64
+/// Bit of the side table's entry: huge pages have been advised.
+const HUGE: usize = PAGE / UNIT;
+
+/// The side table's entry: the length (a multiple of the unit) and, below it, the place and the advice.
+fn entry(block: Kept) -> u64 {
+    let place = (block.block.addr() & (PAGE - 1)) / UNIT;
+    (block.len | place | if block.huge { HUGE } else { 0 }) as u64
 }
 
 fn length(entry: u64) -> usize {
     entry as usize & !(UNIT - 1)
+}
+
+fn is_huge(entry: u64) -> bool {
+    entry as usize & HUGE != 0
 }
 
 fn length_for(size: usize) -> Option<usize> {
@@ -27,32 +35,38 @@ fn length_for(size: usize) -> Option<usize> {
 }
 
 pub(super) fn alloc(size: usize, align: usize) -> Fresh {
-    const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
-    let Some(len) = length_for(size) else { return NONE };
-    if let Some((block, len)) = cache::take(len, align) {
-        pagemap::set_direct(block, entry(block, len));
-        return Fresh { block, zero: false };
+    let Some(len) = length_for(size) else { return Fresh::NONE };
+    if let Some(kept) = cache::take(len, align) {
+        // What was cut off the front of a mapping may end in a part of the map that nothing has begun in yet.
+        if pagemap::prepare_direct(kept.block) {
+            pagemap::set_direct(kept.block, entry(kept));
+            return Fresh { block: kept.block, zero: false };
+        }
+        // SAFETY: just taken.
+        unsafe { cache::give(kept) };
+        return Fresh::NONE;
     }
     let block = if align <= os::page_size() { os::map(len) } else { os::map_aligned(len, align) };
     if block.is_null() {
-        return NONE;
+        return Fresh::NONE;
     }
     if !pagemap::prepare_direct(block) {
         // SAFETY: just mapped, known to nobody.
         unsafe { os::unmap(block, len) };
-        return NONE;
+        return Fresh::NONE;
     }
-    if options::get().thp == Thp::Always {
+    let huge = options::get().thp == Thp::Always;
+    if huge {
         // SAFETY: ours.
         unsafe { os::advise_huge(block, len, true) };
     }
-    pagemap::set_direct(block, entry(block, len));
+    pagemap::set_direct(block, entry(Kept { block, len, huge }));
     Fresh { block, zero: true }
 }
 
 pub(super) fn is_start(address: *mut u8) -> bool {
     let entry = pagemap::direct(address);
-    address.addr() & (PAGE - 1) == (entry as usize & (UNIT - 1)) * UNIT
+    address.addr() & (PAGE - 1) == (entry as usize & (HUGE - 1)) * UNIT
 }
 
 pub(super) fn usable(address: *mut u8) -> usize {
@@ -66,11 +80,8 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
     if entry == 0 || !pagemap::clear_direct(address, entry) {
         return false;
     }
-    let len = length(entry);
-    if !cache::give(address, len) {
-        // SAFETY: passed on; the whole mapping.
-        unsafe { os::unmap(address, len) };
-    }
+    // SAFETY: passed on; we alone claimed it.
+    unsafe { cache::give(Kept { block: address, len: length(entry), huge: is_huge(entry) }) };
     true
 }
 
@@ -85,6 +96,13 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
     if !pagemap::clear_direct(address, old) {
         return ptr::null_mut();
     }
+    let huge = is_huge(old);
+    if len > before
+        && let Some(more) = cache::take_behind(address.wrapping_add(before), len - before, huge)
+    {
+        pagemap::set_direct(address, entry(Kept { block: address, len: before + more, huge }));
+        return address;
+    }
     // SAFETY: passed on; the whole mapping.
     let mut moved = unsafe { os::remap(address, before, len) };
     if moved.is_null() && align <= os::page_size() {
@@ -95,7 +113,7 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
         pagemap::set_direct(address, old);
         return moved;
     }
-    pagemap::set_direct(moved, entry(moved, len));
+    pagemap::set_direct(moved, entry(Kept { block: moved, len, huge }));
     moved
 }
 

@@ -5,7 +5,8 @@ mod cache;
 mod direct;
 mod run;
 
-pub(crate) use cache::{acquire as cache_acquire, drain, release as cache_release, tick};
+pub(crate) use cache::{acquire as cache_acquire, drain, release as cache_release, tick, tick_at};
+pub(crate) use run::pages as pages_of_run;
 
 use crate::misuse::{self, Fault};
 use crate::superslab::Fresh;
@@ -30,13 +31,40 @@ fn is_run(size: usize, align: usize) -> bool {
 
 /// Allocates a block of `size` bytes (at most `isize::MAX`) at a multiple of `align`, or null.
 pub(crate) fn alloc(size: usize, align: usize) -> Fresh {
-    let fresh = if is_run(size, align) { run::alloc(size) } else { direct::alloc(size, align) };
+    alloc_with_room(size, align, size)
+}
+
+/// Like [`alloc`], for a block that is growing: a run lies where it can grow further, if there is such a place.
+pub(crate) fn alloc_growing(size: usize, align: usize) -> Fresh {
+    alloc_with_room(size, align, MAX_RUN)
+}
+
+fn alloc_with_room(size: usize, align: usize, room: usize) -> Fresh {
+    let fresh = if is_run(size, align) { run::alloc(size, room) } else { direct::alloc(size, align) };
     tick();
     if !fresh.block.is_null() {
         ALLOCS.fetch_add(1, Relaxed);
         IN_USE.fetch_add(usable(fresh.block, pagemap::kind(fresh.block)), Relaxed);
     }
     fresh
+}
+
+/// The pages of a block of `size` bytes at a multiple of `align`, if it is to be a run.
+pub(crate) fn run_pages(size: usize, align: usize) -> Option<usize> {
+    is_run(size, align).then(|| run::pages_for(size))
+}
+
+/// Gives a run back to the pool that counts as in use, but is in the page map no more and has been counted as freed.
+///
+/// # Safety
+///
+/// The run is the caller's.
+pub(crate) unsafe fn give_run(run: *mut u8) {
+    // SAFETY: passed on.
+    unsafe {
+        IN_USE.fetch_sub(run::pages(run) * PAGE, Relaxed);
+        run::give(run);
+    }
 }
 
 /// Whether `address`, in a page of kind `kind` (`RUN` or `DIRECT`), is the start of a block.
@@ -60,7 +88,9 @@ pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
             // SAFETY: passed on; the start of a block of that kind.
             let claimed = unsafe { if kind == RUN { run::free(address) } else { direct::free(address) } };
             if claimed {
-                tick();
+                if kind == RUN {
+                    tick();
+                }
                 FREES.fetch_add(1, Relaxed);
                 IN_USE.fetch_sub(bytes, Relaxed);
                 return;

@@ -5,7 +5,7 @@ use crate::superslab::pagemap::{self, PAGE, RUN};
 use crate::superslab::{Slab, pool};
 use core::ptr;
 
-fn pages_for(size: usize) -> usize {
+pub(super) fn pages_for(size: usize) -> usize {
     size.div_ceil(PAGE).max(1)
 }
 
@@ -15,8 +15,9 @@ fn record(address: *mut u8) -> *mut Slab {
     unsafe { Slab::of(address) }
 }
 
-pub(super) fn alloc(size: usize) -> Fresh {
-    match pool::take(pages_for(size), RUN) {
+/// A run for `size` bytes; where it can grow to `room` bytes, if there is such a place.
+pub(super) fn alloc(size: usize, room: usize) -> Fresh {
+    match pool::take_with_room(pages_for(size), RUN, pages_for(room)) {
         None => Fresh { block: ptr::null_mut(), zero: false },
         Some(span) => {
             // Runs never lie in page 0, so the block begins with its page.
@@ -35,20 +36,36 @@ pub(super) fn is_start(address: *mut u8) -> bool {
     address.addr() & (PAGE - 1) == 0
 }
 
+/// The pages of the run at `address`.
+///
+/// # Safety
+///
+/// A run in use, or one that has been claimed.
+pub(crate) unsafe fn pages(address: *mut u8) -> usize {
+    // SAFETY: passed on.
+    unsafe { (*record(address)).pages as usize }
+}
+
 pub(super) fn usable(address: *mut u8) -> usize {
-    // SAFETY: the record of a run in use.
-    unsafe { (*record(address)).pages as usize * PAGE }
+    // SAFETY: the page map said that it is a run's.
+    unsafe { pages(address) * PAGE }
 }
 
 /// Frees a run. False when another thread has just freed it.
 pub(super) unsafe fn free(address: *mut u8) -> bool {
-    let slab = record(address);
     if !pagemap::claim(address, RUN) {
         return false;
     }
-    // SAFETY: we alone claimed it; every page may have been written.
-    unsafe { pool::give(slab, u32::MAX >> (32 - (*slab).pages as u32)) };
+    // SAFETY: we alone claimed it.
+    unsafe { give(address) };
     true
+}
+
+/// Gives a run that has been claimed back to the pool.
+pub(super) unsafe fn give(address: *mut u8) {
+    let slab = record(address);
+    // SAFETY: passed on; every page may have been written.
+    unsafe { pool::give(slab, u32::MAX >> (32 - (*slab).pages as u32)) };
 }
 
 /// Grows into free neighbours, or gives the tail back. Null when it cannot.

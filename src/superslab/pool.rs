@@ -37,12 +37,18 @@ pub(crate) struct Span {
 /// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
 /// for a run. Null when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
 pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
+    take_with_room(pages, class, pages)
+}
+
+/// Like [`take`], with free pages behind it, if there is such a place: `room` pages in all.
+pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
     let mut desperate = false;
     let (span, due) = loop {
         let mut pool = POOL.lock();
         let looks = if desperate { usize::MAX } else { LOOKS };
-        if let Some((desc, index)) = pool.find(pages, class != pagemap::RUN, looks) {
+        let roomy = if room > pages { pool.find(room, class != pagemap::RUN, looks) } else { None };
+        if let Some((desc, index)) = roomy.or_else(|| pool.find(pages, class != pagemap::RUN, looks)) {
             let span = pool.carve(desc, index, pages, class, now);
             break (span, purge::is_due(&pool, now));
         }
@@ -81,7 +87,7 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     pool.used_pages -= pages;
     // SAFETY: as above, now under the lock.
     unsafe {
-        pool.change(desc, now, |d| {
+        pool.change(desc, now, pages as isize, |d| {
             d.free |= mask;
             d.dirty |= touched << index;
         });
@@ -118,7 +124,7 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
             return false;
         }
         pool.used_pages = pool.used_pages + pages - before;
-        pool.change(desc, now, |d| {
+        pool.change(desc, now, before as isize - pages as isize, |d| {
             if grow {
                 d.free &= !change;
             } else {

@@ -12,10 +12,13 @@ use super::state::{Desc, State};
 use crate::{options, os};
 use core::ptr;
 
-/// Dirty pages that are always allowed: 4 MiB.
-const ALLOWED: usize = (4 << 20) / PAGE;
+/// Dirty pages that are always allowed: 16 MiB.
+const ALLOWED: usize = (16 << 20) / PAGE;
 /// Of the pages in use, this part may lie dirty besides.
 const ALLOWED_PART: usize = 8;
+/// A purge for being over the allowance goes below it by this part: the next pages freed are wanted again more often than
+/// those that have lain longest.
+const KEPT_PART: usize = 8;
 /// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
 const REGRET: u32 = 1000;
 /// SuperSlabs handled in one go.
@@ -70,17 +73,19 @@ impl Job {
     /// Takes the purgeable pages of `desc`, or all of it when it is entirely free. How many pages became clean.
     fn add(&mut self, pool: &mut State, desc: *mut Desc) -> usize {
         // SAFETY: a descriptor of the pool, which we hold locked.
-        let (base, dirty, empty) = unsafe { ((*desc).base, (*desc).purgeable(), (*desc).free == u32::MAX) };
+        let (base, dirty, pages, empty) = unsafe {
+            ((*desc).base, (*desc).purgeable(), (*desc).purgeable_pages as usize, (*desc).free == u32::MAX)
+        };
         self.items[self.len] = if empty {
             Item { desc: ptr::null_mut(), base: pool.remove(desc), pages: dirty, withdraw: false }
         } else {
             // Hidden from the pool until it is done.
             // SAFETY: as above.
-            unsafe { pool.change(desc, 0, |d| d.free &= !dirty) };
+            unsafe { pool.change(desc, 0, -(pages as isize), |d| d.free &= !dirty) };
             Item { desc, base, pages: dirty, withdraw: pool.withdraw_huge(desc) }
         };
         self.len += 1;
-        dirty.count_ones() as usize
+        pages
     }
 
     /// Gives the pages back, without the pool's lock. How many bytes came back.
@@ -115,7 +120,8 @@ impl Job {
             bytes += done.count_ones() as usize * PAGE;
             // SAFETY: a SuperSlab with hidden pages is never entirely free, so it has stayed in the pool.
             pool::with(|pool| unsafe {
-                pool.change(item.desc, os::now_ms(), |d| {
+                let pages = item.pages.count_ones() as isize;
+                pool.change(item.desc, os::now_ms(), pages, |d| {
                     d.free |= item.pages;
                     d.dirty &= !done;
                 });
@@ -183,6 +189,7 @@ fn due(pool: &mut State, now: u32) -> Job {
         pool.policy.purged = 0;
     }
     let allowed = allowed(pool);
+    let keep = allowed - allowed / KEPT_PART;
     if delay >= 0 && pool.dirty_pages > allowed {
         // Whole SuperSlabs first: they cost least, both ways.
         for whole in [true, false] {
@@ -192,9 +199,9 @@ fn due(pool: &mut State, now: u32) -> Job {
                     pool.policy.purged += job.add(pool, desc);
                     pool.policy.when = now;
                 }
-                pool.dirty_pages > allowed / 2 && job.len < BATCH
+                pool.dirty_pages > keep && job.len < BATCH
             });
-            if pool.dirty_pages <= allowed / 2 || job.len == BATCH {
+            if pool.dirty_pages <= keep || job.len == BATCH {
                 break;
             }
         }
