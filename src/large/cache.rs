@@ -5,6 +5,7 @@
 //! memory that is resident.
 
 use super::IN_USE;
+use super::dense::HUGE;
 use crate::options;
 use crate::os::{self, futex::Lock, now_ms};
 use crate::superslab::pagemap::PAGE;
@@ -46,6 +47,14 @@ impl Kept {
         self.block = self.block.wrapping_add(len);
         self.len -= len;
         front
+    }
+
+    /// What is left when at least `tail` bytes are cut off the end, if it is worth keeping. No huge page is cut in two:
+    /// the system could use neither part before both are free.
+    fn without(&self, tail: usize) -> Option<usize> {
+        let unit = if self.huge { HUGE } else { PAGE };
+        let end = self.end().checked_sub(tail)? & !(unit - 1);
+        end.checked_sub(self.block.addr()).filter(|&rest| rest >= LEAST_CUT)
     }
 
     /// Gives it back to the system.
@@ -196,15 +205,15 @@ impl Cache {
             return None;
         }
         let i = self.oldest(now, |_| true)?;
-        let tail = excess.max(LEAST_CUT).next_multiple_of(os::page_size().max(PAGE));
         let entry = &mut self.entries[i].kept;
-        let out = if excess == 0 || entry.len < tail.saturating_add(LEAST_CUT) || cfg!(miri) {
-            self.remove(i)
-        } else {
-            entry.len -= tail;
-            let tail = Kept { block: entry.block.wrapping_add(entry.len), len: tail, huge: entry.huge };
-            self.set_bytes(self.bytes - tail.len);
-            tail
+        let out = match entry.without(excess.max(LEAST_CUT)) {
+            Some(rest) if excess != 0 && !cfg!(miri) => {
+                let out = Kept { block: entry.block.wrapping_add(rest), len: entry.len - rest, ..*entry };
+                entry.len = rest;
+                self.set_bytes(self.bytes - out.len);
+                out
+            }
+            _ => self.remove(i),
         };
         self.drop_for_room(out.len, now);
         Some(out)
@@ -370,6 +379,8 @@ mod tests {
         assert!(cache.make_room(4 * MIB, 18 * MIB, 9).is_none());
         let out = cache.make_room(18 * MIB, 18 * MIB, 9).unwrap();
         assert_eq!((out.block, out.len), (kept(0, 6).block, 6 * MIB));
+        let huge = Kept { huge: true, ..kept(1, 9) };
+        assert_eq!((huge.without(MIB), huge.without(3 * MIB + 1)), (Some(7 * MIB), Some(5 * MIB)));
         while cache.count < ENTRIES {
             assert!(cache.add(kept(100 + 2 * cache.count, 1), 10));
         }

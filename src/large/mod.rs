@@ -2,6 +2,7 @@
 //! beyond and for alignments that a page does not have.
 
 mod cache;
+mod dense;
 mod direct;
 mod run;
 
