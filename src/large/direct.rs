@@ -36,7 +36,8 @@ fn length_for(size: usize) -> Option<usize> {
     size.max(PAGE).checked_next_multiple_of(os::page_size())
 }
 
-pub(super) fn alloc(size: usize, align: usize) -> Fresh {
+/// A block; `clear` says that it will be cleared unless it is known to be zero.
+pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
     let Some(len) = length_for(size) else { return Fresh::NONE };
     if let Some(kept) = cache::take(len, align) {
         // What was cut off the front of a mapping may end in a part of the map that nothing has begun in yet.
@@ -47,6 +48,16 @@ pub(super) fn alloc(size: usize, align: usize) -> Fresh {
         // SAFETY: just taken.
         unsafe { cache::give(kept) };
         return Fresh::NONE;
+    }
+    // Clearing would touch the part that is new, too.
+    if !clear
+        && align <= os::page_size()
+        && let Some(kept) = cache::take_part(len)
+    {
+        let block = stretch(kept, len);
+        if !block.is_null() {
+            return Fresh { block, zero: false };
+        }
     }
     let huge = dense::wants_huge(len);
     let place = if huge && len >= dense::HUGE { align.max(dense::HUGE) } else { align };
@@ -68,6 +79,33 @@ pub(super) fn alloc(size: usize, align: usize) -> Fresh {
     }
     pagemap::set_direct(block, entry(Kept { block, len, huge }) | FRESH as u64);
     Fresh { block, zero: true }
+}
+
+/// Makes a block of memory that was kept and is too short. Null, and it is kept again, when the system refuses.
+fn stretch(kept: Kept, len: usize) -> *mut u8 {
+    let mut huge = kept.huge;
+    let mut block = ptr::null_mut();
+    if pagemap::prepare_direct(kept.block) {
+        // SAFETY: just taken.
+        block = unsafe { os::remap(kept.block, kept.len, len) };
+        // Huge pages that do not move to the same place in another huge page are cut up.
+        if block.is_null() && (!huge || kept.block.addr() & (dense::HUGE - 1) == 0) {
+            // SAFETY: as above.
+            block = unsafe { move_to_new(kept.block, kept.len, len, huge) };
+        }
+    }
+    if block.is_null() {
+        // SAFETY: as above.
+        unsafe { cache::give(kept) };
+        return block;
+    }
+    if !huge && dense::wants_huge_grown(len) {
+        huge = true;
+        // SAFETY: ours. Pages that are there stay as they are.
+        unsafe { os::advise_huge(block, len, true) };
+    }
+    pagemap::set_direct(block, entry(Kept { block, len, huge }));
+    block
 }
 
 /// Looks at a mapping that may not be there any more, or be another one by now: it is only looked at.
