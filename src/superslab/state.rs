@@ -294,6 +294,7 @@ impl State {
         let (base, dirty) = unsafe { ((*desc).base, (*desc).dirty) };
         let zero = dirty & mask == 0;
         self.used_pages += pages;
+        self.policy.used(self.used_pages);
         // SAFETY: as above.
         let (before, after) = unsafe { self.change(desc, now, -(pages as isize), |d| d.free &= !mask) };
         let reused = before - after;
