@@ -200,3 +200,23 @@ fn a_shelf_holds_what_it_may_and_counts_right() {
         free(block, 200_000);
     }
 }
+
+#[test]
+fn what_is_kept_and_too_short_is_made_longer() {
+    let _alone = alone();
+    let first = make(20 * MIB);
+    let layout = layout(30 * MIB);
+    free(first, 20 * MIB);
+    let mapped = hakmem::stats().bytes_mapped;
+    let longer = make(30 * MIB);
+    check(longer, 30 * MIB);
+    assert!(hakmem::stats().bytes_mapped - mapped <= 12 * MIB as u64, "not beside what is kept");
+    free(longer, 30 * MIB);
+    // A block that is to be zero is not: what is new of it would have to be touched.
+    free(make(10 * MIB), 10 * MIB);
+    // SAFETY: the size is not zero.
+    let zeroed = unsafe { GLOBAL.alloc_zeroed(layout) };
+    // SAFETY: the block has that many bytes.
+    assert!(unsafe { core::slice::from_raw_parts(zeroed, 30 * MIB) }.iter().all(|&b| b == 0));
+    free(zeroed, 30 * MIB);
+}

@@ -186,7 +186,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
 #[inline(never)]
 extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
     // SAFETY: fresh from the gate.
-    let block = unsafe { gate::cleared(gate::any(bytes, align_for(bytes), None), bytes) };
+    let block = unsafe { gate::cleared(gate::any_to_clear(bytes, align_for(bytes), None), bytes) };
     if block.is_null() { out_of_memory() } else { block }
 }
 

@@ -95,6 +95,14 @@ pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh
     if !block.is_null() { Fresh { block, zero: false } } else { refill(class, options) }
 }
 
+/// Like [`any`], for a block that will be cleared unless it is known to be zero.
+pub(super) fn any_to_clear(size: usize, align: usize, options: Option<&Options>) -> Fresh {
+    if large::run_pages(size, align).is_some() || size > isize::MAX as usize {
+        return any(size, align, options);
+    }
+    or_reclaim(|| thread::with_heap(options, |_| large::alloc_to_clear(size, align)))
+}
+
 #[inline(always)]
 pub(crate) unsafe fn dealloc(block: *mut u8, layout: Layout) {
     let (size, align) = (layout.size(), layout.align());
@@ -188,7 +196,7 @@ pub(super) unsafe fn free_large(block: *mut u8, kind: u8, function: &str) {
 #[inline]
 pub(crate) unsafe fn alloc_zeroed(layout: Layout, options: &Options) -> *mut u8 {
     // SAFETY: fresh from the gate.
-    unsafe { cleared(any(layout.size(), layout.align(), Some(options)), layout.size()) }
+    unsafe { cleared(any_to_clear(layout.size(), layout.align(), Some(options)), layout.size()) }
 }
 
 /// Clears a block, unless it is null or known to be zero.

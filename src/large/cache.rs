@@ -5,6 +5,7 @@
 //! memory that is resident.
 
 use super::IN_USE;
+use super::dense::HUGE;
 use crate::options;
 use crate::os::{self, futex::Lock, now_ms};
 use crate::superslab::pagemap::PAGE;
@@ -17,7 +18,9 @@ const SLACK: usize = 8;
 /// Of the bytes of large blocks in use, this part may be kept besides, if that is more than the option says.
 const KEPT_PART: usize = 2;
 /// How much the limit may be widened by regret, in units of the option.
-const WIDEST: usize = 8;
+const WIDEST: usize = 3;
+/// What is made longer has at least this part of the new length.
+const PART: usize = 4;
 /// How long dropping a mapping can be regretted, and how long half of the regret lasts, in milliseconds.
 const REGRET: u32 = 1000;
 /// The least that is cut off a mapping to make room.
@@ -46,6 +49,14 @@ impl Kept {
         self.block = self.block.wrapping_add(len);
         self.len -= len;
         front
+    }
+
+    /// What is left when at least `tail` bytes are cut off the end, if it is worth keeping. No huge page is cut in two:
+    /// the system could use neither part before both are free.
+    fn without(&self, tail: usize) -> Option<usize> {
+        let unit = if self.huge { HUGE } else { PAGE };
+        let end = self.end().checked_sub(tail)? & !(unit - 1);
+        end.checked_sub(self.block.addr()).filter(|&rest| rest >= LEAST_CUT)
     }
 
     /// Gives it back to the system.
@@ -196,15 +207,15 @@ impl Cache {
             return None;
         }
         let i = self.oldest(now, |_| true)?;
-        let tail = excess.max(LEAST_CUT).next_multiple_of(os::page_size().max(PAGE));
         let entry = &mut self.entries[i].kept;
-        let out = if excess == 0 || entry.len < tail.saturating_add(LEAST_CUT) || cfg!(miri) {
-            self.remove(i)
-        } else {
-            entry.len -= tail;
-            let tail = Kept { block: entry.block.wrapping_add(entry.len), len: tail, huge: entry.huge };
-            self.set_bytes(self.bytes - tail.len);
-            tail
+        let out = match entry.without(excess.max(LEAST_CUT)) {
+            Some(rest) if excess != 0 && !cfg!(miri) => {
+                let out = Kept { block: entry.block.wrapping_add(rest), len: entry.len - rest, ..*entry };
+                entry.len = rest;
+                self.set_bytes(self.bytes - out.len);
+                out
+            }
+            _ => self.remove(i),
         };
         self.drop_for_room(out.len, now);
         Some(out)
@@ -232,6 +243,18 @@ pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
     drop(cache);
     super::CACHE_HITS.fetch_add(1, Relaxed);
     Some(kept)
+}
+
+/// The longest memory there is, if it is a good part of `len` bytes: to be made longer.
+pub(super) fn take_part(len: usize) -> Option<Kept> {
+    if BYTES.load(Relaxed) < len / PART || cfg!(miri) {
+        return None;
+    }
+    let mut cache = CACHE.lock();
+    let entries = cache.used().iter().enumerate();
+    let (longest, entry) = entries.max_by_key(|(_, e)| e.kept.len)?;
+    let good = entry.kept.len >= len / PART && entry.kept.len < len;
+    good.then(|| cache.remove(longest))
 }
 
 /// At least `len` bytes that begin at `end`, where a block ends that wants to grow; how many.
@@ -322,75 +345,4 @@ pub(crate) fn release(child: bool) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: usize = 1 << 20;
-
-    fn kept(mib: usize, mibs: usize) -> Kept {
-        let block = ptr::without_provenance_mut((1 << 30) + mib * MIB);
-        Kept { block, len: mibs * MIB, huge: false }
-    }
-
-    /// Where the entries are and how long, in MiB.
-    fn places(cache: &Cache) -> Vec<(usize, usize)> {
-        let place = |e: &Entry| ((e.kept.block.addr() - (1 << 30)) / MIB, e.kept.len / MIB);
-        let mut places: Vec<_> = cache.used().iter().map(place).collect();
-        places.sort();
-        assert_eq!(cache.bytes, places.iter().map(|p| p.1 * MIB).sum());
-        places
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn neighbours_become_one_and_are_cut_again() {
-        let mut cache = Cache::new();
-        assert!(cache.add(kept(0, 2), 0) && cache.add(kept(6, 2), 0));
-        assert_eq!(places(&cache), [(0, 2), (6, 2)]);
-        assert!(cache.add(Kept { huge: true, ..kept(2, 1) }, 0), "other pages, so it stays apart");
-        assert!(cache.add(kept(3, 3), 1));
-        assert_eq!(places(&cache), [(0, 2), (2, 1), (3, 5)]);
-        let i = cache.used().iter().position(|e| e.kept.len == 5 * MIB).unwrap();
-        assert_eq!(cache.cut(i, 2 * MIB).block, kept(3, 1).block);
-        assert_eq!(places(&cache), [(0, 2), (2, 1), (5, 3)]);
-        let i = cache.used().iter().position(|e| e.kept.len == 3 * MIB).unwrap();
-        assert_eq!(cache.cut(i, 3 * MIB - 4096).len, 3 * MIB, "what is left would be too short for a block");
-        assert_eq!(places(&cache), [(0, 2), (2, 1)]);
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn room_is_made_at_the_end_of_the_oldest() {
-        let mut cache = Cache::new();
-        assert!(cache.add(kept(0, 8), 5) && cache.add(kept(20, 8), 7));
-        assert!(cache.make_room(4 * MIB, 20 * MIB, 9).is_none());
-        let out = cache.make_room(4 * MIB, 18 * MIB, 9).unwrap();
-        assert_eq!((out.block, out.len), (kept(6, 2).block, 2 * MIB));
-        assert_eq!(places(&cache), [(0, 6), (20, 8)]);
-        assert!(cache.make_room(4 * MIB, 18 * MIB, 9).is_none());
-        let out = cache.make_room(18 * MIB, 18 * MIB, 9).unwrap();
-        assert_eq!((out.block, out.len), (kept(0, 6).block, 6 * MIB));
-        while cache.count < ENTRIES {
-            assert!(cache.add(kept(100 + 2 * cache.count, 1), 10));
-        }
-        assert_eq!(cache.make_room(MIB, usize::MAX, 11).unwrap().block, kept(20, 8).block);
-    }
-
-    #[test]
-    fn what_is_wanted_again_widens_the_limit_for_a_while() {
-        let mut cache = Cache::new();
-        let option = options::get().large_cache;
-        assert_eq!(cache.limit(5000), option);
-        cache.drop_for_room(100 * MIB, 5000);
-        cache.regret(40 * MIB, 5001);
-        cache.regret(80 * MIB, 5002);
-        assert_eq!(cache.limit(5003), option + 100 * MIB, "no more than was dropped");
-        assert_eq!(cache.limit(5002 + REGRET), option + 50 * MIB);
-        cache.drop_for_room(100 * MIB, 7000);
-        cache.regret(100 * MIB, 7000 + REGRET);
-        assert_eq!(cache.limit(7000 + REGRET), option + 25 * MIB, "too late to be regretted");
-        cache.drop_for_room(usize::MAX / 2, 9000);
-        cache.regret(usize::MAX / 2, 9000);
-        assert_eq!(cache.limit(9000), option + WIDEST * option);
-    }
-}
+mod tests;

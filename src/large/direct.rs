@@ -4,17 +4,19 @@
 //! where they begin. Its side table holds the length, and the place within the page.
 
 use super::cache::{self, Kept};
-use crate::options::{self, Thp};
+use super::dense;
 use crate::os;
 use crate::superslab::Fresh;
-use crate::superslab::pagemap::{self, PAGE};
+use crate::superslab::pagemap::{self, DIRECT, PAGE};
 use core::ptr;
 
 /// Unit of the place within the page: the smallest page size there is.
 const UNIT: usize = 4096;
 
-/// Bit of the side table's entry: huge pages have been advised.
+/// Bits of the side table's entry: huge pages have been advised; the mapping is fresh, so that what is resident of it
+/// has been touched by this block.
 const HUGE: usize = PAGE / UNIT;
+const FRESH: usize = HUGE << 1;
 
 /// The side table's entry: the length (a multiple of the unit) and, below it, the place and the advice.
 fn entry(block: Kept) -> u64 {
@@ -34,7 +36,8 @@ fn length_for(size: usize) -> Option<usize> {
     size.max(PAGE).checked_next_multiple_of(os::page_size())
 }
 
-pub(super) fn alloc(size: usize, align: usize) -> Fresh {
+/// A block; `clear` says that it will be cleared unless it is known to be zero.
+pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
     let Some(len) = length_for(size) else { return Fresh::NONE };
     if let Some(kept) = cache::take(len, align) {
         // What was cut off the front of a mapping may end in a part of the map that nothing has begun in yet.
@@ -46,7 +49,19 @@ pub(super) fn alloc(size: usize, align: usize) -> Fresh {
         unsafe { cache::give(kept) };
         return Fresh::NONE;
     }
-    let block = if align <= os::page_size() { os::map(len) } else { os::map_aligned(len, align) };
+    // Clearing would touch the part that is new, too.
+    if !clear
+        && align <= os::page_size()
+        && let Some(kept) = cache::take_part(len)
+    {
+        let block = stretch(kept, len);
+        if !block.is_null() {
+            return Fresh { block, zero: false };
+        }
+    }
+    let huge = dense::wants_huge(len);
+    let place = if huge && len >= dense::HUGE { align.max(dense::HUGE) } else { align };
+    let block = if place <= os::page_size() { os::map(len) } else { os::map_aligned(len, place) };
     if block.is_null() {
         return Fresh::NONE;
     }
@@ -55,13 +70,52 @@ pub(super) fn alloc(size: usize, align: usize) -> Fresh {
         unsafe { os::unmap(block, len) };
         return Fresh::NONE;
     }
-    let huge = options::get().thp == Thp::Always;
     if huge {
         // SAFETY: ours.
         unsafe { os::advise_huge(block, len, true) };
+        look_at_earlier(dense::control());
+    } else if len >= dense::HUGE {
+        look_at_earlier(dense::remember(block));
+    }
+    pagemap::set_direct(block, entry(Kept { block, len, huge }) | FRESH as u64);
+    Fresh { block, zero: true }
+}
+
+/// Makes a block of memory that was kept and is too short. Null, and it is kept again, when the system refuses.
+fn stretch(kept: Kept, len: usize) -> *mut u8 {
+    let mut huge = kept.huge;
+    let mut block = ptr::null_mut();
+    if pagemap::prepare_direct(kept.block) {
+        // SAFETY: just taken.
+        block = unsafe { os::remap(kept.block, kept.len, len) };
+        // Huge pages that do not move to the same place in another huge page are cut up.
+        if block.is_null() && (!huge || kept.block.addr() & (dense::HUGE - 1) == 0) {
+            // SAFETY: as above.
+            block = unsafe { move_to_new(kept.block, kept.len, len, huge) };
+        }
+    }
+    if block.is_null() {
+        // SAFETY: as above.
+        unsafe { cache::give(kept) };
+        return block;
+    }
+    if !huge && dense::wants_huge_grown(len) {
+        huge = true;
+        // SAFETY: ours. Pages that are there stay as they are.
+        unsafe { os::advise_huge(block, len, true) };
     }
     pagemap::set_direct(block, entry(Kept { block, len, huge }));
-    Fresh { block, zero: true }
+    block
+}
+
+/// Looks at a mapping that may not be there any more, or be another one by now: it is only looked at.
+fn look_at_earlier(block: *mut u8) {
+    if pagemap::kind(block) == DIRECT {
+        let entry = pagemap::direct(block);
+        if entry as usize & FRESH != 0 {
+            dense::look(Kept { block, len: length(entry), huge: is_huge(entry) }, 0);
+        }
+    }
 }
 
 pub(super) fn is_start(address: *mut u8) -> bool {
@@ -80,8 +134,12 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
     if entry == 0 || !pagemap::clear_direct(address, entry) {
         return false;
     }
+    let kept = Kept { block: address, len: length(entry), huge: is_huge(entry) };
+    if entry as usize & FRESH != 0 {
+        dense::look(kept, 0);
+    }
     // SAFETY: passed on; we alone claimed it.
-    unsafe { cache::give(Kept { block: address, len: length(entry), huge: is_huge(entry) }) };
+    unsafe { cache::give(kept) };
     true
 }
 
@@ -96,30 +154,38 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
     if !pagemap::clear_direct(address, old) {
         return ptr::null_mut();
     }
-    let huge = is_huge(old);
-    if len > before
-        && let Some(more) = cache::take_behind(address.wrapping_add(before), len - before, huge)
-    {
-        pagemap::set_direct(address, entry(Kept { block: address, len: before + more, huge }));
-        return address;
+    let mut huge = is_huge(old);
+    if len > before {
+        let block = Kept { block: address, len: before, huge };
+        if let Some(more) = cache::take_behind(address.wrapping_add(before), len - before, huge) {
+            pagemap::set_direct(address, entry(Kept { len: before + more, ..block }));
+            return address;
+        }
+        // The part that it grew by last time, which the program has had the time to fill.
+        dense::look(block, before / 2);
     }
     // SAFETY: passed on; the whole mapping.
     let mut moved = unsafe { os::remap(address, before, len) };
     if moved.is_null() && align <= os::page_size() {
         // SAFETY: as above.
-        unsafe { moved = move_to_new(address, before, len) };
+        unsafe { moved = move_to_new(address, before, len, huge || dense::wants_huge_grown(len)) };
     }
     if moved.is_null() {
         pagemap::set_direct(address, old);
         return moved;
+    }
+    if len > before && !huge && dense::wants_huge_grown(len) {
+        huge = true;
+        // SAFETY: ours. Pages that are there stay as they are.
+        unsafe { os::advise_huge(moved, len, true) };
     }
     pagemap::set_direct(moved, entry(Kept { block: moved, len, huge }));
     moved
 }
 
 /// Moves the pages of a mapping to a place that the page map can describe; null, and nothing changed, when there is none.
-unsafe fn move_to_new(address: *mut u8, before: usize, len: usize) -> *mut u8 {
-    let target = os::map(len);
+unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -> *mut u8 {
+    let target = if huge && len >= dense::HUGE { os::map_aligned(len, dense::HUGE) } else { os::map(len) };
     if target.is_null() {
         return target;
     }

@@ -2,6 +2,7 @@
 //! beyond and for alignments that a page does not have.
 
 mod cache;
+mod dense;
 mod direct;
 mod run;
 
@@ -31,16 +32,21 @@ fn is_run(size: usize, align: usize) -> bool {
 
 /// Allocates a block of `size` bytes (at most `isize::MAX`) at a multiple of `align`, or null.
 pub(crate) fn alloc(size: usize, align: usize) -> Fresh {
-    alloc_with_room(size, align, size)
+    alloc_with_room(size, align, size, false)
+}
+
+/// Like [`alloc`], for a block that will be cleared unless it is known to be zero.
+pub(crate) fn alloc_to_clear(size: usize, align: usize) -> Fresh {
+    alloc_with_room(size, align, size, true)
 }
 
 /// Like [`alloc`], for a block that is growing: a run lies where it can grow further, if there is such a place.
 pub(crate) fn alloc_growing(size: usize, align: usize) -> Fresh {
-    alloc_with_room(size, align, MAX_RUN)
+    alloc_with_room(size, align, MAX_RUN, false)
 }
 
-fn alloc_with_room(size: usize, align: usize, room: usize) -> Fresh {
-    let fresh = if is_run(size, align) { run::alloc(size, room) } else { direct::alloc(size, align) };
+fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Fresh {
+    let fresh = if is_run(size, align) { run::alloc(size, room) } else { direct::alloc(size, align, clear) };
     tick();
     if !fresh.block.is_null() {
         ALLOCS.fetch_add(1, Relaxed);

@@ -225,6 +225,24 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
     keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) });
 }
 
+/// How many pages of a range of at most 2 MiB are resident; `None` when the system does not say.
+///
+/// # Safety
+///
+/// The range is page-aligned.
+#[cfg(target_os = "linux")]
+pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
+    let mut answer = [0u8; (2 << 20) / 4096];
+    debug_assert!(len.div_ceil(page_size()) <= answer.len());
+    if cfg!(miri) {
+        return None;
+    }
+    // SAFETY: writes a byte for each page, for which there is room.
+    let result = keep_errno(|| unsafe { libc::mincore(p.cast(), len, answer.as_mut_ptr()) });
+    let pages = &answer[..len.div_ceil(page_size())];
+    (result == 0).then(|| pages.iter().filter(|&&page| page & 1 != 0).count())
+}
+
 /// Milliseconds on a clock that only goes forward, at the resolution of the system's tick. Wraps after 49 days.
 pub(crate) fn now_ms() -> u32 {
     // SAFETY: all zeros is a timespec.

@@ -8,6 +8,8 @@ pub(crate) mod ready;
 pub(crate) mod remote;
 
 #[cfg(not(loom))]
+mod dense;
+#[cfg(not(loom))]
 pub(crate) mod orphans;
 #[cfg(not(loom))]
 pub(crate) mod pagemap;

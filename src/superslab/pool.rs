@@ -5,9 +5,10 @@
 //! a few dozen instructions and never across a system call.
 
 use super::pagemap::{self, FOREIGN, PAGE, PAGE_SHIFT};
-use super::purge;
 use super::slab::{SUPERSLAB, Slab};
 use super::state::{Desc, FILLED, State, span_mask};
+use super::{dense, purge};
+use crate::options::{self, Thp};
 use crate::os::{self, futex::Lock};
 use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -169,7 +170,7 @@ fn grow() -> bool {
     if base.is_null() {
         return false;
     }
-    let huge = with(|pool| pool.wants_huge());
+    let huge = wants_huge();
     // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
@@ -183,6 +184,19 @@ fn grow() -> bool {
         with(|pool| pool.supply(chunk.cast(), PAGE / size_of::<Desc>()));
     }
     true
+}
+
+/// Whether the next SuperSlab should be made of huge pages.
+fn wants_huge() -> bool {
+    match options::get().thp {
+        Thp::Always => true,
+        Thp::Never => false,
+        // Spans that are mostly untouched, as those of many small threads, must not become resident.
+        Thp::Auto => {
+            let (superslabs, filled) = with(|pool| (pool.superslabs, pool.is_filled()));
+            dense::wants_huge(superslabs, || with(|pool| dense::choose(pool))) || filled
+        }
+    }
 }
 
 fn map_superslab() -> *mut u8 {

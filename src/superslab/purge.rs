@@ -26,8 +26,10 @@ const BATCH: usize = 16;
 
 /// What the policy remembers. Guarded by the pool's lock.
 pub(crate) struct Policy {
-    /// Pages that the allowance is widened by.
+    /// Pages that the allowance is widened by, and the most pages in use of late: by half of that at most. A swing costs
+    /// hardly more when half of it is kept, and nobody knows which is the last.
     slack: usize,
+    peak: usize,
     /// Pages purged for being over the allowance, and when that was last done.
     purged: usize,
     when: u32,
@@ -38,14 +40,19 @@ pub(crate) struct Policy {
 
 impl Policy {
     pub(crate) const fn new() -> Self {
-        Self { slack: 0, purged: 0, when: 0, looked: 0, halved: 0 }
+        Self { slack: 0, peak: 0, purged: 0, when: 0, looked: 0, halved: 0 }
+    }
+
+    /// `pages` pages are in use.
+    pub(crate) fn used(&mut self, pages: usize) {
+        self.peak = self.peak.max(pages);
     }
 
     /// `pages` pages had to be touched afresh.
     pub(crate) fn fresh(&mut self, pages: usize) {
         let regretted = pages.min(self.purged);
         self.purged -= regretted;
-        self.slack += regretted;
+        self.slack = (self.slack + regretted).min(self.peak / 2);
     }
 }
 
@@ -184,6 +191,7 @@ fn due(pool: &mut State, now: u32) -> Job {
     if now.wrapping_sub(pool.policy.halved) >= REGRET {
         pool.policy.halved = now;
         pool.policy.slack /= 2;
+        pool.policy.peak = pool.used_pages.max(pool.policy.peak / 2);
     }
     if now.wrapping_sub(pool.policy.when) >= REGRET {
         pool.policy.purged = 0;
@@ -249,3 +257,24 @@ pub(crate) fn everything() -> usize {
 }
 
 const _: () = assert!(PAGES == 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regret_is_bounded_by_what_was_purged_and_by_half_of_the_peak() {
+        let mut policy = Policy::new();
+        policy.used(1000);
+        policy.used(400);
+        policy.fresh(50);
+        assert_eq!(policy.slack, 0, "nothing was purged");
+        policy.purged = 300;
+        policy.fresh(200);
+        policy.fresh(200);
+        assert_eq!((policy.slack, policy.purged), (300, 0));
+        policy.purged = 900;
+        policy.fresh(900);
+        assert_eq!((policy.slack, policy.peak), (500, 1000));
+    }
+}

@@ -5,7 +5,6 @@ use super::pagemap::{self, PAGE_SHIFT};
 use super::pool::{PAGES, Span};
 use super::purge::Policy;
 use super::slab::Slab;
-use crate::options::{self, Thp};
 use crate::os;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -31,7 +30,7 @@ pub(crate) struct Desc {
     /// See `free_pages`.
     pub(crate) purgeable_pages: u8,
     /// Whether huge pages have been advised.
-    huge: bool,
+    pub(super) huge: bool,
     /// Links of the bucket.
     bucket: Links,
     /// Links of the list of SuperSlabs with purgeable pages.
@@ -51,6 +50,10 @@ struct Links {
 const UNLINKED: Links = Links { next: ptr::null_mut(), prev: ptr::null_mut() };
 
 impl Desc {
+    /// The next one with as many free pages.
+    pub(super) fn next_of_bucket(&self) -> *mut Desc {
+        self.bucket.next
+    }
     /// Pages that are free and dirty.
     pub(crate) fn purgeable(&self) -> u32 {
         self.free & self.dirty
@@ -96,17 +99,15 @@ impl State {
         }
     }
 
-    /// Whether the next SuperSlab should be made of huge pages.
-    pub(super) fn wants_huge(&self) -> bool {
-        match options::get().thp {
-            Thp::Always => true,
-            Thp::Never => false,
-            // Spans that are mostly untouched, as those of many small threads, must not become resident.
-            Thp::Auto => {
-                let filled = FILLED.load(Relaxed);
-                filled >= HUGE_FROM && filled * 8 >= self.used_pages * 7
-            }
-        }
+    /// Whether most of what is in use is surely resident.
+    pub(super) fn is_filled(&self) -> bool {
+        let filled = FILLED.load(Relaxed);
+        filled >= HUGE_FROM && filled * 8 >= self.used_pages * 7
+    }
+
+    /// The first SuperSlab with so many free pages: the one that came to have them last.
+    pub(super) fn first_of_bucket(&self, free: usize) -> *mut Desc {
+        self.buckets[free]
     }
 
     /// Adds descriptors to the spare ones.
@@ -293,6 +294,7 @@ impl State {
         let (base, dirty) = unsafe { ((*desc).base, (*desc).dirty) };
         let zero = dirty & mask == 0;
         self.used_pages += pages;
+        self.policy.used(self.used_pages);
         // SAFETY: as above.
         let (before, after) = unsafe { self.change(desc, now, -(pages as isize), |d| d.free &= !mask) };
         let reused = before - after;

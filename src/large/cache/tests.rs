@@ -1,0 +1,72 @@
+use super::*;
+
+const MIB: usize = 1 << 20;
+
+fn kept(mib: usize, mibs: usize) -> Kept {
+    let block = ptr::without_provenance_mut((1 << 30) + mib * MIB);
+    Kept { block, len: mibs * MIB, huge: false }
+}
+
+/// Where the entries are and how long, in MiB.
+fn places(cache: &Cache) -> Vec<(usize, usize)> {
+    let place = |e: &Entry| ((e.kept.block.addr() - (1 << 30)) / MIB, e.kept.len / MIB);
+    let mut places: Vec<_> = cache.used().iter().map(place).collect();
+    places.sort();
+    assert_eq!(cache.bytes, places.iter().map(|p| p.1 * MIB).sum());
+    places
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn neighbours_become_one_and_are_cut_again() {
+    let mut cache = Cache::new();
+    assert!(cache.add(kept(0, 2), 0) && cache.add(kept(6, 2), 0));
+    assert_eq!(places(&cache), [(0, 2), (6, 2)]);
+    assert!(cache.add(Kept { huge: true, ..kept(2, 1) }, 0), "other pages, so it stays apart");
+    assert!(cache.add(kept(3, 3), 1));
+    assert_eq!(places(&cache), [(0, 2), (2, 1), (3, 5)]);
+    let i = cache.used().iter().position(|e| e.kept.len == 5 * MIB).unwrap();
+    assert_eq!(cache.cut(i, 2 * MIB).block, kept(3, 1).block);
+    assert_eq!(places(&cache), [(0, 2), (2, 1), (5, 3)]);
+    let i = cache.used().iter().position(|e| e.kept.len == 3 * MIB).unwrap();
+    assert_eq!(cache.cut(i, 3 * MIB - 4096).len, 3 * MIB, "what is left would be too short for a block");
+    assert_eq!(places(&cache), [(0, 2), (2, 1)]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn room_is_made_at_the_end_of_the_oldest() {
+    let mut cache = Cache::new();
+    assert!(cache.add(kept(0, 8), 5) && cache.add(kept(20, 8), 7));
+    assert!(cache.make_room(4 * MIB, 20 * MIB, 9).is_none());
+    let out = cache.make_room(4 * MIB, 18 * MIB, 9).unwrap();
+    assert_eq!((out.block, out.len), (kept(6, 2).block, 2 * MIB));
+    assert_eq!(places(&cache), [(0, 6), (20, 8)]);
+    assert!(cache.make_room(4 * MIB, 18 * MIB, 9).is_none());
+    let out = cache.make_room(18 * MIB, 18 * MIB, 9).unwrap();
+    assert_eq!((out.block, out.len), (kept(0, 6).block, 6 * MIB));
+    let huge = Kept { huge: true, ..kept(1, 9) };
+    assert_eq!((huge.without(MIB), huge.without(3 * MIB + 1)), (Some(7 * MIB), Some(5 * MIB)));
+    while cache.count < ENTRIES {
+        assert!(cache.add(kept(100 + 2 * cache.count, 1), 10));
+    }
+    assert_eq!(cache.make_room(MIB, usize::MAX, 11).unwrap().block, kept(20, 8).block);
+}
+
+#[test]
+fn what_is_wanted_again_widens_the_limit_for_a_while() {
+    let mut cache = Cache::new();
+    let option = options::get().large_cache;
+    assert_eq!(cache.limit(5000), option);
+    cache.drop_for_room(100 * MIB, 5000);
+    cache.regret(40 * MIB, 5001);
+    cache.regret(80 * MIB, 5002);
+    assert_eq!(cache.limit(5003), option + 100 * MIB, "no more than was dropped");
+    assert_eq!(cache.limit(5002 + REGRET), option + 50 * MIB);
+    cache.drop_for_room(100 * MIB, 7000);
+    cache.regret(100 * MIB, 7000 + REGRET);
+    assert_eq!(cache.limit(7000 + REGRET), option + 25 * MIB, "too late to be regretted");
+    cache.drop_for_room(usize::MAX / 2, 9000);
+    cache.regret(usize::MAX / 2, 9000);
+    assert_eq!(cache.limit(9000), option + WIDEST * option);
+}

@@ -1,0 +1,169 @@
+//! Huge pages for direct mappings, where the program writes its large blocks from end to end.
+//!
+//! A huge page is resident as a whole when one byte of it is touched. So first the kernel is asked, of mappings without
+//! huge pages that are freed or grow, or have been there for a while, whether they had been touched densely: one page in 2 MiB, a few of them. While
+//! they were, new mappings of at least 2 MiB get huge pages; but for one in 16, by which a change is noticed.
+
+use super::cache::Kept;
+use crate::options::{self, Thp};
+use crate::os;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// Size and alignment of a huge page.
+pub(super) const HUGE: usize = 2 << 20;
+/// One mapping in so many is a control, without huge pages.
+const CONTROL: u32 = 16;
+/// Pages that must have been looked at, and from how many on the older ones count half.
+const ENOUGH: u32 = 16;
+const MANY: u32 = 128;
+/// So many times as long as a dense one a mapping may be: a program with dense buffers may have a sparse table, too.
+const LONGER: usize = 4;
+/// Pages of one mapping that are looked at, at most.
+const LOOKS: usize = 16;
+
+/// What has been seen. Races lose a count at worst.
+pub(super) struct Seen {
+    looked: AtomicU32,
+    resident: AtomicU32,
+    made: AtomicU32,
+    /// The longest mapping that was dense; cut down by one that was not.
+    longest: AtomicUsize,
+}
+
+static SEEN: Seen = Seen::new();
+
+impl Seen {
+    const fn new() -> Self {
+        Self {
+            looked: AtomicU32::new(0),
+            resident: AtomicU32::new(0),
+            made: AtomicU32::new(0),
+            longest: AtomicUsize::new(0),
+        }
+    }
+
+    /// Counts pages that were looked at in a mapping of `len` bytes, and how many of them were resident.
+    fn add(&self, len: usize, looked: u32, resident: u32) {
+        let longest = self.longest.load(Relaxed);
+        let dense = resident * 8 >= looked * 7;
+        self.longest.store(if dense { longest.max(len) } else { longest.min(len / LONGER / 2) }, Relaxed);
+        let (mut l, mut r) = (self.looked.load(Relaxed) + looked, self.resident.load(Relaxed) + resident);
+        if l > MANY {
+            (l, r) = (l / 2, r / 2);
+        }
+        self.looked.store(l, Relaxed);
+        self.resident.store(r.min(l), Relaxed);
+    }
+
+    /// Whether a mapping of `len` bytes is likely to be touched densely.
+    fn is_dense(&self, len: usize) -> bool {
+        let (looked, resident) = (self.looked.load(Relaxed), self.resident.load(Relaxed));
+        looked >= ENOUGH && resident * 8 >= looked * 7 && len / LONGER <= self.longest.load(Relaxed)
+    }
+
+    /// Whether the next mapping is to have huge pages.
+    fn wants(&self, len: usize) -> bool {
+        self.is_dense(len) && self.made.fetch_add(1, Relaxed) % CONTROL != CONTROL - 1
+    }
+}
+
+/// Mappings made of late, without huge pages. A program that frees nothing is judged by the oldest of them when it makes
+/// another.
+static RECENT: [AtomicPtr<u8>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Remembers a new mapping; the one that has been remembered longest, to look at if it is still there.
+pub(super) fn remember(block: *mut u8) -> *mut u8 {
+    RECENT[NEXT.fetch_add(1, Relaxed) % RECENT.len()].swap(block, Relaxed)
+}
+
+/// The last control, to look at if it is still there, when the program has had some time to fill it; else null.
+pub(super) fn control() -> *mut u8 {
+    if SEEN.made.load(Relaxed) % CONTROL != CONTROL / 4 {
+        return ptr::null_mut();
+    }
+    RECENT[NEXT.load(Relaxed).wrapping_sub(1) % RECENT.len()].load(Relaxed)
+}
+
+/// Whether a mapping of `len` bytes should have huge pages.
+pub(super) fn wants_huge(len: usize) -> bool {
+    match options::get().thp {
+        Thp::Always => true,
+        Thp::Never => false,
+        Thp::Auto => len >= HUGE && SEEN.wants(len),
+    }
+}
+
+/// Whether a mapping that has grown to `len` bytes should have huge pages from now on.
+pub(super) fn wants_huge_grown(len: usize) -> bool {
+    options::get().thp == Thp::Auto && len >= 2 * HUGE && SEEN.is_dense(len)
+}
+
+/// Looks at a mapping from `from` bytes on that is about to be freed or to grow, if it can tell anything.
+pub(super) fn look(mapping: Kept, from: usize) {
+    if mapping.huge || mapping.len < HUGE || options::get().thp != Thp::Auto {
+        return;
+    }
+    let page = os::page_size();
+    let chunk = HUGE.max((mapping.len - from).div_ceil(LOOKS).next_multiple_of(page));
+    let (mut looked, mut resident) = (0, 0);
+    let mut at = from;
+    while at + chunk <= mapping.len {
+        // Anywhere in the chunk, so that no pattern of the program's meets one of ours.
+        let place = (mapping.block.addr() + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        let place = at + place % (chunk / page) * page;
+        // SAFETY: inside the mapping, which is the caller's.
+        match unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) } {
+            Some(pages) => (looked, resident) = (looked + 1, resident + pages as u32),
+            None => return,
+        }
+        at += chunk;
+    }
+    if looked != 0 {
+        SEEN.add(mapping.len, looked, resident);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dense_is_seven_eighths_of_enough() {
+        let seen = Seen::new();
+        assert!(!seen.is_dense(HUGE));
+        seen.add(HUGE, ENOUGH - 1, ENOUGH - 1);
+        assert!(!seen.is_dense(HUGE) && !seen.wants(HUGE));
+        seen.add(HUGE, 1, 1);
+        assert!(seen.is_dense(HUGE));
+        seen.add(HUGE, 8, 0);
+        assert!(!seen.is_dense(HUGE));
+        for _ in 0..100 {
+            seen.add(HUGE, 16, 16);
+        }
+        assert!(seen.is_dense(HUGE), "old looks fade");
+        for _ in 0..3 {
+            seen.add(HUGE, 16, 0);
+        }
+        assert!(!seen.is_dense(HUGE));
+    }
+
+    #[test]
+    fn one_in_sixteen_is_a_control() {
+        let seen = Seen::new();
+        seen.add(HUGE, ENOUGH, ENOUGH);
+        assert_eq!((0..160).filter(|_| !seen.wants(HUGE)).count(), 10);
+    }
+
+    #[test]
+    fn a_mapping_of_another_order_is_not_trusted() {
+        let seen = Seen::new();
+        seen.add(HUGE, 64, 64);
+        assert!(seen.is_dense(LONGER * HUGE) && !seen.is_dense((LONGER + 1) * HUGE));
+        seen.add(64 * HUGE, 16, 16);
+        assert!(seen.is_dense(256 * HUGE));
+        seen.add(32 * HUGE, 4, 1);
+        assert!(seen.is_dense(16 * HUGE) && !seen.is_dense(32 * HUGE));
+    }
+}

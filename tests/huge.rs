@@ -1,0 +1,72 @@
+//! Huge pages must not make resident what a program does not touch. Whether the system has any does not matter here.
+
+use hakmem::Hakmem;
+use std::alloc::{GlobalAlloc, Layout};
+
+#[global_allocator]
+static GLOBAL: Hakmem = Hakmem::new();
+
+const MIB: usize = 1 << 20;
+
+/// Resident bytes, or nothing where that cannot be said, or where the system gives huge pages to all that do not refuse.
+fn resident() -> Option<usize> {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
+    (!enabled.contains("[always]")).then_some(pages * 4096)
+}
+
+/// Blocks of `size` bytes, a byte written in every `step`.
+fn make(count: usize, size: usize, step: usize) -> Vec<(*mut u8, Layout)> {
+    let layout = Layout::from_size_align(size, 16).unwrap();
+    let one = |_| {
+        // SAFETY: the size is not zero.
+        let block = unsafe { GLOBAL.alloc(layout) };
+        assert!(!block.is_null());
+        for at in (0..size).step_by(step) {
+            // SAFETY: inside the block.
+            unsafe { block.add(at).write(1) };
+        }
+        (block, layout)
+    };
+    (0..count).map(one).collect()
+}
+
+fn free(blocks: Vec<(*mut u8, Layout)>) {
+    for (block, layout) in blocks {
+        // SAFETY: made with this layout.
+        unsafe { GLOBAL.dealloc(block, layout) };
+    }
+}
+
+fn a_program_with_sparse_blocks() {
+    let Some(before) = resident() else { return };
+    let sparse = [make(64, 5 * MIB, 256 << 10), make(200, 400 << 10, 128 << 10)];
+    let more = resident().unwrap().saturating_sub(before);
+    assert!(more < 128 * MIB, "{} MiB for a byte here and there", more / MIB);
+    for blocks in sparse {
+        free(blocks);
+    }
+}
+
+fn a_sparse_table_of_a_dense_program() {
+    // Dense ones, so that huge pages are thought of: mappings, and SuperSlabs full of runs and of small blocks.
+    free(make(40, 3 * MIB, 4096));
+    let dense = [make(24, 2 * MIB, 4096), make(200, 300 << 10, 4096), make(20_000, 1000, 500)];
+    let Some(before) = resident() else { return };
+    // A table that is hardly touched.
+    let table = make(1, 1024 * MIB, 4 * MIB);
+    let more = resident().unwrap().saturating_sub(before);
+    assert!(more < 64 * MIB, "{} MiB for a byte in every 4 MiB", more / MIB);
+    free(table);
+    for blocks in dense {
+        free(blocks);
+    }
+}
+
+/// One test: what is known of the process's blocks grows as it goes.
+#[test]
+fn what_is_not_touched_is_not_resident() {
+    a_program_with_sparse_blocks();
+    a_sparse_table_of_a_dense_program();
+}
