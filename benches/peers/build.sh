@@ -16,11 +16,13 @@ mkdir -p "$1" "$target"
 out=$(cd "$1" && pwd)
 cd "$here"
 
-# The folder of a package's sources, which cargo fetches.
+packages=$(cargo metadata --locked --format-version 1)
+# The folder of a package's sources, which cargo fetched.
 sources() {
-    cargo metadata --locked --format-version 1 |
-        jq -er --arg name "$1" '.packages[] | select(.name == $name) | .manifest_path | rtrimstr("/Cargo.toml")'
+    jq -er --arg name "$1" '.packages[] | select(.name == $name) | .manifest_path | rtrimstr("/Cargo.toml")' <<<"$packages"
 }
+# "NAME VERSION" of a package.
+version() { jq -er --arg name "$1" '.packages[] | select(.name == $name) | .name + " " + .version' <<<"$packages"; }
 
 # mimalloc: the sources, definitions and flags of the shared library in its CMakeLists.txt, CMAKE_BUILD_TYPE=Release. (The package leaves
 # out a file that cmake would need.) The package's own flags, made for Rust programs, override nothing and are slower.
@@ -30,6 +32,8 @@ mapfile -t files < <(sed -n '/^set(mi_sources/,/)/p' "$mimalloc/CMakeLists.txt" 
 "${CC:-cc}" -std=gnu11 -O3 -DNDEBUG -DMI_BUILD_RELEASE -DMI_CMAKE_BUILD_TYPE=release -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB \
     -DMI_SHARED_LIB_EXPORT -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-builtin-malloc -I "$mimalloc/include" \
     -shared -o "$out/mimalloc3.so" "${files[@]}" -lpthread -lrt
+number=$(grep -oP 'define MI_MALLOC_VERSION +\K[0-9]+' "$mimalloc/include/mimalloc.h")
+echo "mimalloc $((number / 10000)).$((number / 100 % 100)).$((number % 100)) ($(version libmimalloc-sys))" >"$out/mimalloc3.version"
 
 # snmalloc: its own cmake target of a library to preload, without the checks that it also offers.
 snmalloc=$(sources snmalloc-sys)/upstream
@@ -37,8 +41,10 @@ cmake -S "$snmalloc" -B "$target/snmalloc" -DCMAKE_BUILD_TYPE=Release -DSNMALLOC
 cmake --build "$target/snmalloc" --target snmallocshim --parallel >>"$target/snmalloc.log" ||
     { cat "$target/snmalloc.log" >&2; exit 1; }
 cp "$target/snmalloc/libsnmallocshim.so" "$out/snmalloc.so"
+version snmalloc-sys >"$out/snmalloc.version"
 
 # rusty_alloc: src/lib.rs around its core.
 cargo build --release --locked --quiet --target-dir "$target"
 cp "$target/release/librusty_alloc_preload.so" "$out/rusty_alloc.so"
-ls -l "$out"/*.so
+version rusty_alloc >"$out/rusty_alloc.version"
+grep . "$out"/*.version
