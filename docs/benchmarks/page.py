@@ -277,8 +277,10 @@ def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     folder = Path(sys.argv[1]).resolve()
-    found = {path.stem: Experiment(path) for path in sorted(folder.glob("*.json"))
-             if path.stem not in ("instructions", "remote-free")}
+    files = [path for path in sorted(folder.glob("*.json")) if path.stem not in ("instructions", "remote-free")]
+    # The lab makes its file at the start and fills it at the end.
+    empty = [path.name for path in files if path.stat().st_size == 0]
+    found = {path.stem: Experiment(path) for path in files if path.name not in empty}
     programs = [found[f"ab-{name}"].named(name) for name in PROGRAMS if f"ab-{name}" in found]
     rust = [found[f"rust-{name}"].named(name) for name in RUST if f"rust-{name}" in found]
     if not found:
@@ -316,7 +318,10 @@ def main():
         best_table([found["replay"]], label="trace")
     for title, experiments, limit in (("Real programs under preload", programs, 1.01), ("Rust programs with the allocator built in", rust, 1.0)):
         if experiments:
-            out(f"### {title}", "", "Wall time from start to end; the programs are in [`run.sh`](benchmarks/run.sh).", "")
+            took = sum(experiment.data["took"] for experiment in experiments) / 60
+            out(f"### {title}", "", "Wall time from start to end; the programs are in [`run.sh`](benchmarks/run.sh). "
+                f"{experiments[0].data['method']['rounds']} rounds, {took:.0f} minutes. "
+                f"Raw: `{experiments[0].path.stem.split('-')[0]}-*.json` in [the folder](benchmarks/{folder.name}/).", "")
             best_table(experiments, "wall", limit=limit, label="program")
             out("Processor time, user and system:", "")
             lines = [[row.name, row.best(), *(three(row.against(peer, "user", "system")) for peer in (row.best(), FASTEST))]
@@ -336,7 +341,8 @@ def main():
     warnings = [f"* {name}: {warning}" for name, experiment in found.items() for warning in experiment.data["warnings"]]
     failures = [f"* {name}: {workload['name']}: {row['subject']} FAILED: {row['failure']}" for name, experiment in found.items()
                 for workload in experiment.data["workloads"] for row in workload["rows"] if row["failure"]]
-    out(*(failures + warnings or ["None."]))
+    unfinished = [f"* {name}: NOT FINISHED: the file is empty" for name in empty]
+    out(*(unfinished + failures + warnings or ["None."]))
 
 
 main()

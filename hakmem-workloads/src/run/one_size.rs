@@ -8,12 +8,12 @@ use crate::meter::Meter;
 use crate::report::Report;
 use crate::workload::{Parameter, Preset, Workload};
 
-/// A preset for either mode of each size.
+/// A preset for either mode of each size: KiB, MiB of volume (so that a run takes some time, and not too much), blocks live at once.
 macro_rules! presets {
-    ($($size:literal $plain:literal $grown:literal;)*) => {
+    ($($size:literal $volume:literal $live:literal $plain:literal $grown:literal;)*) => {
         &[$(
-            Preset { name: $plain, values: &[("size", $size << 10)] },
-            Preset { name: $grown, values: &[("size", $size << 10), ("grow", 1), ("live", 1)] },
+            Preset { name: $plain, values: &[("size", $size << 10), ("volume", $volume), ("live", $live)] },
+            Preset { name: $grown, values: &[("size", $size << 10), ("volume", $volume), ("live", 1), ("grow", 1)] },
         )*]
     };
 }
@@ -41,21 +41,21 @@ pub static WORKLOAD: Workload = Workload {
         },
     ],
     presets: presets! {
-        32 "32k" "grow-32k";
-        64 "64k" "grow-64k";
-        128 "128k" "grow-128k";
-        256 "256k" "grow-256k";
-        512 "512k" "grow-512k";
-        1024 "1m" "grow-1m";
-        2048 "2m" "grow-2m";
-        4096 "4m" "grow-4m";
-        8192 "8m" "grow-8m";
-        16384 "16m" "grow-16m";
-        32768 "32m" "grow-32m";
-        65536 "64m" "grow-64m";
-        131072 "128m" "grow-128m";
-        262144 "256m" "grow-256m";
-        524288 "512m" "grow-512m";
+        32 16384 2 "32k" "grow-32k";
+        64 16384 2 "64k" "grow-64k";
+        128 16384 2 "128k" "grow-128k";
+        256 16384 2 "256k" "grow-256k";
+        512 8192 2 "512k" "grow-512k";
+        1024 8192 2 "1m" "grow-1m";
+        2048 8192 2 "2m" "grow-2m";
+        4096 4096 2 "4m" "grow-4m";
+        8192 4096 2 "8m" "grow-8m";
+        16384 2048 2 "16m" "grow-16m";
+        32768 1024 2 "32m" "grow-32m";
+        65536 1024 2 "64m" "grow-64m";
+        131072 1024 2 "128m" "grow-128m";
+        262144 1024 1 "256m" "grow-256m";
+        524288 1024 1 "512m" "grow-512m";
     },
     figures: &[],
     latency: false,
