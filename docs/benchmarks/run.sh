@@ -47,7 +47,7 @@ ab() {
     local name=$1
     shift
     # shellcheck disable=SC2046
-    measure "ab-$name" ab $(rounds 6 1) -- "$@"
+    measure "ab-$name" ab $(rounds 5 1) -- "$@"
 }
 
 part_bench() {
@@ -78,7 +78,7 @@ part_memory() {
 
 part_latency() {
     # shellcheck disable=SC2046
-    measure latency bench $(rounds 4 0) --latency --set iterations=5000000 --set requests=100000 random-mixed server
+    measure latency bench $(rounds 3 0) --latency --set iterations=5000000 --set requests=100000 random-mixed server
 }
 
 # shellcheck disable=SC2046
@@ -86,7 +86,7 @@ part_replay() { measure replay replay $(rounds 6 1) benches/traces/*.trace; }
 
 part_presets() {
     # shellcheck disable=SC2046
-    run bench $(rounds 6 1) --profile throughput --profile memory --profile latency random-mixed larson large server \
+    run bench $(rounds 5 1) --profile throughput --profile memory --profile latency random-mixed larson large server \
         --json "$out/presets.json" --markdown "$out/presets.md" >/dev/null
 }
 
@@ -98,9 +98,8 @@ part_programs() {
     awk 'BEGIN { print "%!PS\n/Times-Roman findfont 11 scalefont setfont"; for (p = 0; p < 40; p++) { for (l = 0; l < 60; l++) printf "40 %d moveto (Page %d, line %d: the quick brown fox jumps over the lazy dog) show\nnewpath %d %d %d 0 360 arc stroke\n", 760 - 12 * l, p, l, 100 + 7 * l, 400 + p, 5 + l; print "showpage" } }' >"$work/pages.ps"
     clang++ -std=c++17 -g -O0 -c -o "$work/many.o" "$work/many.cc"
     # A history that stays as it is when the project goes on.
-    local first
-    first=$(git rev-list --max-parents=0 HEAD | tail -1)
-    first=$(git rev-list --reverse --ancestry-path "$first..HEAD" | sed -n 40p)
+    local early
+    early=$(git rev-list --reverse --first-parent HEAD | sed -n 40p)
 
     PYTHONMALLOC=malloc ab python "$(python3 -c 'import sys; print(sys.executable)')" "$work/app.py"
     ab redis docs/benchmarks/redis.sh 60000
@@ -111,7 +110,7 @@ part_programs() {
     ab xz xz -T2 -2 -k -c "$work/lines.json"
     ab jq jq -s 'map(select(.id % 3 == 0) | .name) | length' "$work/lines.json"
     ab perl perl -e 'my %h; $h{"key$_"} = "value" x ($_ % 7) for 1..200000; my $n = 0; $n += length $h{$_} for sort keys %h; print "$n\n"'
-    ab git git log -p --stat --format=%H "$first"
+    ab git git log -p --stat --format=%H "${early:-HEAD}"
     ab ghostscript gs -q -dSAFER -dBATCH -dNOPAUSE -sDEVICE=pdfwrite -sOutputFile=/dev/null "$work/pages.ps"
     ab gdb gdb -nx -batch -ex 'info functions push_back' -ex 'info types basic_string' "$work/many.o"
 }
