@@ -37,7 +37,8 @@ pub fn locate(program: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| is_executable(file))
 }
 
-fn is_executable(file: &Path) -> bool {
+/// Whether it is a file that may be run.
+pub fn is_executable(file: &Path) -> bool {
     std::fs::metadata(file).is_ok_and(|meta| meta.is_file() && meta.mode() & 0o111 != 0)
 }
 

@@ -1,5 +1,6 @@
 //! `hakmem ab` and `hakmem report` as a user meets them.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -141,6 +142,55 @@ fn a_baseline_that_fails_leaves_the_figures_of_the_others() {
 }
 
 #[test]
+fn a_folder_of_libraries_is_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    library(&folder, "one", "");
+    library(&folder, "two", "_exit(3);");
+    std::fs::write(folder.path().join("one.version"), "One 1.0\n").unwrap();
+    let peers = folder.path().to_str().unwrap();
+    let (experiment, status) = ab(&["--allocators=glibc", "--peers", peers, "--", "echo", "hello"]);
+    assert_eq!(status, 1, "two fails");
+    let subjects = experiment["subjects"].as_array().unwrap();
+    let names: Vec<_> = subjects.iter().map(|subject| subject["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["glibc", "one", "two"]);
+    assert_eq!((&subjects[1]["version"], &subjects[2]["version"]), (&"One 1.0".into(), &Value::Null));
+    assert!(row(&experiment, "one")["failure"].is_null());
+    assert!(row(&experiment, "two")["failure"].as_str().unwrap().contains("exits with 3"));
+}
+
+#[test]
+fn programs_with_allocators_built_in_are_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = |name: &str, script: &str| {
+        let path = folder.path().join(format!("app-{name}"));
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        format!("{name}={}", path.display())
+    };
+    let all = [
+        program("glibc", "echo $1$LD_PRELOAD"),
+        program("mine", "echo $1"),
+        program("other", "echo other"),
+        program("crash", "kill -SEGV $$"),
+    ];
+    let (experiment, status) = ab(&["--linked", &all.join(","), "--", "argument"]);
+    assert_eq!(status, 1, "one fails");
+    assert_eq!(experiment["workloads"][0]["name"], "app");
+    assert_eq!(experiment["workloads"][0]["parameters"], "app argument");
+    assert_eq!(experiment["method"]["baseline"], "glibc");
+    assert!(row(&experiment, "crash")["failure"].as_str().unwrap().contains("killed by SIGSEGV"));
+    assert!(row(&experiment, "mine")["summaries"]["wall"]["ratio"]["median"].as_f64().is_some());
+    let said = warnings(&experiment);
+    assert!(said.contains("OUTPUT DIFFERS: standard output under other"), "{said}");
+    assert!(!said.contains("under mine") && !said.contains("NO ALLOCATOR"), "{said}");
+
+    let (alone, status) = ab(&["--linked", &all[1], "--linked", &all[2], "--baseline=other"]);
+    assert_eq!((status, &alone["method"]["baseline"]), (1, &"other".into()), "they print different things");
+    let tries = hakmem(&["ab", "--linked", &all[1], "--fairness=1", "--rounds=5"]);
+    assert!(text(&tries.stdout).contains("mine against itself: app-mine"), "{}", text(&tries.stdout));
+}
+
+#[test]
 fn settings_of_hakmem_are_compared_with_its_defaults() {
     let (experiment, status) = ab(&[
         "--env",
@@ -220,6 +270,11 @@ fn what_cannot_be_measured_ends_with_a_line_and_2() {
     no(&["--env", "nonsense", "--", "true"], "expected NAME=VALUE");
     no(&["--with", "nonsense", "--", "true"], "expected NAME=PATH");
     no(&["--lib", "/no/such.so", "--", "true"], "/no/such.so");
+    no(&["--peers", "/no/such/folder", "--", "true"], "--peers /no/such/folder: No such file");
+    no(&["--linked", "a=/no/such/program"], "--linked a=/no/such/program: No such file");
+    no(&["--linked", "a=/etc/passwd"], "not a program");
+    no(&["--linked", "a=/bin/true", "--with", "b=/no/such.so"], "cannot be used with");
+    no(&["--linked", "a=/bin/true", "--baseline", "b"], "b: not compared here; there are a");
     no(&[], "PROGRAM");
 }
 

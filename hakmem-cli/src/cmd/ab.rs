@@ -1,7 +1,7 @@
 //! `hakmem ab`: one program under every allocator.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -9,21 +9,22 @@ use anyhow::{Context, bail};
 use crate::lab::experiment::{self, Schedule};
 use crate::lab::model::Verdict;
 use crate::lab::report::{self, Outputs};
-use crate::lab::subjects::{Choice, Found};
+use crate::lab::subjects::{self, Choice, Found};
 use crate::lab::tasks::{self, Task};
 use crate::why;
 
 /// Compare allocators on your own program: time, memory and page faults under each of them
 ///
-/// The program runs under Hakmem, glibc, every other allocator that is installed and those that --with names: in rounds,
-/// each in an order shuffled anew. Before each run as much memory as it needs is touched and freed, because on virtual
+/// The program runs under Hakmem, glibc, every other allocator that is installed and those that --with and --peers name: in rounds,
+/// each in an order shuffled anew. With --linked there are several programs, each with an allocator of its own built in. Before each run as much memory as it needs is touched and freed, because on virtual
 /// machines the price of a page fault depends on what ran before. Its output and exit status must be the same under all.
 /// The verdict on an allocator is GO when it is 1% faster than the baseline or better, NO-GO when it is over 0.5% slower,
 /// both only where the 95% interval excludes no difference, else NEUTRAL.
 ///
 /// Exit status: 0, or 1 when an allocator failed or the output differed, or 2 when nothing could be measured.
 #[derive(clap::Args)]
-#[command(override_usage = "hakmem ab [OPTIONS] [--] PROGRAM [ARGS]...")]
+#[command(override_usage = "hakmem ab [OPTIONS] [--] PROGRAM [ARGS]...
+       hakmem ab [OPTIONS] --linked NAME=PROGRAM,... [--] [ARGS]...")]
 pub struct Args {
     #[command(flatten)]
     choice: Choice,
@@ -34,6 +35,16 @@ pub struct Args {
     #[command(flatten)]
     outputs: Outputs,
 
+    /// Run these programs, which have allocators built in, instead of one under each allocator; all get the same ARGS
+    #[arg(
+        long,
+        value_name = "NAME=PROGRAM,...",
+        value_delimiter = ',',
+        value_parser = subjects::named_path,
+        conflicts_with_all = ["allocators", "with", "peers", "env", "profile", "lib"]
+    )]
+    linked: Vec<(String, PathBuf)>,
+
     /// The program's standard input (default: empty)
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
@@ -43,40 +54,60 @@ pub struct Args {
     fairness: Option<u16>,
 
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, required = true)]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, required_unless_present = "linked")]
     command: Vec<OsString>,
 }
 
 /// Runs the comparison.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
-    let (program, arguments) = args.command.split_first().expect("clap requires one");
-    why::locate(program).with_context(|| format!("{}: program not found", program.to_string_lossy()))?;
+    let task = if args.linked.is_empty() { preloaded(&args) } else { linked(&args) };
+    if args.linked.is_empty() {
+        why::locate(&task.program)
+            .with_context(|| format!("{}: program not found", task.program.to_string_lossy()))?;
+    }
     if let Some(input) = &args.input {
         std::fs::File::open(input).with_context(|| format!("--input {}", input.display()))?;
     }
     args.outputs.prepare()?;
-    let found = args.choice.find()?;
-    let line = shown(&args.command);
-    let name = PathBuf::from(program).file_name().map_or_else(|| program.clone(), OsStr::to_os_string);
-    let task = Task {
-        name: name.to_string_lossy().into_owned(),
-        models: "a program of yours, from start to end".into(),
-        parameters: line.clone(),
-        primary: "wall",
-        program: program.clone(),
-        arguments: arguments.to_vec(),
-        input: args.input.clone(),
-        apart: false,
-        worker: false,
-    };
+    let baseline = args.choice.baseline.as_deref();
+    let found =
+        if args.linked.is_empty() { args.choice.find()? } else { Found::linked(&args.linked, baseline)? };
     if let Some(tries) = args.fairness {
         return fairness(found, args.schedule, &task, tries);
     }
-    let title = format!("hakmem ab: {line}");
+    let title = format!("hakmem ab: {}", task.parameters);
     let metrics = tasks::process_metrics();
     let experiment = experiment::conduct(title, &found, &args.schedule, &[task], metrics)?;
     args.outputs.deliver(&experiment)?;
     Ok(if experiment::is_clean(&experiment) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One program, which every allocator is preloaded into.
+fn preloaded(args: &Args) -> Task {
+    let (program, arguments) = args.command.split_first().expect("clap requires one");
+    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+    task(name, shown(&args.command), program, arguments, args)
+}
+
+/// One program for each allocator.
+fn linked(args: &Args) -> Task {
+    let name = subjects::common_name(&args.linked);
+    let words: Vec<OsString> = std::iter::once(name.clone().into()).chain(args.command.clone()).collect();
+    task(name, shown(&words), args.linked[0].1.as_os_str(), &args.command, args)
+}
+
+fn task(name: String, line: String, program: &OsStr, arguments: &[OsString], args: &Args) -> Task {
+    Task {
+        name,
+        models: "a program of yours, from start to end".into(),
+        parameters: line,
+        primary: "wall",
+        program: program.into(),
+        arguments: arguments.to_vec(),
+        input: args.input.clone(),
+        apart: false,
+        worker: false,
+    }
 }
 
 /// Compares the baseline with itself and prints a line for every try; the exit status is 1 where more than one try in

@@ -160,8 +160,7 @@ mod tests {
         let subject = |library: Option<&str>| Subject {
             name: "x".into(),
             library: library.map(Into::into),
-            version: None,
-            environment: Vec::new(),
+            ..Subject::default()
         };
         assert!(took_part(&counts, &subject(None)) && took_part(&counts, &subject(Some("/no/such/liba.so"))));
         assert!(!took_part(&counts, &subject(Some("/no/such/libb.so"))));

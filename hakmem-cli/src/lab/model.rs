@@ -84,12 +84,15 @@ pub struct Method {
 }
 
 /// An allocator, or one setting of one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Subject {
     /// Its name in every report.
     pub name: String,
     /// What is preloaded; none for the C library's own.
     pub library: Option<PathBuf>,
+    /// The program that it is built into, run instead of the task's; none where it is preloaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<PathBuf>,
     /// Its version where that is known, such as a package's.
     pub version: Option<String>,
     /// Variables set for it alone.

@@ -76,7 +76,8 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     };
     let preload = subject.library.as_deref().map(|library| Preload::new(library, None)).transpose()?;
 
-    let mut command = Command::new(job.program);
+    let program = subject.program.as_deref().map_or(job.program, Path::as_os_str);
+    let mut command = Command::new(program);
     command.args(job.arguments).stdin(input).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
     command.env_remove("LD_PRELOAD").envs(subject.environment.iter().map(|(name, value)| (name, value)));
     if let Some(preload) = &preload {
@@ -89,7 +90,7 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     unsafe { command.pre_exec(|| sys::die_with_parent().map_err(Into::into)) };
 
     let start = Instant::now();
-    let pid = command.spawn().with_context(|| job.program.to_string_lossy().into_owned())?.id() as i32;
+    let pid = command.spawn().with_context(|| program.to_string_lossy().into_owned())?.id() as i32;
     let _group = sys::InterruptKills::group(pid);
     let mut sampler = Sampler::new(pid, start);
     let handle = sys::ProcessHandle::open(pid)?;
@@ -182,7 +183,7 @@ mod tests {
         let arguments = ["-c".into(), script.into()];
         let timeout = Duration::from_millis(timeout);
         let job = Job { program: "sh".as_ref(), arguments: &arguments, input: None, timeout };
-        let subject = Subject { name: "glibc".into(), library: None, version: None, environment: Vec::new() };
+        let subject = Subject { name: "glibc".into(), ..Subject::default() };
         run(&job, &subject).unwrap()
     }
 

@@ -1,11 +1,15 @@
 //! What is compared: the allocators of this machine, and settings of Hakmem.
 
+mod folder;
+mod linked;
+
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
 
+pub use self::linked::common_name;
 use super::model::{Missing, Subject};
 use crate::{elf, library, settings};
 
@@ -46,6 +50,10 @@ pub struct Choice {
     #[arg(long = "with", value_name = "NAME=PATH", value_parser = named_path)]
     pub with: Vec<(String, PathBuf)>,
 
+    /// Preload every NAME.so in this folder, too, as allocator NAME (benches/peers/build.sh makes such a folder)
+    #[arg(long, value_name = "DIR")]
+    pub peers: Option<PathBuf>,
+
     /// Compare Hakmem with Hakmem under this setting, with or without HAKMEM_ prefix; NAME=VALUE,NAME=VALUE sets
     /// several at once; can be repeated
     #[arg(long, value_name = "NAME=VALUE")]
@@ -76,7 +84,8 @@ pub struct Found {
     pub baseline: String,
 }
 
-fn named_path(text: &str) -> Result<(String, PathBuf), String> {
+/// Reads `NAME=PATH`, for clap.
+pub fn named_path(text: &str) -> Result<(String, PathBuf), String> {
     match text.split_once('=') {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_string(), path.into())),
         _ => Err("expected NAME=PATH".into()),
@@ -128,6 +137,11 @@ impl Choice {
                     hint: format!("not installed; Debian's package is {}", peer.package),
                 }),
             }
+        }
+        for (name, path, version) in
+            self.peers.as_deref().map(folder::libraries).transpose()?.unwrap_or_default()
+        {
+            found.add_library(&name, path, version);
         }
         for (name, path) in &self.with {
             found.add_library(name, path.clone(), package_version(path));
@@ -216,7 +230,7 @@ impl Found {
 }
 
 fn subject(name: &str, library: Option<PathBuf>, version: Option<String>) -> Subject {
-    Subject { name: name.to_string(), library, version, environment: Vec::new() }
+    Subject { name: name.to_string(), library, version, ..Subject::default() }
 }
 
 fn own_libc() -> Option<String> {

@@ -11,6 +11,7 @@ mod growth;
 mod idle;
 mod large;
 mod larson;
+mod one_size;
 mod oscillation;
 mod producer_consumer;
 mod random_mixed;
@@ -99,6 +100,7 @@ workloads! {
     burst::WORKLOAD, burst::run;
     growth::WORKLOAD, growth::run;
     large::WORKLOAD, large::run;
+    one_size::WORKLOAD, one_size::run;
     server::WORKLOAD, server::run;
     idle::WORKLOAD, idle::run;
     oscillation::WORKLOAD, oscillation::run;

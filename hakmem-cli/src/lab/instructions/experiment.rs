@@ -116,7 +116,7 @@ mod tests {
     fn ratios_are_over_what_both_were_counted_in() {
         let figure = |allocator: f64| Some(Figure { allocator, total: allocator });
         let row = |name: &str, figures: &[Option<Figure>], failure: Option<&str>| Row {
-            subject: Subject { name: name.into(), library: None, version: None, environment: Vec::new() },
+            subject: Subject { name: name.into(), ..Subject::default() },
             figures: figures.to_vec(),
             failure: failure.map(Into::into),
         };

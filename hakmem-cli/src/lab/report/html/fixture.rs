@@ -82,6 +82,7 @@ fn subject(name: &str) -> Subject {
     Subject {
         name: name.into(),
         library: (name != "glibc").then(|| format!("/usr/lib/x86_64-linux-gnu/lib{name}.so.2").into()),
+        program: None,
         version: (name != "musl").then(|| "2.1.1-1".into()),
         environment: if name.contains('+') {
             vec![("HAKMEM_RETURN".into(), "<now>".into())]

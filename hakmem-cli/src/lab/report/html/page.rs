@@ -155,7 +155,7 @@ fn subjects(report: &Report) -> Markup {
             h2 #subjects { "Compared" }
             div.scroll {
                 table.subjects {
-                    thead { tr { th scope="col" { "Name" } th scope="col" { "Version" } th scope="col" { "Preloaded library" } th scope="col" { "Environment" } } }
+                    thead { tr { th scope="col" { "Name" } th scope="col" { "Version" } th scope="col" { "Preloaded library, or program" } th scope="col" { "Environment" } } }
                     tbody {
                         @for subject in &experiment.subjects {
                             tr {
@@ -165,8 +165,8 @@ fn subjects(report: &Report) -> Markup {
                                 }
                                 td { (subject.version.as_deref().unwrap_or("–")) }
                                 td {
-                                    @match &subject.library {
-                                        Some(library) => code { (library.display()) },
+                                    @match subject.library.as_ref().or(subject.program.as_ref()) {
+                                        Some(file) => code { (file.display()) },
                                         None => "none: the C library's own",
                                     }
                                 }
