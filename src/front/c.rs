@@ -118,7 +118,7 @@ pub unsafe fn free(block: *mut u8) {
     // Kinds that are no classes have no magazine: full, so they take the slow path.
     let heap = tls::get();
     // SAFETY: the thread's own heap; the block is free now.
-    if !unsafe { Hot::push_at(heap.cast(), kind, block) } {
+    if !unsafe { Hot::push(heap.cast(), kind, block) } {
         // SAFETY: passed on.
         unsafe { free_rest(block, heap, kind) }
     }
