@@ -250,6 +250,7 @@ fn a_few_blocks_in_a_magazine_do_not_keep_their_slabs() {
             assert_eq!(stats().allocated_bytes, 0);
             // Another thread purges: it does not touch this one's magazine.
             apart(purge);
+            assert!(superslab_bytes() <= held / 2, "size {size}: {} of {held}", superslab_bytes());
             purge();
         }
     });
