@@ -407,12 +407,17 @@ impl Magazines {
     }
 
     /// How many blocks the magazine of `class` holds: exact for the owner, a glimpse for others.
-    pub(crate) fn held(&self, hot: *const Hot, class: usize) -> usize {
-        let log = self.logs[class].load(Relaxed);
+    ///
+    /// # Safety
+    ///
+    /// Both are parts of one heap's record, which is never unmapped.
+    pub(crate) unsafe fn held(magazines: *const Magazines, hot: *const Hot, class: usize) -> usize {
+        // SAFETY: passed on; these fields are atomic.
+        let log = unsafe { &(*magazines).logs[class] }.load(Relaxed);
         if log == 0 {
             return 0;
         }
-        // SAFETY: heaps are never unmapped.
+        // SAFETY: as above.
         let (top, limit) = unsafe { ((*hot).top[class].load(Relaxed), (*hot).limit[class].load(Relaxed)) };
         let free = (limit.addr().wrapping_sub(top.addr())) / size_of::<Slot>();
         ((1usize << log) - 1).saturating_sub(free)
@@ -446,7 +451,9 @@ mod tests {
 
     /// Pushes until the magazine of `class` is full and does not grow; how many blocks it holds then.
     fn fill(hot: *mut Hot, m: &mut Magazines, class: usize) -> usize {
-        let mut held = m.held(hot, class);
+        // SAFETY: this thread's.
+        let now = |m: &Magazines| unsafe { Magazines::held(m, hot, class) };
+        let mut held = now(m);
         loop {
             let block = ptr::without_provenance_mut((held + 1) * 8);
             // SAFETY: `hot` is this thread's; the blocks are only numbers.
@@ -457,7 +464,7 @@ mod tests {
                 }
             }
             held += 1;
-            assert_eq!(m.held(hot, class), held);
+            assert_eq!(now(m), held);
         }
     }
 
@@ -503,8 +510,10 @@ mod tests {
                     fill(hot, m, class);
                 }
             }
+            // SAFETY: as above.
+            let held = |c| unsafe { Magazines::held(m, hot, c) };
             let beyond: usize = (1..=CLASSES)
-                .map(|c| (m.held(hot, c) + 1).saturating_sub(1 << FREE_LOGS[c]) * STRIDES[c] as usize)
+                .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * STRIDES[c] as usize)
                 .sum();
             assert!(beyond <= MAX_EXTRA && beyond + m.extra == MAX_EXTRA);
         });
