@@ -520,6 +520,36 @@ mod tests {
     }
 
     #[test]
+    fn what_shrinks_gives_back_its_room_and_grows_again() {
+        with_magazines(4096, |hot, m| {
+            let class = 8;
+            for _ in 0..3 {
+                for _ in FREE_LOGS[class]..MAX_LOGS[class] {
+                    fill(hot, m, class);
+                    // SAFETY: this thread's.
+                    unsafe { Magazines::on_miss(m, class) };
+                }
+                assert_eq!(fill(hot, m, class), (1 << MAX_LOGS[class]) - 1);
+                for log in (MIN_LOG..MAX_LOGS[class]).rev() {
+                    assert!(m.may_shrink(class));
+                    // SAFETY: as above; the magazine is empty.
+                    unsafe {
+                        while !Hot::pop(hot, class).is_null() {}
+                        m.shrink(hot, class);
+                        assert!(Hot::pop(hot, class).is_null());
+                    }
+                    // It does not grow of its own accord.
+                    assert_eq!(fill(hot, m, class), (1 << log) - 1);
+                }
+                assert!(!m.may_shrink(class));
+                assert_eq!(m.extra, MAX_EXTRA);
+                // SAFETY: as above.
+                unsafe { Magazines::on_miss(m, class) };
+            }
+        });
+    }
+
+    #[test]
     fn a_miss_before_the_first_free_gives_no_magazine_more_than_its_own() {
         with_magazines(2000, |hot, m| {
             // What first only allocates and then only frees.
