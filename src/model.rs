@@ -165,6 +165,41 @@ fn an_armed_chain_is_counted_once_and_lost_never() {
     });
 }
 
+/// An owner lets go of a slab with two blocks, of which one waits on the armed stack while another thread frees the second: it
+/// takes the chain, and only then looks whether somebody is about to publish the slab. When it lets go, everything that was
+/// done to the slab is over.
+#[test]
+fn a_slab_is_let_go_of_only_when_nobody_is_about_to_publish_it() {
+    loom::model(|| {
+        let shared = slab();
+        // The slab's record and its memory, for whoever gets its pages next.
+        let record = Arc::new(UnsafeCell::new(0u32));
+        assert_eq!(push_one(&shared, 1), Pushed::Publish);
+        let (other, theirs) = (shared.clone(), record.clone());
+        let freer = thread::spawn(move || {
+            // SAFETY: a thread with a block in use may read it; loom checks it.
+            unsafe { theirs.with(|_| ()) };
+            if push_one(&other, 2) == Pushed::Publish {
+                // SAFETY: so may one with the duty to publish, and write the link.
+                unsafe { theirs.with_mut(|p| *p = 7) };
+            }
+        });
+        shared.remote.arm();
+        let mut home = 0;
+        if shared.remote.has_chain() {
+            let chain = shared.remote.take();
+            home = chain.count;
+            consume(chain.head);
+        }
+        if shared.remote.is_armed() && home == 2 {
+            // SAFETY: released; loom checks it.
+            unsafe { record.with_mut(|p| *p = 9) };
+        }
+        freer.join().unwrap();
+        consume(shared.remote.take().head);
+    });
+}
+
 #[test]
 fn ready_list_delivers_every_node() {
     loom::model(|| {

@@ -1,5 +1,6 @@
 //! Counters and live figures.
 
+use crate::front::heap::Heap;
 use crate::front::registry;
 use crate::large;
 use crate::os::{self, message::Text};
@@ -155,9 +156,12 @@ pub fn stats() -> Stats {
     };
     let (mut cached, mut flushed) = (0, 0);
     registry::each(|heap| {
-        // SAFETY: heap records are never unmapped; counters are atomic, the rest is a glimpse.
-        let heap = unsafe { &*heap };
-        let c = &heap.counters;
+        // SAFETY: heap records are never unmapped; counters are atomic, and no reference is made to anything else.
+        let (c, pushes, publishes, shelf, held) = unsafe {
+            let (outbox, shelf) = (&raw const (*heap).outbox, &raw const (*heap).shelf);
+            let shelf = (&(*shelf).allocs, &(*shelf).frees);
+            (&(*heap).counters, &(*outbox).pushes, &(*outbox).publishes, shelf, Heap::cached_bytes(heap))
+        };
         flushed += c.flushed.get();
         s.refill_current += c.refill_current.get();
         s.refill_bump += c.refill_bump.get();
@@ -167,11 +171,11 @@ pub fn stats() -> Stats {
         s.refill_span += c.refill_span.get();
         s.home_local += c.home_local.get();
         s.home_foreign += c.home_foreign.get();
-        s.outbox_pushes += heap.outbox.pushes.get();
-        s.publishes += heap.outbox.publishes.get();
-        cached += heap.cached_bytes();
-        s.large_allocs += heap.shelf.allocs.get();
-        s.large_frees += heap.shelf.frees.get();
+        s.outbox_pushes += pushes.get();
+        s.publishes += publishes.get();
+        cached += held;
+        s.large_allocs += shelf.0.get();
+        s.large_frees += shelf.1.get();
     });
     s.outbox_blocks = s.home_foreign;
     s.magazine_misses = s.refill_current + s.refill_bump;

@@ -101,6 +101,17 @@ misuse! {
     sized_aligned [], "free_aligned_sized(", SIZE;
 }
 
+/// Blocks of another thread, or of one that has ended, freed by a thread whose magazine is full: they are looked at at once.
+#[test]
+fn beyond_a_full_magazine() {
+    for whose in ["own", "other", "orphan"] {
+        aborts("beyond", &[whose, "twice"], "free(", DOUBLE);
+        aborts("beyond", &[whose, "realloc"], "free(", DOUBLE);
+        aborts("beyond", &[whose, "interior"], "free(", INTERIOR);
+        aborts("beyond", &[whose, "misaligned"], "free(", INTERIOR);
+    }
+}
+
 /// Low, odd, at the borders of user memory, non-canonical, and the kernel's.
 #[test]
 fn foreign_addresses() {

@@ -328,13 +328,25 @@ impl Heap {
     }
 
     /// Bytes of free blocks in magazines and outbox: exact for the owner, a glimpse for others.
-    pub(crate) fn cached_bytes(&self) -> usize {
-        if !self.live.load(Relaxed) {
-            return 0;
+    ///
+    /// # Safety
+    ///
+    /// The record is one of those that are never unmapped. No reference to all of it: another thread may be writing to what
+    /// is not atomic.
+    pub(crate) unsafe fn cached_bytes(heap: *const Heap) -> usize {
+        // SAFETY: passed on; these fields are atomic.
+        unsafe {
+            if !(*heap).live.load(Relaxed) {
+                return 0;
+            }
+            let magazines: usize = (1..=CLASSES)
+                .map(|c| {
+                    Magazines::held(&raw const (*heap).magazines, &raw const (*heap).hot, c)
+                        * STRIDES[c] as usize
+                })
+                .sum();
+            magazines + (*heap).outbox.waiting.get() as usize
         }
-        let magazines: usize =
-            (1..=CLASSES).map(|c| self.magazines.held(&self.hot, c) * STRIDES[c] as usize).sum();
-        magazines + self.outbox.waiting.get() as usize
     }
 }
 

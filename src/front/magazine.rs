@@ -376,12 +376,17 @@ impl Magazines {
     }
 
     /// How many blocks the magazine of `class` holds: exact for the owner, a glimpse for others.
-    pub(crate) fn held(&self, hot: *const Hot, class: usize) -> usize {
-        let log = self.logs[class].load(Relaxed);
+    ///
+    /// # Safety
+    ///
+    /// Both are parts of one heap's record, which is never unmapped.
+    pub(crate) unsafe fn held(magazines: *const Magazines, hot: *const Hot, class: usize) -> usize {
+        // SAFETY: passed on; these fields are atomic.
+        let log = unsafe { &(*magazines).logs[class] }.load(Relaxed);
         if log == 0 {
             return 0;
         }
-        // SAFETY: heaps are never unmapped.
+        // SAFETY: as above.
         let (top, limit) = unsafe { ((*hot).top[class].load(Relaxed), (*hot).limit[class].load(Relaxed)) };
         let free = (limit.addr().wrapping_sub(top.addr())) / size_of::<Slot>();
         ((1usize << log) - 1).saturating_sub(free)
@@ -415,7 +420,9 @@ mod tests {
 
     /// Pushes until the magazine of `class` is full and does not grow; how many blocks it holds then.
     fn fill(hot: *mut Hot, m: &mut Magazines, class: usize) -> usize {
-        let mut held = m.held(hot, class);
+        // SAFETY: this thread's.
+        let now = |m: &Magazines| unsafe { Magazines::held(m, hot, class) };
+        let mut held = now(m);
         loop {
             let block = ptr::without_provenance_mut((held + 1) * 8);
             // SAFETY: `hot` is this thread's; the blocks are only numbers.
@@ -426,7 +433,7 @@ mod tests {
                 }
             }
             held += 1;
-            assert_eq!(m.held(hot, class), held);
+            assert_eq!(now(m), held);
         }
     }
 
@@ -472,10 +479,42 @@ mod tests {
                     fill(hot, m, class);
                 }
             }
+            // SAFETY: as above.
+            let held = |c| unsafe { Magazines::held(m, hot, c) };
             let beyond: usize = (1..=CLASSES)
-                .map(|c| (m.held(hot, c) + 1).saturating_sub(1 << FREE_LOGS[c]) * STRIDES[c] as usize)
+                .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * STRIDES[c] as usize)
                 .sum();
             assert!(beyond <= MAX_EXTRA && beyond + m.extra == MAX_EXTRA);
+        });
+    }
+
+    #[test]
+    fn what_shrinks_gives_back_its_room_and_grows_again() {
+        with_magazines(4096, |hot, m| {
+            let class = 8;
+            for _ in 0..3 {
+                for _ in FREE_LOGS[class]..MAX_LOGS[class] {
+                    fill(hot, m, class);
+                    // SAFETY: this thread's.
+                    unsafe { Magazines::on_miss(m, class) };
+                }
+                assert_eq!(fill(hot, m, class), (1 << MAX_LOGS[class]) - 1);
+                for log in (MIN_LOG..MAX_LOGS[class]).rev() {
+                    assert!(m.may_shrink(class));
+                    // SAFETY: as above; the magazine is empty.
+                    unsafe {
+                        while !Hot::pop(hot, class).is_null() {}
+                        m.shrink(hot, class);
+                        assert!(Hot::pop(hot, class).is_null());
+                    }
+                    // It does not grow of its own accord.
+                    assert_eq!(fill(hot, m, class), (1 << log) - 1);
+                }
+                assert!(!m.may_shrink(class));
+                assert_eq!(m.extra, MAX_EXTRA);
+                // SAFETY: as above.
+                unsafe { Magazines::on_miss(m, class) };
+            }
         });
     }
 

@@ -93,20 +93,21 @@ impl Outbox {
         // SAFETY: the block is ours, constant fields of its slab may be read, and the place is one of the bundles.
         unsafe {
             let bundle = self.bundles.add(place(slab));
-            if (*bundle).slab != slab {
+            let waiting = self.waiting.get() + (*slab).stride as u64;
+            if (*bundle).slab != slab || waiting > MAX_WAITING {
                 return self.open(bundle, slab, block);
             }
             Block::set_next(block, (*bundle).head);
             (*bundle).head = block;
             (*bundle).count += 1;
-            self.waiting.add((*slab).stride as u64);
+            self.waiting.set(waiting);
             if (*bundle).count >= (*bundle).limit {
                 self.send(bundle);
             }
         }
     }
 
-    /// Opens a bundle with its first block.
+    /// Opens a bundle with its first block, after sending what is in its place, or everything when much waits.
     #[cold]
     #[inline(never)]
     unsafe fn open(&mut self, bundle: *mut Bundle, slab: *mut Slab, block: *mut Block) {

@@ -262,10 +262,10 @@ impl Slab {
         }
     }
 
-    /// So few blocks in use that nearly the whole slab lies idle: one in 32.
+    /// So few blocks in use that nearly the whole slab lies idle: one in 32, and one where there are fewer.
     pub(crate) unsafe fn few(slab: *mut Slab) -> u32 {
         // SAFETY: passed on.
-        unsafe { (*slab).last / ((*slab).stride * 32).max(1) }
+        unsafe { (*slab).last.div_ceil(((*slab).stride * 32).max(1)) }
     }
 
     /// Notes that `waiting` blocks wait on `remote`, which `used` shall count no more, or as `rest` says that they have been

@@ -31,7 +31,7 @@ pub(crate) struct Bins {
     pub(super) partial: [*mut Slab; CLASSES + 1],
     pub(super) full: [*mut Slab; CLASSES + 1],
     /// By class: slabs that have nearly emptied since the magazine was last looked at for it.
-    sparse: [u8; CLASSES + 1],
+    pub(super) sparse: [u8; CLASSES + 1],
 }
 
 pub(super) const fn no_slab() -> *mut Slab {
@@ -242,6 +242,11 @@ impl Bins {
             if Slab::in_use(slab) == 0 {
                 // A slab on its way to the ready list must stay; it is settled again when it arrives.
                 if (*slab).remote.is_armed() {
+                    if (*slab).remote.has_chain() {
+                        // Nobody wants these blocks any more, but what others did to them, and read of the slab's record, is
+                        // over only for whoever takes them: arming did not acquire anything.
+                        (*slab).remote.take();
+                    }
                     self.unlink(slab);
                     leave::release(slab);
                 }
@@ -251,7 +256,11 @@ impl Bins {
             {
                 self.unlink(slab);
                 self.push(slab, List::Partial);
-            } else if (*slab).list == List::Partial && (*slab).low != 0 {
+            } else if (*slab).list == List::Partial
+                && (*slab).low != 0
+                // Others may have given it anything from one block to nearly all.
+                && Slab::in_use(slab) as i32 <= (*slab).low
+            {
                 // Once for each time that it becomes so.
                 (*slab).low = 0;
                 let sparse = &mut self.sparse[(*slab).class as usize];

@@ -55,17 +55,18 @@ impl Bins {
     unsafe fn abandon_one(&mut self, slab: *mut Slab, counters: &Counters) {
         // SAFETY: passed on: the slab is ours and listed.
         unsafe {
+            // A chain that was left on the stack; an orphan begins without one. First, because what is taken may be more
+            // than what was there when the slab was armed: then somebody is about to publish it.
+            if (*slab).remote.has_chain() {
+                let chain = (*slab).remote.take();
+                self.absorb(slab, chain);
+            }
             if !(*slab).remote.is_armed() {
                 // Published, or about to be by a thread that has yet to run: it must arrive before we let go of it. Once
                 // it has, it may be gone altogether, so the caller looks at the lists again.
                 self.collect(counters);
                 os::yield_now();
                 return;
-            }
-            // A chain that was left on the stack; an orphan begins without one.
-            if (*slab).remote.has_chain() {
-                let chain = (*slab).remote.take();
-                self.absorb(slab, chain);
             }
             let used = Slab::in_use(slab);
             let list = (*slab).list;
@@ -88,6 +89,7 @@ impl Bins {
         self.current = [no_slab(); CLASSES + 1];
         self.partial = [ptr::null_mut(); CLASSES + 1];
         self.full = self.partial;
+        self.sparse = [0; CLASSES + 1];
     }
 
     /// In the child of a fork: takes in slabs that a thread of the parent was about to publish.
