@@ -178,9 +178,7 @@ impl Shelf {
 ///
 /// `heap` is null or the calling thread's.
 pub(super) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh {
-    if !heap.is_null()
-        && let Some(pages) = large::run_pages(size, align)
-    {
+    if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
         // SAFETY: passed on.
         let run = unsafe { (*heap).shelf.take(pages) };
         if !run.is_null() {
@@ -198,9 +196,7 @@ pub(super) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh 
 ///
 /// As [`alloc`].
 pub(super) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Fresh {
-    if !heap.is_null()
-        && let Some(pages) = large::run_pages(size, align)
-    {
+    if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
         // SAFETY: passed on.
         let run = unsafe { (*heap).shelf.take_longest(pages) };
         if !run.is_null() {
