@@ -5,6 +5,7 @@
 //! magazine. In the page map a shelved run is foreign, so a second `free` is told.
 
 use super::heap::Heap;
+use super::tls;
 use crate::large;
 use crate::misuse::{self, Fault};
 use crate::options;
@@ -169,6 +170,20 @@ impl Shelf {
                 self.age(now);
             }
         }
+    }
+}
+
+/// A block of more than the largest class from the thread's shelf, or null.
+#[inline(always)]
+pub(super) fn hit(size: usize) -> *mut u8 {
+    let heap = tls::get();
+    let Some(pages) = large::run_pages(size, 1) else { return ptr::null_mut() };
+    // SAFETY: the thread's own heap, or a placeholder, whose shelf is empty and not written to.
+    unsafe {
+        if matching((&raw const (*heap).shelf.sizes).read(), pages) == 0 {
+            return ptr::null_mut();
+        }
+        hand_out((*heap).shelf.take(pages)).block
     }
 }
 
