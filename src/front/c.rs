@@ -4,7 +4,7 @@
 
 use super::heap::{Heap, Way};
 use super::magazine::Hot;
-use super::{gate, tls};
+use super::{gate, shelf, tls};
 use crate::large;
 use crate::misuse::{self, Fault};
 use crate::os;
@@ -92,6 +92,10 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_large(size: usize) -> *mut u8 {
+    let block = shelf::hit(size);
+    if !block.is_null() {
+        return block;
+    }
     let block = gate::any(size, MIN_ALIGN, None).block;
     if block.is_null() { out_of_memory() } else { block }
 }

@@ -5,6 +5,7 @@
 //! magazine. In the page map a shelved run is foreign, so a second `free` is told.
 
 use super::heap::Heap;
+use super::tls;
 use crate::large;
 use crate::misuse::{self, Fault};
 use crate::options;
@@ -172,15 +173,27 @@ impl Shelf {
     }
 }
 
+/// A block of more than the largest class from the thread's shelf, or null.
+#[inline(always)]
+pub(super) fn hit(size: usize) -> *mut u8 {
+    let heap = tls::get();
+    let Some(pages) = large::run_pages(size, 1) else { return ptr::null_mut() };
+    // SAFETY: the thread's own heap, or a placeholder, whose shelf is empty and not written to.
+    unsafe {
+        if matching((&raw const (*heap).shelf.sizes).read(), pages) == 0 {
+            return ptr::null_mut();
+        }
+        hand_out((*heap).shelf.take(pages)).block
+    }
+}
+
 /// Allocates a large block.
 ///
 /// # Safety
 ///
 /// `heap` is null or the calling thread's.
 pub(super) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh {
-    if !heap.is_null()
-        && let Some(pages) = large::run_pages(size, align)
-    {
+    if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
         // SAFETY: passed on.
         let run = unsafe { (*heap).shelf.take(pages) };
         if !run.is_null() {
@@ -198,9 +211,7 @@ pub(super) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh 
 ///
 /// As [`alloc`].
 pub(super) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Fresh {
-    if !heap.is_null()
-        && let Some(pages) = large::run_pages(size, align)
-    {
+    if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
         // SAFETY: passed on.
         let run = unsafe { (*heap).shelf.take_longest(pages) };
         if !run.is_null() {

@@ -12,13 +12,13 @@ use crate::superslab::pagemap::PAGE;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-const ENTRIES: usize = 32;
+const ENTRIES: usize = 64;
 /// A mapping may be longer than what is asked for by this part before it is cut.
 const SLACK: usize = 8;
 /// Of the bytes of large blocks in use, this part may be kept besides, if that is more than the option says.
 const KEPT_PART: usize = 2;
 /// How much the limit may be widened by regret, in units of the option.
-const WIDEST: usize = 3;
+const WIDEST: usize = 4;
 /// What is made longer has at least this part of the new length.
 const PART: usize = 4;
 /// How long dropping a mapping can be regretted, and how long half of the regret lasts, in milliseconds.

@@ -50,10 +50,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
         return Fresh::NONE;
     }
     // Clearing would touch the part that is new, too.
-    if !clear
-        && align <= os::page_size()
-        && let Some(kept) = cache::take_part(len)
-    {
+    let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
+    if let Some(kept) = part {
         let block = stretch(kept, len);
         if !block.is_null() {
             return Fresh { block, zero: false };

@@ -60,10 +60,10 @@ pub(super) fn wants_huge(superslabs: usize, samples: impl FnOnce() -> Samples) -
         return false;
     }
     let asked = ASKED.fetch_add(1, Relaxed);
-    if asked % RARELY == 0
-        && let Some(dense) = judge(&samples())
-    {
-        DENSE.store(dense, Relaxed);
+    if asked % RARELY == 0 {
+        if let Some(dense) = judge(&samples()) {
+            DENSE.store(dense, Relaxed);
+        }
     }
     asked % CONTROL != CONTROL - 1 && DENSE.load(Relaxed)
 }
