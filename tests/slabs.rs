@@ -314,6 +314,8 @@ fn a_thread_that_stops_withholds_little() {
                     stopped.recv().unwrap_err();
                 });
                 let sent = ready.recv().unwrap();
+                let live = (blocks.len() - gone.len()) * size;
+                assert_eq!(stats().allocated_bytes as usize, live, "what waits in the outbox is free");
                 // What has come back can be had again.
                 let mut again = Vec::new();
                 while added(|s| s.refill_span, || again.push(take(size))).0 == 0 {}
