@@ -3,7 +3,7 @@
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
 use super::heap::{Heap, Way};
-use super::magazine::Hot;
+use super::hot::Hot;
 use super::{gate, shelf, tls};
 use crate::large;
 use crate::misuse::{self, Fault};

@@ -1,7 +1,7 @@
 //! Checks on every free, for builds with debug assertions or the feature `checked`: what a release build sees only on a
 //! block's way home shows at once.
 
-use super::magazine::Hot;
+use super::hot::Hot;
 use super::{thread, tls};
 use crate::misuse::{self, Fault};
 use crate::superslab::{Slab, pagemap};

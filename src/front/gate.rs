@@ -1,7 +1,7 @@
 //! The Rust gate: `GlobalAlloc`'s four calls. A layout gives the class, so neither the page map nor an owner is asked.
 
 use super::heap::{Heap, Way};
-use super::magazine::Hot;
+use super::hot::Hot;
 use super::{shelf, thread, tls};
 use crate::large;
 use crate::options::Options;

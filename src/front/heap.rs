@@ -1,6 +1,7 @@
 //! A thread's heap: magazines in front, its slabs behind, an outbox beside.
 
-use super::magazine::{Hot, Magazines};
+use super::hot::Hot;
+use super::magazine::Magazines;
 use super::outbox::{self, Outbox};
 use super::shelf::Shelf;
 use crate::options;

@@ -13,6 +13,8 @@ pub(crate) mod gate;
 #[cfg(not(loom))]
 pub(crate) mod heap;
 #[cfg(not(loom))]
+mod hot;
+#[cfg(not(loom))]
 mod magazine;
 #[cfg(not(loom))]
 mod outbox;
