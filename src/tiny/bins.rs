@@ -247,6 +247,11 @@ impl Bins {
                         // over only for whoever takes them: arming did not acquire anything.
                         (*slab).remote.take();
                     }
+                    if (*slab).list == List::Partial && (*slab).low == 0 {
+                        // Nearly empty only on its way here, as all are when everything is freed.
+                        let sparse = &mut self.sparse[(*slab).class as usize];
+                        *sparse = sparse.saturating_sub(1);
+                    }
                     self.unlink(slab);
                     leave::release(slab);
                 }
