@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The run behind docs/benchmarks.md: everything, on an otherwise idle machine.
-#   docs/benchmarks/run.sh [FOLDER [PART]...]     default: docs/benchmarks/DATE, all parts, 30 minutes on 2 cores
+#   docs/benchmarks/run.sh [FOLDER [PART]...]     default: docs/benchmarks/DATE, all parts, 40 minutes on 2 cores
 # Parts: bench sizes memory latency replay presets programs rust remote instructions fairness
 # Writes raw JSON, Markdown tables, a page with plots and tables.md (what page.py makes of all that) there. First it builds Hakmem, the
 # peers (benches/peers) and the Rust programs (benches/rust-programs), which takes ten minutes more the first time.
@@ -47,12 +47,12 @@ ab() {
     local name=$1
     shift
     # shellcheck disable=SC2046
-    measure "ab-$name" ab $(rounds 5 1) -- "$@"
+    measure "ab-$name" ab $(rounds 10 1) -- "$@"
 }
 
 part_bench() {
     # shellcheck disable=SC2046
-    measure bench bench $(rounds 5 1) \
+    measure bench bench $(rounds 10 0) \
         lifo fifo random-order interleaved mixed random-mixed random-mixed:origins random-mixed:large-set \
         larson larson:churn larson:oversubscribed producer-consumer producer-consumer:one-to-many \
         producer-consumer:many-to-one asymmetric burst burst:random realloc-growth large server thread-churn fork-storm
@@ -65,7 +65,7 @@ part_sizes() {
     local sizes=()
     for size in 32k 64k 128k 256k 512k 1m 2m 4m 16m 64m 128m 512m; do sizes+=("one-size:$size" "one-size:grow-$size"); done
     # shellcheck disable=SC2046
-    measure sizes bench $(rounds 5 0) "${sizes[@]}"
+    measure sizes bench $(rounds 3 0) "${sizes[@]}"
 }
 
 # What these are about hardly varies from run to run.
@@ -82,11 +82,11 @@ part_latency() {
 }
 
 # shellcheck disable=SC2046
-part_replay() { measure replay replay $(rounds 6 1) benches/traces/*.trace; }
+part_replay() { measure replay replay $(rounds 5 0) benches/traces/*.trace; }
 
 part_presets() {
     # shellcheck disable=SC2046
-    run bench $(rounds 5 1) --profile throughput --profile memory --profile latency random-mixed larson large server \
+    run bench $(rounds 5 0) --profile throughput --profile memory --profile latency random-mixed larson large server \
         --json "$out/presets.json" --markdown "$out/presets.md" >/dev/null
 }
 
@@ -123,7 +123,7 @@ part_rust() {
             linked+=("$allocator=$target/linked-programs/$program-$allocator")
         done
         # shellcheck disable=SC2046
-        run ab $(rounds 6 1) --linked "$(IFS=, && echo "${linked[*]}")" \
+        run ab $(rounds 10 0) --linked "$(IFS=, && echo "${linked[*]}")" \
             --json "$out/rust-$program.json" --markdown "$out/rust-$program.md" >/dev/null
     done
 }
