@@ -23,9 +23,10 @@ pub enum StatsFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Thp {
-    /// For new SuperSlabs once the process is large and its memory densely used.
+    /// For new SuperSlabs and mappings of 2 MiB and more, once the process is large and the kernel says that what it had of
+    /// their kind is resident.
     Auto,
-    /// For every SuperSlab.
+    /// For every SuperSlab and mapping.
     Always,
     /// For none.
     Never,
@@ -166,7 +167,9 @@ impl Options {
         self
     }
 
-    /// `HAKMEM_LARGE_CACHE`: how many bytes of freed large mappings are kept for reuse.
+    /// `HAKMEM_LARGE_CACHE`: how many bytes of freed large mappings are kept for reuse. Up to half of what large blocks are in
+    /// use is kept where that is more, and up to four times this option besides while memory that was let go is wanted again
+    /// at once. 0 keeps none.
     pub const fn large_cache(mut self, bytes: usize) -> Self {
         self.large_cache = bytes;
         self
