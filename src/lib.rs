@@ -49,7 +49,7 @@ pub use global::{Hakmem, purge};
 #[cfg(not(loom))]
 pub use options::{Foreign, Options, Profile, StatsFormat, Thp};
 #[cfg(not(loom))]
-pub use stats::{Stats, stats};
+pub use stats::{ClassStats, Stats, class_stats, stats};
 
 #[cfg(not(loom))]
 mod global;

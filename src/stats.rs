@@ -1,11 +1,15 @@
-//! Counters and live figures.
+//! Counters and live figures. Nothing is kept for the figures that could be found by looking: asking walks over all slabs.
 
-use crate::front::heap::Heap;
+mod classes;
+mod print;
+
+pub use classes::{ClassStats, class_stats};
+pub(crate) use print::write;
+
+use crate::front::heap::{Heap, RECORD};
 use crate::front::registry;
-use crate::large;
-use crate::os::{self, message::Text};
-use crate::superslab::{Slab, pagemap, pool};
-use core::fmt::Write;
+use crate::superslab::{pagemap, pool};
+use crate::{large, os};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A counter that its owner bumps and others read: no read-modify-write.
@@ -69,6 +73,16 @@ macro_rules! stats {
         /// What the allocator has done and holds, summed over all threads at the moment of asking.
         ///
         /// Counters of other threads are read while they run, so sums that should match can be off by what happened meanwhile.
+        /// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and `retained_bytes`,
+        /// which are estimates, and these sums hold to the byte:
+        ///
+        /// * `active_bytes` is `allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`: why memory in use is more
+        ///   than the program's blocks;
+        /// * `resident_bytes` is `active_bytes - untouched_bytes + dirty_bytes + metadata_bytes`: why the process is larger than that;
+        /// * `bytes_mapped` is `resident_bytes + retained_bytes`, unless the system has ever refused to unmap memory.
+        ///
+        /// Memory that is none of Hakmem's (the program's code, its stacks, its own mappings) is in the two figures of the kernel
+        /// only.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(C)]
@@ -133,15 +147,93 @@ stats! {
     bytes_mapped_peak,
     /// Bytes given back to the system since the start.
     bytes_purged,
-    /// Bytes in blocks that the program holds.
+    /// Bytes in blocks that the program holds, at the size that they have, which is at least what was asked for.
     allocated_bytes,
     /// The kernel's figure for the largest resident set of the process.
     peak_resident_bytes,
+    /// Bytes of the memory that slabs, runs and direct mappings in use are made of.
+    active_bytes,
+    /// Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
+    cached_bytes,
+    /// Bytes in free blocks of slabs: used once, and back home.
+    free_bytes,
+    /// Bytes in blocks of slabs that have not been handed out since the slab was made.
+    fresh_bytes,
+    /// Bytes at the ends of slabs that are too few for a block.
+    slack_bytes,
+    /// Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched of its blocks
+    /// is not known, and does not count.
+    untouched_bytes,
+    /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came from the system,
+    /// freed runs on threads' shelves, freed large mappings that are kept.
+    dirty_bytes,
+    /// Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page map, pool.
+    metadata_bytes,
+    /// Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as a whole.
+    resident_bytes,
+    /// The kernel's figure for the resident set of the process now; 0 where the system does not tell. The kernel brings it
+    /// up to date in steps of some pages per processor.
+    resident_kernel_bytes,
+    /// Bytes of address space that are mapped and not resident: free pages that were given back or never touched, what
+    /// slabs and records have not come to use yet.
+    retained_bytes,
 }
 
-/// Sums everything up. Takes the pool's lock for as long as it takes to visit every slab.
+/// Sums everything up, in one walk over all slabs under the pool's lock, and asks the kernel. Costs nothing when it is not
+/// called; no thread is stopped.
 pub fn stats() -> Stats {
-    let mut s = Stats {
+    let mut stats = Snapshot::now().stats;
+    stats.peak_resident_bytes = os::peak_resident();
+    stats.resident_kernel_bytes = os::resident();
+    stats
+}
+
+/// All figures of one moment, but for the kernel's.
+pub(crate) struct Snapshot {
+    pub(crate) stats: Stats,
+    pub(crate) classes: [ClassStats; ClassStats::COUNT],
+    /// Address space of SuperSlabs.
+    pub(crate) superslabs: u64,
+}
+
+impl Snapshot {
+    /// Those of this moment.
+    pub(crate) fn now() -> Self {
+        let mut s = counted();
+        let mut heaps = Heaps::default();
+        let mut classes = ClassStats::none();
+        let survey = classes::look(&mut classes);
+        registry::each(|heap| heaps.add(heap, &mut s, &mut classes));
+        s.outbox_blocks = s.home_foreign;
+        s.magazine_misses = s.refill_current + s.refill_bump;
+        s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(heaps.flushed);
+        s.allocations = s.refill_current + s.refill_bump + s.large_allocs;
+        let large_bytes = (large::IN_USE.load(Relaxed) as u64).saturating_sub(heaps.shelved);
+        classes::finish(&mut classes, s.large_allocs.saturating_sub(s.large_frees), large_bytes);
+        for class in &classes {
+            s.active_bytes += class.active_bytes;
+            s.allocated_bytes += class.allocated_bytes;
+            s.cached_bytes += class.cached_blocks * class.block_bytes;
+            s.free_bytes += class.free_blocks * class.block_bytes;
+            s.fresh_bytes += class.fresh_blocks * class.block_bytes;
+            s.slack_bytes += class.slack_bytes;
+            s.untouched_bytes += class.active_bytes - class.resident_bytes;
+        }
+        let kept = large::kept() as u64;
+        let direct = classes[ClassStats::DIRECT].active_bytes + kept;
+        let (map, map_resident) = pagemap::figures(survey.mapped, direct as usize);
+        s.dirty_bytes = survey.dirty as u64 + kept;
+        s.metadata_bytes = (survey.headers + survey.descriptors + map_resident) as u64 + heaps.resident;
+        s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;
+        let unused = (map - map_resident) as u64 + (heaps.mapped - heaps.resident);
+        s.retained_bytes = survey.clean as u64 + s.untouched_bytes + unused;
+        Self { stats: s, classes, superslabs: survey.mapped as u64 }
+    }
+}
+
+/// What is counted for the whole process.
+fn counted() -> Stats {
+    Stats {
         superslabs_mapped: pool::SUPERSLABS_MAPPED.load(Relaxed),
         large_allocs: large::ALLOCS.load(Relaxed),
         large_frees: large::FREES.load(Relaxed),
@@ -151,18 +243,33 @@ pub fn stats() -> Stats {
         bytes_mapped: os::MAPPED.load(Relaxed) as u64,
         bytes_mapped_peak: os::MAPPED_PEAK.load(Relaxed) as u64,
         bytes_purged: os::PURGED.load(Relaxed) as u64,
-        peak_resident_bytes: os::peak_resident(),
         ..Stats::default()
-    };
-    let (mut cached, mut flushed) = (0, 0);
-    registry::each(|heap| {
+    }
+}
+
+/// What the heaps have, in bytes but for `flushed`.
+#[derive(Default)]
+struct Heaps {
+    /// Blocks that went home because their magazine was flushed.
+    flushed: u64,
+    /// Freed runs on shelves.
+    shelved: u64,
+    mapped: u64,
+    resident: u64,
+}
+
+impl Heaps {
+    fn add(&mut self, heap: *mut Heap, s: &mut Stats, classes: &mut [ClassStats; ClassStats::COUNT]) {
         // SAFETY: heap records are never unmapped; counters are atomic, and no reference is made to anything else.
-        let (c, pushes, publishes, shelf, held) = unsafe {
-            let (outbox, shelf) = (&raw const (*heap).outbox, &raw const (*heap).shelf);
-            let shelf = (&(*shelf).allocs, &(*shelf).frees);
-            (&(*heap).counters, &(*outbox).pushes, &(*outbox).publishes, shelf, Heap::cached_bytes(heap))
-        };
-        flushed += c.flushed.get();
+        let (c, outbox, shelf) =
+            unsafe { (&(*heap).counters, &raw const (*heap).outbox, &raw const (*heap).shelf) };
+        // SAFETY: as above.
+        let (pushes, publishes) = unsafe { (&(*outbox).pushes, &(*outbox).publishes) };
+        // SAFETY: as above.
+        let (allocs, frees, held) = unsafe { (&(*shelf).allocs, &(*shelf).frees, &(*shelf).held) };
+        self.flushed += c.flushed.get();
+        self.shelved += held.get();
+        self.mapped += RECORD as u64;
         s.refill_current += c.refill_current.get();
         s.refill_bump += c.refill_bump.get();
         s.refill_partial += c.refill_partial.get();
@@ -173,69 +280,12 @@ pub fn stats() -> Stats {
         s.home_foreign += c.home_foreign.get();
         s.outbox_pushes += pushes.get();
         s.publishes += publishes.get();
-        cached += held;
-        s.large_allocs += shelf.0.get();
-        s.large_frees += shelf.1.get();
-    });
-    s.outbox_blocks = s.home_foreign;
-    s.magazine_misses = s.refill_current + s.refill_bump;
-    s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(flushed);
-    s.allocations = s.refill_current + s.refill_bump + s.large_allocs;
-    let large = large::IN_USE.load(Relaxed).saturating_sub(shelved_bytes());
-    s.allocated_bytes = (slab_bytes().saturating_sub(cached) + large) as u64;
-    s
-}
-
-/// Bytes of freed runs on the shelves of all threads.
-pub(crate) fn shelved_bytes() -> usize {
-    let mut bytes = 0;
-    registry::each(|heap| {
-        // SAFETY: as in `stats`.
-        bytes += unsafe { (*heap).shelf.held.get() } as usize;
-    });
-    bytes
-}
-
-/// Bytes in blocks of slabs that are neither on their slab's list nor on its remote stack.
-fn slab_bytes() -> usize {
-    let mut bytes = 0;
-    pool::each_span(|slab| {
-        // SAFETY: spans stay while the pool is locked; the figures read are atomic, or constant while in use.
+        s.large_allocs += allocs.get();
+        s.large_frees += frees.get();
+        // SAFETY: as above.
         unsafe {
-            if (*slab).class == pagemap::RUN || (*slab).stride == 0 {
-                return;
-            }
-            let used = match (*slab).remote.orphan_in_use() {
-                Some(in_use) => in_use,
-                None => {
-                    // Of the blocks waiting on the stack, those that the owner has seen are not counted as used.
-                    let unseen = (*slab).remote.waiting().saturating_sub((*slab).counted.load(Relaxed));
-                    Slab::in_use(slab).saturating_sub(unseen)
-                }
-            };
-            bytes += used as usize * (*slab).stride as usize;
+            self.resident += Heap::resident_bytes(heap) as u64;
+            Heap::each_cached(heap, |class, blocks| classes[class - 1].cached_blocks += blocks as u64);
         }
-    });
-    bytes
-}
-
-/// Writes the statistics to a file descriptor, as a table or as one line of JSON.
-pub(crate) fn write(fd: i32, json: bool) {
-    let s = stats();
-    let mut text = Text::<4096>::new();
-    let version = env!("CARGO_PKG_VERSION");
-    if json {
-        let pid = os::process_id();
-        let _ = write!(text, "{{\"hakmem\":\"{version}\",\"event\":\"exit\",\"pid\":{pid}");
-        s.each(|name, value| {
-            let _ = write!(text, ",\"{name}\":{value}");
-        });
-        let _ = text.write_str("}\n");
-    } else {
-        let _ = writeln!(text, "hakmem {version} statistics");
-        s.each(|name, value| {
-            let _ = writeln!(text, "  {name:<22}{value:>20}");
-        });
     }
-    text.send(fd);
 }

@@ -5,9 +5,9 @@
 use super::heap::{Heap, Way};
 use super::hot::Hot;
 use super::{gate, shelf, tls};
-use crate::large;
 use crate::misuse::{self, Fault};
 use crate::os;
+use crate::stats::ClassStats;
 use crate::superslab::Slab;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, STRIDES, class_of, medium};
@@ -355,19 +355,23 @@ pub struct Info {
 
 /// The figures for `mallinfo2`.
 pub fn info() -> Info {
-    let stats = crate::stats::stats();
-    let shelved = crate::stats::shelved_bytes();
-    let large_bytes = large::IN_USE.load(core::sync::atomic::Ordering::Relaxed).saturating_sub(shelved);
-    let (superslabs, _, dirty) = crate::superslab::pool::figures();
-    let in_use = (stats.allocated_bytes as usize).saturating_sub(large_bytes);
+    let now = crate::stats::Snapshot::now();
+    let (runs, direct) = (now.classes[ClassStats::RUNS], now.classes[ClassStats::DIRECT]);
+    let large_bytes = (runs.allocated_bytes + direct.allocated_bytes) as usize;
+    let in_use = now.stats.allocated_bytes as usize - large_bytes;
     Info {
-        arena: superslabs,
-        large_blocks: stats.large_allocs.saturating_sub(stats.large_frees) as usize,
+        arena: now.superslabs as usize,
+        large_blocks: (runs.blocks + direct.blocks) as usize,
         large_bytes,
         in_use,
-        free: superslabs.saturating_sub(in_use),
-        releasable: dirty + shelved,
+        free: (now.superslabs as usize).saturating_sub(in_use),
+        releasable: now.stats.dirty_bytes as usize,
     }
+}
+
+/// The figures of size class `index`, as `hakmem::class_stats` counts them; `None` when there is no such class.
+pub fn class_stats(index: usize) -> Option<ClassStats> {
+    crate::stats::class_stats().get(index).copied()
 }
 
 /// Writes the statistics to standard error.

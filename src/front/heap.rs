@@ -1,5 +1,7 @@
 //! A thread's heap: magazines in front, its slabs behind, an outbox beside.
 
+mod figures;
+
 use super::hot::Hot;
 use super::magazine::Magazines;
 use super::outbox::{self, Outbox};
@@ -11,7 +13,7 @@ use crate::superslab::ready::ReadyList;
 use crate::superslab::{Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
-use crate::tiny::classes::{CLASSES, STRIDES};
+use crate::tiny::classes::CLASSES;
 use crate::tiny::home;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
@@ -326,28 +328,6 @@ impl Heap {
     pub(crate) fn owner(heap: *mut Heap) -> *mut Owner {
         // SAFETY: only an address is computed.
         unsafe { (&raw mut (*heap).owner).cast() }
-    }
-
-    /// Bytes of free blocks in magazines and outbox: exact for the owner, a glimpse for others.
-    ///
-    /// # Safety
-    ///
-    /// The record is one of those that are never unmapped. No reference to all of it: another thread may be writing to what
-    /// is not atomic.
-    pub(crate) unsafe fn cached_bytes(heap: *const Heap) -> usize {
-        // SAFETY: passed on; these fields are atomic.
-        unsafe {
-            if !(*heap).live.load(Relaxed) {
-                return 0;
-            }
-            let magazines: usize = (1..=CLASSES)
-                .map(|c| {
-                    Magazines::held(&raw const (*heap).magazines, &raw const (*heap).hot, c)
-                        * STRIDES[c] as usize
-                })
-                .sum();
-            magazines + (*heap).outbox.waiting.get() as usize
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::superslab::pagemap::KINDS;
 use crate::tiny::classes::{C_TABLE, CLASSES, STRIDES};
 use core::ptr;
 use core::sync::atomic::{
-    AtomicU8,
+    AtomicPtr, AtomicU8,
     Ordering::{Relaxed, Release},
     compiler_fence,
 };
@@ -73,6 +73,8 @@ pub(crate) struct Magazines {
     extra: usize,
     /// Free memory for slots.
     at: *mut Slot,
+    /// The end of what was ever slots, whoever had the record; read by statistics. Null before there were any.
+    most: AtomicPtr<Slot>,
     end: *mut Slot,
     /// Arrays that a magazine has grown out of, by log2 of their slots, linked through their first slot.
     spare: [*mut Slot; MAX_LOG as usize + 1],
@@ -94,6 +96,7 @@ impl Magazines {
             enabled: false,
             extra: 0,
             at: ptr::null_mut(),
+            most: AtomicPtr::new(ptr::null_mut()),
             end: ptr::null_mut(),
             spare: [ptr::null_mut(); MAX_LOG as usize + 1],
         }
@@ -235,7 +238,20 @@ impl Magazines {
             return ptr::null_mut();
         }
         self.at = next;
+        if next > self.most.load(Relaxed) {
+            self.most.store(next, Relaxed);
+        }
         array
+    }
+
+    /// See `most`.
+    ///
+    /// # Safety
+    ///
+    /// Part of a heap's record, which is never unmapped.
+    pub(crate) unsafe fn most(magazines: *const Magazines) -> *mut u8 {
+        // SAFETY: passed on; the field is atomic.
+        unsafe { &(*magazines).most }.load(Relaxed).cast()
     }
 
     /// How many blocks the magazine of `class` holds: exact for the owner, a glimpse for others.

@@ -1,11 +1,16 @@
 //! The outbox: blocks of other owners' slabs, collected by slab, so that one compare-and-swap sends many.
 
 use crate::stats::Counter;
+use crate::superslab::pagemap::{self, PAGE_SHIFT};
 use crate::superslab::{Block, Slab};
 use crate::sync::Node;
 use crate::tiny::home;
 use core::ptr;
-use core::sync::atomic::{Ordering::Release, compiler_fence};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32,
+    Ordering::{Relaxed, Release},
+    compiler_fence,
+};
 
 /// Open bundles. A direct-mapped set: a slab has one place, and evicts what is there. Too few of them and a thread that frees
 /// what many slabs have given sends its blocks one by one: with 16, 3.4 at a time where 32 could be.
@@ -17,17 +22,15 @@ const MAX_BYTES: u32 = 16 << 10;
 /// Bytes that wait at most, in all bundles: what a thread that goes to sleep withholds.
 const MAX_WAITING: u64 = 256 << 10;
 
-#[derive(Clone, Copy)]
+/// The owner's alone, but that statistics look at the slab and the count.
 struct Bundle {
-    slab: *mut Slab,
+    /// Null when there are no blocks.
+    slab: AtomicPtr<Slab>,
     head: *mut Block,
     tail: *mut Block,
-    count: u32,
+    count: AtomicU32,
     limit: u32,
 }
-
-const NONE: Bundle =
-    Bundle { slab: ptr::null_mut(), head: ptr::null_mut(), tail: ptr::null_mut(), count: 0, limit: 0 };
 
 /// Bytes of the bundles: a page of their own, so that a thread that frees nothing of others' does not touch it.
 pub(crate) const BYTES: usize = BUNDLES * size_of::<Bundle>();
@@ -38,7 +41,9 @@ pub(crate) struct Outbox {
     bundles: *mut Bundle,
     bundling: bool,
     /// Whether a bundle was ever opened since the bundles were last known to be zero.
-    touched: bool,
+    touched: AtomicBool,
+    /// Whether one was before that.
+    resident: AtomicBool,
     /// Bundles sent.
     pub(crate) pushes: Counter,
     /// Bundles that published their slab.
@@ -60,7 +65,8 @@ impl Outbox {
         Self {
             bundles: ptr::null_mut(),
             bundling: false,
-            touched: false,
+            touched: AtomicBool::new(false),
+            resident: AtomicBool::new(false),
             pushes: Counter::new(),
             publishes: Counter::new(),
             waiting: Counter::new(),
@@ -75,10 +81,11 @@ impl Outbox {
     pub(crate) unsafe fn reset(&mut self, bundles: *mut u8, bundling: bool) {
         self.bundles = bundles.cast();
         self.bundling = bundling;
-        if self.touched {
+        if self.touched.load(Relaxed) {
             // SAFETY: passed on.
             unsafe { bundles.write_bytes(0, BYTES) };
-            self.touched = false;
+            self.resident.store(true, Relaxed);
+            self.touched.store(false, Relaxed);
         }
         self.waiting.set(0);
     }
@@ -94,14 +101,15 @@ impl Outbox {
         unsafe {
             let bundle = self.bundles.add(place(slab));
             let waiting = self.waiting.get() + (*slab).stride as u64;
-            if (*bundle).slab != slab || waiting > MAX_WAITING {
+            if (*bundle).slab.load(Relaxed) != slab || waiting > MAX_WAITING {
                 return self.open(bundle, slab, block);
             }
             Block::set_next(block, (*bundle).head);
             (*bundle).head = block;
-            (*bundle).count += 1;
+            let count = (*bundle).count.load(Relaxed) + 1;
+            (*bundle).count.store(count, Relaxed);
             self.waiting.set(waiting);
-            if (*bundle).count >= (*bundle).limit {
+            if count >= (*bundle).limit {
                 self.send(bundle);
             }
         }
@@ -121,9 +129,13 @@ impl Outbox {
             let limit = if self.bundling { (MAX_BYTES / stride).clamp(1, MAX_BLOCKS) } else { 1 };
             Block::set_next(block, ptr::null_mut());
             // First, or a fork in between could leave its child a bundle that `reset` passes over.
-            self.touched = true;
+            self.touched.store(true, Relaxed);
             compiler_fence(Release);
-            *bundle = Bundle { slab, head: block, tail: block, count: 1, limit };
+            (*bundle).slab.store(slab, Relaxed);
+            (*bundle).head = block;
+            (*bundle).tail = block;
+            (*bundle).count.store(1, Relaxed);
+            (*bundle).limit = limit;
             self.waiting.add(stride as u64);
             if limit == 1 {
                 self.send(bundle);
@@ -136,11 +148,13 @@ impl Outbox {
         // SAFETY: passed on. A bundle is a chain of blocks of its slab, which lives until they are sent. Out of the bundle
         // first: in the child of a fork in between they are lost.
         unsafe {
-            let full = bundle.replace(NONE);
-            if full.count != 0 {
+            let slab = (*bundle).slab.load(Relaxed);
+            if !slab.is_null() {
+                let count = (*bundle).count.load(Relaxed);
+                (*bundle).slab.store(ptr::null_mut(), Relaxed);
                 self.pushes.add(1);
-                self.waiting.add((full.count as u64 * (*full.slab).stride as u64).wrapping_neg());
-                let published = home::send(full.slab, full.head, full.tail, full.count);
+                self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
+                let published = home::send(slab, (*bundle).head, (*bundle).tail, count);
                 self.publishes.add(published as u64);
             }
         }
@@ -159,6 +173,44 @@ impl Outbox {
             // SAFETY: passed on; something waits, so there are bundles.
             unsafe { self.send(self.bundles.add(i)) };
         }
+    }
+
+    /// Calls `f` with the class and the number of blocks of every bundle of the outbox whose bundles are at `bundles`: exact
+    /// for the owner, a glimpse for others.
+    ///
+    /// # Safety
+    ///
+    /// Both are parts of one heap's record, which is never unmapped.
+    pub(crate) unsafe fn each_bundle(
+        outbox: *const Outbox,
+        bundles: *const u8,
+        mut f: impl FnMut(u8, usize),
+    ) {
+        // SAFETY: passed on; these fields are atomic.
+        unsafe {
+            if (*outbox).waiting.get() == 0 {
+                return;
+            }
+            for i in 0..BUNDLES {
+                let bundle = bundles.cast::<Bundle>().add(i);
+                let slab = (*bundle).slab.load(Relaxed);
+                // By the page map: when the owner has just sent the bundle, the slab's record may be gone.
+                let page = Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT);
+                if !slab.is_null() {
+                    f(pagemap::kind(page), (*bundle).count.load(Relaxed) as usize);
+                }
+            }
+        }
+    }
+
+    /// Whether the memory of the bundles was ever written to.
+    ///
+    /// # Safety
+    ///
+    /// As [`Outbox::each_bundle`].
+    pub(crate) unsafe fn is_resident(outbox: *const Outbox) -> bool {
+        // SAFETY: passed on; these fields are atomic.
+        unsafe { (*outbox).resident.load(Relaxed) || (*outbox).touched.load(Relaxed) }
     }
 }
 

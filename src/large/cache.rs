@@ -222,6 +222,11 @@ impl Cache {
     }
 }
 
+/// Bytes that are kept.
+pub(crate) fn kept() -> usize {
+    BYTES.load(Relaxed)
+}
+
 /// Memory of at least `len` bytes at a multiple of `align`. What it holds is not known.
 pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
     let regret = DROPPED.load(Relaxed) != 0;

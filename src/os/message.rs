@@ -16,18 +16,58 @@ impl<const N: usize> Text<N> {
 
     /// Writes the text to a file descriptor and empties the buffer.
     pub(crate) fn send(&mut self, fd: i32) {
-        let mut rest = &self.bytes[..self.len];
-        super::keep_errno(|| {
-            while !rest.is_empty() {
-                // SAFETY: `rest` is readable for its length.
-                let n = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) };
-                if n <= 0 {
-                    break;
-                }
-                rest = &rest[n as usize..];
-            }
-        });
+        send(fd, &self.bytes[..self.len]);
         self.len = 0;
+    }
+}
+
+/// Writes `rest` to a file descriptor, as far as that works.
+fn send(fd: i32, mut rest: &[u8]) {
+    super::keep_errno(|| {
+        while !rest.is_empty() {
+            // SAFETY: `rest` is readable for its length.
+            let n = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) };
+            if n <= 0 {
+                break;
+            }
+            rest = &rest[n as usize..];
+        }
+    });
+}
+
+/// Text of any length on its way to a file descriptor: it goes there whenever the buffer is full.
+pub(crate) struct Lines<'a> {
+    fd: i32,
+    buffer: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Lines<'a> {
+    /// Nothing yet, in a buffer that is not empty.
+    pub(crate) fn new(fd: i32, buffer: &'a mut [u8]) -> Self {
+        Self { fd, buffer, len: 0 }
+    }
+
+    /// Writes what is in the buffer.
+    pub(crate) fn flush(&mut self) {
+        send(self.fd, &self.buffer[..self.len]);
+        self.len = 0;
+    }
+}
+
+impl Write for Lines<'_> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let mut rest = s.as_bytes();
+        while !rest.is_empty() {
+            if self.len == self.buffer.len() {
+                self.flush();
+            }
+            let n = rest.len().min(self.buffer.len() - self.len);
+            self.buffer[self.len..self.len + n].copy_from_slice(&rest[..n]);
+            self.len += n;
+            rest = &rest[n..];
+        }
+        Ok(())
     }
 }
 

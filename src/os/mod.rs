@@ -284,6 +284,34 @@ pub(crate) fn peak_resident() -> u64 {
     usage.ru_maxrss as u64 * 1024
 }
 
+/// The kernel's figure for the resident set, in bytes; 0 where it cannot be read.
+///
+/// By number: the C library's own functions are places where a thread may be cancelled.
+pub(crate) fn resident() -> u64 {
+    if cfg!(miri) {
+        return 0;
+    }
+    let mut text = [0u8; 128];
+    let (path, flags) = (c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+    // SAFETY: a C string, and as many writable bytes as said.
+    let len = keep_errno(|| unsafe {
+        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags);
+        if fd < 0 {
+            return 0;
+        }
+        let len = libc::syscall(libc::SYS_read, fd, text.as_mut_ptr(), text.len());
+        libc::syscall(libc::SYS_close, fd);
+        len.max(0)
+    });
+    second_number(&text[..len as usize]) * page_size() as u64
+}
+
+/// The second of the numbers in a text that begins with some, or 0.
+fn second_number(text: &[u8]) -> u64 {
+    let digits = text.split(|&b| b == b' ').nth(1).unwrap_or_default();
+    digits.iter().take_while(|b| b.is_ascii_digit()).fold(0, |n, b| n * 10 + (b - b'0') as u64)
+}
+
 /// This process's id.
 pub(crate) fn process_id() -> u32 {
     // SAFETY: no preconditions.
@@ -309,4 +337,25 @@ pub(crate) fn duplicate(fd: i32) -> i32 {
 pub(crate) fn close(fd: i32) {
     // SAFETY: ours, and not used again.
     keep_errno(|| unsafe { libc::close(fd) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_number_of_a_text() {
+        assert_eq!(second_number(b"4711 42 3 1 0 99 0\n"), 42);
+        assert_eq!(second_number(b"4711 42"), 42);
+        for text in [&b""[..], b"4711", b"4711 ", b"4711 x", b"4711  42", b"\n"] {
+            assert_eq!(second_number(text), 0, "{text:?}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn the_kernel_knows_what_is_resident() {
+        let (now, peak) = (resident(), peak_resident());
+        assert!(now > 100 << 10 && now <= peak + (1 << 20), "{now} of {peak}");
+    }
 }

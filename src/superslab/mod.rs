@@ -10,6 +10,8 @@ pub(crate) mod remote;
 #[cfg(not(loom))]
 mod dense;
 #[cfg(not(loom))]
+pub(crate) mod figures;
+#[cfg(not(loom))]
 pub(crate) mod orphans;
 #[cfg(not(loom))]
 pub(crate) mod pagemap;

@@ -34,9 +34,10 @@ pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
         let owner = (*slab).owner.load(Ordering::Relaxed);
         // Marked, the owner's address equals no heap's, not even that of the thread that will use the record next; and
         // a thread that has just taken the duty to publish can still follow it.
-        (*slab).owner.store(owner.map_addr(|a| a | LEFT), Ordering::Relaxed);
+        // Release, here and below: see `Slab::make`.
+        (*slab).owner.store(owner.map_addr(|a| a | LEFT), Ordering::Release);
         if !(*slab).remote.orphan(in_use) {
-            (*slab).owner.store(owner, Ordering::Relaxed);
+            (*slab).owner.store(owner, Ordering::Release);
             return false;
         }
         link(&mut lists, slab);

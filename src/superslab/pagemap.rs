@@ -8,7 +8,7 @@
 
 use crate::os;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// log2 of the page that the map describes.
 pub(crate) const PAGE_SHIFT: u32 = 16;
@@ -17,6 +17,8 @@ pub(crate) const PAGE: usize = 1 << PAGE_SHIFT;
 /// log2 of the entries of a leaf.
 const LEAF_SHIFT: u32 = 21;
 const LEAF: usize = 1 << LEAF_SHIFT;
+/// Bytes of a leaf of the side table for direct mappings.
+const DIRECT_LEAF: usize = LEAF * size_of::<AtomicU64>();
 const ROOT: usize = 1 << (48 - PAGE_SHIFT - LEAF_SHIFT);
 
 /// Kind of a page: not ours. Kinds 1 to 60 are size classes.
@@ -43,6 +45,11 @@ static ROOT_TABLE: [AtomicPtr<AtomicU8>; ROOT] = {
 
 /// Side table for direct mappings: what [`set_direct`] stored, per page. Touched only where such mappings begin.
 static DIRECT_ROOT: [AtomicPtr<AtomicU64>; ROOT] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
+
+/// Leaves of the map, and of the side table.
+static LEAVES: AtomicUsize = AtomicUsize::new(0);
+/// See [`LEAVES`].
+static DIRECT_LEAVES: AtomicUsize = AtomicUsize::new(0);
 
 const fn biased(leaf: *mut AtomicU8, index: usize) -> *mut AtomicU8 {
     leaf.wrapping_sub(index << LEAF_SHIFT)
@@ -120,6 +127,8 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     {
         // SAFETY: another thread was first; ours is known to nobody.
         unsafe { os::unmap(leaf, LEAF) };
+    } else {
+        LEAVES.fetch_add(1, Ordering::Relaxed);
     }
     true
 }
@@ -160,7 +169,7 @@ pub(crate) fn prepare_direct(address: *const u8) -> bool {
     if !slot.load(Ordering::Acquire).is_null() {
         return true;
     }
-    let size = LEAF * size_of::<AtomicU64>();
+    let size = DIRECT_LEAF;
     let leaf = os::map(size);
     if leaf.is_null() {
         return false;
@@ -171,6 +180,8 @@ pub(crate) fn prepare_direct(address: *const u8) -> bool {
     if slot.compare_exchange(ptr::null_mut(), leaf.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: another thread was first; ours is known to nobody.
         unsafe { os::unmap(leaf, size) };
+    } else {
+        DIRECT_LEAVES.fetch_add(1, Ordering::Relaxed);
     }
     true
 }
@@ -186,6 +197,17 @@ pub(crate) fn set_direct(address: *const u8, entry: u64) {
 pub(crate) fn direct(address: *const u8) -> u64 {
     // SAFETY: the kind says that the slot exists.
     unsafe { &*direct_slot(address) }.load(Ordering::Relaxed)
+}
+
+/// Bytes of address space that the map takes, and how many of them are resident, about, when `superslabs` bytes of SuperSlabs
+/// and `direct` bytes of direct mappings are there: what describes them, if they lie side by side, and a page of every leaf.
+pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
+    let (leaves, tables) = (LEAVES.load(Ordering::Relaxed), DIRECT_LEAVES.load(Ordering::Relaxed));
+    let page = os::page_size();
+    let part = |bytes: usize| bytes & !(page - 1);
+    let map = leaves * page + part((superslabs + direct) / PAGE);
+    let table = tables * page + part(direct / PAGE * size_of::<AtomicU64>());
+    (leaves * LEAF + tables * DIRECT_LEAF, map.min(leaves * LEAF) + table.min(tables * DIRECT_LEAF))
 }
 
 /// Claims a direct mapping for its release: true for exactly one of several threads that try to free it.

@@ -4,9 +4,9 @@
 //! Descriptors live apart from the SuperSlabs: searching touches no header page. One lock guards it all; it is held for
 //! a few dozen instructions and never across a system call.
 
-use super::pagemap::{self, FOREIGN, PAGE, PAGE_SHIFT};
+use super::pagemap::{self, FOREIGN, PAGE_SHIFT};
 use super::slab::{SUPERSLAB, Slab};
-use super::state::{Desc, FILLED, State, span_mask};
+use super::state::{CHUNK, Desc, FILLED, State, span_mask};
 use super::{dense, purge};
 use crate::options::{self, Thp};
 use crate::os::{self, futex::Lock};
@@ -175,13 +175,13 @@ fn grow() -> bool {
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
     while !with(|pool| pool.add(base, huge, 0)) {
-        let chunk = os::map(PAGE);
+        let chunk = os::map(CHUNK);
         if chunk.is_null() {
             // SAFETY: known to nobody.
             unsafe { os::unmap(base, SUPERSLAB) };
             return false;
         }
-        with(|pool| pool.supply(chunk.cast(), PAGE / size_of::<Desc>()));
+        with(|pool| pool.supply(chunk.cast()));
     }
     true
 }
@@ -236,36 +236,39 @@ pub(crate) fn release(child: bool) {
     if child { POOL.reset_in_child() } else { POOL.release() }
 }
 
-/// Bytes of address space in SuperSlabs, bytes in spans, and bytes that are free but dirty.
-pub(crate) fn figures() -> (usize, usize, usize) {
-    with(|pool| (pool.superslabs * SUPERSLAB, pool.used_pages * PAGE, pool.dirty_pages * PAGE))
-}
-
 /// Calls `f` with the record of every span in use. The pool is locked meanwhile.
 pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) {
-    with(|pool| {
-        let mut desc = pool.all;
-        while !desc.is_null() {
-            // SAFETY: listed, so valid.
-            let d = unsafe { &*desc };
-            let mut index = 0;
-            while index < PAGES {
-                if d.free & (1 << index) != 0 {
-                    index += 1;
-                    continue;
-                }
-                let slab = Slab::at(d.base, index);
-                // SAFETY: the record of a span in use, or of pages being purged, whose record was claimed once.
-                let (pages, lead) = unsafe { ((*slab).pages.max(1) as usize, (*slab).lead) };
-                // A span that is just being given back may be half out of the page map.
-                if lead == 0 && pagemap::kind(d.base.wrapping_add(index << PAGE_SHIFT)) != FOREIGN {
-                    f(slab);
-                    index += pages;
-                } else {
-                    index += 1;
-                }
-            }
-            desc = d.all_next;
+    with(|pool| each_desc(pool, |desc| spans(desc, &mut f)));
+}
+
+/// Calls `f` with every SuperSlab.
+pub(super) fn each_desc(pool: &State, mut f: impl FnMut(&Desc)) {
+    let mut desc = pool.all;
+    while !desc.is_null() {
+        // SAFETY: listed, so valid.
+        let d = unsafe { &*desc };
+        f(d);
+        desc = d.all_next;
+    }
+}
+
+/// Calls `f` with the record of every span in use of a SuperSlab; the pool is locked.
+pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
+    let mut index = 0;
+    while index < PAGES {
+        if d.free & (1 << index) != 0 {
+            index += 1;
+            continue;
         }
-    });
+        let slab = Slab::at(d.base, index);
+        // SAFETY: the record of a span in use, or of pages being purged, whose record was claimed once.
+        let (pages, lead) = unsafe { ((*slab).pages.max(1) as usize, (*slab).lead) };
+        // A span that is just being given back may be half out of the page map.
+        if lead == 0 && pagemap::kind(d.base.wrapping_add(index << PAGE_SHIFT)) != FOREIGN {
+            f(slab);
+            index += pages;
+        } else {
+            index += 1;
+        }
+    }
 }

@@ -101,7 +101,7 @@ pub(crate) enum List {
 pub(crate) struct Slab {
     /// Free blocks, most recently freed first. Owner only.
     pub(crate) free: *mut Block,
-    /// Memory from here to `end` has never been handed out. Owner only.
+    /// Memory from here to `end` has never been handed out. Owner only; written by [`Slab::set_bump`], read by statistics.
     pub(crate) bump: *mut u8,
     /// End of the last block. Owner only.
     pub(crate) end: *mut u8,
@@ -348,7 +348,25 @@ impl Slab {
         s.prev = ptr::null_mut();
         s.stride = stride;
         s.inverse = u64::MAX / stride as u64 + 1;
-        s.owner.store(owner, Ordering::Relaxed);
+        // Release: pairs with the acquire of statistics, which pass over a slab that nobody owns.
+        s.owner.store(owner, Ordering::Release);
+    }
+
+    /// Moves the end of what has been handed out. Owner only.
+    #[inline(always)]
+    pub(crate) unsafe fn set_bump(slab: *mut Slab, bump: *mut u8) {
+        // SAFETY: passed on. Atomic, because statistics look on; the owner alone may read it plainly.
+        unsafe { AtomicPtr::from_ptr(&raw mut (*slab).bump) }.store(bump, Ordering::Relaxed);
+    }
+
+    /// `bump`, for any thread.
+    ///
+    /// # Safety
+    ///
+    /// A slab that has been made, while the pool is locked.
+    pub(crate) unsafe fn bump_seen(slab: *mut Slab) -> *mut u8 {
+        // SAFETY: passed on; since it was made it is written only by `set_bump`.
+        unsafe { AtomicPtr::from_ptr(&raw mut (*slab).bump) }.load(Ordering::Relaxed)
     }
 
     /// Whether this is a slab, not a run.

@@ -1,7 +1,7 @@
 //! What the pool knows of its SuperSlabs: descriptors in buckets by their number of free pages, those with purgeable
 //! pages in order of age, and the search for a span. All of it under the pool's lock.
 
-use super::pagemap::{self, PAGE_SHIFT};
+use super::pagemap::{self, PAGE, PAGE_SHIFT};
 use super::pool::{PAGES, Span};
 use super::purge::Policy;
 use super::slab::Slab;
@@ -14,6 +14,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const HUGE_FROM: usize = 16 * PAGES;
 /// Pages of slabs that have handed out every block once: memory that is surely resident. Of a run nobody knows.
 pub(super) static FILLED: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of memory that descriptors are made of at a time.
+pub(super) const CHUNK: usize = PAGE;
 
 /// A SuperSlab as the pool sees it. Guarded by the pool's lock, but for `base`.
 pub(crate) struct Desc {
@@ -68,6 +71,8 @@ pub(crate) struct State {
     pub(crate) all: *mut Desc,
     /// Descriptors without a SuperSlab.
     spare: *mut Desc,
+    /// Pieces of memory that hold descriptors, of [`CHUNK`] bytes each.
+    pub(super) chunks: usize,
     pub(super) superslabs: usize,
     /// Pages in spans.
     pub(crate) used_pages: usize,
@@ -90,6 +95,7 @@ impl State {
             filled: 0,
             all: ptr::null_mut(),
             spare: ptr::null_mut(),
+            chunks: 0,
             superslabs: 0,
             used_pages: 0,
             dirty_pages: 0,
@@ -110,9 +116,10 @@ impl State {
         self.buckets[free]
     }
 
-    /// Adds descriptors to the spare ones.
-    pub(super) fn supply(&mut self, chunk: *mut Desc, count: usize) {
-        for i in 0..count {
+    /// Adds the descriptors that fit into `chunk`, [`CHUNK`] bytes, to the spare ones.
+    pub(super) fn supply(&mut self, chunk: *mut Desc) {
+        self.chunks += 1;
+        for i in 0..CHUNK / size_of::<Desc>() {
             let desc = chunk.wrapping_add(i);
             // SAFETY: zeroed memory of ours.
             unsafe { (*desc).bucket.next = self.spare };

@@ -11,7 +11,7 @@ use crate::superslab::remote::Chain;
 use crate::superslab::{Block, Fresh, List, NO_SLAB, Owner, Slab, orphans, pool};
 use crate::sync::Node;
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The class whose blocks have no room for the mark of a free block: the one of 8 bytes.
 pub(crate) const UNMARKED: usize = 1;
@@ -78,7 +78,7 @@ impl Bins {
             }
             let block = (*slab).bump;
             if block != (*slab).end {
-                (*slab).bump = block.wrapping_add((*slab).stride as usize);
+                Slab::set_bump(slab, block.wrapping_add((*slab).stride as usize));
                 let zero = (*slab).zero;
                 if !zero && class != UNMARKED {
                     // Left over from an earlier slab in this place.
@@ -129,7 +129,8 @@ impl Bins {
                 while let Some(adopted) = orphans::adopt(class) {
                     counters.refill_orphan.add(1);
                     let slab = adopted.slab;
-                    (*slab).owner.store(self.owner, Relaxed);
+                    // Release: see `Slab::make`.
+                    (*slab).owner.store(self.owner, Release);
                     (*slab).used.store(adopted.in_use, Relaxed);
                     (*slab).counted.store(0, Relaxed);
                     Slab::enlist(slab, List::None);

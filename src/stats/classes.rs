@@ -1,0 +1,129 @@
+//! Figures by size class.
+
+use super::Snapshot;
+use crate::superslab::figures::{self, Survey};
+use crate::superslab::pagemap::RUN;
+use crate::tiny::classes::{CLASSES, STRIDES};
+
+macro_rules! class_stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The live figures of one size class, or of one kind of large block: see [`class_stats`].
+        ///
+        /// While no thread allocates or frees they are exact, `resident_bytes` apart, and `active_bytes` is `allocated_bytes`, the
+        /// cached, free and fresh blocks at `block_bytes` each, and `slack_bytes` together. Free pages belong to no class.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        #[repr(C)]
+        pub struct ClassStats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl ClassStats {
+            /// Names and values, in order of declaration.
+            pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($name), self.$name);)*
+            }
+        }
+    };
+}
+
+class_stats! {
+    /// Bytes from block to block; 0 for the two kinds of large blocks, which have no common size.
+    block_bytes,
+    /// Blocks that the program holds.
+    blocks,
+    /// Bytes in them.
+    allocated_bytes,
+    /// Free blocks in magazines and outboxes.
+    cached_blocks,
+    /// Free blocks of slabs: used once, and back home.
+    free_blocks,
+    /// Blocks of slabs that have not been handed out since the slab was made.
+    fresh_blocks,
+    /// Slabs; 0 for large blocks.
+    slabs,
+    /// Bytes at the ends of the slabs that are too few for a block.
+    slack_bytes,
+    /// Bytes of the memory that the slabs, or the large blocks, are made of.
+    active_bytes,
+    /// How many of them may be resident, as far as is known.
+    resident_bytes,
+}
+
+impl ClassStats {
+    /// How many there are: one for each size class, and two kinds of large blocks.
+    pub const COUNT: usize = CLASSES + 2;
+    /// Where the runs are: large blocks of up to 1 MiB, which lie in SuperSlabs.
+    pub const RUNS: usize = CLASSES;
+    /// Where the direct mappings are: all larger blocks.
+    pub const DIRECT: usize = CLASSES + 1;
+
+    /// Nothing of any class.
+    pub(super) fn none() -> [Self; Self::COUNT] {
+        let mut all = [Self::default(); Self::COUNT];
+        for (class, stats) in (1..=CLASSES).zip(&mut all) {
+            stats.block_bytes = STRIDES[class] as u64;
+        }
+        all
+    }
+
+    /// Whether there is any memory of this class.
+    pub fn is_used(&self) -> bool {
+        self.active_bytes != 0
+    }
+}
+
+/// Figures by size class, in ascending order, then of runs ([`ClassStats::RUNS`]) and of direct mappings
+/// ([`ClassStats::DIRECT`]). Costs as much as [`stats`](super::stats), and allocates nothing.
+///
+/// ```
+/// #[global_allocator]
+/// static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
+///
+/// fn main() {
+///     let words = vec![[0u64; 6]; 1];
+///     let classes = hakmem::class_stats();
+///     let class = classes.iter().find(|c| c.block_bytes == 48).unwrap();
+///     assert!(class.blocks >= 1 && class.allocated_bytes == class.blocks * 48);
+///     drop(words);
+/// }
+/// ```
+pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
+    Snapshot::now().classes
+}
+
+/// Adds up the spans. Afterwards `blocks` counts those in magazines and outboxes, too.
+pub(super) fn look(classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
+    figures::survey(|span| {
+        let row = if span.class == RUN { ClassStats::RUNS } else { span.class as usize - 1 };
+        let class = &mut classes[row];
+        class.blocks += span.used as u64;
+        class.active_bytes += span.bytes as u64;
+        class.resident_bytes += span.bytes.saturating_sub(span.untouched) as u64;
+        if row == ClassStats::RUNS {
+            class.allocated_bytes += span.bytes as u64;
+            return;
+        }
+        class.slabs += 1;
+        class.fresh_blocks += span.fresh as u64;
+        class.free_blocks += span.blocks.saturating_sub(span.fresh + span.used) as u64;
+        class.slack_bytes += span.bytes as u64 - span.blocks as u64 * class.block_bytes;
+    })
+}
+
+/// Subtracts the cached blocks, now that they are known, and fills in the direct mappings: of large blocks what are no runs.
+pub(super) fn finish(classes: &mut [ClassStats; ClassStats::COUNT], large_blocks: u64, large_bytes: u64) {
+    for class in &mut classes[..CLASSES] {
+        class.blocks = class.blocks.saturating_sub(class.cached_blocks);
+        class.allocated_bytes = class.blocks * class.block_bytes;
+    }
+    let runs = classes[ClassStats::RUNS];
+    let bytes = large_bytes.saturating_sub(runs.allocated_bytes);
+    classes[ClassStats::DIRECT] = ClassStats {
+        blocks: large_blocks.saturating_sub(runs.blocks),
+        allocated_bytes: bytes,
+        active_bytes: bytes,
+        resident_bytes: bytes,
+        ..ClassStats::default()
+    };
+}

@@ -1,0 +1,128 @@
+//! Statistics in words: a table for people, one line of JSON for programs.
+
+use super::{ClassStats, Snapshot, Stats};
+use crate::os::{self, message::Lines};
+use core::fmt::{self, Write};
+
+/// Bytes of memory for the text, so that it is written in one go: a line of JSON with every class has about 20 KiB. What is
+/// longer comes in pieces.
+const TEXT: usize = 64 << 10;
+
+/// Writes the statistics to a file descriptor, as a table or as one line of JSON.
+pub(crate) fn write(fd: i32, json: bool) {
+    let Snapshot { stats: mut s, classes, .. } = Snapshot::now();
+    s.peak_resident_bytes = os::peak_resident();
+    s.resident_kernel_bytes = os::resident();
+    // Not on the stack, which may be a small one; nor from the heap, which is what is being described.
+    let memory = os::map(TEXT);
+    let mut few = [0; 256];
+    let buffer = if memory.is_null() {
+        &mut few[..]
+    } else {
+        // SAFETY: just mapped, zero, and ours alone.
+        unsafe { core::slice::from_raw_parts_mut(memory, TEXT) }
+    };
+    let mut out = Lines::new(fd, buffer);
+    let _ = if json { line(&mut out, &s, &classes) } else { table(&mut out, &s, &classes) };
+    out.flush();
+    if !memory.is_null() {
+        // SAFETY: mapped above, and not used any more.
+        unsafe { os::unmap(memory, TEXT) };
+    }
+}
+
+/// One line of JSON.
+fn line(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
+    let (version, pid) = (env!("CARGO_PKG_VERSION"), os::process_id());
+    write!(out, "{{\"hakmem\":\"{version}\",\"event\":\"exit\",\"pid\":{pid}")?;
+    s.each(|name, value| {
+        let _ = write!(out, ",\"{name}\":{value}");
+    });
+    let mut before = ",\"classes\":[";
+    for (row, class) in used(classes) {
+        write!(out, "{before}{{\"class\":\"{}\"", Name(row, class))?;
+        class.each(|name, value| {
+            let _ = write!(out, ",\"{name}\":{value}");
+        });
+        out.write_str("}")?;
+        before = ",";
+    }
+    if before.len() > 1 {
+        out.write_str(before)?;
+    }
+    out.write_str("]}\n")
+}
+
+/// Three tables: all figures, where the memory is, and the classes in use.
+fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
+    writeln!(out, "hakmem {} statistics", env!("CARGO_PKG_VERSION"))?;
+    s.each(|name, value| {
+        let _ = writeln!(out, "  {name:<22}{value:>20}");
+    });
+    writeln!(out, "memory                               bytes  of resident")?;
+    for (what, bytes) in [
+        ("  allocated", s.allocated_bytes),
+        ("+ cached by threads", s.cached_bytes),
+        ("+ free in slabs", s.free_bytes),
+        ("+ never handed out", s.fresh_bytes),
+        ("+ ends of slabs", s.slack_bytes),
+        ("= active", s.active_bytes),
+        ("- untouched", s.untouched_bytes),
+        ("+ free and dirty", s.dirty_bytes),
+        ("+ records", s.metadata_bytes),
+        ("= resident", s.resident_bytes),
+        ("+ retained", s.retained_bytes),
+        ("= mapped", s.bytes_mapped),
+    ] {
+        writeln!(out, "  {what:<20}{bytes:>20}{}", Part(bytes, s.resident_bytes))?;
+    }
+    writeln!(
+        out,
+        "{:<8}{:>12}{:>16}{:>10}{:>10}{:>10}{:>9}{:>16}{:>16}{:>9}",
+        "class", "blocks", "bytes", "cached", "free", "fresh", "slabs", "active", "resident", "in use"
+    )?;
+    for (row, class) in used(classes) {
+        writeln!(
+            out,
+            "{:<8}{:>12}{:>16}{:>10}{:>10}{:>10}{:>9}{:>16}{:>16}{}",
+            Name(row, class),
+            class.blocks,
+            class.allocated_bytes,
+            class.cached_blocks,
+            class.free_blocks,
+            class.fresh_blocks,
+            class.slabs,
+            class.active_bytes,
+            class.resident_bytes,
+            Part(class.allocated_bytes, class.active_bytes),
+        )?;
+    }
+    Ok(())
+}
+
+fn used(classes: &[ClassStats]) -> impl Iterator<Item = (usize, &ClassStats)> {
+    classes.iter().enumerate().filter(|(_, class)| class.is_used())
+}
+
+/// What a row is called.
+struct Name<'a>(usize, &'a ClassStats);
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            ClassStats::RUNS => f.pad("runs"),
+            ClassStats::DIRECT => f.pad("direct"),
+            _ => self.1.block_bytes.fmt(f),
+        }
+    }
+}
+
+/// One number as a part of another, in a column of 9.
+struct Part(u64, u64);
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenths = (self.0 as u128 * 1000).checked_div(self.1 as u128).unwrap_or(0);
+        write!(f, "{:>6}.{} %", tenths / 10, tenths % 10)
+    }
+}

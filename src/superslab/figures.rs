@@ -1,0 +1,179 @@
+//! What the memory of the SuperSlabs is used for, as statistics see it: one walk over all spans under the pool's lock.
+
+use super::pagemap::{PAGE, PAGE_SHIFT, RUN};
+use super::pool::{self, PAGES};
+use super::slab::{HEADER, SUPERSLAB, Slab};
+use super::state::{CHUNK, Desc};
+use crate::os;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// What a span in use is made of.
+pub(crate) struct SpanFigures {
+    /// Size class, or [`RUN`].
+    pub(crate) class: u8,
+    /// Its bytes, without the header in front of the first page of a SuperSlab.
+    pub(crate) bytes: usize,
+    /// Blocks that it was cut into; 1 for a run.
+    pub(crate) blocks: usize,
+    /// Blocks that are neither fresh nor free here: the program's, or in a magazine or an outbox.
+    pub(crate) used: usize,
+    /// Blocks that were never handed out.
+    pub(crate) fresh: usize,
+    /// Bytes known not to be resident.
+    pub(crate) untouched: usize,
+}
+
+/// What SuperSlabs hold besides spans in use, in bytes.
+#[derive(Default)]
+pub(crate) struct Survey {
+    /// Address space of all SuperSlabs.
+    pub(crate) mapped: usize,
+    /// Headers, as far as they are resident.
+    pub(crate) headers: usize,
+    /// Free pages that may be resident, and those of runs that are on their way or on a shelf.
+    pub(crate) dirty: usize,
+    /// Free pages known not to be resident.
+    pub(crate) clean: usize,
+    /// Descriptors, which lie elsewhere. All of it was written to.
+    pub(crate) descriptors: usize,
+}
+
+/// Calls `f` with the figures of every span in use; what there is besides. The pool is locked meanwhile.
+pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
+    let system_page = os::page_size();
+    pool::with(|pool| {
+        let mut all = Survey { descriptors: pool.chunks * CHUNK, ..Survey::default() };
+        pool::each_desc(pool, |desc| {
+            let mut active = 0;
+            pool::spans(desc, |slab| {
+                // SAFETY: the record of a span in use of that SuperSlab, and the pool is locked.
+                let span = unsafe { look(slab, desc, system_page) };
+                active += span.bytes;
+                f(&span);
+            });
+            let (header, clean) = header_and_clean(clean_pages(desc) & desc.free, system_page);
+            all.mapped += SUPERSLAB;
+            all.headers += header;
+            all.clean += clean;
+            // Also what is neither free nor a span in use: being purged, on a shelf, or between two owners.
+            all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
+        });
+        all
+    })
+}
+
+/// Pages that were all zero and not resident when they last changed hands. In huge pages all is resident when some of it is.
+fn clean_pages(desc: &Desc) -> u32 {
+    if desc.huge { 0 } else { !desc.dirty }
+}
+
+/// Resident bytes of the header, and bytes that are not resident, of a SuperSlab in which the pages of the mask `clean` are
+/// free and clean. The header is the start of the first page, and larger system pages than it make more of that resident.
+fn header_and_clean(clean: u32, system_page: usize) -> (usize, usize) {
+    let header = if clean & 1 != 0 { HEADER.max(system_page) } else { HEADER };
+    let pages = clean.count_ones() as usize * PAGE;
+    (header, if clean & 1 != 0 { pages - header } else { pages })
+}
+
+/// The figures of one span. Others may be using it, so they are exact only when nobody is.
+///
+/// # Safety
+///
+/// `slab` is the record of a span in use of `desc`; the pool is locked.
+unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures {
+    // SAFETY: written under the pool's lock.
+    let (class, pages) = unsafe { ((*slab).class, (*slab).pages as usize) };
+    let bytes = pages * PAGE - if Slab::index(slab) == 0 { HEADER } else { 0 };
+    if class == RUN {
+        // What the program has touched of it nobody knows.
+        return SpanFigures { class, bytes, blocks: 1, used: 1, fresh: 0, untouched: 0 };
+    }
+    // Acquire: pairs with the stores of an owner, the first of them by `make`, from when on what is read here stands or is
+    // atomic.
+    // SAFETY: an atomic of the record.
+    if unsafe { (*slab).owner.load(Acquire) }.is_null() {
+        return SpanFigures { class, bytes, blocks: 0, used: 0, fresh: 0, untouched: 0 };
+    }
+    // SAFETY: as above.
+    unsafe {
+        let stride = (*slab).stride as usize;
+        let (start, end, bump) = ((*slab).start.addr(), (*slab).end.addr(), Slab::bump_seen(slab).addr());
+        SpanFigures {
+            class,
+            bytes,
+            blocks: (end - start) / stride,
+            used: used(slab),
+            fresh: (end - bump) / stride,
+            untouched: known_not_resident(slab, bump, desc, system_page),
+        }
+    }
+}
+
+/// Blocks that are neither above `bump`, nor on the slab's list, nor on its remote stack.
+unsafe fn used(slab: *mut Slab) -> usize {
+    // SAFETY: passed on; these fields are atomic.
+    unsafe {
+        let used = match (*slab).remote.orphan_in_use() {
+            Some(in_use) => in_use,
+            None => {
+                // Of the blocks waiting on the stack, those that the owner has seen are not counted as used.
+                let unseen = (*slab).remote.waiting().saturating_sub((*slab).counted.load(Relaxed));
+                Slab::in_use(slab).saturating_sub(unseen)
+            }
+        };
+        used as usize
+    }
+}
+
+/// Bytes of a slab that are known not to be resident: above `bump`, in pages that were clean when the slab was made.
+unsafe fn known_not_resident(slab: *mut Slab, bump: usize, desc: &Desc, system_page: usize) -> usize {
+    // SAFETY: written under the pool's lock.
+    let pages = unsafe { (*slab).pages as usize };
+    let first = Slab::index(slab);
+    let clean = clean_pages(desc) >> first & (((1u64 << pages) - 1) as u32);
+    let begin = desc.base.addr() + (first << PAGE_SHIFT);
+    above(bump.next_multiple_of(system_page).saturating_sub(begin), clean)
+}
+
+/// Bytes of the pages in the mask `clean` that lie `from` bytes and more above the first page's beginning.
+fn above(from: usize, clean: u32) -> usize {
+    let partial = from >> PAGE_SHIFT;
+    if partial >= PAGES {
+        return 0;
+    }
+    let rest = clean >> partial;
+    let bytes = rest.count_ones() as usize * PAGE;
+    if rest & 1 != 0 { bytes - (from & (PAGE - 1)) } else { bytes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: usize = 1 << 10;
+
+    #[test]
+    fn what_lies_above_in_clean_pages() {
+        for (from, clean, bytes) in [
+            (0, 0b1111, 256 * KIB),
+            (4 * KIB, 0b1111, 252 * KIB),
+            (64 * KIB, 0b1111, 192 * KIB),
+            (65 * KIB, 0b1111, 191 * KIB),
+            (65 * KIB, 0b1101, 128 * KIB),
+            (65 * KIB, 0b1011, 127 * KIB),
+            (256 * KIB, 0b1111, 0),
+            (SUPERSLAB, u32::MAX, 0),
+        ] {
+            assert_eq!(above(from, clean), bytes, "{from:x} {clean:b}");
+        }
+    }
+
+    #[test]
+    fn the_header_is_as_resident_as_the_systems_pages_make_it() {
+        assert_eq!(header_and_clean(0, 4 * KIB), (4 * KIB, 0));
+        assert_eq!(header_and_clean(0b110, 16 * KIB), (4 * KIB, 128 * KIB));
+        assert_eq!(header_and_clean(0b11, 4 * KIB), (4 * KIB, 124 * KIB));
+        assert_eq!(header_and_clean(0b11, 16 * KIB), (16 * KIB, 112 * KIB));
+        assert_eq!(header_and_clean(0b1, 64 * KIB), (64 * KIB, 0));
+    }
+}
