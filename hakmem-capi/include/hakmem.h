@@ -11,6 +11,17 @@
 #include <stdint.h>
 
 // What the allocator has done and holds, summed over all threads. Counts and bytes.
+//
+// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and `retained_bytes`, which
+// are estimates, and these sums hold to the byte:
+//
+// `active_bytes = allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`
+//
+// `resident_bytes = active_bytes - untouched_bytes + dirty_bytes + metadata_bytes`
+//
+// `bytes_mapped = resident_bytes + retained_bytes`, unless the system has ever refused to unmap memory
+//
+// Later versions may add members at the end: the header has to be the library's.
 typedef struct hak_stats_t {
     // Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
     // anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
@@ -59,11 +70,64 @@ typedef struct hak_stats_t {
     uint64_t bytes_mapped_peak;
     // Bytes given back to the system since the start.
     uint64_t bytes_purged;
-    // Bytes in blocks that the program holds.
+    // Bytes in blocks that the program holds, at the size that they have, which is at least what was asked for.
     uint64_t allocated_bytes;
     // The kernel's figure for the largest resident set of the process.
     uint64_t peak_resident_bytes;
+    // Bytes of the memory that slabs, runs and direct mappings in use are made of.
+    uint64_t active_bytes;
+    // Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
+    uint64_t cached_bytes;
+    // Bytes in free blocks of slabs: used once, and back home.
+    uint64_t free_bytes;
+    // Bytes in blocks of slabs that have not been handed out since the slab was made.
+    uint64_t fresh_bytes;
+    // Bytes at the ends of slabs that are too few for a block.
+    uint64_t slack_bytes;
+    // Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched of its blocks
+    // is not known, and does not count.
+    uint64_t untouched_bytes;
+    // Bytes of free memory that may be resident: free pages of the pool that were touched since they came from the system,
+    // freed runs on threads' shelves, freed large mappings that are kept.
+    uint64_t dirty_bytes;
+    // Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page map, pool.
+    uint64_t metadata_bytes;
+    // Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as a whole.
+    uint64_t resident_bytes;
+    // The kernel's figure for the resident set of the process now; 0 where the system does not tell. The kernel brings it
+    // up to date in steps of some pages per processor.
+    uint64_t resident_kernel_bytes;
+    // Bytes of address space that are mapped and not resident: free pages that were given back or never touched, what
+    // slabs and records have not come to use yet.
+    uint64_t retained_bytes;
 } hak_stats_t;
+
+// The live figures of one size class, or of one kind of large block. Free pages belong to no class.
+//
+// While no thread allocates or frees they are exact, `resident_bytes` apart, and
+// `active_bytes = allocated_bytes + (cached_blocks + free_blocks + fresh_blocks) * block_bytes + slack_bytes`.
+typedef struct hak_class_stats_t {
+    // Bytes from block to block; 0 for the two kinds of large blocks, which have no common size.
+    uint64_t block_bytes;
+    // Blocks that the program holds.
+    uint64_t blocks;
+    // Bytes in them.
+    uint64_t allocated_bytes;
+    // Free blocks in magazines and outboxes.
+    uint64_t cached_blocks;
+    // Free blocks of slabs: used once, and back home.
+    uint64_t free_blocks;
+    // Blocks of slabs that have not been handed out since the slab was made.
+    uint64_t fresh_blocks;
+    // Slabs; 0 for large blocks.
+    uint64_t slabs;
+    // Bytes at the ends of the slabs that are too few for a block.
+    uint64_t slack_bytes;
+    // Bytes of the memory that the slabs, or the large blocks, are made of.
+    uint64_t active_bytes;
+    // How many of them may be resident, as far as is known.
+    uint64_t resident_bytes;
+} hak_class_stats_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -139,6 +203,17 @@ const char *hak_version(void);
 //
 // `out` is writable.
 void hak_stats(struct hak_stats_t *out);
+
+// Fills `out` with the figures of size class `index`: from 0 in ascending order of `block_bytes`, then the runs (large blocks
+// of up to 1 MiB), then the direct mappings (all larger blocks). 0, or EINVAL when there is no such class (so a loop ends at
+// the first that is not 0) or `out` is NULL; `errno` is left alone. Each call looks at all slabs: figures of two calls are
+// of two moments.
+//
+// # Safety
+//
+// `out` is NULL or writable.
+int hak_class_stats(size_t index,
+                    struct hak_class_stats_t *out);
 
 // Writes the statistics to standard error: as one line of JSON, or as a table.
 void hak_stats_print(bool json);

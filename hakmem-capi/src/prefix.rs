@@ -113,6 +113,17 @@ pub extern "C" fn hak_version() -> *const c_char {
 }
 
 /// What the allocator has done and holds, summed over all threads. Counts and bytes.
+///
+/// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and `retained_bytes`, which
+/// are estimates, and these sums hold to the byte:
+///
+/// `active_bytes = allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`
+///
+/// `resident_bytes = active_bytes - untouched_bytes + dirty_bytes + metadata_bytes`
+///
+/// `bytes_mapped = resident_bytes + retained_bytes`, unless the system has ever refused to unmap memory
+///
+/// Later versions may add members at the end: the header has to be the library's.
 #[repr(C)]
 #[allow(non_camel_case_types)]
 pub struct hak_stats_t {
@@ -163,10 +174,36 @@ pub struct hak_stats_t {
     pub bytes_mapped_peak: u64,
     /// Bytes given back to the system since the start.
     pub bytes_purged: u64,
-    /// Bytes in blocks that the program holds.
+    /// Bytes in blocks that the program holds, at the size that they have, which is at least what was asked for.
     pub allocated_bytes: u64,
     /// The kernel's figure for the largest resident set of the process.
     pub peak_resident_bytes: u64,
+    /// Bytes of the memory that slabs, runs and direct mappings in use are made of.
+    pub active_bytes: u64,
+    /// Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
+    pub cached_bytes: u64,
+    /// Bytes in free blocks of slabs: used once, and back home.
+    pub free_bytes: u64,
+    /// Bytes in blocks of slabs that have not been handed out since the slab was made.
+    pub fresh_bytes: u64,
+    /// Bytes at the ends of slabs that are too few for a block.
+    pub slack_bytes: u64,
+    /// Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched of its blocks
+    /// is not known, and does not count.
+    pub untouched_bytes: u64,
+    /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came from the system,
+    /// freed runs on threads' shelves, freed large mappings that are kept.
+    pub dirty_bytes: u64,
+    /// Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page map, pool.
+    pub metadata_bytes: u64,
+    /// Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as a whole.
+    pub resident_bytes: u64,
+    /// The kernel's figure for the resident set of the process now; 0 where the system does not tell. The kernel brings it
+    /// up to date in steps of some pages per processor.
+    pub resident_kernel_bytes: u64,
+    /// Bytes of address space that are mapped and not resident: free pages that were given back or never touched, what
+    /// slabs and records have not come to use yet.
+    pub retained_bytes: u64,
 }
 
 /// Fills `out` with the statistics of the process.
@@ -205,8 +242,77 @@ pub unsafe extern "C" fn hak_stats(out: *mut hak_stats_t) {
             bytes_purged: s.bytes_purged,
             allocated_bytes: s.allocated_bytes,
             peak_resident_bytes: s.peak_resident_bytes,
+            active_bytes: s.active_bytes,
+            cached_bytes: s.cached_bytes,
+            free_bytes: s.free_bytes,
+            fresh_bytes: s.fresh_bytes,
+            slack_bytes: s.slack_bytes,
+            untouched_bytes: s.untouched_bytes,
+            dirty_bytes: s.dirty_bytes,
+            metadata_bytes: s.metadata_bytes,
+            resident_bytes: s.resident_bytes,
+            resident_kernel_bytes: s.resident_kernel_bytes,
+            retained_bytes: s.retained_bytes,
         })
     };
+}
+
+/// The live figures of one size class, or of one kind of large block. Free pages belong to no class.
+///
+/// While no thread allocates or frees they are exact, `resident_bytes` apart, and
+/// `active_bytes = allocated_bytes + (cached_blocks + free_blocks + fresh_blocks) * block_bytes + slack_bytes`.
+#[repr(C)]
+#[allow(non_camel_case_types)]
+pub struct hak_class_stats_t {
+    /// Bytes from block to block; 0 for the two kinds of large blocks, which have no common size.
+    pub block_bytes: u64,
+    /// Blocks that the program holds.
+    pub blocks: u64,
+    /// Bytes in them.
+    pub allocated_bytes: u64,
+    /// Free blocks in magazines and outboxes.
+    pub cached_blocks: u64,
+    /// Free blocks of slabs: used once, and back home.
+    pub free_blocks: u64,
+    /// Blocks of slabs that have not been handed out since the slab was made.
+    pub fresh_blocks: u64,
+    /// Slabs; 0 for large blocks.
+    pub slabs: u64,
+    /// Bytes at the ends of the slabs that are too few for a block.
+    pub slack_bytes: u64,
+    /// Bytes of the memory that the slabs, or the large blocks, are made of.
+    pub active_bytes: u64,
+    /// How many of them may be resident, as far as is known.
+    pub resident_bytes: u64,
+}
+
+/// Fills `out` with the figures of size class `index`: from 0 in ascending order of `block_bytes`, then the runs (large blocks
+/// of up to 1 MiB), then the direct mappings (all larger blocks). 0, or EINVAL when there is no such class (so a loop ends at
+/// the first that is not 0) or `out` is NULL; `errno` is left alone. Each call looks at all slabs: figures of two calls are
+/// of two moments.
+///
+/// # Safety
+///
+/// `out` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_class_stats(index: usize, out: *mut hak_class_stats_t) -> c_int {
+    let (Some(c), false) = (core_c::class_stats(index), out.is_null()) else { return libc::EINVAL };
+    // SAFETY: passed on.
+    unsafe {
+        out.write(hak_class_stats_t {
+            block_bytes: c.block_bytes,
+            blocks: c.blocks,
+            allocated_bytes: c.allocated_bytes,
+            cached_blocks: c.cached_blocks,
+            free_blocks: c.free_blocks,
+            fresh_blocks: c.fresh_blocks,
+            slabs: c.slabs,
+            slack_bytes: c.slack_bytes,
+            active_bytes: c.active_bytes,
+            resident_bytes: c.resident_bytes,
+        })
+    };
+    0
 }
 
 /// Writes the statistics to standard error: as one line of JSON, or as a table.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The members of `hak_stats_t`, whose names and meanings are documented; programs rely on them.
-const FIGURES: [&str; 25] = [
+const FIGURES: [&str; 36] = [
     "allocations",
     "magazine_misses",
     "magazine_overflows",
@@ -32,6 +32,31 @@ const FIGURES: [&str; 25] = [
     "bytes_purged",
     "allocated_bytes",
     "peak_resident_bytes",
+    "active_bytes",
+    "cached_bytes",
+    "free_bytes",
+    "fresh_bytes",
+    "slack_bytes",
+    "untouched_bytes",
+    "dirty_bytes",
+    "metadata_bytes",
+    "resident_bytes",
+    "resident_kernel_bytes",
+    "retained_bytes",
+];
+
+/// The members of `hak_class_stats_t`, likewise.
+const CLASS_FIGURES: [&str; 10] = [
+    "block_bytes",
+    "blocks",
+    "allocated_bytes",
+    "cached_blocks",
+    "free_blocks",
+    "fresh_blocks",
+    "slabs",
+    "slack_bytes",
+    "active_bytes",
+    "resident_bytes",
 ];
 
 fn here(path: &str) -> PathBuf {
@@ -99,25 +124,29 @@ fn header_names_the_exports() {
     assert_eq!(functions(&code), exports);
 }
 
-#[test]
-fn header_has_the_figures() {
-    let code = code();
-    let (_, body) = code.split_once("struct hak_stats_t {").expect("struct hak_stats_t");
+/// The members of a struct, sorted.
+fn members<'a>(code: &'a str, name: &str) -> Vec<&'a str> {
+    let (_, body) = code.split_once(&format!("struct {name} {{")).unwrap_or_else(|| panic!("struct {name}"));
     let (body, rest) = body.split_once('}').unwrap();
-    assert!(rest.trim_start().starts_with("hak_stats_t;"), "a typedef too");
+    assert!(rest.trim_start().starts_with(&format!("{name};")), "a typedef too");
     let mut members: Vec<&str> = Vec::new();
     for member in body.split(';').map(str::trim).filter(|member| !member.is_empty()) {
         members.push(member.strip_prefix("uint64_t ").unwrap_or_else(|| panic!("not a uint64_t: {member}")));
     }
     members.sort_unstable();
-    let mut wanted = FIGURES.to_vec();
-    wanted.sort_unstable();
-    assert_eq!(members, wanted);
-    assert_eq!(
-        code.matches("struct ").count() - code.matches("struct hak_stats_t").count(),
-        0,
-        "other structs"
-    );
+    members
+}
+
+#[test]
+fn header_has_the_figures() {
+    let code = code();
+    for (name, wanted) in [("hak_stats_t", &FIGURES[..]), ("hak_class_stats_t", &CLASS_FIGURES)] {
+        let mut wanted = wanted.to_vec();
+        wanted.sort_unstable();
+        assert_eq!(members(&code, name), wanted);
+    }
+    let ours = code.matches("struct hak_stats_t").count() + code.matches("struct hak_class_stats_t").count();
+    assert_eq!(code.matches("struct ").count(), ours, "other structs");
 }
 
 /// Each function and each member has its comment; C++ and double inclusion are seen to.

@@ -15,7 +15,8 @@ use support::{expect_ok, run, scratch};
 const FIGURES: &str = "allocations magazine_misses magazine_overflows refill_current refill_bump refill_partial \
     refill_ready refill_orphan refill_span superslabs_mapped home_local home_foreign outbox_blocks outbox_pushes \
     publishes large_allocs large_frees large_cache_hits threads_started threads_exited bytes_mapped \
-    bytes_mapped_peak bytes_purged allocated_bytes peak_resident_bytes";
+    bytes_mapped_peak bytes_purged allocated_bytes peak_resident_bytes active_bytes cached_bytes free_bytes fresh_bytes \
+    slack_bytes untouched_bytes dirty_bytes metadata_bytes resident_bytes resident_kernel_bytes retained_bytes";
 
 /// The options, a few values each takes, a few it does not, and its default as messages show it.
 const OPTIONS: [(&str, &[&str], &[&str], &str); 10] = [
@@ -78,19 +79,35 @@ fn assert_figures(json: &str) -> BTreeMap<String, String> {
     assert!(number("allocations") > 0 && number("bytes_mapped") > 0, "{json}");
     assert!(number("bytes_mapped_peak") >= number("bytes_mapped"), "{json}");
     assert!((500_000..1 << 40).contains(&number("peak_resident_bytes")), "{json}");
+    assert!((500_000..1 << 40).contains(&number("resident_kernel_bytes")), "{json}");
+    let sum = |names: &str| names.split(' ').map(number).sum::<u64>();
+    let active = "allocated_bytes cached_bytes free_bytes fresh_bytes slack_bytes";
+    assert_eq!(number("active_bytes"), sum(active), "{json}");
+    let resident = sum("active_bytes dirty_bytes metadata_bytes") - number("untouched_bytes");
+    assert_eq!(number("resident_bytes"), resident, "{json}");
+    assert_eq!(number("bytes_mapped"), sum("resident_bytes retained_bytes"), "{json}");
+    assert!(all["classes"].starts_with("[{\"class\": "), "{json}");
     all
 }
 
 fn assert_table(text: &str) {
     assert!(text.contains("hakmem") && text.contains("allocations"), "{text}");
     assert!(text.lines().count() >= 5 && !text.contains('{'), "{text}");
+    // The column of sums, to its end.
+    let bytes = |what: &str| -> u64 {
+        let line = text.lines().find(|line| line.trim_start().starts_with(what));
+        let words = line.unwrap_or_else(|| panic!("no {what}: {text}")).split_whitespace().rev();
+        words.skip(2).next().unwrap().parse().unwrap()
+    };
+    assert_eq!(bytes("= mapped"), bytes("= resident") + bytes("+ retained"), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("class ")), "{text}");
 }
 
 /// Each figure of `hak_stats` moves when, and as far as, its name says.
 #[test]
 fn figures_move() {
     let program = build("stats_figures.c", Link::Shared, &[]);
-    let scenarios: [(&str, &[(&str, &str)]); 11] = [
+    let scenarios: [(&str, &[(&str, &str)]); 13] = [
         ("exact", &[("HAKMEM_MAGAZINE", "off")]),
         ("magazine", &[]),
         ("refills", &[]),
@@ -102,6 +119,8 @@ fn figures_move() {
         ("no-cache", &[("HAKMEM_LARGE_CACHE", "0")]),
         ("threads", &[]),
         ("purge", &[]),
+        ("classes", &[]),
+        ("classes", &[("HAKMEM_MAGAZINE", "off")]),
     ];
     let mut failed = Vec::new();
     for (scenario, options) in scenarios {
@@ -125,6 +144,37 @@ fn printed_on_request() {
     let output = run(Command::new(&program).arg("table"), LIMIT);
     assert!(output.status.success() && output.stdout.is_empty());
     assert_table(&stderr(&output));
+}
+
+/// A block of every class: nothing is cut off, in either form, also when there is no memory for the text.
+#[test]
+fn every_class_is_printed() {
+    let program = build("stats_print.c", Link::Shared, &["-std=gnu99", "-pedantic"]);
+    // What is to be there: the classes that C's alignment leaves of the 60 (not those of 24, 40 and 56 bytes), and the two kinds
+    // of large blocks, with ever more blocks.
+    let script = "import json,sys\nr = json.loads(sys.argv[1]); c = r['classes']\n\
+        assert [x['class'] for x in c] == [str(x['block_bytes']) for x in c[:-2]] + ['runs', 'direct'], c\n\
+        assert all(x['blocks'] >= n + 1 for n, x in enumerate(c[:-2])) and c[-2]['blocks'] == 61 + 62, c\n\
+        assert c[-1]['blocks'] == 1 and sum(x['active_bytes'] for x in c) == r['active_bytes'], c\n\
+        print(len(c), *(x['class'] for x in c))";
+    for how in ["all", "limit"] {
+        let output = run(Command::new(&program).args(["json", how]), LIMIT);
+        assert!(output.status.success(), "{how}: {}", output.status);
+        let text = stderr(&output);
+        assert!(text.lines().count() == 1 && text.ends_with("]}\n"), "{how}: {text}");
+        assert_figures(&text);
+        let rows = expect_ok(Command::new("python3").args(["-c", script, &text]), LIMIT);
+        let (count, classes) = rows.trim().split_once(' ').unwrap();
+        assert_eq!(count, "59", "{how}: {text}");
+
+        let output = run(Command::new(&program).args(["table", how]), LIMIT);
+        let text = stderr(&output);
+        assert_table(&text);
+        let (_, table) = text.split_once("\nclass ").expect("a table of classes");
+        let table: Vec<&str> = table.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(table.join(" "), classes, "{how}: {text}");
+        assert!(text.ends_with(" %\n"), "{how}: {text}");
+    }
 }
 
 /// The exit record among the lines of `text`, checked.

@@ -107,3 +107,31 @@ pub(crate) fn abort() -> ! {
     // SAFETY: no preconditions.
     unsafe { libc::abort() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::string::String;
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn lines_longer_than_their_buffer_arrive_whole() {
+        let (mut reader, writer) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut buffer = [0; 7];
+        let mut lines = Lines::new(writer.as_raw_fd(), &mut buffer);
+        let mut expected = String::new();
+        for word in ["", "a", "seventy", "more than seven", "!", "and the end"] {
+            lines.write_str(word).unwrap();
+            expected += word;
+        }
+        lines.flush();
+        lines.flush();
+        drop(writer);
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, expected);
+    }
+}

@@ -59,7 +59,7 @@ fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result
     s.each(|name, value| {
         let _ = writeln!(out, "  {name:<22}{value:>20}");
     });
-    writeln!(out, "memory                               bytes  of resident")?;
+    writeln!(out, "{:<22}{:>20}{:>13}", "memory", "bytes", "of resident")?;
     for (what, bytes) in [
         ("  allocated", s.allocated_bytes),
         ("+ cached by threads", s.cached_bytes),
@@ -78,7 +78,7 @@ fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result
     }
     writeln!(
         out,
-        "{:<8}{:>12}{:>16}{:>10}{:>10}{:>10}{:>9}{:>16}{:>16}{:>9}",
+        "{:<8}{:>12}{:>16}{:>10}{:>10}{:>10}{:>9}{:>16}{:>16}{:>13}",
         "class", "blocks", "bytes", "cached", "free", "fresh", "slabs", "active", "resident", "in use"
     )?;
     for (row, class) in used(classes) {
@@ -117,12 +117,70 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// One number as a part of another, in a column of 9.
+/// One number as a part of another, in a column of 13.
 struct Part(u64, u64);
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenths = (self.0 as u128 * 1000).checked_div(self.1 as u128).unwrap_or(0);
-        write!(f, "{:>6}.{} %", tenths / 10, tenths % 10)
+        write!(f, "{:>9}.{} %", tenths / 10, tenths % 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use std::string::String;
+    use std::vec::Vec;
+
+    /// Every figure as long as it can be, and every class in use.
+    fn longest() -> (Stats, [ClassStats; ClassStats::COUNT]) {
+        let most = u64::MAX;
+        let mut classes = ClassStats::none();
+        for c in &mut classes {
+            let block_bytes = c.block_bytes;
+            // SAFETY: nothing but numbers.
+            *c = unsafe { core::mem::transmute::<[u64; 10], ClassStats>([most; 10]) };
+            c.block_bytes = block_bytes;
+        }
+        const FIGURES: usize = size_of::<Stats>() / size_of::<u64>();
+        // SAFETY: as above.
+        (unsafe { core::mem::transmute::<[u64; FIGURES], Stats>([most; FIGURES]) }, classes)
+    }
+
+    #[test]
+    fn the_longest_text_is_written_in_one_go() {
+        let (s, classes) = longest();
+        let mut text = String::new();
+        line(&mut text, &s, &classes).unwrap();
+        assert!(text.len() <= TEXT, "{}", text.len());
+        assert!(text.ends_with("]}\n") && text.lines().count() == 1);
+        assert_eq!(text.matches("\"class\":").count(), ClassStats::COUNT);
+        text.clear();
+        table(&mut text, &s, &classes).unwrap();
+        assert!(text.len() <= TEXT, "{}", text.len());
+    }
+
+    #[test]
+    fn only_classes_in_use_are_shown() {
+        let mut classes = ClassStats::none();
+        let mut text = String::new();
+        line(&mut text, &Stats::default(), &classes).unwrap();
+        assert!(text.ends_with(",\"retained_bytes\":0,\"classes\":[]}\n"), "{text}");
+        classes[2].blocks = 3;
+        classes[2].allocated_bytes = 72;
+        classes[2].active_bytes = 65536;
+        classes[ClassStats::RUNS].active_bytes = 65536;
+        text.clear();
+        line(&mut text, &Stats::default(), &classes).unwrap();
+        assert!(text.contains(r#""classes":[{"class":"24","block_bytes":24,"blocks":3,"#), "{text}");
+        assert!(text.contains(r#"},{"class":"runs","block_bytes":0,"#), "{text}");
+        text.clear();
+        table(&mut text, &Stats::default(), &classes).unwrap();
+        let rows: Vec<&str> = text.lines().rev().take(3).collect();
+        assert!(rows[2].starts_with("class ") && rows[1].starts_with("24 ") && rows[0].starts_with("runs "));
+        assert!(rows[1].ends_with("  0.1 %"), "{text}");
+        assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{text}");
     }
 }

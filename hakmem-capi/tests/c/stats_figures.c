@@ -175,6 +175,86 @@ static void threads(void) {
     drop(MANY);
 }
 
+/* The sums of the documentation, to the byte; only this thread runs. */
+static void check_sums(void) {
+    struct hak_class_stats_t c;
+    uint64_t active = 0, allocated = 0, resident = 0;
+    hak_stats(&now);
+    for (size_t i = 0; hak_class_stats(i, &c) == 0; i++) {
+        uint64_t free_blocks = c.cached_blocks + c.free_blocks + c.fresh_blocks;
+        CHECKN(c.active_bytes == c.allocated_bytes + free_blocks * c.block_bytes + c.slack_bytes, i);
+        CHECKN(c.block_bytes == 0 || c.allocated_bytes == c.blocks * c.block_bytes, i);
+        active += c.active_bytes, allocated += c.allocated_bytes, resident += c.resident_bytes;
+    }
+    CHECKN(now.active_bytes == active, active);
+    CHECKN(now.allocated_bytes == allocated, allocated);
+    CHECKN(now.active_bytes - now.untouched_bytes == resident, resident);
+    CHECKN(now.active_bytes == now.allocated_bytes + now.cached_bytes + now.free_bytes + now.fresh_bytes + now.slack_bytes,
+           now.active_bytes);
+    CHECKN(now.resident_bytes == now.active_bytes - now.untouched_bytes + now.dirty_bytes + now.metadata_bytes,
+           now.resident_bytes);
+    CHECKN(now.bytes_mapped == now.resident_bytes + now.retained_bytes, now.bytes_mapped);
+    CHECKN(now.resident_kernel_bytes > MIB / 2 && now.resident_kernel_bytes <= now.peak_resident_bytes + MIB,
+           now.resident_kernel_bytes);
+}
+
+/* The class with blocks of `size` bytes. */
+static struct hak_class_stats_t class_of(size_t size) {
+    struct hak_class_stats_t c;
+    size_t i = 0;
+    do CHECK(hak_class_stats(i++, &c) == 0);
+    while (c.block_bytes != size);
+    return c;
+}
+
+static void classes(void) {
+    struct hak_class_stats_t before, after, untouched;
+    uint64_t last = 0;
+    size_t count = 0;
+    void *run, *direct;
+    errno = 77;
+    while (hak_class_stats(count, &after) == 0) {
+        CHECKN(after.block_bytes > last || after.block_bytes == 0, count);
+        last = after.block_bytes;
+        count++;
+    }
+    CHECKN(count > 2 && last == 0, count); /* the two kinds of large blocks */
+    memset(&untouched, 0xab, sizeof untouched);
+    after = untouched;
+    CHECK(hak_class_stats(count, &after) == EINVAL && hak_class_stats((size_t)-1, &after) == EINVAL);
+    CHECK(hak_class_stats(0, NULL) == EINVAL);
+    CHECKN(memcmp(&after, &untouched, sizeof after) == 0 && errno == 77, errno);
+
+    for (size_t size = 48; size <= 3072; size *= 4) {
+        before = class_of(size);
+        take(1000, size);
+        after = class_of(size);
+        CHECKN(after.blocks == before.blocks + 1000, after.blocks);
+        CHECKN(after.allocated_bytes == before.allocated_bytes + 1000 * size, after.allocated_bytes);
+        CHECKN(after.slabs > 0 && after.active_bytes >= after.allocated_bytes, after.active_bytes);
+        check_sums();
+        drop(500);
+        before = class_of(size);
+        CHECKN(before.blocks == after.blocks - 500, before.blocks);
+        for (size_t i = 500; i < 1000; i++) hak_free(block[i]);
+        check_sums();
+        hak_purge();
+        CHECKN(class_of(size).cached_blocks == 0, size);
+    }
+    run = hak_malloc(300 * KIB), direct = hak_malloc(5 * MIB);
+    CHECK(hak_class_stats(count - 2, &after) == 0 && after.blocks == 1 && after.active_bytes == 320 * KIB);
+    CHECK(hak_class_stats(count - 1, &after) == 0 && after.blocks == 1 && after.active_bytes == 5 * MIB);
+    check_sums();
+    hak_free(run), hak_free(direct);
+    CHECK(hak_class_stats(count - 2, &after) == 0 && after.blocks == 0);
+    CHECK(hak_class_stats(count - 1, &after) == 0 && after.blocks == 0);
+    check_sums();
+    CHECKN(now.dirty_bytes >= 5 * MIB + 320 * KIB, now.dirty_bytes);
+    hak_purge();
+    check_sums();
+    CHECKN(now.dirty_bytes == 0, now.dirty_bytes);
+}
+
 static void purge(void) {
     struct rusage usage;
     size_t returned;
@@ -207,6 +287,7 @@ int main(int argc, char **argv) {
     else if (strcmp(what, "no-cache") == 0) large(0);
     else if (strcmp(what, "threads") == 0) threads();
     else if (strcmp(what, "purge") == 0) purge();
+    else if (strcmp(what, "classes") == 0) classes();
     else CHECK(!"known scenario");
     puts("figures ok");
     return 0;
