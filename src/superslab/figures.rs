@@ -132,16 +132,17 @@ unsafe fn known_not_resident(slab: *mut Slab, bump: usize, desc: &Desc, system_p
     let first = Slab::index(slab);
     let clean = clean_pages(desc) >> first & (((1u64 << pages) - 1) as u32);
     let begin = desc.base.addr() + (first << PAGE_SHIFT);
-    above(bump.next_multiple_of(system_page).saturating_sub(begin), clean)
+    let whole = (bump + system_page - 1) & !(system_page - 1);
+    above(whole.saturating_sub(begin), clean)
 }
 
 /// Bytes of the pages in the mask `clean` that lie `from` bytes and more above the first page's beginning.
 fn above(from: usize, clean: u32) -> usize {
     let partial = from >> PAGE_SHIFT;
-    if partial >= PAGES {
+    let rest = if partial < PAGES { clean >> partial } else { 0 };
+    if rest == 0 {
         return 0;
     }
-    let rest = clean >> partial;
     let bytes = rest.count_ones() as usize * PAGE;
     if rest & 1 != 0 { bytes - (from & (PAGE - 1)) } else { bytes }
 }
