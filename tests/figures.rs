@@ -5,6 +5,7 @@
 use hakmem::{ClassStats, Hakmem, Options, Stats, Thp, class_stats, purge, stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
@@ -366,6 +367,44 @@ fn idle_records_are_retained_address_space() {
     workers.into_iter().for_each(Worker::end);
     let after = check();
     assert_eq!((class(64).is_used(), after.active_bytes), (false, 0));
+}
+
+/// While others work the figures are glimpses; asking disturbs nobody, and nothing in the figures goes below zero.
+#[test]
+fn asking_disturbs_nobody() {
+    let _alone = alone();
+    let rounds = if cfg!(miri) { 1 } else { 30 };
+    let busy = AtomicUsize::new(4);
+    let asked = thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..rounds {
+                    // Threads that end, blocks that others free, large ones, and slabs that come and go.
+                    let mut blocks = thread::scope(|s| s.spawn(|| take_some(100)).join().unwrap());
+                    third(&mut blocks).into_iter().for_each(give);
+                    blocks.extend(take_some(30));
+                    blocks.into_iter().for_each(give);
+                    purge();
+                }
+                busy.fetch_sub(1, Relaxed);
+            });
+        }
+        let asking = scope.spawn(|| {
+            let mut asked = 0;
+            while busy.load(Relaxed) > 0 {
+                let (s, classes) = (stats(), class_stats());
+                let sum: u64 = classes.iter().map(|c| c.active_bytes).sum();
+                assert!(s.active_bytes < 1 << 32 && s.resident_bytes < 1 << 32 && sum < 1 << 32, "{s:?}");
+                assert!(classes.iter().all(|c| c.resident_bytes <= c.active_bytes));
+                asked += 1;
+            }
+            asked
+        });
+        asking.join().unwrap()
+    });
+    assert!(asked > 0);
+    purge();
+    assert_eq!(check().active_bytes, 0);
 }
 
 #[test]

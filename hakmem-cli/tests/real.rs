@@ -54,6 +54,9 @@ fn the_table_has_the_documented_members() {
     {
         assert!(ended.stderr.contains(&format!(" {member} ")), "{member} is missing:\n{}", ended.stderr);
     }
+    for table in ["│ memory ", "│ = resident ", "│ class "] {
+        assert!(ended.stderr.contains(table), "{table} is missing:\n{}", ended.stderr);
+    }
     assert!(ended.stderr.lines().last().unwrap().contains(" served env: "), "{}", ended.stderr);
 }
 

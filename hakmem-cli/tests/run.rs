@@ -80,6 +80,16 @@ fn stats_prints_the_table_before_the_line() {
     let row = |name: &str| lines.iter().find(|l| l.contains(name)).unwrap_or_else(|| panic!("no {name}"));
     assert!(row("allocations").contains("4242"));
     assert!(row("bytes_mapped").contains("4194304") && row("bytes_mapped").contains("4.0 MiB"));
+    // Where the memory is, and the classes in use.
+    assert!(
+        row(" allocated ").contains(" 1.0 MiB ") && row(" allocated ").contains(" 50.0 % "),
+        "{}",
+        ended.stderr
+    );
+    for name in ["= active ", "+ free and dirty ", "= resident ", "+ retained ", "= mapped "] {
+        assert!(row(name).contains(" MiB "), "{name}: {}", ended.stderr);
+    }
+    assert!(row(" 48 ").contains(" 1234 ") && row(" 48 ").contains(" 90.4 % "), "{}", ended.stderr);
     assert!(lines.last().unwrap().starts_with("hakmem 9.8.7 served env: 4242"));
     // Without a report there is nothing to show.
     let ended = run(&mut fake_run(["--stats", "--quiet", "perl", "-e", "kill 9, $$"]));

@@ -25,9 +25,14 @@ __attribute__((constructor)) static void start(void) {
 }
 
 __attribute__((destructor)) static void leave(void) {
-    char text[200];
+    char text[1000];
     const char *magazine = getenv("HAKMEM_MAGAZINE");
-    snprintf(text, sizeof text, "\"event\":\"exit\",\"pid\":%d,\"allocations\":%d,\"bytes_mapped\":%d}", getpid(),
-             magazine && !strcmp(magazine, "off") ? 4242 : 17, 4194304);
+    snprintf(text, sizeof text, "\"event\":\"exit\",\"pid\":%d,\"allocations\":%d,\"bytes_mapped\":%d,"
+             "\"allocated_bytes\":1048576,\"active_bytes\":2097152,\"cached_bytes\":262144,\"free_bytes\":262144,"
+             "\"fresh_bytes\":524288,\"slack_bytes\":0,\"untouched_bytes\":524288,\"dirty_bytes\":458752,"
+             "\"metadata_bytes\":65536,\"resident_bytes\":2097152,\"retained_bytes\":2097152,\"classes\":[{"
+             "\"class\":\"48\",\"block_bytes\":48,\"blocks\":1234,\"allocated_bytes\":59232,\"cached_blocks\":5,"
+             "\"free_blocks\":6,\"fresh_blocks\":7,\"slabs\":1,\"slack_bytes\":16,\"active_bytes\":65536}]}",
+             getpid(), magazine && !strcmp(magazine, "off") ? 4242 : 17, 4194304);
     record(text);
 }
