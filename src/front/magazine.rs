@@ -125,7 +125,7 @@ impl Magazines {
             self.notices[1..=CLASSES].fill(QUIET);
         }
         self.enabled = enabled;
-        self.logs = [const { AtomicU8::new(0) }; CLASSES + 1];
+        self.logs.iter().for_each(|log| log.store(0, Relaxed));
         self.extra = if enabled { MAX_EXTRA } else { 0 };
         self.at = at.cast();
         self.end = end.cast();

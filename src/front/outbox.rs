@@ -82,8 +82,10 @@ impl Outbox {
         self.bundles = bundles.cast();
         self.bundling = bundling;
         if self.touched.load(Relaxed) {
-            // SAFETY: passed on.
-            unsafe { bundles.write_bytes(0, BYTES) };
+            for i in 0..BUNDLES {
+                // SAFETY: passed on. One by one, because statistics may look on.
+                unsafe { (*self.bundles.add(i)).slab.store(ptr::null_mut(), Relaxed) };
+            }
             self.resident.store(true, Relaxed);
             self.touched.store(false, Relaxed);
         }
