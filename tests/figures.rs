@@ -369,6 +369,64 @@ fn idle_records_are_retained_address_space() {
     assert_eq!((class(64).is_used(), after.active_bytes), (false, 0));
 }
 
+/// What a slab has not handed out counts as resident where something else was before.
+#[test]
+fn a_slab_in_dirty_pages_is_resident() {
+    let _alone = alone();
+    let worker = Worker::new();
+    let first = worker.run(|| (take(64 * KIB), 64 * KIB));
+    let all = worker.run(|| (0..15).map(|_| (take(64 * KIB), 64 * KIB)).collect::<Vec<_>>());
+    // The slabs are given back when their thread ends, and their pages stay as they are.
+    worker.run(move || all.into_iter().for_each(give));
+    worker.run(move || give(first));
+    worker.end();
+    let s = check();
+    assert_eq!((s.active_bytes, s.dirty_bytes), (0, MIB as u64), "{s:?}");
+    let worker = Worker::new();
+    let block = worker.run(|| (take(24 * KIB), 24 * KIB));
+    let c = class(24 * KIB);
+    assert_eq!((c.slabs, c.active_bytes, c.resident_bytes), (1, 256 * KIB as u64, 256 * KIB as u64), "{c:?}");
+    let s = check();
+    assert_eq!((s.untouched_bytes, s.dirty_bytes), (0, (MIB - 256 * KIB) as u64), "{s:?}");
+    // Given back to the system, and taken again, it is not resident before it is used.
+    worker.run(move || give(block));
+    worker.run(purge);
+    let block = worker.run(|| (take(24 * KIB), 24 * KIB));
+    assert_eq!(class(24 * KIB).resident_bytes, 24 * KIB as u64);
+    worker.run(move || give(block));
+    worker.end();
+}
+
+/// A thread's record grows with its magazines and when its outbox is first used, and stays when the thread ends.
+#[test]
+fn records_count_as_far_as_they_are_used() {
+    let _alone = alone();
+    // Heaps that were used before may serve again: so enough of them that one is new.
+    let workers: Vec<Worker> = (0..64).map(|_| Worker::new()).collect();
+    for worker in &workers {
+        worker.run(|| give((take(64), 64)));
+    }
+    let metadata = || check().metadata_bytes;
+    let newest = &workers[63];
+    let before = metadata();
+    // Slots for 255 blocks each of ten classes, and those that the magazines had before they grew.
+    newest.run(|| {
+        for size in 1..=10 {
+            let blocks: Vec<_> = (0..300).map(|_| take(8 * size)).collect();
+            blocks.into_iter().for_each(|block| give((block, 8 * size)));
+        }
+    });
+    let grown = metadata() - before;
+    assert!((4 << 10..64 << 10).contains(&grown), "{grown}");
+    let blocks: Vec<_> = workers[0].run(|| (0..10).map(|_| (take(40_000), 40_000)).collect());
+    let before = metadata();
+    newest.run(move || blocks.into_iter().for_each(give));
+    assert_eq!(metadata() - before, 4096, "the outbox");
+    let before = metadata();
+    workers.into_iter().for_each(Worker::end);
+    assert_eq!(metadata(), before);
+}
+
 /// While others work the figures are glimpses; asking disturbs nobody, and nothing in the figures goes below zero.
 #[test]
 fn asking_disturbs_nobody() {
