@@ -96,8 +96,8 @@ fn assert_table(text: &str) {
     // The column of sums, to its end.
     let bytes = |what: &str| -> u64 {
         let line = text.lines().find(|line| line.trim_start().starts_with(what));
-        let words = line.unwrap_or_else(|| panic!("no {what}: {text}")).split_whitespace().rev();
-        words.skip(2).next().unwrap().parse().unwrap()
+        let mut words = line.unwrap_or_else(|| panic!("no {what}: {text}")).split_whitespace().rev();
+        words.nth(2).unwrap().parse().unwrap()
     };
     assert_eq!(bytes("= mapped"), bytes("= resident") + bytes("+ retained"), "{text}");
     assert!(text.lines().any(|line| line.starts_with("class ")), "{text}");
