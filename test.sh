@@ -46,5 +46,8 @@ HAKMEM_SHADOW_ROUNDS=50 MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-i
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
     cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --test shadow
+# Statistics, asked for while other threads work.
+RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
+    cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --test figures asking
 
 step "done"
