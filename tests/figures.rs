@@ -20,7 +20,7 @@ const MIB: usize = 1 << 20;
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let guard = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    [64, 2 * MIB].map(|size| give((take(size), size)));
+    [64, 2 * MIB].into_iter().for_each(|size| give((take(size), size)));
     purge();
     assert_eq!(check().active_bytes, 0);
     guard
