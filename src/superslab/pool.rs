@@ -159,6 +159,23 @@ pub(crate) fn filled(pages: usize) {
     FILLED.fetch_add(pages, Relaxed);
 }
 
+/// A part of a slab is about to be given back: what is left of it is not surely resident, and must not be made so.
+///
+/// # Safety
+///
+/// The slab is the caller's.
+pub(crate) unsafe fn not_filled(slab: *mut Slab) {
+    // SAFETY: passed on. A SuperSlab with a span in use has a descriptor.
+    unsafe {
+        if core::mem::replace(&mut (*slab).filled, false) {
+            FILLED.fetch_sub((*slab).pages as usize, Relaxed);
+        }
+        if with(|pool| pool.withdraw_huge((*slab).desc)) {
+            os::advise_huge(Slab::base(slab), SUPERSLAB, false);
+        }
+    }
+}
+
 /// Runs `f` on the pool's state, locked.
 pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(&mut POOL.lock())
