@@ -155,9 +155,11 @@ impl Magazines {
             return false;
         }
         // SAFETY: passed on.
-        if unsafe { self.gather(hot, class) } {
-            self.notices[class] = SMALL;
-            return true;
+        unsafe {
+            if self.gather(hot, class) && (*hot).top[class].load(Relaxed) != (*hot).limit[class].load(Relaxed) {
+                self.notices[class] = notice;
+                return true;
+            }
         }
         let before = self.logs[class].load(Relaxed);
         let most = if notice == MISSED { MAX_LOGS[class] } else { FREE_LOGS[class] };
