@@ -51,7 +51,8 @@ impl<S> Bias<S> {
             if before || !self.wanted.load(Ordering::Acquire) {
                 return before;
             }
-            self.busy.store(false, Ordering::Release);
+            // Relaxed, here and in `visit`: nothing was done in there.
+            self.busy.store(false, Ordering::Relaxed);
             wait();
         }
     }
@@ -85,7 +86,7 @@ impl<S> Bias<S> {
         if heavy_barrier() && !self.busy.load(Ordering::Acquire) {
             return true;
         }
-        self.wanted.store(false, Ordering::Release);
+        self.wanted.store(false, Ordering::Relaxed);
         false
     }
 

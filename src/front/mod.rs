@@ -2,6 +2,7 @@
 
 pub(crate) mod bias;
 pub(crate) mod recycle;
+pub(crate) mod steal;
 
 #[cfg(not(loom))]
 pub mod c;

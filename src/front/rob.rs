@@ -12,18 +12,12 @@
 //! [pull itself together](super::magazine::Magazines::grow).
 
 use super::heap::Heap;
-use super::hot::{Hot, Slot, shared};
+use super::hot::{Hot, Slot};
 use super::magazine::Magazines;
-use crate::os::barrier;
+use super::steal::{BATCH, steal};
 use crate::tiny::classes::CLASSES;
-use core::ptr;
-use core::sync::atomic::{
-    AtomicPtr,
-    Ordering::{AcqRel, Acquire, Relaxed, Release},
-};
-
-/// Slots handled between two barriers.
-const BATCH: usize = 64;
+use core::slice;
+use core::sync::atomic::{AtomicPtr, Ordering::Acquire};
 
 /// Sends the blocks in another heap's magazines home, by way of `mine`.
 ///
@@ -32,53 +26,24 @@ const BATCH: usize = 64;
 /// The caller visits the heap whose parts these are; `mine` is the calling thread's.
 pub(super) unsafe fn magazines(hot: *mut Hot, magazines: *const Magazines, mine: *mut Heap) {
     for class in 1..=CLASSES {
-        // SAFETY: passed on; the array stays while the owner is kept out.
+        // SAFETY: passed on; the array stays while the owner is kept out, and all below the top is initialised.
         unsafe {
             let Some(first) = Magazines::first(magazines, hot, class) else { continue };
-            let top = &(&(*hot).top)[class];
-            let end = top.load(Acquire);
-            let mut from = first;
-            Magazines::set_robbed(magazines, class);
+            let slots_to = |slot: *mut Slot| slot.addr().saturating_sub(first.addr()) / size_of::<Slot>();
+            // Acquire: pairs with the release in `Hot::push`, where that has one.
+            let top = || slots_to((&(*hot).top)[class].load(Acquire));
             // The topmost is not for us.
-            while from.addr() + size_of::<Slot>() < end.addr() {
-                let to = from.wrapping_add(BATCH).min(end.wrapping_sub(1));
-                if !slots(top, from, to, class as u8, mine) {
+            let slots = slice::from_raw_parts(first.cast::<AtomicPtr<u8>>(), top().saturating_sub(1));
+            if !slots.is_empty() {
+                Magazines::set_robbed(magazines, class);
+            }
+            for (i, batch) in slots.chunks(BATCH).enumerate() {
+                let _busy = Heap::enter(mine);
+                let top = || top().saturating_sub(i * BATCH);
+                if !steal(batch, top, |block| Heap::send_home(mine, block, class as u8)) {
                     return;
                 }
-                from = to;
             }
         }
-    }
-}
-
-/// Empties the slots from `from` to `to`. False when the system has no barrier, and all is as it was.
-unsafe fn slots(top: &AtomicPtr<Slot>, from: *mut Slot, to: *mut Slot, class: u8, mine: *mut Heap) -> bool {
-    let mut blocks = [ptr::null_mut::<u8>(); BATCH];
-    let slot = |i: usize| from.wrapping_add(i);
-    let count = (to.addr() - from.addr()) / size_of::<Slot>();
-    // SAFETY: passed on. Acquire: pairs with the release of the push, after which the block is free. Release: pairs with
-    // nothing but the swap; a null says nothing.
-    unsafe {
-        for (i, block) in blocks[..count].iter_mut().enumerate() {
-            *block = shared(slot(i)).swap(ptr::null_mut(), AcqRel);
-        }
-        let barrier = barrier::heavy();
-        let end = top.load(Acquire);
-        // Where stores are not seen in order, the top may be newer than what was pushed before it moved.
-        let barrier = barrier && barrier::heavy();
-        let _busy = Heap::enter(mine);
-        for (i, &block) in blocks[..count].iter().enumerate() {
-            if block.is_null() {
-                continue;
-            }
-            let far = end.addr() > slot(i).wrapping_add(1).addr();
-            if barrier && far && shared(slot(i)).load(Relaxed).is_null() {
-                Heap::send_home(mine, block, class);
-            } else {
-                // What is there now is the owner's; failing is as good.
-                let _ = shared(slot(i)).compare_exchange(ptr::null_mut(), block, Release, Relaxed);
-            }
-        }
-        barrier
     }
 }

@@ -39,6 +39,8 @@ pub(crate) struct Bins {
     pub(super) full: *mut Slab,
     /// By class: slabs that have nearly emptied since the magazine was last looked at for it.
     pub(super) emptied: [u8; CLASSES + 1],
+    /// See [`sparse::tell`].
+    pub(super) idle: i32,
 }
 
 pub(super) const fn no_slab() -> *mut Slab {
@@ -56,6 +58,7 @@ impl Bins {
             sparse: [ptr::null_mut(); CLASSES + 1],
             full: ptr::null_mut(),
             emptied: [0; CLASSES + 1],
+            idle: 0,
         }
     }
 
@@ -391,7 +394,7 @@ impl Bins {
             (*slab).prev = ptr::null_mut();
             (*slab).next = head;
             if matches!(list, List::Sparse | List::Purged) {
-                sparse::link(at, slab, list);
+                sparse::link(bins, at, slab, list);
                 return;
             }
             if !head.is_null() {
@@ -413,7 +416,7 @@ impl Bins {
             match (*slab).list {
                 List::None => return,
                 List::Current => *at = no_slab(),
-                List::Sparse | List::Purged => sparse::unlink(at, slab),
+                List::Sparse | List::Purged => sparse::unlink(bins, at, slab),
                 List::Partial | List::Full => {
                     let (next, prev) = ((*slab).next, (*slab).prev);
                     if prev.is_null() {

@@ -2,6 +2,7 @@
 
 use super::bins::{Bins, no_slab, prepend};
 use super::classes::CLASSES;
+use super::sparse;
 use crate::os;
 use crate::stats::Counters;
 use crate::superslab::{List, Slab, orphans, pool};
@@ -50,6 +51,8 @@ impl Bins {
                 unsafe { self.abandon_one(slab, counters) };
             }
         }
+        // SAFETY: passed on.
+        unsafe { sparse::tell(self) };
     }
 
     unsafe fn abandon_one(&mut self, slab: *mut Slab, counters: &Counters) {
@@ -91,6 +94,7 @@ impl Bins {
         self.sparse = self.partial;
         self.full = ptr::null_mut();
         self.emptied = [0; CLASSES + 1];
+        self.idle = 0;
     }
 
     /// In the child of a fork: takes in slabs that a thread of the parent was about to publish.
@@ -109,6 +113,7 @@ impl Bins {
                     Bins::settle(bins, slab);
                 }
             });
+            sparse::recount(self);
         }
     }
 
@@ -117,7 +122,7 @@ impl Bins {
     /// # Safety
     ///
     /// As [`Bins::refill`].
-    unsafe fn each(&mut self, mut f: impl FnMut(&mut Bins, *mut Slab)) {
+    pub(super) unsafe fn each(&mut self, mut f: impl FnMut(&mut Bins, *mut Slab)) {
         // SAFETY: passed on; links are read before a slab moves.
         unsafe {
             let mut list = |bins: &mut Bins, mut slab: *mut Slab| {

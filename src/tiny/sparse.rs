@@ -26,8 +26,11 @@ const BATCH: usize = 8;
 /// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
 const REGRET: u32 = 1000;
 
-/// Pages of slabs that are sparse and not purged.
+/// Pages of slabs that are sparse and not purged, but for the few that each heap has not told yet: for a slab that is soon
+/// empty or full again an atomic addition would be too much.
 static IDLE: AtomicUsize = AtomicUsize::new(0);
+/// A heap tells when it is so many pages.
+const TELL: i32 = 16;
 /// What may be idle besides, for regret, in pages. Races lose a count at worst, here and below.
 static SLACK: AtomicUsize = AtomicUsize::new(0);
 /// When the slack was last halved, and when something was last purged.
@@ -38,7 +41,7 @@ static PURGED_AT: AtomicU32 = AtomicU32::new(0);
 /// Bytes of slabs that are sparse and not purged.
 #[allow(dead_code)]
 pub(crate) fn idle_bytes() -> usize {
-    IDLE.load(Relaxed) * PAGE
+    (IDLE.load(Relaxed) as isize).max(0) as usize * PAGE
 }
 
 /// Enters a sparse slab into its ring: at the end when there is nothing left in it to give back.
@@ -46,7 +49,7 @@ pub(crate) fn idle_bytes() -> usize {
 /// # Safety
 ///
 /// `head` is the ring's head; it and the slab, which is in no list, are the caller's.
-pub(super) unsafe fn link(head: *mut *mut Slab, slab: *mut Slab, list: List) {
+pub(super) unsafe fn link(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Slab, list: List) {
     // SAFETY: passed on: all in the ring are the caller's.
     unsafe {
         let first = *head;
@@ -64,8 +67,48 @@ pub(super) unsafe fn link(head: *mut *mut Slab, slab: *mut Slab, list: List) {
             *head = slab;
         }
         if list == List::Sparse {
-            IDLE.fetch_add((*slab).pages as usize, Relaxed);
+            count(bins, (*slab).pages as i32);
         }
+    }
+}
+
+/// Counts pages that have become idle, or are so no more.
+unsafe fn count(bins: *mut Bins, pages: i32) {
+    // SAFETY: passed on.
+    unsafe {
+        (*bins).idle += pages;
+        if (*bins).idle.unsigned_abs() >= TELL.unsigned_abs() {
+            tell(bins);
+        }
+    }
+}
+
+/// Adds what these bins have counted to what all have.
+///
+/// # Safety
+///
+/// As [`link`].
+pub(super) unsafe fn tell(bins: *mut Bins) {
+    // SAFETY: passed on.
+    let pages = unsafe { core::mem::replace(&mut (*bins).idle, 0) };
+    IDLE.fetch_add(pages as isize as usize, Relaxed);
+}
+
+/// Counts anew, in the child of a fork: what other threads had is not idle any more, but orphaned.
+///
+/// # Safety
+///
+/// As [`link`], and no other thread exists.
+pub(super) unsafe fn recount(bins: *mut Bins) {
+    IDLE.store(0, Relaxed);
+    // SAFETY: passed on.
+    unsafe {
+        (*bins).idle = 0;
+        (*bins).each(|bins, slab| {
+            if (*slab).list == List::Sparse {
+                count(bins, (*slab).pages as i32);
+            }
+        });
     }
 }
 
@@ -74,7 +117,7 @@ pub(super) unsafe fn link(head: *mut *mut Slab, slab: *mut Slab, list: List) {
 /// # Safety
 ///
 /// As [`link`]; the slab is in that ring.
-pub(super) unsafe fn unlink(head: *mut *mut Slab, slab: *mut Slab) {
+pub(super) unsafe fn unlink(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Slab) {
     // SAFETY: passed on.
     unsafe {
         let (next, prev) = ((*slab).next, (*slab).prev);
@@ -84,14 +127,15 @@ pub(super) unsafe fn unlink(head: *mut *mut Slab, slab: *mut Slab) {
             *head = if next == slab { ptr::null_mut() } else { next };
         }
         if (*slab).list == List::Sparse {
-            IDLE.fetch_sub((*slab).pages as usize, Relaxed);
+            count(bins, -((*slab).pages as i32));
         }
     }
 }
 
 /// Whether more lies idle in sparse slabs than is allowed.
 pub(crate) fn is_due() -> bool {
-    let idle = IDLE.load(Relaxed);
+    // What heaps have not told yet may make it negative.
+    let idle = (IDLE.load(Relaxed) as isize).max(0) as usize;
     idle > ALLOWED && idle > allowed() && options::get().purge_delay >= 0
 }
 
