@@ -105,7 +105,8 @@ impl Heap {
                 bytes.wrapping_add(RECORD - outbox::BYTES),
             );
             (*heap).outbox.reset(bytes.wrapping_add(RECORD - outbox::BYTES), options.outbox);
-            (&raw mut (*heap).owner).write(CachePadded::new(Owner { ready: ReadyList::new(), idle: AtomicUsize::new(0) }));
+            (&raw mut (*heap).owner)
+                .write(CachePadded::new(Owner { ready: ReadyList::new(), idle: AtomicUsize::new(0) }));
             (*heap).bins.forget();
             (*heap).bins.owner = (&raw mut (*heap).owner).cast();
             (*heap).bins.secret = secret;

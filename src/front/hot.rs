@@ -130,7 +130,9 @@ impl Hot {
         // SAFETY: as in `pop`. The tops are at the start of `hot`; an aligned store of a word, as atomic as the one that
         // it stands for, and a barrier to the compiler.
         unsafe {
-            let block = own((&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class)).sub(1).cast::<AtomicPtr<u8>>();
+            let block = own((&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class))
+                .sub(1)
+                .cast::<AtomicPtr<u8>>();
             let block = (*block).load(Relaxed);
             if !block.is_null() {
                 core::arch::asm!("add qword ptr [{} + {} * 8], -8", in(reg) hot, in(reg) class, options(nostack));

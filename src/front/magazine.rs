@@ -156,7 +156,8 @@ impl Magazines {
         }
         // SAFETY: passed on.
         unsafe {
-            if self.gather(hot, class) && (*hot).top[class].load(Relaxed) != (*hot).limit[class].load(Relaxed) {
+            if self.gather(hot, class) && (*hot).top[class].load(Relaxed) != (*hot).limit[class].load(Relaxed)
+            {
                 self.notices[class] = notice;
                 return true;
             }
@@ -202,7 +203,11 @@ impl Magazines {
     /// # Safety
     ///
     /// Both are parts of one heap's record; the calling thread has entered the heap or visits it.
-    pub(crate) unsafe fn first(magazines: *const Magazines, hot: *const Hot, class: usize) -> Option<*mut Slot> {
+    pub(crate) unsafe fn first(
+        magazines: *const Magazines,
+        hot: *const Hot,
+        class: usize,
+    ) -> Option<*mut Slot> {
         // SAFETY: passed on; these fields are atomic.
         unsafe {
             let log = (&(*magazines).logs)[class].load(Relaxed);

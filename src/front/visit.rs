@@ -9,8 +9,8 @@
 
 use super::heap::Heap;
 use super::{registry, rob, thread};
-use crate::os::futex::Lock;
 use crate::os;
+use crate::os::futex::Lock;
 use crate::superslab::{List, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;

@@ -275,11 +275,7 @@ impl Granules {
         let pages = unsafe { (*slab).pages as usize };
         let bytes = pages << PAGE_SHIFT;
         let granule = os::page_size().max(bytes / 64);
-        Granules {
-            span: pool::address(slab),
-            shift: granule.trailing_zeros(),
-            count: bytes / granule,
-        }
+        Granules { span: pool::address(slab), shift: granule.trailing_zeros(), count: bytes / granule }
     }
 
     /// The granules that the bytes from `from` to `to`, which are not none, lie in.
