@@ -104,7 +104,9 @@ fn a_block_in_a_hundred_keeps_only_its_page() {
         again.into_iter().for_each(|block| free(block, size));
         hakmem::purge();
         assert_eq!(hakmem::stats().allocated_bytes, 0);
-        assert!(resident() < before + 8 * MIB, "{} bytes more than before", resident() - before);
+        // The lists of addresses are the system allocator's, which may keep them.
+        let lists = 2 * 8 * count;
+        assert!(resident() < before + 8 * MIB + lists, "{} bytes more than before", resident() - before);
     });
 }
 

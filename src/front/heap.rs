@@ -123,7 +123,7 @@ impl Heap {
     #[inline(always)]
     pub(super) unsafe fn bias<'a>(heap: *mut Heap) -> &'a Bias<Slab> {
         // SAFETY: passed on; atomics only.
-        unsafe { &*(&raw const (*heap).bias) }
+        unsafe { &(*heap).bias }
     }
 
     /// Takes the heap's lock, for its owner.
