@@ -15,6 +15,9 @@ static HAKMEM: Hakmem = Hakmem::new();
 
 const MIB: usize = 1 << 20;
 
+/// Addresses and sizes of blocks that are anybody's to free.
+type Shared = Arc<Vec<Mutex<Vec<(usize, usize)>>>>;
+
 /// A block of `size` bytes, filled with what follows from its address.
 fn make(size: usize) -> usize {
     // SAFETY: not of size 0.
@@ -193,8 +196,7 @@ fn threads_go_on_while_others_purge_all_the_time() {
                 })
             })
             .collect();
-        let shared: Arc<Vec<Mutex<Vec<(usize, usize)>>>> =
-            Arc::new((0..4).map(|_| Mutex::default()).collect());
+        let shared: Shared = Arc::new((0..4).map(|_| Mutex::default()).collect());
         let workers: Vec<_> = (0..3u64)
             .map(|seed| {
                 let shared = shared.clone();
