@@ -5,7 +5,7 @@ use super::hot::Hot;
 use super::magazine::Magazines;
 use super::outbox::{self, Outbox};
 use super::shelf::Shelf;
-use super::visit;
+use super::visit::{self, Seen};
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
@@ -40,6 +40,8 @@ pub(crate) struct Heap {
     pub(crate) all_next: *mut Heap,
     /// Whether a thread has it.
     pub(crate) live: AtomicBool,
+    /// What a visitor that comes round has seen of the owner: see [`visit::idle`].
+    pub(super) seen: Seen,
     /// Held by the owner wherever more happens than taking a block of a slab and putting one back; see there.
     pub(super) bias: Bias<Slab>,
     owner: CachePadded<Owner>,
@@ -301,6 +303,21 @@ impl Heap {
         unsafe { (&raw mut (*heap).owner).cast() }
     }
 
+    /// A figure that changes when the owner allocates or frees: of how its magazines stand, and of what went past them.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::cached_bytes`].
+    pub(super) unsafe fn activity(heap: *const Heap) -> usize {
+        // SAFETY: passed on.
+        unsafe {
+            let tops = (&(*heap).hot.top)[1..=CLASSES].iter().map(|top| top.load(Relaxed).addr());
+            let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
+            let past = [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).shelf.frees];
+            past.iter().fold(sum, |sum, counter| sum.rotate_left(5) ^ counter.get() as usize)
+        }
+    }
+
     /// Bytes of free blocks in magazines and outbox: exact for the owner, a glimpse for others.
     ///
     /// # Safety
@@ -336,6 +353,7 @@ const fn placeholder() -> Heap {
         recycle_next: AtomicPtr::new(NO_HEAP),
         all_next: NO_HEAP,
         live: AtomicBool::new(false),
+        seen: Seen::new(),
         bias: Bias::new(),
         owner: CachePadded::new(Owner { ready: ReadyList::new(), idle: AtomicUsize::new(0) }),
     }

@@ -9,13 +9,17 @@
 
 use super::heap::Heap;
 use super::{registry, rob, thread};
+use crate::options;
 use crate::os;
 use crate::os::futex::Lock;
 use crate::superslab::{List, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
 use crate::tiny::sparse::{self, Chosen};
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicUsize,
+    Ordering::{Relaxed, Release},
+};
 
 /// Held by the visitor.
 static VISITS: Lock<()> = Lock::new(());
@@ -78,6 +82,111 @@ pub(crate) fn everyone() {
             sparse::purge_orphans(&raw mut (*mine).bins);
         }
     });
+}
+
+/// Takes in what was freed to any other heap, and empties the magazines and shelves of those whose owners have done nothing
+/// since before the purge delay. Whether there is any owner left that may be found so later. For a thread that comes round
+/// again and again, `now` in milliseconds.
+pub(crate) fn idle(now: u32) -> bool {
+    let delay = options::get().purge_delay;
+    thread::with_heap(None, |mine| {
+        if mine.is_null() || delay < 0 {
+            return false;
+        }
+        let mut more = false;
+        // SAFETY: as in `everyone`.
+        unsafe {
+            registry::each(|heap| {
+                let Some(_visits) = VISITS.try_lock() else {
+                    more = true;
+                    return;
+                };
+                if heap == mine || !(*heap).live.load(Relaxed) {
+                    return;
+                }
+                match (&(*heap).seen).look(Heap::activity(heap), now, delay) {
+                    Look::Active => more = true,
+                    Look::Idle => {
+                        let Some(visit) = Visit::enter(heap) else {
+                            more = true;
+                            return;
+                        };
+                        rob::magazines(&raw mut (*heap).hot, &raw const (*heap).magazines, mine);
+                        (*visit.heap).shelf.flush();
+                        drop(visit);
+                        (&(*heap).seen).emptied(Heap::activity(heap));
+                    }
+                    Look::Emptied => {}
+                }
+            });
+            let busy = Heap::enter(mine);
+            (*mine).outbox.flush();
+            drop(busy);
+            registry::each(|heap| {
+                if let (true, Some(_visits)) = (heap != mine && (*heap).live.load(Relaxed), VISITS.try_lock())
+                {
+                    // An owner that is at work takes in what is its own; should it not have the time, so much the better.
+                    if !(*Heap::owner(heap)).ready.is_empty() || (&(*heap).seen).is_emptied() {
+                        if let Some(visit) = Visit::take_in(heap) {
+                            while (&(*heap).seen).is_emptied() && visit.purge_sparse() {}
+                        }
+                    }
+                }
+            });
+        }
+        more
+    })
+}
+
+/// What was seen of a heap's owner, and when. Under the visits' lock.
+pub(super) struct Seen {
+    /// [`Heap::activity`].
+    activity: AtomicUsize,
+    /// Since when it is so, in milliseconds.
+    since: AtomicU32,
+    emptied: AtomicBool,
+}
+
+/// What a look at a heap's owner says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// It has done something of late.
+    Active,
+    /// It has not.
+    Idle,
+    /// Nor has it since its magazines were emptied.
+    Emptied,
+}
+
+impl Seen {
+    /// Nothing.
+    pub(super) const fn new() -> Self {
+        Self { activity: AtomicUsize::new(0), since: AtomicU32::new(0), emptied: AtomicBool::new(false) }
+    }
+
+    fn look(&self, activity: usize, now: u32, delay: i64) -> Look {
+        if self.activity.swap(activity, Relaxed) != activity {
+            self.since.store(now, Relaxed);
+            self.emptied.store(false, Relaxed);
+        }
+        if self.is_emptied() {
+            Look::Emptied
+        } else if now.wrapping_sub(self.since.load(Relaxed)) as i64 >= delay {
+            Look::Idle
+        } else {
+            Look::Active
+        }
+    }
+
+    /// Its magazines have been emptied.
+    fn emptied(&self, activity: usize) {
+        self.activity.store(activity, Relaxed);
+        self.emptied.store(true, Relaxed);
+    }
+
+    fn is_emptied(&self) -> bool {
+        self.emptied.load(Relaxed)
+    }
 }
 
 /// Calls `f` with every heap but `mine` that a thread has, as the only visitor, until it says that it has been there.
@@ -194,5 +303,25 @@ unsafe fn each(mut slab: *mut Slab, mut f: impl FnMut(*mut Slab)) {
             f(slab);
             slab = next;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_idle_once_it_has_done_nothing_for_the_delay() {
+        let seen = Seen::new();
+        assert_eq!(seen.look(7, 1000, 250), Look::Active);
+        assert_eq!(seen.look(7, 1249, 250), Look::Active);
+        assert_eq!(seen.look(8, 1260, 250), Look::Active, "it has done something");
+        assert_eq!(seen.look(8, 1509, 250), Look::Active);
+        assert_eq!(seen.look(8, 1510, 250), Look::Idle);
+        seen.emptied(9);
+        assert_eq!((seen.look(9, 1520, 250), seen.look(9, 5000, 250)), (Look::Emptied, Look::Emptied));
+        assert_eq!(seen.look(10, 5001, 250), Look::Active);
+        assert!(!seen.is_emptied());
+        assert_eq!(seen.look(11, 3, 0), Look::Idle, "no delay");
     }
 }
