@@ -183,8 +183,12 @@ def plain_table(experiment, key=None, label="workload"):
 
 def source(experiment, folder):
     data = experiment.data
-    words, skip = [], False
+    words, skip, files = [], False, False
     for word in data["command"][1:]:
+        files = (files or word == "--programs") and (word == "--programs" or not word.startswith("--"))
+        if files:
+            words += ["--programs", "ab-*.json"] if word == "--programs" else []
+            continue
         # Where files went is of no interest.
         if skip or word in ("--json", "--markdown", "--report", "--peers"):
             skip = not skip
