@@ -11,7 +11,7 @@ use crate::superslab::pagemap::{self, DIRECT, PAGE};
 use core::ptr;
 
 /// Unit of the place within the page: the smallest page size there is.
-const UNIT: usize = 4096;
+const UNIT: usize = os::SMALLEST_PAGE;
 
 /// Bits of the side table's entry: huge pages have been advised; the mapping is fresh, so that what is resident of it
 /// has been touched by this block.

@@ -17,6 +17,9 @@ pub(crate) static MAPPED_PEAK: AtomicUsize = AtomicUsize::new(0);
 /// Bytes given back to the OS: purged or unmapped.
 pub(crate) static PURGED: AtomicUsize = AtomicUsize::new(0);
 
+/// No system of ours has smaller pages.
+pub(crate) const SMALLEST_PAGE: usize = 4096;
+
 static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
 
 /// The size of a page, read from the system at run time.
@@ -27,9 +30,14 @@ pub(crate) fn page_size() -> usize {
     }
     // SAFETY: no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let size = if size > 0 { size as usize } else { 4096 };
+    let size = if size > 0 { size as usize } else { SMALLEST_PAGE };
     PAGE_SIZE.store(size, Relaxed);
     size
+}
+
+/// Whether both are multiples of the page size, as the system wants it of all that is mapped; an emulator may not look.
+fn in_pages(address: usize, len: usize) -> bool {
+    (address | len) & (page_size() - 1) == 0
 }
 
 /// Runs `f` and puts `errno` back to what it was.
@@ -67,6 +75,7 @@ pub(crate) fn map(len: usize) -> *mut u8 {
 
 /// Like [`map`], asking for the address `hint`, which the system may ignore.
 pub(crate) fn map_at(hint: *mut u8, len: usize) -> *mut u8 {
+    debug_assert!(in_pages(hint.addr(), len));
     keep_errno(|| {
         // SAFETY: an anonymous mapping without MAP_FIXED touches no existing memory.
         let p = unsafe {
@@ -124,6 +133,7 @@ unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
         // Miri unmaps whole mappings only; ours stay until it ends.
         return true;
     }
+    debug_assert!(in_pages(p.addr(), len));
     // SAFETY: the caller owns the range.
     keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
 }
@@ -161,6 +171,7 @@ pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
 /// The range is a whole mapping of ours; after success only the result is valid.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> *mut u8 {
+    debug_assert!(in_pages(p.addr(), old | new));
     keep_errno(|| {
         // SAFETY: passed on.
         let q = unsafe { libc::mremap(p.cast(), old, new, 0) };
@@ -180,6 +191,7 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> *mut u8 {
 /// Both ranges are whole mappings of ours, and nobody uses the target; after success only that is valid.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
+    debug_assert!(in_pages(p.addr() | target.addr(), old | new));
     keep_errno(|| {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: passed on.
@@ -198,6 +210,7 @@ pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u
 ///
 /// The range is ours, page-aligned, and holds nothing that anybody wants.
 pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
+    debug_assert!(in_pages(p.addr(), len), "{p:?}, {len} bytes");
     if cfg!(miri) {
         // Miri has no madvise.
         // SAFETY: passed on.
@@ -218,6 +231,7 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
 ///
 /// The range is ours.
 pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
+    debug_assert!(in_pages(p.addr(), len));
     if cfg!(miri) {
         return;
     }
@@ -233,8 +247,9 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
 /// The range is page-aligned.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
-    let mut answer = [0u8; (2 << 20) / 4096];
-    debug_assert!(len.div_ceil(page_size()) <= answer.len());
+    // A byte for each page, of which there are most where they are smallest.
+    let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];
+    debug_assert!(in_pages(p.addr(), 0) && len.div_ceil(page_size()) <= answer.len());
     if cfg!(miri) {
         return None;
     }
