@@ -1,6 +1,6 @@
 //! Fork: the child has one thread, and everything the others had.
 //!
-//! Before: the forking thread takes the locks, in this order: the large cache, the orphan lists, the pool. No path takes
+//! Before: the forking thread takes the locks, in this order: the limits' hook, the large cache, the orphan lists, the pool. No path takes
 //! one while it holds another, so the order matters only here.
 //!
 //! The lock-free structures are not stopped. The child sees every other thread as if it had been stopped at some
@@ -11,6 +11,7 @@
 use super::heap::Heap;
 use super::{registry, thread};
 use crate::large;
+use crate::limits;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
 use crate::superslab::{LEFT, Slab, orphans, pool};
@@ -19,6 +20,7 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 pub(super) extern "C" fn prepare() {
+    limits::acquire();
     large::cache_acquire();
     orphans::acquire();
     pool::acquire();
@@ -30,6 +32,7 @@ fn release(child: bool) {
     pool::release(child);
     orphans::release(child);
     large::cache_release(child);
+    limits::release(child);
 }
 
 pub(super) extern "C" fn parent() {
