@@ -370,8 +370,10 @@ fn the_hook_is_called_once_for_each_crossing() {
     // A little below is not below.
     give_back(&mut blocks, 17);
     assert_eq!(held(), soft - 2 * MIB);
+    let hits = stats().soft_limit_hits;
     blocks.extend((0..17).map(|_| make(2 * MIB)));
     assert_eq!(calls(), 0);
+    assert!(stats().soft_limit_hits >= hits + 4, "but growing again is growing");
     // An eighth is; be the limit crossed by small blocks.
     give_back(&mut blocks, 20);
     assert!(held() < soft - soft / 8);
