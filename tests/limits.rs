@@ -27,7 +27,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 fn limits_of_the_options() {
     hakmem::on_soft_limit(Some(count));
-    let blocks: Vec<*mut u8> = (0..).map(|_| make(2 * MIB)).take_while(|block| !block.is_null()).collect();
+    let blocks = fill_up(2 * MIB);
     assert_eq!((blocks.len(), held(), calls()), (10, 20 * MIB, 1));
     assert!(stats().soft_limit_hits >= 1 && stats().hard_limit_hits == 1, "{:?}", stats());
     free_all(blocks, 2 * MIB);
@@ -83,7 +83,10 @@ fn free_all(blocks: Vec<*mut u8>, size: usize) {
 }
 
 fn fill_up(size: usize) -> Vec<*mut u8> {
-    (0..).map(|_| make(size)).take_while(|block| !block.is_null()).collect()
+    let blocks: Vec<*mut u8> =
+        (0..=64 * MIB / size).map(|_| make(size)).take_while(|b| !b.is_null()).collect();
+    assert!(blocks.len() * size <= 64 * MIB, "nothing is refused");
+    blocks
 }
 
 /// What the hook has heard.
@@ -449,6 +452,25 @@ fn purges_beyond_the_soft_limit_are_few() {
         free_all(blocks, size);
         hakmem::purge();
     }
+}
+
+#[test]
+fn purges_just_below_the_soft_limit_are_few() {
+    let _alone = alone();
+    limit(held() + 128 * MIB, 0);
+    let most = make(125 * MIB);
+    let hits = stats().soft_limit_hits;
+    for i in 0..50 {
+        // Each a little longer than the one before, which is kept: so each needs a mapping, and a purge would make room.
+        let size = 2 * MIB + i * 65536;
+        // SAFETY: the size is not zero.
+        let block = unsafe { OURS.alloc_zeroed(layout(size)) };
+        mark(block, size);
+        free(block, size);
+    }
+    let purges = stats().soft_limit_hits - hits;
+    assert!((1..=25).contains(&purges), "{purges}");
+    free(most, 125 * MIB);
 }
 
 /// A hook that allocates, frees so much that the limit could be crossed again, and crosses it again.

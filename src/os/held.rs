@@ -13,8 +13,33 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 // Each of these is a figure of its own and publishes nothing, so Relaxed will do: what matters is that each change of
 // `HELD` is one atomic step.
 
+/// Bytes, counted by threads that race.
+struct Meter(AtomicUsize);
+
+impl Meter {
+    /// Adds bytes, if there are then not more than `most`. If not: how many there would have been.
+    fn add(&self, bytes: usize, most: usize) -> Result<(), usize> {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            let new = now.saturating_add(bytes);
+            if new > most {
+                return Err(new);
+            }
+            match self.0.compare_exchange_weak(now, new, Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    /// Takes bytes away that were added; how many are left.
+    fn sub(&self, bytes: usize) -> usize {
+        self.0.fetch_sub(bytes, Relaxed) - bytes
+    }
+}
+
 /// Bytes held, and bytes about to be.
-static HELD: AtomicUsize = AtomicUsize::new(0);
+static HELD: Meter = Meter(AtomicUsize::new(0));
 /// The limits, or `NONE`.
 static SOFT: AtomicUsize = AtomicUsize::new(NONE);
 static HARD: AtomicUsize = AtomicUsize::new(NONE);
@@ -50,7 +75,7 @@ fn step(soft: usize) -> usize {
 
 /// Bytes held.
 pub(crate) fn bytes() -> usize {
-    HELD.load(Relaxed)
+    HELD.0.load(Relaxed)
 }
 
 /// Whether a limit may be the reason that something was refused.
@@ -76,19 +101,13 @@ pub(super) fn reserve(bytes: usize) -> bool {
     let hard = HARD.load(Relaxed);
     let passing = PASSING.load(Relaxed) != 0;
     let soft = if passing { NONE } else { SOFT.load(Relaxed).max(RAISED.load(Relaxed)) };
-    let mut held = HELD.load(Relaxed);
-    loop {
-        let new = held.saturating_add(bytes);
-        if new > hard {
-            REFUSALS.fetch_add(1, Relaxed);
-            return false;
-        }
-        if new > soft {
-            return false;
-        }
-        match HELD.compare_exchange_weak(held, new, Relaxed, Relaxed) {
-            Ok(_) => return true,
-            Err(now) => held = now,
+    match HELD.add(bytes, hard.min(soft)) {
+        Ok(()) => true,
+        Err(new) => {
+            if new > hard {
+                REFUSALS.fetch_add(1, Relaxed);
+            }
+            false
         }
     }
 }
@@ -96,7 +115,7 @@ pub(super) fn reserve(bytes: usize) -> bool {
 /// Gives back what was reserved: it is not mapped any more, or never was.
 pub(super) fn release(bytes: usize) {
     let raised = RAISED.load(Relaxed);
-    let now = HELD.fetch_sub(bytes, Relaxed) - bytes;
+    let now = HELD.sub(bytes);
     let soft = SOFT.load(Relaxed);
     if soft == NONE {
         return;
@@ -133,7 +152,7 @@ pub(crate) fn not_resized(old: usize, new: usize) {
 /// before. `delay` is the purge delay, `now` the time, both in milliseconds.
 pub(crate) fn purge_is_due(need: usize, delay: i64, now: u32) -> bool {
     let soft = SOFT.load(Relaxed);
-    let new = HELD.load(Relaxed).saturating_add(need);
+    let new = bytes().saturating_add(need);
     if new <= soft.max(RAISED.load(Relaxed)) {
         return false;
     }
@@ -146,7 +165,7 @@ pub(crate) fn purge_is_due(need: usize, delay: i64, now: u32) -> bool {
 pub(crate) fn purged(now: u32) {
     SOFT_HITS.fetch_add(1, Relaxed);
     PURGED.store(now, Relaxed);
-    LEAST.store(HELD.load(Relaxed), Relaxed);
+    LEAST.store(bytes(), Relaxed);
 }
 
 /// Runs `f`, which the soft limit does not stop.
@@ -160,7 +179,7 @@ pub(crate) fn beyond_soft<T>(f: impl FnOnce() -> T) -> T {
 /// After growing beyond the soft limit: lets growth go on for a step. What is held and the limit, if the limit had not
 /// been crossed before.
 pub(crate) fn crossed() -> Option<(usize, usize)> {
-    let (held, soft) = (HELD.load(Relaxed), SOFT.load(Relaxed));
+    let (held, soft) = (bytes(), SOFT.load(Relaxed));
     if held <= soft {
         return None;
     }
@@ -177,4 +196,40 @@ pub(crate) fn refusals() -> usize {
 /// counted: the child may have it, and nobody knows where.
 pub(crate) fn reset_in_child() {
     PASSING.store(0, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn racing_threads_add_no_more_than_the_most() {
+        const MOST: usize = 3;
+        static METER: Meter = Meter(AtomicUsize::new(0));
+        static LIVE: AtomicUsize = AtomicUsize::new(0);
+        let rounds = if cfg!(miri) { 20 } else { 200_000 };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..rounds {
+                        match METER.add(1, MOST) {
+                            Ok(()) => {
+                                assert!(LIVE.fetch_add(1, Relaxed) < MOST);
+                                LIVE.fetch_sub(1, Relaxed);
+                                METER.sub(1);
+                            }
+                            Err(new) => assert_eq!(new, MOST + 1),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(METER.0.load(Relaxed), 0);
+        assert_eq!(METER.add(usize::MAX, NONE - 1), Err(usize::MAX));
+    }
+
+    #[test]
+    fn steps_have_a_least() {
+        assert_eq!((step(1), step(32 << 20), step(1 << 30)), (LEAST_STEP, LEAST_STEP, 64 << 20));
+    }
 }
