@@ -462,7 +462,7 @@ fn purges_just_below_the_soft_limit_are_few() {
     let hits = stats().soft_limit_hits;
     for i in 0..50 {
         // Each a little longer than the one before, which is kept: so each needs a mapping, and a purge would make room.
-        let size = 2 * MIB + i * 65536;
+        let size = 2 * MIB + i * 16384;
         // SAFETY: the size is not zero.
         let block = unsafe { OURS.alloc_zeroed(layout(size)) };
         mark(block, size);
@@ -527,4 +527,29 @@ fn impossible_limits_change_nothing() {
     let block = make(11 * MIB);
     assert!(!block.is_null());
     free(block, 11 * MIB);
+}
+
+/// Run by the next test, in a process of its own.
+#[test]
+#[ignore = "ends the process"]
+fn with_a_hook_that_panics() {
+    let _alone = alone();
+    hakmem::on_soft_limit(Some(|_, _| panic!("from the hook")));
+    limit(1, 0);
+    make(3 * MIB);
+    println!("alive");
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_hook_that_panics_ends_the_process() {
+    use std::os::unix::process::ExitStatusExt;
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "with_a_hook_that_panics", "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    let text =
+        [output.stderr, output.stdout].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert_eq!(output.status.signal(), Some(6), "{text}");
+    assert!(text.contains("from the hook") && !text.contains("alive"), "{text}");
 }

@@ -207,7 +207,7 @@ mod tests {
         const MOST: usize = 3;
         static METER: Meter = Meter(AtomicUsize::new(0));
         static LIVE: AtomicUsize = AtomicUsize::new(0);
-        let rounds = if cfg!(miri) { 20 } else { 200_000 };
+        let rounds = if cfg!(miri) { 20 } else { 1_000_000 };
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
