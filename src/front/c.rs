@@ -105,7 +105,7 @@ extern "C" fn malloc_large(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_growing(size: usize) -> *mut u8 {
-    let block = gate::grown(size, MIN_ALIGN, None);
+    let block = gate::grown(size, MIN_ALIGN, None).block;
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -248,18 +248,18 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
     let new = if size > old {
         gate::grown(size, align_for(size), None)
     } else {
-        gate::any(size, align_for(size), None).block
+        gate::any(size, align_for(size), None)
     };
-    if new.is_null() {
+    if new.block.is_null() {
         // A large block that cannot shrink by moving stays what it is, which is enough.
         return if size <= old { block } else { out_of_memory() };
     }
     // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
     unsafe {
-        ptr::copy_nonoverlapping(block, new, old.min(size));
-        free(block);
+        ptr::copy_nonoverlapping(block, new.block, old.min(size));
+        if new.zero { gate::free_replaced(block, new.block) } else { free(block) }
     }
-    new
+    new.block
 }
 
 /// Allocates at a multiple of `align`, a power of two. Null when there is no memory; leaves `errno` alone.

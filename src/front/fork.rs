@@ -1,7 +1,8 @@
 //! Fork: the child has one thread, and everything the others had.
 //!
-//! Before: the forking thread takes the locks, in this order: the limits' hook, the large cache, the orphan lists, the pool. No path takes
-//! one while it holds another, so the order matters only here.
+//! Before: the forking thread takes the locks, in this order: the visits, the limits' hook, the large cache, the orphan lists, the pool. A
+//! visitor takes the others; no other path takes one while it holds another. With the visits' lock held, nobody is in
+//! another thread's heap.
 //!
 //! The lock-free structures are not stopped. The child sees every other thread as if it had been stopped at some
 //! instruction, so each change is ordered such that a block between two places is in neither: it may be lost to the
@@ -9,7 +10,7 @@
 //! records of their slabs, not on their lists: those it finds through the pool.
 
 use super::heap::Heap;
-use super::{registry, thread};
+use super::{registry, thread, visit};
 use crate::large;
 use crate::limits;
 use crate::options::{self, StatsFormat};
@@ -20,6 +21,7 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 pub(super) extern "C" fn prepare() {
+    visit::acquire();
     limits::acquire();
     large::cache_acquire();
     orphans::acquire();
@@ -33,6 +35,7 @@ fn release(child: bool) {
     orphans::release(child);
     large::cache_release(child);
     limits::release(child);
+    visit::release(child);
 }
 
 pub(super) extern "C" fn parent() {
@@ -102,6 +105,7 @@ unsafe fn inherit(mine: *mut Heap) {
                 if !mine.is_null() {
                     Heap::inherit(heap, mine);
                 }
+                Heap::bias(heap).reset();
                 (*heap).live.store(false, Relaxed);
                 registry::recycle(heap);
             }

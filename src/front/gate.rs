@@ -7,7 +7,7 @@ use super::{shelf, thread, tls};
 use crate::large;
 use crate::options::Options;
 use crate::os::held;
-use crate::superslab::pagemap;
+use crate::superslab::pagemap::{self, RUN};
 use crate::superslab::{Fresh, SUPERSLAB, Slab};
 use crate::tiny::classes::{MAX_TABLE, STRIDES, class_of, class_of_rest};
 use core::alloc::Layout;
@@ -215,26 +215,38 @@ pub(crate) unsafe fn realloc(block: *mut u8, layout: Layout, size: usize, option
             return moved;
         }
     }
-    let new =
-        if size > old { grown(size, align, Some(options)) } else { any(size, align, Some(options)).block };
-    if new.is_null() && size <= old && to == 0 {
+    let new = if size > old { grown(size, align, Some(options)) } else { any(size, align, Some(options)) };
+    if new.block.is_null() && size <= old && to == 0 {
         // A large block that cannot shrink by moving stays what it is, which is enough.
         return block;
     }
-    if !new.is_null() {
+    if !new.block.is_null() {
         // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
         unsafe {
-            ptr::copy_nonoverlapping(block, new, old.min(size));
-            dealloc(block, layout);
+            ptr::copy_nonoverlapping(block, new.block, old.min(size));
+            if from == 0 && new.zero { free_replaced(block, new.block) } else { dealloc(block, layout) }
         }
     }
-    new
+    new.block
+}
+
+/// Frees a large block whose contents have moved to `new`, which was fresh memory.
+pub(super) unsafe fn free_replaced(block: *mut u8, new: *mut u8) {
+    let kind = pagemap::kind(block);
+    // SAFETY: passed on.
+    unsafe {
+        if kind == RUN && pagemap::kind(new) == RUN && large::is_worth_purging(block) {
+            large::free_replaced(block)
+        } else {
+            free_large(block, kind, "realloc")
+        }
+    }
 }
 
 /// A block of `size` bytes for one that grows.
-pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> *mut u8 {
+pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> Fresh {
     if size > isize::MAX as usize || class_of(size, align) != 0 {
-        return any(size, align, options).block;
+        return any(size, align, options);
     }
     let attempt = || {
         thread::with_heap(options, |heap| {
@@ -242,7 +254,7 @@ pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> *mu
             unsafe { shelf::alloc_growing(heap, size, align) }
         })
     };
-    or_reclaim(size, attempt).block
+    or_reclaim(size, attempt)
 }
 
 /// Resizes a large block in place or by moving pages; null when it must be copied.

@@ -1,5 +1,6 @@
 //! The outbox: blocks of other owners' slabs, collected by slab, so that one compare-and-swap sends many.
 
+use super::visit;
 use crate::stats::Counter;
 use crate::superslab::{Block, Slab};
 use crate::sync::Node;
@@ -140,8 +141,11 @@ impl Outbox {
             if full.count != 0 {
                 self.pushes.add(1);
                 self.waiting.add((full.count as u64 * (*full.slab).stride as u64).wrapping_neg());
-                let published = home::send(full.slab, full.head, full.tail, full.count);
-                self.publishes.add(published as u64);
+                let sent = home::send(full.slab, full.head, full.tail, full.count);
+                self.publishes.add(sent.published as u64);
+                if !sent.idle.is_null() {
+                    visit::owner(sent.idle);
+                }
             }
         }
     }

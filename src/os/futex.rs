@@ -52,6 +52,13 @@ impl<T> Lock<T> {
         Guard(self, !self.acquire())
     }
 
+    /// Takes the lock if it is free.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        // Acquire: pairs with the release in `release`.
+        let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        free.then_some(Guard(self, false))
+    }
+
     /// Waits for the lock and keeps it until [`Lock::release`]: for the time across a fork. False when this thread holds
     /// it for that already.
     pub(crate) fn acquire(&self) -> bool {

@@ -2,6 +2,7 @@
 //!
 //! Nothing here allocates, takes a std lock, or changes `errno` unless it says so.
 
+pub(crate) mod barrier;
 pub(crate) mod env;
 pub(crate) mod futex;
 pub(crate) mod held;

@@ -1,6 +1,6 @@
 //! The page map: from any address to what lives there, in two loads.
 //!
-//! One byte per 64 KiB page. The root is a static array indexed by the address bits 37 to 47; a leaf covers 128 GiB and is
+//! One byte per 64 KiB page. The root is a static array indexed by the address bits 39 to 47; a leaf covers 512 GiB and is
 //! mapped when the first SuperSlab or large mapping falls into it. Absent leaves share one that is all zero, and the
 //! root points at it from the start: so a lookup has no branch and needs no initialisation, even for null and foreign
 //! pointers. Root entries are biased by the index they stand at, so that the upper 32 bits of the page
@@ -14,8 +14,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 pub(crate) const PAGE_SHIFT: u32 = 16;
 /// The page that the map describes and slabs are made of.
 pub(crate) const PAGE: usize = 1 << PAGE_SHIFT;
-/// log2 of the entries of a leaf.
-const LEAF_SHIFT: u32 = 21;
+/// log2 of the entries of a leaf. A leaf is touched only where something lives, but each entry of the root is a pointer that the
+/// dynamic linker has to relocate when a process starts: with leaves a quarter as long, 2,048 of them and what relocates them take 64 KiB.
+const LEAF_SHIFT: u32 = 23;
 const LEAF: usize = 1 << LEAF_SHIFT;
 const ROOT: usize = 1 << (48 - PAGE_SHIFT - LEAF_SHIFT);
 
@@ -41,8 +42,13 @@ static ROOT_TABLE: [AtomicPtr<AtomicU8>; ROOT] = {
     table
 };
 
+/// The same for the side table, whose entries are longer and whose root is zero at the start.
+const DIRECT_SHIFT: u32 = 21;
+const DIRECT_LEAF: usize = 1 << DIRECT_SHIFT;
+
 /// Side table for direct mappings: what [`set_direct`] stored, per page. Touched only where such mappings begin.
-static DIRECT_ROOT: [AtomicPtr<AtomicU64>; ROOT] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
+static DIRECT_ROOT: [AtomicPtr<AtomicU64>; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT)] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT)];
 
 const fn biased(leaf: *mut AtomicU8, index: usize) -> *mut AtomicU8 {
     leaf.wrapping_sub(index << LEAF_SHIFT)
@@ -61,19 +67,20 @@ fn page_number(address: *const u8) -> u32 {
 #[inline(always)]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) fn kind_index(address: *const u8) -> usize {
-    const { assert!(PAGE_SHIFT == 16 && LEAF_SHIFT == 21) };
+    const { assert!(PAGE_SHIFT == 16) };
     let kind: usize;
     // SAFETY: as in `kind`: reads one entry of the root and one byte of a leaf.
     unsafe {
         core::arch::asm!(
             "shr {page}, 16",
             "mov {index:e}, {page:e}",
-            "shr {page:e}, 21",
+            "shr {page:e}, {leaf}",
             "mov {page}, qword ptr [{root} + {page} * 8]",
             "movzx {index:e}, byte ptr [{page} + {index}]",
             page = inout(reg) address => _,
             index = out(reg) kind,
             root = in(reg) &raw const ROOT_TABLE,
+            leaf = const LEAF_SHIFT,
             options(pure, readonly, nostack)
         );
     }
@@ -93,7 +100,7 @@ pub(crate) fn kind(address: *const u8) -> u8 {
     let page = page_number(address);
     // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
     // synchronisation; for others any answer is right.
-    // SAFETY: the page number has 32 bits, so its upper 11 are below ROOT.
+    // SAFETY: the page number has 32 bits, so its upper 9 are below ROOT.
     let leaf = unsafe { ROOT_TABLE.get_unchecked((page >> LEAF_SHIFT) as usize) }.load(Ordering::Relaxed);
     // SAFETY: the bias makes this an entry of the leaf.
     unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Relaxed)
@@ -147,8 +154,8 @@ pub(crate) fn claim(address: *const u8, kind: u8) -> bool {
 /// The side table's entry for the page of `address`.
 fn direct_slot(address: *const u8) -> *const AtomicU64 {
     let page = page_number(address) as usize;
-    let leaf = DIRECT_ROOT[page >> LEAF_SHIFT].load(Ordering::Acquire);
-    if leaf.is_null() { ptr::null() } else { leaf.wrapping_add(page & (LEAF - 1)) }
+    let leaf = DIRECT_ROOT[page >> DIRECT_SHIFT].load(Ordering::Acquire);
+    if leaf.is_null() { ptr::null() } else { leaf.wrapping_add(page & (DIRECT_LEAF - 1)) }
 }
 
 /// Prepares both the map and the side table for a direct mapping at `address`.
@@ -156,11 +163,11 @@ pub(crate) fn prepare_direct(address: *const u8) -> bool {
     if !prepare(address) {
         return false;
     }
-    let slot = &DIRECT_ROOT[(page_number(address) >> LEAF_SHIFT) as usize];
+    let slot = &DIRECT_ROOT[(page_number(address) >> DIRECT_SHIFT) as usize];
     if !slot.load(Ordering::Acquire).is_null() {
         return true;
     }
-    let size = LEAF * size_of::<AtomicU64>();
+    let size = DIRECT_LEAF * size_of::<AtomicU64>();
     let leaf = os::map_uncounted(size);
     if leaf.is_null() {
         return false;

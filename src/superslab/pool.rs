@@ -72,6 +72,12 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
 ///
 /// The span is the caller's, and no block of it is in use.
 pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
+    // SAFETY: passed on.
+    unsafe { give_as(slab, |dirty, index| dirty | touched << index) }
+}
+
+/// [`give`]; `dirty` says which pages of the SuperSlab are dirty then, of those that were and the index of the span.
+unsafe fn give_as(slab: *mut Slab, dirty: impl FnOnce(u32, usize) -> u32) {
     // SAFETY: the caller's span.
     let (desc, pages, class) = unsafe { ((*slab).desc, (*slab).pages as usize, (*slab).class) };
     let index = Slab::index(slab);
@@ -90,7 +96,7 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     unsafe {
         pool.change(desc, now, pages as isize, |d| {
             d.free |= mask;
-            d.dirty |= touched << index;
+            d.dirty = dirty(d.dirty, index);
         });
     }
     let due = purge::is_due(&pool, now);
@@ -98,6 +104,30 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     if due {
         purge::run_due(now);
     }
+}
+
+/// Gives a run back whose contents have just moved to fresh memory: its pages go to the system, where that is allowed. A program
+/// that does the same again finds the other memory, which is resident by then, and nothing is purged.
+///
+/// # Safety
+///
+/// As [`give`].
+pub(crate) unsafe fn give_replaced(slab: *mut Slab) {
+    // SAFETY: the caller's span, so its descriptor is valid.
+    let (desc, pages) = unsafe { ((*slab).desc, (*slab).pages as usize) };
+    // Part of a huge page is cheap to keep and dear to take out.
+    // SAFETY: as above, under the lock.
+    let huge = with(|_| unsafe { (*desc).huge });
+    let clean = !huge && options::get().purge_delay >= 0 && {
+        // SAFETY: the caller's; a run never lies in page 0, which holds the header.
+        unsafe { os::purge(address(slab), pages << PAGE_SHIFT) }
+    };
+    let change = |dirty, index| {
+        let mask = span_mask(index, pages);
+        if clean { dirty & !mask } else { dirty | mask }
+    };
+    // SAFETY: passed on.
+    unsafe { give_as(slab, change) };
 }
 
 /// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, when a page is in use.
@@ -157,6 +187,23 @@ pub(crate) fn purge_all() {
 /// Counts the pages of a slab that has just handed out its last fresh block.
 pub(crate) fn filled(pages: usize) {
     FILLED.fetch_add(pages, Relaxed);
+}
+
+/// A part of a slab is about to be given back: what is left of it is not surely resident, and must not be made so.
+///
+/// # Safety
+///
+/// The slab is the caller's.
+pub(crate) unsafe fn not_filled(slab: *mut Slab) {
+    // SAFETY: passed on. A SuperSlab with a span in use has a descriptor.
+    unsafe {
+        if core::mem::replace(&mut (*slab).filled, false) {
+            FILLED.fetch_sub((*slab).pages as usize, Relaxed);
+        }
+        if with(|pool| pool.withdraw_huge((*slab).desc)) {
+            os::advise_huge(Slab::base(slab), SUPERSLAB, false);
+        }
+    }
 }
 
 /// Runs `f` on the pool's state, locked.

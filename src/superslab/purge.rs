@@ -2,8 +2,8 @@
 //!
 //! Free dirty pages are given back when they have been so for the purge delay, and at once when there are more of them
 //! than the allowance: after the last free of a program there is no further event, so a large drop must be purged
-//! while it happens. Memory that is wanted again soon after such a purge is a *regret* and widens the allowance for a
-//! while, so that a program that swings steadily does not pay for faults at every swing.
+//! while it happens. Memory that is wanted again soon after such a purge is a *regret* and widens the allowance for as long
+//! as that is of use, and a while longer, so that a program that swings steadily does not pay for faults at every swing.
 
 use super::pagemap::{PAGE, PAGE_SHIFT};
 use super::pool::{self, PAGES};
@@ -26,14 +26,13 @@ const BATCH: usize = 16;
 
 /// What the policy remembers. Guarded by the pool's lock.
 pub(crate) struct Policy {
-    /// Pages that the allowance is widened by, and the most pages in use of late: by half of that at most. A swing costs
-    /// hardly more when half of it is kept, and nobody knows which is the last.
+    /// Pages that the allowance is widened by, and the most pages in use of late: by no more than that.
     slack: usize,
     peak: usize,
     /// Pages purged for being over the allowance, and when that was last done.
     purged: usize,
     when: u32,
-    /// When pages were last looked through by age, and when the slack was last halved.
+    /// When pages were last looked through by age, and when the slack was last of use or halved.
     looked: u32,
     halved: u32,
 }
@@ -52,7 +51,12 @@ impl Policy {
     pub(crate) fn fresh(&mut self, pages: usize) {
         let regretted = pages.min(self.purged);
         self.purged -= regretted;
-        self.slack = (self.slack + regretted).min(self.peak / 2);
+        self.slack = (self.slack + regretted).min(self.peak);
+    }
+
+    /// Pages were taken again that would have been given back without the slack: it is worth having, and stays.
+    pub(crate) fn worth_it(&mut self, now: u32) {
+        self.halved = now;
     }
 }
 
@@ -171,9 +175,14 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
         && (pool.dirty_pages > allowed(pool) || now.wrapping_sub(pool.policy.looked) as i64 > delay / 4)
 }
 
+/// Dirty pages that may lie about, without what regret adds.
+pub(super) fn allowed_always(pool: &State) -> usize {
+    ALLOWED + pool.used_pages / ALLOWED_PART
+}
+
 /// Dirty pages that may lie about.
 fn allowed(pool: &State) -> usize {
-    ALLOWED + pool.used_pages / ALLOWED_PART + pool.policy.slack
+    allowed_always(pool) + pool.policy.slack
 }
 
 /// Gives back what is due. Apart from its callers, so that they need no room for a job on their stacks.
@@ -263,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regret_is_bounded_by_what_was_purged_and_by_half_of_the_peak() {
+    fn regret_is_bounded_by_what_was_purged_and_by_the_peak() {
         let mut policy = Policy::new();
         policy.used(1000);
         policy.used(400);
@@ -275,6 +284,6 @@ mod tests {
         assert_eq!((policy.slack, policy.purged), (300, 0));
         policy.purged = 900;
         policy.fresh(900);
-        assert_eq!((policy.slack, policy.peak), (500, 1000));
+        assert_eq!((policy.slack, policy.peak), (1000, 1000));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::pagemap::{self, PAGE_SHIFT};
 use super::pool::{PAGES, Span};
-use super::purge::Policy;
+use super::purge::{self, Policy};
 use super::slab::Slab;
 use crate::os;
 use core::ptr;
@@ -298,6 +298,9 @@ impl State {
         // SAFETY: as above.
         let (before, after) = unsafe { self.change(desc, now, -(pages as isize), |d| d.free &= !mask) };
         let reused = before - after;
+        if reused > 0 && self.dirty_pages + reused > purge::allowed_always(self) {
+            self.policy.worth_it(now);
+        }
         if reused < pages {
             self.policy.fresh(pages - reused);
         }
