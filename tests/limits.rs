@@ -420,7 +420,9 @@ fn racing_threads_cross_once() {
                 })
             })
             .collect();
-        for block in threads.into_iter().flat_map(|thread| thread.join().unwrap()) {
+        // None is freed before all are there.
+        let blocks: Vec<usize> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+        for block in blocks {
             assert_ne!(block, 0, "a soft limit refuses nothing");
             free(std::ptr::with_exposed_provenance_mut(block), 3 * MIB / 2);
         }
