@@ -22,9 +22,13 @@
 
 mod sync;
 
+mod alarm;
 mod front;
+mod ongoing;
 mod superslab;
 
+#[cfg(not(loom))]
+mod background;
 #[cfg(not(loom))]
 mod large;
 #[cfg(not(loom))]
@@ -37,6 +41,8 @@ mod os;
 mod stats;
 #[cfg(not(loom))]
 mod tiny;
+#[cfg(not(loom))]
+mod upkeep;
 
 #[cfg(all(test, loom))]
 mod model;
@@ -45,7 +51,7 @@ mod model;
 #[doc(hidden)]
 pub use front::c as __c;
 #[cfg(not(loom))]
-pub use global::{Hakmem, purge};
+pub use global::{Hakmem, purge, start_background, stop_background};
 #[cfg(not(loom))]
 pub use options::{Foreign, Options, Profile, StatsFormat, Thp};
 #[cfg(not(loom))]

@@ -70,6 +70,8 @@ pub struct Options {
     pub(crate) thp: Thp,
     pub(crate) large_cache: usize,
     pub(crate) foreign: Foreign,
+    pub(crate) background: bool,
+    pub(crate) background_refill: bool,
 }
 
 /// A path, kept without allocating. Empty: none.
@@ -112,6 +114,8 @@ impl Options {
             thp: Thp::Auto,
             large_cache: 32 << 20,
             foreign: Foreign::Abort,
+            background: false,
+            background_refill: false,
         }
     }
 
@@ -180,6 +184,20 @@ impl Options {
         self.foreign = foreign;
         self
     }
+
+    /// `HAKMEM_BACKGROUND`: whether a thread of the allocator's own gives free memory back ([`crate::start_background`]). It
+    /// is started once the process holds a few MiB.
+    pub const fn background(mut self, on: bool) -> Self {
+        self.background = on;
+        self
+    }
+
+    /// `HAKMEM_BACKGROUND_REFILL`: an experiment. Whether that thread also makes up to 4 MiB of pages resident before they
+    /// are wanted, while fresh ones are being taken. Without that thread it does nothing.
+    pub const fn background_refill(mut self, on: bool) -> Self {
+        self.background_refill = on;
+        self
+    }
 }
 
 struct Global(UnsafeCell<Options>);
@@ -234,7 +252,7 @@ fn init_first(base: &Options, then: impl FnOnce()) {
 }
 
 const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
-                     HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN";
+                     HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, HAKMEM_BACKGROUND, HAKMEM_BACKGROUND_REFILL";
 
 impl Options {
     /// Takes the preset; complains as `set` does for the others.
@@ -291,6 +309,8 @@ impl Options {
             b"HAKMEM_MAGAZINE" => switch(&mut self.magazine, value),
             b"HAKMEM_OUTBOX" => switch(&mut self.outbox, value),
             b"HAKMEM_ORPHANS" => switch(&mut self.orphans, value),
+            b"HAKMEM_BACKGROUND" => switch_off(&mut self.background, value),
+            b"HAKMEM_BACKGROUND_REFILL" => switch_off(&mut self.background_refill, value),
             b"HAKMEM_THP" => choose(
                 &mut self.thp,
                 value,
@@ -344,6 +364,11 @@ fn choose<T: Copy>(option: &mut T, value: &[u8], choices: &[(&[u8], T)]) -> bool
 
 fn switch(option: &mut bool, value: &[u8]) -> Option<&'static str> {
     choose(option, value, &[(b"on", true), (b"off", false)]).then_some("on or off; using on")
+}
+
+/// Like [`switch`], for what is off by default.
+fn switch_off(option: &mut bool, value: &[u8]) -> Option<&'static str> {
+    switch(option, value).and(Some("on or off; using off"))
 }
 
 /// A whole number, with a suffix K, M or G where `suffix` allows one.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The members of `hak_stats_t`, whose names and meanings are documented; programs rely on them.
-const FIGURES: [&str; 25] = [
+const FIGURES: [&str; 28] = [
     "allocations",
     "magazine_misses",
     "magazine_overflows",
@@ -32,6 +32,9 @@ const FIGURES: [&str; 25] = [
     "bytes_purged",
     "allocated_bytes",
     "peak_resident_bytes",
+    "background_passes",
+    "background_wakeups",
+    "pages_prefilled",
 ];
 
 fn here(path: &str) -> PathBuf {

@@ -4,6 +4,7 @@ use super::hot::Hot;
 use super::magazine::Magazines;
 use super::outbox::{self, Outbox};
 use super::shelf::Shelf;
+use crate::background;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
@@ -124,6 +125,7 @@ impl Heap {
                 return fresh;
             }
             (*heap).shelf.tick();
+            background::tick();
             (*heap).bins.refill(class, &(*heap).counters)
         }
     }
