@@ -60,6 +60,12 @@ fn memory_goes_back_without_a_call() {
     with_option("drop", &[("HAKMEM_BACKGROUND_REFILL", "on")]);
 }
 
+/// What is wanted again before the delay is over stays, however much it is; without the thread such a drop goes back at once.
+#[test]
+fn what_is_younger_than_the_delay_stays() {
+    with_option("keep", &[("HAKMEM_PURGE_DELAY", "60000")]);
+}
+
 #[test]
 fn signals_reach_the_threads_of_the_program() {
     with_option("signals", &[]);

@@ -1,23 +1,25 @@
 /* The background thread as a C program has it, by the option (HAKMEM_BACKGROUND=on) or by the call.
  *
- *   background start|none|small|signals|fork|drop|exit
+ *   background start|none|small|signals|fork|drop|keep|exit
  *
  * start: hak_background_start and _stop, and what is freed goes back; none: there is no such thread; small: nor has a
  * program with the option one that needs hardly any memory; signals: sent to the process they reach a thread of the program;
  * fork: a child starts its own when it allocates, not before, and may stop it; drop: 200 MiB come and go, twice;
- * exit: the process ends in the middle of a pass. */
+ * keep: with a long delay nothing of 200 MiB goes back; exit: the process ends in the middle of a pass. */
 #define _GNU_SOURCE
 #include "../support/test.h"
+#include "hakmem.h"
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <sys/wait.h>
 
 enum { BLOCK = 200, BLOCKS = 1 << 20, MIB = 1 << 20 };
 
-extern int hak_background_start(void) __attribute__((weak));
-extern void hak_background_stop(void) __attribute__((weak));
+#pragma weak hak_background_start
+#pragma weak hak_background_stop
 
 static void *blocks[BLOCKS];
 
@@ -29,6 +31,16 @@ static long resident(void) {
     long pages;
     CHECK(sscanf(text, "%*d %ld", &pages) == 1);
     return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* A figure of the library, preloaded. */
+static unsigned long long figure(size_t offset) {
+    void (*stats)(hak_stats_t *);
+    *(void **)&stats = dlsym(RTLD_DEFAULT, "hak_stats");
+    CHECK(stats);
+    hak_stats_t now;
+    stats(&now);
+    return *(uint64_t *)((char *)&now + offset);
 }
 
 /* The id of the background thread, found by its name, or 0. */
@@ -80,6 +92,18 @@ static void drop_and_wait(void) {
     CHECK(peak - before > 150L * MIB);
     drop(BLOCKS);
     until(below, before + (peak - before) / 10);
+}
+
+static int passes(long count) { return figure(offsetof(hak_stats_t, background_passes)) >= (unsigned long)count; }
+
+static void keep(void) {
+    until(passes, 1);
+    grow(BLOCKS);
+    long peak = resident();
+    unsigned long long purged = figure(offsetof(hak_stats_t, bytes_purged));
+    drop(BLOCKS);
+    CHECK(resident() > peak - peak / 10);
+    CHECK(figure(offsetof(hak_stats_t, bytes_purged)) == purged);
 }
 
 static volatile sig_atomic_t caught;
@@ -199,6 +223,10 @@ int main(int argc, char **argv) {
         until(is_there, 1);
         if (!strcmp(mode, "signals")) signals();
         if (!strcmp(mode, "fork")) forks();
+        if (!strcmp(mode, "keep")) {
+            keep();
+            return 0;
+        }
         drop(BLOCKS / 4);
         if (!strcmp(mode, "drop")) drop_and_wait(), drop_and_wait();
         if (!strcmp(mode, "exit")) exit(0);
