@@ -149,4 +149,31 @@ mod work {
             FORKS.release();
         }
     }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use core::sync::atomic::AtomicBool;
+
+        #[test]
+        fn a_fork_waits_for_work_and_lets_none_begin() {
+            static DONE: AtomicBool = AtomicBool::new(false);
+            let work = begin_or_wait();
+            let fork = std::thread::spawn(|| {
+                acquire();
+                let done = DONE.load(Relaxed);
+                let begun = begin().is_some();
+                release(false);
+                (done, begun)
+            });
+            // Others of this process may be at work, too.
+            while begin().is_some() {
+                std::thread::yield_now();
+            }
+            DONE.store(true, Relaxed);
+            drop(work);
+            assert_eq!(fork.join().unwrap(), (true, false));
+            drop(begin_or_wait());
+        }
+    }
 }
