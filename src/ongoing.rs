@@ -167,7 +167,7 @@ mod work {
                 (done, begun)
             });
             // Others of this process may be at work, too.
-            while begin().is_some() {
+            while begin().is_some() && !fork.is_finished() {
                 std::thread::yield_now();
             }
             DONE.store(true, Relaxed);
