@@ -3,7 +3,7 @@
 use crate::front::{gate, heap::Heap, thread, visit};
 use crate::options::Options;
 use crate::superslab::pool;
-use crate::{large, os};
+use crate::{background, large, os};
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -87,4 +87,26 @@ pub fn purge() -> usize {
     large::drain();
     pool::purge_all();
     os::PURGED.load(Relaxed).wrapping_sub(before)
+}
+
+/// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
+/// delay says, without anybody calling. It gets no signals and sleeps while there is nothing to give back. False when the
+/// system has no thread for us, or when called by a handler of a fork.
+///
+/// The child of a fork starts one of its own, the next time that it allocates.
+///
+/// ```
+/// # #[cfg(not(miri))]
+/// assert!(hakmem::start_background());
+/// hakmem::stop_background();
+/// ```
+pub fn start_background() -> bool {
+    background::start() == 0
+}
+
+/// Ends the background thread, if there is one, and waits until it is gone. Called by a handler of a fork it does nothing.
+///
+/// Also what `HAKMEM_BACKGROUND=on` has started or would start ends with it.
+pub fn stop_background() {
+    background::stop();
 }

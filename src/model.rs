@@ -13,6 +13,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use std::ptr;
 
+mod alarm;
+mod ongoing;
 mod recycle;
 mod visit;
 

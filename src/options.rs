@@ -72,6 +72,8 @@ pub struct Options {
     pub(crate) foreign: Foreign,
     pub(crate) soft_limit: usize,
     pub(crate) hard_limit: usize,
+    pub(crate) background: bool,
+    pub(crate) background_refill: bool,
 }
 
 /// A path, kept without allocating. Empty: none.
@@ -116,6 +118,8 @@ impl Options {
             foreign: Foreign::Abort,
             soft_limit: 0,
             hard_limit: 0,
+            background: false,
+            background_refill: false,
         }
     }
 
@@ -198,6 +202,20 @@ impl Options {
         self.hard_limit = bytes;
         self
     }
+
+    /// `HAKMEM_BACKGROUND`: whether a thread of the allocator's own gives free memory back ([`crate::start_background`]). It
+    /// is started once the process holds a few MiB.
+    pub const fn background(mut self, on: bool) -> Self {
+        self.background = on;
+        self
+    }
+
+    /// `HAKMEM_BACKGROUND_REFILL`: an experiment. Whether that thread also makes up to 4 MiB of pages resident before they
+    /// are wanted, while fresh ones are being taken. Without that thread it does nothing.
+    pub const fn background_refill(mut self, on: bool) -> Self {
+        self.background_refill = on;
+        self
+    }
 }
 
 struct Global(UnsafeCell<Options>);
@@ -253,7 +271,8 @@ fn init_first(base: &Options, then: impl FnOnce()) {
 }
 
 const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
-                     HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, HAKMEM_SOFT_LIMIT, HAKMEM_HARD_LIMIT";
+                     HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, HAKMEM_SOFT_LIMIT, HAKMEM_HARD_LIMIT, \
+                     HAKMEM_BACKGROUND, HAKMEM_BACKGROUND_REFILL";
 
 impl Options {
     /// Takes the preset; complains as `set` does for the others.
@@ -321,6 +340,8 @@ impl Options {
             b"HAKMEM_MAGAZINE" => switch(&mut self.magazine, value),
             b"HAKMEM_OUTBOX" => switch(&mut self.outbox, value),
             b"HAKMEM_ORPHANS" => switch(&mut self.orphans, value),
+            b"HAKMEM_BACKGROUND" => switch_off(&mut self.background, value),
+            b"HAKMEM_BACKGROUND_REFILL" => switch_off(&mut self.background_refill, value),
             b"HAKMEM_THP" => choose(
                 &mut self.thp,
                 value,
@@ -382,6 +403,11 @@ fn bytes(option: &mut usize, value: &[u8]) -> bool {
         None => return true,
     }
     false
+}
+
+/// Like [`switch`], for what is off by default.
+fn switch_off(option: &mut bool, value: &[u8]) -> Option<&'static str> {
+    switch(option, value).and(Some("on or off; using off"))
 }
 
 /// A whole number, with a suffix K, M or G where `suffix` allows one.

@@ -1,10 +1,11 @@
 //! Counters and live figures.
 
+use crate::background;
 use crate::front::heap::Heap;
 use crate::front::registry;
 use crate::large;
 use crate::os::{self, held, message::Text};
-use crate::superslab::{Slab, pagemap, pool};
+use crate::superslab::{Slab, pagemap, pool, prefill};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -144,6 +145,12 @@ stats! {
     allocated_bytes,
     /// The kernel's figure for the largest resident set of the process.
     peak_resident_bytes,
+    /// Times that the background thread looked for something to give back.
+    background_passes,
+    /// Times that the background thread woke up.
+    background_wakeups,
+    /// Pages of 64 KiB that the background thread made resident before they were wanted.
+    pages_prefilled,
 }
 
 /// Sums everything up. Takes the pool's lock for as long as it takes to visit every slab.
@@ -162,6 +169,9 @@ pub fn stats() -> Stats {
         soft_limit_hits: held::SOFT_HITS.load(Relaxed),
         hard_limit_hits: held::HARD_HITS.load(Relaxed),
         peak_resident_bytes: os::peak_resident(),
+        background_passes: background::PASSES.load(Relaxed),
+        background_wakeups: background::WAKEUPS.load(Relaxed),
+        pages_prefilled: prefill::PREFILLED.load(Relaxed),
         ..Stats::default()
     };
     let (mut cached, mut flushed) = (0, 0);

@@ -70,6 +70,12 @@ typedef struct hak_stats_t {
     uint64_t allocated_bytes;
     // The kernel's figure for the largest resident set of the process.
     uint64_t peak_resident_bytes;
+    // Times that the background thread looked for something to give back.
+    uint64_t background_passes;
+    // Times that the background thread woke up.
+    uint64_t background_wakeups;
+    // Pages of 64 KiB that the background thread made resident before they were wanted.
+    uint64_t pages_prefilled;
 } hak_stats_t;
 
 #ifdef __cplusplus
@@ -152,6 +158,14 @@ int hak_set_limits(size_t soft,
 // thread may hold while it allocates.
 void hak_on_soft_limit(void (*hook)(size_t held, size_t limit, void *arg),
                        void *arg);
+
+// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
+// delay says, without anybody calling. 0, or the number of an error, as of pthread_create. EAGAIN in a handler of a fork.
+// The child of a fork starts one of its own, the next time that it allocates.
+int hak_background_start(void);
+
+// Ends the background thread, if there is one, and waits until it is gone. In a handler of a fork it does nothing.
+void hak_background_stop(void);
 
 // The library's version, as `1.2.3`.
 const char *hak_version(void);

@@ -129,6 +129,20 @@ pub extern "C" fn hak_on_soft_limit(
     core_c::on_soft_limit(hook, arg);
 }
 
+/// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
+/// delay says, without anybody calling. 0, or the number of an error, as of pthread_create. EAGAIN in a handler of a fork.
+/// The child of a fork starts one of its own, the next time that it allocates.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_background_start() -> c_int {
+    core_c::start_background()
+}
+
+/// Ends the background thread, if there is one, and waits until it is gone. In a handler of a fork it does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_background_stop() {
+    core_c::stop_background();
+}
+
 /// The library's version, as `1.2.3`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_version() -> *const c_char {
@@ -197,6 +211,12 @@ pub struct hak_stats_t {
     pub allocated_bytes: u64,
     /// The kernel's figure for the largest resident set of the process.
     pub peak_resident_bytes: u64,
+    /// Times that the background thread looked for something to give back.
+    pub background_passes: u64,
+    /// Times that the background thread woke up.
+    pub background_wakeups: u64,
+    /// Pages of 64 KiB that the background thread made resident before they were wanted.
+    pub pages_prefilled: u64,
 }
 
 /// Fills `out` with the statistics of the process.
@@ -238,6 +258,9 @@ pub unsafe extern "C" fn hak_stats(out: *mut hak_stats_t) {
             hard_limit_hits: s.hard_limit_hits,
             allocated_bytes: s.allocated_bytes,
             peak_resident_bytes: s.peak_resident_bytes,
+            background_passes: s.background_passes,
+            background_wakeups: s.background_wakeups,
+            pages_prefilled: s.pages_prefilled,
         })
     };
 }

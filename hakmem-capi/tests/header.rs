@@ -35,6 +35,9 @@ const FIGURES: [&str; 28] = [
     "hard_limit_hits",
     "allocated_bytes",
     "peak_resident_bytes",
+    "background_passes",
+    "background_wakeups",
+    "pages_prefilled",
 ];
 
 fn here(path: &str) -> PathBuf {

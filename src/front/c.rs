@@ -333,14 +333,25 @@ pub fn on_soft_limit(hook: Option<CHook>, argument: *mut core::ffi::c_void) {
     limits::on_soft_limit_c(hook, argument);
 }
 
+/// Starts the background thread; 0 or the number of an error.
+pub fn start_background() -> i32 {
+    crate::background::start()
+}
+
+/// Ends the background thread.
+pub fn stop_background() {
+    crate::background::stop();
+}
+
 /// For the library's constructor: a process that was given options hears about the bad ones, and is counted, even if it
-/// never allocates.
+/// never allocates. From here on threads can be started.
 pub fn on_load() {
     let mut given = false;
     os::env::each(b"HAKMEM_", |_, _| given = true);
     if given {
         super::thread::with_heap(None, |_| ());
     }
+    crate::background::ready();
 }
 
 /// For the library's panic handler: one line, then abort.

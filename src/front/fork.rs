@@ -1,8 +1,9 @@
 //! Fork: the child has one thread, and everything the others had.
 //!
-//! Before: the forking thread takes the locks, in this order: the visits, the limits' hook, the large cache, the orphan lists, the pool. A
-//! visitor takes the others; no other path takes one while it holds another. With the visits' lock held, nobody is in
-//! another thread's heap.
+//! Before: the forking thread takes the visits' lock, so that nobody is in another thread's heap. Then it lets nobody begin
+//! to give memory back any more and waits for those that are at it (`ongoing`), since what they have is in no list. Then it
+//! takes the locks, in this order: the limits' hook, the large cache, the orphan lists, the pool. A visitor takes the
+//! others; no other path takes one while it holds another, so the order matters only here.
 //!
 //! The lock-free structures are not stopped. The child sees every other thread as if it had been stopped at some
 //! instruction, so each change is ordered such that a block between two places is in neither: it may be lost to the
@@ -11,8 +12,10 @@
 
 use super::heap::Heap;
 use super::{registry, thread, visit};
+use crate::background;
 use crate::large;
 use crate::limits;
+use crate::ongoing;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
 use crate::superslab::{LEFT, Slab, orphans, pool};
@@ -22,6 +25,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 pub(super) extern "C" fn prepare() {
     visit::acquire();
+    ongoing::acquire();
     limits::acquire();
     large::cache_acquire();
     orphans::acquire();
@@ -35,6 +39,7 @@ fn release(child: bool) {
     orphans::release(child);
     large::cache_release(child);
     limits::release(child);
+    ongoing::release(child);
     visit::release(child);
 }
 
@@ -44,6 +49,7 @@ pub(super) extern "C" fn parent() {
 
 pub(super) extern "C" fn child() {
     release(true);
+    background::after_fork();
     let mine = thread::own_heap();
     let mut others = false;
     registry::each(|heap| {

@@ -6,6 +6,7 @@ use super::magazine::Magazines;
 use super::outbox::{self, Outbox};
 use super::shelf::Shelf;
 use super::visit::{self, Seen};
+use crate::background;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
@@ -171,6 +172,7 @@ impl Heap {
                 return fresh;
             }
             (*heap).shelf.tick();
+            background::tick();
             (*heap).bins.refill(class, &(*heap).counters)
         }
     }

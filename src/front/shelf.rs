@@ -6,6 +6,7 @@
 
 use super::heap::Heap;
 use super::tls;
+use crate::background;
 use crate::large;
 use crate::misuse::{self, Fault};
 use crate::options;
@@ -207,6 +208,7 @@ pub(super) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh 
             return unsafe { hand_out(run) };
         }
     }
+    background::tick();
     large::alloc(size, align)
 }
 

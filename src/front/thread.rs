@@ -2,6 +2,7 @@
 
 use super::heap::{EMPTY, EXITED, Heap, NO_HEAP};
 use super::{fork, registry, tls};
+use crate::background;
 use crate::limits;
 use crate::options::{self, Options, StatsFormat};
 use crate::os::{self, message::Text};
@@ -62,6 +63,10 @@ fn enter(base: Option<&Options>) -> *mut Heap {
             KEY.store(key, Ordering::Relaxed);
         }
     });
+    if base.is_some() {
+        // Rust code, which runs in a process that has been set up; the C library has a constructor to say so.
+        background::ready();
+    }
     let heap = registry::acquire();
     if heap.is_null() {
         return heap;
@@ -99,6 +104,9 @@ fn hook_process() {
     }
     if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
         announce();
+    }
+    if options::get().background {
+        background::want();
     }
 }
 

@@ -8,6 +8,7 @@ use super::pagemap::{self, FOREIGN, PAGE, PAGE_SHIFT};
 use super::slab::{SUPERSLAB, Slab};
 use super::state::{Desc, FILLED, State, span_mask};
 use super::{dense, purge};
+use crate::alarm;
 use crate::options::{self, Thp};
 use crate::os::{self, futex::Lock};
 use core::ptr;
@@ -18,7 +19,7 @@ pub(crate) const PAGES: usize = SUPERSLAB >> PAGE_SHIFT;
 /// The largest span.
 pub(crate) const MAX_SPAN: usize = 16;
 /// SuperSlabs of one bucket that a search for several adjacent pages looks at before it goes on to the next bucket.
-const LOOKS: usize = 8;
+pub(super) const LOOKS: usize = 8;
 
 static POOL: Lock<State> = Lock::new(State::new());
 
@@ -63,6 +64,9 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
     if due {
         purge::run_due(now);
     }
+    if span.zero {
+        alarm::demand();
+    }
     Some(span)
 }
 
@@ -101,6 +105,7 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl FnOnce(u32, usize) -> u32) {
     }
     let due = purge::is_due(&pool, now);
     drop(pool);
+    alarm::ring();
     if due {
         purge::run_due(now);
     }
@@ -168,6 +173,7 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
     unsafe { (*slab).pages = pages as u8 };
     let due = purge::is_due(&pool, now);
     drop(pool);
+    alarm::ring();
     if due {
         purge::run_due(now);
     }
@@ -182,6 +188,16 @@ pub(crate) fn address(slab: *mut Slab) -> *mut u8 {
 /// Gives every free page back to the system.
 pub(crate) fn purge_all() {
     purge::everything();
+}
+
+/// Gives back some of the pages that have been free and dirty for the purge delay, whatever the allowance.
+pub(crate) fn purge_aged() -> purge::Aged {
+    purge::aged()
+}
+
+/// Milliseconds until the oldest free dirty pages have been so for `delay`; nothing when there are none.
+pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
+    with(|pool| pool.oldest_since()).map(|since| delay.saturating_sub(now.wrapping_sub(since)))
 }
 
 /// Counts the pages of a slab that has just handed out its last fresh block.

@@ -9,8 +9,9 @@ use super::pagemap::{PAGE, PAGE_SHIFT};
 use super::pool::{self, PAGES};
 use super::slab::{HEADER, SUPERSLAB};
 use super::state::{Desc, State};
-use crate::{options, os};
+use crate::{alarm, ongoing, options, os};
 use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// Dirty pages that are always allowed: 4 MiB.
 const ALLOWED: usize = (4 << 20) / PAGE;
@@ -35,11 +36,13 @@ pub(crate) struct Policy {
     /// When pages were last looked through by age, and when the slack was last of use or halved.
     looked: u32,
     halved: u32,
+    /// When the background thread last looked.
+    seen: u32,
 }
 
 impl Policy {
     pub(crate) const fn new() -> Self {
-        Self { slack: 0, peak: 0, purged: 0, when: 0, looked: 0, halved: 0 }
+        Self { slack: 0, peak: 0, purged: 0, when: 0, looked: 0, halved: 0, seen: 0 }
     }
 
     /// `pages` pages are in use.
@@ -110,7 +113,7 @@ impl Job {
                 // SAFETY: the SuperSlab is out of the pool and nobody else's.
                 match unsafe { os::unmap(item.base, SUPERSLAB) } {
                     os::Unmapped::Gone => {
-                        os::PURGED.fetch_add(resident, core::sync::atomic::Ordering::Relaxed);
+                        os::PURGED.fetch_add(resident, Relaxed);
                     }
                     // The place can be used again.
                     os::Unmapped::Zeroed => {
@@ -138,6 +141,8 @@ impl Job {
                 });
             });
         }
+        // What the system has not taken is dirty again.
+        alarm::ring();
         bytes
     }
 }
@@ -172,7 +177,18 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
     let delay = options::get().purge_delay;
     delay >= 0
         && pool.dirty_pages > 0
-        && (pool.dirty_pages > allowed(pool) || now.wrapping_sub(pool.policy.looked) as i64 > delay / 4)
+        && (is_over(pool, now, delay) || now.wrapping_sub(pool.policy.looked) as i64 > delay / 4)
+}
+
+/// Whether there are more dirty pages than the allowance, and nobody else will see to them when they have lain for the delay.
+fn is_over(pool: &State, now: u32, delay: i64) -> bool {
+    pool.dirty_pages > allowed(pool) && !is_watched(pool, now, delay)
+}
+
+/// Whether there is a background thread, and it has looked lately: it may be kept from running.
+fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
+    alarm::WATCHED.load(Relaxed)
+        && i64::from(now.wrapping_sub(pool.policy.seen) as i32) <= delay + i64::from(REGRET)
 }
 
 /// Dirty pages that may lie about, without what regret adds.
@@ -189,8 +205,47 @@ fn allowed(pool: &State) -> usize {
 #[cold]
 #[inline(never)]
 pub(crate) fn run_due(now: u32) {
-    let job = pool::with(|pool| due(pool, now));
-    job.run();
+    if let Some(_work) = ongoing::begin() {
+        let job = pool::with(|pool| due(pool, now));
+        job.run();
+    }
+}
+
+/// What became of some of the pages that were due by age.
+pub(crate) struct Aged {
+    /// Whether there were any.
+    pub(crate) any: bool,
+    /// Bytes that came back.
+    pub(crate) bytes: usize,
+    /// Whether there may be more.
+    pub(crate) more: bool,
+}
+
+/// Gives back what has been free and dirty for the purge delay, as much as is handled in one go.
+pub(crate) fn aged() -> Aged {
+    let mut job = Job::none();
+    let Some(_work) = ongoing::begin() else { return Aged { any: false, bytes: 0, more: false } };
+    pool::with(|pool| {
+        let now = os::now_ms();
+        pool.policy.seen = now;
+        add_aged(pool, now, &mut job);
+    });
+    Aged { any: job.len > 0, bytes: job.run(), more: job.len == BATCH }
+}
+
+/// Adds to `job` what has been purgeable for the delay.
+fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
+    let delay = options::get().purge_delay;
+    pool.policy.looked = now;
+    pool.each_dirty(|pool, desc| {
+        // SAFETY: listed, so valid.
+        let old = now.wrapping_sub(unsafe { (*desc).since }) as i64 >= delay;
+        if old {
+            job.add(pool, desc);
+        }
+        // The list is in order of age.
+        old && job.len < BATCH
+    });
 }
 
 /// What is due now, taken out of the pool.
@@ -207,7 +262,7 @@ fn due(pool: &mut State, now: u32) -> Job {
     }
     let allowed = allowed(pool);
     let keep = allowed - allowed / KEPT_PART;
-    if delay >= 0 && pool.dirty_pages > allowed {
+    if delay >= 0 && is_over(pool, now, delay) {
         // Whole SuperSlabs first: they cost least, both ways.
         for whole in [true, false] {
             pool.each_dirty(|pool, desc| {
@@ -225,16 +280,7 @@ fn due(pool: &mut State, now: u32) -> Job {
         return job;
     }
     if delay >= 0 && pool.dirty_pages > 0 && now.wrapping_sub(pool.policy.looked) as i64 > delay / 4 {
-        pool.policy.looked = now;
-        pool.each_dirty(|pool, desc| {
-            // SAFETY: listed, so valid.
-            let old = now.wrapping_sub(unsafe { (*desc).since }) as i64 >= delay;
-            if old {
-                job.add(pool, desc);
-            }
-            // The list is in order of age.
-            old && job.len < BATCH
-        });
+        add_aged(pool, now, &mut job);
     }
     job
 }
@@ -245,6 +291,7 @@ pub(crate) fn everything() -> usize {
     // Pages that the system refuses to take stay dirty: so only as many rounds as there can be SuperSlabs to visit.
     loop {
         let mut job = Job::none();
+        let _work = ongoing::begin_or_wait();
         pool::with(|pool| {
             let mut desc = pool.all;
             while !desc.is_null() && job.len < BATCH {

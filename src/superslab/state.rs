@@ -3,6 +3,7 @@
 
 use super::pagemap::{self, PAGE_SHIFT};
 use super::pool::{PAGES, Span};
+use super::prefill::Demand;
 use super::purge::{self, Policy};
 use super::slab::Slab;
 use crate::os;
@@ -77,6 +78,7 @@ pub(crate) struct State {
     oldest: *mut Desc,
     newest: *mut Desc,
     pub(crate) policy: Policy,
+    pub(super) demand: Demand,
 }
 
 // SAFETY: only used under the lock.
@@ -96,6 +98,7 @@ impl State {
             oldest: ptr::null_mut(),
             newest: ptr::null_mut(),
             policy: Policy::new(),
+            demand: Demand::new(),
         }
     }
 
@@ -303,6 +306,7 @@ impl State {
         }
         if reused < pages {
             self.policy.fresh(pages - reused);
+            self.demand.add(pages - reused, pages);
         }
         // SAFETY: the span has just become ours.
         let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
@@ -322,6 +326,12 @@ impl State {
             }
             desc = next;
         }
+    }
+
+    /// When pages became purgeable that are so for the longest time; nothing when none are.
+    pub(super) fn oldest_since(&self) -> Option<u32> {
+        // SAFETY: null or listed, so valid.
+        unsafe { self.oldest.as_ref() }.map(|desc| desc.since)
     }
 
     /// Withdraws the advice for huge pages from a SuperSlab that is purged in part. Says whether there was any.
