@@ -1,9 +1,9 @@
 //! The public face: the allocator as a `GlobalAlloc`.
 
-use crate::front::{gate, heap::Heap, thread};
+use crate::front::{gate, heap::Heap, thread, visit};
 use crate::options::Options;
 use crate::superslab::pool;
-use crate::{large, os};
+use crate::{background, large, os};
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -69,10 +69,13 @@ unsafe impl GlobalAlloc for Hakmem {
     }
 }
 
-/// Gives back to the system what can be given back: the calling thread's cached blocks go home, empty slabs to the pool,
-/// and the pool's free pages and the large cache to the system. Returns how many bytes that were.
+/// Gives back to the system what can be given back, whichever thread has it: cached blocks go home, empty slabs to the pool,
+/// and the pool's free pages, whole free pages of slabs that are hardly used, and the large cache to the system. Returns how
+/// many bytes that were.
 ///
-/// Magazines of other threads are theirs alone and stay as they are.
+/// Other threads are not stopped. One that is inside an allocation at each of several looks keeps what it has, and every
+/// thread keeps the topmost block of each magazine, the slabs that it allocates from, and what it has freed of others'
+/// blocks and not sent yet (256 KiB at most).
 pub fn purge() -> usize {
     let before = os::PURGED.load(Relaxed);
     let heap = thread::own_heap();
@@ -80,7 +83,30 @@ pub fn purge() -> usize {
         // SAFETY: the calling thread's heap.
         unsafe { Heap::trim(heap) };
     }
+    visit::everyone();
     large::drain();
     pool::purge_all();
     os::PURGED.load(Relaxed).wrapping_sub(before)
+}
+
+/// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
+/// delay says, without anybody calling. It gets no signals and sleeps while there is nothing to give back. False when the
+/// system has no thread for us, or when called by a handler of a fork.
+///
+/// The child of a fork starts one of its own, the next time that it allocates.
+///
+/// ```
+/// # #[cfg(not(miri))]
+/// assert!(hakmem::start_background());
+/// hakmem::stop_background();
+/// ```
+pub fn start_background() -> bool {
+    background::start() == 0
+}
+
+/// Ends the background thread, if there is one, and waits until it is gone. Called by a handler of a fork it does nothing.
+///
+/// Also what `HAKMEM_BACKGROUND=on` has started or would start ends with it.
+pub fn stop_background() {
+    background::stop();
 }

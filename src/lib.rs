@@ -22,11 +22,17 @@
 
 mod sync;
 
+mod alarm;
 mod front;
+mod ongoing;
 mod superslab;
 
 #[cfg(not(loom))]
+mod background;
+#[cfg(not(loom))]
 mod large;
+#[cfg(not(loom))]
+mod limits;
 #[cfg(not(loom))]
 mod misuse;
 #[cfg(not(loom))]
@@ -37,6 +43,8 @@ mod os;
 mod stats;
 #[cfg(not(loom))]
 mod tiny;
+#[cfg(not(loom))]
+mod upkeep;
 
 #[cfg(all(test, loom))]
 mod model;
@@ -45,7 +53,9 @@ mod model;
 #[doc(hidden)]
 pub use front::c as __c;
 #[cfg(not(loom))]
-pub use global::{Hakmem, purge};
+pub use global::{Hakmem, purge, start_background, stop_background};
+#[cfg(not(loom))]
+pub use limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]
 pub use options::{Foreign, Options, Profile, StatsFormat, Thp};
 #[cfg(not(loom))]

@@ -13,7 +13,10 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use std::ptr;
 
+mod alarm;
+mod ongoing;
 mod recycle;
+mod visit;
 
 /// A block, as the remote stack sees one.
 #[repr(align(8))]
@@ -79,7 +82,7 @@ fn push_one(slab: &Slab, value: u32) -> Pushed {
     let node = item();
     fill(node, value);
     // SAFETY: a chain of one node of ours.
-    let outcome = unsafe { slab.remote.push(node, node, 1) };
+    let outcome = unsafe { slab.remote.push(node, node, 1).0 };
     if outcome == Pushed::Publish {
         slab.published.fetch_add(1, Ordering::Relaxed);
     }

@@ -8,8 +8,9 @@ pub(crate) use print::write;
 
 use crate::front::heap::{Heap, RECORD};
 use crate::front::registry;
-use crate::superslab::{pagemap, pool};
-use crate::{large, os};
+use crate::os::{self, held};
+use crate::superslab::{pagemap, pool, prefill};
+use crate::{background, large};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// A counter that its owner bumps and others read: no read-modify-write.
@@ -147,10 +148,23 @@ stats! {
     bytes_mapped_peak,
     /// Bytes given back to the system since the start.
     bytes_purged,
+    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the allocator's own
+    /// books.
+    bytes_held,
+    /// Times memory was given back because the soft limit was reached.
+    soft_limit_hits,
+    /// Allocations that failed because of the hard limit.
+    hard_limit_hits,
     /// Bytes in blocks that the program holds, at the size that they have, which is at least what was asked for.
     allocated_bytes,
     /// The kernel's figure for the largest resident set of the process.
     peak_resident_bytes,
+    /// Times that the background thread looked for something to give back.
+    background_passes,
+    /// Times that the background thread woke up.
+    background_wakeups,
+    /// Pages of 64 KiB that the background thread made resident before they were wanted.
+    pages_prefilled,
     /// Bytes of the memory that slabs, runs and direct mappings in use are made of.
     active_bytes,
     /// Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
@@ -243,6 +257,12 @@ fn counted() -> Stats {
         bytes_mapped: os::MAPPED.load(Relaxed) as u64,
         bytes_mapped_peak: os::MAPPED_PEAK.load(Relaxed) as u64,
         bytes_purged: os::PURGED.load(Relaxed) as u64,
+        bytes_held: held::bytes() as u64,
+        soft_limit_hits: held::SOFT_HITS.load(Relaxed),
+        hard_limit_hits: held::HARD_HITS.load(Relaxed),
+        background_passes: background::PASSES.load(Relaxed),
+        background_wakeups: background::WAKEUPS.load(Relaxed),
+        pages_prefilled: prefill::PREFILLED.load(Relaxed),
         ..Stats::default()
     }
 }

@@ -4,9 +4,24 @@
 //! the code that ships.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+pub(crate) use crate::os::barrier::{heavy as heavy_barrier, light as light_barrier};
+#[cfg(not(loom))]
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+/// The model's stand-in for a barrier that the system puts into other threads: one on either side.
+#[cfg(loom)]
+pub(crate) fn light_barrier() {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// See [`light_barrier`].
+#[cfg(loom)]
+pub(crate) fn heavy_barrier() -> bool {
+    loom::sync::atomic::fence(Ordering::SeqCst);
+    true
+}
 
 /// Something that can be linked into a lock-free stack.
 ///

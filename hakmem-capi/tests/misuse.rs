@@ -112,6 +112,15 @@ fn beyond_a_full_magazine() {
     }
 }
 
+/// Blocks of slabs that have given their free pages back.
+#[test]
+fn in_purged_memory() {
+    for whose in ["own", "other"] {
+        aborts("purged", &[whose, "twice"], "free(", DOUBLE);
+        aborts("purged", &[whose, "interior"], "free(", INTERIOR);
+    }
+}
+
 /// Low, odd, at the borders of user memory, non-canonical, and the kernel's.
 #[test]
 fn foreign_addresses() {

@@ -5,6 +5,7 @@
 use super::heap::{Heap, Way};
 use super::hot::Hot;
 use super::{gate, shelf, tls};
+use crate::limits;
 use crate::misuse::{self, Fault};
 use crate::os;
 use crate::stats::ClassStats;
@@ -12,6 +13,8 @@ use crate::superslab::Slab;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, STRIDES, class_of, medium};
 use core::ptr;
+
+pub use crate::limits::CHook;
 
 /// Alignment of blocks of at least as many bytes.
 const MIN_ALIGN: usize = 16;
@@ -103,7 +106,7 @@ extern "C" fn malloc_large(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_growing(size: usize) -> *mut u8 {
-    let block = gate::grown(size, MIN_ALIGN, None);
+    let block = gate::grown(size, MIN_ALIGN, None).block;
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -246,18 +249,18 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
     let new = if size > old {
         gate::grown(size, align_for(size), None)
     } else {
-        gate::any(size, align_for(size), None).block
+        gate::any(size, align_for(size), None)
     };
-    if new.is_null() {
+    if new.block.is_null() {
         // A large block that cannot shrink by moving stays what it is, which is enough.
         return if size <= old { block } else { out_of_memory() };
     }
     // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
     unsafe {
-        ptr::copy_nonoverlapping(block, new, old.min(size));
-        free(block);
+        ptr::copy_nonoverlapping(block, new.block, old.min(size));
+        if new.zero { gate::free_replaced(block, new.block) } else { free(block) }
     }
-    new
+    new.block
 }
 
 /// Allocates at a multiple of `align`, a power of two. Null when there is no memory; leaves `errno` alone.
@@ -321,14 +324,35 @@ pub fn purge() -> usize {
     crate::purge()
 }
 
+/// Sets the limits. False, and nothing changed, if the soft one is above the hard one.
+pub fn set_limits(soft: usize, hard: usize) -> bool {
+    limits::set_limits(limits::Limits { soft, hard }).is_ok()
+}
+
+/// Sets what is called when the soft limit has been crossed.
+pub fn on_soft_limit(hook: Option<CHook>, argument: *mut core::ffi::c_void) {
+    limits::on_soft_limit_c(hook, argument);
+}
+
+/// Starts the background thread; 0 or the number of an error.
+pub fn start_background() -> i32 {
+    crate::background::start()
+}
+
+/// Ends the background thread.
+pub fn stop_background() {
+    crate::background::stop();
+}
+
 /// For the library's constructor: a process that was given options hears about the bad ones, and is counted, even if it
-/// never allocates.
+/// never allocates. From here on threads can be started.
 pub fn on_load() {
     let mut given = false;
     os::env::each(b"HAKMEM_", |_, _| given = true);
     if given {
         super::thread::with_heap(None, |_| ());
     }
+    crate::background::ready();
 }
 
 /// For the library's panic handler: one line, then abort.

@@ -1,7 +1,9 @@
 //! Fork: the child has one thread, and everything the others had.
 //!
-//! Before: the forking thread takes the locks, in this order: the large cache, the orphan lists, the pool. No path takes
-//! one while it holds another, so the order matters only here.
+//! Before: the forking thread takes the visits' lock, so that nobody is in another thread's heap. Then it lets nobody begin
+//! to give memory back any more and waits for those that are at it (`ongoing`), since what they have is in no list. Then it
+//! takes the locks, in this order: the limits' hook, the large cache, the orphan lists, the pool. A visitor takes the
+//! others; no other path takes one while it holds another, so the order matters only here.
 //!
 //! The lock-free structures are not stopped. The child sees every other thread as if it had been stopped at some
 //! instruction, so each change is ordered such that a block between two places is in neither: it may be lost to the
@@ -9,8 +11,11 @@
 //! records of their slabs, not on their lists: those it finds through the pool.
 
 use super::heap::Heap;
-use super::{registry, thread};
+use super::{registry, thread, visit};
+use crate::background;
 use crate::large;
+use crate::limits;
+use crate::ongoing;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
 use crate::superslab::{LEFT, Slab, orphans, pool};
@@ -19,6 +24,9 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 pub(super) extern "C" fn prepare() {
+    visit::acquire();
+    ongoing::acquire();
+    limits::acquire();
     large::cache_acquire();
     orphans::acquire();
     pool::acquire();
@@ -30,6 +38,9 @@ fn release(child: bool) {
     pool::release(child);
     orphans::release(child);
     large::cache_release(child);
+    limits::release(child);
+    ongoing::release(child);
+    visit::release(child);
 }
 
 pub(super) extern "C" fn parent() {
@@ -38,6 +49,7 @@ pub(super) extern "C" fn parent() {
 
 pub(super) extern "C" fn child() {
     release(true);
+    background::after_fork();
     let mine = thread::own_heap();
     let mut others = false;
     registry::each(|heap| {
@@ -99,6 +111,7 @@ unsafe fn inherit(mine: *mut Heap) {
                 if !mine.is_null() {
                     Heap::inherit(heap, mine);
                 }
+                Heap::bias(heap).reset();
                 (*heap).live.store(false, Relaxed);
                 registry::recycle(heap);
             }

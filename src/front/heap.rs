@@ -2,10 +2,13 @@
 
 mod figures;
 
+use super::bias::Bias;
 use super::hot::Hot;
 use super::magazine::Magazines;
 use super::outbox::{self, Outbox};
 use super::shelf::Shelf;
+use super::visit::{self, Seen};
+use crate::background;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
@@ -14,9 +17,10 @@ use crate::superslab::{Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
-use crate::tiny::home;
+use crate::tiny::{home, sparse};
+use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 
 /// Address space of a record: the heap, behind it the slots of its magazines, at its end the outbox; resident as far as
@@ -28,10 +32,10 @@ pub(crate) const RECORD: usize = 512 << 10;
 #[repr(C)]
 pub(crate) struct Heap {
     pub(crate) hot: Hot,
-    bins: Bins,
+    pub(super) bins: Bins,
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
-    magazines: Magazines,
+    pub(super) magazines: Magazines,
     pub(crate) shelf: Shelf,
     /// Link of the stack of free records.
     recycle_next: AtomicPtr<Heap>,
@@ -39,6 +43,10 @@ pub(crate) struct Heap {
     pub(crate) all_next: *mut Heap,
     /// Whether a thread has it.
     pub(crate) live: AtomicBool,
+    /// What a visitor that comes round has seen of the owner: see [`visit::idle`].
+    pub(super) seen: Seen,
+    /// Held by the owner wherever more happens than taking a block of a slab and putting one back; see there.
+    pub(super) bias: Bias<Slab>,
     owner: CachePadded<Owner>,
 }
 
@@ -55,6 +63,19 @@ pub(crate) enum Way {
     Foreign(*mut Slab),
     /// The magazine may grow, or the heap is a placeholder, or something is wrong with the block.
     Other,
+}
+
+/// Says that the owner of a heap has taken its lock, until dropped.
+pub(super) struct Busy {
+    bias: *const Bias<Slab>,
+    before: bool,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        // SAFETY: a record's, which is never unmapped.
+        unsafe { &*self.bias }.leave(self.before);
+    }
 }
 
 // SAFETY: the link is an atomic of its own.
@@ -77,6 +98,8 @@ impl Heap {
     /// The record is mapped, zeroed when new, and the caller's alone.
     pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize) {
         let options = options::get();
+        // SAFETY: passed on: the record is ours, and a visitor finds nobody there before we leave.
+        let _busy = unsafe { Heap::enter(heap) };
         // SAFETY: passed on. Statistics may look on, at atomics only.
         unsafe {
             let bytes = heap.cast::<u8>();
@@ -87,13 +110,37 @@ impl Heap {
                 bytes.wrapping_add(RECORD - outbox::BYTES),
             );
             (*heap).outbox.reset(bytes.wrapping_add(RECORD - outbox::BYTES), options.outbox);
-            (&raw mut (*heap).owner).write(CachePadded::new(Owner { ready: ReadyList::new() }));
+            (&raw mut (*heap).owner)
+                .write(CachePadded::new(Owner { ready: ReadyList::new(), idle: AtomicUsize::new(0) }));
             (*heap).bins.forget();
             (*heap).bins.owner = (&raw mut (*heap).owner).cast();
             (*heap).bins.secret = secret;
             (*heap).shelf.reset();
             (*heap).live.store(true, Relaxed);
         }
+    }
+
+    /// The heap's lock.
+    ///
+    /// # Safety
+    ///
+    /// A record, which is never unmapped.
+    #[inline(always)]
+    pub(super) unsafe fn bias<'a>(heap: *mut Heap) -> &'a Bias<Slab> {
+        // SAFETY: passed on; atomics only.
+        unsafe { &(*heap).bias }
+    }
+
+    /// Takes the heap's lock, for its owner.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    #[inline]
+    pub(super) unsafe fn enter(heap: *mut Heap) -> Busy {
+        // SAFETY: passed on; records are never unmapped.
+        let bias = unsafe { Heap::bias(heap) };
+        Busy { bias, before: bias.enter(visit::wait) }
     }
 
     /// Takes a block of `class` when the magazine is empty: from the current slab, or null.
@@ -121,11 +168,13 @@ impl Heap {
     pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Fresh {
         // SAFETY: passed on.
         unsafe {
+            let _busy = Heap::enter(heap);
             let fresh = Heap::take(heap, class as usize);
             if !fresh.block.is_null() {
                 return fresh;
             }
             (*heap).shelf.tick();
+            background::tick();
             (*heap).bins.refill(class, &(*heap).counters)
         }
     }
@@ -146,6 +195,7 @@ impl Heap {
                 return Way::Other;
             }
             let slab = Slab::of(block);
+            Heap::bias(heap).name(slab);
             if !home::is_own(slab, (*heap).bins.owner) {
                 return Way::Foreign(slab);
             }
@@ -163,30 +213,20 @@ impl Heap {
     ///
     /// The calling thread owns the heap, and `slab` is its.
     pub(crate) unsafe fn settle(heap: *mut Heap, slab: *mut Slab) {
-        // SAFETY: passed on; the class is read before the slab can be gone.
+        // SAFETY: passed on; the class is read before the slab can be gone. That is ours for as long as we name it.
         unsafe {
             let class = (*slab).class as usize;
-            (*heap).bins.settle(slab);
+            let _busy = Heap::enter(heap);
+            let bins = &raw mut (*heap).bins;
+            Bins::settle(bins, slab);
+            if sparse::is_due() {
+                sparse::Chosen::from(bins, ptr::null_mut()).purge(bins, ptr::null_mut());
+            }
             if (*heap).bins.are_sparse(class) && (*heap).magazines.may_shrink(class) {
                 // A few blocks in the magazine may be all that keeps these slabs: those that become empty are given back, or
                 // begin anew with blocks in the order of their addresses.
                 Heap::empty_magazine(heap, class);
                 (*heap).magazines.shrink(&raw mut (*heap).hot, class);
-            }
-        }
-    }
-
-    /// Sends the blocks of one magazine home.
-    unsafe fn empty_magazine(heap: *mut Heap, class: usize) {
-        // SAFETY: passed on; what a magazine holds was freed as its class.
-        unsafe {
-            loop {
-                let block = Hot::pop(&raw mut (*heap).hot, class);
-                if block.is_null() {
-                    break;
-                }
-                (*heap).counters.flushed.add(1);
-                Heap::send_home(heap, block, class as u8);
             }
         }
     }
@@ -223,6 +263,7 @@ impl Heap {
     pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, class: u8) {
         // SAFETY: passed on.
         unsafe {
+            let _busy = Heap::enter(heap);
             let hot = &raw mut (*heap).hot;
             if (*heap).magazines.grow(hot, class as usize) {
                 let pushed = Hot::push(hot, class as usize, block);
@@ -234,7 +275,11 @@ impl Heap {
     }
 
     /// Sends a block back to its slab.
-    unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
+    ///
+    /// # Safety
+    ///
+    /// The calling thread has [entered](Heap::enter) the heap; the block was freed as one of `class`.
+    pub(super) unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
         // SAFETY: passed on.
         unsafe {
             let bins = &mut (*heap).bins;
@@ -242,7 +287,7 @@ impl Heap {
             if home::is_own(slab, bins.owner) {
                 (*heap).counters.home_local.add(1);
                 if Bins::put(slab, block.cast::<Block>()) {
-                    bins.settle(slab);
+                    Bins::settle(bins, slab);
                 }
             } else {
                 (*heap).counters.home_foreign.add(1);
@@ -251,83 +296,30 @@ impl Heap {
         }
     }
 
-    /// Sends all cached blocks home.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap, or the thread that did no longer exists.
-    pub(crate) unsafe fn flush(heap: *mut Heap) {
-        // SAFETY: passed on.
-        unsafe {
-            for class in 1..=CLASSES {
-                Heap::empty_magazine(heap, class);
-            }
-            (*heap).outbox.flush();
-            (*heap).shelf.flush();
-        }
+    /// The heap that `owner` is part of.
+    pub(super) fn of(owner: *mut Owner) -> *mut Heap {
+        owner.cast::<u8>().wrapping_sub(offset_of!(Heap, owner)).cast()
     }
 
-    /// Sends all cached blocks home and gives empty slabs back to the pool.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap.
-    pub(crate) unsafe fn trim(heap: *mut Heap) {
-        // SAFETY: passed on.
-        unsafe {
-            Heap::flush(heap);
-            (*heap).bins.trim(&(*heap).counters);
-        }
-    }
-
-    /// Gives everything up. Afterwards the record can serve another thread.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap and will not use it again.
-    pub(crate) unsafe fn retire(heap: *mut Heap) {
-        // SAFETY: passed on.
-        unsafe {
-            Heap::flush(heap);
-            (*heap).bins.abandon(&(*heap).counters);
-            (*heap).live.store(false, Relaxed);
-        }
-    }
-
-    /// Takes in what threads of the parent were about to publish.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap and is the only thread.
-    pub(crate) unsafe fn after_fork(heap: *mut Heap) {
-        // SAFETY: passed on.
-        unsafe { (*heap).bins.collect_in_child(&(*heap).counters) };
-    }
-
-    /// Empties the magazines of a thread that did not survive the fork, into the remote stacks of their slabs. Only the
-    /// tops are relied on: the thread may have been stopped anywhere.
-    ///
-    /// # Safety
-    ///
-    /// The heap is another thread's, and no other thread exists. `mine` is the calling thread's.
-    pub(crate) unsafe fn inherit(heap: *mut Heap, mine: *mut Heap) {
-        for class in 1..=CLASSES {
-            loop {
-                // SAFETY: passed on; below the first block there is always a null.
-                let block = unsafe { Hot::pop(&raw mut (*heap).hot, class) };
-                if block.is_null() {
-                    break;
-                }
-                // SAFETY: a free block; its slab is not ours, so it goes through our outbox.
-                unsafe { Heap::send_home(mine, block, class as u8) };
-            }
-        }
-    }
-
-    /// Whether `owner` is this heap's.
+    /// What slabs of this heap say that they belong to.
     pub(crate) fn owner(heap: *mut Heap) -> *mut Owner {
         // SAFETY: only an address is computed.
         unsafe { (&raw mut (*heap).owner).cast() }
+    }
+
+    /// A figure that changes when the owner allocates or frees: of how its magazines stand, and of what went past them.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::each_cached`].
+    pub(super) unsafe fn activity(heap: *const Heap) -> usize {
+        // SAFETY: passed on.
+        unsafe {
+            let tops = (&(*heap).hot.top)[1..=CLASSES].iter().map(|top| top.load(Relaxed).addr());
+            let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
+            let past = [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).shelf.frees];
+            past.iter().fold(sum, |sum, counter| sum.rotate_left(5) ^ counter.get() as usize)
+        }
     }
 }
 
@@ -343,7 +335,9 @@ const fn placeholder() -> Heap {
         recycle_next: AtomicPtr::new(NO_HEAP),
         all_next: NO_HEAP,
         live: AtomicBool::new(false),
-        owner: CachePadded::new(Owner { ready: ReadyList::new() }),
+        seen: Seen::new(),
+        bias: Bias::new(),
+        owner: CachePadded::new(Owner { ready: ReadyList::new(), idle: AtomicUsize::new(0) }),
     }
 }
 

@@ -5,8 +5,8 @@ use crate::superslab::pagemap::KINDS;
 use crate::tiny::classes::{C_TABLE, MAX_TABLE};
 use core::ptr;
 use core::sync::atomic::{
-    AtomicPtr,
-    Ordering::{Relaxed, Release},
+    AtomicPtr, Ordering,
+    Ordering::{Relaxed, Release, SeqCst},
     compiler_fence,
 };
 
@@ -29,6 +29,21 @@ static NOTHING: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(ptr::null_mut()) };
 pub(super) const fn missing() -> *mut Slot {
     (&raw const NOTHING).cast::<Slot>().cast_mut().wrapping_add(1)
 }
+
+/// A slot as the owner and a [visitor](super::rob) see it.
+///
+/// # Safety
+///
+/// A slot of an array in a heap's record, which is never unmapped.
+#[inline(always)]
+pub(super) unsafe fn shared<'a>(slot: *mut Slot) -> &'a AtomicPtr<u8> {
+    // SAFETY: passed on; as large and as aligned as an atomic.
+    unsafe { &*slot.cast::<AtomicPtr<u8>>() }
+}
+
+/// How a block is put into a slot. Where that costs nothing, such that who takes it out again sees what was done to the
+/// block before; elsewhere the visitor's barriers see to that.
+const PUT: Ordering = if cfg!(target_arch = "x86_64") { Release } else { Relaxed };
 
 /// Reads what only this thread writes: an ordinary load, which the compiler may fold into its use.
 #[inline(always)]
@@ -70,11 +85,11 @@ impl Hot {
         unsafe {
             let top = (&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class);
             let at = own(top);
-            let block = at.sub(1).read();
+            let block = shared(at.sub(1)).load(Relaxed);
             if !block.is_null() {
                 (*top).store(at.sub(1), Relaxed);
-                // What the program does with the block must not come before: see `push`.
-                compiler_fence(Release);
+                // What the program does with the block must not come before: see `push`. Nor must the next pop: see `rob`.
+                compiler_fence(SeqCst);
             }
             block
         }
@@ -95,10 +110,10 @@ impl Hot {
             if at == own(limit) {
                 return false;
             }
-            at.write(block);
+            shared(at).store(block, PUT);
             // The child of a fork takes every slot below the top for a block.
             compiler_fence(Release);
-            (*top).store(at.add(1), Relaxed);
+            (*top).store(at.add(1), PUT);
             true
         }
     }
@@ -115,7 +130,10 @@ impl Hot {
         // SAFETY: as in `pop`. The tops are at the start of `hot`; an aligned store of a word, as atomic as the one that
         // it stands for, and a barrier to the compiler.
         unsafe {
-            let block = own((&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class)).sub(1).read();
+            let block = own((&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class))
+                .sub(1)
+                .cast::<AtomicPtr<u8>>();
+            let block = (*block).load(Relaxed);
             if !block.is_null() {
                 core::arch::asm!("add qword ptr [{} + {} * 8], -8", in(reg) hot, in(reg) class, options(nostack));
             }

@@ -9,12 +9,12 @@
 //! it full. A class without a magazine has `top == limit` above a null, so it is empty and full at once, and so is
 //! everything in the constant heaps that stand in where a thread has none.
 
-use super::hot::{Hot, Slot, missing};
+use super::hot::{Hot, Slot, missing, shared};
 use crate::superslab::pagemap::KINDS;
 use crate::tiny::classes::{C_TABLE, CLASSES, STRIDES};
 use core::ptr;
 use core::sync::atomic::{
-    AtomicPtr, AtomicU8,
+    AtomicPtr, AtomicU8, AtomicU64,
     Ordering::{Relaxed, Release},
     compiler_fence,
 };
@@ -76,6 +76,8 @@ pub(crate) struct Magazines {
     /// The end of what was ever slots, whoever had the record; read by statistics. Null before there were any.
     most: AtomicPtr<Slot>,
     end: *mut Slot,
+    /// Magazines that a visitor has taken something out of, a bit for each class. Under the heap's lock.
+    robbed: AtomicU64,
     /// Arrays that a magazine has grown out of, by log2 of their slots, linked through their first slot.
     spare: [*mut Slot; MAX_LOG as usize + 1],
 }
@@ -98,6 +100,7 @@ impl Magazines {
             at: ptr::null_mut(),
             most: AtomicPtr::new(ptr::null_mut()),
             end: ptr::null_mut(),
+            robbed: AtomicU64::new(0),
             spare: [ptr::null_mut(); MAX_LOG as usize + 1],
         }
     }
@@ -129,6 +132,7 @@ impl Magazines {
         self.extra = if enabled { MAX_EXTRA } else { 0 };
         self.at = at.cast();
         self.end = end.cast();
+        self.robbed = AtomicU64::new(0);
         self.spare = [ptr::null_mut(); MAX_LOG as usize + 1];
     }
 
@@ -152,6 +156,14 @@ impl Magazines {
         let notice = core::mem::replace(&mut self.notices[class], QUIET);
         if notice == QUIET || !self.enabled {
             return false;
+        }
+        // SAFETY: passed on.
+        unsafe {
+            if self.gather(hot, class) && (*hot).top[class].load(Relaxed) != (*hot).limit[class].load(Relaxed)
+            {
+                self.notices[class] = notice;
+                return true;
+            }
         }
         let before = self.logs[class].load(Relaxed);
         let most = if notice == MISSED { MAX_LOGS[class] } else { FREE_LOGS[class] };
@@ -187,6 +199,62 @@ impl Magazines {
         // Beyond that it grows by one step for every time it runs empty.
         self.notices[class] = if log < FREE_LOGS[class] { SMALL } else { QUIET };
         true
+    }
+
+    /// The first slot of the magazine of `class`, if there is one.
+    ///
+    /// # Safety
+    ///
+    /// Both are parts of one heap's record; the calling thread has entered the heap or visits it.
+    pub(crate) unsafe fn first(
+        magazines: *const Magazines,
+        hot: *const Hot,
+        class: usize,
+    ) -> Option<*mut Slot> {
+        // SAFETY: passed on; these fields are atomic.
+        unsafe {
+            let log = (&(*magazines).logs)[class].load(Relaxed);
+            let limit = (&(*hot).limit)[class].load(Relaxed);
+            (log != 0).then(|| limit.wrapping_sub(1 << log).wrapping_add(1))
+        }
+    }
+
+    /// Pulls together what a visitor has left of the magazine of `class`. True when it had taken something.
+    ///
+    /// # Safety
+    ///
+    /// As [`Magazines::grow`].
+    pub(crate) unsafe fn gather(&mut self, hot: *mut Hot, class: usize) -> bool {
+        // SAFETY: passed on; between the first slot and the top all are initialised.
+        unsafe {
+            let top = &(&(*hot).top)[class];
+            let Some(first) = Magazines::first(self, hot, class) else { return false };
+            let bit = 1 << class;
+            if self.robbed.load(Relaxed) & bit == 0 {
+                return false;
+            }
+            self.robbed.store(self.robbed.load(Relaxed) & !bit, Relaxed);
+            // One after the other out of the magazine and to the bottom, so that the child of a fork finds none twice.
+            let mut put = first;
+            while top.load(Relaxed) > put {
+                let at = top.load(Relaxed).sub(1);
+                let block = at.read();
+                top.store(at, Relaxed);
+                compiler_fence(Release);
+                if !block.is_null() {
+                    while put < at && !put.read().is_null() {
+                        put = put.add(1);
+                    }
+                    if put >= at {
+                        top.store(at.add(1), Relaxed);
+                        break;
+                    }
+                    put.write(block);
+                    put = put.add(1);
+                }
+            }
+            true
+        }
     }
 
     /// Whether the magazine of `class` has more than the least.
@@ -268,7 +336,24 @@ impl Magazines {
         // SAFETY: as above.
         let (top, limit) = unsafe { ((*hot).top[class].load(Relaxed), (*hot).limit[class].load(Relaxed)) };
         let free = (limit.addr().wrapping_sub(top.addr())) / size_of::<Slot>();
-        ((1usize << log) - 1).saturating_sub(free)
+        let held = ((1usize << log) - 1).saturating_sub(free);
+        // SAFETY: as above.
+        if unsafe { (*magazines).robbed.load(Relaxed) } & (1 << class) == 0 {
+            return held;
+        }
+        let first = limit.wrapping_sub((1 << log) - 1);
+        // SAFETY: slots of a magazine, or what was one a moment ago: in the record either way.
+        (0..held).filter(|&i| !unsafe { shared(first.wrapping_add(i)) }.load(Relaxed).is_null()).count()
+    }
+
+    /// Says that a visitor has taken something out of the magazine of `class`.
+    ///
+    /// # Safety
+    ///
+    /// The caller visits the heap that these belong to.
+    pub(crate) unsafe fn set_robbed(magazines: *const Magazines, class: usize) {
+        // SAFETY: passed on.
+        unsafe { (*magazines).robbed.fetch_or(1 << class, Relaxed) };
     }
 }
 

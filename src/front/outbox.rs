@@ -1,5 +1,6 @@
 //! The outbox: blocks of other owners' slabs, collected by slab, so that one compare-and-swap sends many.
 
+use super::visit;
 use crate::stats::Counter;
 use crate::superslab::pagemap::{self, PAGE_SHIFT};
 use crate::superslab::{Block, Slab};
@@ -156,8 +157,11 @@ impl Outbox {
                 (*bundle).slab.store(ptr::null_mut(), Relaxed);
                 self.pushes.add(1);
                 self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
-                let published = home::send(slab, (*bundle).head, (*bundle).tail, count);
-                self.publishes.add(published as u64);
+                let sent = home::send(slab, (*bundle).head, (*bundle).tail, count);
+                self.publishes.add(sent.published as u64);
+                if !sent.idle.is_null() {
+                    visit::owner(sent.idle);
+                }
             }
         }
     }

@@ -6,6 +6,7 @@
 
 use super::heap::Heap;
 use super::tls;
+use crate::background;
 use crate::large;
 use crate::misuse::{self, Fault};
 use crate::options;
@@ -28,8 +29,9 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 pub(crate) struct Shelf {
     /// The runs; null where there is none. Atomic only because the child of a fork reads other threads' shelves.
     runs: [AtomicPtr<u8>; PLACES],
-    /// A byte for each place: the pages of the run there, or 0.
-    sizes: u64,
+    /// A byte for each place: the pages of the run there, or 0. Read by the owner without the heap's lock, under which all
+    /// changes here are.
+    sizes: Counter,
     /// When each was put there.
     since: [u32; PLACES],
     /// When the ages were last looked at.
@@ -56,7 +58,7 @@ impl Shelf {
     pub(crate) const fn none() -> Self {
         Self {
             runs: [const { AtomicPtr::new(ptr::null_mut()) }; PLACES],
-            sizes: 0,
+            sizes: Counter::new(),
             since: [0; PLACES],
             looked: 0,
             room: 0,
@@ -75,11 +77,11 @@ impl Shelf {
     /// Takes the run out of a place.
     fn remove(&mut self, place: usize) -> *mut u8 {
         let run = self.runs[place].load(Relaxed);
-        let pages = (self.sizes >> (8 * place)) as u8;
+        let pages = (self.sizes.get() >> (8 * place)) as u8;
         self.runs[place].store(ptr::null_mut(), Relaxed);
         // In the child of a fork the run is in no two places: so out of here before anything is done with it.
         compiler_fence(Release);
-        self.sizes &= !(0xff << (8 * place));
+        self.sizes.set(self.sizes.get() & !(0xff << (8 * place)));
         self.room += pages as u32;
         self.held.set(self.held.get().wrapping_sub((pages as usize * PAGE) as u64));
         run
@@ -87,7 +89,7 @@ impl Shelf {
 
     /// The run of `pages` pages that was put here last, or null.
     fn take(&mut self, pages: usize) -> *mut u8 {
-        let places = matching(self.sizes, pages);
+        let places = matching(self.sizes.get(), pages);
         if places == 0 {
             return ptr::null_mut();
         }
@@ -97,7 +99,7 @@ impl Shelf {
 
     /// The longest run, if it has more than `pages` pages, or null.
     fn take_longest(&mut self, pages: usize) -> *mut u8 {
-        let size = |place: usize| (self.sizes >> (8 * place)) as u8;
+        let size = |place: usize| (self.sizes.get() >> (8 * place)) as u8;
         match (0..PLACES).max_by_key(|&place| size(place)) {
             Some(place) if size(place) as usize > pages => {
                 self.allocs.add(1);
@@ -109,9 +111,9 @@ impl Shelf {
 
     /// Puts a run, which is nobody's any more, into a free place. There is room.
     fn put(&mut self, run: *mut u8, pages: usize, now: u32) {
-        let place = matching(self.sizes, 0).trailing_zeros() as usize / 8;
+        let place = matching(self.sizes.get(), 0).trailing_zeros() as usize / 8;
         self.since[place] = now;
-        self.sizes |= (pages as u64) << (8 * place);
+        self.sizes.add((pages as u64) << (8 * place));
         self.room -= pages as u32;
         self.held.add((pages * PAGE) as u64);
         self.runs[place].store(run, Relaxed);
@@ -119,7 +121,7 @@ impl Shelf {
 
     /// The place of the run that has lain longest. There is one.
     fn oldest(&self, now: u32) -> usize {
-        let taken = (0..PLACES).filter(|&i| self.sizes >> (8 * i) & 0xff != 0);
+        let taken = (0..PLACES).filter(|&i| self.sizes.get() >> (8 * i) & 0xff != 0);
         taken.max_by_key(|&i| now.wrapping_sub(self.since[i])).unwrap_or(0)
     }
 
@@ -130,7 +132,7 @@ impl Shelf {
         self.looked = now;
         for place in 0..PLACES {
             let old = now.wrapping_sub(self.since[place]) as i64 >= delay;
-            if delay >= 0 && old && self.sizes >> (8 * place) & 0xff != 0 {
+            if delay >= 0 && old && self.sizes.get() >> (8 * place) & 0xff != 0 {
                 // SAFETY: a run of the shelf is nobody else's.
                 unsafe { large::give_run(self.remove(place)) };
             }
@@ -141,7 +143,7 @@ impl Shelf {
     ///
     /// # Safety
     ///
-    /// The calling thread owns the shelf, or the thread that did no longer exists.
+    /// The calling thread has entered the heap that this is part of, or visits it, or its thread no longer exists.
     pub(crate) unsafe fn flush(&mut self) {
         for place in 0..PLACES {
             // Only the places are relied on: the owner may have been stopped anywhere by a fork.
@@ -153,7 +155,7 @@ impl Shelf {
             }
         }
         self.room += (self.held.get() as usize / PAGE) as u32;
-        self.sizes = 0;
+        self.sizes.set(0);
         self.held.set(0);
     }
 
@@ -164,7 +166,7 @@ impl Shelf {
 
     /// A look at the ages, for when the thread does something else that is rare.
     pub(crate) fn tick(&mut self) {
-        if self.sizes != 0 {
+        if self.sizes.get() != 0 {
             let now = os::now_ms();
             if now != self.looked {
                 self.age(now);
@@ -180,10 +182,12 @@ pub(super) fn hit(size: usize) -> *mut u8 {
     let Some(pages) = large::run_pages(size, 1) else { return ptr::null_mut() };
     // SAFETY: the thread's own heap, or a placeholder, whose shelf is empty and not written to.
     unsafe {
-        if matching((&raw const (*heap).shelf.sizes).read(), pages) == 0 {
+        if matching((*heap).shelf.sizes.get(), pages) == 0 {
             return ptr::null_mut();
         }
-        hand_out((*heap).shelf.take(pages)).block
+        let _busy = Heap::enter(heap);
+        let run = (*heap).shelf.take(pages);
+        if run.is_null() { run } else { hand_out(run).block }
     }
 }
 
@@ -195,12 +199,16 @@ pub(super) fn hit(size: usize) -> *mut u8 {
 pub(super) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh {
     if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
         // SAFETY: passed on.
-        let run = unsafe { (*heap).shelf.take(pages) };
+        let run = unsafe {
+            let _busy = Heap::enter(heap);
+            (*heap).shelf.take(pages)
+        };
         if !run.is_null() {
             // SAFETY: a run from the shelf.
             return unsafe { hand_out(run) };
         }
     }
+    background::tick();
     large::alloc(size, align)
 }
 
@@ -213,7 +221,10 @@ pub(super) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh 
 pub(super) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Fresh {
     if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
         // SAFETY: passed on.
-        let run = unsafe { (*heap).shelf.take_longest(pages) };
+        let run = unsafe {
+            let _busy = Heap::enter(heap);
+            (*heap).shelf.take_longest(pages)
+        };
         if !run.is_null() {
             // SAFETY: a run from the shelf; nobody has it yet. That it stays as long as it is would do no harm.
             return unsafe {
@@ -242,8 +253,11 @@ unsafe fn hand_out(run: *mut u8) -> Fresh {
 pub(super) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &str) {
     // SAFETY: passed on.
     unsafe {
-        if kind == RUN && !heap.is_null() && shelve(&mut (*heap).shelf, block) {
-            return;
+        if kind == RUN && !heap.is_null() {
+            let _busy = Heap::enter(heap);
+            if shelve(&mut (*heap).shelf, block) {
+                return;
+            }
         }
         if kind == FOREIGN && !heap.is_null() && (*heap).shelf.holds(block) {
             misuse::report(function, block, Fault::DoubleFree);
@@ -260,14 +274,14 @@ unsafe fn shelve(shelf: &mut Shelf, block: *mut u8) -> bool {
     }
     // SAFETY: the page map said that it is a run's.
     let pages = unsafe { large::pages_of_run(block) };
-    if shelf.room == 0 && shelf.sizes == 0 || pages > MOST || !pagemap::claim(block, RUN) {
+    if shelf.room == 0 && shelf.sizes.get() == 0 || pages > MOST || !pagemap::claim(block, RUN) {
         return false;
     }
     shelf.frees.add(1);
     // Looking at the clock would be a good part of the work. A run that seems older than it is goes back too soon.
     let look = shelf.frees.get() % LOOK == 0;
     let now = if look { os::now_ms() } else { shelf.looked };
-    while (shelf.room as usize) < pages || matching(shelf.sizes, 0) == 0 {
+    while (shelf.room as usize) < pages || matching(shelf.sizes.get(), 0) == 0 {
         let place = shelf.oldest(now);
         // SAFETY: a run of the shelf is nobody else's.
         unsafe { large::give_run(shelf.remove(place)) };
@@ -317,7 +331,7 @@ mod tests {
             (shelf.oldest(9), shelf.take(3), shelf.take(3), shelf.take(1)),
             (1, run(4), run(2), run(5))
         );
-        assert_eq!((shelf.sizes, shelf.room, shelf.held.get()), (0, MOST as u32, 0));
+        assert_eq!((shelf.sizes.get(), shelf.room, shelf.held.get()), (0, MOST as u32, 0));
         shelf.put(run(6), 3, 6);
         assert!(shelf.holds(run(6)) && !shelf.holds(run(5)) && !shelf.holds(ptr::null_mut()));
         assert_eq!((shelf.take_longest(3), shelf.take_longest(2)), (ptr::null_mut(), run(6)));

@@ -2,6 +2,8 @@
 
 use super::heap::{EMPTY, EXITED, Heap, NO_HEAP};
 use super::{fork, registry, tls};
+use crate::background;
+use crate::limits;
 use crate::options::{self, Options, StatsFormat};
 use crate::os::{self, message::Text};
 use crate::stats;
@@ -54,12 +56,17 @@ fn is_placeholder(heap: *mut Heap) -> bool {
 fn enter(base: Option<&Options>) -> *mut Heap {
     options::init(base.unwrap_or(&const { Options::new() }), || {
         registry::init();
+        limits::init(options::get());
         let mut key = 0;
         // SAFETY: `key` is writable. Neither this nor anything before it allocates.
         if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_exit)) } == 0 {
             KEY.store(key, Ordering::Relaxed);
         }
     });
+    if base.is_some() {
+        // Rust code, which runs in a process that has been set up; the C library has a constructor to say so.
+        background::ready();
+    }
     let heap = registry::acquire();
     if heap.is_null() {
         return heap;
@@ -97,6 +104,9 @@ fn hook_process() {
     }
     if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
         announce();
+    }
+    if options::get().background {
+        background::want();
     }
 }
 

@@ -6,6 +6,8 @@
 
 use super::IN_USE;
 use super::dense::HUGE;
+use crate::alarm;
+use crate::ongoing;
 use crate::options;
 use crate::os::{self, futex::Lock, now_ms};
 use crate::superslab::pagemap::PAGE;
@@ -295,6 +297,8 @@ pub(super) unsafe fn give(kept: Kept) {
         let Some(out) = cache.make_room(kept.len, limit, now) else {
             let added = cache.add(kept, now);
             debug_assert!(added, "there was room");
+            drop(cache);
+            alarm::ring();
             break;
         };
         drop(cache);
@@ -332,11 +336,24 @@ fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
     loop {
         let mut cache = CACHE.lock();
         let Some(i) = cache.oldest(now, &wanted) else { return bytes };
+        // Between the cache and the system it is in no list, so a fork must not come between. One that waits for this lock
+        // lets nobody begin.
+        let Some(_work) = ongoing::begin() else {
+            drop(cache);
+            drop(ongoing::begin_or_wait());
+            continue;
+        };
         let kept = cache.remove(i);
         drop(cache);
         kept.unmap();
         bytes += kept.len;
     }
+}
+
+/// Milliseconds until what has been kept longest has been so for `delay`; nothing when nothing is kept.
+pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
+    let cache = CACHE.lock();
+    cache.used().iter().map(|entry| delay.saturating_sub(now.wrapping_sub(entry.since))).min()
 }
 
 /// For the time across a fork.

@@ -61,6 +61,16 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
     true
 }
 
+/// [`free`] for a run whose contents have moved to fresh memory.
+pub(super) unsafe fn free_replaced(address: *mut u8) -> bool {
+    if !pagemap::claim(address, RUN) {
+        return false;
+    }
+    // SAFETY: we alone claimed it.
+    unsafe { pool::give_replaced(record(address)) };
+    true
+}
+
 /// Gives a run that has been claimed back to the pool.
 pub(super) unsafe fn give(address: *mut u8) {
     let slab = record(address);

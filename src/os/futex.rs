@@ -30,7 +30,8 @@ pub(crate) struct Guard<'a, T>(&'a Lock<T>, bool);
 /// may allocate meanwhile.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
 
-fn this_thread() -> usize {
+/// A number that is this thread's while it lives, and never 0.
+pub(crate) fn this_thread() -> usize {
     // SAFETY: no preconditions.
     unsafe { super::errno_location() }.addr()
 }
@@ -38,6 +39,31 @@ fn this_thread() -> usize {
 /// Says that this thread holds all locks for a fork, or no longer.
 pub(crate) fn set_forking(forking: bool) {
     FORKING.store(if forking { this_thread() } else { 0 }, Ordering::Relaxed);
+}
+
+/// Whether this thread holds all locks for a fork.
+pub(crate) fn is_forking() -> bool {
+    // Relaxed: only this thread can have stored its own name.
+    FORKING.load(Ordering::Relaxed) == this_thread()
+}
+
+/// Sleeps while the word is `value`, for at most so many milliseconds. May return for no reason.
+pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) {
+    let time = ms.map(|ms| libc::timespec {
+        tv_sec: (ms / 1000) as libc::time_t,
+        tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
+    });
+    let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel reads the word and the time; a word that is gone is only an error to it.
+    super::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, value, time) });
+}
+
+/// Wakes all that sleep on the word.
+pub(crate) fn wake(word: *mut u32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: only wakes.
+    super::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, i32::MAX) });
 }
 
 impl<T> Lock<T> {
@@ -51,13 +77,19 @@ impl<T> Lock<T> {
         Guard(self, !self.acquire())
     }
 
+    /// Takes the lock if it is free.
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+        // Acquire: pairs with the release in `release`.
+        let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        free.then_some(Guard(self, false))
+    }
+
     /// Waits for the lock and keeps it until [`Lock::release`]: for the time across a fork. False when this thread holds
     /// it for that already.
     pub(crate) fn acquire(&self) -> bool {
         // Acquire: pairs with the release in `release`.
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // Relaxed: only this thread can have stored its own name.
-            if FORKING.load(Ordering::Relaxed) == this_thread() {
+            if is_forking() {
                 return false;
             }
             self.wait();
@@ -78,18 +110,8 @@ impl<T> Lock<T> {
         }
         // Acquire: pairs with the release in `release`. From here on we must assume that others sleep too.
         while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            super::keep_errno(|| {
-                // SAFETY: the word outlives the call; a spurious return only goes round the loop again.
-                unsafe {
-                    libc::syscall(
-                        libc::SYS_futex,
-                        self.state.as_ptr(),
-                        libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
-                        CONTENDED,
-                        ptr::null::<libc::timespec>(),
-                    )
-                }
-            });
+            // A spurious return only goes round the loop again.
+            wait(self.state.as_ptr(), CONTENDED, None);
         }
     }
 

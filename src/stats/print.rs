@@ -14,7 +14,7 @@ pub(crate) fn write(fd: i32, json: bool) {
     s.peak_resident_bytes = os::peak_resident();
     s.resident_kernel_bytes = os::resident();
     // Not on the stack, which may be a small one; nor from the heap, which is what is being described.
-    let memory = os::map(TEXT);
+    let memory = os::map_uncounted(TEXT);
     let mut few = [0; 256];
     let buffer = if memory.is_null() {
         &mut few[..]
@@ -27,7 +27,7 @@ pub(crate) fn write(fd: i32, json: bool) {
     out.flush();
     if !memory.is_null() {
         // SAFETY: mapped above, and not used any more.
-        unsafe { os::unmap(memory, TEXT) };
+        unsafe { os::unmap_uncounted(memory, TEXT) };
     }
 }
 

@@ -18,12 +18,14 @@ pub(crate) mod pagemap;
 #[cfg(not(loom))]
 pub(crate) mod pool;
 #[cfg(not(loom))]
+pub(crate) mod prefill;
+#[cfg(not(loom))]
 mod purge;
 #[cfg(not(loom))]
 mod state;
 
 #[cfg(not(loom))]
-pub(crate) use slab::{Block, Fresh, LEFT, List, NO_SLAB, Owner, Slab};
+pub(crate) use slab::{Block, Fresh, LEFT, List, NO_SLAB, Owner, SUPERSLAB, Slab, VISITED};
 
 #[cfg(not(loom))]
 mod slab;

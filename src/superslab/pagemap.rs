@@ -1,6 +1,6 @@
 //! The page map: from any address to what lives there, in two loads.
 //!
-//! One byte per 64 KiB page. The root is a static array indexed by the address bits 37 to 47; a leaf covers 128 GiB and is
+//! One byte per 64 KiB page. The root is a static array indexed by the address bits 39 to 47; a leaf covers 512 GiB and is
 //! mapped when the first SuperSlab or large mapping falls into it. Absent leaves share one that is all zero, and the
 //! root points at it from the start: so a lookup has no branch and needs no initialisation, even for null and foreign
 //! pointers. Root entries are biased by the index they stand at, so that the upper 32 bits of the page
@@ -14,11 +14,10 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 pub(crate) const PAGE_SHIFT: u32 = 16;
 /// The page that the map describes and slabs are made of.
 pub(crate) const PAGE: usize = 1 << PAGE_SHIFT;
-/// log2 of the entries of a leaf.
-const LEAF_SHIFT: u32 = 21;
+/// log2 of the entries of a leaf. A leaf is touched only where something lives, but each entry of the root is a pointer that the
+/// dynamic linker has to relocate when a process starts: with leaves a quarter as long, 2,048 of them and what relocates them take 64 KiB.
+const LEAF_SHIFT: u32 = 23;
 const LEAF: usize = 1 << LEAF_SHIFT;
-/// Bytes of a leaf of the side table for direct mappings.
-const DIRECT_LEAF: usize = LEAF * size_of::<AtomicU64>();
 const ROOT: usize = 1 << (48 - PAGE_SHIFT - LEAF_SHIFT);
 
 /// Kind of a page: not ours. Kinds 1 to 60 are size classes.
@@ -43,8 +42,14 @@ static ROOT_TABLE: [AtomicPtr<AtomicU8>; ROOT] = {
     table
 };
 
+/// The same for the side table, whose entries are longer and whose root is zero at the start.
+const DIRECT_SHIFT: u32 = 21;
+const DIRECT_LEAF: usize = 1 << DIRECT_SHIFT;
+const DIRECT_BYTES: usize = DIRECT_LEAF * size_of::<AtomicU64>();
+
 /// Side table for direct mappings: what [`set_direct`] stored, per page. Touched only where such mappings begin.
-static DIRECT_ROOT: [AtomicPtr<AtomicU64>; ROOT] = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
+static DIRECT_ROOT: [AtomicPtr<AtomicU64>; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT)] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT)];
 
 /// Leaves of the map, and of the side table.
 static LEAVES: AtomicUsize = AtomicUsize::new(0);
@@ -68,19 +73,20 @@ fn page_number(address: *const u8) -> u32 {
 #[inline(always)]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) fn kind_index(address: *const u8) -> usize {
-    const { assert!(PAGE_SHIFT == 16 && LEAF_SHIFT == 21) };
+    const { assert!(PAGE_SHIFT == 16) };
     let kind: usize;
     // SAFETY: as in `kind`: reads one entry of the root and one byte of a leaf.
     unsafe {
         core::arch::asm!(
             "shr {page}, 16",
             "mov {index:e}, {page:e}",
-            "shr {page:e}, 21",
+            "shr {page:e}, {leaf}",
             "mov {page}, qword ptr [{root} + {page} * 8]",
             "movzx {index:e}, byte ptr [{page} + {index}]",
             page = inout(reg) address => _,
             index = out(reg) kind,
             root = in(reg) &raw const ROOT_TABLE,
+            leaf = const LEAF_SHIFT,
             options(pure, readonly, nostack)
         );
     }
@@ -100,7 +106,7 @@ pub(crate) fn kind(address: *const u8) -> u8 {
     let page = page_number(address);
     // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
     // synchronisation; for others any answer is right.
-    // SAFETY: the page number has 32 bits, so its upper 11 are below ROOT.
+    // SAFETY: the page number has 32 bits, so its upper 9 are below ROOT.
     let leaf = unsafe { ROOT_TABLE.get_unchecked((page >> LEAF_SHIFT) as usize) }.load(Ordering::Relaxed);
     // SAFETY: the bias makes this an entry of the leaf.
     unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Relaxed)
@@ -114,7 +120,7 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     if slot.load(Ordering::Relaxed) != absent {
         return true;
     }
-    let leaf = os::map(LEAF);
+    let leaf = os::map_uncounted(LEAF);
     if leaf.is_null() {
         return false;
     }
@@ -126,7 +132,7 @@ pub(crate) fn prepare(address: *const u8) -> bool {
         .is_err()
     {
         // SAFETY: another thread was first; ours is known to nobody.
-        unsafe { os::unmap(leaf, LEAF) };
+        unsafe { os::unmap_uncounted(leaf, LEAF) };
     } else {
         LEAVES.fetch_add(1, Ordering::Relaxed);
     }
@@ -156,8 +162,8 @@ pub(crate) fn claim(address: *const u8, kind: u8) -> bool {
 /// The side table's entry for the page of `address`.
 fn direct_slot(address: *const u8) -> *const AtomicU64 {
     let page = page_number(address) as usize;
-    let leaf = DIRECT_ROOT[page >> LEAF_SHIFT].load(Ordering::Acquire);
-    if leaf.is_null() { ptr::null() } else { leaf.wrapping_add(page & (LEAF - 1)) }
+    let leaf = DIRECT_ROOT[page >> DIRECT_SHIFT].load(Ordering::Acquire);
+    if leaf.is_null() { ptr::null() } else { leaf.wrapping_add(page & (DIRECT_LEAF - 1)) }
 }
 
 /// Prepares both the map and the side table for a direct mapping at `address`.
@@ -165,21 +171,20 @@ pub(crate) fn prepare_direct(address: *const u8) -> bool {
     if !prepare(address) {
         return false;
     }
-    let slot = &DIRECT_ROOT[(page_number(address) >> LEAF_SHIFT) as usize];
+    let slot = &DIRECT_ROOT[(page_number(address) >> DIRECT_SHIFT) as usize];
     if !slot.load(Ordering::Acquire).is_null() {
         return true;
     }
-    let size = DIRECT_LEAF;
-    let leaf = os::map(size);
+    let leaf = os::map_uncounted(DIRECT_BYTES);
     if leaf.is_null() {
         return false;
     }
     // SAFETY: just mapped; sparse, as above.
-    unsafe { os::advise_huge(leaf, size, false) };
+    unsafe { os::advise_huge(leaf, DIRECT_BYTES, false) };
     // Release: pairs with the acquire in `direct_slot`.
     if slot.compare_exchange(ptr::null_mut(), leaf.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: another thread was first; ours is known to nobody.
-        unsafe { os::unmap(leaf, size) };
+        unsafe { os::unmap_uncounted(leaf, DIRECT_BYTES) };
     } else {
         DIRECT_LEAVES.fetch_add(1, Ordering::Relaxed);
     }
@@ -207,7 +212,7 @@ pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
     let part = |bytes: usize| bytes & !(page - 1);
     let map = leaves * page + part((superslabs + direct) / PAGE);
     let table = tables * page + part(direct / PAGE * size_of::<AtomicU64>());
-    (leaves * LEAF + tables * DIRECT_LEAF, map.min(leaves * LEAF) + table.min(tables * DIRECT_LEAF))
+    (leaves * LEAF + tables * DIRECT_BYTES, map.min(leaves * LEAF) + table.min(tables * DIRECT_BYTES))
 }
 
 /// Claims a direct mapping for its release: true for exactly one of several threads that try to free it.

@@ -8,6 +8,7 @@ use super::pagemap::{self, FOREIGN, PAGE_SHIFT};
 use super::slab::{SUPERSLAB, Slab};
 use super::state::{CHUNK, Desc, FILLED, State, span_mask};
 use super::{dense, purge};
+use crate::alarm;
 use crate::options::{self, Thp};
 use crate::os::{self, futex::Lock};
 use core::ptr;
@@ -18,7 +19,7 @@ pub(crate) const PAGES: usize = SUPERSLAB >> PAGE_SHIFT;
 /// The largest span.
 pub(crate) const MAX_SPAN: usize = 16;
 /// SuperSlabs of one bucket that a search for several adjacent pages looks at before it goes on to the next bucket.
-const LOOKS: usize = 8;
+pub(super) const LOOKS: usize = 8;
 
 static POOL: Lock<State> = Lock::new(State::new());
 
@@ -63,6 +64,9 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
     if due {
         purge::run_due(now);
     }
+    if span.zero {
+        alarm::demand();
+    }
     Some(span)
 }
 
@@ -72,6 +76,12 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
 ///
 /// The span is the caller's, and no block of it is in use.
 pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
+    // SAFETY: passed on.
+    unsafe { give_as(slab, |dirty, index| dirty | touched << index) }
+}
+
+/// [`give`]; `dirty` says which pages of the SuperSlab are dirty then, of those that were and the index of the span.
+unsafe fn give_as(slab: *mut Slab, dirty: impl FnOnce(u32, usize) -> u32) {
     // SAFETY: the caller's span.
     let (desc, pages, class) = unsafe { ((*slab).desc, (*slab).pages as usize, (*slab).class) };
     let index = Slab::index(slab);
@@ -90,14 +100,39 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
     unsafe {
         pool.change(desc, now, pages as isize, |d| {
             d.free |= mask;
-            d.dirty |= touched << index;
+            d.dirty = dirty(d.dirty, index);
         });
     }
     let due = purge::is_due(&pool, now);
     drop(pool);
+    alarm::ring();
     if due {
         purge::run_due(now);
     }
+}
+
+/// Gives a run back whose contents have just moved to fresh memory: its pages go to the system, where that is allowed. A program
+/// that does the same again finds the other memory, which is resident by then, and nothing is purged.
+///
+/// # Safety
+///
+/// As [`give`].
+pub(crate) unsafe fn give_replaced(slab: *mut Slab) {
+    // SAFETY: the caller's span, so its descriptor is valid.
+    let (desc, pages) = unsafe { ((*slab).desc, (*slab).pages as usize) };
+    // Part of a huge page is cheap to keep and dear to take out.
+    // SAFETY: as above, under the lock.
+    let huge = with(|_| unsafe { (*desc).huge });
+    let clean = !huge && options::get().purge_delay >= 0 && {
+        // SAFETY: the caller's; a run never lies in page 0, which holds the header.
+        unsafe { os::purge(address(slab), pages << PAGE_SHIFT) }
+    };
+    let change = |dirty, index| {
+        let mask = span_mask(index, pages);
+        if clean { dirty & !mask } else { dirty | mask }
+    };
+    // SAFETY: passed on.
+    unsafe { give_as(slab, change) };
 }
 
 /// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, when a page is in use.
@@ -138,6 +173,7 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
     unsafe { (*slab).pages = pages as u8 };
     let due = purge::is_due(&pool, now);
     drop(pool);
+    alarm::ring();
     if due {
         purge::run_due(now);
     }
@@ -154,9 +190,36 @@ pub(crate) fn purge_all() {
     purge::everything();
 }
 
+/// Gives back some of the pages that have been free and dirty for the purge delay, whatever the allowance.
+pub(crate) fn purge_aged() -> purge::Aged {
+    purge::aged()
+}
+
+/// Milliseconds until the oldest free dirty pages have been so for `delay`; nothing when there are none.
+pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
+    with(|pool| pool.oldest_since()).map(|since| delay.saturating_sub(now.wrapping_sub(since)))
+}
+
 /// Counts the pages of a slab that has just handed out its last fresh block.
 pub(crate) fn filled(pages: usize) {
     FILLED.fetch_add(pages, Relaxed);
+}
+
+/// A part of a slab is about to be given back: what is left of it is not surely resident, and must not be made so.
+///
+/// # Safety
+///
+/// The slab is the caller's.
+pub(crate) unsafe fn not_filled(slab: *mut Slab) {
+    // SAFETY: passed on. A SuperSlab with a span in use has a descriptor.
+    unsafe {
+        if core::mem::replace(&mut (*slab).filled, false) {
+            FILLED.fetch_sub((*slab).pages as usize, Relaxed);
+        }
+        if with(|pool| pool.withdraw_huge((*slab).desc)) {
+            os::advise_huge(Slab::base(slab), SUPERSLAB, false);
+        }
+    }
 }
 
 /// Runs `f` on the pool's state, locked.
@@ -164,7 +227,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(&mut POOL.lock())
 }
 
-/// Adds a SuperSlab to the pool. False when the system refuses.
+/// Adds a SuperSlab to the pool. False when the system or a limit refuses.
 fn grow() -> bool {
     let base = map_superslab();
     if base.is_null() {
@@ -175,7 +238,7 @@ fn grow() -> bool {
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
     while !with(|pool| pool.add(base, huge, 0)) {
-        let chunk = os::map(CHUNK);
+        let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
             // SAFETY: known to nobody.
             unsafe { os::unmap(base, SUPERSLAB) };

@@ -2,18 +2,19 @@
 //!
 //! Free dirty pages are given back when they have been so for the purge delay, and at once when there are more of them
 //! than the allowance: after the last free of a program there is no further event, so a large drop must be purged
-//! while it happens. Memory that is wanted again soon after such a purge is a *regret* and widens the allowance for a
-//! while, so that a program that swings steadily does not pay for faults at every swing.
+//! while it happens. Memory that is wanted again soon after such a purge is a *regret* and widens the allowance for as long
+//! as that is of use, and a while longer, so that a program that swings steadily does not pay for faults at every swing.
 
 use super::pagemap::{PAGE, PAGE_SHIFT};
 use super::pool::{self, PAGES};
 use super::slab::{HEADER, SUPERSLAB};
 use super::state::{Desc, State};
-use crate::{options, os};
+use crate::{alarm, ongoing, options, os};
 use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
 
-/// Dirty pages that are always allowed: 16 MiB.
-const ALLOWED: usize = (16 << 20) / PAGE;
+/// Dirty pages that are always allowed: 4 MiB.
+const ALLOWED: usize = (4 << 20) / PAGE;
 /// Of the pages in use, this part may lie dirty besides.
 const ALLOWED_PART: usize = 8;
 /// A purge for being over the allowance goes below it by this part: the next pages freed are wanted again more often than
@@ -26,21 +27,22 @@ const BATCH: usize = 16;
 
 /// What the policy remembers. Guarded by the pool's lock.
 pub(crate) struct Policy {
-    /// Pages that the allowance is widened by, and the most pages in use of late: by half of that at most. A swing costs
-    /// hardly more when half of it is kept, and nobody knows which is the last.
+    /// Pages that the allowance is widened by, and the most pages in use of late: by no more than that.
     slack: usize,
     peak: usize,
     /// Pages purged for being over the allowance, and when that was last done.
     purged: usize,
     when: u32,
-    /// When pages were last looked through by age, and when the slack was last halved.
+    /// When pages were last looked through by age, and when the slack was last of use or halved.
     looked: u32,
     halved: u32,
+    /// When the background thread last looked.
+    seen: u32,
 }
 
 impl Policy {
     pub(crate) const fn new() -> Self {
-        Self { slack: 0, peak: 0, purged: 0, when: 0, looked: 0, halved: 0 }
+        Self { slack: 0, peak: 0, purged: 0, when: 0, looked: 0, halved: 0, seen: 0 }
     }
 
     /// `pages` pages are in use.
@@ -52,7 +54,12 @@ impl Policy {
     pub(crate) fn fresh(&mut self, pages: usize) {
         let regretted = pages.min(self.purged);
         self.purged -= regretted;
-        self.slack = (self.slack + regretted).min(self.peak / 2);
+        self.slack = (self.slack + regretted).min(self.peak);
+    }
+
+    /// Pages were taken again that would have been given back without the slack: it is worth having, and stays.
+    pub(crate) fn worth_it(&mut self, now: u32) {
+        self.halved = now;
     }
 }
 
@@ -106,7 +113,7 @@ impl Job {
                 // SAFETY: the SuperSlab is out of the pool and nobody else's.
                 match unsafe { os::unmap(item.base, SUPERSLAB) } {
                     os::Unmapped::Gone => {
-                        os::PURGED.fetch_add(resident, core::sync::atomic::Ordering::Relaxed);
+                        os::PURGED.fetch_add(resident, Relaxed);
                     }
                     // The place can be used again.
                     os::Unmapped::Zeroed => {
@@ -134,6 +141,8 @@ impl Job {
                 });
             });
         }
+        // What the system has not taken is dirty again.
+        alarm::ring();
         bytes
     }
 }
@@ -168,20 +177,75 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
     let delay = options::get().purge_delay;
     delay >= 0
         && pool.dirty_pages > 0
-        && (pool.dirty_pages > allowed(pool) || now.wrapping_sub(pool.policy.looked) as i64 > delay / 4)
+        && (is_over(pool, now, delay) || now.wrapping_sub(pool.policy.looked) as i64 > delay / 4)
+}
+
+/// Whether there are more dirty pages than the allowance, and nobody else will see to them when they have lain for the delay.
+fn is_over(pool: &State, now: u32, delay: i64) -> bool {
+    pool.dirty_pages > allowed(pool) && !is_watched(pool, now, delay)
+}
+
+/// Whether there is a background thread, and it has looked lately: it may be kept from running.
+fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
+    alarm::WATCHED.load(Relaxed)
+        && i64::from(now.wrapping_sub(pool.policy.seen) as i32) <= delay + i64::from(REGRET)
+}
+
+/// Dirty pages that may lie about, without what regret adds.
+pub(super) fn allowed_always(pool: &State) -> usize {
+    ALLOWED + pool.used_pages / ALLOWED_PART
 }
 
 /// Dirty pages that may lie about.
 fn allowed(pool: &State) -> usize {
-    ALLOWED + pool.used_pages / ALLOWED_PART + pool.policy.slack
+    allowed_always(pool) + pool.policy.slack
 }
 
 /// Gives back what is due. Apart from its callers, so that they need no room for a job on their stacks.
 #[cold]
 #[inline(never)]
 pub(crate) fn run_due(now: u32) {
-    let job = pool::with(|pool| due(pool, now));
-    job.run();
+    if let Some(_work) = ongoing::begin() {
+        let job = pool::with(|pool| due(pool, now));
+        job.run();
+    }
+}
+
+/// What became of some of the pages that were due by age.
+pub(crate) struct Aged {
+    /// Whether there were any.
+    pub(crate) any: bool,
+    /// Bytes that came back.
+    pub(crate) bytes: usize,
+    /// Whether there may be more.
+    pub(crate) more: bool,
+}
+
+/// Gives back what has been free and dirty for the purge delay, as much as is handled in one go.
+pub(crate) fn aged() -> Aged {
+    let mut job = Job::none();
+    let Some(_work) = ongoing::begin() else { return Aged { any: false, bytes: 0, more: false } };
+    pool::with(|pool| {
+        let now = os::now_ms();
+        pool.policy.seen = now;
+        add_aged(pool, now, &mut job);
+    });
+    Aged { any: job.len > 0, bytes: job.run(), more: job.len == BATCH }
+}
+
+/// Adds to `job` what has been purgeable for the delay.
+fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
+    let delay = options::get().purge_delay;
+    pool.policy.looked = now;
+    pool.each_dirty(|pool, desc| {
+        // SAFETY: listed, so valid.
+        let old = now.wrapping_sub(unsafe { (*desc).since }) as i64 >= delay;
+        if old {
+            job.add(pool, desc);
+        }
+        // The list is in order of age.
+        old && job.len < BATCH
+    });
 }
 
 /// What is due now, taken out of the pool.
@@ -198,7 +262,7 @@ fn due(pool: &mut State, now: u32) -> Job {
     }
     let allowed = allowed(pool);
     let keep = allowed - allowed / KEPT_PART;
-    if delay >= 0 && pool.dirty_pages > allowed {
+    if delay >= 0 && is_over(pool, now, delay) {
         // Whole SuperSlabs first: they cost least, both ways.
         for whole in [true, false] {
             pool.each_dirty(|pool, desc| {
@@ -216,16 +280,7 @@ fn due(pool: &mut State, now: u32) -> Job {
         return job;
     }
     if delay >= 0 && pool.dirty_pages > 0 && now.wrapping_sub(pool.policy.looked) as i64 > delay / 4 {
-        pool.policy.looked = now;
-        pool.each_dirty(|pool, desc| {
-            // SAFETY: listed, so valid.
-            let old = now.wrapping_sub(unsafe { (*desc).since }) as i64 >= delay;
-            if old {
-                job.add(pool, desc);
-            }
-            // The list is in order of age.
-            old && job.len < BATCH
-        });
+        add_aged(pool, now, &mut job);
     }
     job
 }
@@ -236,6 +291,7 @@ pub(crate) fn everything() -> usize {
     // Pages that the system refuses to take stay dirty: so only as many rounds as there can be SuperSlabs to visit.
     loop {
         let mut job = Job::none();
+        let _work = ongoing::begin_or_wait();
         pool::with(|pool| {
             let mut desc = pool.all;
             while !desc.is_null() && job.len < BATCH {
@@ -263,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regret_is_bounded_by_what_was_purged_and_by_half_of_the_peak() {
+    fn regret_is_bounded_by_what_was_purged_and_by_the_peak() {
         let mut policy = Policy::new();
         policy.used(1000);
         policy.used(400);
@@ -275,6 +331,6 @@ mod tests {
         assert_eq!((policy.slack, policy.purged), (300, 0));
         policy.purged = 900;
         policy.fresh(900);
-        assert_eq!((policy.slack, policy.peak), (500, 1000));
+        assert_eq!((policy.slack, policy.peak), (1000, 1000));
     }
 }

@@ -74,12 +74,13 @@ impl<N: Node> RemoteStack<N> {
         self.word.store(ARMED, Ordering::Relaxed);
     }
 
-    /// Pushes the chain `head..=tail` of `count` blocks.
+    /// Pushes the chain `head..=tail` of `count` blocks. Besides what to do next, how many blocks of a slab with an owner then
+    /// wait.
     ///
     /// # Safety
     ///
     /// The chain is linked through `Node::next`, is the caller's alone, and belongs to this stack's slab.
-    pub(crate) unsafe fn push(&self, head: *mut N, tail: *mut N, count: u32) -> Pushed {
+    pub(crate) unsafe fn push(&self, head: *mut N, tail: *mut N, count: u32) -> (Pushed, u32) {
         let mut old = self.word.load(Ordering::Relaxed);
         loop {
             // SAFETY: the chain is ours until the exchange below succeeds.
@@ -100,7 +101,7 @@ impl<N: Node> RemoteStack<N> {
             // orphan, pairs with `orphan` (the slab's fields) and with the pushes before it; for the one that has to
             // publish, with `rearm` (the slab's owner).
             match self.word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return outcome,
+                Ok(_) => return (outcome, held + count),
                 Err(now) => old = now,
             }
         }

@@ -6,7 +6,7 @@ use super::remote::RemoteStack;
 use super::state::Desc;
 use crate::sync::Node;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 /// Size and alignment of a SuperSlab.
 pub(crate) const SUPERSLAB: usize = 2 << 20;
@@ -47,6 +47,14 @@ unsafe impl Node for Block {
 }
 
 impl Block {
+    /// Where the link is.
+    ///
+    /// # Safety
+    /// `block` is a free block.
+    pub(crate) unsafe fn link(block: *mut Self) -> *mut *mut Self {
+        // SAFETY: passed on.
+        unsafe { &raw mut (*block).next }
+    }
     /// Whether the block carries the mark of a free block.
     ///
     /// # Safety
@@ -72,11 +80,15 @@ pub(crate) const FULL: u32 = 1 << 31;
 
 /// Mark on the owner of a slab that the owner has left.
 pub(crate) const LEFT: usize = 1;
+/// Mark on the owner of a slab that a visitor is working on: its owner finds that it is not its own.
+pub(crate) const VISITED: usize = 2;
 
 /// Who owns slabs: a thread's heap, as far as this layer knows it. Never unmapped.
 pub(crate) struct Owner {
     /// Slabs that other threads have pushed something to.
     pub(crate) ready: ReadyList<Slab>,
+    /// Pages of slabs that others have emptied, or nearly, since the owner last took in what was published.
+    pub(crate) idle: AtomicUsize,
 }
 
 /// Which of its owner's lists a slab is in.
@@ -91,19 +103,25 @@ pub(crate) enum List {
     Partial,
     /// Had none when it was last looked at.
     Full,
+    /// Has hardly a block in use.
+    Sparse,
+    /// The same, and what lies idle in it has been given back.
+    Purged,
 }
 
 /// The record of a slab: a line that only the owner writes, and a line that other threads read and push to.
 ///
-/// Invariant: every block of the slab is on `free`, above `bump`, among the `counted` ones of `remote`, or counted in
-/// `used`; blocks in magazines and outboxes count as used, and so do those of `remote` that the owner has not seen yet.
+/// Invariant: every block of the slab is on `free`, between `bump` and `end`, among the `counted` ones of `remote`, in
+/// `purged` memory, or counted in `used`; blocks in magazines and outboxes count as used, and so do those of `remote` that
+/// the owner has not seen yet.
 #[repr(C, align(128))]
 pub(crate) struct Slab {
     /// Free blocks, most recently freed first. Owner only.
     pub(crate) free: *mut Block,
-    /// Memory from here to `end` has never been handed out. Owner only; written by [`Slab::set_bump`], read by statistics.
+    /// Memory from here to `end` has never been handed out, or not since it was purged. Owner only; written by
+    /// [`Slab::set_fresh`] and [`Slab::set_bump`], read by statistics.
     pub(crate) bump: *mut u8,
-    /// End of the last block. Owner only.
+    /// See `bump`: the end of a block. Owner only.
     pub(crate) end: *mut u8,
     /// Blocks that are neither on `free` nor above `bump`, and [`FULL`]. Written by the owner, read by statistics.
     pub(crate) used: AtomicU32,
@@ -117,11 +135,15 @@ pub(crate) struct Slab {
     pub(crate) zero: bool,
     /// Whether the pool knows that every block has been handed out once. Owner only.
     pub(crate) filled: bool,
+    /// Whether memory that had been purged has been handed out again, so that `bump` does not say what is dirty. Owner only.
+    pub(crate) revived: bool,
     /// Links of the owner's lists, or of the orphan list. Owner only, or under the orphans' lock.
     pub(crate) next: *mut Slab,
     /// See `next`.
     pub(crate) prev: *mut Slab,
-    _line: u64,
+    /// The granules of the span that have been given back ([`Slab::granule`]): no block in them is in use or on `free`.
+    /// Written by the owner, read by others of a block that is in none of them.
+    pub(crate) purged: AtomicU64,
 
     /// Blocks freed by other threads. Any thread.
     pub(crate) remote: RemoteStack<Block>,
@@ -130,12 +152,13 @@ pub(crate) struct Slab {
     pub(crate) owner: AtomicPtr<Owner>,
     /// The first block. Constant while the slab has blocks in use, as is all below.
     pub(crate) start: *mut u8,
-    /// `ceil(2^64 / stride)`.
-    inverse: u64,
+    /// `ceil(2^64 / stride)`; 0 while a part is purged, so that frees take the slow way and their blocks are looked at more
+    /// closely. Written by the owner.
+    pub(crate) inverse: AtomicU64,
     /// Bytes from block to block.
     pub(crate) stride: u32,
     /// Where the last block begins, in bytes from the first.
-    last: u32,
+    pub(crate) last: u32,
     /// Link of the ready list. Of the thread with the duty to publish, then of the owner.
     ready_next: AtomicPtr<Slab>,
     /// The SuperSlab's descriptor.
@@ -159,13 +182,14 @@ pub(crate) static NO_SLAB: Slab = Slab {
     list: List::None,
     zero: false,
     filled: false,
+    revived: false,
     next: ptr::null_mut(),
     prev: ptr::null_mut(),
-    _line: 0,
+    purged: AtomicU64::new(0),
     remote: RemoteStack::constant(),
     owner: AtomicPtr::new(ptr::null_mut()),
     start: ptr::null_mut(),
-    inverse: 0,
+    inverse: AtomicU64::new(0),
     stride: 0,
     last: 0,
     ready_next: AtomicPtr::new(ptr::null_mut()),
@@ -212,7 +236,8 @@ impl Slab {
         record.wrapping_sub(unsafe { (*record).lead } as usize)
     }
 
-    /// The block that `address` is the start of, or `None` when it points into one or between them.
+    /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then ask
+    /// [`Slab::is_block_of_purged`].
     ///
     /// # Safety
     ///
@@ -220,7 +245,8 @@ impl Slab {
     #[inline(always)]
     pub(crate) unsafe fn is_block(slab: *mut Slab, address: *mut u8) -> bool {
         // SAFETY: constant fields of a live slab.
-        let (start, inverse, last) = unsafe { ((*slab).start, (*slab).inverse, (*slab).last) };
+        let (start, inverse, last) =
+            unsafe { ((*slab).start, (*slab).inverse.load(Ordering::Relaxed), (*slab).last) };
         let offset = address.addr().wrapping_sub(start.addr()) as u64;
         // The product is the fraction offset / stride in units of 2^-64, its whole part cut off, and too large by less than
         // offset: for a multiple of the stride what is left is below the inverse, for anything else it is at least that
@@ -255,7 +281,7 @@ impl Slab {
             (*slab).low = match list {
                 List::Current => i32::MIN,
                 List::Partial => Slab::few(slab) as i32,
-                List::None | List::Full => 0,
+                List::None | List::Full | List::Sparse | List::Purged => 0,
             };
             let full = if list == List::Full { FULL } else { 0 };
             (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
@@ -344,10 +370,12 @@ impl Slab {
         s.low = 0;
         s.zero = zero;
         s.filled = false;
+        s.revived = false;
+        s.purged.store(0, Ordering::Relaxed);
         s.next = ptr::null_mut();
         s.prev = ptr::null_mut();
         s.stride = stride;
-        s.inverse = u64::MAX / stride as u64 + 1;
+        s.inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
         // Release: pairs with the acquire of statistics, which pass over a slab that nobody owns.
         s.owner.store(owner, Ordering::Release);
     }
@@ -369,6 +397,11 @@ impl Slab {
         unsafe { AtomicPtr::from_ptr(&raw mut (*slab).bump) }.load(Ordering::Relaxed)
     }
 
+    /// What `inverse` is while nothing is purged.
+    pub(crate) fn inverse_of(stride: u32) -> u64 {
+        u64::MAX / stride as u64 + 1
+    }
+
     /// Whether this is a slab, not a run.
     pub(crate) fn is_slab(&self) -> bool {
         self.class != super::pagemap::RUN
@@ -382,7 +415,7 @@ impl Slab {
     pub(crate) unsafe fn publish(slab: *mut Slab) {
         // SAFETY: until it is published the slab stays, and its owner's record is never unmapped.
         unsafe {
-            let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !LEFT);
+            let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !(LEFT | VISITED));
             (*owner).ready.push(slab);
         }
     }

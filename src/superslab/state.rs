@@ -3,7 +3,8 @@
 
 use super::pagemap::{self, PAGE, PAGE_SHIFT};
 use super::pool::{PAGES, Span};
-use super::purge::Policy;
+use super::prefill::Demand;
+use super::purge::{self, Policy};
 use super::slab::Slab;
 use crate::os;
 use core::ptr;
@@ -82,6 +83,7 @@ pub(crate) struct State {
     oldest: *mut Desc,
     newest: *mut Desc,
     pub(crate) policy: Policy,
+    pub(super) demand: Demand,
 }
 
 // SAFETY: only used under the lock.
@@ -102,6 +104,7 @@ impl State {
             oldest: ptr::null_mut(),
             newest: ptr::null_mut(),
             policy: Policy::new(),
+            demand: Demand::new(),
         }
     }
 
@@ -305,8 +308,12 @@ impl State {
         // SAFETY: as above.
         let (before, after) = unsafe { self.change(desc, now, -(pages as isize), |d| d.free &= !mask) };
         let reused = before - after;
+        if reused > 0 && self.dirty_pages + reused > purge::allowed_always(self) {
+            self.policy.worth_it(now);
+        }
         if reused < pages {
             self.policy.fresh(pages - reused);
+            self.demand.add(pages - reused, pages);
         }
         // SAFETY: the span has just become ours.
         let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
@@ -326,6 +333,12 @@ impl State {
             }
             desc = next;
         }
+    }
+
+    /// When pages became purgeable that are so for the longest time; nothing when none are.
+    pub(super) fn oldest_since(&self) -> Option<u32> {
+        // SAFETY: null or listed, so valid.
+        unsafe { self.oldest.as_ref() }.map(|desc| desc.since)
     }
 
     /// Withdraws the advice for huge pages from a SuperSlab that is purged in part. Says whether there was any.

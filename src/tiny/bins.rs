@@ -1,10 +1,14 @@
 //! The slabs that one heap owns, by class: where its blocks come from when a magazine is empty.
 //!
 //! Per class there is the current slab, which serves; the partial ones, which have free blocks, fullest first as far
-//! as that is cheap to know; and the full ones, kept only so that they can be found when the thread ends.
+//! as that is cheap to know; and the sparse ones, which have hardly a block in use and serve last ([`sparse`]). The full
+//! ones are kept only so that they can be found when the thread ends.
+//!
+//! All that changes these lists runs under the heap's [lock](crate::front::bias), but for [`Bins::take`] and [`Bins::put`],
+//! which do not. What a visitor runs, too, takes pointers and not references: the owner may be in those two.
 
 use super::classes::{self, CLASSES, STRIDES};
-use super::leave;
+use super::{leave, sparse};
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::remote::Chain;
@@ -29,9 +33,14 @@ pub(crate) struct Bins {
     /// Mixed into the marks of free blocks, so that a program's data does not look like one.
     pub(crate) secret: usize,
     pub(super) partial: [*mut Slab; CLASSES + 1],
-    pub(super) full: [*mut Slab; CLASSES + 1],
+    /// Rings: those with something to give back first, the purged ones last.
+    pub(super) sparse: [*mut Slab; CLASSES + 1],
+    /// Of all classes.
+    pub(super) full: *mut Slab,
     /// By class: slabs that have nearly emptied since the magazine was last looked at for it.
-    pub(super) sparse: [u8; CLASSES + 1],
+    pub(super) emptied: [u8; CLASSES + 1],
+    /// See [`sparse::tell`].
+    pub(super) idle: i32,
 }
 
 pub(super) const fn no_slab() -> *mut Slab {
@@ -46,8 +55,10 @@ impl Bins {
             owner: ptr::null_mut(),
             secret: 0,
             partial: [ptr::null_mut(); CLASSES + 1],
-            full: [ptr::null_mut(); CLASSES + 1],
-            sparse: [0; CLASSES + 1],
+            sparse: [ptr::null_mut(); CLASSES + 1],
+            full: ptr::null_mut(),
+            emptied: [0; CLASSES + 1],
+            idle: 0,
         }
     }
 
@@ -106,20 +117,24 @@ impl Bins {
                 return Bins::take(self, c, counters);
             }
             self.collect(counters);
-            if self.drain(current) {
+            if self.drain(current) || sparse::revive(current) {
                 return Bins::take(self, c, counters);
             }
             if current != no_slab() {
                 self.used_up(current);
             }
             loop {
-                let next = self.partial[c];
+                let next = if self.partial[c].is_null() { self.sparse[c] } else { self.partial[c] };
                 if next.is_null() {
                     break;
                 }
-                self.unlink(next);
+                Bins::unlink(self, next);
                 self.make_current(next);
-                if !(*next).free.is_null() || (*next).bump != (*next).end || self.drain(next) {
+                if !(*next).free.is_null()
+                    || (*next).bump != (*next).end
+                    || self.drain(next)
+                    || sparse::revive(next)
+                {
                     counters.refill_partial.add(1);
                     return Bins::take(self, c, counters);
                 }
@@ -129,20 +144,12 @@ impl Bins {
                 while let Some(adopted) = orphans::adopt(class) {
                     counters.refill_orphan.add(1);
                     let slab = adopted.slab;
-                    // Release: see `Slab::make`.
-                    (*slab).owner.store(self.owner, Release);
-                    (*slab).used.store(adopted.in_use, Relaxed);
-                    (*slab).counted.store(0, Relaxed);
-                    Slab::enlist(slab, List::None);
-                    prepend(slab, adopted.chain.head);
-                    // Only now may anybody publish it: to us.
-                    let chain = (*slab).remote.rearm();
-                    self.absorb(slab, chain);
-                    if !(*slab).free.is_null() || (*slab).bump != (*slab).end {
+                    self.welcome(adopted);
+                    if !(*slab).free.is_null() || (*slab).bump != (*slab).end || sparse::revive(slab) {
                         self.make_current(slab);
                         return Bins::take(self, c, counters);
                     }
-                    self.push(slab, List::Full);
+                    Bins::push(self, slab, List::Full);
                 }
             }
             let Some(span) = pool::take(classes::pages(class), class) else { return Fresh::NONE };
@@ -155,6 +162,23 @@ impl Bins {
         }
     }
 
+    /// Makes an adopted orphan ours; it is in no list yet.
+    pub(super) unsafe fn welcome(&mut self, adopted: orphans::Adopted) {
+        let slab = adopted.slab;
+        // SAFETY: passed on: adopted just now.
+        unsafe {
+            // Release: see `Slab::make`.
+            (*slab).owner.store(self.owner, Release);
+            (*slab).used.store(adopted.in_use, Relaxed);
+            (*slab).counted.store(0, Relaxed);
+            Slab::enlist(slab, List::None);
+            prepend(slab, adopted.chain.head);
+            // Only now may anybody publish it: to us.
+            let chain = (*slab).remote.rearm();
+            Bins::absorb(slab, chain);
+        }
+    }
+
     /// Takes the chain that other threads have pushed to `slab`, which has no free blocks. False when there is none.
     unsafe fn drain(&mut self, slab: *mut Slab) -> bool {
         // SAFETY: passed on: the slab is ours, or the stand-in, to which nobody pushes.
@@ -163,7 +187,7 @@ impl Bins {
                 return false;
             }
             let chain = (*slab).remote.take();
-            self.absorb(slab, chain);
+            Bins::absorb(slab, chain);
             true
         }
     }
@@ -177,7 +201,7 @@ impl Bins {
                 (*slab).filled = true;
             }
             self.current[(*slab).class as usize] = no_slab();
-            self.push(slab, List::Full);
+            Bins::push(self, slab, List::Full);
         }
     }
 
@@ -190,7 +214,7 @@ impl Bins {
     }
 
     /// Adds a drained chain to the free blocks of `slab`.
-    pub(super) unsafe fn absorb(&mut self, slab: *mut Slab, chain: Chain<Block>) {
+    pub(super) unsafe fn absorb(slab: *mut Slab, chain: Chain<Block>) {
         // SAFETY: passed on: the slab is ours, and so is the chain.
         unsafe {
             if (*slab).free.is_null() {
@@ -213,74 +237,97 @@ impl Bins {
             if (*self.owner).ready.is_empty() {
                 return;
             }
+            (*self.owner).idle.store(0, Relaxed);
             let mut slab = (*self.owner).ready.take();
             while !slab.is_null() {
                 // Once rearmed the slab may be published again, so the link is read first.
                 let next = <Slab as Node>::next(slab);
-                // The chain stays until it is needed: walking through it now would fetch every block from the thread that
-                // freed it, and taking it later, when the slab has no other free block, needs no walk.
-                let waiting = (*slab).remote.arm();
-                Slab::count_waiting(slab, waiting, waiting);
                 counters.refill_ready.add(1);
-                self.settle(slab);
+                Bins::arrive(self, slab);
                 slab = next;
             }
         }
     }
 
-    /// Puts a slab that has gained free blocks where it belongs.
+    /// Takes in a slab that was published. True when it was released.
     ///
     /// # Safety
     ///
-    /// The calling thread owns these bins, and `slab` is theirs.
+    /// The calling thread owns these bins, or visits them and the slab is not the current one; the slab is theirs and has
+    /// been taken off the ready list.
+    pub(crate) unsafe fn arrive(bins: *mut Bins, slab: *mut Slab) -> bool {
+        // SAFETY: passed on.
+        unsafe {
+            // The chain stays until it is needed: walking through it now would fetch every block from the thread that freed
+            // it, and taking it later, when the slab has no other free block, needs no walk.
+            let waiting = (*slab).remote.arm();
+            Slab::count_waiting(slab, waiting, waiting);
+            Bins::settle(bins, slab)
+        }
+    }
+
+    /// Puts a slab that has gained free blocks where it belongs. True when it was released.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::arrive`], but that the slab may be the current one.
     #[inline]
-    pub(crate) unsafe fn settle(&mut self, slab: *mut Slab) {
+    pub(crate) unsafe fn settle(bins: *mut Bins, slab: *mut Slab) -> bool {
         // SAFETY: passed on: the slab is ours.
         unsafe {
-            if (*slab).list == List::Current {
-                return;
+            let list = (*slab).list;
+            if list == List::Current {
+                return false;
             }
-            if Slab::in_use(slab) == 0 {
+            let used = Slab::in_use(slab);
+            if used == 0 {
                 // A slab on its way to the ready list must stay; it is settled again when it arrives.
-                if (*slab).remote.is_armed() {
-                    if (*slab).remote.has_chain() {
-                        // Nobody wants these blocks any more, but what others did to them, and read of the slab's record, is
-                        // over only for whoever takes them: arming did not acquire anything.
-                        (*slab).remote.take();
-                    }
-                    if (*slab).list == List::Partial && (*slab).low == 0 {
-                        // Nearly empty only on its way here, as all are when everything is freed.
-                        let sparse = &mut self.sparse[(*slab).class as usize];
-                        *sparse = sparse.saturating_sub(1);
-                    }
-                    self.unlink(slab);
-                    leave::release(slab);
+                if !(*slab).remote.is_armed() {
+                    return false;
                 }
-            } else if (*slab).list == List::Full
-                // What was announced may have been taken since, when the slab was the current one.
-                && (!(*slab).free.is_null() || (*slab).remote.has_chain())
-            {
-                self.unlink(slab);
-                self.push(slab, List::Partial);
-            } else if (*slab).list == List::Partial
-                && (*slab).low != 0
-                // Others may have given it anything from one block to nearly all.
-                && Slab::in_use(slab) as i32 <= (*slab).low
-            {
-                // Once for each time that it becomes so.
-                (*slab).low = 0;
-                let sparse = &mut self.sparse[(*slab).class as usize];
-                *sparse = sparse.saturating_add(1);
+                if (*slab).remote.has_chain() {
+                    // Nobody wants these blocks any more, but what others did to them, and read of the slab's record, is
+                    // over only for whoever takes them: arming did not acquire anything.
+                    (*slab).remote.take();
+                }
+                if list == List::Sparse {
+                    // Nearly empty only on its way here, as all are when everything is freed.
+                    let emptied = (&raw mut (*bins).emptied).cast::<u8>().add((*slab).class as usize);
+                    *emptied = (*emptied).saturating_sub(1);
+                }
+                Bins::unlink(bins, slab);
+                leave::release(slab);
+                return true;
             }
+            // Others may have given it anything from one block to nearly all.
+            let few = used <= Slab::few(slab);
+            if list == List::Full {
+                // What was announced may have been taken since, when the slab was the current one.
+                if (*slab).free.is_null() && !(*slab).remote.has_chain() {
+                    return false;
+                }
+                Bins::unlink(bins, slab);
+                Bins::push(bins, slab, if few { List::Sparse } else { List::Partial });
+            } else if list == List::Partial && few {
+                Bins::unlink(bins, slab);
+                Bins::push(bins, slab, List::Sparse);
+            } else {
+                return false;
+            }
+            if few {
+                let emptied = (&raw mut (*bins).emptied).cast::<u8>().add((*slab).class as usize);
+                *emptied = (*emptied).saturating_add(1);
+            }
+            false
         }
     }
 
     /// Whether several slabs of `class` have nearly emptied. Says so once.
     pub(crate) fn are_sparse(&mut self, class: usize) -> bool {
-        let sparse = &mut self.sparse[class];
-        let many = *sparse >= SPARSE;
+        let emptied = &mut self.emptied[class];
+        let many = *emptied >= SPARSE;
         if many {
-            *sparse = 0;
+            *emptied = 0;
         }
         many
     }
@@ -311,7 +358,7 @@ impl Bins {
         // SAFETY: passed on.
         unsafe {
             let chain = (*slab).remote.take();
-            self.absorb(slab, chain);
+            Bins::absorb(slab, chain);
             let mut at = (*slab).free;
             while !at.is_null() && at != block {
                 at = Block::next(at);
@@ -320,43 +367,68 @@ impl Bins {
         }
     }
 
-    pub(super) unsafe fn push(&mut self, slab: *mut Slab, list: List) {
-        // SAFETY: passed on: ours and in no list.
+    /// Where the list begins that `slab` is in.
+    unsafe fn head(bins: *mut Bins, slab: *mut Slab) -> *mut *mut Slab {
+        // SAFETY: passed on: a slab has a class. Only places are computed.
         unsafe {
-            let heads = if list == List::Full { &mut self.full } else { &mut self.partial };
-            let head = &mut heads[(*slab).class as usize];
-            Slab::enlist(slab, list);
-            (*slab).prev = ptr::null_mut();
-            (*slab).next = *head;
-            if !head.is_null() {
-                (**head).prev = slab;
+            let class = (*slab).class as usize;
+            match (*slab).list {
+                List::Full => &raw mut (*bins).full,
+                List::Partial => (&raw mut (*bins).partial).cast::<*mut Slab>().add(class),
+                List::Sparse | List::Purged => (&raw mut (*bins).sparse).cast::<*mut Slab>().add(class),
+                List::None | List::Current => (&raw mut (*bins).current).cast::<*mut Slab>().add(class),
             }
-            *head = slab;
         }
     }
 
-    pub(super) unsafe fn unlink(&mut self, slab: *mut Slab) {
+    /// Puts a slab into a list other than the current one's place.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::arrive`]; the slab is in no list.
+    pub(super) unsafe fn push(bins: *mut Bins, slab: *mut Slab, list: List) {
+        // SAFETY: passed on: ours and in no list.
+        unsafe {
+            Slab::enlist(slab, list);
+            let at = Bins::head(bins, slab);
+            let head = *at;
+            (*slab).prev = ptr::null_mut();
+            (*slab).next = head;
+            if matches!(list, List::Sparse | List::Purged) {
+                sparse::link(bins, at, slab, list);
+                return;
+            }
+            if !head.is_null() {
+                (*head).prev = slab;
+            }
+            *at = slab;
+        }
+    }
+
+    /// Takes a slab out of its list.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::arrive`], but that the owner may do it with the current one.
+    pub(super) unsafe fn unlink(bins: *mut Bins, slab: *mut Slab) {
         // SAFETY: passed on: ours, and in the list that it says.
         unsafe {
-            let class = (*slab).class as usize;
-            let head = match (*slab).list {
+            let at = Bins::head(bins, slab);
+            match (*slab).list {
                 List::None => return,
-                List::Current => {
-                    self.current[class] = no_slab();
-                    Slab::enlist(slab, List::None);
-                    return;
+                List::Current => *at = no_slab(),
+                List::Sparse | List::Purged => sparse::unlink(bins, at, slab),
+                List::Partial | List::Full => {
+                    let (next, prev) = ((*slab).next, (*slab).prev);
+                    if prev.is_null() {
+                        *at = next;
+                    } else {
+                        (*prev).next = next;
+                    }
+                    if !next.is_null() {
+                        (*next).prev = prev;
+                    }
                 }
-                List::Partial => &mut self.partial[class],
-                List::Full => &mut self.full[class],
-            };
-            let (next, prev) = ((*slab).next, (*slab).prev);
-            if prev.is_null() {
-                *head = next;
-            } else {
-                (*prev).next = next;
-            }
-            if !next.is_null() {
-                (*next).prev = prev;
             }
             Slab::enlist(slab, List::None);
         }

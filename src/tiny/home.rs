@@ -2,10 +2,12 @@
 //! hand anyway: the block is ours, on its slab's stride, of the class it was freed as, and not already free.
 
 use super::bins::{Bins, UNMARKED};
+use super::sparse;
 use crate::misuse::{self, Fault};
 use crate::superslab::remote::Pushed;
-use crate::superslab::{Block, Owner, Slab, orphans, pagemap};
-use core::sync::atomic::Ordering::Relaxed;
+use crate::superslab::{Block, LEFT, Owner, Slab, VISITED, orphans, pagemap};
+use core::ptr;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Marks a block of `class` as free, if it is the start of a block of `slab` and not free already. False, and nothing
 /// changed, when not: then [`check_in`] finds out why.
@@ -51,15 +53,27 @@ pub(crate) unsafe fn check_in(bins: &mut Bins, address: *mut u8, class: usize) -
     unsafe {
         let slab = Slab::of(address);
         if !Slab::is_block(slab, address) {
-            misuse::report("free", address, Fault::Interior);
+            match sparse::block_at(slab, address) {
+                None => misuse::report("free", address, Fault::Interior),
+                Some(true) => misuse::report("free", address, Fault::DoubleFree),
+                Some(false) => return marked(bins, slab, block, class),
+            }
             return None;
         }
+        marked(bins, slab, block, class)
+    }
+}
+
+/// Marks a block of `slab` as free, or complains that it is so already.
+unsafe fn marked(bins: &mut Bins, slab: *mut Slab, block: *mut Block, class: usize) -> Option<*mut Slab> {
+    // SAFETY: passed on.
+    unsafe {
         if class != UNMARKED {
             // A program can have copied the mark out of a block that it never wrote and back into the same place. Where
             // the list can be looked at, it decides.
             if Block::is_marked(block, bins.secret) && (!is_own(slab, bins.owner) || bins.holds(slab, block))
             {
-                misuse::report("free", address, Fault::DoubleFree);
+                misuse::report("free", block.cast(), Fault::DoubleFree);
                 return None;
             }
             Block::set_mark(block, bins.secret, true);
@@ -75,30 +89,55 @@ pub(crate) unsafe fn check_in(bins: &mut Bins, address: *mut u8, class: usize) -
 /// `slab` is a live slab's record.
 #[inline(always)]
 pub(crate) unsafe fn is_own(slab: *mut Slab, owner: *mut Owner) -> bool {
-    // Relaxed: only this thread ever stores this owner, so the answer cannot be stale.
+    // Only this thread ever stores this owner, so the answer cannot be stale, but for a visitor that puts it back. Acquire:
+    // pairs with the release when it does.
     // SAFETY: passed on.
-    unsafe { (*slab).owner.load(Relaxed) == owner }
+    unsafe { (*slab).owner.load(Acquire) == owner }
 }
 
-/// Sends a chain of `count` blocks to a slab that another thread owns, or nobody. True when that published the slab.
+/// What came of a chain that was sent home.
+pub(crate) struct Sent {
+    /// It published the slab.
+    pub(crate) published: bool,
+    /// The slab's owner, if it has left so much lying by now that it should be visited; else null.
+    pub(crate) idle: *mut Owner,
+}
+
+/// Pages of slabs that others have emptied, from which on their owner, who does not come for them, is visited: 4 MiB.
+const VISIT_FROM: usize = 64;
+
+/// Sends a chain of `count` blocks to a slab that another thread owns, or nobody.
 ///
 /// # Safety
 ///
 /// As [`crate::superslab::remote::RemoteStack::push`].
-pub(crate) unsafe fn send(slab: *mut Slab, head: *mut Block, tail: *mut Block, count: u32) -> bool {
-    // SAFETY: passed on.
+pub(crate) unsafe fn send(slab: *mut Slab, head: *mut Block, tail: *mut Block, count: u32) -> Sent {
+    // SAFETY: passed on. The slab may be gone once the chain is on it, but for the one who has something to do.
     unsafe {
-        match (*slab).remote.push(head, tail, count) {
-            Pushed::Queued => false,
-            Pushed::Publish => {
-                Slab::publish(slab);
-                true
-            }
+        // Acquire: the owner may be one that has only just adopted the slab.
+        let owner = (*slab).owner.load(Acquire);
+        let (stride, last, pages) = ((*slab).stride, (*slab).last, (*slab).pages);
+        let (outcome, waiting) = (*slab).remote.push(head, tail, count);
+        match outcome {
+            Pushed::Queued => {}
+            Pushed::Publish => Slab::publish(slab),
             Pushed::Emptied => {
                 orphans::claimed(slab);
                 super::leave::release(slab);
-                false
             }
         }
+        let mut sent = Sent { published: outcome == Pushed::Publish, idle: ptr::null_mut() };
+        // All blocks but a few wait now, or all, and did not before.
+        let beyond = |few: u32| waiting * stride > last - few && (waiting - count) * stride <= last - few;
+        if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && (beyond(0) || beyond(last / 32)) {
+            let owner = owner.map_addr(|a| a & !VISITED);
+            // Relaxed: a figure. Owners are never unmapped.
+            let idle = (*owner).idle.fetch_add(pages as usize, Relaxed) + pages as usize;
+            if idle >= VISIT_FROM {
+                (*owner).idle.store(0, Relaxed);
+                sent.idle = owner;
+            }
+        }
+        sent
     }
 }

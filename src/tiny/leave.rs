@@ -2,6 +2,7 @@
 
 use super::bins::{Bins, no_slab, prepend};
 use super::classes::CLASSES;
+use super::sparse;
 use crate::os;
 use crate::stats::Counters;
 use crate::superslab::{List, Slab, orphans, pool};
@@ -24,10 +25,10 @@ impl Bins {
                 }
                 if (*slab).remote.has_chain() {
                     let chain = (*slab).remote.take();
-                    self.absorb(slab, chain);
+                    Bins::absorb(slab, chain);
                 }
                 if Slab::in_use(slab) == 0 && (*slab).remote.is_armed() {
-                    self.unlink(slab);
+                    Bins::unlink(self, slab);
                     release(slab);
                 }
             }
@@ -42,7 +43,7 @@ impl Bins {
     pub(crate) unsafe fn abandon(&mut self, counters: &Counters) {
         for class in 1..=CLASSES {
             loop {
-                let lists = [self.current[class], self.partial[class], self.full[class]];
+                let lists = [self.current[class], self.partial[class], self.sparse[class], self.full];
                 let Some(slab) = lists.into_iter().find(|&slab| !slab.is_null() && slab != no_slab()) else {
                     break;
                 };
@@ -50,6 +51,8 @@ impl Bins {
                 unsafe { self.abandon_one(slab, counters) };
             }
         }
+        // SAFETY: passed on.
+        unsafe { sparse::tell(self) };
     }
 
     unsafe fn abandon_one(&mut self, slab: *mut Slab, counters: &Counters) {
@@ -59,7 +62,7 @@ impl Bins {
             // than what was there when the slab was armed: then somebody is about to publish it.
             if (*slab).remote.has_chain() {
                 let chain = (*slab).remote.take();
-                self.absorb(slab, chain);
+                Bins::absorb(slab, chain);
             }
             if !(*slab).remote.is_armed() {
                 // Published, or about to be by a thread that has yet to run: it must arrive before we let go of it. Once
@@ -70,7 +73,7 @@ impl Bins {
             }
             let used = Slab::in_use(slab);
             let list = (*slab).list;
-            self.unlink(slab);
+            Bins::unlink(self, slab);
             if used == 0 {
                 release(slab);
             } else if !orphans::abandon(slab, used) {
@@ -78,7 +81,7 @@ impl Bins {
                 if list == List::Current {
                     self.make_current(slab);
                 } else {
-                    self.push(slab, list);
+                    Bins::push(self, slab, list);
                 }
             }
         }
@@ -88,8 +91,10 @@ impl Bins {
     pub(crate) fn forget(&mut self) {
         self.current = [no_slab(); CLASSES + 1];
         self.partial = [ptr::null_mut(); CLASSES + 1];
-        self.full = self.partial;
-        self.sparse = [0; CLASSES + 1];
+        self.sparse = self.partial;
+        self.full = ptr::null_mut();
+        self.emptied = [0; CLASSES + 1];
+        self.idle = 0;
     }
 
     /// In the child of a fork: takes in slabs that a thread of the parent was about to publish.
@@ -101,20 +106,41 @@ impl Bins {
         // SAFETY: passed on; links are read before a slab moves.
         unsafe {
             self.collect(counters);
-            for class in 1..=CLASSES {
-                for list in [self.current[class], self.partial[class], self.full[class]] {
-                    let mut slab = list;
-                    while !slab.is_null() && slab != no_slab() {
-                        let next = if (*slab).list == List::Current { ptr::null_mut() } else { (*slab).next };
-                        if !(*slab).remote.is_armed() {
-                            let chain = (*slab).remote.rearm();
-                            self.absorb(slab, chain);
-                            self.settle(slab);
-                        }
-                        slab = next;
-                    }
+            self.each(|bins, slab| {
+                if !(*slab).remote.is_armed() {
+                    let chain = (*slab).remote.rearm();
+                    Bins::absorb(slab, chain);
+                    Bins::settle(bins, slab);
                 }
+            });
+            sparse::recount(self);
+        }
+    }
+
+    /// Every slab there is. `f` may release the one it gets, or move it to another list, and then may get it again.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
+    pub(super) unsafe fn each(&mut self, mut f: impl FnMut(&mut Bins, *mut Slab)) {
+        // SAFETY: passed on; links are read before a slab moves.
+        unsafe {
+            let mut list = |bins: &mut Bins, mut slab: *mut Slab| {
+                let last = if slab.is_null() { slab } else { (*slab).prev };
+                while !slab.is_null() && slab != no_slab() {
+                    let next = if (*slab).list == List::Current { ptr::null_mut() } else { (*slab).next };
+                    // A ring ends with the one before its first.
+                    let next = if slab == last { ptr::null_mut() } else { next };
+                    f(bins, slab);
+                    slab = next;
+                }
+            };
+            for class in 1..=CLASSES {
+                list(self, self.current[class]);
+                list(self, self.partial[class]);
+                list(self, self.sparse[class]);
             }
+            list(self, self.full);
         }
     }
 }
@@ -127,11 +153,23 @@ impl Bins {
 pub(crate) unsafe fn release(slab: *mut Slab) {
     // SAFETY: passed on.
     unsafe {
-        // What was handed out once is dirty, page by page, and so is everything if it was so before.
+        pool::give(slab, dirty(slab));
+    }
+}
+
+/// The pages of a span, bit 0 the first, that may be dirty now; those that were so when it was taken the pool knows.
+unsafe fn dirty(slab: *mut Slab) -> u32 {
+    // SAFETY: passed on.
+    unsafe {
+        let all = u32::MAX >> (32 - (*slab).pages as u32);
+        if (*slab).revived {
+            return all;
+        }
+        // What was handed out once is dirty, page by page.
         let touched = (*slab).bump.addr() - (*slab).start.addr();
         let first = (*slab).start.addr() & 0xffff;
         let pages = if touched == 0 { 0 } else { (first + touched).div_ceil(1 << 16) };
-        pool::give(slab, ((1u64 << pages) - 1) as u32);
+        ((1u64 << pages) - 1) as u32
     }
 }
 

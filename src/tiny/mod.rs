@@ -4,3 +4,4 @@ pub(crate) mod bins;
 pub(crate) mod classes;
 pub(crate) mod home;
 pub(crate) mod leave;
+pub(crate) mod sparse;

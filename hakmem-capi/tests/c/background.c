@@ -1,0 +1,236 @@
+/* The background thread as a C program has it, by the option (HAKMEM_BACKGROUND=on) or by the call.
+ *
+ *   background start|none|small|signals|fork|drop|keep|exit
+ *
+ * start: hak_background_start and _stop, and what is freed goes back; none: there is no such thread; small: nor has a
+ * program with the option one that needs hardly any memory; signals: sent to the process they reach a thread of the program;
+ * fork: a child starts its own when it allocates, not before, and may stop it; drop: 200 MiB come and go, twice;
+ * keep: with a long delay nothing of 200 MiB goes back; exit: the process ends in the middle of a pass. */
+#define _GNU_SOURCE
+#include "../support/test.h"
+#include "hakmem.h"
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <sys/wait.h>
+
+enum { BLOCK = 200, BLOCKS = 1 << 20, MIB = 1 << 20 };
+
+#pragma weak hak_background_start
+#pragma weak hak_background_stop
+
+static void *blocks[BLOCKS];
+
+static long resident(void) {
+    char text[128];
+    FILE *f = fopen("/proc/self/statm", "r");
+    CHECK(f && fgets(text, sizeof text, f));
+    fclose(f);
+    long pages;
+    CHECK(sscanf(text, "%*d %ld", &pages) == 1);
+    return pages * sysconf(_SC_PAGESIZE);
+}
+
+/* A figure of the library, preloaded. */
+static unsigned long long figure(size_t offset) {
+    void (*stats)(hak_stats_t *);
+    *(void **)&stats = dlsym(RTLD_DEFAULT, "hak_stats");
+    CHECK(stats);
+    hak_stats_t now;
+    stats(&now);
+    return *(uint64_t *)((char *)&now + offset);
+}
+
+/* The id of the background thread, found by its name, or 0. */
+static pid_t thread_id(void) {
+    pid_t found = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    CHECK(tasks);
+    for (struct dirent *entry; (entry = readdir(tasks));) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *f = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+        if (!f) continue;
+        if (fgets(name, sizeof name, f) && !strcmp(name, "hakmem\n")) {
+            CHECK(found == 0);
+            found = atoi(entry->d_name);
+        }
+        fclose(f);
+    }
+    closedir(tasks);
+    return found;
+}
+
+static void grow(int count) {
+    for (int i = 0; i < count; i++) {
+        blocks[i] = malloc(BLOCK);
+        CHECK(blocks[i]);
+        memset(blocks[i], 1, BLOCK);
+    }
+}
+
+static void drop(int count) {
+    for (int i = 0; i < count; i++) free(blocks[i]);
+}
+
+static void until(int (*condition)(long), long argument) {
+    for (int i = 0; !condition(argument); i++) {
+        CHECK(i < 3000);
+        usleep(20000);
+    }
+}
+
+static int below(long bytes) { return resident() < bytes; }
+static int is_there(long yes) { return (thread_id() != 0) == yes; }
+
+static void drop_and_wait(void) {
+    long before = resident();
+    grow(BLOCKS);
+    long peak = resident();
+    CHECK(peak - before > 150L * MIB);
+    drop(BLOCKS);
+    until(below, before + (peak - before) / 10);
+}
+
+static int passes(long count) { return figure(offsetof(hak_stats_t, background_passes)) >= (unsigned long)count; }
+
+static void keep(void) {
+    until(passes, 1);
+    grow(BLOCKS);
+    long peak = resident();
+    unsigned long long purged = figure(offsetof(hak_stats_t, bytes_purged));
+    drop(BLOCKS);
+    CHECK(resident() > peak - peak / 10);
+    CHECK(figure(offsetof(hak_stats_t, bytes_purged)) == purged);
+}
+
+static volatile sig_atomic_t caught;
+static volatile pid_t catcher;
+
+static void on_signal(int number) {
+    (void)number;
+    catcher = gettid();
+    caught++;
+}
+
+static void signals(void) {
+    pid_t thread = thread_id();
+    CHECK(thread != 0);
+    char path[64], line[256];
+    unsigned long long blocked = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", thread);
+    FILE *f = fopen(path, "r");
+    CHECK(f);
+    while (fgets(line, sizeof line, f)) sscanf(line, "SigBlk: %llx", &blocked);
+    fclose(f);
+    /* All that can be blocked, but for the C library's own two. */
+    unsigned long long all = ~0ULL & ~(1ULL << (SIGKILL - 1)) & ~(1ULL << (SIGSTOP - 1)) & ~(3ULL << 31);
+    CHECK((blocked & all & ~(1ULL << 33)) == (all & ~(1ULL << 33)));
+    signal(SIGUSR1, on_signal);
+    for (int i = 1; i <= 50; i++) {
+        CHECK(kill(getpid(), SIGUSR1) == 0);
+        while (caught < i) usleep(100);
+        CHECK(catcher == getpid());
+    }
+    /* With the program's own thread blocking it, it waits for sigwait. */
+    sigset_t set, before;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    CHECK(pthread_sigmask(SIG_BLOCK, &set, &before) == 0);
+    CHECK(!sigismember(&before, SIGUSR2) && !sigismember(&before, SIGUSR1));
+    for (int i = 0; i < 50; i++) {
+        int number = 0;
+        CHECK(kill(getpid(), SIGUSR2) == 0);
+        drop(1000);
+        grow(1000);
+        CHECK(sigwait(&set, &number) == 0 && number == SIGUSR2);
+    }
+}
+
+static void child(int i) {
+    alarm(60);
+    CHECK(thread_id() == 0);
+    if (i % 3 == 0 && hak_background_stop) hak_background_stop();
+    if (i % 3 == 1) {
+        drop(BLOCKS / 4);
+        grow(BLOCKS / 4);
+        until(is_there, 1);
+        if (hak_background_stop) {
+            hak_background_stop();
+            CHECK(thread_id() == 0);
+        }
+    }
+    _exit(0);
+}
+
+static volatile int stop;
+
+/* Keeps the thread at work. */
+static void *swing(void *unused) {
+    (void)unused;
+    enum { LARGE = 24 };
+    void *large[LARGE];
+    while (!stop) {
+        for (int i = 0; i < LARGE; i++) CHECK((large[i] = malloc(i % 2 ? 700000 : 1500000)) && memset(large[i], 1, 700000));
+        for (int i = 0; i < LARGE; i++) free(large[i]);
+        usleep(3000);
+    }
+    return NULL;
+}
+
+static void forks(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, swing, NULL) == 0);
+    for (int i = 0; i < 90; i++) {
+        int status;
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) child(i);
+        CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    }
+    stop = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(thread_id() != 0);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    const char *mode = argv[1];
+    if (!strcmp(mode, "start")) {
+        CHECK(hak_background_start && hak_background_stop);
+        CHECK(thread_id() == 0);
+        errno = 0;
+        CHECK(hak_background_start() == 0 && hak_background_start() == 0);
+        CHECK(errno == 0);
+        until(is_there, 1);
+        drop_and_wait();
+        hak_background_stop();
+        CHECK(thread_id() == 0);
+        hak_background_stop();
+    } else if (!strcmp(mode, "none")) {
+        grow(BLOCKS / 4);
+        drop(BLOCKS / 4);
+        grow(BLOCKS / 4);
+        CHECK(thread_id() == 0);
+    } else if (!strcmp(mode, "small")) {
+        grow(1000);
+        drop(1000);
+        CHECK(thread_id() == 0);
+    } else {
+        grow(BLOCKS / 4);
+        until(is_there, 1);
+        if (!strcmp(mode, "signals")) signals();
+        if (!strcmp(mode, "fork")) forks();
+        if (!strcmp(mode, "keep")) {
+            keep();
+            return 0;
+        }
+        drop(BLOCKS / 4);
+        if (!strcmp(mode, "drop")) drop_and_wait(), drop_and_wait();
+        if (!strcmp(mode, "exit")) exit(0);
+    }
+    dprintf(1, "%s ok\n", mode);
+    return 0;
+}

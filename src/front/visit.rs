@@ -1,0 +1,327 @@
+//! Visits: what a thread's heap holds, and its owner does not come for, is given back by another thread.
+//!
+//! A thread that sleeps, or computes, allocates nothing: so it takes in nothing of what others freed for it, and its
+//! magazines and its shelf stay full. A visitor enters the heap's [lock](super::bias) and then may do, to every slab but
+//! the current ones, what the owner does when it allocates. Who visits: a thread that has freed much of what the owner has
+//! ([`owner`]), and whoever asks for all that can be had ([`everyone`]).
+//!
+//! One visitor at a time in the process: the owner who finds one in its heap waits for that lock.
+
+use super::heap::Heap;
+use super::{registry, rob, thread};
+use crate::options;
+use crate::os;
+use crate::os::futex::Lock;
+use crate::superslab::{List, Owner, Slab, VISITED};
+use crate::sync::Node;
+use crate::tiny::bins::Bins;
+use crate::tiny::sparse::{self, Chosen};
+use core::sync::atomic::{
+    AtomicBool, AtomicU32, AtomicUsize,
+    Ordering::{Relaxed, Release},
+};
+
+/// Held by the visitor.
+static VISITS: Lock<()> = Lock::new(());
+/// How often somebody who wants everything tries to get into a heap whose owner is in.
+const TRIES: usize = 64;
+
+/// Waits until the visit in progress is over.
+pub(super) fn wait() {
+    drop(VISITS.lock());
+}
+
+/// For the time across a fork.
+pub(super) fn acquire() {
+    VISITS.acquire();
+}
+
+/// See [`acquire`].
+pub(super) fn release(child: bool) {
+    if child { VISITS.reset_in_child() } else { VISITS.release() }
+}
+
+/// Takes in what was freed to the heap of `owner`, unless that or anybody else is at it.
+#[cold]
+#[inline(never)]
+pub(super) fn owner(owner: *mut Owner) {
+    let Some(_visits) = VISITS.try_lock() else { return };
+    // SAFETY: owners are parts of heaps' records, which are never unmapped; we are the only visitor.
+    unsafe {
+        if let Some(visit) = Visit::take_in(Heap::of(owner)) {
+            while sparse::is_due() && visit.purge_sparse() {}
+        }
+    }
+}
+
+/// Takes in what was freed to any other heap, empties their magazines and shelves, and gives back what lies idle in their
+/// slabs and in those of nobody. A heap whose owner is in at every try stays as it is.
+pub(crate) fn everyone() {
+    thread::with_heap(None, |mine| {
+        if mine.is_null() {
+            return;
+        }
+        // All magazines first: what one holds may be what keeps another's slab.
+        // SAFETY: as in `owner`; `mine` is the calling thread's heap.
+        unsafe {
+            each_other(mine, |heap| {
+                let Some(visit) = Visit::enter(heap) else { return false };
+                rob::magazines(&raw mut (*heap).hot, &raw const (*heap).magazines, mine);
+                (*visit.heap).shelf.flush();
+                true
+            });
+            let busy = Heap::enter(mine);
+            (*mine).outbox.flush();
+            drop(busy);
+            each_other(mine, |heap| {
+                let Some(visit) = Visit::take_in(heap) else { return false };
+                while visit.purge_sparse() {}
+                true
+            });
+            let _busy = Heap::enter(mine);
+            sparse::purge_orphans(&raw mut (*mine).bins);
+        }
+    });
+}
+
+/// Takes in what was freed to any other heap, and empties the magazines and shelves of those whose owners have done nothing
+/// since before the purge delay. Whether there is any owner left that may be found so later. For a thread that comes round
+/// again and again, `now` in milliseconds.
+pub(crate) fn idle(now: u32) -> bool {
+    let delay = options::get().purge_delay;
+    thread::with_heap(None, |mine| {
+        if mine.is_null() || delay < 0 {
+            return false;
+        }
+        let mut more = false;
+        // SAFETY: as in `everyone`.
+        unsafe {
+            registry::each(|heap| {
+                let Some(_visits) = VISITS.try_lock() else {
+                    more = true;
+                    return;
+                };
+                if heap == mine || !(*heap).live.load(Relaxed) {
+                    return;
+                }
+                match (&(*heap).seen).look(Heap::activity(heap), now, delay) {
+                    Look::Active => more = true,
+                    Look::Idle => {
+                        let Some(visit) = Visit::enter(heap) else {
+                            more = true;
+                            return;
+                        };
+                        rob::magazines(&raw mut (*heap).hot, &raw const (*heap).magazines, mine);
+                        (*visit.heap).shelf.flush();
+                        drop(visit);
+                        (&(*heap).seen).emptied(Heap::activity(heap));
+                    }
+                    Look::Emptied => {}
+                }
+            });
+            let busy = Heap::enter(mine);
+            (*mine).outbox.flush();
+            drop(busy);
+            registry::each(|heap| {
+                if let (true, Some(_visits)) = (heap != mine && (*heap).live.load(Relaxed), VISITS.try_lock())
+                {
+                    // An owner that is at work takes in what is its own; should it not have the time, so much the better.
+                    if !(*Heap::owner(heap)).ready.is_empty() || (&(*heap).seen).is_emptied() {
+                        if let Some(visit) = Visit::take_in(heap) {
+                            while (&(*heap).seen).is_emptied() && visit.purge_sparse() {}
+                        }
+                    }
+                }
+            });
+        }
+        more
+    })
+}
+
+/// What was seen of a heap's owner, and when. Under the visits' lock.
+pub(super) struct Seen {
+    /// [`Heap::activity`].
+    activity: AtomicUsize,
+    /// Since when it is so, in milliseconds.
+    since: AtomicU32,
+    emptied: AtomicBool,
+}
+
+/// What a look at a heap's owner says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// It has done something of late.
+    Active,
+    /// It has not.
+    Idle,
+    /// Nor has it since its magazines were emptied.
+    Emptied,
+}
+
+impl Seen {
+    /// Nothing.
+    pub(super) const fn new() -> Self {
+        Self { activity: AtomicUsize::new(0), since: AtomicU32::new(0), emptied: AtomicBool::new(false) }
+    }
+
+    fn look(&self, activity: usize, now: u32, delay: i64) -> Look {
+        if self.activity.swap(activity, Relaxed) != activity {
+            self.since.store(now, Relaxed);
+            self.emptied.store(false, Relaxed);
+        }
+        if self.is_emptied() {
+            Look::Emptied
+        } else if now.wrapping_sub(self.since.load(Relaxed)) as i64 >= delay {
+            Look::Idle
+        } else {
+            Look::Active
+        }
+    }
+
+    /// Its magazines have been emptied.
+    fn emptied(&self, activity: usize) {
+        self.activity.store(activity, Relaxed);
+        self.emptied.store(true, Relaxed);
+    }
+
+    fn is_emptied(&self) -> bool {
+        self.emptied.load(Relaxed)
+    }
+}
+
+/// Calls `f` with every heap but `mine` that a thread has, as the only visitor, until it says that it has been there.
+unsafe fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> bool) {
+    registry::each(|heap| {
+        for _ in 0..TRIES {
+            let visits = VISITS.lock();
+            // SAFETY: records are never unmapped.
+            if heap == mine || !unsafe { (*heap).live.load(Relaxed) } || f(heap) {
+                return;
+            }
+            drop(visits);
+            os::yield_now();
+        }
+    });
+}
+
+/// Being in another thread's heap.
+struct Visit {
+    heap: *mut Heap,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        // SAFETY: records are never unmapped.
+        unsafe { Heap::bias(self.heap) }.end_visit();
+    }
+}
+
+impl Visit {
+    /// Enters a heap. `None` when its owner is in, or has gone.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the only visitor.
+    unsafe fn enter(heap: *mut Heap) -> Option<Visit> {
+        // SAFETY: passed on.
+        unsafe {
+            if !Heap::bias(heap).visit() {
+                return None;
+            }
+            let visit = Visit { heap };
+            (*heap).live.load(Relaxed).then_some(visit)
+        }
+    }
+
+    /// Enters a heap and takes in what was published to it. `None`, and nothing done, when its owner is in, or has gone.
+    ///
+    /// # Safety
+    ///
+    /// As [`Visit::enter`].
+    unsafe fn take_in(heap: *mut Heap) -> Option<Visit> {
+        let owner = Heap::owner(heap);
+        // SAFETY: passed on. Slabs taken off a ready list stay until they are taken in, which nobody but us can do to these.
+        unsafe {
+            let ready = &(*owner).ready;
+            let published = ready.take();
+            each(published, |slab| mark(slab, owner));
+            // With the barrier that the marks need.
+            let visit = Visit::enter(heap);
+            let hazard = Heap::bias(heap).hazard();
+            each(published, |slab| {
+                // The owner may be busy with its current slabs, and with the one it names.
+                if visit.is_none() || slab == hazard || (*slab).list == List::Current {
+                    unmark(slab, owner);
+                    ready.push(slab);
+                } else if !Bins::arrive(&raw mut (*heap).bins, slab) {
+                    unmark(slab, owner);
+                }
+            });
+            visit
+        }
+    }
+
+    /// Gives back what lies idle in some sparse slabs. False when there are none left.
+    unsafe fn purge_sparse(&self) -> bool {
+        // SAFETY: passed on: we are in.
+        unsafe {
+            let (bins, bias) = (&raw mut (*self.heap).bins, Heap::bias(self.heap));
+            let owner = Heap::owner(self.heap);
+            let chosen = Chosen::from(bins, bias.hazard());
+            if chosen.slabs().is_empty() {
+                return false;
+            }
+            chosen.slabs().iter().for_each(|&slab| mark(slab, owner));
+            let hazard = bias.hazard_after_barrier();
+            if let Some(hazard) = hazard {
+                chosen.purge(bins, hazard);
+            }
+            chosen.slabs().iter().for_each(|&slab| unmark(slab, owner));
+            hazard.is_some()
+        }
+    }
+}
+
+/// Makes a slab of `owner` one that its owner does not take for its own.
+unsafe fn mark(slab: *mut Slab, owner: *mut Owner) {
+    // SAFETY: passed on. A barrier follows; Release for statistics: see `Slab::make`.
+    unsafe { (*slab).owner.store(owner.map_addr(|a| a | VISITED), Release) }
+}
+
+/// Undoes [`mark`].
+unsafe fn unmark(slab: *mut Slab, owner: *mut Owner) {
+    // SAFETY: passed on. Release: pairs with the acquire with which the owner finds that it is its own.
+    unsafe { (*slab).owner.store(owner, Release) }
+}
+
+/// Calls `f` with each slab of a list. It may do with it what it likes.
+unsafe fn each(mut slab: *mut Slab, mut f: impl FnMut(*mut Slab)) {
+    while !slab.is_null() {
+        // SAFETY: passed on; the link is read before `f` can change it.
+        unsafe {
+            let next = <Slab as Node>::next(slab);
+            f(slab);
+            slab = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_idle_once_it_has_done_nothing_for_the_delay() {
+        let seen = Seen::new();
+        assert_eq!(seen.look(7, 1000, 250), Look::Active);
+        assert_eq!(seen.look(7, 1249, 250), Look::Active);
+        assert_eq!(seen.look(8, 1260, 250), Look::Active, "it has done something");
+        assert_eq!(seen.look(8, 1509, 250), Look::Active);
+        assert_eq!(seen.look(8, 1510, 250), Look::Idle);
+        seen.emptied(9);
+        assert_eq!((seen.look(9, 1520, 250), seen.look(9, 5000, 250)), (Look::Emptied, Look::Emptied));
+        assert_eq!(seen.look(10, 5001, 250), Look::Active);
+        assert!(!seen.is_emptied());
+        assert_eq!(seen.look(11, 3, 0), Look::Idle, "no delay");
+    }
+}

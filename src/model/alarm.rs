@@ -1,0 +1,89 @@
+//! How the background thread sleeps and is woken. The futex is loom's `park`; that a thread sleeps for ever shows as a
+//! deadlock.
+
+use crate::alarm::Alarm;
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+struct Shared {
+    alarm: Alarm,
+    dirty: Mutex<u32>,
+}
+
+fn shared() -> Arc<Shared> {
+    Arc::new(Shared { alarm: Alarm::new(), dirty: Mutex::new(0) })
+}
+
+/// The thread's loop, until it has seen `until` dirty pages or is stopped; how many it has seen.
+fn sleeper(shared: &Shared, until: u32) -> u32 {
+    let mut seen = 0;
+    loop {
+        seen += std::mem::take(&mut *shared.dirty.lock().unwrap());
+        if seen == until || !shared.alarm.arm() {
+            return seen;
+        }
+        // Armed first, looked afterwards.
+        if *shared.dirty.lock().unwrap() == 0 {
+            while shared.alarm.is_asleep() {
+                thread::park();
+            }
+        }
+        shared.alarm.rise();
+    }
+}
+
+fn give(shared: &Shared, sleeper: &thread::Thread) {
+    *shared.dirty.lock().unwrap() += 1;
+    if shared.alarm.ring() {
+        sleeper.unpark();
+    }
+}
+
+#[test]
+fn whoever_makes_something_dirty_wakes_the_sleeper() {
+    loom::model(|| {
+        let shared = shared();
+        let other = shared.clone();
+        let thread = thread::spawn(move || sleeper(&other, 2));
+        give(&shared, thread.thread());
+        give(&shared, thread.thread());
+        assert_eq!(thread.join().unwrap(), 2);
+    });
+}
+
+#[test]
+fn a_sleeper_that_is_stopped_ends_whatever_else_happens() {
+    loom::model(|| {
+        let shared = shared();
+        let other = shared.clone();
+        let thread = thread::spawn(move || sleeper(&other, u32::MAX));
+        let (second, handle) = (shared.clone(), thread.thread().clone());
+        let giver = thread::spawn(move || give(&second, &handle));
+        shared.alarm.stop();
+        thread.thread().unpark();
+        giver.join().unwrap();
+        assert!(thread.join().unwrap() <= 1);
+        assert!(shared.alarm.is_stopped());
+    });
+}
+
+/// Only who wants more than to be told of something dirty wakes one that sleeps until it is time; and only one does.
+#[test]
+fn a_dozing_sleeper_is_woken_by_demand_once() {
+    loom::model(|| {
+        let shared = shared();
+        assert!(shared.alarm.arm() && shared.alarm.doze());
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = shared.clone();
+                thread::spawn(move || {
+                    assert!(!shared.alarm.ring());
+                    shared.alarm.demand()
+                })
+            })
+            .collect();
+        let woken = threads.into_iter().map(|t| t.join().unwrap());
+        assert_eq!(woken.filter(|&woken| woken).count(), 1);
+        assert!(!shared.alarm.doze(), "awake");
+    });
+}

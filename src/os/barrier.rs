@@ -1,0 +1,46 @@
+//! A barrier that costs one side nothing: the other side has the system make every running thread of the process execute one.
+//!
+//! Two sides that each write a word and then read the other's must not both miss what the other wrote, for which each
+//! needs a full barrier in between. [`light`] only keeps the compiler from reordering; [`heavy`] makes up for it.
+
+use core::sync::atomic::{Ordering, compiler_fence, fence};
+
+/// The side that runs all the time.
+#[inline(always)]
+pub(crate) fn light() {
+    if cfg!(miri) {
+        fence(Ordering::SeqCst);
+    } else {
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+/// The side that runs seldom. False, and no barrier, when the system has none: then it must not rely on what it reads.
+#[cfg(target_os = "linux")]
+pub(crate) fn heavy() -> bool {
+    if cfg!(miri) {
+        fence(Ordering::SeqCst);
+        return true;
+    }
+    const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+    const REGISTER: libc::c_int = 1 << 4;
+    // SAFETY: changes nothing in the process.
+    let call = |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 };
+    // A process has to register once, and its child may have to do so again.
+    super::keep_errno(|| call(PRIVATE_EXPEDITED) || call(REGISTER) && call(PRIVATE_EXPEDITED))
+}
+
+/// See above.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn heavy() -> bool {
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn this_system_has_one() {
+        assert!(super::heavy() && super::heavy());
+    }
+}

@@ -1,0 +1,69 @@
+//! A thread of our own.
+
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::ptr;
+
+/// What a thread runs.
+pub(crate) type Main = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// Bytes of its stack: it calls nothing deep.
+const STACK: usize = 128 << 10;
+
+/// Starts a thread that gets no signals. The error is the system's number.
+///
+/// The C library allocates for it, so the caller holds no lock of ours.
+pub(crate) fn spawn(main: Main) -> Result<libc::pthread_t, i32> {
+    super::keep_errno(|| {
+        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: both sets are writable; the first is initialised by the first call, the second by the second, when
+        // that succeeds, as it must with these arguments. A thread inherits the mask of the one that starts it.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            let error = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+            if error != 0 {
+                return Err(error);
+            }
+            let result = with_stack(main, STACK);
+            // Thread-local variables of the program lie on the stack too, and may leave too little of a small one.
+            let result = if result == Err(libc::EINVAL) { with_stack(main, 0) } else { result };
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
+            result
+        }
+    })
+}
+
+/// Starts a thread with a stack of so many bytes, or of the usual size for 0.
+fn with_stack(main: Main, stack: usize) -> Result<libc::pthread_t, i32> {
+    let (mut attributes, mut thread) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+    // SAFETY: the attributes are initialised before they are used, and the thread's name is read only when there is one.
+    unsafe {
+        let error = libc::pthread_attr_init(attributes.as_mut_ptr());
+        if error != 0 {
+            return Err(error);
+        }
+        if stack != 0 {
+            // Refused where a stack must be larger: then it has the usual size.
+            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack);
+        }
+        let error = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), main, ptr::null_mut());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        if error == 0 { Ok(thread.assume_init()) } else { Err(error) }
+    }
+}
+
+/// Waits until a thread is gone.
+///
+/// # Safety
+///
+/// It was started by [`spawn`], and nobody else waits for it, or has.
+pub(crate) unsafe fn join(thread: libc::pthread_t) {
+    // SAFETY: passed on.
+    super::keep_errno(|| unsafe { libc::pthread_join(thread, ptr::null_mut()) });
+}
+
+/// Names the calling thread, for those who look at the process.
+pub(crate) fn name(name: &core::ffi::CStr) {
+    // SAFETY: a C string; the kernel copies what fits.
+    super::keep_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
+}

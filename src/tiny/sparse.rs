@@ -1,0 +1,456 @@
+//! Slabs with hardly a block in use: their whole free pages are given back.
+//!
+//! A slab's span is looked at in *granules*, of one page of the system each, or more where a span has too many for the mask.
+//! A granule in which no block is in use is *purged*: the blocks that lie in it, or reach into it, leave the list of free
+//! blocks, and come back, a run of granules at a time, when the slab has nothing else left ([`revive`]).
+//!
+//! When: at once, as soon as more memory lies in sparse slabs than is allowed. After the last free of a program there is no
+//! further event. Granules that are wanted again soon after are a regret and widen what is allowed for a while.
+
+use super::bins::Bins;
+use super::classes::CLASSES;
+use super::leave;
+use crate::superslab::pagemap::{PAGE, PAGE_SHIFT};
+use crate::superslab::{Block, List, Slab, orphans, pool};
+use crate::sync::Node;
+use crate::{options, os};
+use core::ptr;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+
+/// Pages of sparse slabs that always may lie idle: 4 MiB.
+const ALLOWED: usize = (4 << 20) / PAGE;
+/// Of the pages mapped, this part may do so besides.
+const ALLOWED_PART: usize = 64;
+/// Slabs that one call looks into.
+const BATCH: usize = 8;
+/// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
+const REGRET: u32 = 1000;
+
+/// Pages of slabs that are sparse and not purged, but for the few that each heap has not told yet: for a slab that is soon
+/// empty or full again an atomic addition would be too much.
+static IDLE: AtomicUsize = AtomicUsize::new(0);
+/// A heap tells when it is so many pages.
+const TELL: i32 = 16;
+/// What may be idle besides, for regret, in pages. Races lose a count at worst, here and below.
+static SLACK: AtomicUsize = AtomicUsize::new(0);
+/// When the slack was last halved, and when something was last purged.
+static HALVED: AtomicU32 = AtomicU32::new(0);
+/// See [`HALVED`].
+static PURGED_AT: AtomicU32 = AtomicU32::new(0);
+
+/// Bytes of slabs that are sparse and not purged.
+#[allow(dead_code)]
+pub(crate) fn idle_bytes() -> usize {
+    (IDLE.load(Relaxed) as isize).max(0) as usize * PAGE
+}
+
+/// Enters a sparse slab into its ring: at the end when there is nothing left in it to give back.
+///
+/// # Safety
+///
+/// `head` is the ring's head; it and the slab, which is in no list, are the caller's.
+pub(super) unsafe fn link(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Slab, list: List) {
+    // SAFETY: passed on: all in the ring are the caller's.
+    unsafe {
+        let first = *head;
+        if first.is_null() {
+            (*slab).next = slab;
+            (*slab).prev = slab;
+        } else {
+            let last = (*first).prev;
+            (*slab).next = first;
+            (*slab).prev = last;
+            (*last).next = slab;
+            (*first).prev = slab;
+        }
+        if first.is_null() || list == List::Sparse {
+            *head = slab;
+        }
+        if list == List::Sparse {
+            count(bins, (*slab).pages as i32);
+        }
+    }
+}
+
+/// Counts pages that have become idle, or are so no more.
+unsafe fn count(bins: *mut Bins, pages: i32) {
+    // SAFETY: passed on.
+    unsafe {
+        (*bins).idle += pages;
+        if (*bins).idle.unsigned_abs() >= TELL.unsigned_abs() {
+            tell(bins);
+        }
+    }
+}
+
+/// Adds what these bins have counted to what all have.
+///
+/// # Safety
+///
+/// As [`link`].
+pub(super) unsafe fn tell(bins: *mut Bins) {
+    // SAFETY: passed on.
+    let pages = unsafe { core::mem::replace(&mut (*bins).idle, 0) };
+    IDLE.fetch_add(pages as isize as usize, Relaxed);
+}
+
+/// Counts anew, in the child of a fork: what other threads had is not idle any more, but orphaned.
+///
+/// # Safety
+///
+/// As [`link`], and no other thread exists.
+pub(super) unsafe fn recount(bins: *mut Bins) {
+    IDLE.store(0, Relaxed);
+    // SAFETY: passed on.
+    unsafe {
+        (*bins).idle = 0;
+        (*bins).each(|bins, slab| {
+            if (*slab).list == List::Sparse {
+                count(bins, (*slab).pages as i32);
+            }
+        });
+    }
+}
+
+/// Takes a slab out of its ring.
+///
+/// # Safety
+///
+/// As [`link`]; the slab is in that ring.
+pub(super) unsafe fn unlink(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe {
+        let (next, prev) = ((*slab).next, (*slab).prev);
+        (*prev).next = next;
+        (*next).prev = prev;
+        if *head == slab {
+            *head = if next == slab { ptr::null_mut() } else { next };
+        }
+        if (*slab).list == List::Sparse {
+            count(bins, -((*slab).pages as i32));
+        }
+    }
+}
+
+/// Whether more lies idle in sparse slabs than is allowed.
+pub(crate) fn is_due() -> bool {
+    // What heaps have not told yet may make it negative.
+    let idle = (IDLE.load(Relaxed) as isize).max(0) as usize;
+    idle > ALLOWED && idle > allowed() && options::get().purge_delay >= 0
+}
+
+fn allowed() -> usize {
+    ALLOWED + os::MAPPED.load(Relaxed) / PAGE / ALLOWED_PART + SLACK.load(Relaxed)
+}
+
+/// Purged memory is wanted again.
+fn regret(pages: usize) {
+    let now = os::now_ms();
+    if now.wrapping_sub(PURGED_AT.load(Relaxed)) < REGRET {
+        let most = os::MAPPED.load(Relaxed) / PAGE;
+        SLACK.store((SLACK.load(Relaxed) + pages).min(most), Relaxed);
+        HALVED.store(now, Relaxed);
+    }
+}
+
+/// Some sparse slabs with something to give back.
+pub(crate) struct Chosen {
+    slabs: [*mut Slab; BATCH],
+    count: usize,
+}
+
+impl Chosen {
+    /// Chooses some of those in `bins`, but not `skip`.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the bins or visits them.
+    pub(crate) unsafe fn from(bins: *mut Bins, skip: *mut Slab) -> Chosen {
+        let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
+        for class in 1..=CLASSES {
+            // SAFETY: passed on: the lists are the caller's, and what is in them stays.
+            unsafe {
+                let head = (&raw mut (*bins).sparse).cast::<*mut Slab>().add(class).read();
+                let mut slab = head;
+                while !slab.is_null() && (*slab).list == List::Sparse {
+                    if chosen.count == BATCH {
+                        return chosen;
+                    }
+                    if slab != skip {
+                        chosen.slabs[chosen.count] = slab;
+                        chosen.count += 1;
+                    }
+                    slab = (*slab).next;
+                    if slab == head {
+                        break;
+                    }
+                }
+            }
+        }
+        chosen
+    }
+
+    /// Those chosen.
+    pub(crate) fn slabs(&self) -> &[*mut Slab] {
+        &self.slabs[..self.count]
+    }
+
+    /// Gives back what lies idle in them, but for `skip`. How many bytes.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::arrive`] for each of them.
+    pub(crate) unsafe fn purge(&self, bins: *mut Bins, skip: *mut Slab) -> usize {
+        let now = os::now_ms();
+        if now.wrapping_sub(HALVED.load(Relaxed)) >= REGRET {
+            HALVED.store(now, Relaxed);
+            SLACK.store(SLACK.load(Relaxed) / 2, Relaxed);
+        }
+        PURGED_AT.store(now, Relaxed);
+        let mut bytes = 0;
+        for &slab in self.slabs().iter().filter(|&&slab| slab != skip) {
+            // SAFETY: passed on.
+            unsafe {
+                Bins::unlink(bins, slab);
+                bytes += purge(slab);
+                Bins::push(bins, slab, List::Purged);
+            }
+        }
+        bytes
+    }
+}
+
+/// Gives back what lies idle in sparse slabs of nobody. How many bytes.
+///
+/// # Safety
+///
+/// The calling thread has entered the heap that `bins` are part of, of which they hold some for a moment.
+pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
+    let mut bytes = 0;
+    for class in 1..=CLASSES as u8 {
+        // Each of a class is adopted before the first is abandoned again, or the same one would come each time.
+        let mut adopted = ptr::null_mut::<Slab>();
+        while let Some(orphan) = orphans::adopt(class) {
+            let slab = orphan.slab;
+            // SAFETY: ours now, and in no list.
+            unsafe {
+                (*bins).welcome(orphan);
+                (*slab).next = adopted;
+            }
+            adopted = slab;
+        }
+        while !adopted.is_null() {
+            let slab = adopted;
+            // SAFETY: as above.
+            unsafe {
+                adopted = (*slab).next;
+                let used = Slab::in_use(slab);
+                if used <= Slab::few(slab) {
+                    bytes += purge(slab);
+                }
+                // What others have freed meanwhile has published it: then it stays with us until it arrives.
+                if !(*slab).remote.is_armed() || used != 0 && !orphans::abandon(slab, used) {
+                    Bins::push(bins, slab, List::Full);
+                } else if used == 0 {
+                    leave::release(slab);
+                }
+            }
+        }
+    }
+    bytes
+}
+
+/// Where a slab's granules lie.
+struct Granules {
+    /// The span's first byte.
+    span: *mut u8,
+    /// log2 of a granule's bytes, and how many there are: at most 64.
+    shift: u32,
+    count: usize,
+}
+
+impl Granules {
+    unsafe fn of(slab: *mut Slab) -> Granules {
+        // SAFETY: passed on: a slab's record.
+        let pages = unsafe { (*slab).pages as usize };
+        let bytes = pages << PAGE_SHIFT;
+        let granule = os::page_size().max(bytes / 64);
+        Granules { span: pool::address(slab), shift: granule.trailing_zeros(), count: bytes / granule }
+    }
+
+    /// The granules that the bytes from `from` to `to`, which are not none, lie in.
+    fn touching(&self, from: *mut u8, to: *mut u8) -> u64 {
+        let first = (from.addr() - self.span.addr()) >> self.shift;
+        let last = (to.addr() - 1 - self.span.addr()) >> self.shift;
+        (u64::MAX >> (63 - last)) & (u64::MAX << first)
+    }
+
+    fn all(&self) -> u64 {
+        u64::MAX >> (64 - self.count)
+    }
+}
+
+/// The first run of set bits of a mask that is not zero: where it begins and how many there are.
+fn first_run(mask: u64) -> (u32, u32) {
+    let first = mask.trailing_zeros();
+    (first, (mask >> first).trailing_ones())
+}
+
+/// Bytes of free blocks in each granule.
+struct Free([u32; 64]);
+
+impl Free {
+    /// Counts the bytes from `from` to `to` as free.
+    fn add(&mut self, granules: &Granules, from: *mut u8, to: *mut u8) {
+        let (mut at, end) = (from.addr() - granules.span.addr(), to.addr() - granules.span.addr());
+        while at < end {
+            let next = ((at >> granules.shift) + 1) << granules.shift;
+            self.0[at >> granules.shift] += (next.min(end) - at) as u32;
+            at = next;
+        }
+    }
+}
+
+/// Gives back the granules of a slab in which no block is in use. How many bytes.
+///
+/// # Safety
+///
+/// The slab is the caller's, and not the current one.
+unsafe fn purge(slab: *mut Slab) -> usize {
+    // SAFETY: passed on: all that is done to the record and to free blocks is the owner's to do.
+    unsafe {
+        if (*slab).remote.has_chain() {
+            let chain = (*slab).remote.take();
+            Bins::absorb(slab, chain);
+        }
+        let granules = Granules::of(slab);
+        let stride = (*slab).stride as usize;
+        let before = (*slab).purged.load(Relaxed);
+        // What lies above `bump`, as far as it is of no use to look at: never touched, or left over from another slab.
+        let (bump, end) = ((*slab).bump, (*slab).end);
+        let fresh = if bump == end { 0 } else { granules.touching(bump, end) };
+        let mut free = Free([0; 64]);
+        let mut block = (*slab).free;
+        while !block.is_null() {
+            let start = block.cast::<u8>();
+            free.add(&granules, start, start.wrapping_add(stride));
+            block = Block::next(block);
+        }
+        // The rest behind the last block, and the ends of blocks that reach out of what is purged already.
+        let last = (*slab).start.wrapping_add((*slab).last as usize + stride);
+        free.add(&granules, last, granules.span.wrapping_add(granules.count << granules.shift));
+        let mut purged = before;
+        while purged != 0 {
+            let (first, count) = first_run(purged);
+            let run = window(slab, &granules, first, count);
+            let from = granules.span.wrapping_add((first as usize) << granules.shift);
+            let to = from.wrapping_add((count as usize) << granules.shift);
+            if run.0 < from {
+                free.add(&granules, run.0, from);
+            }
+            if run.1 > to {
+                free.add(&granules, to, run.1);
+            }
+            purged &= !mask(first, count);
+        }
+        let mut idle = 0;
+        for i in 0..granules.count {
+            idle |= u64::from(free.0[i] == 1 << granules.shift) << i;
+        }
+        idle &= !(before | fresh) & granules.all();
+        if idle == 0 {
+            return 0;
+        }
+        // First out of the list, while its links can still be followed.
+        let mut link = &raw mut (*slab).free;
+        while !(*link).is_null() {
+            let block = *link;
+            let start = block.cast::<u8>();
+            if granules.touching(start, start.wrapping_add(stride)) & idle != 0 {
+                *link = Block::next(block);
+            } else {
+                link = Block::link(block);
+            }
+        }
+        (*slab).purged.store(before | idle, Relaxed);
+        (*slab).inverse.store(0, Relaxed);
+        pool::not_filled(slab);
+        let mut rest = idle;
+        let mut bytes = 0;
+        while rest != 0 {
+            let (first, count) = first_run(rest);
+            let from = granules.span.wrapping_add((first as usize) << granules.shift);
+            let len = (count as usize) << granules.shift;
+            if os::purge(from, len) {
+                bytes += len;
+            }
+            rest &= !mask(first, count);
+        }
+        bytes
+    }
+}
+
+fn mask(first: u32, count: u32) -> u64 {
+    (u64::MAX >> (64 - count)) << first
+}
+
+/// From where to where the blocks lie that touch a run of granules.
+unsafe fn window(slab: *mut Slab, granules: &Granules, first: u32, count: u32) -> (*mut u8, *mut u8) {
+    // SAFETY: passed on: constant fields of a slab.
+    let (start, stride, last) = unsafe { ((*slab).start, (*slab).stride as usize, (*slab).last as usize) };
+    let offset = start.addr() - granules.span.addr();
+    let from = ((first as usize) << granules.shift).saturating_sub(offset);
+    let to = (((first + count) as usize) << granules.shift).saturating_sub(offset);
+    let (from, to) = (from / stride * stride, to.div_ceil(stride) * stride);
+    (start.wrapping_add(from), start.wrapping_add(to.min(last + stride)))
+}
+
+/// Makes a run of purged granules of a slab, which has nothing else left, memory to hand out again. False when there is none.
+///
+/// # Safety
+///
+/// The slab is the caller's, or the stand-in.
+pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
+    // SAFETY: passed on; of the stand-in, which has nothing purged, nothing is written.
+    unsafe {
+        let purged = (*slab).purged.load(Relaxed);
+        if purged == 0 {
+            return false;
+        }
+        debug_assert!((*slab).free.is_null() && (*slab).bump == (*slab).end);
+        let granules = Granules::of(slab);
+        let (first, count) = first_run(purged);
+        let (from, to) = window(slab, &granules, first, count);
+        let rest = purged & !mask(first, count);
+        (*slab).purged.store(rest, Relaxed);
+        (*slab).bump = from;
+        (*slab).end = to;
+        // A block at either end may reach into memory that was not purged.
+        (*slab).zero = false;
+        (*slab).revived = true;
+        if rest == 0 {
+            (*slab).inverse.store(Slab::inverse_of((*slab).stride), Relaxed);
+        }
+        regret(((count as usize) << granules.shift) / PAGE);
+        from != to
+    }
+}
+
+/// Whether `address` is the start of a block of a slab, of which a part may be purged, and whether that block lies in what
+/// is purged: then it is free.
+///
+/// # Safety
+///
+/// `slab` is the record of a live slab with at least one block in use.
+pub(crate) unsafe fn block_at(slab: *mut Slab, address: *mut u8) -> Option<bool> {
+    // SAFETY: passed on. Constant fields, and the mask, of which the bits of a block in use do not change.
+    unsafe {
+        let stride = (*slab).stride as usize;
+        let offset = address.addr().wrapping_sub((*slab).start.addr());
+        if offset > (*slab).last as usize || offset % stride != 0 {
+            return None;
+        }
+        let purged = (*slab).purged.load(Relaxed);
+        Some(Granules::of(slab).touching(address, address.wrapping_add(stride)) & purged != 0)
+    }
+}

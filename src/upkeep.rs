@@ -1,0 +1,50 @@
+//! One pass of the background thread over everything that can be given back.
+
+use crate::alarm::ALARM;
+use crate::front::visit;
+use crate::large;
+use crate::options;
+use crate::os;
+use crate::superslab::{pool, prefill};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What became of a pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// All that was due has been given back.
+    Done,
+    /// Something was due, and the system has taken none of it.
+    Refused,
+}
+
+/// Whether the idle heaps had something left at the end of the last pass.
+static HEAPS: AtomicBool = AtomicBool::new(false);
+
+/// Gives back what has lain longer than the purge delay, in pieces, and makes pages ready when that is wanted. Holds no
+/// lock across a system call.
+pub(crate) fn pass() -> Pass {
+    prefill::ahead();
+    if options::get().purge_delay < 0 {
+        return Pass::Done;
+    }
+    let (mut any, mut bytes) = (false, 0);
+    while !ALARM.is_stopped() {
+        let aged = pool::purge_aged();
+        any |= aged.any;
+        bytes += aged.bytes;
+        if !aged.more || aged.bytes == 0 {
+            break;
+        }
+    }
+    large::tick();
+    HEAPS.store(visit::idle(os::now_ms()), Relaxed);
+    if any && bytes == 0 { Pass::Refused } else { Pass::Done }
+}
+
+/// Milliseconds until something may be due; nothing when nothing is dirty. Looks under the locks of what it looks at.
+pub(crate) fn due() -> Option<u32> {
+    let delay = u32::try_from(options::get().purge_delay).ok()?;
+    let now = os::now_ms();
+    let heaps = HEAPS.load(Relaxed).then_some(delay);
+    [pool::due_in(now, delay), large::due_in(now, delay), heaps].into_iter().flatten().min()
+}

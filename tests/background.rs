@@ -1,0 +1,138 @@
+//! The background thread, from Rust: one test, since all of it is the process's own.
+
+use hakmem::{Hakmem, Options};
+use std::alloc::{GlobalAlloc, Layout};
+use std::time::{Duration, Instant};
+
+#[global_allocator]
+static GLOBAL: Hakmem = Hakmem::with_options(Options::new().purge_delay_ms(100));
+
+const MIB: usize = 1 << 20;
+
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// The names of the process's threads.
+fn threads() -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default().trim().to_owned()
+    };
+    tasks.map(name).collect()
+}
+
+fn has_thread() -> bool {
+    threads().iter().any(|name| name == "hakmem")
+}
+
+/// Waits, without allocating from the pool to speak of, until `f` says so.
+fn until(what: &str, f: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !f() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}: {:?}", hakmem::stats());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Blocks of `size` bytes, every page written.
+fn make(count: usize, size: usize) -> Vec<(*mut u8, Layout)> {
+    let layout = Layout::from_size_align(size, 16).unwrap();
+    let one = |_| {
+        // SAFETY: the size is not zero.
+        let block = unsafe { GLOBAL.alloc(layout) };
+        assert!(!block.is_null());
+        for at in (0..size).step_by(4096) {
+            // SAFETY: inside the block.
+            unsafe { block.add(at).write(1) };
+        }
+        (block, layout)
+    };
+    (0..count).map(one).collect()
+}
+
+fn free(blocks: Vec<(*mut u8, Layout)>) {
+    for (block, layout) in blocks {
+        // SAFETY: made with this layout.
+        unsafe { GLOBAL.dealloc(block, layout) };
+    }
+}
+
+/// What is freed leaves the process though nobody calls; 200 byte blocks and large mappings.
+fn what_is_freed_goes_back() {
+    for (count, size) in [(200_000, 200), (12, 3 * MIB)] {
+        let before = resident();
+        let blocks = make(count, size);
+        let peak = resident();
+        assert!(peak - before > 30 * MIB, "{} MiB", (peak - before) / MIB);
+        free(blocks);
+        until("resident falls", || resident().saturating_sub(before) < (peak - before) / 10);
+    }
+}
+
+/// With nothing dirty it does not even wake up.
+fn it_sleeps_when_nothing_is_dirty() {
+    until("it comes to rest", || {
+        let before = hakmem::stats();
+        std::thread::sleep(Duration::from_millis(500));
+        let after = hakmem::stats();
+        before.background_passes > 0
+            && (before.background_passes, before.background_wakeups)
+                == (after.background_passes, after.background_wakeups)
+    });
+    // And what becomes dirty then wakes it.
+    let before = hakmem::stats().background_wakeups;
+    free(make(2000, 1000));
+    until("it wakes", || hakmem::stats().background_wakeups > before);
+}
+
+/// Calls from many threads at once: all of them end, and the last word counts.
+fn start_and_stop_from_many_threads() {
+    std::thread::scope(|scope| {
+        for i in 0..4 {
+            scope.spawn(move || {
+                for j in 0..50 {
+                    if (i + j) % 2 == 0 {
+                        assert!(hakmem::start_background());
+                    } else {
+                        hakmem::stop_background();
+                    }
+                }
+            });
+        }
+    });
+    for _ in 0..200 {
+        hakmem::stop_background();
+        assert!(!has_thread(), "{:?}", threads());
+        assert!(hakmem::start_background());
+    }
+    hakmem::stop_background();
+    hakmem::stop_background();
+    assert!(hakmem::start_background() && hakmem::start_background());
+    until("it has its name", has_thread);
+    assert_eq!(threads().iter().filter(|&name| name == "hakmem").count(), 1);
+}
+
+/// Without the thread the same memory stays, and passes stay as they are.
+fn stopped_it_does_nothing() {
+    hakmem::stop_background();
+    assert!(!has_thread());
+    let before = hakmem::stats();
+    free(make(20_000, 500));
+    std::thread::sleep(Duration::from_millis(300));
+    let after = hakmem::stats();
+    assert_eq!(before.background_passes, after.background_passes);
+    assert_eq!(after.pages_prefilled, 0, "off by default");
+}
+
+#[test]
+fn background_thread() {
+    assert!(!has_thread() && hakmem::stats().background_passes == 0, "off by default");
+    assert!(hakmem::start_background());
+    until("it has its name", has_thread);
+    what_is_freed_goes_back();
+    it_sleeps_when_nothing_is_dirty();
+    start_and_stop_from_many_threads();
+    stopped_it_does_nothing();
+}
