@@ -171,7 +171,7 @@ stats! {
     cached_bytes,
     /// Bytes in free blocks of slabs: used once, and back home.
     free_bytes,
-    /// Bytes in blocks of slabs that have not been handed out since the slab was made.
+    /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
     fresh_bytes,
     /// Bytes at the ends of slabs that are too few for a block.
     slack_bytes,

@@ -93,7 +93,7 @@ typedef struct hak_stats_t {
     uint64_t cached_bytes;
     // Bytes in free blocks of slabs: used once, and back home.
     uint64_t free_bytes;
-    // Bytes in blocks of slabs that have not been handed out since the slab was made.
+    // Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
     uint64_t fresh_bytes;
     // Bytes at the ends of slabs that are too few for a block.
     uint64_t slack_bytes;
@@ -130,7 +130,7 @@ typedef struct hak_class_stats_t {
     uint64_t cached_blocks;
     // Free blocks of slabs: used once, and back home.
     uint64_t free_blocks;
-    // Blocks of slabs that have not been handed out since the slab was made.
+    // Blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
     uint64_t fresh_blocks;
     // Slabs; 0 for large blocks.
     uint64_t slabs;

@@ -234,7 +234,7 @@ pub struct hak_stats_t {
     pub cached_bytes: u64,
     /// Bytes in free blocks of slabs: used once, and back home.
     pub free_bytes: u64,
-    /// Bytes in blocks of slabs that have not been handed out since the slab was made.
+    /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
     pub fresh_bytes: u64,
     /// Bytes at the ends of slabs that are too few for a block.
     pub slack_bytes: u64,
@@ -330,7 +330,7 @@ pub struct hak_class_stats_t {
     pub cached_blocks: u64,
     /// Free blocks of slabs: used once, and back home.
     pub free_blocks: u64,
-    /// Blocks of slabs that have not been handed out since the slab was made.
+    /// Blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
     pub fresh_blocks: u64,
     /// Slabs; 0 for large blocks.
     pub slabs: u64,

@@ -38,7 +38,7 @@ class_stats! {
     cached_blocks,
     /// Free blocks of slabs: used once, and back home.
     free_blocks,
-    /// Blocks of slabs that have not been handed out since the slab was made.
+    /// Blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
     fresh_blocks,
     /// Slabs; 0 for large blocks.
     slabs,

@@ -1,5 +1,6 @@
 //! What the memory of the SuperSlabs is used for, as statistics see it: one walk over all spans under the pool's lock.
 
+use super::granules::{Granules, Run};
 use super::pagemap::{PAGE, PAGE_SHIFT, RUN};
 use super::pool::{self, PAGES};
 use super::slab::{HEADER, SUPERSLAB, Slab};
@@ -17,7 +18,7 @@ pub(crate) struct SpanFigures {
     pub(crate) blocks: usize,
     /// Blocks that are neither fresh nor free here: the program's, or in a magazine or an outbox.
     pub(crate) used: usize,
-    /// Blocks that were never handed out.
+    /// Blocks that were never handed out, or not since their memory was given back.
     pub(crate) fresh: usize,
     /// Bytes known not to be resident.
     pub(crate) untouched: usize,
@@ -94,22 +95,82 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     if unsafe { (*slab).owner.load(Acquire) }.is_null() {
         return SpanFigures { class, bytes, blocks: 0, used: 0, fresh: 0, untouched: 0 };
     }
-    // SAFETY: as above.
+    // SAFETY: as above; `stride` and `last` are constant.
     unsafe {
-        let stride = (*slab).stride as usize;
-        let (start, end, bump) = ((*slab).start.addr(), (*slab).end.addr(), Slab::bump_seen(slab).addr());
+        let (stride, last) = ((*slab).stride as usize, (*slab).last as usize);
+        let fresh = Fresh::of(slab);
         SpanFigures {
             class,
             bytes,
-            blocks: (end - start) / stride,
+            blocks: last / stride + 1,
             used: used(slab),
-            fresh: (end - bump) / stride,
-            untouched: known_not_resident(slab, bump, desc, system_page),
+            fresh: fresh.bytes / stride,
+            untouched: fresh.not_resident(slab, desc, system_page),
         }
     }
 }
 
-/// Blocks that are neither above `bump`, nor on the slab's list, nor on its remote stack.
+/// The blocks of a slab that are nobody's and on no list: above `bump`, or in memory that was given back.
+struct Fresh {
+    granules: Granules,
+    bump: usize,
+    end: usize,
+    revived: bool,
+    purged: u64,
+    /// Bytes in the blocks.
+    bytes: usize,
+}
+
+impl Fresh {
+    unsafe fn of(slab: *mut Slab) -> Fresh {
+        // SAFETY: passed on.
+        let (granules, (bump, end, revived), purged) =
+            unsafe { (Granules::of(slab), Slab::fresh_seen(slab), (*slab).purged.load(Relaxed)) };
+        // What the owner changes while we look may be half done.
+        let mut bytes = end.addr().saturating_sub(bump.addr());
+        let mut counted = 0;
+        for run in Run::each(purged) {
+            // SAFETY: passed on.
+            let (from, to) = unsafe { granules.window(slab, run) };
+            // A block that reaches from one run into the next counts once.
+            bytes += to.addr().saturating_sub(from.addr().max(counted));
+            counted = to.addr();
+        }
+        Fresh { granules, bump: bump.addr(), end: end.addr(), revived, purged, bytes }
+    }
+
+    /// Bytes of the slab's span that are known not to be resident: what was given back, and what was not resident when the
+    /// slab got it and has not been handed out since.
+    ///
+    /// With huge pages nothing is known, but then nothing has been given back either ([`pool::not_filled`]).
+    unsafe fn not_resident(&self, slab: *mut Slab, desc: &Desc, system_page: usize) -> usize {
+        // SAFETY: written under the pool's lock.
+        let pages = unsafe { (*slab).pages as usize };
+        let begin = self.granules.span.addr();
+        let offset = |address: usize| address.saturating_sub(begin);
+        let all = ((1u64 << pages) - 1) as u32;
+        let (untouched, rest) = if self.revived {
+            // Whole granules between `bump` and `end` were given back: see `sparse::purge`. Above `end` all has been used.
+            let granule = 1usize << self.granules.shift;
+            let (from, to) = (offset(self.bump).next_multiple_of(granule), offset(self.end) & !(granule - 1));
+            (to.saturating_sub(from), pages * PAGE)
+        } else {
+            let whole = offset(self.bump).next_multiple_of(system_page).min(pages * PAGE);
+            (above(whole, clean_pages(desc) >> Slab::index(slab) & all), whole)
+        };
+        let used = !(clean_pages(desc) >> Slab::index(slab)) & all;
+        let purged = Run::each(self.purged).map(|run| {
+            let (from, to) = self.granules.range(run);
+            let (from, to) = (offset(from.addr()), offset(to.addr()));
+            // From `rest` on what is clean counts already.
+            let beyond = if to > rest { above(from.max(rest), used) - above(to, used) } else { 0 };
+            to.min(rest).saturating_sub(from) + beyond
+        });
+        untouched + purged.sum::<usize>()
+    }
+}
+
+/// Blocks that are not [`Fresh`], nor on the slab's list, nor on its remote stack.
 unsafe fn used(slab: *mut Slab) -> usize {
     // SAFETY: passed on; these fields are atomic.
     unsafe {
@@ -125,21 +186,10 @@ unsafe fn used(slab: *mut Slab) -> usize {
     }
 }
 
-/// Bytes of a slab that are known not to be resident: above `bump`, in pages that were clean when the slab was made.
-unsafe fn known_not_resident(slab: *mut Slab, bump: usize, desc: &Desc, system_page: usize) -> usize {
-    // SAFETY: written under the pool's lock.
-    let pages = unsafe { (*slab).pages as usize };
-    let first = Slab::index(slab);
-    let clean = clean_pages(desc) >> first & (((1u64 << pages) - 1) as u32);
-    let begin = desc.base.addr() + (first << PAGE_SHIFT);
-    let whole = (bump + system_page - 1) & !(system_page - 1);
-    above(whole.saturating_sub(begin), clean)
-}
-
-/// Bytes of the pages in the mask `clean` that lie `from` bytes and more above the first page's beginning.
-fn above(from: usize, clean: u32) -> usize {
+/// Bytes of the pages in the mask that lie `from` bytes and more above the first page's beginning.
+fn above(from: usize, mask: u32) -> usize {
     let partial = from >> PAGE_SHIFT;
-    let rest = if partial < PAGES { clean >> partial } else { 0 };
+    let rest = if partial < PAGES { mask >> partial } else { 0 };
     if rest == 0 {
         return 0;
     }

@@ -12,6 +12,8 @@ mod dense;
 #[cfg(not(loom))]
 pub(crate) mod figures;
 #[cfg(not(loom))]
+pub(crate) mod granules;
+#[cfg(not(loom))]
 pub(crate) mod orphans;
 #[cfg(not(loom))]
 pub(crate) mod pagemap;

@@ -6,7 +6,9 @@ use super::remote::RemoteStack;
 use super::state::Desc;
 use crate::sync::Node;
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+};
 
 /// Size and alignment of a SuperSlab.
 pub(crate) const SUPERSLAB: usize = 2 << 20;
@@ -119,7 +121,7 @@ pub(crate) struct Slab {
     /// Free blocks, most recently freed first. Owner only.
     pub(crate) free: *mut Block,
     /// Memory from here to `end` has never been handed out, or not since it was purged. Owner only; written by
-    /// [`Slab::set_fresh`] and [`Slab::set_bump`], read by statistics.
+    /// [`Slab::set_bump`] and [`Slab::set_revived`], read by statistics.
     pub(crate) bump: *mut u8,
     /// See `bump`: the end of a block. Owner only.
     pub(crate) end: *mut u8,
@@ -135,7 +137,7 @@ pub(crate) struct Slab {
     pub(crate) zero: bool,
     /// Whether the pool knows that every block has been handed out once. Owner only.
     pub(crate) filled: bool,
-    /// Whether memory that had been purged has been handed out again, so that `bump` does not say what is dirty. Owner only.
+    /// Whether memory that had been purged has been handed out again, so that `bump` does not say what is dirty. As `bump`.
     pub(crate) revived: bool,
     /// Links of the owner's lists, or of the orphan list. Owner only, or under the orphans' lock.
     pub(crate) next: *mut Slab,
@@ -387,14 +389,31 @@ impl Slab {
         unsafe { AtomicPtr::from_ptr(&raw mut (*slab).bump) }.store(bump, Ordering::Relaxed);
     }
 
-    /// `bump`, for any thread.
+    /// Makes purged memory, from `bump` to `end`, memory to hand out. Owner only, when there is none left.
+    pub(crate) unsafe fn set_revived(slab: *mut Slab, bump: *mut u8, end: *mut u8) {
+        // SAFETY: passed on; atomic as in `set_bump`.
+        unsafe {
+            AtomicBool::from_ptr(&raw mut (*slab).revived).store(true, Ordering::Relaxed);
+            AtomicPtr::from_ptr(&raw mut (*slab).end).store(end, Ordering::Relaxed);
+        }
+        // SAFETY: passed on.
+        unsafe { Slab::set_bump(slab, bump) };
+    }
+
+    /// `bump`, `end` and `revived`, for any thread.
     ///
     /// # Safety
     ///
     /// A slab that has been made, while the pool is locked.
-    pub(crate) unsafe fn bump_seen(slab: *mut Slab) -> *mut u8 {
-        // SAFETY: passed on; since it was made it is written only by `set_bump`.
-        unsafe { AtomicPtr::from_ptr(&raw mut (*slab).bump) }.load(Ordering::Relaxed)
+    pub(crate) unsafe fn fresh_seen(slab: *mut Slab) -> (*mut u8, *mut u8, bool) {
+        // SAFETY: passed on; since it was made they are written only by `set_bump` and `set_revived`.
+        unsafe {
+            (
+                AtomicPtr::from_ptr(&raw mut (*slab).bump).load(Ordering::Relaxed),
+                AtomicPtr::from_ptr(&raw mut (*slab).end).load(Ordering::Relaxed),
+                AtomicBool::from_ptr(&raw mut (*slab).revived).load(Ordering::Relaxed),
+            )
+        }
     }
 
     /// What `inverse` is while nothing is purged.

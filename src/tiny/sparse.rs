@@ -10,7 +10,8 @@
 use super::bins::Bins;
 use super::classes::CLASSES;
 use super::leave;
-use crate::superslab::pagemap::{PAGE, PAGE_SHIFT};
+use crate::superslab::granules::{Granules, Run};
+use crate::superslab::pagemap::PAGE;
 use crate::superslab::{Block, List, Slab, orphans, pool};
 use crate::sync::Node;
 use crate::{options, os};
@@ -260,42 +261,6 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
     bytes
 }
 
-/// Where a slab's granules lie.
-struct Granules {
-    /// The span's first byte.
-    span: *mut u8,
-    /// log2 of a granule's bytes, and how many there are: at most 64.
-    shift: u32,
-    count: usize,
-}
-
-impl Granules {
-    unsafe fn of(slab: *mut Slab) -> Granules {
-        // SAFETY: passed on: a slab's record.
-        let pages = unsafe { (*slab).pages as usize };
-        let bytes = pages << PAGE_SHIFT;
-        let granule = os::page_size().max(bytes / 64);
-        Granules { span: pool::address(slab), shift: granule.trailing_zeros(), count: bytes / granule }
-    }
-
-    /// The granules that the bytes from `from` to `to`, which are not none, lie in.
-    fn touching(&self, from: *mut u8, to: *mut u8) -> u64 {
-        let first = (from.addr() - self.span.addr()) >> self.shift;
-        let last = (to.addr() - 1 - self.span.addr()) >> self.shift;
-        (u64::MAX >> (63 - last)) & (u64::MAX << first)
-    }
-
-    fn all(&self) -> u64 {
-        u64::MAX >> (64 - self.count)
-    }
-}
-
-/// The first run of set bits of a mask that is not zero: where it begins and how many there are.
-fn first_run(mask: u64) -> (u32, u32) {
-    let first = mask.trailing_zeros();
-    (first, (mask >> first).trailing_ones())
-}
-
 /// Bytes of free blocks in each granule.
 struct Free([u32; 64]);
 
@@ -339,19 +304,14 @@ unsafe fn purge(slab: *mut Slab) -> usize {
         // The rest behind the last block, and the ends of blocks that reach out of what is purged already.
         let last = (*slab).start.wrapping_add((*slab).last as usize + stride);
         free.add(&granules, last, granules.span.wrapping_add(granules.count << granules.shift));
-        let mut purged = before;
-        while purged != 0 {
-            let (first, count) = first_run(purged);
-            let run = window(slab, &granules, first, count);
-            let from = granules.span.wrapping_add((first as usize) << granules.shift);
-            let to = from.wrapping_add((count as usize) << granules.shift);
-            if run.0 < from {
-                free.add(&granules, run.0, from);
+        for run in Run::each(before) {
+            let (window, (from, to)) = (granules.window(slab, run), granules.range(run));
+            if window.0 < from {
+                free.add(&granules, window.0, from);
             }
-            if run.1 > to {
-                free.add(&granules, to, run.1);
+            if window.1 > to {
+                free.add(&granules, to, window.1);
             }
-            purged &= !mask(first, count);
         }
         let mut idle = 0;
         for i in 0..granules.count {
@@ -375,34 +335,15 @@ unsafe fn purge(slab: *mut Slab) -> usize {
         (*slab).purged.store(before | idle, Relaxed);
         (*slab).inverse.store(0, Relaxed);
         pool::not_filled(slab);
-        let mut rest = idle;
         let mut bytes = 0;
-        while rest != 0 {
-            let (first, count) = first_run(rest);
-            let from = granules.span.wrapping_add((first as usize) << granules.shift);
-            let len = (count as usize) << granules.shift;
-            if os::purge(from, len) {
+        for run in Run::each(idle) {
+            let len = (run.count as usize) << granules.shift;
+            if os::purge(granules.range(run).0, len) {
                 bytes += len;
             }
-            rest &= !mask(first, count);
         }
         bytes
     }
-}
-
-fn mask(first: u32, count: u32) -> u64 {
-    (u64::MAX >> (64 - count)) << first
-}
-
-/// From where to where the blocks lie that touch a run of granules.
-unsafe fn window(slab: *mut Slab, granules: &Granules, first: u32, count: u32) -> (*mut u8, *mut u8) {
-    // SAFETY: passed on: constant fields of a slab.
-    let (start, stride, last) = unsafe { ((*slab).start, (*slab).stride as usize, (*slab).last as usize) };
-    let offset = start.addr() - granules.span.addr();
-    let from = ((first as usize) << granules.shift).saturating_sub(offset);
-    let to = (((first + count) as usize) << granules.shift).saturating_sub(offset);
-    let (from, to) = (from / stride * stride, to.div_ceil(stride) * stride);
-    (start.wrapping_add(from), start.wrapping_add(to.min(last + stride)))
 }
 
 /// Makes a run of purged granules of a slab, which has nothing else left, memory to hand out again. False when there is none.
@@ -414,24 +355,19 @@ pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
     // SAFETY: passed on; of the stand-in, which has nothing purged, nothing is written.
     unsafe {
         let purged = (*slab).purged.load(Relaxed);
-        if purged == 0 {
-            return false;
-        }
+        let Some(run) = Run::each(purged).next() else { return false };
         debug_assert!((*slab).free.is_null() && (*slab).bump == (*slab).end);
         let granules = Granules::of(slab);
-        let (first, count) = first_run(purged);
-        let (from, to) = window(slab, &granules, first, count);
-        let rest = purged & !mask(first, count);
+        let (from, to) = granules.window(slab, run);
+        let rest = purged & !run.mask();
         (*slab).purged.store(rest, Relaxed);
-        (*slab).bump = from;
-        (*slab).end = to;
         // A block at either end may reach into memory that was not purged.
         (*slab).zero = false;
-        (*slab).revived = true;
+        Slab::set_revived(slab, from, to);
         if rest == 0 {
             (*slab).inverse.store(Slab::inverse_of((*slab).stride), Relaxed);
         }
-        regret(((count as usize) << granules.shift) / PAGE);
+        regret(((run.count as usize) << granules.shift) / PAGE);
         from != to
     }
 }
