@@ -104,7 +104,7 @@ pub(crate) fn idle(now: u32) -> bool {
                 if heap == mine || !(*heap).live.load(Relaxed) {
                     return;
                 }
-                match (&(*heap).seen).look(Heap::activity(heap), now, delay) {
+                match (*heap).seen.look(Heap::activity(heap), now, delay) {
                     Look::Active => more = true,
                     Look::Idle => {
                         let Some(visit) = Visit::enter(heap) else {
@@ -114,7 +114,7 @@ pub(crate) fn idle(now: u32) -> bool {
                         rob::magazines(&raw mut (*heap).hot, &raw const (*heap).magazines, mine);
                         (*visit.heap).shelf.flush();
                         drop(visit);
-                        (&(*heap).seen).emptied(Heap::activity(heap));
+                        (*heap).seen.emptied(Heap::activity(heap));
                     }
                     Look::Emptied => {}
                 }
@@ -126,9 +126,9 @@ pub(crate) fn idle(now: u32) -> bool {
                 if let (true, Some(_visits)) = (heap != mine && (*heap).live.load(Relaxed), VISITS.try_lock())
                 {
                     // An owner that is at work takes in what is its own; should it not have the time, so much the better.
-                    if !(*Heap::owner(heap)).ready.is_empty() || (&(*heap).seen).is_emptied() {
+                    if !(*Heap::owner(heap)).ready.is_empty() || (*heap).seen.is_emptied() {
                         if let Some(visit) = Visit::take_in(heap) {
-                            while (&(*heap).seen).is_emptied() && visit.purge_sparse() {}
+                            while (*heap).seen.is_emptied() && visit.purge_sparse() {}
                         }
                     }
                 }
