@@ -297,6 +297,18 @@ fn large_blocks_have_rows_of_their_own() {
     worker.end();
 }
 
+/// The kernel counts in steps; everything else that the process does is small beside this.
+const NEAR: u64 = 2 * MIB as u64;
+
+/// Checks that between two moments the two figures of residence have risen by about as much; how much by the kernel's.
+#[track_caller]
+fn assert_near(before: &Stats, now: &Stats, what: &str) -> i64 {
+    let of = |f: fn(&Stats) -> u64| f(now) as i64 - f(before) as i64;
+    let (estimate, kernel) = (of(|s| s.resident_bytes), of(|s| s.resident_kernel_bytes));
+    assert!(estimate.abs_diff(kernel) < NEAR, "{what}: {estimate} by the estimate, {kernel} by the kernel");
+    kernel
+}
+
 /// The two figures of residence agree about memory that the program touches, frees and gives back.
 #[test]
 #[cfg_attr(miri, ignore)]
@@ -308,17 +320,10 @@ fn the_estimate_follows_the_kernel() {
     // Resident from the start.
     let mut list = vec![1usize; TOUCHED / SIZES[0]];
     let mut before = check();
-    // The kernel counts in steps; everything else that the process does is small beside this.
-    let near = 2 * MIB as u64;
     let mut step = |what: &str, rises: i64| {
         let now = check();
-        let of = |f: fn(&Stats) -> u64| f(&now) as i64 - f(&before) as i64;
-        let (estimate, kernel) = (of(|s| s.resident_bytes), of(|s| s.resident_kernel_bytes));
-        assert!(
-            estimate.abs_diff(kernel) < near,
-            "{what}: {estimate} by the estimate, {kernel} by the kernel"
-        );
-        assert!(kernel.abs_diff(rises) < 2 * near, "{what}: {kernel}");
+        let kernel = assert_near(&before, &now, what);
+        assert!(kernel.abs_diff(rises) < 2 * NEAR, "{what}: {kernel}");
         before = now;
         now
     };
@@ -346,6 +351,205 @@ fn the_estimate_follows_the_kernel() {
     give((block as usize, 64 * MIB));
     purge();
     worker.end();
+}
+
+/// Slabs of which all but a few blocks are free are given back in part; what is then free there is fresh, and not resident.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn slabs_given_back_in_part() {
+    let _alone = alone();
+    const TOUCHED: usize = 100 * MIB;
+    for (size, keep) in [(200, 100), (2048, 50), (5000, 40), (48, 1000)] {
+        let (worker, count) = (Worker::new(), TOUCHED / size);
+        // Resident from the start.
+        let mut list = vec![(1, size); count];
+        let before = check();
+        list = worker.run(move || {
+            list.iter_mut().for_each(|block| *block = (take(size), size));
+            list
+        });
+        let stride = check().allocated_bytes / count as u64;
+        let full = assert_class(stride, count);
+        assert_near(&before, &check(), "touched");
+        list = worker.run(move || {
+            list.iter().enumerate().filter(|(i, _)| i % keep != 0).for_each(|(_, &block)| give(block));
+            list
+        });
+        let kept = count.div_ceil(keep);
+        assert_class(stride, kept);
+        worker.run(purge);
+        let after = assert_class(stride, kept);
+        let what = format!("{size}: purged");
+        assert_near(&before, &check(), &what);
+        assert!(after.resident_bytes < full.resident_bytes / 2, "{what}: {after:?}");
+        assert!(
+            after.fresh_blocks * stride > full.active_bytes / 2 && after.cached_blocks == 0,
+            "{what}: {after:?}"
+        );
+
+        // What was given back is handed out again, run by run: a half first.
+        for (part, what) in [(count / 2, "a half again"), (count, "all again")] {
+            list = worker.run(move || {
+                let gone = list[..part].iter_mut().enumerate().filter(|(i, _)| i % keep != 0);
+                // Those of the first half have been taken in the first round.
+                gone.skip(if part == count { (count / 2) - (count / 2).div_ceil(keep) } else { 0 })
+                    .for_each(|(_, block)| *block = (take(size), size));
+                list
+            });
+            let taken = if part == count { count } else { part + kept - part.div_ceil(keep) };
+            assert_class(stride, taken);
+            assert_near(&before, &check(), &format!("{size}: {what}"));
+        }
+        assert_eq!(class(stride as usize).slabs, full.slabs, "no other slab was needed");
+        // And once more, by a thread that finds them with nobody.
+        list = worker.run(move || {
+            list.iter().enumerate().filter(|(i, _)| i % keep != 0).for_each(|(_, &block)| give(block));
+            list
+        });
+        worker.end();
+        purge();
+        assert_class(stride, kept);
+        assert_near(&before, &check(), &format!("{size}: orphans"));
+        let last = Worker::new();
+        list = last.run(move || {
+            let gone = list.iter_mut().enumerate().filter(|(i, _)| i % keep != 0);
+            gone.for_each(|(_, block)| *block = (take(size), size));
+            list
+        });
+        assert_class(stride, count);
+        assert_near(&before, &check(), &format!("{size}: adopted"));
+        last.run(move || list.into_iter().for_each(give));
+        last.run(purge);
+        assert_eq!(check().active_bytes, 0);
+        last.end();
+    }
+}
+
+/// The same, block by block: two blocks hold one slab, whose other pages are given back and used again.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn the_pages_of_one_slab() {
+    let _alone = alone();
+    const PAGE: usize = 4 * KIB;
+    // Does not divide a page, and is a class.
+    const SIZE: usize = 208;
+    let worker = Worker::new();
+    let mut blocks = worker.run(|| vec![take(SIZE)]);
+    let c = class(SIZE);
+    let (first, per_slab) = (blocks[0], c.active_bytes as usize / SIZE);
+    // A second slab is the one that serves.
+    blocks.extend(worker.run(move || (0..per_slab).map(|_| take(SIZE)).collect::<Vec<_>>()));
+    assert_eq!((class(SIZE).slabs, first % PAGE), (2, 0));
+    assert!(blocks[..per_slab].iter().enumerate().all(|(i, &block)| block == first + i * SIZE));
+    // The first block, and one that lies in two pages.
+    let keep = [0, 8 * PAGE / SIZE, per_slab];
+    let gone: Vec<_> = (0..per_slab).filter(|i| !keep.contains(i)).map(|i| (blocks[i], SIZE)).collect();
+    let full = class(SIZE);
+    worker.run(move || gone.into_iter().for_each(give));
+    worker.run(purge);
+    let pages = |block: usize| block * SIZE / PAGE..=((block + 1) * SIZE - 1) / PAGE;
+    let stays: Vec<_> = keep[..2].iter().flat_map(|&block| pages(block)).collect();
+    assert_eq!(stays, [0, 7, 8]);
+    let free = (0..per_slab).filter(|&block| pages(block).all(|page| stays.contains(&page))).count() - 2;
+    let rest = full.active_bytes - full.slack_bytes;
+    let fresh = rest / SIZE as u64 - free as u64 - 3;
+    let c = assert_class(SIZE as u64, 3);
+    assert_eq!((c.cached_blocks, c.free_blocks, c.fresh_blocks), (0, free as u64, fresh), "{c:?}");
+    assert_eq!((c.slabs, c.resident_bytes), (2, 4 * PAGE as u64), "{c:?}");
+
+    // A block from a page that was given back makes that resident, and no other; those before and behind are what they were.
+    let (mut live, mut last) = (3, c);
+    while last.fresh_blocks + last.free_blocks > 0 {
+        let block = worker.run(|| take(SIZE));
+        live += 1;
+        let c = assert_class(SIZE as u64, live);
+        assert_eq!((c.slabs, c.cached_blocks), (2, 0), "{c:?}");
+        assert_eq!(c.free_blocks + c.fresh_blocks, last.free_blocks + last.fresh_blocks - 1);
+        let more = c.resident_bytes - last.resident_bytes;
+        assert!(more <= 2 * PAGE as u64, "{more} for one block");
+        if c.free_blocks < last.free_blocks {
+            assert_eq!(more, 0, "{c:?}");
+        }
+        blocks.push(block);
+        last = c;
+    }
+    // But for what has no block in it.
+    assert!(last.active_bytes - last.resident_bytes <= last.slack_bytes, "{last:?}");
+    let mut all = blocks.split_off(per_slab + 1);
+    all.extend(keep.map(|i| blocks[i]));
+    worker.run(move || all.into_iter().for_each(|block| give((block, SIZE))));
+    worker.run(purge);
+    assert!(!class(SIZE).is_used());
+    worker.end();
+}
+
+/// Checks the figures, of which the program has `blocks` blocks of `stride` bytes and no others.
+#[track_caller]
+fn assert_class(stride: u64, blocks: usize) -> ClassStats {
+    let s = check();
+    let c = class(stride as usize);
+    assert_eq!((c.blocks, s.allocated_bytes), (blocks as u64, blocks as u64 * stride), "{c:?}");
+    c
+}
+
+/// Figures of a heap that another thread has visited: magazines with holes, and slabs given back while their owner sleeps.
+#[test]
+fn what_visitors_leave_counts() {
+    let _alone = alone();
+    let (owner, other) = (Worker::new(), Worker::new());
+    let count = if cfg!(miri) { 500 } else { 100_000 };
+    let mut blocks = owner.run(move || (0..count).map(|_| (take(200), 200)).collect::<Vec<_>>());
+    let stride = check().allocated_bytes / count as u64;
+    // The owner's magazine holds some, a slab here and there gets a block back from it.
+    let gone: Vec<_> = blocks.iter().copied().step_by(100).collect();
+    let mut i = 0;
+    blocks.retain(|_| {
+        i += 1;
+        (i - 1) % 100 != 0
+    });
+    owner.run(move || gone.into_iter().for_each(give));
+    let before = assert_class(stride, blocks.len());
+    assert!(before.cached_blocks > 2, "{before:?}");
+    let overflows = stats().magazine_overflows;
+    other.run(purge);
+    let robbed = assert_class(stride, blocks.len());
+    // The topmost block stays, and the owner's calls find it.
+    assert_eq!(robbed.cached_blocks, 1, "{robbed:?}");
+    assert_eq!(robbed.free_blocks, before.free_blocks + before.cached_blocks - 1, "{robbed:?}");
+    assert_eq!(stats().magazine_overflows, overflows);
+
+    // A magazine with holes is filled again, emptied in part, and robbed again.
+    let few = owner.run(|| (0..3).map(|_| (take(200), 200)).collect::<Vec<_>>());
+    assert_class(stride, blocks.len() + 3);
+    owner.run(move || few.into_iter().for_each(give));
+    let c = assert_class(stride, blocks.len());
+    assert!(c.cached_blocks >= 3, "{c:?}");
+    other.run(purge);
+    assert_eq!(assert_class(stride, blocks.len()).cached_blocks, 1);
+
+    // The other thread frees all but a few while the owner sleeps, and gives back what lies idle.
+    let mut i = 0;
+    let (kept, gone): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|_| {
+        i += 1;
+        i % 100 == 0
+    });
+    other.run(move || gone.into_iter().for_each(give));
+    assert_class(stride, kept.len());
+    other.run(purge);
+    let c = assert_class(stride, kept.len());
+    if cfg!(not(miri)) {
+        assert!(c.resident_bytes < before.resident_bytes / 2, "{c:?}");
+        assert!(c.fresh_blocks > before.blocks / 2, "{c:?}");
+    }
+    // The owner uses it again.
+    let some = owner.run(move || (0..count / 2).map(|_| (take(200), 200)).collect::<Vec<_>>());
+    assert_class(stride, kept.len() + some.len());
+    owner.run(move || kept.into_iter().chain(some).for_each(give));
+    assert_class(stride, 0);
+    owner.end();
+    other.run(purge);
+    assert_eq!(check().active_bytes, 0);
+    other.end();
 }
 
 #[test]

@@ -40,7 +40,11 @@ pub(super) unsafe fn magazines(hot: *mut Hot, magazines: *const Magazines, mine:
             for (i, batch) in slots.chunks(BATCH).enumerate() {
                 let _busy = Heap::enter(mine);
                 let top = || top().saturating_sub(i * BATCH);
-                if !steal(batch, top, |block| Heap::send_home(mine, block, class as u8)) {
+                let home = |block| {
+                    (*mine).counters.flushed.add(1);
+                    Heap::send_home(mine, block, class as u8);
+                };
+                if !steal(batch, top, home) {
                     return;
                 }
             }
