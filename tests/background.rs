@@ -135,4 +135,12 @@ fn background_thread() {
     it_sleeps_when_nothing_is_dirty();
     start_and_stop_from_many_threads();
     stopped_it_does_nothing();
+    // What the thread has made resident, or given back, is in the figures.
+    let s = hakmem::stats();
+    assert_eq!(
+        s.resident_bytes,
+        s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes,
+        "{s:?}"
+    );
+    assert_eq!(s.bytes_mapped, s.resident_bytes + s.retained_bytes, "{s:?}");
 }

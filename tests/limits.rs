@@ -22,6 +22,8 @@ fn alone() -> MutexGuard<'static, ()> {
     hakmem::on_soft_limit(None);
     limit(0, 0);
     hakmem::purge();
+    let s = hakmem::stats();
+    assert_eq!(s.bytes_mapped, s.resident_bytes + s.retained_bytes, "{s:?}");
     guard
 }
 
