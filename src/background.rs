@@ -8,7 +8,7 @@
 use crate::alarm::{self, ALARM};
 use crate::front::thread;
 use crate::options;
-use crate::os::{self, futex, futex::Lock};
+use crate::os::{self, futex, futex::Lock, held};
 use crate::superslab::SUPERSLAB;
 use crate::upkeep;
 use core::ffi::c_void;
@@ -40,7 +40,7 @@ static REFUSED: AtomicU32 = AtomicU32::new(0);
 
 /// Milliseconds until it is tried again.
 const RETRY: u32 = 10_000;
-/// Bytes of address space from which a process has something to give back that is worth a thread.
+/// Bytes held for blocks from which a process has something to give back that is worth a thread.
 const WORTH: usize = 2 * SUPERSLAB;
 /// Passes are so many milliseconds apart at least, and so much of the purge delay.
 const LEAST: u32 = 10;
@@ -74,7 +74,7 @@ fn start_pending() {
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
     let soon = refused != 0 && now.wrapping_sub(refused) < RETRY;
-    if soon || !READY.load(Relaxed) || os::MAPPED.load(Relaxed) < WORTH || futex::is_forking() {
+    if soon || !READY.load(Relaxed) || held::bytes() < WORTH || futex::is_forking() {
         return;
     }
     // Before the thread is started, which allocates.
