@@ -156,13 +156,13 @@ impl Hot {
         // SAFETY: passed on; a null ends the blocks.
         unsafe {
             let mut at = (*hot).top[class].load(Relaxed).sub(1);
-            while !at.read().is_null() {
-                if at.read() == block {
-                    return true;
+            loop {
+                let held = shared(at).load(Relaxed);
+                if held.is_null() || held == block {
+                    return !held.is_null();
                 }
                 at = at.sub(1);
             }
         }
-        false
     }
 }
