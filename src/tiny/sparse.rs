@@ -345,10 +345,11 @@ unsafe fn purge(slab: *mut Slab) -> usize {
             let run = window(slab, &granules, first, count);
             let from = granules.span.wrapping_add((first as usize) << granules.shift);
             let to = from.wrapping_add((count as usize) << granules.shift);
-            if run.0 < from {
+            // Where no block reaches, behind the last one, nothing reaches out of it either.
+            if run.0 < run.1 && run.0 < from {
                 free.add(&granules, run.0, from);
             }
-            if run.1 > to {
+            if run.0 < run.1 && run.1 > to {
                 free.add(&granules, to, run.1);
             }
             purged &= !mask(first, count);
