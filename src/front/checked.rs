@@ -5,6 +5,7 @@ use super::hot::Hot;
 use super::{thread, tls};
 use crate::misuse::{self, Fault};
 use crate::superslab::{Slab, pagemap};
+use crate::tiny::home;
 
 /// Complains when `block` cannot be a block of `class` that is in use.
 pub(super) fn free(block: *mut u8, class: u8) {
@@ -14,8 +15,8 @@ pub(super) fn free(block: *mut u8, class: u8) {
         return misuse::report("free", block, fault);
     }
     // SAFETY: the page map says that it is a slab's.
-    if !unsafe { Slab::is_block(Slab::of(block), block) } {
-        misuse::report("free", block, Fault::Interior);
+    if let Some(fault) = unsafe { home::fault_at(Slab::of(block), block) } {
+        misuse::report("free", block, fault);
     }
     // SAFETY: the thread's own heap.
     if !thread::own_heap().is_null() && unsafe { Hot::holds(tls::get().cast(), class as usize, block) } {

@@ -235,8 +235,8 @@ impl Slab {
         record.wrapping_sub(unsafe { (*record).lead } as usize)
     }
 
-    /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then ask
-    /// [`Slab::is_block_of_purged`].
+    /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then the
+    /// long way tells, [`crate::tiny::home::fault_at`].
     ///
     /// # Safety
     ///
