@@ -5,7 +5,7 @@ use super::hot::Hot;
 use super::{thread, tls};
 use crate::misuse::{self, Fault};
 use crate::superslab::{Slab, pagemap};
-use crate::tiny::home;
+use crate::tiny::sparse;
 
 /// Complains when `block` cannot be a block of `class` that is in use.
 pub(super) fn free(block: *mut u8, class: u8) {
@@ -15,8 +15,10 @@ pub(super) fn free(block: *mut u8, class: u8) {
         return misuse::report("free", block, fault);
     }
     // SAFETY: the page map says that it is a slab's.
-    if let Some(fault) = unsafe { home::fault_at(Slab::of(block), block) } {
-        misuse::report("free", block, fault);
+    match unsafe { sparse::block_at(Slab::of(block), block) } {
+        None => misuse::report("free", block, Fault::Interior),
+        Some(true) => misuse::report("free", block, Fault::DoubleFree),
+        Some(false) => {}
     }
     // SAFETY: the thread's own heap.
     if !thread::own_heap().is_null() && unsafe { Hot::holds(tls::get().cast(), class as usize, block) } {

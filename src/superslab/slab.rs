@@ -236,7 +236,7 @@ impl Slab {
     }
 
     /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then the
-    /// long way tells, [`crate::tiny::home::fault_at`].
+    /// long way tells: `sparse::block_at`.
     ///
     /// # Safety
     ///

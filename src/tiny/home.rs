@@ -52,31 +52,15 @@ pub(crate) unsafe fn check_in(bins: &mut Bins, address: *mut u8, class: usize) -
     // was freed twice, and then the page at least is still mapped.
     unsafe {
         let slab = Slab::of(address);
-        if let Some(fault) = fault_at(slab, address) {
-            misuse::report("free", address, fault);
+        if !Slab::is_block(slab, address) {
+            match sparse::block_at(slab, address) {
+                None => misuse::report("free", address, Fault::Interior),
+                Some(true) => misuse::report("free", address, Fault::DoubleFree),
+                Some(false) => return marked(bins, slab, block, class),
+            }
             return None;
         }
         marked(bins, slab, block, class)
-    }
-}
-
-/// Why `address` can be no block of `slab` that is in use: because none begins there, or because what lies there has been given
-/// back. `None` when it can.
-///
-/// # Safety
-///
-/// As [`Slab::is_block`].
-pub(crate) unsafe fn fault_at(slab: *mut Slab, address: *mut u8) -> Option<Fault> {
-    // SAFETY: passed on.
-    unsafe {
-        if Slab::is_block(slab, address) {
-            return None;
-        }
-        match sparse::block_at(slab, address) {
-            None => Some(Fault::Interior),
-            Some(true) => Some(Fault::DoubleFree),
-            Some(false) => None,
-        }
     }
 }
 
