@@ -22,6 +22,13 @@ step "release build of the shadow model, and the checked feature"
 for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shadow; done
 cargo test --features checked --lib
 
+step "every preset: the shadow model, the C interface and real programs (balanced is what all else runs with)"
+for profile in throughput memory latency; do
+    HAKMEM_PROFILE=$profile HAKMEM_SHADOW_ROUNDS=50000 cargo test --quiet --release --test shadow
+    HAKMEM_PROFILE=$profile cargo test --quiet -p hakmem-capi --test c_api -- ::preloaded --test-threads=2
+    HAKMEM_PROFILE=$profile cargo test --quiet -p hakmem-capi --test programs -- jq_ sqlite3_ --test-threads=2
+done
+
 step "every benchmark runs"
 cargo bench --quiet -- --test
 
@@ -39,6 +46,17 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
 cargo test --release --target x86_64-unknown-linux-musl --test shadow
 HAKMEM_SHADOW_ROUNDS=2000 cargo test --release --target aarch64-unknown-linux-musl --test shadow
 cargo build --quiet --target aarch64-unknown-linux-gnu -p hakmem-alloc
+
+step "16 and 64 KiB pages, under emulation"
+# The emulator does not mind what is no whole page; debug assertions do. With glibc: musl's malloc unmaps its own blocks in
+# units of 4 KiB, after which this emulator refuses memory now and then.
+for page in 16384 65536; do
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu -p $page" \
+        CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/pages EXPECT_PAGE_SIZE=$page HAKMEM_SHADOW_ROUNDS=2000 \
+        cargo test --quiet --release --target aarch64-unknown-linux-gnu \
+        --lib --test page_size --test shadow --test slabs --test large --test huge --test global_alloc
+done
 
 step "Miri"
 HAKMEM_SHADOW_ROUNDS=50 MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR=target/miri \

@@ -28,6 +28,8 @@ mod superslab;
 #[cfg(not(loom))]
 mod large;
 #[cfg(not(loom))]
+mod limits;
+#[cfg(not(loom))]
 mod misuse;
 #[cfg(not(loom))]
 mod options;
@@ -46,6 +48,8 @@ mod model;
 pub use front::c as __c;
 #[cfg(not(loom))]
 pub use global::{Hakmem, purge};
+#[cfg(not(loom))]
+pub use limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]
 pub use options::{Foreign, Options, Profile, StatsFormat, Thp};
 #[cfg(not(loom))]

@@ -70,6 +70,8 @@ pub struct Options {
     pub(crate) thp: Thp,
     pub(crate) large_cache: usize,
     pub(crate) foreign: Foreign,
+    pub(crate) soft_limit: usize,
+    pub(crate) hard_limit: usize,
 }
 
 /// A path, kept without allocating. Empty: none.
@@ -112,6 +114,8 @@ impl Options {
             thp: Thp::Auto,
             large_cache: 32 << 20,
             foreign: Foreign::Abort,
+            soft_limit: 0,
+            hard_limit: 0,
         }
     }
 
@@ -180,6 +184,20 @@ impl Options {
         self.foreign = foreign;
         self
     }
+
+    /// `HAKMEM_SOFT_LIMIT`: bytes held from the system beyond which memory is given back before there may be more of it; 0 is
+    /// none. See [`crate::set_limits`].
+    pub const fn soft_limit(mut self, bytes: usize) -> Self {
+        self.soft_limit = bytes;
+        self
+    }
+
+    /// `HAKMEM_HARD_LIMIT`: bytes held from the system beyond which allocations fail; 0 is none. A soft limit above it is not
+    /// used. See [`crate::set_limits`].
+    pub const fn hard_limit(mut self, bytes: usize) -> Self {
+        self.hard_limit = bytes;
+        self
+    }
 }
 
 struct Global(UnsafeCell<Options>);
@@ -227,6 +245,7 @@ fn init_first(base: &Options, then: impl FnOnce()) {
     // The preset first, wherever it stands, so that the single options overrule it.
     env::each(b"HAKMEM_PROFILE", |name, value| options.preset(name, value));
     env::each(b"HAKMEM_", |name, value| options.set(name, value));
+    options.check_limits();
     // SAFETY: we alone hold READING.
     unsafe { *OPTIONS.0.get() = options };
     then();
@@ -234,7 +253,7 @@ fn init_first(base: &Options, then: impl FnOnce()) {
 }
 
 const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
-                     HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN";
+                     HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, HAKMEM_SOFT_LIMIT, HAKMEM_HARD_LIMIT";
 
 impl Options {
     /// Takes the preset; complains as `set` does for the others.
@@ -258,6 +277,17 @@ impl Options {
             complain(name, value, "throughput, balanced, memory or latency; using none");
         } else {
             *self = self.profile(profile);
+        }
+    }
+
+    /// Gives up a soft limit that could never be reached.
+    fn check_limits(&mut self) {
+        let Options { soft_limit: soft, hard_limit: hard, .. } = *self;
+        if hard != 0 && soft > hard {
+            message::line(format_args!(
+                "HAKMEM_SOFT_LIMIT: {soft} is above the hard limit of {hard}; using the hard limit only"
+            ));
+            self.soft_limit = 0;
         }
     }
 
@@ -297,13 +327,10 @@ impl Options {
                 &[(b"auto", Thp::Auto), (b"always", Thp::Always), (b"never", Thp::Never)],
             )
             .then_some("auto, always or never; using auto"),
-            b"HAKMEM_LARGE_CACHE" => match number(value, true) {
-                Some(bytes) => {
-                    self.large_cache = bytes as usize;
-                    None
-                }
-                None => Some("bytes, as 1048576, 1024K, 32M or 1G; using 32M"),
-            },
+            b"HAKMEM_LARGE_CACHE" => bytes(&mut self.large_cache, value)
+                .then_some("bytes, as 1048576, 1024K, 32M or 1G; using 32M"),
+            b"HAKMEM_SOFT_LIMIT" => bytes(&mut self.soft_limit, value).then_some(NO_LIMIT),
+            b"HAKMEM_HARD_LIMIT" => bytes(&mut self.hard_limit, value).then_some(NO_LIMIT),
             b"HAKMEM_FOREIGN" => {
                 choose(&mut self.foreign, value, &[(b"abort", Foreign::Abort), (b"warn", Foreign::Warn)])
                     .then_some("abort or warn; using abort")
@@ -328,6 +355,8 @@ impl Options {
     }
 }
 
+const NO_LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; using 0";
+
 fn complain(name: &[u8], value: &[u8], expected: &str) {
     let value = message::Shown(&value[..value.len().min(64)]);
     message::line(format_args!("{}={value}: expected {expected}", message::Shown(name)));
@@ -344,6 +373,15 @@ fn choose<T: Copy>(option: &mut T, value: &[u8], choices: &[(&[u8], T)]) -> bool
 
 fn switch(option: &mut bool, value: &[u8]) -> Option<&'static str> {
     choose(option, value, &[(b"on", true), (b"off", false)]).then_some("on or off; using on")
+}
+
+/// Sets `option` to a number of bytes. True when `value` is none.
+fn bytes(option: &mut usize, value: &[u8]) -> bool {
+    match number(value, true).and_then(|bytes| usize::try_from(bytes).ok()) {
+        Some(bytes) => *option = bytes,
+        None => return true,
+    }
+    false
 }
 
 /// A whole number, with a suffix K, M or G where `suffix` allows one.
@@ -412,5 +450,23 @@ mod tests {
         o.set(b"HAKMEM_STATS_FILE", b"/tmp/x");
         assert_eq!((o.stats, o.purge_delay, o.magazine, o.thp), (StatsFormat::Json, -1, false, Thp::Auto));
         assert_eq!(o.stats_file.as_c_str(), Some(c"/tmp/x"));
+        o.set(b"HAKMEM_LARGE_CACHE", b"2M");
+        o.set(b"HAKMEM_SOFT_LIMIT", b"3M");
+        o.set(b"HAKMEM_HARD_LIMIT", b"1G");
+        o.set(b"HAKMEM_HARD_LIMIT", b"plenty");
+        assert_eq!((o.large_cache, o.soft_limit, o.hard_limit), (2 << 20, 3 << 20, 1 << 30));
+    }
+
+    #[test]
+    fn a_soft_limit_above_the_hard_one_is_given_up() {
+        let checked = |soft, hard| {
+            let mut o = Options::new().soft_limit(soft).hard_limit(hard);
+            o.check_limits();
+            (o.soft_limit, o.hard_limit)
+        };
+        for good in [(0, 0), (5, 0), (0, 5), (4, 5), (5, 5)] {
+            assert_eq!(checked(good.0, good.1), good);
+        }
+        assert_eq!(checked(6, 5), (0, 5));
     }
 }

@@ -3,7 +3,7 @@
 use crate::front::heap::Heap;
 use crate::front::registry;
 use crate::large;
-use crate::os::{self, message::Text};
+use crate::os::{self, held, message::Text};
 use crate::superslab::{Slab, pagemap, pool};
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -133,6 +133,13 @@ stats! {
     bytes_mapped_peak,
     /// Bytes given back to the system since the start.
     bytes_purged,
+    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the allocator's own
+    /// books.
+    bytes_held,
+    /// Times memory was given back because the soft limit was reached.
+    soft_limit_hits,
+    /// Allocations that failed because of the hard limit.
+    hard_limit_hits,
     /// Bytes in blocks that the program holds.
     allocated_bytes,
     /// The kernel's figure for the largest resident set of the process.
@@ -151,6 +158,9 @@ pub fn stats() -> Stats {
         bytes_mapped: os::MAPPED.load(Relaxed) as u64,
         bytes_mapped_peak: os::MAPPED_PEAK.load(Relaxed) as u64,
         bytes_purged: os::PURGED.load(Relaxed) as u64,
+        bytes_held: held::bytes() as u64,
+        soft_limit_hits: held::SOFT_HITS.load(Relaxed),
+        hard_limit_hits: held::HARD_HITS.load(Relaxed),
         peak_resident_bytes: os::peak_resident(),
         ..Stats::default()
     };

@@ -11,9 +11,11 @@ const MIB: usize = 1 << 20;
 /// Resident bytes, or nothing where that cannot be said, or where the system gives huge pages to all that do not refuse.
 fn resident() -> Option<usize> {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: usize = statm.split(' ').nth(1)?.parse().ok()?;
-    (!enabled.contains("[always]")).then_some(pages * 4096)
+    // In KiB, whatever the size of a page.
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: usize = line.trim().trim_end_matches(" kB").parse().ok()?;
+    (!enabled.contains("[always]")).then_some(kib << 10)
 }
 
 /// Blocks of `size` bytes, a byte written in every `step`.

@@ -201,7 +201,7 @@ fn threads_go_on_while_others_purge_all_the_time() {
             .map(|seed| {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    let mut x = (seed + 1) * 0x9e37_79b9_7f4a_7c15;
+                    let mut x = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let mut random = move |n: usize| {
                         x ^= x << 13;
                         x ^= x >> 7;

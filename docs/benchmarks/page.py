@@ -183,8 +183,12 @@ def plain_table(experiment, key=None, label="workload"):
 
 def source(experiment, folder):
     data = experiment.data
-    words, skip = [], False
+    words, skip, files = [], False, False
     for word in data["command"][1:]:
+        files = (files or word == "--programs") and (word == "--programs" or not word.startswith("--"))
+        if files:
+            words += ["--programs", "ab-*.json"] if word == "--programs" else []
+            continue
         # Where files went is of no interest.
         if skip or word in ("--json", "--markdown", "--report", "--peers"):
             skip = not skip
@@ -268,9 +272,25 @@ def remote(path):
 
 
 def presets(experiment):
-    for key in ("per_op", "peak"):
+    out("The first column is the defaults, which are the preset `balanced`. Time per operation:", "")
+    for key, head in (("per_op", "Peak resident memory:"), ("peak", "What each workload is about, where that is not time per operation:")):
         rows = rows_of([experiment], key)
         table(["workload", *experiment.names], [[row.name, *row.cells(experiment.names)] for row in rows])
+        out(head, "")
+    rows = [row for row in rows_of([experiment], None) if row.key != "per_op"]
+    lines = [[row.name] + [shown(row.median[name], row.unit) if name in row.median else "failed" for name in experiment.names] for row in rows]
+    table(["workload", *experiment.names], lines)
+
+
+def targets(experiment):
+    """What `hakmem memory` judged."""
+    words = {"met": "met", "missed": "**missed**", "unknown": "**unknown**"}
+    judged = experiment.data["targets"]
+    lines = [[one["scenario"], one["figure"], one["limit"], words[one["outcome"]],
+              *("–" if value is None else shown(value, one["unit"]) for value in one["values"])] for one in judged]
+    table(["target", "figure", "at most", "result", *experiment.names], lines, left=4)
+    met = sum(one["outcome"] == "met" for one in judged)
+    out(f"{met} of {len(judged)} targets met. The page with plots: [`memory/`](benchmarks/{experiment.path.parent.name}/memory/index.html).", "")
 
 
 def main():
@@ -310,8 +330,11 @@ def main():
         out("### Remote frees alone", "", "[`remote-free.c`](benchmarks/remote-free.c), owners to freers; processor time of the threads "
             "that free, and of the owners when they allocate as much again; medians.", "")
         remote(folder / "remote-free.json")
-    if section("Workloads: what stays resident", "memory"):
-        plain_table(found["memory"])
+    if section("Memory: the targets, and what stays resident", "memory"):
+        if found["memory"].data.get("targets"):
+            targets(found["memory"])
+        else:
+            plain_table(found["memory"])
     if section("Latency of single calls", "latency"):
         latency(found["latency"])
     if section("Recorded programs, replayed", "replay"):

@@ -59,6 +59,13 @@ typedef struct hak_stats_t {
     uint64_t bytes_mapped_peak;
     // Bytes given back to the system since the start.
     uint64_t bytes_purged;
+    // Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the allocator's
+    // own books.
+    uint64_t bytes_held;
+    // Times memory was given back because the soft limit was reached.
+    uint64_t soft_limit_hits;
+    // Allocations that failed because of the hard limit.
+    uint64_t hard_limit_hits;
     // Bytes in blocks that the program holds.
     uint64_t allocated_bytes;
     // The kernel's figure for the largest resident set of the process.
@@ -129,6 +136,22 @@ void hak_free_aligned_sized(void *ptr, size_t align, size_t size);
 
 // Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes that came back.
 size_t hak_purge(void);
+
+// Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of what was set
+// before; 0 is none. `bytes_held` of `hak_stats` is what counts. Beyond the soft limit memory is given back before there
+// may be more of it; beyond the hard limit allocations fail with ENOMEM. A limit below what is held only stops growth.
+// Returns 0, or EINVAL, and changes nothing, if there are both and the soft limit is above the hard one. `errno` is left
+// alone.
+int hak_set_limits(size_t soft,
+                   size_t hard);
+
+// Sets what is called when more than the soft limit is held in spite of giving memory back, in place of what was set
+// before; NULL for nothing. It gets the bytes held, the limit, and `arg`, and is called once for each crossing: again only
+// after the bytes held have fallen below the limit by an eighth. It runs on the thread that allocates, within the
+// allocation, by one thread at a time. It may allocate and free; it must return, and must not wait for a lock that a
+// thread may hold while it allocates.
+void hak_on_soft_limit(void (*hook)(size_t held, size_t limit, void *arg),
+                       void *arg);
 
 // The library's version, as `1.2.3`.
 const char *hak_version(void);

@@ -106,6 +106,29 @@ pub extern "C" fn hak_purge() -> usize {
     core_c::purge()
 }
 
+/// Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of what was set
+/// before; 0 is none. `bytes_held` of `hak_stats` is what counts. Beyond the soft limit memory is given back before there
+/// may be more of it; beyond the hard limit allocations fail with ENOMEM. A limit below what is held only stops growth.
+/// Returns 0, or EINVAL, and changes nothing, if there are both and the soft limit is above the hard one. `errno` is left
+/// alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_set_limits(soft: usize, hard: usize) -> c_int {
+    if core_c::set_limits(soft, hard) { 0 } else { libc::EINVAL }
+}
+
+/// Sets what is called when more than the soft limit is held in spite of giving memory back, in place of what was set
+/// before; NULL for nothing. It gets the bytes held, the limit, and `arg`, and is called once for each crossing: again only
+/// after the bytes held have fallen below the limit by an eighth. It runs on the thread that allocates, within the
+/// allocation, by one thread at a time. It may allocate and free; it must return, and must not wait for a lock that a
+/// thread may hold while it allocates.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_on_soft_limit(
+    hook: Option<unsafe extern "C" fn(held: usize, limit: usize, arg: *mut c_void)>,
+    arg: *mut c_void,
+) {
+    core_c::on_soft_limit(hook, arg);
+}
+
 /// The library's version, as `1.2.3`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_version() -> *const c_char {
@@ -163,6 +186,13 @@ pub struct hak_stats_t {
     pub bytes_mapped_peak: u64,
     /// Bytes given back to the system since the start.
     pub bytes_purged: u64,
+    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the allocator's
+    /// own books.
+    pub bytes_held: u64,
+    /// Times memory was given back because the soft limit was reached.
+    pub soft_limit_hits: u64,
+    /// Allocations that failed because of the hard limit.
+    pub hard_limit_hits: u64,
     /// Bytes in blocks that the program holds.
     pub allocated_bytes: u64,
     /// The kernel's figure for the largest resident set of the process.
@@ -203,6 +233,9 @@ pub unsafe extern "C" fn hak_stats(out: *mut hak_stats_t) {
             bytes_mapped: s.bytes_mapped,
             bytes_mapped_peak: s.bytes_mapped_peak,
             bytes_purged: s.bytes_purged,
+            bytes_held: s.bytes_held,
+            soft_limit_hits: s.soft_limit_hits,
+            hard_limit_hits: s.hard_limit_hits,
             allocated_bytes: s.allocated_bytes,
             peak_resident_bytes: s.peak_resident_bytes,
         })

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The members of `hak_stats_t`, whose names and meanings are documented; programs rely on them.
-const FIGURES: [&str; 25] = [
+const FIGURES: [&str; 28] = [
     "allocations",
     "magazine_misses",
     "magazine_overflows",
@@ -30,6 +30,9 @@ const FIGURES: [&str; 25] = [
     "bytes_mapped",
     "bytes_mapped_peak",
     "bytes_purged",
+    "bytes_held",
+    "soft_limit_hits",
+    "hard_limit_hits",
     "allocated_bytes",
     "peak_resident_bytes",
 ];

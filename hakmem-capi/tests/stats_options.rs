@@ -15,10 +15,10 @@ use support::{expect_ok, run, scratch};
 const FIGURES: &str = "allocations magazine_misses magazine_overflows refill_current refill_bump refill_partial \
     refill_ready refill_orphan refill_span superslabs_mapped home_local home_foreign outbox_blocks outbox_pushes \
     publishes large_allocs large_frees large_cache_hits threads_started threads_exited bytes_mapped \
-    bytes_mapped_peak bytes_purged allocated_bytes peak_resident_bytes";
+    bytes_mapped_peak bytes_purged bytes_held soft_limit_hits hard_limit_hits allocated_bytes peak_resident_bytes";
 
 /// The options, a few values each takes, a few it does not, and its default as messages show it.
-const OPTIONS: [(&str, &[&str], &[&str], &str); 10] = [
+const OPTIONS: [(&str, &[&str], &[&str], &str); 12] = [
     ("HAKMEM_PROFILE", &["throughput", "balanced", "memory", "latency"], &["fast", "memor"], "none"),
     ("HAKMEM_STATS", &["none"], &["bogus", "yes", "jso", "jsonx"], "none"),
     (
@@ -37,6 +37,8 @@ const OPTIONS: [(&str, &[&str], &[&str], &str); 10] = [
         &["much", "-1", "12Q", "M", "1MB", "99999999999999999999", "99999999999999G"],
         "32M",
     ),
+    ("HAKMEM_SOFT_LIMIT", &["0", "1", "64K", "1G"], &["much", "-1", "12Q", "1MB", "99999999999999G"], "0"),
+    ("HAKMEM_HARD_LIMIT", &["0", "64M", "1G", "1000000000"], &["much", "-1", "none", "99999999999999G"], "0"),
     ("HAKMEM_FOREIGN", &["abort", "warn"], &["ignore"], "abort"),
     ("HAKMEM_STATS_FILE", &["/dev/null"], &[], ""),
 ];

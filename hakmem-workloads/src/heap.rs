@@ -2,6 +2,8 @@
 
 use core::alloc::{GlobalAlloc, Layout};
 
+use crate::trim;
+
 /// An allocator as the workloads see it: sizes and alignments are passed on every call, as Rust does.
 ///
 /// # Safety
@@ -31,6 +33,9 @@ pub unsafe trait Heap: Sync {
     ///
     /// As for `free`; `new_size` is not 0.
     unsafe fn reallocate(&self, block: *mut u8, size: usize, align: usize, new_size: usize) -> *mut u8;
+
+    /// Asks for all that can be given back to the system, as a program can. Does nothing where there is no call for that.
+    fn trim(&self) {}
 }
 
 /// `malloc` and `free` of this process: whatever LD_PRELOAD put there. Alignments above 16 go to `aligned_alloc`.
@@ -95,6 +100,10 @@ unsafe impl Heap for Malloc {
             }
         }
         fresh
+    }
+
+    fn trim(&self) {
+        trim::all();
     }
 }
 

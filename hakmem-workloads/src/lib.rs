@@ -14,6 +14,8 @@ mod random;
 mod report;
 mod run;
 mod settings;
+mod threads;
+mod trim;
 mod workload;
 
 pub use heap::{Global, Heap, Malloc};
@@ -22,4 +24,4 @@ pub use meter::resident;
 pub use report::{Latency, Percentiles, Report};
 pub use run::{Error, run};
 pub use settings::Settings;
-pub use workload::{Figure, Parameter, Preset, Workload, all, find};
+pub use workload::{Figure, Limit, Parameter, Preset, Target, Workload, all, find};

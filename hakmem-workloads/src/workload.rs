@@ -18,6 +18,8 @@ pub struct Workload {
     pub latency: bool,
     /// The key of the figure that a comparison is about; none for the time of an operation.
     pub primary: Option<&'static str>,
+    /// What Hakmem is to reach in it: `hakmem memory` compares.
+    pub targets: &'static [Target],
 }
 
 /// A parameter: a whole number.
@@ -53,6 +55,40 @@ pub struct Figure {
     pub label: &'static str,
     /// `seconds`, `nanoseconds`, `bytes`, `count` or `ratio`.
     pub unit: &'static str,
+}
+
+/// What Hakmem is to reach in a figure of a workload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    /// The preset it is about; empty: the defaults.
+    pub preset: &'static str,
+    /// The figure's key.
+    pub figure: &'static str,
+    /// What is asked of it.
+    pub limit: Limit,
+    /// The setting of Hakmem, such as `BACKGROUND=on`, under which it holds; empty: the defaults.
+    pub under: &'static str,
+}
+
+/// What is asked of a figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// At most this, in the figure's unit.
+    AtMost(f64),
+    /// At most this times what the best other allocator has.
+    OfBestPeer(f64),
+}
+
+impl Target {
+    /// Of Hakmem's defaults.
+    pub(crate) const fn of(preset: &'static str, figure: &'static str, limit: Limit) -> Self {
+        Self { preset, figure, limit, under: "" }
+    }
+
+    /// The same of Hakmem under a setting.
+    pub(crate) const fn under(self, setting: &'static str) -> Self {
+        Self { under: setting, ..self }
+    }
 }
 
 /// All workloads, in the order in which they are run.

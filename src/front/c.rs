@@ -5,13 +5,15 @@
 use super::heap::{Heap, Way};
 use super::hot::Hot;
 use super::{gate, shelf, tls};
-use crate::large;
 use crate::misuse::{self, Fault};
 use crate::os;
 use crate::superslab::Slab;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, STRIDES, class_of, medium};
+use crate::{large, limits};
 use core::ptr;
+
+pub use crate::limits::CHook;
 
 /// Alignment of blocks of at least as many bytes.
 const MIN_ALIGN: usize = 16;
@@ -319,6 +321,16 @@ pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
 /// Gives back what can be given back; how many bytes.
 pub fn purge() -> usize {
     crate::purge()
+}
+
+/// Sets the limits. False, and nothing changed, if the soft one is above the hard one.
+pub fn set_limits(soft: usize, hard: usize) -> bool {
+    limits::set_limits(limits::Limits { soft, hard }).is_ok()
+}
+
+/// Sets what is called when the soft limit has been crossed.
+pub fn on_soft_limit(hook: Option<CHook>, argument: *mut core::ffi::c_void) {
+    limits::on_soft_limit_c(hook, argument);
 }
 
 /// For the library's constructor: a process that was given options hears about the bad ones, and is counted, even if it

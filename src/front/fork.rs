@@ -1,6 +1,6 @@
 //! Fork: the child has one thread, and everything the others had.
 //!
-//! Before: the forking thread takes the locks, in this order: the visits, the large cache, the orphan lists, the pool. A
+//! Before: the forking thread takes the locks, in this order: the visits, the limits' hook, the large cache, the orphan lists, the pool. A
 //! visitor takes the others; no other path takes one while it holds another. With the visits' lock held, nobody is in
 //! another thread's heap.
 //!
@@ -12,6 +12,7 @@
 use super::heap::Heap;
 use super::{registry, thread, visit};
 use crate::large;
+use crate::limits;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
 use crate::superslab::{LEFT, Slab, orphans, pool};
@@ -21,6 +22,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 pub(super) extern "C" fn prepare() {
     visit::acquire();
+    limits::acquire();
     large::cache_acquire();
     orphans::acquire();
     pool::acquire();
@@ -32,6 +34,7 @@ fn release(child: bool) {
     pool::release(child);
     orphans::release(child);
     large::cache_release(child);
+    limits::release(child);
     visit::release(child);
 }
 

@@ -2,11 +2,13 @@
 
 use super::heap::{Heap, Way};
 use super::hot::Hot;
+use super::reclaim::{self, or_reclaim};
 use super::{shelf, thread, tls};
 use crate::large;
 use crate::options::Options;
+use crate::os::held;
 use crate::superslab::pagemap::{self, RUN};
-use crate::superslab::{Fresh, Slab};
+use crate::superslab::{Fresh, SUPERSLAB, Slab};
 use crate::tiny::classes::{MAX_TABLE, STRIDES, class_of, class_of_rest};
 use core::alloc::Layout;
 use core::ptr;
@@ -48,24 +50,15 @@ extern "C" fn alloc_cold(class: u8, options: &Options) -> *mut u8 {
 
 /// A block from behind the current slab.
 pub(super) fn refill(class: u8, options: Option<&Options>) -> Fresh {
-    or_reclaim(|| {
+    or_reclaim(SUPERSLAB, || {
         thread::with_heap(options, |heap| {
             if heap.is_null() {
-                return NONE;
+                return Fresh::NONE;
             }
             // SAFETY: the thread's own heap.
             unsafe { Heap::refill(heap, class) }
         })
     })
-}
-
-const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
-
-/// Tries again when the system refused memory and there is some of ours that it can have back first: address space that
-/// one kind of block has no use for may be what the other needs.
-fn or_reclaim(attempt: impl Fn() -> Fresh) -> Fresh {
-    let fresh = attempt();
-    if fresh.block.is_null() && crate::purge() > 0 { attempt() } else { fresh }
 }
 
 /// Sizes and alignments that are not in the table.
@@ -77,13 +70,13 @@ extern "C" fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u
 /// A block of any size and alignment, from the magazine if there is one.
 pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh {
     if size > isize::MAX as usize {
-        return NONE;
+        return Fresh::NONE;
     }
     // Size 0 has the alignment that it asks for, too.
     let size = size.max(1);
     let class = class_of(size, align);
     if class == 0 {
-        return or_reclaim(|| {
+        return or_reclaim(size, || {
             thread::with_heap(options, |heap| {
                 // SAFETY: the thread's own heap.
                 unsafe { shelf::alloc(heap, size, align) }
@@ -100,7 +93,7 @@ pub(super) fn any_to_clear(size: usize, align: usize, options: Option<&Options>)
     if large::run_pages(size, align).is_some() || size > isize::MAX as usize {
         return any(size, align, options);
     }
-    or_reclaim(|| thread::with_heap(options, |_| large::alloc_to_clear(size, align)))
+    or_reclaim(size, || thread::with_heap(options, |_| large::alloc_to_clear(size, align)))
 }
 
 #[inline(always)]
@@ -223,6 +216,10 @@ pub(crate) unsafe fn realloc(block: *mut u8, layout: Layout, size: usize, option
         }
     }
     let new = if size > old { grown(size, align, Some(options)) } else { any(size, align, Some(options)) };
+    if new.block.is_null() && size <= old && to == 0 {
+        // A large block that cannot shrink by moving stays what it is, which is enough.
+        return block;
+    }
     if !new.block.is_null() {
         // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
         unsafe {
@@ -257,7 +254,7 @@ pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> Fre
             unsafe { shelf::alloc_growing(heap, size, align) }
         })
     };
-    or_reclaim(attempt)
+    or_reclaim(size, attempt)
 }
 
 /// Resizes a large block in place or by moving pages; null when it must be copied.
@@ -265,8 +262,14 @@ pub(super) unsafe fn resize(block: *mut u8, size: usize, align: usize) -> *mut u
     if size > isize::MAX as usize {
         return ptr::null_mut();
     }
+    let kind = pagemap::kind(block);
     // SAFETY: passed on.
-    unsafe { large::resize(block, pagemap::kind(block), size, align) }
+    let moved = unsafe { large::resize(block, kind, size, align) };
+    if !moved.is_null() || !held::limited() {
+        return moved;
+    }
+    // SAFETY: passed on.
+    unsafe { reclaim::resize(block, kind, size, align) }
 }
 
 /// The bytes that a block has, given its kind; 0 after a complaint on behalf of `function`.

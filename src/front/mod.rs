@@ -23,6 +23,8 @@ mod magazine;
 #[cfg(not(loom))]
 mod outbox;
 #[cfg(not(loom))]
+mod reclaim;
+#[cfg(not(loom))]
 pub(crate) mod registry;
 #[cfg(not(loom))]
 mod rob;

@@ -26,7 +26,7 @@ pub(crate) fn acquire() -> *mut Heap {
     let mut heap = unsafe { FREE.pop() };
     let fresh = heap.is_null();
     if fresh {
-        heap = os::map(RECORD).cast();
+        heap = os::map_uncounted(RECORD).cast();
         if heap.is_null() {
             return heap;
         }

@@ -2,6 +2,7 @@
 
 use super::heap::{EMPTY, EXITED, Heap, NO_HEAP};
 use super::{fork, registry, tls};
+use crate::limits;
 use crate::options::{self, Options, StatsFormat};
 use crate::os::{self, message::Text};
 use crate::stats;
@@ -54,6 +55,7 @@ fn is_placeholder(heap: *mut Heap) -> bool {
 fn enter(base: Option<&Options>) -> *mut Heap {
     options::init(base.unwrap_or(&const { Options::new() }), || {
         registry::init();
+        limits::init(options::get());
         let mut key = 0;
         // SAFETY: `key` is writable. Neither this nor anything before it allocates.
         if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_exit)) } == 0 {

@@ -5,13 +5,13 @@
 
 use super::cache::{self, Kept};
 use super::dense;
-use crate::os;
+use crate::os::{self, held};
 use crate::superslab::Fresh;
 use crate::superslab::pagemap::{self, DIRECT, PAGE};
 use core::ptr;
 
 /// Unit of the place within the page: the smallest page size there is.
-const UNIT: usize = 4096;
+const UNIT: usize = os::SMALLEST_PAGE;
 
 /// Bits of the side table's entry: huge pages have been advised; the mapping is fresh, so that what is resident of it
 /// has been touched by this block.
@@ -183,16 +183,25 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
 
 /// Moves the pages of a mapping to a place that the page map can describe; null, and nothing changed, when there is none.
 unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -> *mut u8 {
-    let target = if huge && len >= dense::HUGE { os::map_aligned(len, dense::HUGE) } else { os::map(len) };
-    if target.is_null() {
-        return target;
+    // Held is one of the two: only the difference counts.
+    if !held::reserve_growth(before, len) {
+        return ptr::null_mut();
     }
-    // SAFETY: the target was just mapped and is known to nobody; the old place is the caller's.
-    unsafe {
-        if pagemap::prepare_direct(target) && os::remap_to(address, before, len, target) {
-            return target;
+    let target = if huge && len >= dense::HUGE {
+        os::map_aligned_uncounted(len, dense::HUGE)
+    } else {
+        os::map_uncounted(len)
+    };
+    if !target.is_null() {
+        // SAFETY: the target was just mapped and is known to nobody; the old place is the caller's.
+        unsafe {
+            if pagemap::prepare_direct(target) && os::remap_to(address, before, len, target) {
+                held::resized(before, len);
+                return target;
+            }
+            os::unmap_uncounted(target, len);
         }
-        os::unmap(target, len);
     }
+    held::not_resized(before, len);
     ptr::null_mut()
 }

@@ -30,7 +30,8 @@ pub(crate) struct Guard<'a, T>(&'a Lock<T>, bool);
 /// may allocate meanwhile.
 static FORKING: AtomicUsize = AtomicUsize::new(0);
 
-fn this_thread() -> usize {
+/// A number that is this thread's while it lives, and never 0.
+pub(crate) fn this_thread() -> usize {
     // SAFETY: no preconditions.
     unsafe { super::errno_location() }.addr()
 }

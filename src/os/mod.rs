@@ -5,6 +5,7 @@
 pub(crate) mod barrier;
 pub(crate) mod env;
 pub(crate) mod futex;
+pub(crate) mod held;
 pub(crate) mod message;
 
 use core::ptr;
@@ -17,6 +18,9 @@ pub(crate) static MAPPED_PEAK: AtomicUsize = AtomicUsize::new(0);
 /// Bytes given back to the OS: purged or unmapped.
 pub(crate) static PURGED: AtomicUsize = AtomicUsize::new(0);
 
+/// No system of ours has smaller pages.
+pub(crate) const SMALLEST_PAGE: usize = 4096;
+
 static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
 
 /// The size of a page, read from the system at run time.
@@ -27,13 +31,18 @@ pub(crate) fn page_size() -> usize {
     }
     // SAFETY: no preconditions.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let size = if size > 0 { size as usize } else { 4096 };
+    let size = if size > 0 { size as usize } else { SMALLEST_PAGE };
     PAGE_SIZE.store(size, Relaxed);
     size
 }
 
+/// Whether both are multiples of the page size, as the system wants it of all that is mapped; an emulator may not look.
+fn in_pages(address: usize, len: usize) -> bool {
+    (address | len) & (page_size() - 1) == 0
+}
+
 /// Runs `f` and puts `errno` back to what it was.
-fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
+pub(crate) fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
     // SAFETY: the location is valid for the life of the thread.
     let location = unsafe { errno_location() };
     // SAFETY: as above.
@@ -60,13 +69,41 @@ fn count_map(bytes: usize) {
     MAPPED_PEAK.fetch_max(now, Relaxed);
 }
 
-/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory. Null when the system refuses.
+/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory for blocks. Null when the system or a limit
+/// refuses.
 pub(crate) fn map(len: usize) -> *mut u8 {
     map_at(ptr::null_mut(), len)
 }
 
 /// Like [`map`], asking for the address `hint`, which the system may ignore.
 pub(crate) fn map_at(hint: *mut u8, len: usize) -> *mut u8 {
+    reserved(len, || map_raw(hint, len))
+}
+
+/// Like [`map`], at a multiple of `align` (a power of two).
+pub(crate) fn map_aligned(len: usize, align: usize) -> *mut u8 {
+    reserved(len, || map_aligned_uncounted(len, align))
+}
+
+/// Runs `map` with `len` bytes reserved for it.
+fn reserved(len: usize, map: impl FnOnce() -> *mut u8) -> *mut u8 {
+    if !held::reserve(len) {
+        return ptr::null_mut();
+    }
+    let p = map();
+    if p.is_null() {
+        held::release(len);
+    }
+    p
+}
+
+/// Like [`map`], for our own books or for what has been reserved: no limit counts it.
+pub(crate) fn map_uncounted(len: usize) -> *mut u8 {
+    map_raw(ptr::null_mut(), len)
+}
+
+fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
+    debug_assert!(in_pages(hint.addr(), len));
     keep_errno(|| {
         // SAFETY: an anonymous mapping without MAP_FIXED touches no existing memory.
         let p = unsafe {
@@ -87,16 +124,16 @@ pub(crate) fn map_at(hint: *mut u8, len: usize) -> *mut u8 {
     })
 }
 
-/// Maps `len` bytes at a multiple of `align` (a power of two). Null when the system refuses.
-pub(crate) fn map_aligned(len: usize, align: usize) -> *mut u8 {
-    let first = map(len);
+/// Like [`map_uncounted`], at a multiple of `align` (a power of two).
+pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
+    let first = map_uncounted(len);
     if first.is_null() || first.addr() & (align - 1) == 0 {
         return first;
     }
     // SAFETY: just mapped, known to nobody.
-    unsafe { unmap(first, len) };
+    unsafe { unmap_uncounted(first, len) };
     let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
-    let base = map(total);
+    let base = map_uncounted(total);
     if base.is_null() {
         return base;
     }
@@ -124,6 +161,7 @@ unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
         // Miri unmaps whole mappings only; ours stay until it ends.
         return true;
     }
+    debug_assert!(in_pages(p.addr(), len));
     // SAFETY: the caller owns the range.
     keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
 }
@@ -139,12 +177,26 @@ pub(crate) enum Unmapped {
     Kept,
 }
 
-/// Unmaps, or at least gives the pages back.
+/// Unmaps memory for blocks, or at least gives the pages back.
 ///
 /// # Safety
 ///
-/// The range is a mapping of ours and nobody uses it any more.
+/// The range is a mapping of ours, or part of one, and nobody uses it any more.
 pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
+    // SAFETY: passed on.
+    let unmapped = unsafe { unmap_uncounted(p, len) };
+    if unmapped == Unmapped::Gone {
+        held::release(len);
+    }
+    unmapped
+}
+
+/// Like [`unmap`], for what no limit counts.
+///
+/// # Safety
+///
+/// As [`unmap`].
+pub(crate) unsafe fn unmap_uncounted(p: *mut u8, len: usize) -> Unmapped {
     // SAFETY: passed on.
     if unsafe { try_unmap(p, len) } {
         MAPPED.fetch_sub(len, Relaxed);
@@ -154,32 +206,40 @@ pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
     if unsafe { purge(p, len) } { Unmapped::Zeroed } else { Unmapped::Kept }
 }
 
-/// Grows or shrinks a mapping in place. Null, and nothing changed, when the system refuses.
+/// Grows or shrinks a mapping in place. Null, and nothing changed, when the system or a limit refuses.
 ///
 /// # Safety
 ///
 /// The range is a whole mapping of ours; after success only the result is valid.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> *mut u8 {
+    debug_assert!(in_pages(p.addr(), old | new));
+    if !held::reserve_growth(old, new) {
+        return ptr::null_mut();
+    }
     keep_errno(|| {
         // SAFETY: passed on.
         let q = unsafe { libc::mremap(p.cast(), old, new, 0) };
         if q == libc::MAP_FAILED {
+            held::not_resized(old, new);
             return ptr::null_mut();
         }
+        held::resized(old, new);
         count_map(new);
         MAPPED.fetch_sub(old, Relaxed);
         q.cast()
     })
 }
 
-/// Moves the pages of a mapping onto another one of `new` bytes. False, and nothing changed, when the system refuses.
+/// Moves the pages of a mapping onto another one of `new` bytes. False, and nothing changed, when the system refuses. The
+/// caller keeps the books of what is held.
 ///
 /// # Safety
 ///
 /// Both ranges are whole mappings of ours, and nobody uses the target; after success only that is valid.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
+    debug_assert!(in_pages(p.addr() | target.addr(), old | new));
     keep_errno(|| {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: passed on.
@@ -198,6 +258,7 @@ pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u
 ///
 /// The range is ours, page-aligned, and holds nothing that anybody wants.
 pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
+    debug_assert!(in_pages(p.addr(), len), "{p:?}, {len} bytes");
     if cfg!(miri) {
         // Miri has no madvise.
         // SAFETY: passed on.
@@ -218,6 +279,7 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
 ///
 /// The range is ours.
 pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
+    debug_assert!(in_pages(p.addr(), len));
     if cfg!(miri) {
         return;
     }
@@ -233,8 +295,9 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
 /// The range is page-aligned.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
-    let mut answer = [0u8; (2 << 20) / 4096];
-    debug_assert!(len.div_ceil(page_size()) <= answer.len());
+    // A byte for each page, of which there are most where they are smallest.
+    let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];
+    debug_assert!(in_pages(p.addr(), 0) && len.div_ceil(page_size()) <= answer.len());
     if cfg!(miri) {
         return None;
     }

@@ -87,7 +87,7 @@ mod tests {
     #[cfg_attr(miri, ignore)]
     fn the_kernel_is_believed() {
         assert_eq!(judge(&Samples([ptr::null_mut(); LOOKS])), None);
-        let base = os::map(2 * SUPERSLAB);
+        let base = os::map_uncounted(2 * SUPERSLAB);
         let sample = |n: usize| {
             let mut chosen = [ptr::null_mut(); LOOKS];
             chosen[..n].fill(base);
@@ -108,7 +108,7 @@ mod tests {
         let answers: Vec<bool> = (0..CONTROL).map(|_| wants_huge(FROM, || sample(1))).collect();
         assert_eq!(answers.iter().filter(|yes| !**yes).count(), 1, "a control");
         // SAFETY: ours.
-        unsafe { os::unmap(base, 2 * SUPERSLAB) };
+        unsafe { os::unmap_uncounted(base, 2 * SUPERSLAB) };
         // What is not there tells nothing.
         assert_eq!(judge(&sample(1)), None);
     }

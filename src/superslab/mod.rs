@@ -21,7 +21,7 @@ mod purge;
 mod state;
 
 #[cfg(not(loom))]
-pub(crate) use slab::{Block, Fresh, LEFT, List, NO_SLAB, Owner, Slab, VISITED};
+pub(crate) use slab::{Block, Fresh, LEFT, List, NO_SLAB, Owner, SUPERSLAB, Slab, VISITED};
 
 #[cfg(not(loom))]
 mod slab;

@@ -114,7 +114,7 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     if slot.load(Ordering::Relaxed) != absent {
         return true;
     }
-    let leaf = os::map(LEAF);
+    let leaf = os::map_uncounted(LEAF);
     if leaf.is_null() {
         return false;
     }
@@ -126,7 +126,7 @@ pub(crate) fn prepare(address: *const u8) -> bool {
         .is_err()
     {
         // SAFETY: another thread was first; ours is known to nobody.
-        unsafe { os::unmap(leaf, LEAF) };
+        unsafe { os::unmap_uncounted(leaf, LEAF) };
     }
     true
 }
@@ -168,7 +168,7 @@ pub(crate) fn prepare_direct(address: *const u8) -> bool {
         return true;
     }
     let size = DIRECT_LEAF * size_of::<AtomicU64>();
-    let leaf = os::map(size);
+    let leaf = os::map_uncounted(size);
     if leaf.is_null() {
         return false;
     }
@@ -177,7 +177,7 @@ pub(crate) fn prepare_direct(address: *const u8) -> bool {
     // Release: pairs with the acquire in `direct_slot`.
     if slot.compare_exchange(ptr::null_mut(), leaf.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
         // SAFETY: another thread was first; ours is known to nobody.
-        unsafe { os::unmap(leaf, size) };
+        unsafe { os::unmap_uncounted(leaf, size) };
     }
     true
 }

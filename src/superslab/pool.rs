@@ -211,7 +211,7 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
     f(&mut POOL.lock())
 }
 
-/// Adds a SuperSlab to the pool. False when the system refuses.
+/// Adds a SuperSlab to the pool. False when the system or a limit refuses.
 fn grow() -> bool {
     let base = map_superslab();
     if base.is_null() {
@@ -222,7 +222,7 @@ fn grow() -> bool {
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
     while !with(|pool| pool.add(base, huge, 0)) {
-        let chunk = os::map(PAGE);
+        let chunk = os::map_uncounted(PAGE);
         if chunk.is_null() {
             // SAFETY: known to nobody.
             unsafe { os::unmap(base, SUPERSLAB) };

@@ -437,13 +437,13 @@ pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
     }
 }
 
-/// Whether `address` is the start of a block of a slab of which a part is purged or was so just now, and whether that block
-/// lies in what is purged: then it is free.
+/// Whether `address` is the start of a block of a slab, of which a part may be purged, and whether that block lies in what
+/// is purged: then it is free.
 ///
 /// # Safety
 ///
 /// `slab` is the record of a live slab with at least one block in use.
-pub(super) unsafe fn block_at(slab: *mut Slab, address: *mut u8) -> Option<bool> {
+pub(crate) unsafe fn block_at(slab: *mut Slab, address: *mut u8) -> Option<bool> {
     // SAFETY: passed on. Constant fields, and the mask, of which the bits of a block in use do not change.
     unsafe {
         let stride = (*slab).stride as usize;

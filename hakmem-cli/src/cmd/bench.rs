@@ -10,6 +10,7 @@ use crate::lab::experiment::{self, Schedule};
 use crate::lab::model::Metric;
 use crate::lab::report::Outputs;
 use crate::lab::subjects::Choice;
+use crate::lab::targets;
 use crate::lab::tasks::{self, Task};
 
 /// Run the built-in workloads under every allocator: time per operation, memory, page faults
@@ -66,7 +67,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         print!("{}", list());
         return Ok(ExitCode::SUCCESS);
     }
-    let tasks = tasks(&args)?;
+    let tasks = tasks(&chosen(&args)?, &args.set, args.latency)?;
     args.outputs.prepare()?;
     let found = args.choice.find()?;
     let chosen = args.workloads.join(" ");
@@ -90,16 +91,23 @@ fn list() -> String {
                 preset.values.iter().map(|(name, value)| format!("{name}={value}")).collect();
             text += &format!("    {}:{}  {}\n", workload.name, preset.name, values.join(" "));
         }
+        for target in workload.targets {
+            text += &format!("    target: {}\n", targets::in_words(workload, target));
+        }
     }
     text
 }
 
-/// The chosen workloads as tasks.
-fn tasks(args: &Args) -> anyhow::Result<Vec<Task>> {
+/// The chosen workloads, each with its preset, as tasks; `set` are parameters of all that have them.
+pub fn tasks(
+    chosen: &[(&'static Workload, Option<&str>)],
+    set: &[(String, String)],
+    latency: bool,
+) -> anyhow::Result<Vec<Task>> {
     let program = std::env::current_exe().context("this command's own file")?.into_os_string();
     let mut tasks = Vec::new();
-    let mut used = vec![false; args.set.len()];
-    for (workload, preset) in chosen(args)? {
+    let mut used = vec![false; set.len()];
+    for &(workload, preset) in chosen {
         let mut values: Vec<(String, String)> = Vec::new();
         if let Some(preset) = preset {
             let found = workload.preset(preset).with_context(|| {
@@ -108,7 +116,7 @@ fn tasks(args: &Args) -> anyhow::Result<Vec<Task>> {
             })?;
             values.extend(found.values.iter().map(|(name, value)| (name.to_string(), value.to_string())));
         }
-        for (i, (name, value)) in args.set.iter().enumerate() {
+        for (i, (name, value)) in set.iter().enumerate() {
             if workload.parameters.iter().any(|parameter| parameter.name == name) {
                 used[i] = true;
                 values.push((name.clone(), value.clone()));
@@ -119,7 +127,7 @@ fn tasks(args: &Args) -> anyhow::Result<Vec<Task>> {
         for (name, value) in &values {
             arguments.extend(["--set".into(), format!("{name}={value}").into()]);
         }
-        if args.latency {
+        if latency {
             arguments.push("--latency".into());
         }
         tasks.push(Task {
@@ -135,7 +143,7 @@ fn tasks(args: &Args) -> anyhow::Result<Vec<Task>> {
         });
     }
     if let Some(i) = used.iter().position(|used| !used) {
-        bail!("--set {}={}: none of the chosen workloads has this parameter", args.set[i].0, args.set[i].1);
+        bail!("--set {}={}: none of the chosen workloads has this parameter", set[i].0, set[i].1);
     }
     Ok(tasks)
 }
@@ -159,7 +167,7 @@ fn chosen(args: &Args) -> anyhow::Result<Vec<(&'static Workload, Option<&str>)>>
 }
 
 /// Every metric that a workload may have: the general ones, then each workload's own.
-fn metrics() -> Vec<Metric> {
+pub fn metrics() -> Vec<Metric> {
     let mut metrics = tasks::worker_metrics();
     for figure in hakmem_workloads::all().iter().flat_map(|workload| workload.figures) {
         if metrics.iter().all(|metric| metric.key != figure.key) {

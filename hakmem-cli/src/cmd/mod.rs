@@ -4,6 +4,7 @@ mod ab;
 mod bench;
 mod instructions;
 mod lib_path;
+mod memory;
 mod record;
 mod replay;
 mod replay_worker;
@@ -32,6 +33,7 @@ enum Sub {
     Run(run::Args),
     Ab(Box<ab::Args>),
     Bench(Box<bench::Args>),
+    Memory(Box<memory::Args>),
     Replay(Box<replay::Args>),
     Instructions(instructions::Args),
     Report(report::Args),
@@ -48,6 +50,7 @@ pub fn main() -> ExitCode {
         Sub::Run(args) => run::execute(args),
         Sub::Ab(args) => ab::execute(*args),
         Sub::Bench(args) => bench::execute(*args),
+        Sub::Memory(args) => memory::execute(*args),
         Sub::Worker(args) => worker::execute(args),
         Sub::Replay(args) => replay::execute(*args),
         Sub::Instructions(args) => instructions::execute(args),

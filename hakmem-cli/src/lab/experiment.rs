@@ -108,6 +108,7 @@ pub fn conduct(
         warnings: conductor.warnings,
         metrics: metrics.into_iter().filter(|metric| occurs(&metric.key, &workloads)).collect(),
         workloads,
+        targets: Vec::new(),
     })
 }
 

@@ -1,7 +1,7 @@
 //! The lab: runs programs under several allocators so that the figures can be compared.
 //!
 //! `subjects` finds the allocators, `tasks` says what to run and measure, `experiment` runs it all in shuffled rounds
-//! through `run`, with memory made equal by `equal`; `stats` compares, `report` shows. All that is shown is in `model`.
+//! through `run`, with memory made equal by `equal`; `stats` compares, `targets` judges, `report` shows. All that is shown is in `model`.
 
 pub mod budgets;
 mod callgrind;
@@ -16,5 +16,6 @@ mod rows;
 mod run;
 pub mod stats;
 pub mod subjects;
+pub mod targets;
 pub mod tasks;
 mod warnings;

@@ -37,6 +37,9 @@ pub struct Experiment {
     pub metrics: Vec<Metric>,
     /// The results.
     pub workloads: Vec<Workload>,
+    /// What Hakmem is to reach, and whether it did; only `hakmem memory` has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<Target>,
 }
 
 /// The machine.
@@ -217,6 +220,39 @@ pub enum Verdict {
     /// Worse by more than 0.5%, and the interval excludes "no difference".
     #[serde(rename = "NO-GO")]
     NoGo,
+}
+
+/// A target of Hakmem's, with the figures of all beside it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// The workload, with its preset; or what else was measured.
+    pub scenario: String,
+    /// The figure's heading.
+    pub figure: String,
+    /// Its unit.
+    pub unit: Unit,
+    /// The limit in words.
+    pub limit: String,
+    /// Whose figure it is about: one of [`Experiment::subjects`].
+    pub subject: String,
+    /// The largest figure that would do; none where there was nothing to compare with.
+    pub bound: Option<f64>,
+    /// The figure of each of [`Experiment::subjects`], in that order: medians; none where there is none.
+    pub values: Vec<Option<f64>>,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// What came of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// The figure is within the limit.
+    Met,
+    /// It is not.
+    Missed,
+    /// There is no figure, or nothing to compare it with.
+    Unknown,
 }
 
 impl Experiment {

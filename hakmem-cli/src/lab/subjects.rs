@@ -93,11 +93,23 @@ pub fn named_path(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 impl Choice {
-    /// Finds what was chosen.
+    /// Finds what was chosen. Settings of Hakmem are compared with its defaults alone, unless allocators are named.
     pub fn find(&self) -> anyhow::Result<Found> {
+        self.look(self.has_settings() && self.allocators.is_empty())
+    }
+
+    /// The same with settings of Hakmem beside the other allocators.
+    pub fn find_all(&self) -> anyhow::Result<Found> {
+        self.look(false)
+    }
+
+    fn has_settings(&self) -> bool {
+        !self.env.is_empty() || !self.profile.is_empty()
+    }
+
+    fn look(&self, settings_only: bool) -> anyhow::Result<Found> {
         let mut found =
             Found { subjects: Vec::new(), missing: Vec::new(), broken: Vec::new(), baseline: String::new() };
-        let settings_only = (!self.env.is_empty() || !self.profile.is_empty()) && self.allocators.is_empty();
         let wanted = |name: &str| {
             if self.allocators.is_empty() {
                 !settings_only || name == HAKMEM
@@ -123,7 +135,7 @@ impl Choice {
             let version = Some(format!("Hakmem {}", env!("CARGO_PKG_VERSION")));
             found.add(subject(HAKMEM, Some(path.clone()), version.clone()), None);
             self.add_settings(&mut found, &path, version)?;
-        } else if !self.env.is_empty() || !self.profile.is_empty() {
+        } else if self.has_settings() {
             bail!("--env and --profile are settings of Hakmem, which --allocators leaves out");
         }
         for peer in PEERS.iter().filter(|peer| wanted(peer.name)) {

@@ -33,6 +33,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[],
     latency: false,
     primary: None,
+    targets: &[],
 };
 
 /// Runs it.

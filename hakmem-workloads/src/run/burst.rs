@@ -31,6 +31,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[Figure { key: "first", label: "first burst, per operation", unit: "nanoseconds" }],
     latency: false,
     primary: None,
+    targets: &[],
 };
 
 /// Runs it.

@@ -34,6 +34,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[Figure { key: "per_job", label: "time per thread", unit: "nanoseconds" }],
     latency: false,
     primary: Some("per_job"),
+    targets: &[],
 };
 
 /// Runs it.

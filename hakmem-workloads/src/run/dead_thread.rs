@@ -7,7 +7,7 @@ use crate::heap::Heap;
 use crate::meter::{Meter, resident};
 use crate::patterns::{Kind, Pattern};
 use crate::report::Report;
-use crate::workload::{Figure, Parameter, Workload};
+use crate::workload::{Figure, Limit, Parameter, Target, Workload};
 
 /// The declaration.
 pub static WORKLOAD: Workload = Workload {
@@ -34,6 +34,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[Figure { key: "growth", label: "resident afterwards / before", unit: "ratio" }],
     latency: false,
     primary: Some("growth"),
+    targets: &[Target::of("", "growth", Limit::AtMost(1.05))],
 };
 
 /// Runs it.

@@ -7,7 +7,7 @@ use crate::mapped::Mapped;
 use crate::meter::{Meter, resident};
 use crate::random::Random;
 use crate::report::Report;
-use crate::workload::{Figure, Parameter, Workload};
+use crate::workload::{Figure, Limit, Parameter, Target, Workload};
 
 /// The declaration.
 pub static WORKLOAD: Workload = Workload {
@@ -33,6 +33,7 @@ pub static WORKLOAD: Workload = Workload {
     ],
     latency: false,
     primary: Some("overhead"),
+    targets: &[Target::of("", "overhead", Limit::AtMost(1.10))],
 };
 
 /// Typical sizes, bytes; a phase takes one after the other and spreads around it.

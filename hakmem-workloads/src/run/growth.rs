@@ -50,6 +50,7 @@ pub static WORKLOAD: Workload = Workload {
     ],
     latency: false,
     primary: None,
+    targets: &[],
 };
 
 /// Where every buffer begins, bytes.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::heap::Heap;
 use crate::mapped::Mapped;
 use crate::meter::{Meter, resident};
 use crate::report::Report;
-use crate::workload::{Figure, Parameter, Preset, Workload};
+use crate::threads::{Job, with_threads};
+use crate::workload::{Figure, Limit, Parameter, Preset, Target, Workload};
 
 /// The declaration.
 pub static WORKLOAD: Workload = Workload {
@@ -31,12 +33,13 @@ pub static WORKLOAD: Workload = Workload {
             name: "by",
             default: 0,
             least: 0,
-            most: 3,
-            help: "who frees: 0 the allocating thread, 1 another while it is parked, 2 while it computes, 3 after it ended",
+            most: 5,
+            help: "who frees: 0 the allocating thread; 1 another while it is parked, 2 while it computes, 3 after it ended; 4 one \
+                   that only frees and is then parked, 5 ends",
         },
         Parameter {
             name: "idle_ms",
-            default: 1_500,
+            default: 1_000,
             least: 0,
             most: 1 << 32,
             help: "milliseconds of idling",
@@ -46,6 +49,8 @@ pub static WORKLOAD: Workload = Workload {
         Preset { name: "other-parked", values: &[("by", 1)] },
         Preset { name: "other-busy", values: &[("by", 2)] },
         Preset { name: "other-exited", values: &[("by", 3)] },
+        Preset { name: "freer-parked", values: &[("by", 4)] },
+        Preset { name: "freer-exited", values: &[("by", 5)] },
         Preset { name: "keep-100", values: &[("keep", 100)] },
         Preset { name: "keep-50", values: &[("keep", 50), ("size", 2_000)] },
     ],
@@ -56,6 +61,16 @@ pub static WORKLOAD: Workload = Workload {
     ],
     latency: false,
     primary: Some("left"),
+    targets: &[
+        Target::of("", "left", Limit::AtMost(0.10)),
+        Target::of("other-parked", "left", Limit::AtMost(0.10)),
+        Target::of("other-busy", "left", Limit::AtMost(0.10)),
+        Target::of("other-exited", "left", Limit::AtMost(0.10)),
+        Target::of("keep-100", "left", Limit::AtMost(0.35)),
+        Target::of("keep-50", "left", Limit::AtMost(0.25)),
+        Target::of("freer-parked", "left", Limit::AtMost(0.10)),
+        Target::of("freer-exited", "left", Limit::AtMost(0.10)),
+    ],
 };
 
 /// Between samples of the resident size.
@@ -101,6 +116,12 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
             let reached = resident();
             blocks.empty(heap, keep);
             (blocks, reached)
+        }
+        by @ 4.. => {
+            blocks.fill(heap);
+            let reached = resident();
+            let length = idle_of(settings.size("idle_ms"));
+            (freer(heap, blocks, keep, by == 4, || idle(&meter, length, &mut samples)), reached)
         }
         by => others(heap, blocks, keep, by, idle_of(settings.size("idle_ms")), &meter, &mut samples),
     };
@@ -196,4 +217,41 @@ fn others<H: Heap>(
         drop(stop);
         (blocks, reached)
     })
+}
+
+/// A thread that frees all that another one has allocated, and never allocates itself.
+struct Freer<'a, H> {
+    heap: &'a H,
+    blocks: Mutex<Blocks>,
+    keep: usize,
+    parked: bool,
+    done: Barrier,
+    stop: Barrier,
+}
+
+impl<H: Heap> Job for Freer<'_, H> {
+    fn work(&self, _: usize) {
+        self.blocks.lock().expect("nobody panics").empty(self.heap, self.keep);
+        if self.parked {
+            self.done.wait();
+            self.stop.wait();
+        }
+    }
+}
+
+/// This thread has allocated; one that only frees does so, and is parked or has ended while this one idles.
+fn freer<H: Heap>(heap: &H, blocks: Blocks, keep: usize, parked: bool, idle: impl FnOnce()) -> Blocks {
+    let (done, stop) = (Barrier::new(2), Barrier::new(2));
+    let job = Freer { heap, blocks: Mutex::new(blocks), keep, parked, done, stop };
+    if parked {
+        with_threads(1, &job, || {
+            job.done.wait();
+            idle();
+            job.stop.wait();
+        });
+    } else {
+        with_threads(1, &job, || ());
+        idle();
+    }
+    job.blocks.into_inner().expect("nobody panics")
 }

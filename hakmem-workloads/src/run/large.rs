@@ -53,6 +53,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &FIGURES,
     latency: false,
     primary: None,
+    targets: &[],
 };
 
 /// Runs it.

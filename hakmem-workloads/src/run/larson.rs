@@ -51,6 +51,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[],
     latency: true,
     primary: None,
+    targets: &[],
 };
 
 /// The blocks of a thread, which its successor gets.

@@ -9,6 +9,7 @@ mod drift;
 mod fork;
 mod growth;
 mod idle;
+mod idle_threads;
 mod large;
 mod larson;
 mod one_size;
@@ -103,6 +104,7 @@ workloads! {
     one_size::WORKLOAD, one_size::run;
     server::WORKLOAD, server::run;
     idle::WORKLOAD, idle::run;
+    idle_threads::WORKLOAD, idle_threads::run;
     oscillation::WORKLOAD, oscillation::run;
     dead_thread::WORKLOAD, dead_thread::run;
     drift::WORKLOAD, drift::run;
@@ -119,7 +121,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::heap::Malloc;
-    use crate::workload::all;
+    use crate::workload::{Limit, all};
 
     /// A heap that checks what it is told about its blocks, and counts.
     #[derive(Default)]
@@ -219,6 +221,24 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn whoever_frees_all_is_freed() {
+        let workload = crate::workload::find("idle-return").unwrap();
+        for by in 0..=5 {
+            for keep in [0, 3] {
+                let heap = Checked::default();
+                let mut values: Vec<_> = [("peak", 1), ("size", 4000), ("idle_ms", 30)].to_vec();
+                values.extend([("by", by), ("keep", keep)]);
+                let values: Vec<_> = values.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+                let settings = Settings::resolve(workload, &values).unwrap();
+                let report = run(workload, &settings, &heap, false).unwrap();
+                assert_eq!(heap.live(), 0, "by {by}");
+                assert_eq!(heap.operations(), 2 * (1u64 << 20).div_ceil(4000), "by {by}");
+                assert!(report.timeline.len() >= 3, "by {by}: {:?}", report.timeline);
+            }
+        }
+    }
+
+    #[test]
     fn latency_where_it_can_be_had() {
         for workload in all() {
             let report = run(workload, &smallest(workload), &Malloc, true);
@@ -245,6 +265,12 @@ pub(crate) mod tests {
                 let values: Vec<_> =
                     preset.values.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
                 Settings::resolve(workload, &values).unwrap_or_else(|e| panic!("{}: {e}", preset.name));
+            }
+            for target in workload.targets {
+                assert!(target.preset.is_empty() || workload.preset(target.preset).is_some(), "{target:?}");
+                assert!(workload.figures.iter().any(|figure| figure.key == target.figure), "{target:?}");
+                let (Limit::AtMost(limit) | Limit::OfBestPeer(limit)) = target.limit;
+                assert!(limit > 0.0, "{target:?}");
             }
             for figure in workload.figures {
                 let units = ["seconds", "nanoseconds", "bytes", "count", "ratio"];

@@ -60,6 +60,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[],
     latency: false,
     primary: None,
+    targets: &[],
 };
 
 /// What a block that grows begins with.

@@ -8,7 +8,7 @@ use crate::heap::Heap;
 use crate::meter::{Meter, resident};
 use crate::patterns::{Kind, Pattern};
 use crate::report::Report;
-use crate::workload::{Figure, Parameter, Preset, Workload};
+use crate::workload::{Figure, Limit, Parameter, Preset, Target, Workload};
 
 /// The declaration.
 pub static WORKLOAD: Workload = Workload {
@@ -43,6 +43,10 @@ pub static WORKLOAD: Workload = Workload {
     ],
     latency: false,
     primary: Some("later"),
+    targets: &[
+        Target::of("slow", "later", Limit::OfBestPeer(1.10)),
+        Target::of("slow", "left", Limit::AtMost(0.10)).under("BACKGROUND=on"),
+    ],
 };
 
 /// Cycles after which an allocator should know what to expect.

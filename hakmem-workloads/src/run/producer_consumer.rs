@@ -43,6 +43,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[],
     latency: false,
     primary: None,
+    targets: &[],
 };
 
 /// Batches under way for each thread: enough that none waits for long.

@@ -35,6 +35,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[],
     latency: true,
     primary: None,
+    targets: &[],
 };
 
 /// Runs it.

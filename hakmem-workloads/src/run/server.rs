@@ -42,6 +42,7 @@ pub static WORKLOAD: Workload = Workload {
     figures: &[Figure { key: "overhead", label: "resident / live at the end", unit: "ratio" }],
     latency: true,
     primary: None,
+    targets: &[],
 };
 
 /// Blocks of a request, all freed at its end.

@@ -60,6 +60,7 @@ macro_rules! declare {
             figures: &FIGURES,
             latency: false,
             primary: None,
+            targets: &[],
         };
 
         #[doc = $models]

@@ -1,17 +1,15 @@
 //! What a thread costs.
 
-use std::ffi::c_void;
-use std::mem::MaybeUninit;
 use std::sync::Barrier;
 use std::{io, ptr};
 
 use super::{Context, Error, error};
 use crate::block;
 use crate::heap::Heap;
-use crate::mapped::Mapped;
 use crate::meter::{Meter, resident};
 use crate::report::Report;
-use crate::workload::{Figure, Parameter, Preset, Workload};
+use crate::threads::{Job, with_threads};
+use crate::workload::{Figure, Limit, Parameter, Preset, Target, Workload};
 
 /// The declaration.
 pub static WORKLOAD: Workload = Workload {
@@ -35,10 +33,12 @@ pub static WORKLOAD: Workload = Workload {
     }],
     latency: false,
     primary: Some("per_thread"),
+    targets: &[
+        Target::of("", "per_thread", Limit::AtMost(12.0 * 1024.0)),
+        Target::of("seven", "per_thread", Limit::AtMost(34.0 * 1024.0)),
+    ],
 };
 
-/// Bytes of a thread's stack: what is not touched costs nothing.
-const STACK: usize = 256 << 10;
 /// The sizes, bytes.
 const SIZES: [usize; 7] = [16, 100, 400, 1_000, 3_000, 9_000, 20_000];
 
@@ -55,64 +55,43 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// What a thread gets.
-struct Job<'a, H> {
+/// A block of each size, then waiting.
+struct Little<'a, H> {
     heap: &'a H,
     sizes: &'a [usize],
     ready: Barrier,
     done: Barrier,
 }
 
-/// A thread without anything of std's, which might allocate: a block of each size, then waiting.
-extern "C" fn thread<H: Heap>(job: *mut c_void) -> *mut c_void {
-    // SAFETY: `grown` passes its job and waits for every thread before it drops it.
-    let job = unsafe { &*job.cast::<Job<H>>() };
-    let mut blocks = [ptr::null_mut(); SIZES.len()];
-    for (block, size) in blocks.iter_mut().zip(job.sizes) {
-        *block = block::make(job.heap, *size);
+impl<H: Heap> Job for Little<'_, H> {
+    fn work(&self, _: usize) {
+        let mut blocks = [ptr::null_mut(); SIZES.len()];
+        for (block, size) in blocks.iter_mut().zip(self.sizes) {
+            *block = block::make(self.heap, *size);
+        }
+        self.ready.wait();
+        self.done.wait();
+        for (block, size) in blocks.iter().zip(self.sizes) {
+            // SAFETY: made above with this size, and not used again.
+            unsafe { block::drop(self.heap, *block, *size) };
+        }
     }
-    job.ready.wait();
-    job.done.wait();
-    for (block, size) in blocks.iter().zip(job.sizes) {
-        // SAFETY: made above with this size, and not used again.
-        unsafe { block::drop(job.heap, *block, *size) };
-    }
-    ptr::null_mut()
 }
 
 /// How much is resident with all threads there, each with blocks of `sizes`.
 fn grown<H: Heap>(heap: &H, threads: usize, sizes: &[usize]) -> Result<(u64, Report), Error> {
-    let job = Job { heap, sizes, ready: Barrier::new(threads + 1), done: Barrier::new(threads + 1) };
-    let mut handles = Mapped::<libc::pthread_t>::new(threads);
+    let job = Little { heap, sizes, ready: Barrier::new(threads + 1), done: Barrier::new(threads + 1) };
     let meter = Meter::start();
     let before = resident();
-    for (started, handle) in handles.iter_mut().enumerate() {
-        // SAFETY: a live attribute object, set up before it is used; the job outlives the threads.
-        let failed = unsafe {
-            let mut attributes = MaybeUninit::uninit();
-            libc::pthread_attr_init(attributes.as_mut_ptr());
-            libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
-            let job = (&raw const job).cast_mut().cast();
-            libc::pthread_create(handle, attributes.as_ptr(), thread::<H>, job)
-        };
-        if failed != 0 {
-            // Those that are there wait for the others for ever: no way out but to end the process.
-            panic!(
-                "only {started} of {threads} threads could be started: {}",
-                io::Error::from_raw_os_error(failed)
-            );
-        }
-    }
-    job.ready.wait();
-    let report =
-        meter.finish((threads * sizes.len()).max(1) as u64, (threads * sizes.iter().sum::<usize>()) as u64);
-    let grown = report.resident_after.saturating_sub(before);
-    job.done.wait();
-    for handle in handles.iter() {
-        // SAFETY: started above, joined once.
-        unsafe { libc::pthread_join(*handle, ptr::null_mut()) };
-    }
-    Ok((grown, report))
+    let (operations, live) =
+        ((threads * sizes.len()).max(1) as u64, (threads * sizes.iter().sum::<usize>()) as u64);
+    let report = with_threads(threads, &job, || {
+        job.ready.wait();
+        let report = meter.finish(operations, live);
+        job.done.wait();
+        report
+    });
+    Ok((report.resident_after.saturating_sub(before), report))
 }
 
 /// Runs `work` in a forked child and returns its figure.

@@ -5,10 +5,11 @@ mod overview;
 mod page;
 mod palette;
 mod plots;
+mod targets;
 mod workload;
 
 #[cfg(test)]
-mod fixture;
+pub mod fixture;
 #[cfg(test)]
 mod tests;
 

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 pub use self::csv::word;
+pub use self::terminal::outcome;
 use super::model::{Experiment, FORMAT};
 
 /// Where the results go, for clap. A table goes to standard output unless something else does.

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use super::csv::word;
 use super::units::figure;
-use crate::lab::model::{Experiment, Interval, Row, Unit, Workload};
+use crate::lab::model::{Experiment, Interval, Outcome, Row, Unit, Workload};
 use crate::lab::stats;
 
 /// The whole experiment: all metrics where there is one workload or `full`, else the most important ones.
@@ -19,6 +19,7 @@ pub fn markdown(experiment: &Experiment) -> String {
     let (mut text, style) = (String::new(), presets::ASCII_MARKDOWN);
     head(experiment, &mut text);
     text = text.replace('\n', "\n\n");
+    targets(experiment, &mut text, style);
     if experiment.workloads.len() > 1 {
         overview(experiment, &mut text, style);
     }
@@ -70,6 +71,7 @@ fn render_as(experiment: &Experiment, full: bool, style: &str) -> String {
     if !single {
         overview(experiment, &mut text, style);
     }
+    targets(experiment, &mut text, style);
     for missing in &experiment.missing {
         let _ = writeln!(text, "missing: {}: {}", missing.name, missing.hint);
     }
@@ -217,6 +219,38 @@ fn latencies(workload: &Workload, style: &str) -> Option<Table> {
         table.add_row(cells);
     }
     Some(table)
+}
+
+/// The targets, a line for each: what came of it, and the figure of everybody.
+fn targets(experiment: &Experiment, text: &mut String, style: &str) {
+    if experiment.targets.is_empty() {
+        return;
+    }
+    let mut header = strings(["target", "figure", "at most", "result"]);
+    header.extend(experiment.subjects.iter().map(|subject| subject.name.clone()));
+    let mut table = table(header, 4, style);
+    for target in &experiment.targets {
+        let mut cells = vec![
+            target.scenario.clone(),
+            target.figure.clone(),
+            target.limit.clone(),
+            outcome(target.outcome).to_string(),
+        ];
+        let shown = |value: &Option<f64>| value.map_or("–".to_string(), |value| figure(value, target.unit));
+        cells.extend(target.values.iter().map(shown));
+        table.add_row(cells);
+    }
+    let met = experiment.targets.iter().filter(|target| target.outcome == Outcome::Met).count();
+    let _ = writeln!(text, "\n{table}\n\n{met} of {} targets met", experiment.targets.len());
+}
+
+/// What came of a target, in a word.
+pub fn outcome(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Met => "met",
+        Outcome::Missed => "MISSED",
+        Outcome::Unknown => "unknown",
+    }
 }
 
 /// The ratios of all workloads, and their geometric means.

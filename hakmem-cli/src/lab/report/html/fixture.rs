@@ -75,6 +75,7 @@ pub fn experiment(subjects: usize, workloads: usize, rounds: usize) -> Experimen
         warnings: vec!["the machine was 31% busy before the start: figures may be too high".into()],
         metrics,
         workloads,
+        targets: Vec::new(),
     }
 }
 

@@ -3,7 +3,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::plots::Plot;
-use super::{Report, overview, workload};
+use super::{Report, overview, targets, workload};
 use crate::lab::model::{Experiment, Unit};
 use crate::lab::report::units::figure;
 
@@ -38,6 +38,7 @@ pub fn render(report: &Report) -> Markup {
                     (missing(experiment))
                     div.sides { (machine(experiment)) (method(experiment)) }
                     (subjects(report))
+                    (targets::render(report))
                     @if several {
                         (contents(report))
                         (overview::render(report))

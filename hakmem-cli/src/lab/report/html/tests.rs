@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::fixture::{experiment, fail, verdicts, without_ratios};
 use super::*;
-use crate::lab::model::{Interval, Verdict};
+use crate::lab::model::{Interval, Outcome, Target, Verdict};
 use crate::lab::stats;
 
 fn written(experiment: &Experiment) -> (tempfile::TempDir, String) {
@@ -92,6 +92,38 @@ fn everything_is_on_the_page() {
     assert!(
         !plots.iter().any(|name| name == "producer-consumer-1-n-ratio.svg"),
         "its baseline failed: {plots:?}"
+    );
+}
+
+#[test]
+fn targets_are_green_or_not() {
+    let mut experiment = experiment(3, 1, 3);
+    assert!(!written(&experiment).1.contains("Targets"));
+    for (outcome, value) in
+        [(Outcome::Met, Some(0.25)), (Outcome::Missed, Some(0.75)), (Outcome::Unknown, None)]
+    {
+        experiment.targets.push(Target {
+            scenario: format!("<{outcome:?}>"),
+            figure: "what is left".into(),
+            unit: Unit::Ratio,
+            limit: "0.500".into(),
+            subject: "hakmem".into(),
+            bound: Some(0.5),
+            values: vec![Some(0.125), value, None],
+            outcome,
+        });
+    }
+    let page = written(&experiment).1;
+    assert!(page.contains("1 of 3 are met"), "{page}");
+    let green = "<th scope=\"row\">&lt;Met&gt;</th><td>what is left</td><td>0.500</td><td class=\"met\">met</td>\
+                 <td class=\"number\">0.125</td><td class=\"number met\">0.250</td><td class=\"number\">–</td>";
+    assert!(page.contains(green), "{page}");
+    assert!(
+        page.contains("<td class=\"missed\">MISSED</td>")
+            && page.contains("<td class=\"number missed\">0.750")
+    );
+    assert!(
+        page.contains("<td class=\"failed\">unknown</td>") && page.contains("<td class=\"number failed\">–")
     );
 }
 

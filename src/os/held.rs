@@ -1,0 +1,235 @@
+//! Bytes held from the system, and the limits on them.
+//!
+//! Held is what blocks are made of: SuperSlabs and direct mappings, those that are free or kept for reuse included. Our own
+//! books (heap records, the page map, descriptors) are not: they are small, and a process at its limit can still start a
+//! thread.
+//!
+//! Bytes are reserved before they are mapped and given back after they are unmapped, so there is never more than the hard
+//! limit allows. What the soft limit refuses, the gate (`front/reclaim.rs`) asks for again once it has purged, and then
+//! gets. All of it is asked on the way to a system call only.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+// Each of these is a figure of its own and publishes nothing, so Relaxed will do: what matters is that each change of
+// `HELD` is one atomic step.
+
+/// Bytes, counted by threads that race.
+struct Meter(AtomicUsize);
+
+impl Meter {
+    /// Adds bytes, if there are then not more than `most`. If not: how many there would have been.
+    fn add(&self, bytes: usize, most: usize) -> Result<(), usize> {
+        let mut now = self.0.load(Relaxed);
+        loop {
+            let new = now.saturating_add(bytes);
+            if new > most {
+                return Err(new);
+            }
+            match self.0.compare_exchange_weak(now, new, Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(changed) => now = changed,
+            }
+        }
+    }
+
+    /// Takes bytes away that were added; how many are left.
+    fn sub(&self, bytes: usize) -> usize {
+        self.0.fetch_sub(bytes, Relaxed) - bytes
+    }
+}
+
+/// Bytes held, and bytes about to be.
+static HELD: Meter = Meter(AtomicUsize::new(0));
+/// The limits, or `NONE`.
+static SOFT: AtomicUsize = AtomicUsize::new(NONE);
+static HARD: AtomicUsize = AtomicUsize::new(NONE);
+const NONE: usize = usize::MAX;
+/// Whether there has ever been a limit. One that has been taken away may have refused something just before.
+static LIMITED: AtomicBool = AtomicBool::new(false);
+/// How far growth beyond the soft limit goes before it is looked at again; 0 while the limit has not been crossed, or what
+/// is held has fallen well below it since.
+static RAISED: AtomicUsize = AtomicUsize::new(0);
+/// The least that has been held since the last purge for the soft limit, and when that was, in milliseconds.
+static LEAST: AtomicUsize = AtomicUsize::new(0);
+static PURGED: AtomicU32 = AtomicU32::new(0);
+/// Threads that may go beyond the soft limit now. Others then pass with them, and are looked at the next time.
+static PASSING: AtomicUsize = AtomicUsize::new(0);
+/// Growths that the hard limit has refused; a call that fails tries more than one.
+static REFUSALS: AtomicUsize = AtomicUsize::new(0);
+
+/// Purges for the soft limit.
+pub(crate) static SOFT_HITS: AtomicU64 = AtomicU64::new(0);
+/// Allocations that failed for the hard limit.
+pub(crate) static HARD_HITS: AtomicU64 = AtomicU64::new(0);
+
+/// Beyond the soft limit, growth by this part of it is looked at again.
+const STEP_PART: usize = 16;
+/// But no growth by less than this, which is a SuperSlab.
+pub(crate) const LEAST_STEP: usize = 2 << 20;
+/// What is held must fall below the soft limit by this part before it can be crossed anew.
+const REARM_PART: usize = 8;
+
+fn step(soft: usize) -> usize {
+    (soft / STEP_PART).max(LEAST_STEP)
+}
+
+/// Bytes held.
+pub(crate) fn bytes() -> usize {
+    HELD.0.load(Relaxed)
+}
+
+/// Whether a limit may be the reason that something was refused.
+#[inline]
+pub(crate) fn limited() -> bool {
+    LIMITED.load(Relaxed)
+}
+
+/// Sets the limits; 0 is none. The soft one counts as not yet crossed.
+pub(crate) fn set(soft: usize, hard: usize) {
+    let or_none = |limit| if limit == 0 { NONE } else { limit };
+    if soft != 0 || hard != 0 {
+        LIMITED.store(true, Relaxed);
+    }
+    HARD.store(or_none(hard), Relaxed);
+    SOFT.store(or_none(soft), Relaxed);
+    RAISED.store(0, Relaxed);
+    LEAST.store(0, Relaxed);
+}
+
+/// Reserves bytes that are to be mapped. False, and nothing reserved, when a limit is in the way.
+pub(super) fn reserve(bytes: usize) -> bool {
+    let hard = HARD.load(Relaxed);
+    let passing = PASSING.load(Relaxed) != 0;
+    let soft = if passing { NONE } else { SOFT.load(Relaxed).max(RAISED.load(Relaxed)) };
+    match HELD.add(bytes, hard.min(soft)) {
+        Ok(()) => true,
+        Err(new) => {
+            if new > hard {
+                REFUSALS.fetch_add(1, Relaxed);
+            }
+            false
+        }
+    }
+}
+
+/// Gives back what was reserved: it is not mapped any more, or never was.
+pub(super) fn release(bytes: usize) {
+    let raised = RAISED.load(Relaxed);
+    let now = HELD.sub(bytes);
+    let soft = SOFT.load(Relaxed);
+    if soft == NONE {
+        return;
+    }
+    LEAST.fetch_min(now, Relaxed);
+    if now >= soft - soft / REARM_PART {
+        RAISED.fetch_min(soft.max(now.saturating_add(step(soft))), Relaxed);
+    } else if raised != 0 {
+        // Not if another thread has crossed the limit meanwhile: it would be told twice.
+        let _ = RAISED.compare_exchange(raised, 0, Relaxed, Relaxed);
+    }
+}
+
+/// Reserves what a mapping of `old` bytes needs to have `new`. False, and nothing changed, when a limit is in the way.
+pub(crate) fn reserve_growth(old: usize, new: usize) -> bool {
+    new <= old || reserve(new - old)
+}
+
+/// A mapping that had `old` bytes and a reservation by [`reserve_growth`] now has `new`.
+pub(crate) fn resized(old: usize, new: usize) {
+    if new < old {
+        release(old - new);
+    }
+}
+
+/// A mapping has not been resized: undoes [`reserve_growth`].
+pub(crate) fn not_resized(old: usize, new: usize) {
+    if new > old {
+        release(new - old);
+    }
+}
+
+/// Whether growth by `need` bytes, which the soft limit refuses, has to be preceded by a purge: unless the last was just
+/// before. `delay` is the purge delay, `now` the time, both in milliseconds.
+pub(crate) fn purge_is_due(need: usize, delay: i64, now: u32) -> bool {
+    let soft = SOFT.load(Relaxed);
+    let new = bytes().saturating_add(need);
+    if new <= soft.max(RAISED.load(Relaxed)) {
+        return false;
+    }
+    let grown = new >= LEAST.load(Relaxed).saturating_add(step(soft));
+    // Not within one tick of the clock, whatever the delay.
+    grown || delay >= 0 && now.wrapping_sub(PURGED.load(Relaxed)) as i64 > delay
+}
+
+/// A purge for the soft limit has been done at `now`.
+pub(crate) fn purged(now: u32) {
+    SOFT_HITS.fetch_add(1, Relaxed);
+    PURGED.store(now, Relaxed);
+    LEAST.store(bytes(), Relaxed);
+}
+
+/// Runs `f`, which the soft limit does not stop.
+pub(crate) fn beyond_soft<T>(f: impl FnOnce() -> T) -> T {
+    PASSING.fetch_add(1, Relaxed);
+    let result = f();
+    PASSING.fetch_sub(1, Relaxed);
+    result
+}
+
+/// After growing beyond the soft limit: lets growth go on for a step. What is held and the limit, if the limit had not
+/// been crossed before.
+pub(crate) fn crossed() -> Option<(usize, usize)> {
+    let (held, soft) = (bytes(), SOFT.load(Relaxed));
+    if held <= soft {
+        return None;
+    }
+    let first = RAISED.swap(held.saturating_add(step(soft)), Relaxed) == 0;
+    first.then_some((held, soft))
+}
+
+/// The number of growths that the hard limit has refused so far.
+pub(crate) fn refusals() -> usize {
+    REFUSALS.load(Relaxed)
+}
+
+/// In the child of a fork the threads that were passing do not exist. What others were just mapping or unmapping stays
+/// counted: the child may have it, and nobody knows where.
+pub(crate) fn reset_in_child() {
+    PASSING.store(0, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn racing_threads_add_no_more_than_the_most() {
+        const MOST: usize = 3;
+        static METER: Meter = Meter(AtomicUsize::new(0));
+        static LIVE: AtomicUsize = AtomicUsize::new(0);
+        let rounds = if cfg!(miri) { 20 } else { 1_000_000 };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..rounds {
+                        match METER.add(1, MOST) {
+                            Ok(()) => {
+                                assert!(LIVE.fetch_add(1, Relaxed) < MOST);
+                                LIVE.fetch_sub(1, Relaxed);
+                                METER.sub(1);
+                            }
+                            Err(new) => assert_eq!(new, MOST + 1),
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(METER.0.load(Relaxed), 0);
+        assert_eq!(METER.add(usize::MAX, NONE - 1), Err(usize::MAX));
+    }
+
+    #[test]
+    fn steps_have_a_least() {
+        assert_eq!((step(1), step(32 << 20), step(1 << 30)), (LEAST_STEP, LEAST_STEP, 64 << 20));
+    }
+}
