@@ -92,11 +92,8 @@ fn what_is_freed_of_a_slab_after_its_pages_were_given_back_comes_back_too() {
         }
         let kept = blocks.split_off(blocks.len() / 100 * 99);
         blocks.into_iter().for_each(|block| free(block, 200));
-        let left = resident() - before;
-        eprintln!("{left} of {peak}: {}", left * 100 / peak);
         hakmem::purge();
         let left = resident() - before;
-        eprintln!("{left} of {peak}: {} after a purge", left * 100 / peak);
         assert!(left < peak / 4 + 8 * MIB, "{left} of {peak} bytes");
         kept.into_iter().for_each(|block| free(block, 200));
     });

@@ -268,7 +268,8 @@ impl Slab {
     }
 
     /// Notes which list the slab is in, so that a free needs one comparison to learn whether there is something to do: among
-    /// the partial ones when few blocks are in use ([`Slab::few`]), among the full ones at once, and as the current one never.
+    /// the partial ones when few blocks are in use ([`Slab::few`]), among the purged ones when half of those are left that were
+    /// when it was purged, among the full ones at once, and as the current one never.
     ///
     /// # Safety
     ///
@@ -280,7 +281,8 @@ impl Slab {
             (*slab).low = match list {
                 List::Current => i32::MIN,
                 List::Partial => Slab::few(slab) as i32,
-                List::None | List::Full | List::Sparse | List::Purged => 0,
+                List::Purged => (Slab::in_use(slab) / 2) as i32,
+                List::None | List::Full | List::Sparse => 0,
             };
             let full = if list == List::Full { FULL } else { 0 };
             (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
