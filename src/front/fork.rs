@@ -16,7 +16,7 @@ use crate::limits;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
 use crate::superslab::{LEFT, Slab, orphans, pool};
-use crate::tiny::leave;
+use crate::tiny::{leave, sparse};
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -50,6 +50,7 @@ pub(super) extern "C" fn child() {
         // SAFETY: records are never unmapped.
         others |= heap != mine && unsafe { (*heap).live.load(Relaxed) };
     });
+    sparse::forget();
     // SAFETY: the only thread; `mine` is its heap.
     unsafe {
         if !mine.is_null() {

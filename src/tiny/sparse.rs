@@ -15,7 +15,11 @@ use crate::superslab::{Block, List, Slab, orphans, pool};
 use crate::sync::Node;
 use crate::{options, os};
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU32, AtomicUsize,
+    Ordering::{Relaxed, Release},
+    compiler_fence,
+};
 
 /// Pages of sparse slabs that always may lie idle: 4 MiB.
 const ALLOWED: usize = (4 << 20) / PAGE;
@@ -95,13 +99,17 @@ pub(super) unsafe fn tell(bins: *mut Bins) {
     IDLE.fetch_add(pages as isize as usize, Relaxed);
 }
 
-/// Counts anew, in the child of a fork: what other threads had is not idle any more, but orphaned.
+/// Counts none, in the child of a fork: what other threads had is not idle any more, but orphaned.
+pub(crate) fn forget() {
+    IDLE.store(0, Relaxed);
+}
+
+/// Counts what is in `bins`, after [`forget`].
 ///
 /// # Safety
 ///
 /// As [`link`], and no other thread exists.
 pub(super) unsafe fn recount(bins: *mut Bins) {
-    IDLE.store(0, Relaxed);
     // SAFETY: passed on.
     unsafe {
         (*bins).idle = 0;
@@ -425,11 +433,14 @@ pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
         let (from, to) = window(slab, &granules, first, count);
         let rest = purged & !mask(first, count);
         (*slab).purged.store(rest, Relaxed);
-        (*slab).bump = from;
-        (*slab).end = to;
         // A block at either end may reach into memory that was not purged.
         (*slab).zero = false;
         (*slab).revived = true;
+        // The child of a fork in between the two relies on neither: see `leave::disown`.
+        compiler_fence(Release);
+        (*slab).bump = from;
+        (*slab).end = to;
+        compiler_fence(Release);
         if rest == 0 {
             (*slab).inverse.store(Slab::inverse_of((*slab).stride), Relaxed);
         }
