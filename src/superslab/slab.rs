@@ -358,26 +358,28 @@ impl Slab {
         let base = slab.cast::<u8>().wrapping_sub(offset);
         let page = offset / size_of::<Slab>();
         let begin = page << PAGE_SHIFT;
-        // SAFETY: the record is ours.
-        let s = unsafe { &mut *slab };
-        let start = if page == 0 { HEADER } else { begin };
-        let bytes = (begin + ((s.pages as usize) << PAGE_SHIFT)) - start;
-        s.free = ptr::null_mut();
-        s.start = base.wrapping_add(start);
-        s.bump = s.start;
-        s.end = s.start.wrapping_add(bytes - bytes % stride as usize);
-        s.last = (s.end.addr() - s.start.addr()) as u32 - stride;
-        s.list = List::None;
-        s.low = 0;
-        s.zero = zero;
-        s.filled = false;
-        s.revived = false;
-        s.purged.store(0, Ordering::Relaxed);
-        s.next = ptr::null_mut();
-        s.prev = ptr::null_mut();
-        s.stride = stride;
-        s.inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
-        s.owner.store(owner, Ordering::Relaxed);
+        // SAFETY: the record is ours, but for what others may look at: no reference to all of it.
+        unsafe {
+            let start = if page == 0 { HEADER } else { begin };
+            let bytes = (begin + (((*slab).pages as usize) << PAGE_SHIFT)) - start;
+            (*slab).free = ptr::null_mut();
+            (*slab).start = base.wrapping_add(start);
+            (*slab).bump = (*slab).start;
+            (*slab).end = (*slab).start.wrapping_add(bytes - bytes % stride as usize);
+            (*slab).last = ((*slab).end.addr() - (*slab).start.addr()) as u32 - stride;
+            (*slab).list = List::None;
+            (*slab).low = 0;
+            (*slab).zero = zero;
+            (*slab).filled = false;
+            (*slab).revived = false;
+            (*slab).purged.store(0, Ordering::Relaxed);
+            (*slab).next = ptr::null_mut();
+            (*slab).prev = ptr::null_mut();
+            (*slab).stride = stride;
+            (*slab).inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
+            // Release: pairs with the acquire in statistics, which look at slabs only.
+            (*slab).owner.store(owner, Ordering::Release);
+        }
     }
 
     /// What `inverse` is while nothing is purged.
