@@ -7,7 +7,10 @@ use crate::large;
 use crate::os::{self, held, message::Text};
 use crate::superslab::{Slab, pagemap, pool, prefill};
 use core::fmt::Write;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed},
+};
 
 /// A counter that its owner bumps and others read: no read-modify-write.
 #[repr(transparent)]
@@ -222,7 +225,8 @@ fn slab_bytes() -> usize {
     pool::each_span(|slab| {
         // SAFETY: spans stay while the pool is locked; the figures read are atomic, or constant while in use.
         unsafe {
-            if (*slab).class == pagemap::RUN || (*slab).stride == 0 {
+            // Acquire: pairs with the release in `Slab::make`. Before that it is nobody's, and has no blocks.
+            if (*slab).class == pagemap::RUN || (*slab).owner.load(Acquire).is_null() {
                 return;
             }
             let used = match (*slab).remote.orphan_in_use() {

@@ -195,7 +195,8 @@ unsafe fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> bool) {
         for _ in 0..TRIES {
             let visits = VISITS.lock();
             // SAFETY: records are never unmapped.
-            if heap == mine || !unsafe { (*heap).live.load(Relaxed) } || f(heap) {
+            if heap == mine || !unsafe { (*heap).live.load(Relaxed) } || f(heap) || os::barrier::is_missing()
+            {
                 return;
             }
             drop(visits);
