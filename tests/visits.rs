@@ -241,3 +241,36 @@ fn threads_go_on_while_others_purge_all_the_time() {
         assert_eq!(hakmem::stats().allocated_bytes, 0);
     });
 }
+
+/// From now on this process has no barrier that reaches its other threads: an old kernel, or a filter that has not heard of it.
+#[cfg(target_os = "linux")]
+fn forbid_barriers() {
+    let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let nr = libc::SYS_membarrier as u32;
+    let mut code = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
+        libc::sock_filter { jf: 1, ..statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, nr) },
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() };
+    // SAFETY: takes rights away from this process only.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn without_a_barrier_each_thread_keeps_what_is_its_own() {
+    in_own_process("without_a_barrier_each_thread_keeps_what_is_its_own", || {
+        forbid_barriers();
+        beside(20 * MIB, 200, false, |blocks| {
+            blocks.into_iter().for_each(|block| free(block, 200));
+            hakmem::purge();
+            assert_eq!(hakmem::stats().allocated_bytes, 0);
+            assert!(resident() > 20 * MIB);
+        });
+    });
+}

@@ -19,7 +19,7 @@ use crate::ongoing;
 use crate::options::{self, StatsFormat};
 use crate::os::futex;
 use crate::superslab::{LEFT, Slab, orphans, pool};
-use crate::tiny::leave;
+use crate::tiny::{leave, sparse};
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -56,6 +56,7 @@ pub(super) extern "C" fn child() {
         // SAFETY: records are never unmapped.
         others |= heap != mine && unsafe { (*heap).live.load(Relaxed) };
     });
+    sparse::forget();
     // SAFETY: the only thread; `mine` is its heap.
     unsafe {
         if !mine.is_null() {

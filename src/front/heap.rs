@@ -110,8 +110,11 @@ impl Heap {
                 bytes.wrapping_add(RECORD - outbox::BYTES),
             );
             (*heap).outbox.reset(bytes.wrapping_add(RECORD - outbox::BYTES), options.outbox);
-            (&raw mut (*heap).owner)
-                .write(CachePadded::new(Owner { ready: ReadyList::new(), idle: AtomicUsize::new(0) }));
+            // Both are zero in a new record. Not written to as a whole: whoever has sent something to the thread that had it
+            // may be counting still, or look in vain for something to take in. In the child of a fork there may be slabs.
+            let owner = Heap::owner(heap);
+            (*owner).ready.take();
+            (*owner).idle.store(0, Relaxed);
             (*heap).bins.forget();
             (*heap).bins.owner = (&raw mut (*heap).owner).cast();
             (*heap).bins.secret = secret;

@@ -155,14 +155,15 @@ impl Hot {
     pub(crate) unsafe fn holds(hot: *mut Hot, class: usize, block: *mut u8) -> bool {
         // SAFETY: passed on; a null ends the blocks.
         unsafe {
-            let mut at = (*hot).top[class].load(Relaxed).sub(1);
-            while !at.read().is_null() {
-                if at.read() == block {
-                    return true;
+            let mut at = (&(*hot).top)[class].load(Relaxed).sub(1);
+            loop {
+                // A visitor may be at these slots.
+                let held = shared(at).load(Relaxed);
+                if held.is_null() || held == block {
+                    return !held.is_null();
                 }
                 at = at.sub(1);
             }
         }
-        false
     }
 }

@@ -25,6 +25,8 @@ use core::sync::atomic::{
 static VISITS: Lock<()> = Lock::new(());
 /// How often somebody who wants everything tries to get into a heap whose owner is in.
 const TRIES: usize = 64;
+/// Batches of sparse slabs that are purged in one go: an owner that wakes up has to wait for as long.
+const BATCHES: usize = 8;
 
 /// Waits until the visit in progress is over.
 pub(super) fn wait() {
@@ -49,7 +51,11 @@ pub(super) fn owner(owner: *mut Owner) {
     // SAFETY: owners are parts of heaps' records, which are never unmapped; we are the only visitor.
     unsafe {
         if let Some(visit) = Visit::take_in(Heap::of(owner)) {
-            while sparse::is_due() && visit.purge_sparse() {}
+            // The rest at the next visit.
+            let mut left = BATCHES;
+            while left > 0 && sparse::is_due() && visit.purge_sparse() {
+                left -= 1;
+            }
         }
     }
 }
@@ -65,18 +71,18 @@ pub(crate) fn everyone() {
         // SAFETY: as in `owner`; `mine` is the calling thread's heap.
         unsafe {
             each_other(mine, |heap| {
-                let Some(visit) = Visit::enter(heap) else { return false };
+                let Some(visit) = Visit::enter(heap) else { return Went::Nowhere };
                 rob::magazines(&raw mut (*heap).hot, &raw const (*heap).magazines, mine);
                 (*visit.heap).shelf.flush();
-                true
+                Went::Through
             });
             let busy = Heap::enter(mine);
             (*mine).outbox.flush();
             drop(busy);
             each_other(mine, |heap| {
-                let Some(visit) = Visit::take_in(heap) else { return false };
-                while visit.purge_sparse() {}
-                true
+                let Some(visit) = Visit::take_in(heap) else { return Went::Nowhere };
+                let more = (0..BATCHES).all(|_| visit.purge_sparse());
+                if more { Went::Halfway } else { Went::Through }
             });
             let _busy = Heap::enter(mine);
             sparse::purge_orphans(&raw mut (*mine).bins);
@@ -128,7 +134,9 @@ pub(crate) fn idle(now: u32) -> bool {
                     // An owner that is at work takes in what is its own; should it not have the time, so much the better.
                     if !(*Heap::owner(heap)).ready.is_empty() || (*heap).seen.is_emptied() {
                         if let Some(visit) = Visit::take_in(heap) {
-                            while (*heap).seen.is_emptied() && visit.purge_sparse() {}
+                            let emptied = (*heap).seen.is_emptied();
+                            // The rest next time.
+                            more |= emptied && (0..BATCHES).all(|_| visit.purge_sparse());
                         }
                     }
                 }
@@ -190,18 +198,35 @@ impl Seen {
 }
 
 /// Calls `f` with every heap but `mine` that a thread has, as the only visitor, until it says that it has been there.
-unsafe fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> bool) {
+unsafe fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Went) {
     registry::each(|heap| {
-        for _ in 0..TRIES {
+        let mut tries = 0;
+        while tries < TRIES {
             let visits = VISITS.lock();
             // SAFETY: records are never unmapped.
-            if heap == mine || !unsafe { (*heap).live.load(Relaxed) } || f(heap) {
+            if heap == mine || !unsafe { (*heap).live.load(Relaxed) } {
                 return;
+            }
+            match f(heap) {
+                Went::Through => return,
+                Went::Nowhere if os::barrier::is_missing() => return,
+                Went::Nowhere => tries += 1,
+                Went::Halfway => {}
             }
             drop(visits);
             os::yield_now();
         }
     });
+}
+
+/// How far a visit got.
+enum Went {
+    /// To its end.
+    Through,
+    /// There is more to do.
+    Halfway,
+    /// The owner was in, or has gone.
+    Nowhere,
 }
 
 /// Being in another thread's heap.

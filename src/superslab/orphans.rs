@@ -6,7 +6,7 @@
 
 use super::pagemap::KINDS;
 use super::remote::Chain;
-use super::slab::{Block, LEFT, Slab};
+use super::slab::{Block, LEFT, Slab, VISITED};
 use crate::os::futex::Lock;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -31,7 +31,8 @@ pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
     // SAFETY: ours until `orphan` succeeds. Fields first, then the exchange there publishes them; the links are used under
     // the lock only, which we hold until they are set.
     unsafe {
-        let owner = (*slab).owner.load(Ordering::Relaxed);
+        // Not as a visitor has it that has just taken the slab off the ready list, and will find us in.
+        let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !VISITED);
         // Marked, the owner's address equals no heap's, not even that of the thread that will use the record next; and
         // a thread that has just taken the duty to publish can still follow it.
         // Release, here and below: see `Slab::make`.

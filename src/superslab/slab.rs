@@ -238,8 +238,8 @@ impl Slab {
         record.wrapping_sub(unsafe { (*record).lead } as usize)
     }
 
-    /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then ask
-    /// [`Slab::is_block_of_purged`].
+    /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then the
+    /// long way tells: `sparse::block_at`.
     ///
     /// # Safety
     ///
@@ -271,7 +271,8 @@ impl Slab {
     }
 
     /// Notes which list the slab is in, so that a free needs one comparison to learn whether there is something to do: among
-    /// the partial ones when few blocks are in use ([`Slab::few`]), among the full ones at once, and as the current one never.
+    /// the partial ones when few blocks are in use ([`Slab::few`]), among the purged ones when half of those are left that were
+    /// when it was purged, among the full ones at once, and as the current one never.
     ///
     /// # Safety
     ///
@@ -283,7 +284,8 @@ impl Slab {
             (*slab).low = match list {
                 List::Current => i32::MIN,
                 List::Partial => Slab::few(slab) as i32,
-                List::None | List::Full | List::Sparse | List::Purged => 0,
+                List::Purged => (Slab::in_use(slab) / 2) as i32,
+                List::None | List::Full | List::Sparse => 0,
             };
             let full = if list == List::Full { FULL } else { 0 };
             (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
@@ -359,27 +361,28 @@ impl Slab {
         let base = slab.cast::<u8>().wrapping_sub(offset);
         let page = offset / size_of::<Slab>();
         let begin = page << PAGE_SHIFT;
-        // SAFETY: the record is ours.
-        let s = unsafe { &mut *slab };
-        let start = if page == 0 { HEADER } else { begin };
-        let bytes = (begin + ((s.pages as usize) << PAGE_SHIFT)) - start;
-        s.free = ptr::null_mut();
-        s.start = base.wrapping_add(start);
-        s.bump = s.start;
-        s.end = s.start.wrapping_add(bytes - bytes % stride as usize);
-        s.last = (s.end.addr() - s.start.addr()) as u32 - stride;
-        s.list = List::None;
-        s.low = 0;
-        s.zero = zero;
-        s.filled = false;
-        s.revived = false;
-        s.purged.store(0, Ordering::Relaxed);
-        s.next = ptr::null_mut();
-        s.prev = ptr::null_mut();
-        s.stride = stride;
-        s.inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
-        // Release: pairs with the acquire of statistics, which pass over a slab that nobody owns.
-        s.owner.store(owner, Ordering::Release);
+        // SAFETY: the record is ours, but for what others may look at: no reference to all of it.
+        unsafe {
+            let start = if page == 0 { HEADER } else { begin };
+            let bytes = (begin + (((*slab).pages as usize) << PAGE_SHIFT)) - start;
+            (*slab).free = ptr::null_mut();
+            (*slab).start = base.wrapping_add(start);
+            (*slab).bump = (*slab).start;
+            (*slab).end = (*slab).start.wrapping_add(bytes - bytes % stride as usize);
+            (*slab).last = ((*slab).end.addr() - (*slab).start.addr()) as u32 - stride;
+            (*slab).list = List::None;
+            (*slab).low = 0;
+            (*slab).zero = zero;
+            (*slab).filled = false;
+            (*slab).revived = false;
+            (*slab).purged.store(0, Ordering::Relaxed);
+            (*slab).next = ptr::null_mut();
+            (*slab).prev = ptr::null_mut();
+            (*slab).stride = stride;
+            (*slab).inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
+            // Release: pairs with the acquire in statistics, which pass over a slab that nobody owns.
+            (*slab).owner.store(owner, Ordering::Release);
+        }
     }
 
     /// Moves the end of what has been handed out. Owner only.
@@ -394,10 +397,12 @@ impl Slab {
         // SAFETY: passed on; atomic as in `set_bump`.
         unsafe {
             AtomicBool::from_ptr(&raw mut (*slab).revived).store(true, Ordering::Relaxed);
+            // The child of a fork in between relies on neither of the two: see `leave::disown`.
+            compiler_fence(Ordering::Release);
+            Slab::set_bump(slab, bump);
             AtomicPtr::from_ptr(&raw mut (*slab).end).store(end, Ordering::Relaxed);
+            compiler_fence(Ordering::Release);
         }
-        // SAFETY: passed on.
-        unsafe { Slab::set_bump(slab, bump) };
     }
 
     /// `bump`, `end` and `revived`, for any thread.

@@ -308,13 +308,16 @@ impl Bins {
                 }
                 Bins::unlink(bins, slab);
                 Bins::push(bins, slab, if few { List::Sparse } else { List::Partial });
-            } else if list == List::Partial && few {
+            } else if list == List::Partial && few
+                || list == List::Purged && Slab::in_use(slab) as i32 <= (*slab).low
+            {
+                // Of a purged one the blocks freed since may have kept most of its memory.
                 Bins::unlink(bins, slab);
                 Bins::push(bins, slab, List::Sparse);
             } else {
                 return false;
             }
-            if few {
+            if few && list != List::Purged {
                 let emptied = (&raw mut (*bins).emptied).cast::<u8>().add((*slab).class as usize);
                 *emptied = (*emptied).saturating_add(1);
             }

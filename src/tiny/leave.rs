@@ -183,10 +183,43 @@ pub(crate) unsafe fn disown(slab: *mut Slab) -> bool {
     // SAFETY: passed on.
     unsafe {
         Slab::enlist(slab, List::None);
+        if (*slab).revived {
+            // Its owner may have been stopped between the two: what is between them may be in use.
+            Slab::set_bump(slab, (*slab).end);
+        }
         let chain = (*slab).remote.rearm();
         prepend(slab, chain.head);
         Slab::count_waiting(slab, chain.count, 0);
         let used = Slab::in_use(slab);
         used != 0 && orphans::abandon(slab, used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superslab::{Owner, SUPERSLAB};
+    use crate::tiny::classes::STRIDES;
+
+    #[test]
+    fn nothing_is_taken_from_a_slab_whose_owner_stopped_while_it_revived_memory() {
+        const CLASS: u8 = CLASSES as u8;
+        let base = os::map_aligned(SUPERSLAB, SUPERSLAB);
+        assert!(!base.is_null());
+        // SAFETY: a place for a SuperSlab that nobody else knows. The owner is only an address.
+        unsafe {
+            let slab = Slab::claim(base, 8, 8, CLASS, ptr::null_mut());
+            Slab::make(slab, STRIDES[CLASS as usize], false, ptr::without_provenance_mut::<Owner>(4096));
+            Slab::enlist(slab, List::Current);
+            (0..3).for_each(|_| Slab::count_taken(slab));
+            // All of it has been handed out; the memory that is revived begins with the third block.
+            (*slab).bump = (*slab).start.wrapping_add(2 * STRIDES[CLASS as usize] as usize);
+            (*slab).revived = true;
+            assert!(disown(slab));
+            let adopted = orphans::adopt(CLASS).unwrap();
+            assert!(adopted.slab == slab && adopted.in_use == 3 && adopted.chain.head.is_null());
+            assert!((*slab).free.is_null() && (*slab).bump == (*slab).end);
+            os::unmap(base, SUPERSLAB);
+        }
     }
 }

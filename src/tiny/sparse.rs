@@ -32,7 +32,8 @@ const REGRET: u32 = 1000;
 static IDLE: AtomicUsize = AtomicUsize::new(0);
 /// A heap tells when it is so many pages.
 const TELL: i32 = 16;
-/// What may be idle besides, for regret, in pages. Races lose a count at worst, here and below.
+/// What may be idle besides, for regret, in bytes: most slabs have one page, of which a part at least is in use. Races lose a
+/// count at worst, here and below.
 static SLACK: AtomicUsize = AtomicUsize::new(0);
 /// When the slack was last halved, and when something was last purged.
 static HALVED: AtomicU32 = AtomicU32::new(0);
@@ -95,13 +96,17 @@ pub(super) unsafe fn tell(bins: *mut Bins) {
     IDLE.fetch_add(pages as isize as usize, Relaxed);
 }
 
-/// Counts anew, in the child of a fork: what other threads had is not idle any more, but orphaned.
+/// Counts none, in the child of a fork: what other threads had is not idle any more, but orphaned.
+pub(crate) fn forget() {
+    IDLE.store(0, Relaxed);
+}
+
+/// Counts what is in `bins`, after [`forget`].
 ///
 /// # Safety
 ///
 /// As [`link`], and no other thread exists.
 pub(super) unsafe fn recount(bins: *mut Bins) {
-    IDLE.store(0, Relaxed);
     // SAFETY: passed on.
     unsafe {
         (*bins).idle = 0;
@@ -141,15 +146,15 @@ pub(crate) fn is_due() -> bool {
 }
 
 fn allowed() -> usize {
-    ALLOWED + os::MAPPED.load(Relaxed) / PAGE / ALLOWED_PART + SLACK.load(Relaxed)
+    ALLOWED + os::MAPPED.load(Relaxed) / PAGE / ALLOWED_PART + SLACK.load(Relaxed) / PAGE
 }
 
-/// Purged memory is wanted again.
-fn regret(pages: usize) {
+/// `bytes` bytes of purged memory are wanted again.
+fn regret(bytes: usize) {
     let now = os::now_ms();
     if now.wrapping_sub(PURGED_AT.load(Relaxed)) < REGRET {
-        let most = os::MAPPED.load(Relaxed) / PAGE;
-        SLACK.store((SLACK.load(Relaxed) + pages).min(most), Relaxed);
+        let most = os::MAPPED.load(Relaxed);
+        SLACK.store((SLACK.load(Relaxed) + bytes).min(most), Relaxed);
         HALVED.store(now, Relaxed);
     }
 }
@@ -306,10 +311,11 @@ unsafe fn purge(slab: *mut Slab) -> usize {
         free.add(&granules, last, granules.span.wrapping_add(granules.count << granules.shift));
         for run in Run::each(before) {
             let (window, (from, to)) = (granules.window(slab, run), granules.range(run));
-            if window.0 < from {
+            // Where no block reaches, behind the last one, nothing reaches out of it either.
+            if window.0 < window.1 && window.0 < from {
                 free.add(&granules, window.0, from);
             }
-            if window.1 > to {
+            if window.0 < window.1 && window.1 > to {
                 free.add(&granules, to, window.1);
             }
         }
@@ -367,7 +373,7 @@ pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
         if rest == 0 {
             (*slab).inverse.store(Slab::inverse_of((*slab).stride), Relaxed);
         }
-        regret(((run.count as usize) << granules.shift) / PAGE);
+        regret((run.count as usize) << granules.shift);
         from != to
     }
 }
@@ -388,5 +394,24 @@ pub(crate) unsafe fn block_at(slab: *mut Slab, address: *mut u8) -> Option<bool>
         }
         let purged = (*slab).purged.load(Relaxed);
         Some(Granules::of(slab).touching(address, address.wrapping_add(stride)) & purged != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_page_is_regretted_too() {
+        const BYTES: usize = 1 << 20;
+        let memory = os::map(BYTES);
+        assert!(!memory.is_null());
+        PURGED_AT.store(os::now_ms(), Relaxed);
+        SLACK.store(0, Relaxed);
+        // All of a slab of one page but the granule that keeps it, some times over.
+        (0..8).for_each(|_| regret(PAGE - 4096));
+        assert_eq!(SLACK.load(Relaxed), 8 * (PAGE - 4096));
+        // SAFETY: ours.
+        unsafe { os::unmap(memory, BYTES) };
     }
 }

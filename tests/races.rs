@@ -1,0 +1,73 @@
+//! Visits while owners are at work, small enough for Miri.
+
+use hakmem::Hakmem;
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+static HAKMEM: Hakmem = Hakmem::new();
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap()
+}
+
+#[test]
+fn owners_and_visitors_race_for_nothing() {
+    let (rounds, purges) = if cfg!(miri) { (20, 3) } else { (20_000, 200) };
+    let shared: Mutex<Vec<(usize, usize)>> = Mutex::default();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for seed in 0..2usize {
+            let (shared, stop) = (&shared, &stop);
+            scope.spawn(move || {
+                let mut own = Vec::new();
+                let mut x = seed * 77 + 1;
+                for round in 0..rounds {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let size = [16, 24, 5000, 40_000, 70_000][(x >> 16) % 5];
+                    let count = if size < 100 { 12 } else { 4 };
+                    for _ in 0..count {
+                        // SAFETY: ours, of that size.
+                        unsafe {
+                            let block = HAKMEM.alloc(layout(size));
+                            block.write(seed as u8);
+                            block.add(size - 1).write(seed as u8);
+                            own.push((block as usize, size));
+                        }
+                    }
+                    let goal = if round % 8 < 5 { 60 } else { 4 };
+                    while own.len() > goal {
+                        x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                        let block = own.swap_remove((x >> 33) % own.len());
+                        if x >> 60 < 5 {
+                            shared.lock().unwrap().push(block);
+                        } else {
+                            // SAFETY: of `alloc`, with this size.
+                            unsafe { HAKMEM.dealloc(block.0 as *mut u8, layout(block.1)) }
+                        }
+                    }
+                    let theirs = std::mem::take(&mut *shared.lock().unwrap());
+                    // SAFETY: as above.
+                    theirs.into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0 as *mut u8, layout(b.1)) });
+                }
+                // SAFETY: as above.
+                own.into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0 as *mut u8, layout(b.1)) });
+            });
+        }
+        (0..purges).for_each(|_| {
+            hakmem::purge();
+            thread::yield_now();
+        });
+    });
+    // SAFETY: as above.
+    shared
+        .into_inner()
+        .unwrap()
+        .into_iter()
+        .for_each(|b| unsafe { HAKMEM.dealloc(b.0 as *mut u8, layout(b.1)) });
+    hakmem::purge();
+    assert_eq!(hakmem::stats().allocated_bytes, 0);
+}

@@ -1,0 +1,100 @@
+//! Slabs with hardly a block in use, of which whole free pages are given back: what is in use stays as it is.
+
+mod support;
+
+use hakmem::Hakmem;
+use std::alloc::{GlobalAlloc, Layout};
+use std::thread;
+use support::{in_own_process, in_own_processes, resident};
+
+static HAKMEM: Hakmem = Hakmem::new();
+
+const MIB: usize = 1 << 20;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 8).unwrap()
+}
+
+fn tag(block: usize) -> u8 {
+    (block >> 4) as u8 | 1
+}
+
+/// A block of `size` bytes, filled with what follows from its address.
+fn make(size: usize) -> usize {
+    // SAFETY: not of size 0.
+    let block = unsafe { HAKMEM.alloc(layout(size)) };
+    assert!(!block.is_null());
+    // SAFETY: ours, of that size.
+    unsafe { block.write_bytes(tag(block as usize), size) };
+    block as usize
+}
+
+/// Checks that a block of `make` is as that left it.
+fn check(block: usize, size: usize) {
+    // SAFETY: of `make`, with this size.
+    let bytes = unsafe { std::slice::from_raw_parts(block as *const u8, size) };
+    assert!(bytes.iter().all(|&b| b == tag(block)), "{block:x} of {size} bytes was changed");
+}
+
+/// Frees a block of `make`.
+fn free(block: usize, size: usize) {
+    check(block, size);
+    // SAFETY: as in `check`.
+    unsafe { HAKMEM.dealloc(block as *mut u8, layout(size)) };
+}
+
+/// A generator of numbers below what it is given.
+fn random(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut x = (seed + 1) * 0x9e37_79b9_7f4a_7c15;
+    move |n| {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        (x >> 11) as usize % n
+    }
+}
+
+#[test]
+fn survivors_in_slabs_of_nobody_stay_as_they_are_however_often_these_are_purged() {
+    let name = "survivors_in_slabs_of_nobody_stay_as_they_are_however_often_these_are_purged";
+    // The ends of slabs of 10 KiB blocks are a page and a half.
+    in_own_processes(name, &[10_240, 24, 200, 3000, 5000, 20_480, 40_000], |size| {
+        for keep in 0..40 {
+            let kept = thread::spawn(move || {
+                let blocks: Vec<_> = (0..80 * size.max(1000) / size).map(|_| make(size)).collect();
+                let (kept, rest): (Vec<_>, Vec<_>) =
+                    blocks.into_iter().enumerate().partition(|(i, _)| i % 40 == keep);
+                rest.into_iter().for_each(|(_, block)| free(block, size));
+                kept
+            });
+            let kept = kept.join().unwrap();
+            for _ in 0..3 {
+                hakmem::purge();
+                kept.iter().for_each(|&(_, block)| check(block, size));
+            }
+            kept.into_iter().for_each(|(_, block)| free(block, size));
+        }
+        hakmem::purge();
+        assert_eq!(hakmem::stats().allocated_bytes, 0);
+    });
+}
+
+#[test]
+fn what_is_freed_of_a_slab_after_its_pages_were_given_back_comes_back_too() {
+    in_own_process("what_is_freed_of_a_slab_after_its_pages_were_given_back_comes_back_too", || {
+        let before = resident();
+        let mut blocks: Vec<_> = (0..100 * MIB / 200).map(|_| make(200)).collect();
+        let peak = resident() - before;
+        let mut random = random(5);
+        // In no order: so nearly all slabs are nearly empty at the same time.
+        for i in (1..blocks.len()).rev() {
+            blocks.swap(i, random(i + 1));
+        }
+        let kept = blocks.split_off(blocks.len() / 100 * 99);
+        blocks.into_iter().for_each(|block| free(block, 200));
+        hakmem::purge();
+        let left = resident() - before;
+        assert!(left < peak / 4 + 8 * MIB, "{left} of {peak} bytes");
+        kept.into_iter().for_each(|block| free(block, 200));
+    });
+}
