@@ -81,7 +81,8 @@ impl<T> Lock<T> {
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         // Acquire: pairs with the release in `release`.
         let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        free.then_some(Guard(self, false))
+        // Not `then_some`, which would make a guard first, and release with it what is another thread's.
+        free.then(|| Guard(self, false))
     }
 
     /// Waits for the lock and keeps it until [`Lock::release`]: for the time across a fork. False when this thread holds
@@ -159,5 +160,20 @@ impl<T> Drop for Guard<'_, T> {
         if !self.1 {
             self.0.release();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_lock_stays_so_when_somebody_tries() {
+        let lock = Lock::new(1);
+        let held = lock.lock();
+        assert!(lock.try_lock().is_none() && lock.try_lock().is_none(), "the first try has released it");
+        drop(held);
+        *lock.try_lock().unwrap() += 1;
+        assert_eq!(*lock.lock(), 2);
     }
 }
