@@ -12,7 +12,6 @@ use crate::background;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
-use crate::superslab::ready::ReadyList;
 use crate::superslab::{Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
@@ -20,7 +19,7 @@ use crate::tiny::classes::CLASSES;
 use crate::tiny::{home, sparse};
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 
 /// Address space of a record: the heap, behind it the slots of its magazines, at its end the outbox; resident as far as
@@ -114,7 +113,7 @@ impl Heap {
             // may be counting still, or look in vain for something to take in. In the child of a fork there may be slabs.
             let owner = Heap::owner(heap);
             (*owner).ready.take();
-            (*owner).idle.store(0, Relaxed);
+            (*owner).reset();
             (*heap).bins.forget();
             (*heap).bins.owner = (&raw mut (*heap).owner).cast();
             (*heap).bins.secret = secret;
@@ -223,7 +222,7 @@ impl Heap {
             let bins = &raw mut (*heap).bins;
             Bins::settle(bins, slab);
             if sparse::is_due() {
-                sparse::Chosen::from(bins, ptr::null_mut()).purge(bins, ptr::null_mut());
+                sparse::Chosen::from(bins, ptr::null_mut(), sparse::NEWEST).purge(bins, ptr::null_mut());
             }
             if (*heap).bins.are_sparse(class) && (*heap).magazines.may_shrink(class) {
                 // A few blocks in the magazine may be all that keeps these slabs: those that become empty are given back, or
@@ -340,7 +339,7 @@ const fn placeholder() -> Heap {
         live: AtomicBool::new(false),
         seen: Seen::new(),
         bias: Bias::new(),
-        owner: CachePadded::new(Owner { ready: ReadyList::new(), idle: AtomicUsize::new(0) }),
+        owner: CachePadded::new(Owner::new()),
     }
 }
 

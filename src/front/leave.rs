@@ -60,7 +60,7 @@ impl Heap {
             (*heap).bins.trim(&(*heap).counters);
             let bins = &raw mut (*heap).bins;
             loop {
-                let chosen = sparse::Chosen::from(bins, ptr::null_mut());
+                let chosen = sparse::Chosen::from(bins, ptr::null_mut(), 0);
                 if chosen.slabs().is_empty() {
                     break;
                 }

@@ -16,6 +16,7 @@ use crate::superslab::{List, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
 use crate::tiny::sparse::{self, Chosen};
+use core::ptr;
 use core::sync::atomic::{
     AtomicBool, AtomicU32, AtomicUsize,
     Ordering::{Relaxed, Release},
@@ -50,12 +51,9 @@ pub(super) fn owner(owner: *mut Owner) {
     let Some(_visits) = VISITS.try_lock() else { return };
     // SAFETY: owners are parts of heaps' records, which are never unmapped; we are the only visitor.
     unsafe {
-        if let Some(visit) = Visit::take_in(Heap::of(owner)) {
-            // The rest at the next visit.
-            let mut left = BATCHES;
-            while left > 0 && sparse::is_due() && visit.purge_sparse() {
-                left -= 1;
-            }
+        // What is left in slabs that are hardly used may be on its way here, too: that is for those who look later.
+        if Visit::take_in(Heap::of(owner), true).is_some() {
+            (*owner).was_visited(os::now_ms());
         }
     }
 }
@@ -80,7 +78,7 @@ pub(crate) fn everyone() {
             (*mine).outbox.flush();
             drop(busy);
             each_other(mine, |heap| {
-                let Some(visit) = Visit::take_in(heap) else { return Went::Nowhere };
+                let Some(visit) = Visit::take_in(heap, false) else { return Went::Nowhere };
                 let more = (0..BATCHES).all(|_| visit.purge_sparse());
                 if more { Went::Halfway } else { Went::Through }
             });
@@ -133,7 +131,7 @@ pub(crate) fn idle(now: u32) -> bool {
                 {
                     // An owner that is at work takes in what is its own; should it not have the time, so much the better.
                     if !(*Heap::owner(heap)).ready.is_empty() || (*heap).seen.is_emptied() {
-                        if let Some(visit) = Visit::take_in(heap) {
+                        if let Some(visit) = Visit::take_in(heap, false) {
                             let emptied = (*heap).seen.is_emptied();
                             // The rest next time.
                             more |= emptied && (0..BATCHES).all(|_| visit.purge_sparse());
@@ -258,17 +256,30 @@ impl Visit {
         }
     }
 
-    /// Enters a heap and takes in what was published to it. `None`, and nothing done, when its owner is in, or has gone.
+    /// Enters a heap and takes in what was published to it, or only those slabs that are `whole`: of the others more is about
+    /// to come, and would publish them again. `None`, and nothing done, when its owner is in, or has gone.
     ///
     /// # Safety
     ///
     /// As [`Visit::enter`].
-    unsafe fn take_in(heap: *mut Heap) -> Option<Visit> {
+    unsafe fn take_in(heap: *mut Heap, whole: bool) -> Option<Visit> {
         let owner = Heap::owner(heap);
         // SAFETY: passed on. Slabs taken off a ready list stay until they are taken in, which nobody but us can do to these.
         unsafe {
             let ready = &(*owner).ready;
-            let published = ready.take();
+            let (mut published, mut first) = (ptr::null_mut(), ptr::null_mut());
+            let mut last: *mut Slab = ptr::null_mut();
+            each(ready.take(), |slab| {
+                let list = if whole && !Slab::is_whole(slab) { &mut first } else { &mut published };
+                <Slab as Node>::set_next(slab, *list);
+                *list = slab;
+                if last.is_null() && !first.is_null() {
+                    last = slab;
+                }
+            });
+            if !first.is_null() {
+                ready.push_all(first, last);
+            }
             each(published, |slab| mark(slab, owner));
             // With the barrier that the marks need.
             let visit = Visit::enter(heap);
@@ -292,7 +303,7 @@ impl Visit {
         unsafe {
             let (bins, bias) = (&raw mut (*self.heap).bins, Heap::bias(self.heap));
             let owner = Heap::owner(self.heap);
-            let chosen = Chosen::from(bins, bias.hazard());
+            let chosen = Chosen::from(bins, bias.hazard(), 0);
             if chosen.slabs().is_empty() {
                 return false;
             }

@@ -13,8 +13,8 @@ use crate::{alarm, ongoing, options, os};
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Dirty pages that are always allowed: 4 MiB.
-const ALLOWED: usize = (4 << 20) / PAGE;
+/// Dirty pages that are always allowed: 16 MiB.
+const ALLOWED: usize = (16 << 20) / PAGE;
 /// Of the pages in use, this part may lie dirty besides.
 const ALLOWED_PART: usize = 8;
 /// A purge for being over the allowance goes below it by this part: the next pages freed are wanted again more often than

@@ -29,12 +29,22 @@ impl<N: Node> ReadyList<N> {
     ///
     /// `node` is valid, in no ready list, and the caller alone has the duty to publish it.
     pub(crate) unsafe fn push(&self, node: *mut N) {
+        // SAFETY: passed on.
+        unsafe { self.push_all(node, node) }
+    }
+
+    /// Publishes the list that begins with `first` and ends with `last`.
+    ///
+    /// # Safety
+    ///
+    /// As [`ReadyList::push`] for each of its nodes; they are linked.
+    pub(crate) unsafe fn push_all(&self, first: *mut N, last: *mut N) {
         let mut old = self.head.load(Ordering::Relaxed);
         loop {
             // SAFETY: the duty to publish makes the link ours.
-            unsafe { N::set_next(node, old) };
+            unsafe { N::set_next(last, old) };
             // Release: pairs with the acquire in `take`, which reads the link.
-            match self.head.compare_exchange_weak(old, node, Ordering::Release, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(old, first, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
             }

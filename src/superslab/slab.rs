@@ -89,8 +89,66 @@ pub(crate) const VISITED: usize = 2;
 pub(crate) struct Owner {
     /// Slabs that other threads have pushed something to.
     pub(crate) ready: ReadyList<Slab>,
-    /// Pages of slabs that others have emptied, or nearly, since the owner last took in what was published.
+    /// Pages of slabs that others have emptied since the owner last took in what was published.
     pub(crate) idle: AtomicUsize,
+    /// When somebody took that in instead, in milliseconds and not 0, until the owner is back.
+    pub(crate) visited: AtomicU32,
+    /// How often the owner was back soon: log2 of how much longer others wait before they visit.
+    pub(crate) patience: AtomicU32,
+}
+
+/// Pages of slabs that others have emptied, from which on an owner who does not come for them is visited: 4 MiB.
+const VISIT_FROM: usize = 64;
+/// What patience grows by, and to at most: 256 MiB.
+const PATIENCE: (u32, u32) = (2, 6);
+/// An owner that is back within so many milliseconds would have taken in all that itself.
+const SOON: u32 = 1000;
+
+impl Owner {
+    /// Somebody who has nothing.
+    pub(crate) const fn new() -> Self {
+        Self {
+            ready: ReadyList::new(),
+            idle: AtomicUsize::new(0),
+            visited: AtomicU32::new(0),
+            patience: AtomicU32::new(0),
+        }
+    }
+
+    /// Forgets what was before: for the next thread.
+    pub(crate) fn reset(&self) {
+        self.idle.store(0, Ordering::Relaxed);
+        self.visited.store(0, Ordering::Relaxed);
+        self.patience.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts pages that others have emptied; whether the owner should be visited.
+    pub(crate) fn leave_idle(&self, pages: usize) -> bool {
+        // Relaxed, here and below: figures.
+        let idle = self.idle.fetch_add(pages, Ordering::Relaxed) + pages;
+        let much = idle >= VISIT_FROM << self.patience.load(Ordering::Relaxed);
+        if much {
+            self.idle.store(0, Ordering::Relaxed);
+        }
+        much
+    }
+
+    /// Somebody has taken in what waited.
+    pub(crate) fn was_visited(&self, now: u32) {
+        self.visited.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// The owner takes in what waits.
+    pub(crate) fn is_back(&self, now: impl FnOnce() -> u32) {
+        self.idle.store(0, Ordering::Relaxed);
+        let visited = self.visited.load(Ordering::Relaxed);
+        if visited != 0 {
+            self.visited.store(0, Ordering::Relaxed);
+            let soon = now().wrapping_sub(visited) < SOON;
+            let patience = self.patience.load(Ordering::Relaxed) + PATIENCE.0;
+            self.patience.store(if soon { patience.min(PATIENCE.1) } else { 0 }, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Which of its owner's lists a slab is in.
@@ -171,6 +229,8 @@ pub(crate) struct Slab {
     pub(crate) lead: u8,
     /// Pages of the span.
     pub(crate) pages: u8,
+    /// When a part was last purged, in milliseconds, if one is. Owner only.
+    pub(crate) purged_at: u32,
 }
 
 /// Stands in for the slab that a class does not have: nothing can be taken from it, and nothing is written to it.
@@ -199,6 +259,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
     class: 0,
     lead: 0,
     pages: 0,
+    purged_at: 0,
 };
 
 // SAFETY: each field says which thread may touch it.
@@ -421,6 +482,16 @@ impl Slab {
         }
     }
 
+    /// Whether all of its blocks wait to be taken in.
+    ///
+    /// # Safety
+    ///
+    /// The slab is published or has blocks in use, so its record is a slab's.
+    pub(crate) unsafe fn is_whole(slab: *mut Slab) -> bool {
+        // SAFETY: passed on; constant fields, and an atomic.
+        unsafe { (*slab).remote.waiting() * (*slab).stride > (*slab).last }
+    }
+
     /// What `inverse` is while nothing is purged.
     pub(crate) fn inverse_of(stride: u32) -> u64 {
         u64::MAX / stride as u64 + 1
@@ -452,5 +523,31 @@ impl Slab {
     /// The page of the SuperSlab at which the span begins.
     pub(crate) fn index(slab: *mut Slab) -> usize {
         (slab.addr() & (SUPERSLAB - 1)) / size_of::<Slab>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_that_is_back_soon_is_visited_later() {
+        let owner = Owner::new();
+        assert!(!owner.leave_idle(VISIT_FROM - 1) && owner.leave_idle(1));
+        owner.was_visited(0);
+        owner.is_back(|| SOON - 1);
+        assert!(!owner.leave_idle(4 * VISIT_FROM - 1) && owner.leave_idle(1));
+        owner.is_back(|| unreachable!("nobody was here"));
+        for _ in 0..9 {
+            owner.was_visited(5);
+            owner.is_back(|| 6);
+        }
+        assert!(!owner.leave_idle((VISIT_FROM << PATIENCE.1) - 1) && owner.leave_idle(1));
+        owner.was_visited(5);
+        owner.is_back(|| SOON + 6);
+        assert!(owner.leave_idle(VISIT_FROM), "it was away for long");
+        owner.leave_idle(9);
+        owner.reset();
+        assert!(!owner.leave_idle(VISIT_FROM - 1));
     }
 }

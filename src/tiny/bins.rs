@@ -10,6 +10,7 @@
 use super::classes::{self, CLASSES, STRIDES};
 use super::{leave, sparse};
 use crate::options;
+use crate::os;
 use crate::stats::Counters;
 use crate::superslab::remote::Chain;
 use crate::superslab::{Block, Fresh, List, NO_SLAB, Owner, Slab, orphans, pool};
@@ -234,10 +235,13 @@ impl Bins {
     pub(crate) unsafe fn collect(&mut self, counters: &Counters) {
         // SAFETY: our own owner record; slabs on the ready list are ours.
         unsafe {
-            if (*self.owner).ready.is_empty() {
+            let owner = &*self.owner;
+            if owner.visited.load(Relaxed) != 0 || !owner.ready.is_empty() {
+                owner.is_back(os::now_ms);
+            }
+            if owner.ready.is_empty() {
                 return;
             }
-            (*self.owner).idle.store(0, Relaxed);
             let mut slab = (*self.owner).ready.take();
             while !slab.is_null() {
                 // Once rearmed the slab may be published again, so the link is read first.

@@ -7,7 +7,7 @@ use crate::misuse::{self, Fault};
 use crate::superslab::remote::Pushed;
 use crate::superslab::{Block, LEFT, Owner, Slab, VISITED, orphans, pagemap};
 use core::ptr;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use core::sync::atomic::Ordering::Acquire;
 
 /// Marks a block of `class` as free, if it is the start of a block of `slab` and not free already. False, and nothing
 /// changed, when not: then [`check_in`] finds out why.
@@ -103,9 +103,6 @@ pub(crate) struct Sent {
     pub(crate) idle: *mut Owner,
 }
 
-/// Pages of slabs that others have emptied, from which on their owner, who does not come for them, is visited: 4 MiB.
-const VISIT_FROM: usize = 64;
-
 /// Sends a chain of `count` blocks to a slab that another thread owns, or nobody.
 ///
 /// # Safety
@@ -127,14 +124,11 @@ pub(crate) unsafe fn send(slab: *mut Slab, head: *mut Block, tail: *mut Block, c
             }
         }
         let mut sent = Sent { published: outcome == Pushed::Publish, idle: ptr::null_mut() };
-        // All blocks but a few wait now, or all, and did not before.
-        let beyond = |few: u32| waiting * stride > last - few && (waiting - count) * stride <= last - few;
-        if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && (beyond(0) || beyond(last / 32)) {
+        // All blocks wait now.
+        if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && waiting * stride > last {
             let owner = owner.map_addr(|a| a & !VISITED);
-            // Relaxed: a figure. Owners are never unmapped.
-            let idle = (*owner).idle.fetch_add(pages as usize, Relaxed) + pages as usize;
-            if idle >= VISIT_FROM {
-                (*owner).idle.store(0, Relaxed);
+            // Owners are never unmapped.
+            if (*owner).leave_idle(pages as usize) {
                 sent.idle = owner;
             }
         }

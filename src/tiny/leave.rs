@@ -153,6 +153,7 @@ impl Bins {
 pub(crate) unsafe fn release(slab: *mut Slab) {
     // SAFETY: passed on.
     unsafe {
+        sparse::on_release(slab);
         pool::give(slab, dirty(slab));
     }
 }

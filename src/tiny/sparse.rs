@@ -18,14 +18,19 @@ use crate::{options, os};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
-/// Pages of sparse slabs that always may lie idle: 4 MiB.
-const ALLOWED: usize = (4 << 20) / PAGE;
+/// Pages of sparse slabs that always may lie idle: 16 MiB.
+const ALLOWED: usize = (16 << 20) / PAGE;
 /// Of the pages mapped, this part may do so besides.
 const ALLOWED_PART: usize = 64;
 /// Slabs that one call looks into.
 const BATCH: usize = 8;
+/// Slabs of a class that have become sparse last may be on their way to empty, as one after the other is when all that a
+/// program has is freed in order.
+pub(crate) const NEWEST: usize = 4;
 /// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
 const REGRET: u32 = 1000;
+/// How long it can be for a slab that becomes empty: what lives longer than that was well purged.
+const MOMENT: u32 = 20;
 
 /// Pages of slabs that are sparse and not purged, but for the few that each heap has not told yet: for a slab that is soon
 /// empty or full again an atomic addition would be too much.
@@ -153,9 +158,33 @@ fn allowed() -> usize {
 fn regret(bytes: usize) {
     let now = os::now_ms();
     if now.wrapping_sub(PURGED_AT.load(Relaxed)) < REGRET {
-        let most = os::MAPPED.load(Relaxed);
-        SLACK.store((SLACK.load(Relaxed) + bytes).min(most), Relaxed);
-        HALVED.store(now, Relaxed);
+        widen(bytes, now);
+    }
+}
+
+fn widen(bytes: usize, now: u32) {
+    let most = os::MAPPED.load(Relaxed);
+    SLACK.store((SLACK.load(Relaxed) + bytes).min(most), Relaxed);
+    HALVED.store(now, Relaxed);
+}
+
+/// A slab without blocks in use is about to be given back. If a part of it was purged a moment ago, then all are on their way
+/// to empty: the purge was for nothing, and so will be the next.
+///
+/// # Safety
+///
+/// The slab is the caller's.
+pub(super) unsafe fn on_release(slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe {
+        let purged = (*slab).purged.load(Relaxed);
+        if purged != 0 {
+            let now = os::now_ms();
+            if now.wrapping_sub((*slab).purged_at) < MOMENT {
+                let bytes = (purged.count_ones() as usize) << Granules::of(slab).shift;
+                widen(bytes, now);
+            }
+        }
     }
 }
 
@@ -166,23 +195,24 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Chooses some of those in `bins`, but not `skip`.
+    /// Chooses some of those in `bins`, but not `skip`, nor the `newest` few of each class.
     ///
     /// # Safety
     ///
     /// The calling thread owns the bins or visits them.
-    pub(crate) unsafe fn from(bins: *mut Bins, skip: *mut Slab) -> Chosen {
+    pub(crate) unsafe fn from(bins: *mut Bins, skip: *mut Slab, newest: usize) -> Chosen {
         let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
         for class in 1..=CLASSES {
             // SAFETY: passed on: the lists are the caller's, and what is in them stays.
             unsafe {
                 let head = (&raw mut (*bins).sparse).cast::<*mut Slab>().add(class).read();
-                let mut slab = head;
+                let (mut slab, mut seen) = (head, 0);
                 while !slab.is_null() && (*slab).list == List::Sparse {
                     if chosen.count == BATCH {
                         return chosen;
                     }
-                    if slab != skip {
+                    seen += 1;
+                    if slab != skip && seen > newest {
                         chosen.slabs[chosen.count] = slab;
                         chosen.count += 1;
                     }
@@ -338,6 +368,7 @@ unsafe fn purge(slab: *mut Slab) -> usize {
                 link = Block::link(block);
             }
         }
+        (*slab).purged_at = os::now_ms();
         (*slab).purged.store(before | idle, Relaxed);
         (*slab).inverse.store(0, Relaxed);
         pool::not_filled(slab);
