@@ -81,8 +81,8 @@ fn what_others_free_comes_back_while_the_owner_sleeps_or_spins() {
             assert!(resident() - before > 100 * MIB);
             blocks.into_iter().for_each(|block| free(block, size));
             let left = resident().saturating_sub(before);
-            // What the pool may keep, 4 MiB that are not worth a visit, and this process's own.
-            assert!(left < 30 * MIB, "{left} bytes of blocks of {size}");
+            // What the pool may keep, 8 MiB that are not worth a visit, and this process's own.
+            assert!(left < 34 * MIB, "{left} bytes of blocks of {size}");
         });
     });
 }
@@ -99,8 +99,8 @@ fn a_block_in_a_hundred_keeps_only_its_page() {
         let (kept, rest): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % keep == 0);
         rest.into_iter().for_each(|(_, block)| free(block, size));
         let left = resident() - before;
-        // Besides these, what the pool may keep.
-        assert!(left < peak * part / 100 + 18 * MIB, "{left} of {peak} bytes, one in {keep} of {size}");
+        // Besides these, what may lie idle in the pool and in sparse slabs.
+        assert!(left < peak * part / 100 + 32 * MIB, "{left} of {peak} bytes, one in {keep} of {size}");
         // What was given back is used again, beside what was kept.
         let again: Vec<_> = (0..count).map(|_| make(size)).collect();
         kept.into_iter().for_each(|(_, block)| free(block, size));

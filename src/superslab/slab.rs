@@ -97,10 +97,10 @@ pub(crate) struct Owner {
     pub(crate) patience: AtomicU32,
 }
 
-/// Pages of slabs that others have emptied, from which on an owner who does not come for them is visited: 4 MiB.
-const VISIT_FROM: usize = 64;
-/// What patience grows by, and to at most: 256 MiB.
-const PATIENCE: (u32, u32) = (2, 6);
+/// Pages of slabs that others have emptied, from which on an owner who does not come for them is visited: 8 MiB.
+const VISIT_FROM: usize = 128;
+/// What patience grows by, and to at most: 512 MiB.
+const PATIENCE: (u32, u32) = (3, 6);
 /// An owner that is back within so many milliseconds would have taken in all that itself.
 const SOON: u32 = 1000;
 
@@ -536,7 +536,7 @@ mod tests {
         assert!(!owner.leave_idle(VISIT_FROM - 1) && owner.leave_idle(1));
         owner.was_visited(0);
         owner.is_back(|| SOON - 1);
-        assert!(!owner.leave_idle(4 * VISIT_FROM - 1) && owner.leave_idle(1));
+        assert!(!owner.leave_idle((VISIT_FROM << PATIENCE.0) - 1) && owner.leave_idle(1));
         owner.is_back(|| unreachable!("nobody was here"));
         for _ in 0..9 {
             owner.was_visited(5);
