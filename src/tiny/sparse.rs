@@ -5,7 +5,8 @@
 //! blocks, and come back, a run of granules at a time, when the slab has nothing else left ([`revive`]).
 //!
 //! When: at once, as soon as more memory lies in sparse slabs than is allowed. After the last free of a program there is no
-//! further event. Granules that are wanted again soon after are a regret and widen what is allowed for a while.
+//! further event. Granules that are wanted again within a second, and slabs that are empty a moment later, are a regret and widen
+//! what is allowed for a while.
 
 use super::bins::Bins;
 use super::classes::CLASSES;
@@ -44,12 +45,6 @@ static SLACK: AtomicUsize = AtomicUsize::new(0);
 static HALVED: AtomicU32 = AtomicU32::new(0);
 /// See [`HALVED`].
 static PURGED_AT: AtomicU32 = AtomicU32::new(0);
-
-/// Bytes of slabs that are sparse and not purged.
-#[allow(dead_code)]
-pub(crate) fn idle_bytes() -> usize {
-    (IDLE.load(Relaxed) as isize).max(0) as usize * PAGE
-}
 
 /// Enters a sparse slab into its ring: at the end when there is nothing left in it to give back.
 ///
