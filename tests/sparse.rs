@@ -45,7 +45,7 @@ fn free(block: usize, size: usize) {
 
 /// A generator of numbers below what it is given.
 fn random(seed: u64) -> impl FnMut(usize) -> usize {
-    let mut x = (seed + 1) * 0x9e37_79b9_7f4a_7c15;
+    let mut x = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     move |n| {
         x ^= x << 13;
         x ^= x >> 7;

@@ -222,7 +222,8 @@ impl Heap {
             let bins = &raw mut (*heap).bins;
             Bins::settle(bins, slab);
             if sparse::is_due() {
-                sparse::Chosen::from(bins, ptr::null_mut(), sparse::NEWEST).purge(bins, ptr::null_mut());
+                let chosen = sparse::Chosen::from(bins, ptr::null_mut(), sparse::NEWEST);
+                sparse::spend(chosen.purge(bins, ptr::null_mut()));
             }
             if (*heap).bins.are_sparse(class) && (*heap).magazines.may_shrink(class) {
                 // A few blocks in the magazine may be all that keeps these slabs: those that become empty are given back, or

@@ -5,8 +5,8 @@
 //! blocks, and come back, a run of granules at a time, when the slab has nothing else left ([`revive`]).
 //!
 //! When: at once, as soon as more memory lies in sparse slabs than is allowed. After the last free of a program there is no
-//! further event. Granules that are wanted again within a second, and slabs that are empty a moment later, are a regret and widen
-//! what is allowed for a while.
+//! further event. Slabs that are empty a moment later are a regret and widen what is allowed for a while. And the cost is bounded: after
+//! the first GiB only so much is purged in a second.
 
 use super::bins::Bins;
 use super::classes::CLASSES;
@@ -28,9 +28,14 @@ const BATCH: usize = 8;
 /// Slabs of a class that have become sparse last may be on their way to empty, as one after the other is when all that a
 /// program has is freed in order.
 pub(crate) const NEWEST: usize = 4;
-/// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
+/// How long half of the regret lasts, in milliseconds.
 const REGRET: u32 = 1000;
-/// How long it can be for a slab that becomes empty: what lives longer than that was well purged.
+/// Bytes that may be purged before time sets the pace, and how many it earns in a millisecond: 24 MiB in a second. Giving a page
+/// back and having it again costs 1.5 microseconds, so a program that always wants again what was purged pays 1% of its time.
+const CREDIT: usize = 1 << 30;
+/// See [`CREDIT`].
+const EARNED: usize = (24 << 20) / 1000;
+/// How long a purge can be regretted, in milliseconds: what lives longer than that was well purged.
 const MOMENT: u32 = 20;
 
 /// Pages of slabs that are sparse and not purged, but for the few that each heap has not told yet: for a slab that is soon
@@ -41,10 +46,12 @@ const TELL: i32 = 16;
 /// What may be idle besides, for regret, in bytes: most slabs have one page, of which a part at least is in use. Races lose a
 /// count at worst, here and below.
 static SLACK: AtomicUsize = AtomicUsize::new(0);
-/// When the slack was last halved, and when something was last purged.
+/// When the slack was last halved.
 static HALVED: AtomicU32 = AtomicU32::new(0);
-/// See [`HALVED`].
-static PURGED_AT: AtomicU32 = AtomicU32::new(0);
+/// Bytes purged that time has not paid back yet, and when it last did.
+static SPENT: AtomicUsize = AtomicUsize::new(0);
+/// See [`SPENT`].
+static EARNED_AT: AtomicU32 = AtomicU32::new(0);
 
 /// Enters a sparse slab into its ring: at the end when there is nothing left in it to give back.
 ///
@@ -142,19 +149,28 @@ pub(super) unsafe fn unlink(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Sl
 pub(crate) fn is_due() -> bool {
     // What heaps have not told yet may make it negative.
     let idle = (IDLE.load(Relaxed) as isize).max(0) as usize;
-    idle > ALLOWED && idle > allowed() && options::get().purge_delay >= 0
+    idle > ALLOWED && idle > allowed() && options::get().purge_delay >= 0 && has_credit()
 }
 
 fn allowed() -> usize {
     ALLOWED + os::MAPPED.load(Relaxed) / PAGE / ALLOWED_PART + SLACK.load(Relaxed) / PAGE
 }
 
-/// `bytes` bytes of purged memory are wanted again.
-fn regret(bytes: usize) {
-    let now = os::now_ms();
-    if now.wrapping_sub(PURGED_AT.load(Relaxed)) < REGRET {
-        widen(bytes, now);
+/// Pays back what time has earned since the last look; whether there is credit.
+fn has_credit() -> bool {
+    if SPENT.load(Relaxed) < CREDIT {
+        return true;
     }
+    let now = os::now_ms();
+    let elapsed = now.wrapping_sub(EARNED_AT.swap(now, Relaxed)) as usize;
+    let spent = SPENT.load(Relaxed).saturating_sub(elapsed.saturating_mul(EARNED));
+    SPENT.store(spent, Relaxed);
+    spent < CREDIT
+}
+
+/// `bytes` bytes were purged because there was too much of them, not because somebody asked for it.
+pub(crate) fn spend(bytes: usize) {
+    SPENT.fetch_add(bytes, Relaxed);
 }
 
 fn widen(bytes: usize, now: u32) {
@@ -237,7 +253,6 @@ impl Chosen {
             HALVED.store(now, Relaxed);
             SLACK.store(SLACK.load(Relaxed) / 2, Relaxed);
         }
-        PURGED_AT.store(now, Relaxed);
         let mut bytes = 0;
         for &slab in self.slabs().iter().filter(|&&slab| slab != skip) {
             // SAFETY: passed on.
@@ -399,7 +414,6 @@ pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
         if rest == 0 {
             (*slab).inverse.store(Slab::inverse_of((*slab).stride), Relaxed);
         }
-        regret((run.count as usize) << granules.shift);
         from != to
     }
 }
@@ -428,16 +442,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_a_page_is_regretted_too() {
-        const BYTES: usize = 1 << 20;
-        let memory = os::map(BYTES);
-        assert!(!memory.is_null());
-        PURGED_AT.store(os::now_ms(), Relaxed);
-        SLACK.store(0, Relaxed);
-        // All of a slab of one page but the granule that keeps it, some times over.
-        (0..8).for_each(|_| regret(PAGE - 4096));
-        assert_eq!(SLACK.load(Relaxed), 8 * (PAGE - 4096));
-        // SAFETY: ours.
-        unsafe { os::unmap(memory, BYTES) };
+    fn what_is_purged_is_bounded_by_time() {
+        SPENT.store(0, Relaxed);
+        assert!(has_credit());
+        spend(CREDIT - 1);
+        assert!(has_credit());
+        spend(CREDIT + 1);
+        EARNED_AT.store(os::now_ms(), Relaxed);
+        assert!(!has_credit(), "for that it takes most of a minute");
+        SPENT.store(CREDIT, Relaxed);
+        EARNED_AT.store(os::now_ms().wrapping_sub(1000), Relaxed);
+        assert!(has_credit());
+        let left = SPENT.load(Relaxed);
+        assert!(left <= CREDIT - 1000 * EARNED && left > CREDIT / 2, "{left}");
+        SPENT.store(0, Relaxed);
     }
 }
