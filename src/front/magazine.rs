@@ -224,16 +224,21 @@ impl Magazines {
     /// # Safety
     ///
     /// As [`Magazines::grow`].
+    #[inline]
     pub(crate) unsafe fn gather(&mut self, hot: *mut Hot, class: usize) -> bool {
+        // Asked of every class of every thread that ends.
+        // SAFETY: passed on.
+        self.robbed.load(Relaxed) & (1 << class) != 0 && unsafe { self.gather_robbed(hot, class) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    unsafe fn gather_robbed(&mut self, hot: *mut Hot, class: usize) -> bool {
         // SAFETY: passed on; between the first slot and the top all are initialised.
         unsafe {
             let top = &(&(*hot).top)[class];
             let Some(first) = Magazines::first(self, hot, class) else { return false };
-            let bit = 1 << class;
-            if self.robbed.load(Relaxed) & bit == 0 {
-                return false;
-            }
-            self.robbed.store(self.robbed.load(Relaxed) & !bit, Relaxed);
+            self.robbed.store(self.robbed.load(Relaxed) & !(1 << class), Relaxed);
             // One after the other out of the magazine and to the bottom, so that the child of a fork finds none twice.
             let mut put = first;
             while top.load(Relaxed) > put {
