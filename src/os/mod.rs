@@ -447,6 +447,10 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore)]
     fn the_kernel_knows_what_is_resident() {
+        if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
+            // Under an emulator with pages of its own, the file counts the host's.
+            return;
+        }
         let (now, peak) = (resident(), peak_resident());
         assert!(now > 100 << 10 && now <= peak + (1 << 20), "{now} of {peak}");
     }
