@@ -97,6 +97,7 @@ impl<S> Bias<S> {
     }
 
     /// [`Bias::hazard`] after a barrier of its own; `None` when the system has none.
+    #[cfg(not(loom))]
     pub(crate) fn hazard_after_barrier(&self) -> Option<*mut S> {
         heavy_barrier().then(|| self.hazard())
     }
