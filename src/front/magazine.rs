@@ -132,7 +132,7 @@ impl Magazines {
         self.extra = if enabled { MAX_EXTRA } else { 0 };
         self.at = at.cast();
         self.end = end.cast();
-        self.robbed = AtomicU64::new(0);
+        self.robbed.store(0, Relaxed);
         self.spare = [ptr::null_mut(); MAX_LOG as usize + 1];
     }
 
@@ -177,17 +177,20 @@ impl Magazines {
         self.extra -= more;
         // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
         unsafe {
-            array.write(ptr::null_mut());
+            shared(array).store(ptr::null_mut(), Relaxed);
             if before != 0 {
                 let old = (*hot).limit[class].load(Relaxed).sub(1 << before);
                 let count = (*hot).top[class].load(Relaxed).offset_from(old.add(1)) as usize;
-                ptr::copy_nonoverlapping(old.add(1), array.add(1), count);
+                // Statistics may look on, here and below.
+                for i in 1..=count {
+                    shared(array.add(i)).store(shared(old.add(i)).load(Relaxed), Relaxed);
+                }
                 // A fork between any two of these must leave its child a magazine that ends in a null.
                 compiler_fence(Release);
                 (*hot).top[class].store(array.add(1 + count), Relaxed);
                 (*hot).limit[class].store(array.add(1 << log), Relaxed);
                 compiler_fence(Release);
-                old.write(self.spare[before as usize].cast());
+                shared(old).store(self.spare[before as usize].cast(), Relaxed);
                 self.spare[before as usize] = old;
             } else {
                 compiler_fence(Release);
@@ -254,7 +257,7 @@ impl Magazines {
                         top.store(at.add(1), Relaxed);
                         break;
                     }
-                    put.write(block);
+                    shared(put).store(block, Relaxed);
                     put = put.add(1);
                 }
             }
@@ -283,13 +286,13 @@ impl Magazines {
         unsafe {
             let old = (*hot).limit[class].load(Relaxed).sub(1 << before);
             debug_assert!((*hot).top[class].load(Relaxed) == old.add(1));
-            array.write(ptr::null_mut());
+            shared(array).store(ptr::null_mut(), Relaxed);
             // As in `grow`.
             compiler_fence(Release);
             (*hot).top[class].store(array.add(1), Relaxed);
             (*hot).limit[class].store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
-            old.write(self.spare[before as usize].cast());
+            shared(old).store(self.spare[before as usize].cast(), Relaxed);
             self.spare[before as usize] = old;
         }
         let own = FREE_LOGS[class];
