@@ -61,7 +61,7 @@ pages() {
 for page in 16384 65536; do pages $page || pages $page || pages $page; done
 
 step "Miri"
-HAKMEM_SHADOW_ROUNDS=50 MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR=target/miri \
+HAKMEM_SHADOW_ROUNDS=20 MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR=target/miri \
     cargo +nightly miri test --test shadow
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
