@@ -10,7 +10,7 @@ use crate::sync::{AtomicU32, Ordering::Relaxed};
 
 /// It runs, or is about to look.
 const AWAKE: u32 = 0;
-/// It sleeps until it is time; only who wants more of it than to be told of something dirty wakes it.
+/// It sleeps until it is time; only being stopped wakes it.
 const DOZING: u32 = 1;
 /// It sleeps until it is rung for.
 const ASLEEP: u32 = 2;
@@ -72,11 +72,6 @@ impl Alarm {
         self.is_asleep() && self.change(ASLEEP, AWAKE)
     }
 
-    /// Something is wanted of the sleeper at once: whether it is to be woken now, by the caller.
-    pub(crate) fn demand(&self) -> bool {
-        self.ring() || self.change(DOZING, AWAKE)
-    }
-
     /// Asks the sleeper to end. It is to be woken.
     pub(crate) fn stop(&self) {
         self.word.swap(STOPPED, Relaxed);
@@ -90,34 +85,24 @@ impl Alarm {
 }
 
 #[cfg(not(loom))]
-pub(crate) use thread::{ALARM, FRESH, WATCHED, demand, ring, sleep, stop};
+pub(crate) use thread::{ALARM, WATCHED, ring, sleep, stop};
 
 /// The background thread's.
 #[cfg(not(loom))]
 mod thread {
     use super::{ASLEEP, Alarm, DOZING};
     use crate::os::futex;
-    use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use core::sync::atomic::AtomicBool;
 
     /// The background thread's alarm. For good awake while there is no such thread.
     pub(crate) static ALARM: Alarm = Alarm::new();
     /// Whether there is such a thread, so that dirty memory is looked after without events.
     pub(crate) static WATCHED: AtomicBool = AtomicBool::new(false);
-    /// Whether it wants to know of pages that were taken untouched.
-    pub(crate) static FRESH: AtomicBool = AtomicBool::new(false);
 
     /// Tells the background thread that something has become dirty. After the section that made it so.
     #[inline]
     pub(crate) fn ring() {
         if ALARM.ring() {
-            wake();
-        }
-    }
-
-    /// Tells the background thread that pages were taken untouched, if it wants to know.
-    #[inline]
-    pub(crate) fn demand() {
-        if FRESH.load(Relaxed) && ALARM.demand() {
             wake();
         }
     }

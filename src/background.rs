@@ -120,7 +120,6 @@ fn run(wait: bool) -> i32 {
     match os::thread::spawn(main) {
         Ok(thread) => {
             *THREAD.lock() = Some(thread);
-            alarm::FRESH.store(options::get().background_refill, Relaxed);
             alarm::WATCHED.store(options::get().purge_delay >= 0, Relaxed);
             set(ON);
             0
@@ -148,7 +147,6 @@ pub(crate) fn stop() {
         }
     }
     alarm::WATCHED.store(false, Relaxed);
-    alarm::FRESH.store(false, Relaxed);
     alarm::stop();
     let thread = THREAD.lock().take();
     if let Some(thread) = thread {
@@ -169,7 +167,6 @@ pub(crate) fn after_fork() {
     THREAD.reset_in_child();
     *THREAD.lock() = None;
     alarm::WATCHED.store(false, Relaxed);
-    alarm::FRESH.store(false, Relaxed);
     ALARM.reset();
     STATE.store(OFF, Relaxed);
     PENDING.store(WANTED.load(Relaxed), Relaxed);

@@ -73,7 +73,6 @@ pub struct Options {
     pub(crate) soft_limit: usize,
     pub(crate) hard_limit: usize,
     pub(crate) background: bool,
-    pub(crate) background_refill: bool,
 }
 
 /// A path, kept without allocating. Empty: none.
@@ -119,7 +118,6 @@ impl Options {
             soft_limit: 0,
             hard_limit: 0,
             background: false,
-            background_refill: false,
         }
     }
 
@@ -209,13 +207,6 @@ impl Options {
         self.background = on;
         self
     }
-
-    /// `HAKMEM_BACKGROUND_REFILL`: an experiment. Whether that thread also makes up to 4 MiB of pages resident before they
-    /// are wanted, while fresh ones are being taken. Without that thread it does nothing.
-    pub const fn background_refill(mut self, on: bool) -> Self {
-        self.background_refill = on;
-        self
-    }
 }
 
 struct Global(UnsafeCell<Options>);
@@ -272,7 +263,7 @@ fn init_first(base: &Options, then: impl FnOnce()) {
 
 const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
                      HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, HAKMEM_SOFT_LIMIT, HAKMEM_HARD_LIMIT, \
-                     HAKMEM_BACKGROUND, HAKMEM_BACKGROUND_REFILL";
+                     HAKMEM_BACKGROUND";
 
 impl Options {
     /// Takes the preset; complains as `set` does for the others.
@@ -341,7 +332,6 @@ impl Options {
             b"HAKMEM_OUTBOX" => switch(&mut self.outbox, value),
             b"HAKMEM_ORPHANS" => switch(&mut self.orphans, value),
             b"HAKMEM_BACKGROUND" => switch_off(&mut self.background, value),
-            b"HAKMEM_BACKGROUND_REFILL" => switch_off(&mut self.background_refill, value),
             b"HAKMEM_THP" => choose(
                 &mut self.thp,
                 value,

@@ -9,7 +9,7 @@ pub(crate) use print::write;
 use crate::front::heap::{Heap, RECORD};
 use crate::front::registry;
 use crate::os::{self, held};
-use crate::superslab::{pagemap, pool, prefill};
+use crate::superslab::{pagemap, pool};
 use crate::{background, large};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -163,8 +163,6 @@ stats! {
     background_passes,
     /// Times that the background thread woke up.
     background_wakeups,
-    /// Pages of 64 KiB that the background thread made resident before they were wanted.
-    pages_prefilled,
     /// Bytes of the memory that slabs, runs and direct mappings in use are made of.
     active_bytes,
     /// Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
@@ -262,7 +260,6 @@ fn counted() -> Stats {
         hard_limit_hits: held::HARD_HITS.load(Relaxed),
         background_passes: background::PASSES.load(Relaxed),
         background_wakeups: background::WAKEUPS.load(Relaxed),
-        pages_prefilled: prefill::PREFILLED.load(Relaxed),
         ..Stats::default()
     }
 }

@@ -5,7 +5,7 @@ use crate::front::visit;
 use crate::large;
 use crate::options;
 use crate::os;
-use crate::superslab::{pool, prefill};
+use crate::superslab::pool;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What became of a pass.
@@ -20,10 +20,8 @@ pub(crate) enum Pass {
 /// Whether the idle heaps had something left at the end of the last pass.
 static HEAPS: AtomicBool = AtomicBool::new(false);
 
-/// Gives back what has lain longer than the purge delay, in pieces, and makes pages ready when that is wanted. Holds no
-/// lock across a system call.
+/// Gives back what has lain longer than the purge delay, in pieces. Holds no lock across a system call.
 pub(crate) fn pass() -> Pass {
-    prefill::ahead();
     if options::get().purge_delay < 0 {
         return Pass::Done;
     }

@@ -85,8 +85,6 @@ typedef struct hak_stats_t {
     uint64_t background_passes;
     // Times that the background thread woke up.
     uint64_t background_wakeups;
-    // Pages of 64 KiB that the background thread made resident before they were wanted.
-    uint64_t pages_prefilled;
     // Bytes of the memory that slabs, runs and direct mappings in use are made of.
     uint64_t active_bytes;
     // Bytes in free blocks that threads keep at hand, in their magazines and outboxes.

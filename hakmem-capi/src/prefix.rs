@@ -226,8 +226,6 @@ pub struct hak_stats_t {
     pub background_passes: u64,
     /// Times that the background thread woke up.
     pub background_wakeups: u64,
-    /// Pages of 64 KiB that the background thread made resident before they were wanted.
-    pub pages_prefilled: u64,
     /// Bytes of the memory that slabs, runs and direct mappings in use are made of.
     pub active_bytes: u64,
     /// Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
@@ -297,7 +295,6 @@ pub unsafe extern "C" fn hak_stats(out: *mut hak_stats_t) {
             peak_resident_bytes: s.peak_resident_bytes,
             background_passes: s.background_passes,
             background_wakeups: s.background_wakeups,
-            pages_prefilled: s.pages_prefilled,
             active_bytes: s.active_bytes,
             cached_bytes: s.cached_bytes,
             free_bytes: s.free_bytes,

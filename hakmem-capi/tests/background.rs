@@ -57,7 +57,6 @@ fn works_in_a_static_program() {
 fn memory_goes_back_without_a_call() {
     with_option("drop", &[]);
     with_option("drop", &[("HAKMEM_PURGE_DELAY", "0")]);
-    with_option("drop", &[("HAKMEM_BACKGROUND_REFILL", "on")]);
 }
 
 /// What is wanted again before the delay is over stays, however much it is; without the thread such a drop goes back at once.
@@ -74,7 +73,6 @@ fn signals_reach_the_threads_of_the_program() {
 #[test]
 fn children_start_their_own_when_they_allocate() {
     with_option("fork", &[("HAKMEM_PURGE_DELAY", "1")]);
-    with_option("fork", &[("HAKMEM_PURGE_DELAY", "1"), ("HAKMEM_BACKGROUND_REFILL", "on")]);
 }
 
 #[test]
@@ -91,7 +89,7 @@ fn forks_under_load() {
     let program = compile("gcc", "fork_load.c", &["-pthread"]);
     for (mode, forks) in [("load", "300"), ("large", "300"), ("churn", "150"), ("nested", "40")] {
         let mut command = preloaded(&program);
-        command.args([mode, forks]).env("HAKMEM_BACKGROUND", "on").env("HAKMEM_BACKGROUND_REFILL", "on");
+        command.args([mode, forks]).env("HAKMEM_BACKGROUND", "on");
         print!("{}", expect_ok(command.env("HAKMEM_PURGE_DELAY", "1"), LIMIT));
     }
 }
@@ -102,15 +100,14 @@ fn counted_in_the_statistics() {
     let file = scratch("background").join("figures.json");
     let _ = std::fs::remove_file(&file);
     let path = file.display().to_string();
-    let options =
-        [("HAKMEM_STATS", "json"), ("HAKMEM_STATS_FILE", &path), ("HAKMEM_BACKGROUND_REFILL", "on")];
+    let options = [("HAKMEM_STATS", "json"), ("HAKMEM_STATS_FILE", &*path)];
     with_option("drop", &options);
     let text = std::fs::read_to_string(&file).unwrap();
     let figure = |name: &str| -> u64 {
         let (_, rest) = text.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{name}: {text}"));
         rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
     };
-    for name in ["background_passes", "background_wakeups", "pages_prefilled"] {
+    for name in ["background_passes", "background_wakeups"] {
         assert!(figure(name) > 0, "{name}: {text}");
     }
 }

@@ -16,11 +16,11 @@ const FIGURES: &str = "allocations magazine_misses magazine_overflows refill_cur
     refill_ready refill_orphan refill_span superslabs_mapped home_local home_foreign outbox_blocks outbox_pushes \
     publishes large_allocs large_frees large_cache_hits threads_started threads_exited bytes_mapped \
     bytes_mapped_peak bytes_purged bytes_held soft_limit_hits hard_limit_hits allocated_bytes peak_resident_bytes \
-    background_passes background_wakeups pages_prefilled active_bytes cached_bytes free_bytes fresh_bytes slack_bytes \
+    background_passes background_wakeups active_bytes cached_bytes free_bytes fresh_bytes slack_bytes \
     untouched_bytes dirty_bytes metadata_bytes resident_bytes resident_kernel_bytes retained_bytes";
 
 /// The options, a few values each takes, a few it does not, and its default as messages show it.
-const OPTIONS: [(&str, &[&str], &[&str], &str); 14] = [
+const OPTIONS: [(&str, &[&str], &[&str], &str); 13] = [
     ("HAKMEM_PROFILE", &["throughput", "balanced", "memory", "latency"], &["fast", "memor"], "none"),
     ("HAKMEM_STATS", &["none"], &["bogus", "yes", "jso", "jsonx"], "none"),
     (
@@ -43,7 +43,6 @@ const OPTIONS: [(&str, &[&str], &[&str], &str); 14] = [
     ("HAKMEM_HARD_LIMIT", &["0", "64M", "1G", "1000000000"], &["much", "-1", "none", "99999999999999G"], "0"),
     ("HAKMEM_FOREIGN", &["abort", "warn"], &["ignore"], "abort"),
     ("HAKMEM_BACKGROUND", &["on", "off"], &["yes", "of"], "off"),
-    ("HAKMEM_BACKGROUND_REFILL", &["on", "off"], &["1"], "off"),
     ("HAKMEM_STATS_FILE", &["/dev/null"], &[], ""),
 ];
 

@@ -274,33 +274,6 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
     done
 }
 
-/// Makes the pages of a range resident before anybody touches them. They read as zero, as before. Says whether they are.
-///
-/// # Safety
-///
-/// The range is ours alone, page-aligned, and reads as zero.
-pub(crate) unsafe fn populate(p: *mut u8, len: usize) -> bool {
-    if cfg!(miri) {
-        return false;
-    }
-    // SAFETY: passed on.
-    let error = keep_errno(|| unsafe {
-        match libc::madvise(p.cast(), len, libc::MADV_POPULATE_WRITE) {
-            0 => 0,
-            _ => *errno_location(),
-        }
-    });
-    if error == libc::EINVAL {
-        // Linux before 5.14 does not know it.
-        for at in (0..len).step_by(page_size()) {
-            // SAFETY: passed on; zero is what is there.
-            unsafe { p.add(at).write_volatile(0) };
-        }
-        return true;
-    }
-    error == 0
-}
-
 /// Advises for or against huge pages.
 ///
 /// # Safety

@@ -20,8 +20,6 @@ pub(crate) mod pagemap;
 #[cfg(not(loom))]
 pub(crate) mod pool;
 #[cfg(not(loom))]
-pub(crate) mod prefill;
-#[cfg(not(loom))]
 mod purge;
 #[cfg(not(loom))]
 mod state;

@@ -64,9 +64,6 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
     if due {
         purge::run_due(now);
     }
-    if span.zero {
-        alarm::demand();
-    }
     Some(span)
 }
 

@@ -3,7 +3,6 @@
 
 use super::pagemap::{self, PAGE, PAGE_SHIFT};
 use super::pool::{PAGES, Span};
-use super::prefill::Demand;
 use super::purge::{self, Policy};
 use super::slab::Slab;
 use crate::os;
@@ -83,7 +82,6 @@ pub(crate) struct State {
     oldest: *mut Desc,
     newest: *mut Desc,
     pub(crate) policy: Policy,
-    pub(super) demand: Demand,
 }
 
 // SAFETY: only used under the lock.
@@ -104,7 +102,6 @@ impl State {
             oldest: ptr::null_mut(),
             newest: ptr::null_mut(),
             policy: Policy::new(),
-            demand: Demand::new(),
         }
     }
 
@@ -313,7 +310,6 @@ impl State {
         }
         if reused < pages {
             self.policy.fresh(pages - reused);
-            self.demand.add(pages - reused, pages);
         }
         // SAFETY: the span has just become ours.
         let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
