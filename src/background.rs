@@ -8,7 +8,8 @@
 use crate::alarm::{self, ALARM};
 use crate::front::thread;
 use crate::options;
-use crate::os::{self, futex, futex::Lock, held};
+use crate::os::futex::{self, Inherit, Lock};
+use crate::os::{self, held, process};
 use crate::superslab::SUPERSLAB;
 use crate::upkeep;
 use core::ffi::c_void;
@@ -26,8 +27,20 @@ const OFF: u32 = 0;
 const STARTING: u32 = 1;
 const ON: u32 = 2;
 const STOPPING: u32 = 3;
-/// The thread, for whoever ends it. Its lock is held for a store.
-static THREAD: Lock<Option<libc::pthread_t>> = Lock::new(None);
+/// The thread, for whoever ends it.
+static THREAD: Lock<Thread> = Lock::new(Thread(None));
+
+struct Thread(Option<libc::pthread_t>);
+
+// SAFETY: a name of a thread, which any thread may use.
+unsafe impl Send for Thread {}
+
+impl Inherit for Thread {
+    fn inherit(&mut self, _torn: bool) {
+        // It is not there.
+        self.0 = None;
+    }
+}
 
 /// Whether there is to be such a thread: in the child of a fork, too.
 static WANTED: AtomicBool = AtomicBool::new(false);
@@ -74,7 +87,7 @@ fn start_pending() {
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
     let soon = refused != 0 && now.wrapping_sub(refused) < RETRY;
-    if soon || !READY.load(Relaxed) || held::bytes() < WORTH || futex::is_forking() {
+    if soon || !READY.load(Relaxed) || held::bytes() < WORTH {
         return;
     }
     // Before the thread is started, which allocates.
@@ -93,9 +106,7 @@ pub(crate) fn start() -> i32 {
     if thread::with_heap(None, |heap| heap.is_null()) {
         return libc::ENOMEM;
     }
-    if futex::is_forking() {
-        return libc::EAGAIN;
-    }
+    process::look();
     ready();
     let error = run(true);
     if error == 0 {
@@ -119,7 +130,7 @@ fn run(wait: bool) -> i32 {
     ALARM.reset();
     match os::thread::spawn(main) {
         Ok(thread) => {
-            *THREAD.lock() = Some(thread);
+            THREAD.lock().0 = Some(thread);
             alarm::WATCHED.store(options::get().purge_delay >= 0, Relaxed);
             set(ON);
             0
@@ -131,11 +142,9 @@ fn run(wait: bool) -> i32 {
     }
 }
 
-/// Ends the thread, if there is one, and waits until it is gone. Nothing in the handlers of a fork.
+/// Ends the thread, if there is one, and waits until it is gone.
 pub(crate) fn stop() {
-    if futex::is_forking() {
-        return;
-    }
+    process::look();
     WANTED.store(false, Relaxed);
     PENDING.store(false, Relaxed);
     loop {
@@ -148,7 +157,7 @@ pub(crate) fn stop() {
     }
     alarm::WATCHED.store(false, Relaxed);
     alarm::stop();
-    let thread = THREAD.lock().take();
+    let thread = THREAD.lock().0.take();
     if let Some(thread) = thread {
         // SAFETY: taken out, so nobody else waits for it.
         unsafe { os::thread::join(thread) };
@@ -164,8 +173,7 @@ fn set(state: u32) {
 
 /// In the child of a fork, which has no such thread: it is started again when it would be in a new process.
 pub(crate) fn after_fork() {
-    THREAD.reset_in_child();
-    *THREAD.lock() = None;
+    THREAD.inherit();
     alarm::WATCHED.store(false, Relaxed);
     ALARM.reset();
     STATE.store(OFF, Relaxed);

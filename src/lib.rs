@@ -24,7 +24,6 @@ mod sync;
 
 mod alarm;
 mod front;
-mod ongoing;
 mod superslab;
 
 #[cfg(not(loom))]

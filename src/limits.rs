@@ -1,8 +1,8 @@
 //! Limits on the bytes held from the system, set while the program runs, and the hook that hears of the soft one.
 
 use crate::options::Options;
-use crate::os::futex::{Lock, this_thread};
-use crate::os::{self, held};
+use crate::os::futex::{Inherit, Lock};
+use crate::os::{self, held, thread};
 use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -75,7 +75,7 @@ pub fn set_limits(limits: Limits) -> Result<(), InvalidLimits> {
 /// # hakmem::on_soft_limit(None);
 /// ```
 pub fn on_soft_limit(hook: Option<fn(held: usize, limit: usize)>) {
-    CONFIG.lock().hook = hook.map_or(Hook::None, Hook::Rust);
+    CONFIG.lock().set_hook(hook.map_or(Hook::None, Hook::Rust));
 }
 
 /// C's form of the hook: bytes held, limit, and the argument that was set with it.
@@ -83,7 +83,7 @@ pub type CHook = unsafe extern "C" fn(usize, usize, *mut c_void);
 
 /// Like [`on_soft_limit`], for C.
 pub(crate) fn on_soft_limit_c(hook: Option<CHook>, argument: *mut c_void) {
-    CONFIG.lock().hook = hook.map_or(Hook::None, |hook| Hook::C(hook, argument));
+    CONFIG.lock().set_hook(hook.map_or(Hook::None, |hook| Hook::C(hook, argument)));
 }
 
 #[derive(Clone, Copy)]
@@ -96,17 +96,39 @@ enum Hook {
 struct Config {
     /// Whether the program has set limits, over which the options do not go.
     chosen: bool,
-    hook: Hook,
+    /// The hook in force and the one before: the child of a fork finds the one in force whole.
+    hooks: [Hook; 2],
+    current: AtomicUsize,
 }
 
-static CONFIG: Lock<Config> = Lock::new(Config { chosen: false, hook: Hook::None });
+impl Config {
+    fn set_hook(&mut self, hook: Hook) {
+        let next = 1 - self.current.load(Ordering::Relaxed);
+        self.hooks[next] = hook;
+        // Release: in this order, see above.
+        self.current.store(next, Ordering::Release);
+    }
+
+    fn hook(&self) -> Hook {
+        self.hooks[self.current.load(Ordering::Relaxed)]
+    }
+}
+
+// SAFETY: only used under the lock. What C's hook gets is the program's to share.
+unsafe impl Send for Config {}
+
+impl Inherit for Config {
+    fn inherit(&mut self, _torn: bool) {}
+}
+
+static CONFIG: Lock<Config> =
+    Lock::new(Config { chosen: false, hooks: [Hook::None; 2], current: AtomicUsize::new(0) });
 /// The thread that runs the hook, or 0.
 static TELLING: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the limits from the options.
 pub(crate) fn init(options: &Options) {
-    let config = CONFIG.lock();
-    if !config.chosen {
+    if CONFIG.lock_soon().is_some_and(|config| !config.chosen) {
         held::set(options.soft_limit, options.hard_limit);
     }
 }
@@ -116,12 +138,13 @@ pub(crate) fn init(options: &Options) {
 pub(crate) fn tell() {
     let Some((held, limit)) = held::crossed() else { return };
     // Acquire: pairs with the release below, so that one run of the hook sees what the last has done.
-    if TELLING.compare_exchange(0, this_thread(), Ordering::Acquire, Ordering::Relaxed).is_err() {
+    if TELLING.compare_exchange(0, thread::id(), Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
-    let hook = CONFIG.lock().hook;
-    // An allocation that succeeds leaves `errno` alone.
-    os::keep_errno(|| call(&hook, held, limit));
+    if let Some(hook) = CONFIG.lock_soon().map(|config| config.hook()) {
+        // An allocation that succeeds leaves `errno` alone.
+        os::keep_errno(|| call(&hook, held, limit));
+    }
     TELLING.store(0, Ordering::Release);
 }
 
@@ -135,20 +158,12 @@ extern "C" fn call(hook: &Hook, held: usize, limit: usize) {
     }
 }
 
-/// For the time across a fork.
-pub(crate) fn acquire() {
-    CONFIG.acquire();
-}
-
-/// See [`acquire`].
-pub(crate) fn release(child: bool) {
-    if !child {
-        return CONFIG.release();
-    }
-    CONFIG.reset_in_child();
+/// In the child of a fork.
+pub(crate) fn inherit() {
+    CONFIG.inherit();
     held::reset_in_child();
     // Another thread's hook does not run here; the caller's may have forked.
-    if TELLING.load(Ordering::Relaxed) != this_thread() {
+    if TELLING.load(Ordering::Relaxed) != thread::id() {
         TELLING.store(0, Ordering::Relaxed);
     }
 }

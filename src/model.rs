@@ -14,7 +14,7 @@ use loom::thread;
 use std::ptr;
 
 mod alarm;
-mod ongoing;
+mod pages;
 mod recycle;
 mod visit;
 

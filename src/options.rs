@@ -244,7 +244,7 @@ fn init_first(base: &Options, then: impl FnOnce()) {
         Err(READ) => return,
         Err(_) => {
             while STATE.load(Ordering::Acquire) != READ {
-                crate::os::yield_now();
+                crate::os::futex::pause();
             }
             return;
         }

@@ -8,7 +8,7 @@ pub(crate) use print::write;
 
 use crate::front::heap::{Heap, RECORD};
 use crate::front::registry;
-use crate::os::{self, held};
+use crate::os::{self, held, process};
 use crate::superslab::{pagemap, pool};
 use crate::{background, large};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -235,7 +235,8 @@ impl Snapshot {
         let direct = classes[ClassStats::DIRECT].active_bytes + kept;
         let (map, map_resident) = pagemap::figures(survey.mapped, direct as usize);
         s.dirty_bytes = survey.dirty as u64 + kept;
-        s.metadata_bytes = (survey.headers + survey.descriptors + map_resident) as u64 + heaps.resident;
+        let records = survey.headers + survey.descriptors + map_resident + process::bytes();
+        s.metadata_bytes = records as u64 + heaps.resident;
         s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;
         let unused = (map - map_resident) as u64 + (heaps.mapped - heaps.resident);
         s.retained_bytes = survey.clean as u64 + s.untouched_bytes + unused;

@@ -25,18 +25,10 @@ pub(crate) fn pass() -> Pass {
     if options::get().purge_delay < 0 {
         return Pass::Done;
     }
-    let (mut any, mut bytes) = (false, 0);
-    while !ALARM.is_stopped() {
-        let aged = pool::purge_aged();
-        any |= aged.any;
-        bytes += aged.bytes;
-        if !aged.more || aged.bytes == 0 {
-            break;
-        }
-    }
+    let aged = pool::purge_aged(|| ALARM.is_stopped());
     large::tick();
     HEAPS.store(visit::idle(os::now_ms()), Relaxed);
-    if any && bytes == 0 { Pass::Refused } else { Pass::Done }
+    if aged.any && aged.bytes == 0 { Pass::Refused } else { Pass::Done }
 }
 
 /// Milliseconds until something may be due; nothing when nothing is dirty. Looks under the locks of what it looks at.

@@ -68,6 +68,16 @@ impl<S> Bias<S> {
     #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         self.busy.store(false, Ordering::Relaxed);
+        self.wanted.store(false, Ordering::Relaxed);
+    }
+
+    /// In the child of a fork, by the owner, if that is the thread that forked: there is no visitor here. Whether there was one in
+    /// the middle of something. Where the owner was in, interrupted by a signal handler that forked, there was not.
+    #[cfg(not(loom))]
+    pub(crate) fn inherit(&self) -> bool {
+        let visited = self.wanted.load(Ordering::Relaxed) && !self.busy.load(Ordering::Relaxed);
+        self.wanted.store(false, Ordering::Relaxed);
+        visited
     }
 
     /// Names the slab that the owner is about to put a block into, if it then finds that it is its own.

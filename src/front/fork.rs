@@ -1,98 +1,163 @@
 //! Fork: the child has one thread, and everything the others had.
 //!
-//! Before: the forking thread takes the visits' lock, so that nobody is in another thread's heap. Then it lets nobody begin
-//! to give memory back any more and waits for those that are at it (`ongoing`), since what they have is in no list. Then it
-//! takes the locks, in this order: the limits' hook, the large cache, the orphan lists, the pool. A visitor takes the
-//! others; no other path takes one while it holds another, so the order matters only here.
+//! Nothing is done before a fork, and nothing is held across it. The C library takes locks of its own after all handlers
+//! (those of stdio, of names, of the loader), while other threads that hold them wait for memory: an allocator that held its
+//! locks then would wait for ever. So the child finds all other threads stopped anywhere, each after some store and before the
+//! next, and everything is ordered for that:
 //!
-//! The lock-free structures are not stopped. The child sees every other thread as if it had been stopped at some
-//! instruction, so each change is ordered such that a block between two places is in neither: it may be lost to the
-//! child, it is never in two. Of what the other threads had, the child relies on the tops of their magazines and on the
-//! records of their slabs, not on their lists: those it finds through the pool.
+//! * Locks name their holders: those of threads that do not exist here are free, and whoever takes one first brings in
+//!   order what it guards ([`crate::os::futex`]). The pool's index is made anew from its descriptors, in which pages between two
+//!   owners belong to neither; the lists of orphans are whole forwards; an entry of the large cache is valid or empty.
+//! * The heaps of the other threads are left behind: nobody's. Blocks of their slabs can be freed as ever. What they hold is
+//!   taken over when the child would otherwise need more memory from the system, or asks for all that can be given back: so a child
+//!   that only execs writes to nothing of theirs. Of what they had, their lists are not relied on, only the tops of their magazines
+//!   and the records of their slabs.
+//! * The forking thread goes on with its heap, unless somebody was visiting it.
+//!
+//! What another thread was handing over at that moment can be lost to the child: a span or a mapping that was being taken or
+//! given back, bundles in its outbox, a slab that was about to be published. It is never with two.
 
 use super::heap::Heap;
 use super::{registry, thread, visit};
 use crate::background;
 use crate::large;
 use crate::limits;
-use crate::ongoing;
 use crate::options::{self, StatsFormat};
-use crate::os::futex;
-use crate::superslab::{LEFT, Slab, orphans, pool};
-use crate::tiny::{leave, sparse};
+use crate::os::process;
+use crate::superslab::{LEFT, Slab, VISITED, orphans, pool};
+use crate::tiny::leave::{self, GivenUp};
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Relaxed},
+};
 
-pub(super) extern "C" fn prepare() {
-    visit::acquire();
-    ongoing::acquire();
-    limits::acquire();
-    large::cache_acquire();
-    orphans::acquire();
-    pool::acquire();
-    futex::set_forking(true);
-}
+/// How often heaps that were left behind are still to be looked for.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+/// After a fork: what arrives late, because its thread frees something while the first look is on, the next one finds.
+const MOST_LOOKS: u32 = 4;
 
-fn release(child: bool) {
-    futex::set_forking(false);
-    pool::release(child);
-    orphans::release(child);
-    large::cache_release(child);
-    limits::release(child);
-    ongoing::release(child);
-    visit::release(child);
-}
-
-pub(super) extern "C" fn parent() {
-    release(false);
-}
-
+/// The C library's handler in the child.
 pub(super) extern "C" fn child() {
-    release(true);
-    background::after_fork();
+    process::forked();
+}
+
+/// In the child, once, by the thread that forked.
+pub(super) fn on_fork() {
+    pool::inherit();
+    orphans::inherit();
+    large::inherit_cache();
+    limits::inherit();
+    visit::inherit();
     let mine = thread::own_heap();
-    let mut others = false;
-    registry::each(|heap| {
-        // SAFETY: records are never unmapped.
-        others |= heap != mine && unsafe { (*heap).live.load(Relaxed) };
-    });
-    sparse::forget();
-    // SAFETY: the only thread; `mine` is its heap.
-    unsafe {
-        if !mine.is_null() {
-            Heap::after_fork(mine);
-        }
-        if others {
-            inherit(mine);
+    if !mine.is_null() {
+        // SAFETY: the calling thread's heap.
+        unsafe {
+            if Heap::bias(mine).inherit() {
+                // Somebody was in it: it is left behind like all others.
+                thread::leave_heap();
+            } else {
+                registry::claim(mine);
+            }
         }
     }
+    LOOKS.store(MOST_LOOKS, Relaxed);
+    background::after_fork();
     if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
         thread::announce();
     }
 }
 
-/// Makes orphans of all slabs that other threads owned, and frees what their magazines held.
-unsafe fn inherit(mine: *mut Heap) {
+/// Whether there may be heaps that a fork has left behind.
+#[inline]
+pub(super) fn has_left_heaps() -> bool {
+    LOOKS.load(Relaxed) != 0
+}
+
+/// Takes over what the heaps have that a fork has left behind: what their magazines hold goes home, their slabs become orphans or
+/// go back to the pool, and the records can serve other threads. Other threads may be at work meanwhile.
+///
+/// # Safety
+///
+/// `mine` is the calling thread's heap.
+#[cold]
+#[inline(never)]
+pub(super) unsafe fn take_over(mine: *mut Heap) {
+    let Some(_visits) = visit::lock() else { return };
+    let looks = LOOKS.load(Relaxed);
+    if looks == 0 {
+        return;
+    }
+    // SAFETY: records are never unmapped; while we hold the visits' lock we alone stand in for threads that do not exist.
+    unsafe {
+        let mut any = false;
+        let busy = Heap::enter(mine);
+        each_left(|heap| {
+            any = true;
+            Heap::take_over(heap, mine);
+            (*heap).exit.rounds = 0;
+            // What was published arrives; it is looked at with the others.
+            let mut slab = (*Heap::owner(heap)).ready.take();
+            while !slab.is_null() {
+                let next = <Slab as crate::sync::Node>::next(slab);
+                (*slab).remote.arm();
+                slab = next;
+            }
+        });
+        (*mine).outbox.flush();
+        drop(busy);
+        if !any || take_over_slabs() {
+            // SAFETY: as above.
+            each_left(|heap| {
+                if (*heap).exit.rounds == 0 {
+                    (*heap).bins.clear();
+                    Heap::bias(heap).reset();
+                    (*heap).live.store(false, Relaxed);
+                    registry::recycle(heap);
+                } else {
+                    any = true;
+                }
+            });
+            LOOKS.store(if any { looks - 1 } else { 0 }, Relaxed);
+        }
+    }
+}
+
+/// Calls `f` with every heap that was left behind.
+unsafe fn each_left(mut f: impl FnMut(*mut Heap)) {
+    registry::each(|heap| {
+        // SAFETY: records are never unmapped.
+        if unsafe { registry::is_left_behind(heap) } {
+            f(heap);
+        }
+    });
+}
+
+/// Gives up the slabs of heaps that were left behind; in a heap where some stay, the exit's rounds are not 0. False when the pool
+/// cannot be looked through.
+unsafe fn take_over_slabs() -> bool {
     let mut empty: *mut Slab = ptr::null_mut();
-    orphans::forget();
-    pool::each_span(|slab| {
-        // SAFETY: the record of a span in use; nobody else exists. The orphan lists have a lock of their own.
+    let done = pool::each_span(|slab| {
+        // SAFETY: the record of a span in use; owners are never unmapped. A slab of a heap that was left behind is ours.
         unsafe {
             if !(*slab).is_slab() {
                 return;
             }
-            let is_empty = match owner_of(slab, mine) {
-                Whose::Nobodys => {
-                    orphans::relink(slab);
-                    false
+            // Acquire: pairs with the release with which an owner is written down.
+            let owner = (*slab).owner.load(Acquire);
+            let plain = owner.map_addr(|a| a & !(LEFT | VISITED));
+            if plain.is_null() || owner.addr() & LEFT != 0 || !registry::is_left_behind(Heap::of(plain)) {
+                return;
+            }
+            // One that a visitor was looking at stays what it is: whether it is published nobody knows.
+            let given_up = if owner == plain { leave::disown(slab) } else { GivenUp::Not };
+            match given_up {
+                GivenUp::Orphan => {}
+                GivenUp::Empty => {
+                    (*slab).next = empty;
+                    empty = slab;
                 }
-                Whose::Emptied => true,
-                Whose::Others => !leave::disown(slab),
-                Whose::Mine => false,
-            };
-            if is_empty {
-                (*slab).next = empty;
-                empty = slab;
+                GivenUp::Not => (*Heap::of(plain)).exit.rounds = 1,
             }
         }
     });
@@ -104,46 +169,5 @@ unsafe fn inherit(mine: *mut Heap) {
             empty = next;
         }
     }
-    registry::each(|heap| {
-        // SAFETY: as above.
-        unsafe {
-            if heap != mine && (*heap).live.load(Relaxed) {
-                (*heap).shelf.flush();
-                if !mine.is_null() {
-                    Heap::inherit(heap, mine);
-                }
-                Heap::bias(heap).reset();
-                (*heap).live.store(false, Relaxed);
-                registry::recycle(heap);
-            }
-        }
-    });
-}
-
-enum Whose {
-    /// The calling thread's, or a span that was never made a slab.
-    Mine,
-    /// A thread's that does not exist here.
-    Others,
-    /// An orphan.
-    Nobodys,
-    /// An orphan that a thread of the parent had emptied and was about to release. Its owner is marked as gone, and it is no
-    /// orphan any more; the other way to that state, giving a slab up, happens under a lock that the fork held.
-    Emptied,
-}
-
-unsafe fn owner_of(slab: *mut Slab, mine: *mut Heap) -> Whose {
-    // SAFETY: passed on.
-    unsafe {
-        let owner = (*slab).owner.load(Relaxed);
-        if owner.is_null() || (!mine.is_null() && owner == Heap::owner(mine)) {
-            Whose::Mine
-        } else if (*slab).remote.orphan_in_use().is_some() {
-            Whose::Nobodys
-        } else if owner.addr() & LEFT != 0 && (*slab).remote.is_armed() {
-            Whose::Emptied
-        } else {
-            Whose::Others
-        }
-    }
+    done
 }

@@ -8,10 +8,12 @@ use super::magazine::Magazines;
 use super::outbox::{self, Outbox};
 use super::shelf::Shelf;
 use super::visit::{self, Seen};
+use super::{fork, registry};
 use crate::background;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
+use crate::superslab::pool::Growth;
 use crate::superslab::{Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
@@ -19,7 +21,7 @@ use crate::tiny::classes::CLASSES;
 use crate::tiny::{home, sparse};
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 
 /// Address space of a record: the heap, behind it the slots of its magazines, at its end the outbox; resident as far as
@@ -40,8 +42,12 @@ pub(crate) struct Heap {
     recycle_next: AtomicPtr<Heap>,
     /// Link of the list of all records; constant once published.
     pub(crate) all_next: *mut Heap,
-    /// Whether a thread has it.
+    /// Whether a thread has it, of this process or of the one that it was forked from: see [`registry::is_somebodys`].
     pub(crate) live: AtomicBool,
+    /// The process in which a thread got it, or survived a fork with it.
+    pub(crate) generation: AtomicU32,
+    /// How often the exit hook has run for the thread, and how the magazines stood the last time.
+    pub(super) exit: Exit,
     /// What a visitor that comes round has seen of the owner: see [`visit::idle`].
     pub(super) seen: Seen,
     /// Held by the owner wherever more happens than taking a block of a slab and putting one back; see there.
@@ -62,6 +68,13 @@ pub(crate) enum Way {
     Foreign(*mut Slab),
     /// The magazine may grow, or the heap is a placeholder, or something is wrong with the block.
     Other,
+}
+
+/// What the exit hook remembers between its rounds.
+#[derive(Default)]
+pub(super) struct Exit {
+    pub(super) rounds: u32,
+    pub(super) tops: usize,
 }
 
 /// Says that the owner of a heap has taken its lock, until dropped.
@@ -94,8 +107,9 @@ impl Heap {
     ///
     /// # Safety
     ///
-    /// The record is mapped, zeroed when new, and the caller's alone.
-    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize) {
+    /// The record is mapped, zeroed when `fresh`, and the caller's alone. Slabs that its last thread could not give up are there,
+    /// and are this one's.
+    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool) {
         let options = options::get();
         // SAFETY: passed on: the record is ours, and a visitor finds nobody there before we leave.
         let _busy = unsafe { Heap::enter(heap) };
@@ -109,15 +123,17 @@ impl Heap {
                 bytes.wrapping_add(RECORD - outbox::BYTES),
             );
             (*heap).outbox.reset(bytes.wrapping_add(RECORD - outbox::BYTES), options.outbox);
-            // Both are zero in a new record. Not written to as a whole: whoever has sent something to the thread that had it
-            // may be counting still, or look in vain for something to take in. In the child of a fork there may be slabs.
-            let owner = Heap::owner(heap);
-            (*owner).ready.take();
-            (*owner).reset();
-            (*heap).bins.forget();
-            (*heap).bins.owner = (&raw mut (*heap).owner).cast();
-            (*heap).bins.secret = secret;
+            // Not written to as a whole: whoever has sent something to the thread that had it may be counting still, or look in
+            // vain for something to take in.
+            (*Heap::owner(heap)).reset();
+            if fresh {
+                (*heap).bins.clear();
+                (*heap).bins.owner = (&raw mut (*heap).owner).cast();
+                (*heap).bins.secret = secret;
+            }
             (*heap).shelf.reset();
+            (*heap).exit = Exit::default();
+            registry::claim(heap);
             (*heap).live.store(true, Relaxed);
         }
     }
@@ -177,7 +193,15 @@ impl Heap {
             }
             (*heap).shelf.tick();
             background::tick();
-            (*heap).bins.refill(class, &(*heap).counters)
+            let left_behind = fork::has_left_heaps();
+            let growth = if left_behind { Growth::NotYet } else { Growth::Allowed };
+            let fresh = (*heap).bins.refill(class, &(*heap).counters, growth);
+            if !fresh.block.is_null() || !left_behind {
+                return fresh;
+            }
+            // Before there is more memory, that of threads which a fork has left behind.
+            fork::take_over(heap);
+            (*heap).bins.refill(class, &(*heap).counters, Growth::Allowed)
         }
     }
 
@@ -310,6 +334,17 @@ impl Heap {
         unsafe { (&raw mut (*heap).owner).cast() }
     }
 
+    /// A figure that changes when the owner's magazines do, mostly.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::each_cached`].
+    pub(super) unsafe fn tops(heap: *const Heap) -> usize {
+        // SAFETY: passed on.
+        let tops = unsafe { &(*heap).hot.top };
+        tops[1..=CLASSES].iter().fold(0usize, |sum, top| sum.wrapping_add(top.load(Relaxed).addr()))
+    }
+
     /// A figure that changes when the owner allocates or frees: of how its magazines stand, and of what went past them.
     ///
     /// # Safety
@@ -338,6 +373,8 @@ const fn placeholder() -> Heap {
         recycle_next: AtomicPtr::new(NO_HEAP),
         all_next: NO_HEAP,
         live: AtomicBool::new(false),
+        generation: AtomicU32::new(0),
+        exit: Exit { rounds: 0, tops: 0 },
         seen: Seen::new(),
         bias: Bias::new(),
         owner: CachePadded::new(Owner::new()),

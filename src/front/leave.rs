@@ -84,23 +84,15 @@ impl Heap {
         }
     }
 
-    /// Takes in what threads of the parent were about to publish.
+    /// Empties the magazines and the shelf of a heap that a fork has left behind. Only the tops and the places are relied on: the
+    /// thread may have been stopped anywhere.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap and is the only thread.
-    pub(crate) unsafe fn after_fork(heap: *mut Heap) {
+    /// The calling thread alone stands in for the heap's, and has [entered](Heap::enter) `mine`, its own.
+    pub(crate) unsafe fn take_over(heap: *mut Heap, mine: *mut Heap) {
         // SAFETY: passed on.
-        unsafe { (*heap).bins.collect_in_child(&(*heap).counters) };
-    }
-
-    /// Empties the magazines of a thread that did not survive the fork, into the remote stacks of their slabs. Only the
-    /// tops are relied on: the thread may have been stopped anywhere.
-    ///
-    /// # Safety
-    ///
-    /// The heap is another thread's, and no other thread exists. `mine` is the calling thread's.
-    pub(crate) unsafe fn inherit(heap: *mut Heap, mine: *mut Heap) {
+        unsafe { (*heap).shelf.flush() };
         for class in 1..=CLASSES {
             loop {
                 // SAFETY: passed on; below the first block there is always a null.
@@ -108,7 +100,7 @@ impl Heap {
                 if block.is_null() {
                     break;
                 }
-                // SAFETY: a free block; its slab is not ours, so it goes through our outbox.
+                // SAFETY: a free block of that class.
                 unsafe { Heap::send_home(mine, block, class as u8) };
             }
         }

@@ -2,8 +2,8 @@
 
 use super::heap::{Heap, NO_HEAP, RECORD};
 use super::recycle::RecycleStack;
-use crate::os;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::os::{self, process};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence};
 
 static FREE: RecycleStack<Heap> = RecycleStack::new();
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
@@ -34,7 +34,7 @@ pub(crate) fn acquire() -> *mut Heap {
         unsafe { os::advise_huge(heap.cast(), RECORD, false) };
     }
     // SAFETY: ours alone.
-    unsafe { Heap::reset(heap, SECRET.load(Ordering::Relaxed)) };
+    unsafe { Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh) };
     if fresh {
         let mut head = ALL.load(Ordering::Relaxed);
         loop {
@@ -73,6 +73,50 @@ pub(crate) unsafe fn recycle(heap: *mut Heap) {
     EXITED.fetch_add(1, Ordering::Relaxed);
     // SAFETY: passed on; records are page-aligned.
     unsafe { FREE.push(heap) };
+}
+
+/// Whether a thread of this process has the heap. One that is `live` and not that was left behind by a fork.
+///
+/// # Safety
+///
+/// A record, which is never unmapped.
+pub(crate) unsafe fn is_somebodys(heap: *mut Heap) -> bool {
+    // SAFETY: passed on; atomics.
+    unsafe {
+        (*heap).live.load(Ordering::Relaxed)
+            && (*heap).generation.load(Ordering::Relaxed) == process::generation()
+    }
+}
+
+/// Whether the heap's thread was left behind by a fork: it has something, and does not exist in this process.
+///
+/// # Safety
+///
+/// As [`is_somebodys`].
+pub(crate) unsafe fn is_left_behind(heap: *mut Heap) -> bool {
+    // SAFETY: passed on; atomics.
+    unsafe {
+        (*heap).live.load(Ordering::Relaxed)
+            && (*heap).generation.load(Ordering::Relaxed) != process::generation()
+    }
+}
+
+/// Says that the calling thread has the heap, in this process.
+///
+/// # Safety
+///
+/// It does.
+pub(crate) unsafe fn claim(heap: *mut Heap) {
+    loop {
+        let generation = process::generation();
+        // SAFETY: passed on.
+        unsafe { (*heap).generation.store(generation, Ordering::Relaxed) };
+        compiler_fence(Ordering::SeqCst);
+        // A signal handler may have forked in between, and this be the child.
+        if generation == process::generation() {
+            return;
+        }
+    }
 }
 
 /// Calls `f` with every record, in use or not.

@@ -5,7 +5,7 @@ use super::{fork, registry, tls};
 use crate::background;
 use crate::limits;
 use crate::options::{self, Options, StatsFormat};
-use crate::os::{self, message::Text};
+use crate::os::{self, message::Text, process};
 use crate::stats;
 use core::ffi::c_void;
 use core::fmt::Write;
@@ -16,6 +16,8 @@ static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 /// Where statistics go when they do not go to a file: a duplicate of standard error, or that itself.
 static STDERR: AtomicI32 = AtomicI32::new(2);
+/// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least that there may be.
+const ROUNDS: u32 = 4;
 static HOOKED: AtomicBool = AtomicBool::new(false);
 
 /// Runs `f` with the calling thread's heap, getting it one first if it has none; `f` gets null when there is no memory.
@@ -50,6 +52,16 @@ fn is_placeholder(heap: *mut Heap) -> bool {
     ptr::eq(heap, &raw const EMPTY) || ptr::eq(heap, &raw const EXITED)
 }
 
+/// The calling thread goes on without the heap that it has, and without giving it up.
+pub(super) fn leave_heap() {
+    tls::set((&raw const EMPTY).cast_mut());
+    let key = KEY.load(Ordering::Relaxed);
+    if key != NO_KEY {
+        // SAFETY: our key. Without a value it has no hook.
+        unsafe { libc::pthread_setspecific(key, ptr::null()) };
+    }
+}
+
 /// Gives the calling thread a heap.
 #[cold]
 #[inline(never)]
@@ -73,6 +85,9 @@ fn enter(base: Option<&Options>) -> *mut Heap {
     }
     // From here on this thread can allocate, which what follows may do.
     tls::set(heap);
+    // Again: a signal handler may have forked meanwhile, and the child not have known the heap for ours.
+    // SAFETY: it is.
+    unsafe { registry::claim(heap) };
     let key = KEY.load(Ordering::Relaxed);
     if key != NO_KEY {
         // SAFETY: our key.
@@ -93,7 +108,8 @@ fn hook_process() {
     }
     // SAFETY: handlers that live as long as the process: the shared library is linked so that it is never unloaded.
     unsafe {
-        libc::pthread_atfork(Some(fork::prepare), Some(fork::parent), Some(fork::child));
+        process::on_fork(fork::on_fork);
+        libc::pthread_atfork(None, None, Some(fork::child));
         if options::get().stats != StatsFormat::None {
             // Many programs close standard error before they exit, and our handler runs after theirs.
             if options::get().stats_file.as_c_str().is_none() {
@@ -145,9 +161,24 @@ fn with_stats_file(f: impl FnOnce(i32)) {
     os::close(fd);
 }
 
-/// The exit hook. Destructors that run after it may still allocate and free.
+/// The exit hook: runs again, as long as other destructors still use the heap and the C library has rounds left. What runs after
+/// the last one can still allocate and free.
 unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
-    tls::set((&raw const EXITED).cast_mut());
-    // SAFETY: the value that `enter` set for this thread.
-    unsafe { registry::release(heap.cast()) };
+    let heap = heap.cast::<Heap>();
+    // SAFETY: the value that `enter` set for this thread, whose heap it is.
+    unsafe {
+        let exit = &mut (*heap).exit;
+        let tops = Heap::tops(heap);
+        let used = exit.rounds == 0 || tops != exit.tops;
+        exit.rounds += 1;
+        exit.tops = tops;
+        if used && exit.rounds < ROUNDS {
+            let key = KEY.load(Ordering::Relaxed);
+            if libc::pthread_setspecific(key, heap.cast::<c_void>()) == 0 {
+                return;
+            }
+        }
+        tls::set((&raw const EXITED).cast_mut());
+        registry::release(heap);
+    }
 }

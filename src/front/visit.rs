@@ -8,10 +8,10 @@
 //! One visitor at a time in the process: the owner who finds one in its heap waits for that lock.
 
 use super::heap::Heap;
-use super::{registry, rob, thread};
+use super::{fork, registry, rob, thread};
 use crate::options;
-use crate::os;
-use crate::os::futex::Lock;
+use crate::os::futex::{self, Guard, Lock};
+use crate::os::{self, signals::Blocked};
 use crate::superslab::{List, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
@@ -26,29 +26,51 @@ use core::sync::atomic::{
 static VISITS: Lock<()> = Lock::new(());
 /// How often somebody who wants everything tries to get into a heap whose owner is in.
 const TRIES: usize = 64;
+/// So often at once, before the visitor rests for a moment.
+const SOON: usize = 8;
 /// Batches of sparse slabs that are purged in one go: an owner that wakes up has to wait for as long.
 const BATCHES: usize = 8;
 
-/// Waits until the visit in progress is over.
+/// Waits until the visit in progress is over, or for a while.
 pub(super) fn wait() {
-    drop(VISITS.lock());
+    if VISITS.lock_soon().is_none() {
+        futex::pause();
+    }
 }
 
-/// For the time across a fork.
-pub(super) fn acquire() {
-    VISITS.acquire();
+/// The right to visit, until dropped. No signal handler runs meanwhile: an owner that wakes up waits for the visitor, and so
+/// would a handler that waits for that owner.
+pub(super) struct Visits {
+    _guard: Guard<'static, ()>,
+    // Dropped last.
+    _signals: Blocked,
 }
 
-/// See [`acquire`].
-pub(super) fn release(child: bool) {
-    if child { VISITS.reset_in_child() } else { VISITS.release() }
+/// The right to visit, if it is to be had soon.
+pub(super) fn lock() -> Option<Visits> {
+    let signals = Blocked::all();
+    VISITS.lock_soon().map(|guard| Visits { _guard: guard, _signals: signals })
+}
+
+/// The right to visit, if nobody has it.
+fn try_lock() -> Option<Visits> {
+    if VISITS.is_held() {
+        return None;
+    }
+    let signals = Blocked::all();
+    VISITS.try_lock().map(|guard| Visits { _guard: guard, _signals: signals })
+}
+
+/// In the child of a fork: see [`Lock::inherit`].
+pub(super) fn inherit() {
+    VISITS.inherit();
 }
 
 /// Takes in what was freed to the heap of `owner`, unless that or anybody else is at it.
 #[cold]
 #[inline(never)]
 pub(super) fn owner(owner: *mut Owner) {
-    let Some(_visits) = VISITS.try_lock() else { return };
+    let Some(_visits) = try_lock() else { return };
     // SAFETY: owners are parts of heaps' records, which are never unmapped; we are the only visitor.
     unsafe {
         // What is left in slabs that are hardly used may be on its way here, too: that is for those who look later.
@@ -64,6 +86,10 @@ pub(crate) fn everyone() {
     thread::with_heap(None, |mine| {
         if mine.is_null() {
             return;
+        }
+        if fork::has_left_heaps() {
+            // SAFETY: the calling thread's.
+            unsafe { fork::take_over(mine) };
         }
         // All magazines first: what one holds may be what keeps another's slab.
         // SAFETY: as in `owner`; `mine` is the calling thread's heap.
@@ -101,11 +127,11 @@ pub(crate) fn idle(now: u32) -> bool {
         // SAFETY: as in `everyone`.
         unsafe {
             registry::each(|heap| {
-                let Some(_visits) = VISITS.try_lock() else {
+                let Some(_visits) = try_lock() else {
                     more = true;
                     return;
                 };
-                if heap == mine || !(*heap).live.load(Relaxed) {
+                if heap == mine || !registry::is_somebodys(heap) {
                     return;
                 }
                 match (*heap).seen.look(Heap::activity(heap), now, delay) {
@@ -127,8 +153,10 @@ pub(crate) fn idle(now: u32) -> bool {
             (*mine).outbox.flush();
             drop(busy);
             registry::each(|heap| {
-                if let (true, Some(_visits)) = (heap != mine && (*heap).live.load(Relaxed), VISITS.try_lock())
-                {
+                if heap == mine || !registry::is_somebodys(heap) {
+                    return;
+                }
+                if let Some(_visits) = try_lock() {
                     // An owner that is at work takes in what is its own; should it not have the time, so much the better.
                     if !(*Heap::owner(heap)).ready.is_empty() || (*heap).seen.is_emptied() {
                         if let Some(visit) = Visit::take_in(heap, false) {
@@ -200,11 +228,11 @@ unsafe fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Went) {
     registry::each(|heap| {
         let mut tries = 0;
         while tries < TRIES {
-            let visits = VISITS.lock();
             // SAFETY: records are never unmapped.
-            if heap == mine || !unsafe { (*heap).live.load(Relaxed) } {
+            if heap == mine || !unsafe { registry::is_somebodys(heap) } {
                 return;
             }
+            let Some(visits) = lock() else { return };
             match f(heap) {
                 Went::Through => return,
                 Went::Nowhere if os::barrier::is_missing() => return,
@@ -212,7 +240,9 @@ unsafe fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Went) {
                 Went::Halfway => {}
             }
             drop(visits);
-            os::yield_now();
+            if tries % SOON == SOON - 1 {
+                futex::pause();
+            }
         }
     });
 }
@@ -252,7 +282,7 @@ impl Visit {
                 return None;
             }
             let visit = Visit { heap };
-            (*heap).live.load(Relaxed).then_some(visit)
+            registry::is_somebodys(heap).then_some(visit)
         }
     }
 

@@ -7,12 +7,19 @@
 use super::IN_USE;
 use super::dense::HUGE;
 use crate::alarm;
-use crate::ongoing;
 use crate::options;
-use crate::os::{self, futex::Lock, now_ms};
+use crate::os::{
+    self,
+    futex::{Guard, Inherit, Lock},
+    now_ms,
+};
 use crate::superslab::pagemap::PAGE;
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Relaxed, Release},
+    compiler_fence,
+};
 
 const ENTRIES: usize = 64;
 /// A mapping may be longer than what is asked for by this part before it is cut.
@@ -25,6 +32,8 @@ const WIDEST: usize = 4;
 const PART: usize = 4;
 /// How long dropping a mapping can be regretted, and how long half of the regret lasts, in milliseconds.
 const REGRET: u32 = 1000;
+/// Milliseconds until the system is asked again to unmap what it has refused to.
+const AGAIN: u32 = 1000;
 /// The least that is cut off a mapping to make room.
 const LEAST_CUT: usize = 1 << 20;
 
@@ -44,15 +53,6 @@ impl Kept {
         self.block.addr() + self.len
     }
 
-    /// Cuts the first `len` bytes off; all of it when the rest would be too short for a block of its own.
-    fn cut(&mut self, len: usize) -> Kept {
-        let len = if self.len - len < PAGE { self.len } else { len };
-        let front = Kept { len, ..*self };
-        self.block = self.block.wrapping_add(len);
-        self.len -= len;
-        front
-    }
-
     /// What is left when at least `tail` bytes are cut off the end, if it is worth keeping. No huge page is cut in two:
     /// the system could use neither part before both are free.
     fn without(&self, tail: usize) -> Option<usize> {
@@ -61,27 +61,90 @@ impl Kept {
         end.checked_sub(self.block.addr()).filter(|&rest| rest >= LEAST_CUT)
     }
 
-    /// Gives it back to the system.
-    fn unmap(self) {
+    /// Gives it back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept
+    /// as long as there is room. How many bytes the system has.
+    fn unmap(self) -> usize {
         // SAFETY: out of the cache, so ours alone.
-        unsafe { os::unmap(self.block, self.len) };
-        os::PURGED.fetch_add(self.len, Relaxed);
+        let unmapped = unsafe { os::unmap(self.block, self.len) };
+        if unmapped == os::Unmapped::Gone {
+            os::PURGED.fetch_add(self.len, Relaxed);
+        } else if let Some(mut cache) = lock() {
+            cache.add(self, now_ms(), true);
+        }
+        if unmapped == os::Unmapped::Kept { 0 } else { self.len }
     }
 }
 
-#[derive(Clone, Copy)]
+/// A place for memory that is kept. In the child of a fork each of them is what it was before or after any change: see
+/// [`Entry::fill`], [`Entry::clear`] and [`Entry::cut`].
 struct Entry {
-    kept: Kept,
+    block: *mut u8,
+    /// 0 where nothing is kept.
+    len: AtomicUsize,
+    huge: bool,
+    /// The system would not unmap it; its pages it has. Not to be tried again for a while.
+    refused: bool,
     since: u32,
 }
 
-const EMPTY: Entry = Entry { kept: Kept { block: ptr::null_mut(), len: 0, huge: false }, since: 0 };
+impl Entry {
+    const fn empty() -> Self {
+        Self { block: ptr::null_mut(), len: AtomicUsize::new(0), huge: false, refused: false, since: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.len.load(Relaxed)
+    }
+
+    fn kept(&self) -> Kept {
+        Kept { block: self.block, len: self.len(), huge: self.huge }
+    }
+
+    fn end(&self) -> usize {
+        self.kept().end()
+    }
+
+    /// Writes down memory in an empty place.
+    fn fill(&mut self, kept: Kept, now: u32, refused: bool) {
+        (self.block, self.huge, self.since, self.refused) = (kept.block, kept.huge, now, refused);
+        compiler_fence(Release);
+        self.len.store(kept.len, Relaxed);
+    }
+
+    /// Makes the place empty; what was there.
+    fn clear(&mut self) -> Kept {
+        let kept = self.kept();
+        self.len.store(0, Relaxed);
+        compiler_fence(Release);
+        kept
+    }
+
+    /// Cuts the first `len` bytes off; all of it when the rest would be too short for a block of its own.
+    fn cut(&mut self, len: usize) -> Kept {
+        let kept = self.kept();
+        if kept.len - len < PAGE {
+            return self.clear();
+        }
+        // A fork in between loses the end to the child.
+        self.len.store(kept.len - len, Relaxed);
+        compiler_fence(Release);
+        self.block = kept.block.wrapping_add(len);
+        Kept { len, ..kept }
+    }
+
+    /// Cuts the end off, to be `len` bytes long; what is cut off.
+    fn shorten(&mut self, len: usize) -> Kept {
+        let kept = self.kept();
+        self.len.store(len, Relaxed);
+        Kept { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept }
+    }
+}
 
 struct Cache {
-    /// The first `count` are in use.
     entries: [Entry; ENTRIES],
-    count: usize,
+    /// Bytes of all of them, and of those that the system has refused.
     bytes: usize,
+    refused: usize,
     /// What the limit is widened by, and when that was last halved.
     slack: usize,
     halved: u32,
@@ -99,15 +162,32 @@ static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// See [`BYTES`].
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
+impl Inherit for Cache {
+    fn inherit(&mut self, torn: bool) {
+        if torn {
+            self.count();
+        }
+    }
+}
+
+/// The cache, locked, if it is to be had soon: a thread may hold it that a signal handler has interrupted. Without it nothing is
+/// kept, and nothing that is kept is used.
+fn lock() -> Option<Guard<'static, Cache>> {
+    CACHE.lock_soon()
+}
+
 impl Cache {
     const fn new() -> Self {
-        let entries = [EMPTY; ENTRIES];
-        Self { entries, count: 0, bytes: 0, slack: 0, halved: 0, dropped: 0, when: 0 }
+        let entries = [const { Entry::empty() }; ENTRIES];
+        Self { entries, bytes: 0, refused: 0, slack: 0, halved: 0, dropped: 0, when: 0 }
     }
 
-    fn set_bytes(&mut self, bytes: usize) {
-        self.bytes = bytes;
-        BYTES.store(bytes, Relaxed);
+    /// Adds up what is there.
+    fn count(&mut self) {
+        let sum =
+            |which: fn(&Entry) -> bool| self.used().filter(|(_, e)| which(e)).map(|(_, e)| e.len()).sum();
+        (self.bytes, self.refused) = (sum(|_| true), sum(|e| e.refused));
+        BYTES.store(self.bytes, Relaxed);
     }
 
     fn set_dropped(&mut self, bytes: usize) {
@@ -115,33 +195,36 @@ impl Cache {
         DROPPED.store(bytes, Relaxed);
     }
 
-    fn used(&self) -> &[Entry] {
-        &self.entries[..self.count]
+    fn used(&self) -> impl Iterator<Item = (usize, &Entry)> {
+        self.entries.iter().enumerate().filter(|(_, e)| e.len() != 0)
+    }
+
+    /// Changes an entry.
+    fn with<T>(&mut self, index: usize, f: impl FnOnce(&mut Entry) -> T) -> T {
+        let entry = &mut self.entries[index];
+        let before = entry.len();
+        let result = f(entry);
+        self.bytes = self.bytes - before + entry.len();
+        if entry.refused {
+            self.refused = self.refused - before + entry.len();
+        }
+        BYTES.store(self.bytes, Relaxed);
+        result
     }
 
     fn remove(&mut self, index: usize) -> Kept {
-        let entry = self.entries[index];
-        self.count -= 1;
-        self.entries[index] = self.entries[self.count];
-        self.set_bytes(self.bytes - entry.kept.len);
-        entry.kept
+        self.with(index, Entry::clear)
     }
 
     /// Takes `len` bytes off the front of an entry, or all of it if hardly more is there.
     fn cut(&mut self, index: usize, len: usize) -> Kept {
-        let front = self.entries[index].kept.cut(len);
-        self.set_bytes(self.bytes - front.len);
-        if self.entries[index].kept.len == 0 {
-            self.count -= 1;
-            self.entries[index] = self.entries[self.count];
-        }
-        front
+        self.with(index, |entry| entry.cut(len))
     }
 
     /// The entry kept longest, of those that `wanted` accepts by age.
     fn oldest(&self, now: u32, wanted: impl Fn(u32) -> bool) -> Option<usize> {
         let age = |entry: &Entry| now.wrapping_sub(entry.since);
-        let entries = self.used().iter().enumerate();
+        let entries = self.used().filter(|(_, e)| !e.refused || age(e) >= AGAIN);
         entries.filter(|(_, e)| wanted(age(e))).max_by_key(|(_, e)| age(e)).map(|(i, _)| i)
     }
 
@@ -176,47 +259,33 @@ impl Cache {
         self.when = now;
     }
 
-    /// Enters memory, made one with what lies beside it. False when there is no place.
-    fn add(&mut self, mut kept: Kept, now: u32) -> bool {
-        let bytes = self.bytes + kept.len;
-        let mut i = 0;
+    /// Enters memory, made one with what lies beside it. False when there is no place. `refused` says that the system would not
+    /// unmap it.
+    fn add(&mut self, mut kept: Kept, now: u32, refused: bool) -> bool {
         // Miri's mappings are allocations, which do not become one by lying side by side.
-        while i < self.count && !cfg!(miri) {
-            let other = self.entries[i].kept;
-            if other.huge == kept.huge
-                && (other.end() == kept.block.addr() || kept.end() == other.block.addr())
-            {
+        for i in (0..ENTRIES).filter(|_| !cfg!(miri)) {
+            let other = &self.entries[i];
+            let beside = other.end() == kept.block.addr() || kept.end() == other.block.addr();
+            if other.len() != 0 && other.huge == kept.huge && other.refused == refused && beside {
+                let other = self.remove(i);
                 kept.block = if other.block < kept.block { other.block } else { kept.block };
                 kept.len += other.len;
-                self.remove(i);
-            } else {
-                i += 1;
             }
         }
-        if self.count == ENTRIES {
-            return false;
-        }
-        self.entries[self.count] = Entry { kept, since: now };
-        self.count += 1;
-        self.set_bytes(bytes);
+        let Some(free) = self.entries.iter().position(|e| e.len() == 0) else { return false };
+        self.with(free, |entry| entry.fill(kept, now, refused));
         true
     }
 
-    /// Takes out what has to go so that `len` bytes can be kept; null when there is room.
+    /// Takes out what has to go so that `len` bytes can be kept; nothing when there is room.
     fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Kept> {
-        let excess = (self.bytes + len).saturating_sub(limit);
-        if excess == 0 && self.count < ENTRIES {
+        let excess = (self.bytes - self.refused + len).saturating_sub(limit);
+        if excess == 0 && self.used().count() < ENTRIES {
             return None;
         }
         let i = self.oldest(now, |_| true)?;
-        let entry = &mut self.entries[i].kept;
-        let out = match entry.without(excess.max(LEAST_CUT)) {
-            Some(rest) if excess != 0 && !cfg!(miri) => {
-                let out = Kept { block: entry.block.wrapping_add(rest), len: entry.len - rest, ..*entry };
-                entry.len = rest;
-                self.set_bytes(self.bytes - out.len);
-                out
-            }
+        let out = match self.entries[i].kept().without(excess.max(LEAST_CUT)) {
+            Some(rest) if excess != 0 && !cfg!(miri) => self.with(i, |entry| entry.shorten(rest)),
             _ => self.remove(i),
         };
         self.drop_for_room(out.len, now);
@@ -236,16 +305,15 @@ pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
         return None;
     }
     let now = if regret { now_ms() } else { 0 };
-    let mut cache = CACHE.lock();
-    let fits = |e: &Entry| e.kept.len >= len && e.kept.block.addr() & (align - 1) == 0;
-    let entries = cache.used().iter().enumerate();
-    let Some((best, _)) = entries.filter(|(_, e)| fits(e)).min_by_key(|(_, e)| e.kept.len) else {
+    let mut cache = lock()?;
+    let fits = |e: &Entry| e.len() >= len && e.block.addr() & (align - 1) == 0;
+    let Some((best, _)) = cache.used().filter(|(_, e)| fits(e)).min_by_key(|(_, e)| e.len()) else {
         if regret {
             cache.regret(len, now);
         }
         return None;
     };
-    let whole = cache.entries[best].kept.len - len <= len / SLACK;
+    let whole = cache.entries[best].len() - len <= len / SLACK;
     let kept = if whole { cache.remove(best) } else { cache.cut(best, len) };
     drop(cache);
     super::CACHE_HITS.fetch_add(1, Relaxed);
@@ -257,10 +325,9 @@ pub(super) fn take_part(len: usize) -> Option<Kept> {
     if BYTES.load(Relaxed) < len / PART || cfg!(miri) {
         return None;
     }
-    let mut cache = CACHE.lock();
-    let entries = cache.used().iter().enumerate();
-    let (longest, entry) = entries.max_by_key(|(_, e)| e.kept.len)?;
-    let good = entry.kept.len >= len / PART && entry.kept.len < len;
+    let mut cache = lock()?;
+    let (longest, entry) = cache.used().max_by_key(|(_, e)| e.len())?;
+    let good = entry.len() >= len / PART && entry.len() < len;
     good.then(|| cache.remove(longest))
 }
 
@@ -269,9 +336,8 @@ pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize>
     if BYTES.load(Relaxed) < len {
         return None;
     }
-    let mut cache = CACHE.lock();
-    let i =
-        cache.used().iter().position(|e| e.kept.block == end && e.kept.len >= len && e.kept.huge == huge)?;
+    let mut cache = lock()?;
+    let i = cache.used().find(|(_, e)| e.block == end && e.len() >= len && e.huge == huge)?.0;
     Some(cache.cut(i, len).len)
 }
 
@@ -283,28 +349,31 @@ pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize>
 pub(super) unsafe fn give(kept: Kept) {
     // The usual answer of those that keep nothing needs neither the time nor the lock.
     if options::get().large_cache == 0 {
-        return kept.unmap();
+        kept.unmap();
+        return;
     }
     let now = now_ms();
     loop {
-        let mut cache = CACHE.lock();
+        let Some(mut cache) = lock() else { break };
         let limit = cache.limit(now);
         if kept.len > limit {
             cache.drop_for_room(kept.len, now);
-            drop(cache);
-            return kept.unmap();
+            break;
         }
-        let Some(out) = cache.make_room(kept.len, limit, now) else {
-            let added = cache.add(kept, now);
-            debug_assert!(added, "there was room");
+        if let Some(out) = cache.make_room(kept.len, limit, now) {
+            drop(cache);
+            out.unmap();
+            continue;
+        }
+        // There is no place where all hold what the system would not unmap.
+        if cache.add(kept, now, false) {
             drop(cache);
             alarm::ring();
-            break;
-        };
-        drop(cache);
-        out.unmap();
+            return tick_at(now);
+        }
+        break;
     }
-    tick_at(now);
+    kept.unmap();
 }
 
 /// Unmaps what has been kept longer than the purge delay.
@@ -324,46 +393,36 @@ pub(crate) fn tick_at(now: u32) {
 
 /// Unmaps everything that is kept; how many bytes. Regrets are forgotten: who asks for this knows better.
 pub(crate) fn drain() -> usize {
-    let mut cache = CACHE.lock();
-    cache.slack = 0;
-    cache.set_dropped(0);
-    drop(cache);
+    if let Some(mut cache) = lock() {
+        cache.slack = 0;
+        cache.set_dropped(0);
+    }
     unmap_while(now_ms(), |_| true)
 }
 
 fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
     let mut bytes = 0;
     loop {
-        let mut cache = CACHE.lock();
+        let Some(mut cache) = lock() else { return bytes };
         let Some(i) = cache.oldest(now, &wanted) else { return bytes };
-        // Between the cache and the system it is in no list, so a fork must not come between. One that waits for this lock
-        // lets nobody begin.
-        let Some(_work) = ongoing::begin() else {
-            drop(cache);
-            drop(ongoing::begin_or_wait());
-            continue;
-        };
         let kept = cache.remove(i);
         drop(cache);
-        kept.unmap();
-        bytes += kept.len;
+        bytes += kept.unmap();
     }
 }
 
 /// Milliseconds until what has been kept longest has been so for `delay`; nothing when nothing is kept.
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
-    let cache = CACHE.lock();
-    cache.used().iter().map(|entry| delay.saturating_sub(now.wrapping_sub(entry.since))).min()
+    let Some(cache) = lock() else { return Some(delay) };
+    let due = |entry: &Entry| {
+        if entry.refused { delay.max(AGAIN) } else { delay }.saturating_sub(now.wrapping_sub(entry.since))
+    };
+    cache.used().map(|(_, entry)| due(entry)).min()
 }
 
-/// For the time across a fork.
-pub(crate) fn acquire() {
-    CACHE.acquire();
-}
-
-/// See [`acquire`].
-pub(crate) fn release(child: bool) {
-    if child { CACHE.reset_in_child() } else { CACHE.release() }
+/// In the child of a fork: see [`Lock::inherit`].
+pub(crate) fn inherit() {
+    CACHE.inherit();
 }
 
 #[cfg(test)]

@@ -6,9 +6,7 @@ mod dense;
 mod direct;
 mod run;
 
-pub(crate) use cache::{
-    acquire as cache_acquire, drain, due_in, kept, release as cache_release, tick, tick_at,
-};
+pub(crate) use cache::{drain, due_in, inherit as inherit_cache, kept, tick, tick_at};
 pub(crate) use run::pages as pages_of_run;
 
 use crate::misuse::{self, Fault};

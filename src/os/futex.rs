@@ -1,50 +1,66 @@
 //! A lock for the rare, short sections that are shared: no allocation, no poisoning, no system call unless contended.
+//!
+//! No lock is held across a fork, and nobody waits for one for ever:
+//!
+//! * The word names the thread that holds the lock. So the child of a fork knows which locks were held by threads that it
+//!   does not have ([`Lock::inherit`]); whoever takes such a lock first brings its value in order ([`Inherit`]).
+//! * [`Lock::lock_soon`] gives up after some milliseconds. A thread can be interrupted by a signal handler while it holds a lock,
+//!   and the handler may wait, by way of the C library's own locks, for a thread that waits here: `fork` takes them, and a
+//!   thread with a `FILE` locked allocates. What cannot be had soon is done without: see each caller.
 
+use super::{process, thread};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use crossbeam_utils::Backoff;
 
 /// Looks at a held lock before sleeping, each after twice as long a pause as the one before: about as long together as a
 /// section takes.
 const SPINS: u32 = 6;
-const FREE: u32 = 0;
-const HELD: u32 = 1;
-const CONTENDED: u32 = 2;
+/// How often a thread that cannot wait for ever sleeps at most, and for how many milliseconds each time. A holder that has lost
+/// its processor to others has it back by then, unless many compete.
+const NAPS: u32 = 5;
+/// See [`NAPS`].
+const NAP: u32 = 2;
+
+/// Flags below the holder's [`thread::id`]: somebody may be asleep.
+const WAITED_FOR: usize = 1;
+/// In the child of a fork: the value has not been looked at since.
+const INHERITED: usize = 2;
+/// The same, and another thread was in the middle of changing it.
+const TORN: usize = 4;
+const FLAGS: usize = WAITED_FOR | INHERITED | TORN;
+
+/// What a lock guards.
+pub(crate) trait Inherit {
+    /// In the child of a fork, before anything else is done with the value: brings in order what threads of the parent have left.
+    /// Some of them may have been stopped in work that they had begun under the lock, and, if `torn`, one in the middle of
+    /// changing the value. Its stores up to that point have all been done, in the order of the program.
+    fn inherit(&mut self, torn: bool);
+}
+
+/// For what is in order whenever a thread stops.
+impl Inherit for () {
+    fn inherit(&mut self, _torn: bool) {}
+}
 
 /// A mutual-exclusion lock around a value, sleeping on a futex when it is contended.
 pub(crate) struct Lock<T> {
-    state: AtomicU32,
+    /// The holder, or 0, and flags.
+    word: AtomicUsize,
+    /// A holder for whom somebody has waited in vain: the others do not even try, until it lets go.
+    overdue: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the lock gives out one reference at a time.
 unsafe impl<T> Sync for Lock<T> {}
 
-/// The right to use the value, until dropped. The flag says that the lock was held for a fork by this very thread, and
-/// stays so.
-pub(crate) struct Guard<'a, T>(&'a Lock<T>, bool);
-
-/// The thread that is forking and therefore holds all locks. Handlers that the program registered with `pthread_atfork`
-/// may allocate meanwhile.
-static FORKING: AtomicUsize = AtomicUsize::new(0);
-
-/// A number that is this thread's while it lives, and never 0.
-pub(crate) fn this_thread() -> usize {
-    // SAFETY: no preconditions.
-    unsafe { super::errno_location() }.addr()
-}
-
-/// Says that this thread holds all locks for a fork, or no longer.
-pub(crate) fn set_forking(forking: bool) {
-    FORKING.store(if forking { this_thread() } else { 0 }, Ordering::Relaxed);
-}
-
-/// Whether this thread holds all locks for a fork.
-pub(crate) fn is_forking() -> bool {
-    // Relaxed: only this thread can have stored its own name.
-    FORKING.load(Ordering::Relaxed) == this_thread()
+/// The right to use the value, until dropped.
+pub(crate) struct Guard<'a, T: Inherit> {
+    lock: &'a Lock<T>,
+    me: usize,
 }
 
 /// Sleeps while the word is `value`, for at most so many milliseconds. May return for no reason.
@@ -61,119 +77,271 @@ pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) {
 
 /// Wakes all that sleep on the word.
 pub(crate) fn wake(word: *mut u32) {
-    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: only wakes.
-    super::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, i32::MAX) });
+    wake_some(word, i32::MAX);
 }
 
-impl<T> Lock<T> {
+fn wake_some(word: *mut u32, count: i32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: only wakes.
+    super::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, count) });
+}
+
+/// Lets others run for a moment.
+pub(crate) fn pause() {
+    let mut word = 0;
+    wait(&raw mut word, 0, Some(1));
+}
+
+impl<T: Inherit> Lock<T> {
     /// A free lock.
     pub(crate) const fn new(value: T) -> Self {
-        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Self { word: AtomicUsize::new(0), overdue: AtomicUsize::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock.
+    /// Waits for the lock, as long as it takes: for calls that the program makes for their own sake. A signal handler must not.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        Guard(self, !self.acquire())
+        loop {
+            if let Some(guard) = self.lock_soon() {
+                return guard;
+            }
+            pause();
+        }
+    }
+
+    /// Waits for the lock, but not for long: not at all when this very thread holds it, in code that a signal handler has
+    /// interrupted.
+    #[inline]
+    pub(crate) fn lock_soon(&self) -> Option<Guard<'_, T>> {
+        let me = thread::id();
+        // Acquire: pairs with the release in `release`.
+        let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        // Not `then_some`, which would make a guard first, and release with it what is another thread's.
+        (free || self.wait(me, NAPS)).then(|| Guard { lock: self, me })
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        // Acquire: pairs with the release in `release`.
-        let free = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // Not `then_some`, which would make a guard first, and release with it what is another thread's.
-        free.then(|| Guard(self, false))
+        let me = thread::id();
+        self.take(self.word.load(Ordering::Relaxed), me).then(|| Guard { lock: self, me })
     }
 
-    /// Waits for the lock and keeps it until [`Lock::release`]: for the time across a fork. False when this thread holds
-    /// it for that already.
-    pub(crate) fn acquire(&self) -> bool {
+    /// Takes the lock if `word` says that it is free, and still is what it is.
+    fn take(&self, word: usize, me: usize) -> bool {
         // Acquire: pairs with the release in `release`.
-        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            if is_forking() {
-                return false;
-            }
-            self.wait();
+        if word & !FLAGS != 0
+            || self.word.compare_exchange(word, me, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        if word & INHERITED != 0 {
+            // SAFETY: we hold the lock.
+            unsafe { (*self.value.get()).inherit(word & TORN != 0) };
         }
         true
     }
 
+    /// Waits for a lock that was not free. False after so many naps in vain.
     #[cold]
-    fn wait(&self) {
+    #[inline(never)]
+    fn wait(&self, me: usize, naps: u32) -> bool {
         let backoff = Backoff::new();
-        for _ in 0..SPINS {
-            if self.state.load(Ordering::Relaxed) == FREE
-                && self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
-            {
-                return;
-            }
-            backoff.spin();
-        }
-        // Acquire: pairs with the release in `release`. From here on we must assume that others sleep too.
-        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            // A spurious return only goes round the loop again.
-            wait(self.state.as_ptr(), CONTENDED, None);
-        }
-    }
-
-    /// Releases what [`Lock::acquire`] took.
-    pub(crate) fn release(&self) {
-        // Release: pairs with the acquire of whoever takes the lock next.
-        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
-            super::keep_errno(|| {
-                // SAFETY: only wakes.
-                unsafe {
-                    libc::syscall(
-                        libc::SYS_futex,
-                        self.state.as_ptr(),
-                        libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                        1,
-                    )
+        let (mut spins, mut napped) = (0, 0);
+        loop {
+            let word = self.word.load(Ordering::Relaxed);
+            let holder = word & !FLAGS;
+            if holder == 0 {
+                if self.take(word, me) {
+                    if napped != 0 {
+                        // Others may be asleep, too: whoever lets go wakes one of us only.
+                        self.word.fetch_or(WAITED_FOR, Ordering::Relaxed);
+                    }
+                    return true;
                 }
-            });
+                continue;
+            }
+            // In a child the holder may not exist.
+            if process::look() {
+                continue;
+            }
+            if holder == me {
+                return false;
+            }
+            if spins < SPINS {
+                spins += 1;
+                backoff.spin();
+                continue;
+            }
+            if self.overdue.load(Ordering::Relaxed) == holder {
+                return false;
+            }
+            if napped == naps {
+                self.overdue.store(holder, Ordering::Relaxed);
+                return false;
+            }
+            let asleep = word | WAITED_FOR;
+            // Acquire is not needed: nothing is taken.
+            if word == asleep
+                || self.word.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            {
+                napped += 1;
+                // The lower half, which the kernel compares, comes first in memory. Two holders may have it in common: then
+                // one of them is taken for the other, and we wake up too late, but within the nap.
+                wait(self.word.as_ptr().cast(), asleep as u32, Some(NAP));
+            }
         }
     }
 
-    /// Frees the lock in the child of a fork, where whoever waited for it no longer exists.
-    pub(crate) fn reset_in_child(&self) {
-        self.state.store(FREE, Ordering::Relaxed);
+    fn release(&self, me: usize) {
+        // Release: pairs with the acquire of whoever takes the lock next.
+        if self.word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
+            self.release_flagged();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_flagged(&self) {
+        self.overdue.store(0, Ordering::Relaxed);
+        // Release: as in `release`.
+        let before = self.word.fetch_and(INHERITED | TORN, Ordering::Release);
+        if before & WAITED_FOR != 0 {
+            wake_some(self.word.as_ptr().cast(), 1);
+        }
+    }
+
+    /// In the child of a fork, by the thread that forked: frees the lock from threads that do not exist here. What this thread
+    /// holds, in code that a signal handler has interrupted, it keeps.
+    pub(crate) fn inherit(&self) {
+        let word = self.word.load(Ordering::Relaxed);
+        let (holder, me) = (word & !FLAGS, thread::id());
+        let mut now = word & (INHERITED | TORN) | INHERITED;
+        if holder == me {
+            now |= me;
+        } else if holder != 0 {
+            now |= TORN;
+        }
+        self.word.store(now, Ordering::Relaxed);
+        self.overdue.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a thread holds the lock.
+    pub(crate) fn is_held(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & !FLAGS != 0
     }
 }
 
-impl<T> Deref for Guard<'_, T> {
+impl<T: Inherit> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: the guard holds the lock.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
+impl<T: Inherit> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard holds the lock.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
-impl<T> Drop for Guard<'_, T> {
+impl<T: Inherit> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        if !self.1 {
-            self.0.release();
-        }
+        self.lock.release(self.me);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::channel;
+    use std::thread;
+
+    impl Inherit for u32 {
+        fn inherit(&mut self, torn: bool) {
+            *self += if torn { 100 } else { 10 };
+        }
+    }
 
     #[test]
     fn a_held_lock_stays_so_when_somebody_tries() {
         let lock = Lock::new(1);
         let held = lock.lock();
         assert!(lock.try_lock().is_none() && lock.try_lock().is_none(), "the first try has released it");
+        assert!(lock.lock_soon().is_none(), "nobody waits for himself");
         drop(held);
         *lock.try_lock().unwrap() += 1;
         assert_eq!(*lock.lock(), 2);
+    }
+
+    #[test]
+    fn waiting_ends_and_what_is_overdue_is_not_waited_for_again() {
+        static LOCK: Lock<u32> = Lock::new(0);
+        let held = LOCK.lock();
+        thread::spawn(|| {
+            assert!(LOCK.lock_soon().is_none());
+            assert_ne!(LOCK.overdue.load(Ordering::Relaxed), 0);
+            assert!(LOCK.lock_soon().is_none());
+        })
+        .join()
+        .unwrap();
+        drop(held);
+        assert_eq!(LOCK.overdue.load(Ordering::Relaxed), 0);
+        assert_eq!(LOCK.word.load(Ordering::Relaxed), 0);
+        thread::spawn(|| *LOCK.lock_soon().unwrap() += 1).join().unwrap();
+    }
+
+    #[test]
+    fn who_waits_gets_it_when_it_is_free() {
+        static LOCK: Lock<u32> = Lock::new(0);
+        let (rounds, threads) = if cfg!(miri) { (10, 2) } else { (100_000, 4) };
+        let all: Vec<_> = (0..threads)
+            .map(|_| {
+                thread::spawn(move || {
+                    for _ in 0..rounds {
+                        *LOCK.lock() += 1;
+                    }
+                })
+            })
+            .collect();
+        all.into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!(*LOCK.lock(), rounds * threads);
+    }
+
+    #[test]
+    fn a_child_looks_at_what_it_inherits_once() {
+        let lock = Lock::new(0);
+        lock.inherit();
+        assert!(!lock.is_held());
+        assert_eq!(*lock.lock(), 10);
+        assert_eq!(*lock.try_lock().unwrap(), 10);
+        // What the surviving thread holds it keeps, and looks at it afterwards.
+        let held = lock.lock();
+        lock.inherit();
+        assert!(lock.is_held() && lock.try_lock().is_none());
+        drop(held);
+        assert_eq!(*lock.lock(), 20);
+    }
+
+    #[test]
+    fn what_another_thread_held_is_torn_until_somebody_has_looked() {
+        static LOCK: Lock<u32> = Lock::new(0);
+        let (held, hold) = channel();
+        let (end, ended) = channel::<()>();
+        let other = thread::spawn(move || {
+            let guard = LOCK.lock();
+            held.send(()).unwrap();
+            let _ = ended.recv();
+            // There it would not exist.
+            core::mem::forget(guard);
+        });
+        hold.recv().unwrap();
+        LOCK.inherit();
+        // A child of the child, before anybody has looked.
+        LOCK.inherit();
+        assert_eq!(*LOCK.lock_soon().unwrap(), 100);
+        assert_eq!(*LOCK.lock(), 100);
+        drop(end);
+        other.join().unwrap();
     }
 }

@@ -7,6 +7,8 @@ pub(crate) mod env;
 pub(crate) mod futex;
 pub(crate) mod held;
 pub(crate) mod message;
+pub(crate) mod process;
+pub(crate) mod signals;
 pub(crate) mod thread;
 
 use core::ptr;
@@ -315,12 +317,6 @@ pub(crate) fn now_ms() -> u32 {
     // SAFETY: `t` is writable.
     keep_errno(|| unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) });
     (t.tv_sec as u64).wrapping_mul(1000).wrapping_add(t.tv_nsec as u64 / 1_000_000) as u32
-}
-
-/// Lets another thread run.
-pub(crate) fn yield_now() {
-    // SAFETY: no preconditions.
-    keep_errno(|| unsafe { libc::sched_yield() });
 }
 
 /// A number that an attacker cannot guess and two processes do not share.

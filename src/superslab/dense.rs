@@ -5,7 +5,7 @@
 //! pages; but for one in 64, by which a change is noticed.
 
 use super::slab::SUPERSLAB;
-use super::state::{Desc, State};
+use super::state::State;
 use crate::os;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -32,23 +32,23 @@ static DENSE: AtomicBool = AtomicBool::new(false);
 /// SuperSlabs to look at.
 pub(super) struct Samples([*mut u8; LOOKS]);
 
+/// None.
+impl Default for Samples {
+    fn default() -> Self {
+        Self([ptr::null_mut(); LOOKS])
+    }
+}
+
 /// Chooses some; under the pool's lock.
 pub(super) fn choose(pool: &State) -> Samples {
     let mut chosen = [ptr::null_mut(); LOOKS];
     let mut count = 0;
     for free in 0..=MOST_FREE {
-        let mut desc: *mut Desc = pool.first_of_bucket(free);
-        for seen in 0..AMONG {
-            if desc.is_null() || count == LOOKS {
-                break;
-            }
-            // SAFETY: in a bucket, so valid.
-            let d = unsafe { &*desc };
-            if seen >= TOO_FRESH && !d.huge {
-                chosen[count] = d.base;
-                count += 1;
-            }
-            desc = d.next_of_bucket();
+        let bucket = core::iter::successors(pool.first_of_bucket(free), |desc| desc.next_of_bucket());
+        let old = bucket.take(AMONG).skip(TOO_FRESH).filter(|desc| !desc.huge.load(Relaxed));
+        for desc in old.take(LOOKS - count) {
+            chosen[count] = desc.base();
+            count += 1;
         }
     }
     Samples(chosen)

@@ -4,7 +4,7 @@ use super::granules::{Granules, Run};
 use super::pagemap::{PAGE, PAGE_SHIFT, RUN};
 use super::pool::{self, PAGES};
 use super::slab::{HEADER, SUPERSLAB, Slab};
-use super::state::{CHUNK, Desc};
+use super::state::{self, Desc};
 use crate::os;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -39,12 +39,13 @@ pub(crate) struct Survey {
     pub(crate) descriptors: usize,
 }
 
-/// Calls `f` with the figures of every span in use; what there is besides. The pool is locked meanwhile.
+/// Calls `f` with the figures of every span in use; what there is besides. The pool is locked meanwhile; if it cannot be, there
+/// is nothing to tell.
 pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
     let system_page = os::page_size();
-    pool::with(|pool| {
-        let mut all = Survey { descriptors: pool.chunks * CHUNK, ..Survey::default() };
-        pool::each_desc(pool, |desc| {
+    pool::with(|_| {
+        let mut all = Survey { descriptors: state::bytes_of_descriptors(), ..Survey::default() };
+        for desc in state::descs() {
             let mut active = 0;
             pool::spans(desc, |slab| {
                 // SAFETY: the record of a span in use of that SuperSlab, and the pool is locked.
@@ -52,20 +53,21 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
                 active += span.bytes;
                 f(&span);
             });
-            let (header, clean) = header_and_clean(clean_pages(desc) & desc.free, system_page);
+            let (header, clean) = header_and_clean(clean_pages(desc) & desc.pages.get().free, system_page);
             all.mapped += SUPERSLAB;
             all.headers += header;
             all.clean += clean;
             // Also what is neither free nor a span in use: being purged, on a shelf, or between two owners.
             all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
-        });
+        }
         all
     })
+    .unwrap_or_default()
 }
 
 /// Pages that were all zero and not resident when they last changed hands. In huge pages all is resident when some of it is.
 fn clean_pages(desc: &Desc) -> u32 {
-    if desc.huge { 0 } else { !desc.dirty }
+    if desc.huge.load(Relaxed) { 0 } else { !desc.pages.get().dirty }
 }
 
 /// Resident bytes of the header, and bytes that are not resident, of a SuperSlab in which the pages of the mask `clean` are

@@ -17,6 +17,7 @@ pub(crate) mod granules;
 pub(crate) mod orphans;
 #[cfg(not(loom))]
 pub(crate) mod pagemap;
+pub(crate) mod pages;
 #[cfg(not(loom))]
 pub(crate) mod pool;
 #[cfg(not(loom))]
@@ -26,6 +27,8 @@ mod state;
 
 #[cfg(not(loom))]
 pub(crate) use slab::{Block, Fresh, LEFT, List, NO_SLAB, Owner, SUPERSLAB, Slab, VISITED};
+#[cfg(all(test, not(loom)))]
+pub(crate) use state::Desc;
 
 #[cfg(not(loom))]
 mod slab;

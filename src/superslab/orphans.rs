@@ -5,11 +5,13 @@
 //! about to unlink it.
 
 use super::pagemap::KINDS;
+use super::ready::ReadyList;
 use super::remote::Chain;
 use super::slab::{Block, LEFT, Slab, VISITED};
-use crate::os::futex::Lock;
+use crate::os::futex::{Inherit, Lock};
+use crate::sync::Node;
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 struct Lists([*mut Slab; KINDS]);
 
@@ -19,17 +21,42 @@ unsafe impl Send for Lists {}
 static LISTS: Lock<Lists> = Lock::new(Lists([ptr::null_mut(); KINDS]));
 /// How many slabs are listed per class: lets a refill that would find none pass by without the lock.
 static COUNTS: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
+/// Slabs that were emptied by threads that could not have the lock: still listed, and to be released by whoever has it next.
+static EMPTIED: ReadyList<Slab> = ReadyList::new();
 
-/// Makes `slab`, with `in_use` blocks outstanding, an orphan. False when something was pushed to it meanwhile or it is
-/// published: then it is still the caller's.
+impl Inherit for Lists {
+    fn inherit(&mut self, torn: bool) {
+        if !torn {
+            return;
+        }
+        // Forwards the lists are whole at any time: see `link` and `unlink`.
+        for (class, &first) in self.0.iter().enumerate() {
+            let (mut slab, mut prev, mut count) = (first, ptr::null_mut::<Slab>(), 0);
+            while !slab.is_null() {
+                // SAFETY: listed, and the lists are ours.
+                unsafe {
+                    if (*slab).prev != prev {
+                        (*slab).prev = prev;
+                    }
+                    (prev, slab) = (slab, (*slab).next);
+                }
+                count += 1;
+            }
+            COUNTS[class].store(count, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Makes `slab`, with `in_use` blocks outstanding, an orphan. False when something was pushed to it meanwhile, or it is published,
+/// or the lists are not to be had soon: then it is still the caller's.
 ///
 /// # Safety
 ///
 /// The caller owns `slab`, and it is in none of the owner's lists.
 pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
-    let mut lists = LISTS.lock();
+    let Some(mut lists) = LISTS.lock_soon() else { return false };
     // SAFETY: ours until `orphan` succeeds. Fields first, then the exchange there publishes them; the links are used under
-    // the lock only, which we hold until they are set.
+    // the lock only.
     unsafe {
         // Not as a visitor has it that has just taken the slab off the ready list, and will find us in.
         let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !VISITED);
@@ -37,15 +64,19 @@ pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
         // a thread that has just taken the duty to publish can still follow it.
         // Release, here and below: see `Slab::make`.
         (*slab).owner.store(owner.map_addr(|a| a | LEFT), Ordering::Release);
+        // Then listed, and only then an orphan, also for the child of a fork: one that is emptied is taken off its list, and one
+        // that still has an owner may be listed by whoever disowns it.
+        link(&mut lists, slab);
         if !(*slab).remote.orphan(in_use) {
+            unlink(&mut lists, slab);
             (*slab).owner.store(owner, Ordering::Release);
             return false;
         }
-        link(&mut lists, slab);
     }
     true
 }
 
+/// Takes `slab` off its list. After each store the lists are whole when followed forwards.
 fn unlink(lists: &mut Lists, slab: *mut Slab) {
     // SAFETY: listed, and links are used under the lock only.
     unsafe {
@@ -55,10 +86,28 @@ fn unlink(lists: &mut Lists, slab: *mut Slab) {
         } else {
             (*prev).next = next;
         }
+        compiler_fence(Ordering::Release);
         if !next.is_null() {
             (*next).prev = prev;
         }
         COUNTS[class].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Puts `slab` in front of its class's list. After each store the lists are whole when followed forwards.
+fn link(lists: &mut Lists, slab: *mut Slab) {
+    // SAFETY: the caller's; links are used under the lock only.
+    unsafe {
+        let class = (*slab).class as usize;
+        let head = lists.0[class];
+        (*slab).prev = ptr::null_mut();
+        (*slab).next = head;
+        compiler_fence(Ordering::Release);
+        if !head.is_null() {
+            (*head).prev = slab;
+        }
+        lists.0[class] = slab;
+        COUNTS[class].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -72,12 +121,12 @@ pub(crate) struct Adopted {
     pub(crate) in_use: u32,
 }
 
-/// Adopts an orphan of `class`.
+/// Adopts an orphan of `class`, unless the lists are not to be had soon.
 pub(crate) fn adopt(class: u8) -> Option<Adopted> {
     if COUNTS[class as usize].load(Ordering::Relaxed) == 0 {
         return None;
     }
-    let mut lists = LISTS.lock();
+    let mut lists = LISTS.lock_soon()?;
     let mut slab = lists.0[class as usize];
     while !slab.is_null() {
         // SAFETY: listed slabs stay valid while we hold the lock.
@@ -91,54 +140,36 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
     None
 }
 
-/// Takes a slab that the caller has emptied off its list.
+/// Takes a slab that the caller has emptied off its list, and calls `release` with it, and with those that others could not take
+/// off theirs. If the lists are not to be had soon, somebody else will do that.
 ///
 /// # Safety
 ///
 /// A push by the caller has answered [`super::remote::Pushed::Emptied`].
-pub(crate) unsafe fn claimed(slab: *mut Slab) {
-    unlink(&mut LISTS.lock(), slab);
-}
-
-/// In the child of a fork: forgets who is listed. A thread of the parent may have been about to unlink a slab that it had
-/// emptied, so the lists are made anew with [`relink`].
-pub(crate) fn forget() {
-    LISTS.lock().0 = [ptr::null_mut(); KINDS];
-    COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-}
-
-/// Lists an orphan, in the child of a fork.
-///
-/// # Safety
-///
-/// `slab` is an orphan in no list, and no other thread exists.
-pub(crate) unsafe fn relink(slab: *mut Slab) {
-    // SAFETY: passed on.
-    unsafe { link(&mut LISTS.lock(), slab) }
-}
-
-/// Puts `slab` in front of its class's list.
-unsafe fn link(lists: &mut Lists, slab: *mut Slab) {
-    // SAFETY: passed on; links are used under the lock only.
-    unsafe {
-        let class = (*slab).class as usize;
-        let head = lists.0[class];
-        (*slab).prev = ptr::null_mut();
-        (*slab).next = head;
-        if !head.is_null() {
-            (*head).prev = slab;
-        }
-        lists.0[class] = slab;
-        COUNTS[class].fetch_add(1, Ordering::Relaxed);
+pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
+    let Some(mut lists) = LISTS.lock_soon() else {
+        // SAFETY: passed on: in no ready list, and ours.
+        return unsafe { EMPTIED.push(slab) };
+    };
+    unlink(&mut lists, slab);
+    let mut others = if EMPTIED.is_empty() { ptr::null_mut() } else { EMPTIED.take() };
+    let mut at = others;
+    while !at.is_null() {
+        unlink(&mut lists, at);
+        // SAFETY: taken off, so ours.
+        at = unsafe { <Slab as Node>::next(at) };
+    }
+    drop(lists);
+    release(slab);
+    while !others.is_null() {
+        // SAFETY: as above; the link is read before the slab is gone.
+        let next = unsafe { <Slab as Node>::next(others) };
+        release(others);
+        others = next;
     }
 }
 
-/// For the time across a fork.
-pub(crate) fn acquire() {
-    LISTS.acquire();
-}
-
-/// See [`acquire`].
-pub(crate) fn release(child: bool) {
-    if child { LISTS.reset_in_child() } else { LISTS.release() }
+/// In the child of a fork: see [`Lock::inherit`].
+pub(crate) fn inherit() {
+    LISTS.inherit();
 }

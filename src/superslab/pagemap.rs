@@ -112,6 +112,15 @@ pub(crate) fn kind(address: *const u8) -> u8 {
     unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Relaxed)
 }
 
+/// [`kind`], for who follows what the entry says to a record that another thread has made.
+pub(crate) fn kind_published(address: *const u8) -> u8 {
+    let page = page_number(address);
+    let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
+    // Acquire: pairs with the release in `set`.
+    // SAFETY: as in `kind`.
+    unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Acquire)
+}
+
 /// Makes sure that the map can describe `address`. False when there is no memory for that.
 pub(crate) fn prepare(address: *const u8) -> bool {
     let index = (page_number(address) >> LEAF_SHIFT) as usize;
@@ -144,8 +153,9 @@ pub(crate) fn set(address: *const u8, pages: usize, kind: u8) {
     for i in 0..pages {
         let page = page_number(address.wrapping_add(i << PAGE_SHIFT));
         let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
+        // Release: pairs with the acquire in `kind_published`.
         // SAFETY: a prepared leaf, indexed as in `kind`.
-        unsafe { &*leaf.wrapping_add(page as usize) }.store(kind, Ordering::Relaxed);
+        unsafe { &*leaf.wrapping_add(page as usize) }.store(kind, Ordering::Release);
     }
 }
 

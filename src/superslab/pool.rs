@@ -1,18 +1,25 @@
 //! The pool: free spans of SuperSlabs, shared by all threads.
 //!
 //! SuperSlabs are kept in buckets by their number of free pages and asked fullest first, so that empty ones drain.
-//! Descriptors live apart from the SuperSlabs: searching touches no header page. One lock guards it all; it is held for
-//! a few dozen instructions and never across a system call.
+//! Descriptors live apart from the SuperSlabs: searching touches no header page. One lock guards the index over them; it is held
+//! for a few dozen instructions, never across a system call, and never across a fork. Who cannot have it soon does without it:
+//! changes the descriptors alone, and leaves the index to whoever has the lock next ([`state`]).
 
 use super::pagemap::{self, FOREIGN, PAGE_SHIFT};
+use super::pages::span_mask;
 use super::slab::{SUPERSLAB, Slab};
-use super::state::{CHUNK, Desc, FILLED, State, span_mask};
+use super::state::{self, CHUNK, Desc, FILLED, State};
 use super::{dense, purge};
 use crate::alarm;
 use crate::options::{self, Thp};
-use crate::os::{self, futex::Lock};
+use crate::os;
+use crate::os::futex::{Guard, Lock};
 use core::ptr;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicU64, AtomicUsize,
+    Ordering::{Relaxed, Release},
+    compiler_fence,
+};
 
 /// Pages of a SuperSlab.
 pub(crate) const PAGES: usize = SUPERSLAB >> PAGE_SHIFT;
@@ -36,35 +43,61 @@ pub(crate) struct Span {
     pub(crate) zero: bool,
 }
 
+/// The pool, locked, if it is to be had soon: a thread may hold it that a signal handler has interrupted.
+pub(super) fn lock() -> Option<Guard<'static, State>> {
+    let mut pool = POOL.lock_soon()?;
+    if state::is_stale() {
+        pool.rebuild();
+    }
+    Some(pool)
+}
+
+/// Whether a span may come from memory that is new from the system.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// It may.
+    Allowed,
+    /// There is something better to do first.
+    NotYet,
+}
+
 /// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
-/// for a run. Null when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
-pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
-    take_with_room(pages, class, pages)
+/// for a run. `None` when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
+pub(crate) fn take(pages: usize, class: u8, growth: Growth) -> Option<Span> {
+    take_with_room(pages, class, pages, growth)
 }
 
 /// Like [`take`], with free pages behind it, if there is such a place: `room` pages in all.
-pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
+pub(crate) fn take_with_room(pages: usize, class: u8, room: usize, growth: Growth) -> Option<Span> {
     let now = os::now_ms();
-    let mut desperate = false;
-    let (span, due) = loop {
-        let mut pool = POOL.lock();
-        let looks = if desperate { usize::MAX } else { LOOKS };
-        let roomy = if room > pages { pool.find(room, class != pagemap::RUN, looks) } else { None };
-        if let Some((desc, index)) = roomy.or_else(|| pool.find(pages, class != pagemap::RUN, looks)) {
-            let span = pool.carve(desc, index, pages, class, now);
-            break (span, purge::is_due(&pool, now));
+    let mut looks = LOOKS;
+    loop {
+        match lock() {
+            Some(mut pool) => {
+                let roomy = if room > pages { pool.take(pages, room, class, looks, now) } else { None };
+                if let Some(span) = roomy.or_else(|| pool.take(pages, pages, class, looks, now)) {
+                    let due = purge::is_due(&pool, now);
+                    drop(pool);
+                    if due {
+                        purge::run_due(now);
+                    }
+                    return Some(span);
+                }
+            }
+            None => {
+                if let Some(span) = state::take_unlocked(pages, class) {
+                    return Some(span);
+                }
+            }
         }
-        drop(pool);
-        if desperate {
+        if looks == usize::MAX || growth == Growth::NotYet {
             return None;
         }
         // When the system has none: once more, everywhere, and with what other threads have given back meanwhile.
-        desperate = !grow();
-    };
-    if due {
-        purge::run_due(now);
+        if !grow() {
+            looks = usize::MAX;
+        }
     }
-    Some(span)
 }
 
 /// Gives a span back. `touched` says which of its pages (bit 0 the first) may be dirty.
@@ -78,9 +111,9 @@ pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
 }
 
 /// [`give`]; `dirty` says which pages of the SuperSlab are dirty then, of those that were and the index of the span.
-unsafe fn give_as(slab: *mut Slab, dirty: impl FnOnce(u32, usize) -> u32) {
+unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     // SAFETY: the caller's span.
-    let (desc, pages, class) = unsafe { ((*slab).desc, (*slab).pages as usize, (*slab).class) };
+    let (desc, pages, class) = unsafe { (Slab::desc(slab), (*slab).pages as usize, (*slab).class) };
     let index = Slab::index(slab);
     let base = Slab::base(slab);
     let mapped = if class == pagemap::RUN { 1 } else { pages };
@@ -91,15 +124,12 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl FnOnce(u32, usize) -> u32) {
     }
     let mask = span_mask(index, pages);
     let now = os::now_ms();
-    let mut pool = POOL.lock();
-    pool.used_pages -= pages;
-    // SAFETY: as above, now under the lock.
-    unsafe {
-        pool.change(desc, now, pages as isize, |d| {
-            d.free |= mask;
-            d.dirty = dirty(d.dirty, index);
-        });
-    }
+    let Some(mut pool) = lock() else {
+        state::give_unlocked(desc, mask, |before| dirty(before, index));
+        alarm::ring();
+        return;
+    };
+    pool.give(desc, mask, pages, |before| dirty(before, index), now);
     let due = purge::is_due(&pool, now);
     drop(pool);
     alarm::ring();
@@ -115,12 +145,10 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl FnOnce(u32, usize) -> u32) {
 ///
 /// As [`give`].
 pub(crate) unsafe fn give_replaced(slab: *mut Slab) {
-    // SAFETY: the caller's span, so its descriptor is valid.
-    let (desc, pages) = unsafe { ((*slab).desc, (*slab).pages as usize) };
+    // SAFETY: the caller's span.
+    let (desc, pages) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
     // Part of a huge page is cheap to keep and dear to take out.
-    // SAFETY: as above, under the lock.
-    let huge = with(|_| unsafe { (*desc).huge });
-    let clean = !huge && options::get().purge_delay >= 0 && {
+    let clean = !desc.huge.load(Relaxed) && options::get().purge_delay >= 0 && {
         // SAFETY: the caller's; a run never lies in page 0, which holds the header.
         unsafe { os::purge(address(slab), pages << PAGE_SHIFT) }
     };
@@ -132,14 +160,15 @@ pub(crate) unsafe fn give_replaced(slab: *mut Slab) {
     unsafe { give_as(slab, change) };
 }
 
-/// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, when a page is in use.
+/// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, when a page is in use, or when that
+/// cannot be known soon.
 ///
 /// # Safety
 ///
 /// `slab` is the record of a run, in use and the caller's.
 pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
     // SAFETY: passed on.
-    let (desc, before) = unsafe { ((*slab).desc, (*slab).pages as usize) };
+    let (desc, before) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
     let index = Slab::index(slab);
     if pages == before {
         return true;
@@ -148,26 +177,21 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
         return false;
     }
     let now = os::now_ms();
-    let mut pool = POOL.lock();
+    let Some(mut pool) = lock() else { return false };
     let change = span_mask(index, pages) ^ span_mask(index, before);
-    let grow = pages > before;
-    // SAFETY: the SuperSlab has a span in use, so its descriptor is valid.
-    unsafe {
-        if grow && (*desc).free & change != change {
+    // In either case the pages that change hands are nobody's in between: see `Desc`.
+    if pages > before {
+        if !pool.take_these(desc, change, pages - before, now) {
             return false;
         }
-        pool.used_pages = pool.used_pages + pages - before;
-        pool.change(desc, now, before as isize - pages as isize, |d| {
-            if grow {
-                d.free &= !change;
-            } else {
-                d.free |= change;
-                d.dirty |= change;
-            }
-        });
+        // SAFETY: passed on.
+        unsafe { (*slab).pages = pages as u8 };
+    } else {
+        // SAFETY: passed on.
+        unsafe { (*slab).pages = pages as u8 };
+        compiler_fence(Release);
+        pool.give(desc, change, before - pages, |dirty| dirty | change, now);
     }
-    // SAFETY: passed on.
-    unsafe { (*slab).pages = pages as u8 };
     let due = purge::is_due(&pool, now);
     drop(pool);
     alarm::ring();
@@ -187,14 +211,16 @@ pub(crate) fn purge_all() {
     purge::everything();
 }
 
-/// Gives back some of the pages that have been free and dirty for the purge delay, whatever the allowance.
-pub(crate) fn purge_aged() -> purge::Aged {
-    purge::aged()
+/// Gives back the pages that have been free and dirty for the purge delay, whatever the allowance, until `stop` says so.
+pub(crate) fn purge_aged(stop: impl Fn() -> bool) -> purge::Aged {
+    purge::aged(stop)
 }
 
 /// Milliseconds until the oldest free dirty pages have been so for `delay`; nothing when there are none.
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
-    with(|pool| pool.oldest_since()).map(|since| delay.saturating_sub(now.wrapping_sub(since)))
+    // Who cannot look comes back later.
+    let since = lock().map_or(Some(now), |pool| pool.oldest_since());
+    since.map(|since| delay.saturating_sub(now.wrapping_sub(since)))
 }
 
 /// Counts the pages of a slab that has just handed out its last fresh block.
@@ -213,15 +239,16 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
         if core::mem::replace(&mut (*slab).filled, false) {
             FILLED.fetch_sub((*slab).pages as usize, Relaxed);
         }
-        if with(|pool| pool.withdraw_huge((*slab).desc)) {
+        let desc = Slab::desc(slab);
+        if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {
             os::advise_huge(Slab::base(slab), SUPERSLAB, false);
         }
     }
 }
 
-/// Runs `f` on the pool's state, locked.
-pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
-    f(&mut POOL.lock())
+/// Runs `f` on the pool's state, locked, if the lock is to be had.
+pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
+    lock().map(|mut pool| f(&mut pool))
 }
 
 /// Adds a SuperSlab to the pool. False when the system or a limit refuses.
@@ -234,14 +261,14 @@ fn grow() -> bool {
     // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
-    while !with(|pool| pool.add(base, huge, 0)) {
+    while !with(|pool| pool.add(base, huge)).unwrap_or_else(|| state::add_unlocked(base, huge)) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
             // SAFETY: known to nobody.
             unsafe { os::unmap(base, SUPERSLAB) };
             return false;
         }
-        with(|pool| pool.supply(chunk.cast()));
+        state::supply(chunk);
     }
     true
 }
@@ -252,10 +279,9 @@ fn wants_huge() -> bool {
         Thp::Always => true,
         Thp::Never => false,
         // Spans that are mostly untouched, as those of many small threads, must not become resident.
-        Thp::Auto => {
-            let (superslabs, filled) = with(|pool| (pool.superslabs, pool.is_filled()));
-            dense::wants_huge(superslabs, || with(|pool| dense::choose(pool))) || filled
-        }
+        Thp::Auto => with(|pool| (pool.superslabs, pool.is_filled())).is_some_and(|(superslabs, filled)| {
+            dense::wants_huge(superslabs, || with(|pool| dense::choose(pool)).unwrap_or_default()) || filled
+        }),
     }
 }
 
@@ -286,45 +312,35 @@ fn map_superslab() -> *mut u8 {
     base
 }
 
-/// For the time across a fork.
-pub(crate) fn acquire() {
-    POOL.acquire();
+/// In the child of a fork: see [`Lock::inherit`].
+pub(crate) fn inherit() {
+    POOL.inherit();
 }
 
-/// See [`acquire`].
-pub(crate) fn release(child: bool) {
-    if child { POOL.reset_in_child() } else { POOL.release() }
-}
-
-/// Calls `f` with the record of every span in use. The pool is locked meanwhile.
-pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) {
-    with(|pool| each_desc(pool, |desc| spans(desc, &mut f)));
-}
-
-/// Calls `f` with every SuperSlab.
-pub(super) fn each_desc(pool: &State, mut f: impl FnMut(&Desc)) {
-    let mut desc = pool.all;
-    while !desc.is_null() {
-        // SAFETY: listed, so valid.
-        let d = unsafe { &*desc };
-        f(d);
-        desc = d.all_next;
-    }
+/// Calls `f` with the record of every span in use. The pool is locked meanwhile. False, and nothing done, when it cannot be.
+pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
+    let Some(_pool) = lock() else { return false };
+    state::descs().for_each(|desc| spans(desc, &mut f));
+    true
 }
 
 /// Calls `f` with the record of every span in use of a SuperSlab; the pool is locked.
 pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
-    let mut index = 0;
+    let (base, free) = (d.base(), d.pages.get().free);
+    // One that is hidden as a whole may be gone.
+    let mut index = if d.is_hidden() { PAGES } else { 0 };
     while index < PAGES {
-        if d.free & (1 << index) != 0 {
+        if free & (1 << index) != 0
+            || pagemap::kind_published(base.wrapping_add(index << PAGE_SHIFT)) == FOREIGN
+        {
             index += 1;
             continue;
         }
-        let slab = Slab::at(d.base, index);
-        // SAFETY: the record of a span in use, or of pages being purged, whose record was claimed once.
+        let slab = Slab::at(base, index);
+        // SAFETY: the record of a span in use.
         let (pages, lead) = unsafe { ((*slab).pages.max(1) as usize, (*slab).lead) };
         // A span that is just being given back may be half out of the page map.
-        if lead == 0 && pagemap::kind(d.base.wrapping_add(index << PAGE_SHIFT)) != FOREIGN {
+        if lead == 0 {
             f(slab);
             index += pages;
         } else {

@@ -8,9 +8,8 @@
 use super::pagemap::{PAGE, PAGE_SHIFT};
 use super::pool::{self, PAGES};
 use super::slab::{HEADER, SUPERSLAB};
-use super::state::{Desc, State};
-use crate::{alarm, ongoing, options, os};
-use core::ptr;
+use super::state::{self, DescRef, State};
+use crate::{alarm, options, os};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// Dirty pages that are always allowed: 16 MiB.
@@ -22,6 +21,11 @@ const ALLOWED_PART: usize = 8;
 const KEPT_PART: usize = 8;
 /// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
 const REGRET: u32 = 1000;
+/// How long the system is not asked again when it has refused all that was to be given back: twice as long each time, in
+/// milliseconds.
+const FIRST_PAUSE: u32 = 16;
+/// See [`FIRST_PAUSE`].
+const LAST_PAUSE: u32 = 4096;
 /// SuperSlabs handled in one go.
 const BATCH: usize = 16;
 
@@ -38,11 +42,25 @@ pub(crate) struct Policy {
     halved: u32,
     /// When the background thread last looked.
     seen: u32,
+    /// Until when nothing is given back for being over the allowance, because the system has refused all of it: memory that is
+    /// locked. How long that was the last time.
+    refused_until: u32,
+    pause: u32,
 }
 
 impl Policy {
     pub(crate) const fn new() -> Self {
-        Self { slack: 0, peak: 0, purged: 0, when: 0, looked: 0, halved: 0, seen: 0 }
+        Self {
+            slack: 0,
+            peak: 0,
+            purged: 0,
+            when: 0,
+            looked: 0,
+            halved: 0,
+            seen: 0,
+            refused_until: 0,
+            pause: 0,
+        }
     }
 
     /// `pages` pages are in use.
@@ -57,6 +75,17 @@ impl Policy {
         self.slack = (self.slack + regretted).min(self.peak);
     }
 
+    /// Something was to be given back for being over the allowance, and some of it was taken, or nothing.
+    fn went(&mut self, taken: bool, now: u32) {
+        self.pause = if taken { 0 } else { (2 * self.pause).clamp(FIRST_PAUSE, LAST_PAUSE) };
+        self.refused_until = now.wrapping_add(self.pause);
+    }
+
+    /// Whether it is too soon to ask the system again.
+    fn is_refused(&self, now: u32) -> bool {
+        self.pause != 0 && (self.refused_until.wrapping_sub(now) as i32) > 0
+    }
+
     /// Pages were taken again that would have been given back without the slack: it is worth having, and stays.
     pub(crate) fn worth_it(&mut self, now: u32) {
         self.halved = now;
@@ -65,82 +94,53 @@ impl Policy {
 
 /// Pages that have been taken out of the pool to be purged.
 pub(crate) struct Job {
-    items: [Item; BATCH],
+    items: [Option<Item>; BATCH],
     len: usize,
+    /// How many pages become clean if the system takes them all.
+    pages: usize,
 }
 
 #[derive(Clone, Copy)]
 struct Item {
-    desc: *mut Desc,
-    base: *mut u8,
+    desc: DescRef,
+    /// The pages that are hidden from the pool; all of them of a SuperSlab that is entirely free.
     pages: u32,
+    /// Which of them are dirty.
+    dirty: u32,
     withdraw: bool,
 }
 
 impl Job {
     /// Nothing to do.
     pub(crate) const fn none() -> Self {
-        let item = Item { desc: ptr::null_mut(), base: ptr::null_mut(), pages: 0, withdraw: false };
-        Self { items: [item; BATCH], len: 0 }
+        Self { items: [None; BATCH], len: 0, pages: 0 }
     }
 
-    /// Takes the purgeable pages of `desc`, or all of it when it is entirely free. How many pages became clean.
-    fn add(&mut self, pool: &mut State, desc: *mut Desc) -> usize {
-        // SAFETY: a descriptor of the pool, which we hold locked.
-        let (base, dirty, pages, empty) = unsafe {
-            ((*desc).base, (*desc).purgeable(), (*desc).purgeable_pages as usize, (*desc).free == u32::MAX)
-        };
-        self.items[self.len] = if empty {
-            Item { desc: ptr::null_mut(), base: pool.remove(desc), pages: dirty, withdraw: false }
-        } else {
-            // Hidden from the pool until it is done.
-            // SAFETY: as above.
-            unsafe { pool.change(desc, 0, -(pages as isize), |d| d.free &= !dirty) };
-            Item { desc, base, pages: dirty, withdraw: pool.withdraw_huge(desc) }
-        };
+    fn is_full(&self) -> bool {
+        self.len == BATCH
+    }
+
+    /// Takes the purgeable pages of `desc`, or all of it when it is entirely free; nothing when there is no more room.
+    fn add(&mut self, pool: &mut State, desc: DescRef) {
+        let Some(place) = self.items.get_mut(self.len) else { return };
+        let before = pool.dirty_pages;
+        let pages = pool.hide(desc);
+        if pages == 0 {
+            return;
+        }
+        self.pages += before - pool.dirty_pages;
+        // Advice is withdrawn from what stays.
+        let withdraw = pages != u32::MAX && desc.huge.swap(false, Relaxed);
+        let dirty = desc.pages.get().dirty & pages;
+        *place = Some(Item { desc, pages, dirty, withdraw });
         self.len += 1;
-        pages
     }
 
     /// Gives the pages back, without the pool's lock. How many bytes came back.
     pub(crate) fn run(&self) -> usize {
-        let mut bytes = 0;
-        for item in &self.items[..self.len] {
-            if item.desc.is_null() {
-                // The header's page at least was resident.
-                let resident = (item.pages.count_ones() as usize * PAGE).max(os::page_size());
-                bytes += resident;
-                // SAFETY: the SuperSlab is out of the pool and nobody else's.
-                match unsafe { os::unmap(item.base, SUPERSLAB) } {
-                    os::Unmapped::Gone => {
-                        os::PURGED.fetch_add(resident, Relaxed);
-                    }
-                    // The place can be used again.
-                    os::Unmapped::Zeroed => {
-                        pool::with(|pool| pool.add(item.base, false, 0));
-                    }
-                    os::Unmapped::Kept => {
-                        bytes -= resident;
-                        pool::with(|pool| pool.add(item.base, false, u32::MAX));
-                    }
-                }
-                continue;
-            }
-            if item.withdraw {
-                // SAFETY: a SuperSlab of ours.
-                unsafe { os::advise_huge(item.base, SUPERSLAB, false) };
-            }
-            let done = item.purge();
-            bytes += done.count_ones() as usize * PAGE;
-            // SAFETY: a SuperSlab with hidden pages is never entirely free, so it has stayed in the pool.
-            pool::with(|pool| unsafe {
-                let pages = item.pages.count_ones() as isize;
-                pool.change(item.desc, os::now_ms(), pages, |d| {
-                    d.free |= item.pages;
-                    d.dirty &= !done;
-                });
-            });
-        }
+        let items = self.items[..self.len].iter().flatten();
+        let bytes =
+            items.map(|item| if item.pages == u32::MAX { item.unmap() } else { item.give_back() }).sum();
         // What the system has not taken is dirty again.
         alarm::ring();
         bytes
@@ -148,6 +148,53 @@ impl Job {
 }
 
 impl Item {
+    /// Unmaps the SuperSlab, or at least gives its pages back. How many bytes came back.
+    fn unmap(&self) -> usize {
+        let base = self.desc.base();
+        // The header's page at least was resident.
+        let resident = (self.dirty.count_ones() as usize * PAGE).max(os::page_size());
+        self.desc.begin_unmapping();
+        // SAFETY: the SuperSlab is hidden as a whole, so nobody else's.
+        match unsafe { os::unmap(base, SUPERSLAB) } {
+            os::Unmapped::Gone => {
+                os::PURGED.fetch_add(resident, Relaxed);
+                match pool::lock() {
+                    Some(mut pool) => pool.remove(self.desc),
+                    None => state::remove_unlocked(self.desc),
+                }
+            }
+            // The place can be used again.
+            os::Unmapped::Zeroed => {
+                self.desc.huge.store(false, Relaxed);
+                self.put_back(u32::MAX);
+            }
+            os::Unmapped::Kept => {
+                self.put_back(0);
+                return 0;
+            }
+        }
+        resident
+    }
+
+    /// Gives the pages back, and then to the pool. How many bytes came back.
+    fn give_back(&self) -> usize {
+        if self.withdraw {
+            // SAFETY: a SuperSlab of ours: with hidden pages it is never entirely free.
+            unsafe { os::advise_huge(self.desc.base(), SUPERSLAB, false) };
+        }
+        let done = self.purge();
+        self.put_back(done);
+        done.count_ones() as usize * PAGE
+    }
+
+    /// Gives the pages to the pool again; the ones in `clean` are not dirty any more.
+    fn put_back(&self, clean: u32) {
+        match pool::lock() {
+            Some(mut pool) => pool.put_back(self.desc, clean, os::now_ms()),
+            None => state::put_back_unlocked(self.desc, clean),
+        }
+    }
+
     /// Purges run by run; the pages that are clean now. The header in page 0 stays.
     fn purge(&self) -> u32 {
         let mut done = 0;
@@ -157,7 +204,7 @@ impl Item {
             let count = (rest >> first).trailing_ones() as usize;
             let mask = (((1u64 << count) - 1) << first) as u32;
             let head = if first == 0 { HEADER.max(os::page_size()) } else { 0 };
-            let from = self.base.wrapping_add((first << PAGE_SHIFT) + head);
+            let from = self.desc.base().wrapping_add((first << PAGE_SHIFT) + head);
             // SAFETY: pages hidden from the pool: ours alone.
             if unsafe { os::purge(from, (count << PAGE_SHIFT) - head) } {
                 done |= mask;
@@ -182,7 +229,7 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
 
 /// Whether there are more dirty pages than the allowance, and nobody else will see to them when they have lain for the delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
-    pool.dirty_pages > allowed(pool) && !is_watched(pool, now, delay)
+    pool.dirty_pages > allowed(pool) && !is_watched(pool, now, delay) && !pool.policy.is_refused(now)
 }
 
 /// Whether there is a background thread, and it has looked lately: it may be kept from running.
@@ -193,7 +240,7 @@ fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
 
 /// Dirty pages that may lie about, without what regret adds.
 pub(super) fn allowed_always(pool: &State) -> usize {
-    ALLOWED + pool.used_pages / ALLOWED_PART
+    ALLOWED + pool.used_pages() / ALLOWED_PART
 }
 
 /// Dirty pages that may lie about.
@@ -205,32 +252,47 @@ fn allowed(pool: &State) -> usize {
 #[cold]
 #[inline(never)]
 pub(crate) fn run_due(now: u32) {
-    if let Some(_work) = ongoing::begin() {
-        let job = pool::with(|pool| due(pool, now));
-        job.run();
+    let Some(mut pool) = pool::lock() else { return };
+    let job = due(&mut pool, now);
+    drop(pool);
+    let (any, bytes) = (job.len > 0, job.run());
+    if any {
+        if let Some(mut pool) = pool::lock() {
+            pool.policy.went(bytes != 0, now);
+        }
     }
 }
 
-/// What became of some of the pages that were due by age.
+/// What became of the pages that were due by age.
 pub(crate) struct Aged {
     /// Whether there were any.
     pub(crate) any: bool,
     /// Bytes that came back.
     pub(crate) bytes: usize,
-    /// Whether there may be more.
-    pub(crate) more: bool,
 }
 
-/// Gives back what has been free and dirty for the purge delay, as much as is handled in one go.
-pub(crate) fn aged() -> Aged {
-    let mut job = Job::none();
-    let Some(_work) = ongoing::begin() else { return Aged { any: false, bytes: 0, more: false } };
-    pool::with(|pool| {
-        let now = os::now_ms();
-        pool.policy.seen = now;
-        add_aged(pool, now, &mut job);
-    });
-    Aged { any: job.len > 0, bytes: job.run(), more: job.len == BATCH }
+/// Gives back what has been free and dirty for the purge delay, until `stop` says so. What the system refuses is dirty again
+/// from then on, and is not tried twice.
+pub(crate) fn aged(stop: impl Fn() -> bool) -> Aged {
+    let start = os::now_ms();
+    let mut all = Aged { any: false, bytes: 0 };
+    // Without a delay what is refused is due again at once: then this ends it.
+    let mut left = usize::MAX;
+    while !stop() && left > 0 {
+        let Some(mut pool) = pool::lock() else { break };
+        left = left.min(pool.superslabs);
+        let mut job = Job::none();
+        pool.policy.seen = os::now_ms();
+        add_aged(&mut pool, start, &mut job);
+        drop(pool);
+        if job.len == 0 {
+            break;
+        }
+        all.any = true;
+        all.bytes += job.run();
+        left = left.saturating_sub(job.len);
+    }
+    all
 }
 
 /// Adds to `job` what has been purgeable for the delay.
@@ -238,13 +300,13 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
     let delay = options::get().purge_delay;
     pool.policy.looked = now;
     pool.each_dirty(|pool, desc| {
-        // SAFETY: listed, so valid.
-        let old = now.wrapping_sub(unsafe { (*desc).since }) as i64 >= delay;
+        // What became dirty after `now` lies ahead of it.
+        let old = i64::from(now.wrapping_sub(desc.since.get()) as i32) >= delay;
         if old {
             job.add(pool, desc);
         }
         // The list is in order of age.
-        old && job.len < BATCH
+        old && !job.is_full()
     });
 }
 
@@ -255,7 +317,7 @@ fn due(pool: &mut State, now: u32) -> Job {
     if now.wrapping_sub(pool.policy.halved) >= REGRET {
         pool.policy.halved = now;
         pool.policy.slack /= 2;
-        pool.policy.peak = pool.used_pages.max(pool.policy.peak / 2);
+        pool.policy.peak = pool.used_pages().max(pool.policy.peak / 2);
     }
     if now.wrapping_sub(pool.policy.when) >= REGRET {
         pool.policy.purged = 0;
@@ -266,14 +328,15 @@ fn due(pool: &mut State, now: u32) -> Job {
         // Whole SuperSlabs first: they cost least, both ways.
         for whole in [true, false] {
             pool.each_dirty(|pool, desc| {
-                // SAFETY: listed, so valid.
-                if !whole || unsafe { (*desc).free } == u32::MAX {
-                    pool.policy.purged += job.add(pool, desc);
+                if !whole || desc.pages.get().free == u32::MAX {
+                    let before = job.pages;
+                    job.add(pool, desc);
+                    pool.policy.purged += job.pages - before;
                     pool.policy.when = now;
                 }
-                pool.dirty_pages > keep && job.len < BATCH
+                pool.dirty_pages > keep && !job.is_full()
             });
-            if pool.dirty_pages <= keep || job.len == BATCH {
+            if pool.dirty_pages <= keep || job.is_full() {
                 break;
             }
         }
@@ -285,31 +348,35 @@ fn due(pool: &mut State, now: u32) -> Job {
     job
 }
 
-/// Gives back every free page of every SuperSlab. How many bytes came back.
+/// Gives back every free page of every SuperSlab. How many bytes came back. What the system refuses, memory that is locked, say,
+/// does not keep the rest.
 pub(crate) fn everything() -> usize {
-    let mut bytes = 0;
-    // Pages that the system refuses to take stay dirty: so only as many rounds as there can be SuperSlabs to visit.
-    loop {
-        let mut job = Job::none();
-        let _work = ongoing::begin_or_wait();
-        pool::with(|pool| {
-            let mut desc = pool.all;
-            while !desc.is_null() && job.len < BATCH {
-                // SAFETY: listed, so valid; read before `add` may remove it.
-                let (next, any) =
-                    unsafe { ((*desc).all_next, (*desc).purgeable() != 0 || (*desc).free == u32::MAX) };
-                if any {
-                    job.add(pool, desc);
-                }
-                desc = next;
-            }
-        });
-        let came_back = job.run();
-        bytes += came_back;
-        if job.len < BATCH || came_back == 0 {
-            return bytes;
+    let (mut bytes, mut visit, mut left) = (0, 0, usize::MAX);
+    while left > 0 {
+        let Some(mut pool) = pool::lock() else { break };
+        if left == usize::MAX {
+            left = pool.superslabs;
+            pool.visits = pool.visits.wrapping_add(1);
+            visit = pool.visits;
         }
+        let mut job = Job::none();
+        let mut add = |pool: &mut State, desc: DescRef| {
+            // Each SuperSlab once, unless another thread comes round at the same time: hence the count.
+            if !job.is_full() && desc.visited.replace(visit) != visit {
+                job.add(pool, desc);
+            }
+            !job.is_full()
+        };
+        pool.each_empty(&mut add);
+        pool.each_dirty(&mut add);
+        drop(pool);
+        if job.len == 0 {
+            break;
+        }
+        bytes += job.run();
+        left = left.saturating_sub(job.len);
     }
+    bytes
 }
 
 const _: () = assert!(PAGES == 32);

@@ -3,7 +3,7 @@
 use super::pagemap::PAGE_SHIFT;
 use super::ready::ReadyList;
 use super::remote::RemoteStack;
-use super::state::Desc;
+use super::state::{Desc, DescRef};
 use crate::sync::Node;
 use core::ptr;
 use core::sync::atomic::{
@@ -222,7 +222,7 @@ pub(crate) struct Slab {
     /// Link of the ready list. Of the thread with the duty to publish, then of the owner.
     ready_next: AtomicPtr<Slab>,
     /// The SuperSlab's descriptor.
-    pub(crate) desc: *mut Desc,
+    desc: *const Desc,
     /// Size class, or [`super::pagemap::RUN`].
     pub(crate) class: u8,
     /// Pages from the span's first page to this record's page. In every record of the span.
@@ -255,7 +255,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
     stride: 0,
     last: 0,
     ready_next: AtomicPtr::new(ptr::null_mut()),
-    desc: ptr::null_mut(),
+    desc: ptr::null(),
     class: 0,
     lead: 0,
     pages: 0,
@@ -392,7 +392,7 @@ impl Slab {
         index: usize,
         pages: usize,
         class: u8,
-        desc: *mut Desc,
+        desc: DescRef,
     ) -> *mut Slab {
         let first = Slab::at(base, index);
         for i in 0..pages {
@@ -513,6 +513,16 @@ impl Slab {
             let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !(LEFT | VISITED));
             (*owner).ready.push(slab);
         }
+    }
+
+    /// The SuperSlab's descriptor.
+    ///
+    /// # Safety
+    ///
+    /// The record of a span in use.
+    pub(crate) unsafe fn desc(slab: *mut Slab) -> DescRef {
+        // SAFETY: passed on: `claim` has written it.
+        unsafe { &*(*slab).desc }
     }
 
     /// The SuperSlab.

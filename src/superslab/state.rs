@@ -1,387 +1,630 @@
-//! What the pool knows of its SuperSlabs: descriptors in buckets by their number of free pages, those with purgeable
-//! pages in order of age, and the search for a span. All of it under the pool's lock.
+//! What the pool knows of its SuperSlabs: a descriptor for each, and an index over them, which is the pool's lock's.
+//!
+//! What counts is in the descriptors, in atomics ([`Desc`]). The index has them in buckets by their number of free pages, and
+//! those with purgeable pages in order of age; with it a span is found in a few steps. It can be made anew at any time
+//! ([`State::rebuild`]): who cannot have the lock soon changes the descriptors alone, and says so ([`set_stale`]).
 
 use super::pagemap::{self, PAGE, PAGE_SHIFT};
+use super::pages::{Pages, Sets, span_mask};
 use super::pool::{PAGES, Span};
 use super::purge::{self, Policy};
 use super::slab::Slab;
-use crate::os;
+use crate::os::{self, futex::Inherit, process};
+use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize,
+    Ordering::{self, Relaxed},
+};
 
 /// Pages filled to the last block from which on huge pages are advised: 16 SuperSlabs' worth. One that then stays
 /// empty wastes a sixteenth.
 const HUGE_FROM: usize = 16 * PAGES;
 /// Pages of slabs that have handed out every block once: memory that is surely resident. Of a run nobody knows.
 pub(super) static FILLED: AtomicUsize = AtomicUsize::new(0);
+/// The index is not what the descriptors say.
+static STALE: AtomicBool = AtomicBool::new(false);
 
 /// Bytes of memory that descriptors are made of at a time.
 pub(super) const CHUNK: usize = PAGE;
+/// The last such piece; each knows the one before. Never unmapped.
+static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 
-/// A SuperSlab as the pool sees it. Guarded by the pool's lock, but for `base`.
-pub(crate) struct Desc {
-    /// Address of the SuperSlab; constant.
-    pub(crate) base: *mut u8,
-    /// Pages that belong to no span.
-    pub(crate) free: u32,
-    /// Pages that may hold something other than zeros, or be resident.
-    pub(crate) dirty: u32,
-    /// When the oldest of the free dirty pages became so, in milliseconds.
-    pub(crate) since: u32,
-    /// Pages in `free`, and those of them that are dirty: kept, because a baseline x86-64 has no instruction to count bits.
-    free_pages: u8,
-    /// See `free_pages`.
-    pub(crate) purgeable_pages: u8,
-    /// Whether huge pages have been advised.
-    pub(super) huge: bool,
-    /// Links of the bucket.
-    bucket: Links,
-    /// Links of the list of SuperSlabs with purgeable pages.
-    dirt: Links,
-    /// All SuperSlabs, for statistics, purging by age and fork.
-    pub(crate) all_next: *mut Desc,
-    all_prev: *mut Desc,
+/// Memory for descriptors, zero at first. They follow this.
+struct Chunk {
+    before: *mut Chunk,
+    /// How many have ever been in use; more than fit when somebody has looked in vain.
+    used: AtomicUsize,
 }
+
+/// Descriptors of a chunk.
+const FIT: usize = (CHUNK - size_of::<Chunk>()) / size_of::<Desc>();
+
+/// A SuperSlab as the pool sees it. All zero is one that is not in use. Never unmapped.
+///
+/// In the child of a fork every thread of the parent has stopped between two stores. So what they do is ordered such that pages
+/// between two owners belong to neither: then they are lost to the child, but never with two.
+pub(crate) struct Desc {
+    /// Address of the SuperSlab; null where there is none.
+    base: AtomicPtr<u8>,
+    /// Whether somebody has this descriptor for a SuperSlab. Changed by exchange.
+    taken: AtomicBool,
+    /// Whether huge pages have been advised.
+    pub(crate) huge: AtomicBool,
+    /// The SuperSlab is about to be unmapped as a whole, or has been.
+    unmapping: AtomicBool,
+    /// Pages that are being given back: not free meanwhile. Of the thread that does it.
+    job: AtomicU32,
+    /// Which thread that is.
+    job_of: AtomicUsize,
+    /// Which pages are free, and which are dirty.
+    pub(crate) pages: Pages,
+    /// The rest is the index's, under the lock. When the oldest of the free dirty pages became so, in milliseconds.
+    pub(crate) since: Cell<u32>,
+    /// The last purge of everything that came by.
+    pub(crate) visited: Cell<u32>,
+    /// Free pages, and purgeable ones, as indexed.
+    free_pages: Cell<u8>,
+    purgeable_pages: Cell<u8>,
+    /// Links of the bucket.
+    bucket: Cell<Links>,
+    /// Links of the list of SuperSlabs with purgeable pages.
+    dirt: Cell<Links>,
+}
+
+/// A descriptor: they are never unmapped.
+pub(crate) type DescRef = &'static Desc;
+
+// SAFETY: the cells are used under the pool's lock only.
+unsafe impl Sync for Desc {}
 
 /// Neighbours in a list.
 #[derive(Clone, Copy)]
 struct Links {
-    next: *mut Desc,
-    prev: *mut Desc,
+    next: Option<DescRef>,
+    prev: Option<DescRef>,
 }
-
-const UNLINKED: Links = Links { next: ptr::null_mut(), prev: ptr::null_mut() };
 
 impl Desc {
-    /// The next one with as many free pages.
-    pub(super) fn next_of_bucket(&self) -> *mut Desc {
-        self.bucket.next
+    /// The address of the SuperSlab.
+    pub(crate) fn base(&self) -> *mut u8 {
+        // Acquire: pairs with the release in `fill`.
+        self.base.load(Ordering::Acquire)
     }
-    /// Pages that are free and dirty.
-    pub(crate) fn purgeable(&self) -> u32 {
-        self.free & self.dirty
+
+    /// One that describes nothing.
+    #[cfg(test)]
+    pub(crate) fn stand_in() -> DescRef {
+        // SAFETY: all zero is one that is not in use.
+        std::boxed::Box::leak(std::boxed::Box::new(unsafe { core::mem::zeroed() }))
+    }
+
+    /// The next one with as many free pages; under the lock.
+    pub(super) fn next_of_bucket(&self) -> Option<DescRef> {
+        self.bucket.get().next
+    }
+
+    /// Claims an unused descriptor.
+    fn claim(&self) -> bool {
+        !self.taken.swap(true, Relaxed)
+    }
+
+    /// Describes a SuperSlab whose pages are free and clean. The caller has claimed the descriptor.
+    fn fill(&self, base: *mut u8, huge: bool) {
+        self.huge.store(huge, Relaxed);
+        self.unmapping.store(false, Relaxed);
+        self.job.store(0, Relaxed);
+        self.pages.set(Sets::ALL_FREE);
+        // Release: pairs with the acquire in `base`.
+        self.base.store(base, Ordering::Release);
+    }
+
+    /// Whether all of it is being given back.
+    pub(super) fn is_hidden(&self) -> bool {
+        self.job.load(Relaxed) == u32::MAX
+    }
+
+    /// Whether some of its pages are being given back.
+    pub(crate) fn has_job(&self) -> bool {
+        self.job.load(Relaxed) != 0
+    }
+
+    /// Hides the pages that can be given back, or all of a SuperSlab that is entirely free. Which ones.
+    pub(crate) fn begin_job(&self) -> u32 {
+        let mut hidden = 0;
+        let hide = |sets: Sets| {
+            hidden = if sets.free == u32::MAX { u32::MAX } else { sets.purgeable() };
+            (hidden != 0).then_some(Sets { free: sets.free & !hidden, ..sets })
+        };
+        if self.pages.change(hide).is_none() {
+            return 0;
+        }
+        // First hidden, then written down: a fork in between loses them to the child.
+        self.job_of.store(os::thread::id(), Relaxed);
+        self.job.store(hidden, Ordering::Release);
+        hidden
+    }
+
+    /// Says that the SuperSlab, all of which is hidden, is about to be unmapped: in the child of a fork nobody knows then
+    /// whether it is there.
+    pub(crate) fn begin_unmapping(&self) {
+        self.unmapping.store(true, Ordering::Release);
+    }
+
+    /// Puts the pages back that [`Desc::begin_job`] has hidden; of these the ones in `clean` are not dirty any more. All pages
+    /// then.
+    fn end_job(&self, clean: u32) -> Sets {
+        let hidden = self.job.load(Relaxed);
+        // The other way round than at the beginning.
+        self.unmapping.store(false, Relaxed);
+        self.job.store(0, Ordering::Release);
+        self.give(hidden, |dirty| dirty & !clean)
+    }
+
+    /// Makes pages free; `dirty` says which ones are dirty then, of those that were. All pages then.
+    fn give(&self, pages: u32, dirty: impl Fn(u32) -> u32) -> Sets {
+        let give = |sets: Sets| Some(Sets { free: sets.free | pages, dirty: dirty(sets.dirty) });
+        self.pages.change(give).map_or(Sets { free: 0, dirty: 0 }, |(_, after)| after)
+    }
+
+    /// The SuperSlab is gone.
+    fn clear(&self) {
+        self.base.store(ptr::null_mut(), Relaxed);
+        self.job.store(0, Relaxed);
+        self.taken.store(false, Ordering::Release);
     }
 }
 
+/// Says that somebody has changed descriptors without the lock.
+pub(super) fn set_stale() {
+    // Release: pairs with the acquire in `is_stale`.
+    STALE.store(true, Ordering::Release);
+}
+
+/// Whether the index has to be made anew, by the caller. Says so once.
+pub(super) fn is_stale() -> bool {
+    // Acquire: pairs with the release in `set_stale`.
+    STALE.load(Relaxed) && STALE.swap(false, Ordering::Acquire)
+}
+
+/// Adds memory for descriptors, [`CHUNK`] bytes, all zero.
+pub(super) fn supply(memory: *mut u8) {
+    let chunk = memory.cast::<Chunk>();
+    let mut last = CHUNKS.load(Relaxed);
+    loop {
+        // SAFETY: ours until it is published.
+        unsafe { (*chunk).before = last };
+        // Release: pairs with the acquire in `chunks`.
+        match CHUNKS.compare_exchange_weak(last, chunk, Ordering::Release, Relaxed) {
+            Ok(_) => return,
+            Err(now) => last = now,
+        }
+    }
+}
+
+/// All chunks, the last one first.
+fn chunks() -> impl Iterator<Item = &'static Chunk> {
+    // Acquire: pairs with the release in `supply`.
+    // SAFETY: null or a chunk, and these are never unmapped.
+    let first = unsafe { CHUNKS.load(Ordering::Acquire).as_ref() };
+    // SAFETY: as above; constant once published.
+    core::iter::successors(first, |chunk| unsafe { chunk.before.as_ref() })
+}
+
+/// Bytes of descriptors: all of them are taken to be resident.
+pub(super) fn bytes_of_descriptors() -> usize {
+    chunks().count() * CHUNK
+}
+
+/// Descriptor `i` of a chunk.
+fn desc_at(chunk: &'static Chunk, i: usize) -> DescRef {
+    debug_assert!(i < FIT);
+    // SAFETY: behind the chunk's header there are so many, zero or in use, for ever.
+    unsafe { &*ptr::from_ref(chunk).add(1).cast::<Desc>().add(i) }
+}
+
+/// Every descriptor that was ever in use.
+fn all_descs() -> impl Iterator<Item = DescRef> {
+    chunks().flat_map(|chunk| {
+        // Acquire: pairs with the release in `unused_desc`.
+        let used = chunk.used.load(Ordering::Acquire).min(FIT);
+        (0..used).map(move |i| desc_at(chunk, i))
+    })
+}
+
+/// Every SuperSlab there is. Without the lock it may go at any time.
+pub(super) fn descs() -> impl Iterator<Item = DescRef> {
+    all_descs().filter(|desc| !desc.base().is_null())
+}
+
+/// A descriptor that was never in use.
+fn unused_desc() -> Option<DescRef> {
+    loop {
+        let chunk = chunks().next()?;
+        // Release: pairs with the acquire in `all_descs`.
+        let i = chunk.used.fetch_add(1, Ordering::Release);
+        if i >= FIT {
+            chunk.used.store(FIT, Relaxed);
+            return None;
+        }
+        let desc = desc_at(chunk, i);
+        if desc.claim() {
+            return Some(desc);
+        }
+    }
+}
+
+/// Enters a SuperSlab without the lock. False when no descriptor is left.
+pub(super) fn add_unlocked(base: *mut u8, huge: bool) -> bool {
+    let Some(desc) = unused_desc() else { return false };
+    desc.fill(base, huge);
+    set_stale();
+    true
+}
+
+/// Takes a span without the lock, wherever there is one.
+pub(super) fn take_unlocked(pages: usize, class: u8) -> Option<Span> {
+    descs().find_map(|desc| {
+        let (index, before) = desc.pages.take(pages, pages, usable(pages, class))?;
+        set_stale();
+        Some(make_span(desc, index, pages, class, before))
+    })
+}
+
+/// Gives the pages of a span back without the lock.
+pub(super) fn give_unlocked(desc: DescRef, pages: u32, dirty: impl Fn(u32) -> u32) {
+    desc.give(pages, dirty);
+    set_stale();
+}
+
+/// Puts pages back without the lock: see [`State::put_back`].
+pub(super) fn put_back_unlocked(desc: DescRef, clean: u32) {
+    desc.end_job(clean);
+    set_stale();
+}
+
+/// Forgets a SuperSlab without the lock: see [`State::remove`].
+pub(super) fn remove_unlocked(desc: DescRef) {
+    // It stays listed until the index is made anew, but nothing of it is free.
+    desc.clear();
+    set_stale();
+}
+
+/// The pages that a span may begin in and consist of: page 0 lies behind the header, and serves slabs of one page only.
+fn usable(pages: usize, class: u8) -> u32 {
+    if pages == 1 && class != pagemap::RUN { u32::MAX } else { !1 }
+}
+
+/// Makes a span of pages that have been taken.
+fn make_span(desc: DescRef, index: usize, pages: usize, class: u8, before: Sets) -> Span {
+    let base = desc.base();
+    // SAFETY: the span has just become ours.
+    let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
+    let mapped = if class == pagemap::RUN { 1 } else { pages };
+    pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, class);
+    Span { slab, zero: before.dirty & span_mask(index, pages) == 0 }
+}
+
+/// The index over the descriptors.
 pub(crate) struct State {
-    buckets: [*mut Desc; PAGES + 1],
+    buckets: [Option<DescRef>; PAGES + 1],
     /// Bit n: bucket n is not empty.
     filled: u64,
-    /// First of the list of all SuperSlabs.
-    pub(crate) all: *mut Desc,
-    /// Descriptors without a SuperSlab.
-    spare: *mut Desc,
-    /// Pieces of memory that hold descriptors, of [`CHUNK`] bytes each.
-    pub(super) chunks: usize,
+    /// Descriptors that have been in use and are not, linked as in a bucket.
+    spare: Option<DescRef>,
     pub(super) superslabs: usize,
-    /// Pages in spans.
-    pub(crate) used_pages: usize,
+    /// Pages that are free, and pages that are being given back.
+    free_pages: usize,
+    hidden_pages: usize,
     /// Free pages that are dirty.
     pub(crate) dirty_pages: usize,
     /// SuperSlabs that have some, the longest in that state first.
-    oldest: *mut Desc,
-    newest: *mut Desc,
+    oldest: Option<DescRef>,
+    newest: Option<DescRef>,
+    /// Purges of everything so far.
+    pub(crate) visits: u32,
     pub(crate) policy: Policy,
 }
-
-// SAFETY: only used under the lock.
-unsafe impl Send for State {}
 
 impl State {
     /// A pool without SuperSlabs.
     pub(super) const fn new() -> Self {
         Self {
-            buckets: [ptr::null_mut(); PAGES + 1],
+            buckets: [None; PAGES + 1],
             filled: 0,
-            all: ptr::null_mut(),
-            spare: ptr::null_mut(),
-            chunks: 0,
+            spare: None,
             superslabs: 0,
-            used_pages: 0,
+            free_pages: 0,
+            hidden_pages: 0,
             dirty_pages: 0,
-            oldest: ptr::null_mut(),
-            newest: ptr::null_mut(),
+            oldest: None,
+            newest: None,
+            visits: 0,
             policy: Policy::new(),
         }
+    }
+
+    /// Makes the index anew. All that is dirty counts as having become so now.
+    pub(super) fn rebuild(&mut self) {
+        self.buckets = [None; PAGES + 1];
+        self.filled = 0;
+        self.spare = None;
+        (self.superslabs, self.free_pages, self.hidden_pages, self.dirty_pages) = (0, 0, 0, 0);
+        (self.oldest, self.newest) = (None, None);
+        let now = os::now_ms();
+        for desc in all_descs() {
+            if !desc.base().is_null() {
+                self.hidden_pages += count(desc.job.load(Relaxed));
+                self.enter(desc, now);
+            } else if !desc.taken.load(Relaxed) {
+                self.spare(desc);
+            }
+        }
+    }
+
+    /// Indexes a SuperSlab that is in no list.
+    fn enter(&mut self, desc: DescRef, now: u32) {
+        let sets = desc.pages.get();
+        self.superslabs += 1;
+        desc.free_pages.set(0);
+        desc.purgeable_pages.set(0);
+        self.link(desc);
+        self.index(desc, now, count(sets.free) as isize, count(sets.purgeable()));
+    }
+
+    /// Keeps a descriptor that is not in use.
+    fn spare(&mut self, desc: DescRef) {
+        desc.bucket.set(Links { next: self.spare, prev: None });
+        self.spare = Some(desc);
     }
 
     /// Whether most of what is in use is surely resident.
     pub(super) fn is_filled(&self) -> bool {
         let filled = FILLED.load(Relaxed);
-        filled >= HUGE_FROM && filled * 8 >= self.used_pages * 7
+        filled >= HUGE_FROM && filled * 8 >= self.used_pages() * 7
+    }
+
+    /// Pages in spans.
+    pub(crate) fn used_pages(&self) -> usize {
+        (self.superslabs * PAGES).saturating_sub(self.free_pages + self.hidden_pages)
     }
 
     /// The first SuperSlab with so many free pages: the one that came to have them last.
-    pub(super) fn first_of_bucket(&self, free: usize) -> *mut Desc {
+    pub(super) fn first_of_bucket(&self, free: usize) -> Option<DescRef> {
         self.buckets[free]
     }
 
-    /// Adds the descriptors that fit into `chunk`, [`CHUNK`] bytes, to the spare ones.
-    pub(super) fn supply(&mut self, chunk: *mut Desc) {
-        self.chunks += 1;
-        for i in 0..CHUNK / size_of::<Desc>() {
-            let desc = chunk.wrapping_add(i);
-            // SAFETY: zeroed memory of ours.
-            unsafe { (*desc).bucket.next = self.spare };
-            self.spare = desc;
+    /// Enters a SuperSlab whose pages are free and clean. False when no descriptor is left.
+    pub(crate) fn add(&mut self, base: *mut u8, huge: bool) -> bool {
+        let mut found = None;
+        while let (None, Some(desc)) = (found, self.spare) {
+            self.spare = desc.bucket.get().next;
+            // It may have been claimed without the lock.
+            found = desc.claim().then_some(desc);
         }
-    }
-
-    /// Enters a SuperSlab whose pages are free, and `dirty` as far as it says. False when no descriptor is left.
-    pub(crate) fn add(&mut self, base: *mut u8, huge: bool, dirty: u32) -> bool {
-        let desc = self.spare;
-        if desc.is_null() {
-            return false;
-        }
-        // SAFETY: a spare descriptor.
-        unsafe {
-            self.spare = (*desc).bucket.next;
-            desc.write(Desc {
-                base,
-                free: u32::MAX,
-                dirty: 0,
-                since: 0,
-                free_pages: PAGES as u8,
-                purgeable_pages: 0,
-                huge,
-                bucket: UNLINKED,
-                dirt: UNLINKED,
-                all_next: self.all,
-                all_prev: ptr::null_mut(),
-            });
-            if !self.all.is_null() {
-                (*self.all).all_prev = desc;
-            }
-        }
-        self.all = desc;
-        self.superslabs += 1;
-        self.link(desc);
-        // SAFETY: just entered.
-        unsafe { self.change(desc, os::now_ms(), 0, |d| d.dirty = dirty) };
+        let Some(desc) = found.or_else(unused_desc) else { return false };
+        desc.fill(base, huge);
+        self.enter(desc, os::now_ms());
         true
     }
 
-    /// Takes an entirely free SuperSlab out of the pool; its memory is the caller's to unmap.
-    pub(crate) fn remove(&mut self, desc: *mut Desc) -> *mut u8 {
-        // SAFETY: linked, so valid; the lists are ours under the lock.
-        unsafe {
-            self.change(desc, 0, 0, |d| d.dirty = 0);
-            self.unlink(desc);
-            let d = &mut *desc;
-            if d.all_prev.is_null() {
-                self.all = d.all_next;
-            } else {
-                (*d.all_prev).all_next = d.all_next;
-            }
-            if !d.all_next.is_null() {
-                (*d.all_next).all_prev = d.all_prev;
-            }
-            self.superslabs -= 1;
-            let base = d.base;
-            d.bucket.next = self.spare;
-            self.spare = desc;
-            base
-        }
+    /// Forgets a SuperSlab that was hidden as a whole and has been unmapped.
+    pub(crate) fn remove(&mut self, desc: DescRef) {
+        self.unlink(desc);
+        desc.clear();
+        self.spare(desc);
+        self.hidden_pages = self.hidden_pages.saturating_sub(PAGES);
+        self.superslabs = self.superslabs.saturating_sub(1);
     }
 
-    /// Changes which pages of a SuperSlab are free or dirty, and everything that follows from that. `free` is by how much
-    /// the number of free pages changes. Returns how many pages were free and dirty before, and how many are now.
-    ///
-    /// # Safety
-    ///
-    /// `desc` is in this pool.
-    #[inline]
-    pub(crate) unsafe fn change(
+    /// Hides what can be given back of a SuperSlab. Which pages; none while it is being given back in part already.
+    pub(crate) fn hide(&mut self, desc: DescRef) -> u32 {
+        if desc.has_job() {
+            return 0;
+        }
+        let hidden = desc.begin_job();
+        let pages = count(hidden);
+        self.hidden_pages += pages;
+        self.index(desc, 0, -(pages as isize), 0);
+        hidden
+    }
+
+    /// Puts back what [`State::hide`] has hidden; of these the pages in `clean` are not dirty any more.
+    pub(crate) fn put_back(&mut self, desc: DescRef, clean: u32, now: u32) {
+        let pages = count(desc.job.load(Relaxed));
+        let purgeable = count(desc.end_job(clean).purgeable());
+        self.hidden_pages = self.hidden_pages.saturating_sub(pages);
+        self.index(desc, now, pages as isize, purgeable);
+    }
+
+    /// Gives the pages of a span back. `dirty` says which pages of the SuperSlab are dirty then, of those that were.
+    pub(super) fn give(
         &mut self,
-        desc: *mut Desc,
+        desc: DescRef,
+        mask: u32,
+        pages: usize,
+        dirty: impl Fn(u32) -> u32,
         now: u32,
-        free: isize,
-        f: impl FnOnce(&mut Desc),
-    ) -> (usize, usize) {
+    ) {
+        let purgeable = count(desc.give(mask, dirty).purgeable());
+        self.index(desc, now, pages as isize, purgeable);
+    }
+
+    /// Takes pages that have to be free, or none. False, and nothing changed, when one is not.
+    pub(super) fn take_these(&mut self, desc: DescRef, mask: u32, pages: usize, now: u32) -> bool {
+        let take =
+            |sets: Sets| (sets.free & mask == mask).then_some(Sets { free: sets.free & !mask, ..sets });
+        let Some((_, after)) = desc.pages.change(take) else { return false };
+        self.index(desc, now, -(pages as isize), count(after.purgeable()));
+        true
+    }
+
+    /// Brings the index up to date with a change of a SuperSlab: `free` is by how much the number of free pages has changed, and
+    /// `purgeable` how many are free and dirty now. Returns how many of these there were.
+    #[inline]
+    fn index(&mut self, desc: DescRef, now: u32, free: isize, purgeable: usize) -> usize {
         if free != 0 {
             self.unlink(desc);
         }
-        // SAFETY: passed on; under the lock nobody else uses it.
-        let d = unsafe { &mut *desc };
-        let before = d.purgeable_pages as usize;
-        f(d);
-        let after = count(d.purgeable());
-        d.purgeable_pages = after as u8;
-        d.free_pages = d.free_pages.wrapping_add_signed(free as i8);
-        debug_assert_eq!(d.free_pages as u32, d.free.count_ones());
-        self.dirty_pages = self.dirty_pages + after - before;
-        if before == 0 && after != 0 {
-            d.since = now;
-            d.dirt = Links { next: ptr::null_mut(), prev: self.newest };
-            match self.newest.is_null() {
-                true => self.oldest = desc,
-                // SAFETY: listed, so valid.
-                false => unsafe { (*self.newest).dirt.next = desc },
+        let before = desc.purgeable_pages.replace(purgeable as u8) as usize;
+        // What others have changed without the lock may not be in it yet.
+        let indexed = desc.free_pages.get() as isize + free;
+        desc.free_pages.set(indexed.clamp(0, PAGES as isize) as u8);
+        self.free_pages = self.free_pages.saturating_add_signed(free);
+        self.dirty_pages = (self.dirty_pages + purgeable).saturating_sub(before);
+        if before == 0 && purgeable != 0 {
+            desc.since.set(now);
+            desc.dirt.set(Links { next: None, prev: self.newest });
+            match self.newest {
+                None => self.oldest = Some(desc),
+                Some(last) => last.dirt.set(Links { next: Some(desc), ..last.dirt.get() }),
             }
-            self.newest = desc;
-        } else if before != 0 && after == 0 {
-            let Links { next, prev } = d.dirt;
-            match prev.is_null() {
-                true => self.oldest = next,
-                // SAFETY: as above.
-                false => unsafe { (*prev).dirt.next = next },
+            self.newest = Some(desc);
+        } else if before != 0 && purgeable == 0 {
+            let Links { next, prev } = desc.dirt.get();
+            match prev {
+                None => self.oldest = next,
+                Some(prev) => prev.dirt.set(Links { next, ..prev.dirt.get() }),
             }
-            match next.is_null() {
-                true => self.newest = prev,
-                // SAFETY: as above.
-                false => unsafe { (*next).dirt.prev = prev },
+            match next {
+                None => self.newest = prev,
+                Some(next) => next.dirt.set(Links { prev, ..next.dirt.get() }),
             }
         }
         if free != 0 {
             self.link(desc);
         }
-        (before, after)
+        before
     }
 
-    fn link(&mut self, desc: *mut Desc) {
-        // SAFETY: a descriptor of this pool, in no bucket.
-        let bucket = unsafe { (*desc).free_pages as usize };
+    /// Enters a SuperSlab into the bucket of its free pages.
+    fn link(&mut self, desc: DescRef) {
+        let bucket = desc.free_pages.get() as usize;
         let head = self.buckets[bucket];
-        // SAFETY: as above; `head` is in the bucket.
-        unsafe {
-            (*desc).bucket = Links { next: head, prev: ptr::null_mut() };
-            if !head.is_null() {
-                (*head).bucket.prev = desc;
-            }
+        desc.bucket.set(Links { next: head, prev: None });
+        if let Some(head) = head {
+            head.bucket.set(Links { prev: Some(desc), ..head.bucket.get() });
         }
-        self.buckets[bucket] = desc;
+        self.buckets[bucket] = Some(desc);
         self.filled |= 1 << bucket;
     }
 
-    fn unlink(&mut self, desc: *mut Desc) {
-        // SAFETY: a descriptor in the bucket of its free pages.
-        unsafe {
-            let (Links { next, prev }, bucket) = ((*desc).bucket, (*desc).free_pages as usize);
-            if !next.is_null() {
-                (*next).bucket.prev = prev;
-            }
-            if !prev.is_null() {
-                (*prev).bucket.next = next;
-            } else {
-                self.buckets[bucket] = next;
-                if next.is_null() {
-                    self.filled &= !(1 << bucket);
-                }
+    /// Takes it out again.
+    fn unlink(&mut self, desc: DescRef) {
+        let (Links { next, prev }, bucket) = (desc.bucket.get(), desc.free_pages.get() as usize);
+        if let Some(next) = next {
+            next.bucket.set(Links { prev, ..next.bucket.get() });
+        }
+        if let Some(prev) = prev {
+            prev.bucket.set(Links { next, ..prev.bucket.get() });
+        } else {
+            self.buckets[bucket] = next;
+            if next.is_none() {
+                self.filled &= !(1 << bucket);
             }
         }
     }
 
-    /// The fullest SuperSlab with `pages` adjacent free pages, and where they begin.
-    pub(super) fn find(&self, pages: usize, slab: bool, looks: usize) -> Option<(*mut Desc, usize)> {
-        let usable = if pages == 1 && slab { u32::MAX } else { u32::MAX - 1 };
-        let mut buckets = self.filled & (u64::MAX << pages);
+    /// Takes a span of `pages` pages out of the fullest SuperSlab with `room` adjacent free ones, and makes it one of `class`.
+    /// Looks at so many SuperSlabs of each bucket.
+    pub(super) fn take(
+        &mut self,
+        pages: usize,
+        room: usize,
+        class: u8,
+        looks: usize,
+        now: u32,
+    ) -> Option<Span> {
+        let among = usable(room, class);
+        let mut buckets = self.filled & (u64::MAX << room);
         while buckets != 0 {
-            let mut desc = self.buckets[buckets.trailing_zeros() as usize];
-            let mut looks = looks;
-            while !desc.is_null() && looks > 0 {
-                // SAFETY: in a bucket, so valid.
-                let d = unsafe { &*desc };
-                // Pages that are resident already come first.
-                let dirty = runs(d.purgeable() & usable, pages);
-                let any = if dirty != 0 { dirty } else { runs(d.free & usable, pages) };
-                if any != 0 {
-                    return Some((desc, any.trailing_zeros() as usize));
+            let mut at = self.buckets[buckets.trailing_zeros() as usize];
+            for _ in 0..looks {
+                let Some(desc) = at else { break };
+                if let Some((index, before)) = desc.pages.take(pages, room, among) {
+                    return Some(self.taken(desc, index, pages, class, before, now));
                 }
-                desc = d.bucket.next;
-                looks -= 1;
+                at = desc.next_of_bucket();
             }
             buckets &= buckets - 1;
         }
         None
     }
 
-    pub(super) fn carve(&mut self, desc: *mut Desc, index: usize, pages: usize, class: u8, now: u32) -> Span {
-        let mask = span_mask(index, pages);
-        // SAFETY: found in a bucket.
-        let (base, dirty) = unsafe { ((*desc).base, (*desc).dirty) };
-        let zero = dirty & mask == 0;
-        self.used_pages += pages;
-        self.policy.used(self.used_pages);
-        // SAFETY: as above.
-        let (before, after) = unsafe { self.change(desc, now, -(pages as isize), |d| d.free &= !mask) };
-        let reused = before - after;
+    /// Pages have been taken: notes that, and makes a span of them.
+    fn taken(
+        &mut self,
+        desc: DescRef,
+        index: usize,
+        pages: usize,
+        class: u8,
+        before: Sets,
+        now: u32,
+    ) -> Span {
+        let left = Sets { free: before.free & !span_mask(index, pages), ..before };
+        let purgeable = count(left.purgeable());
+        let reused = self.index(desc, now, -(pages as isize), purgeable).saturating_sub(purgeable);
+        self.policy.used(self.used_pages());
         if reused > 0 && self.dirty_pages + reused > purge::allowed_always(self) {
             self.policy.worth_it(now);
         }
         if reused < pages {
             self.policy.fresh(pages - reused);
         }
-        // SAFETY: the span has just become ours.
-        let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
-        let mapped = if class == pagemap::RUN { 1 } else { pages };
-        pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, class);
-        Span { slab, zero }
+        make_span(desc, index, pages, class, before)
     }
 
     /// SuperSlabs with purgeable pages, the longest in that state first, while `f` says so. `f` may change the one it gets.
-    pub(crate) fn each_dirty(&mut self, mut f: impl FnMut(&mut State, *mut Desc) -> bool) {
-        let mut desc = self.oldest;
-        while !desc.is_null() {
-            // SAFETY: listed, so valid; read before `f` may remove it.
-            let next = unsafe { (*desc).dirt.next };
+    pub(crate) fn each_dirty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
+        let mut at = self.oldest;
+        while let Some(desc) = at {
+            // Read before `f` may unlist it.
+            at = desc.dirt.get().next;
             if !f(self, desc) {
                 return;
             }
-            desc = next;
+        }
+    }
+
+    /// SuperSlabs that are entirely free, while `f` says so. `f` may change the one it gets.
+    pub(crate) fn each_empty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
+        let mut at = self.buckets[PAGES];
+        while let Some(desc) = at {
+            at = desc.next_of_bucket();
+            if !f(self, desc) {
+                return;
+            }
         }
     }
 
     /// When pages became purgeable that are so for the longest time; nothing when none are.
     pub(super) fn oldest_since(&self) -> Option<u32> {
-        // SAFETY: null or listed, so valid.
-        unsafe { self.oldest.as_ref() }.map(|desc| desc.since)
-    }
-
-    /// Withdraws the advice for huge pages from a SuperSlab that is purged in part. Says whether there was any.
-    pub(crate) fn withdraw_huge(&mut self, desc: *mut Desc) -> bool {
-        // SAFETY: a descriptor of this pool.
-        unsafe { core::mem::replace(&mut (*desc).huge, false) }
+        self.oldest.map(|desc| desc.since.get())
     }
 }
 
-/// The number of bits set. Most masks here have few or none.
-fn count(mask: u32) -> usize {
-    if mask == 0 { 0 } else { mask.count_ones() as usize }
-}
-
-/// Bit i of the result: the `pages` bits of `mask` from i on are all set.
-fn runs(mask: u32, pages: usize) -> u32 {
-    let mut result = mask;
-    let mut have = 1;
-    while have < pages && result != 0 {
-        let step = have.min(pages - have);
-        result &= result >> step;
-        have += step;
-    }
-    result
-}
-
-/// The bits of the pages of a span.
-pub(super) fn span_mask(index: usize, pages: usize) -> u32 {
-    (((1u64 << pages) - 1) << index) as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::superslab::pool::MAX_SPAN;
-
-    #[test]
-    fn runs_are_found_exactly() {
-        for pages in 1..=MAX_SPAN {
-            for mask in
-                [0u32, 1, 0xffff_ffff, 0xfffe_fffe, 0x0ff0_0ff0, 0x8000_0001, 0xf0f0_f0f0, 0x7fff_8001]
-            {
-                let expected = (0..=32 - pages)
-                    .filter(|&i| (i..i + pages).all(|b| mask & (1 << b) != 0))
-                    .fold(0u32, |m, i| m | 1 << i);
-                assert_eq!(runs(mask, pages), expected, "{mask:x} {pages}");
+impl Inherit for State {
+    fn inherit(&mut self, torn: bool) {
+        let mut jobs = false;
+        for desc in descs() {
+            // What the surviving thread was giving back it still is.
+            if desc.has_job() && desc.job_of.load(Relaxed) != process::survivor() {
+                jobs = true;
+                if desc.unmapping.load(Relaxed) {
+                    // It may be gone, and the place somebody else's.
+                    desc.clear();
+                } else {
+                    desc.end_job(0);
+                }
             }
         }
+        if torn || jobs {
+            self.rebuild();
+        }
     }
+}
+
+/// The number of bits set. Most masks here have few or none; a baseline x86-64 has no instruction for it.
+fn count(mask: u32) -> usize {
+    if mask == 0 { 0 } else { mask.count_ones() as usize }
 }

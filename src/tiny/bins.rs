@@ -12,6 +12,7 @@ use super::{leave, sparse};
 use crate::options;
 use crate::os;
 use crate::stats::Counters;
+use crate::superslab::pool::Growth;
 use crate::superslab::remote::Chain;
 use crate::superslab::{Block, Fresh, List, NO_SLAB, Owner, Slab, orphans, pool};
 use crate::sync::Node;
@@ -104,12 +105,13 @@ impl Bins {
         Fresh::NONE
     }
 
-    /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory.
+    /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory, of that
+    /// which may be used.
     ///
     /// # Safety
     ///
     /// The calling thread owns these bins, and `owner` is set.
-    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Fresh {
+    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters, growth: Growth) -> Fresh {
         let c = class as usize;
         // SAFETY: all slabs in our lists are ours; `owner` is set.
         unsafe {
@@ -153,7 +155,7 @@ impl Bins {
                     Bins::push(self, slab, List::Full);
                 }
             }
-            let Some(span) = pool::take(classes::pages(class), class) else { return Fresh::NONE };
+            let Some(span) = pool::take(classes::pages(class), class, growth) else { return Fresh::NONE };
             counters.refill_span.add(1);
             // A refill that went as far as here is rare, and a sign of life: time to look at what is kept for reuse.
             crate::large::tick();

@@ -118,10 +118,7 @@ pub(crate) unsafe fn send(slab: *mut Slab, head: *mut Block, tail: *mut Block, c
         match outcome {
             Pushed::Queued => {}
             Pushed::Publish => Slab::publish(slab),
-            Pushed::Emptied => {
-                orphans::claimed(slab);
-                super::leave::release(slab);
-            }
+            Pushed::Emptied => orphans::claimed(slab, |slab| super::leave::release(slab)),
         }
         let mut sent = Sent { published: outcome == Pushed::Publish, idle: ptr::null_mut() };
         // All blocks wait now.

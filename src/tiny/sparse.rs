@@ -87,42 +87,20 @@ unsafe fn count(bins: *mut Bins, pages: i32) {
     unsafe {
         (*bins).idle += pages;
         if (*bins).idle.unsigned_abs() >= TELL.unsigned_abs() {
-            tell(bins);
+            tell(&mut *bins);
         }
     }
 }
 
 /// Adds what these bins have counted to what all have.
-///
-/// # Safety
-///
-/// As [`link`].
-pub(super) unsafe fn tell(bins: *mut Bins) {
-    // SAFETY: passed on.
-    let pages = unsafe { core::mem::replace(&mut (*bins).idle, 0) };
+pub(super) fn tell(bins: &mut Bins) {
+    let pages = core::mem::take(&mut bins.idle);
     IDLE.fetch_add(pages as isize as usize, Relaxed);
 }
 
-/// Counts none, in the child of a fork: what other threads had is not idle any more, but orphaned.
-pub(crate) fn forget() {
-    IDLE.store(0, Relaxed);
-}
-
-/// Counts what is in `bins`, after [`forget`].
-///
-/// # Safety
-///
-/// As [`link`], and no other thread exists.
-pub(super) unsafe fn recount(bins: *mut Bins) {
-    // SAFETY: passed on.
-    unsafe {
-        (*bins).idle = 0;
-        (*bins).each(|bins, slab| {
-            if (*slab).list == List::Sparse {
-                count(bins, (*slab).pages as i32);
-            }
-        });
-    }
+/// A slab of so many pages is not idle any more, whose bins cannot count that.
+pub(super) fn forget(pages: usize) {
+    IDLE.fetch_sub(pages, Relaxed);
 }
 
 /// Takes a slab out of its ring.

@@ -9,8 +9,8 @@ fn kept(mib: usize, mibs: usize) -> Kept {
 
 /// Where the entries are and how long, in MiB.
 fn places(cache: &Cache) -> Vec<(usize, usize)> {
-    let place = |e: &Entry| ((e.kept.block.addr() - (1 << 30)) / MIB, e.kept.len / MIB);
-    let mut places: Vec<_> = cache.used().iter().map(place).collect();
+    let place = |(_, e): (usize, &Entry)| ((e.block.addr() - (1 << 30)) / MIB, e.len() / MIB);
+    let mut places: Vec<_> = cache.used().map(place).collect();
     places.sort();
     assert_eq!(cache.bytes, places.iter().map(|p| p.1 * MIB).sum());
     places
@@ -20,15 +20,15 @@ fn places(cache: &Cache) -> Vec<(usize, usize)> {
 #[cfg_attr(miri, ignore)]
 fn neighbours_become_one_and_are_cut_again() {
     let mut cache = Cache::new();
-    assert!(cache.add(kept(0, 2), 0) && cache.add(kept(6, 2), 0));
+    assert!(cache.add(kept(0, 2), 0, false) && cache.add(kept(6, 2), 0, false));
     assert_eq!(places(&cache), [(0, 2), (6, 2)]);
-    assert!(cache.add(Kept { huge: true, ..kept(2, 1) }, 0), "other pages, so it stays apart");
-    assert!(cache.add(kept(3, 3), 1));
+    assert!(cache.add(Kept { huge: true, ..kept(2, 1) }, 0, false), "other pages, so it stays apart");
+    assert!(cache.add(kept(3, 3), 1, false));
     assert_eq!(places(&cache), [(0, 2), (2, 1), (3, 5)]);
-    let i = cache.used().iter().position(|e| e.kept.len == 5 * MIB).unwrap();
+    let i = cache.used().find(|(_, e)| e.len() == 5 * MIB).unwrap().0;
     assert_eq!(cache.cut(i, 2 * MIB).block, kept(3, 1).block);
     assert_eq!(places(&cache), [(0, 2), (2, 1), (5, 3)]);
-    let i = cache.used().iter().position(|e| e.kept.len == 3 * MIB).unwrap();
+    let i = cache.used().find(|(_, e)| e.len() == 3 * MIB).unwrap().0;
     assert_eq!(cache.cut(i, 3 * MIB - 4096).len, 3 * MIB, "what is left would be too short for a block");
     assert_eq!(places(&cache), [(0, 2), (2, 1)]);
 }
@@ -37,7 +37,7 @@ fn neighbours_become_one_and_are_cut_again() {
 #[cfg_attr(miri, ignore)]
 fn room_is_made_at_the_end_of_the_oldest() {
     let mut cache = Cache::new();
-    assert!(cache.add(kept(0, 8), 5) && cache.add(kept(20, 8), 7));
+    assert!(cache.add(kept(0, 8), 5, false) && cache.add(kept(20, 8), 7, false));
     assert!(cache.make_room(4 * MIB, 20 * MIB, 9).is_none());
     let out = cache.make_room(4 * MIB, 18 * MIB, 9).unwrap();
     assert_eq!((out.block, out.len), (kept(6, 2).block, 2 * MIB));
@@ -47,8 +47,8 @@ fn room_is_made_at_the_end_of_the_oldest() {
     assert_eq!((out.block, out.len), (kept(0, 6).block, 6 * MIB));
     let huge = Kept { huge: true, ..kept(1, 9) };
     assert_eq!((huge.without(MIB), huge.without(3 * MIB + 1)), (Some(7 * MIB), Some(5 * MIB)));
-    while cache.count < ENTRIES {
-        assert!(cache.add(kept(100 + 2 * cache.count, 1), 10));
+    while cache.used().count() < ENTRIES {
+        assert!(cache.add(kept(100 + 2 * cache.used().count(), 1), 10, false));
     }
     assert_eq!(cache.make_room(MIB, usize::MAX, 11).unwrap().block, kept(20, 8).block);
 }
@@ -69,4 +69,22 @@ fn what_is_wanted_again_widens_the_limit_for_a_while() {
     cache.drop_for_room(usize::MAX / 2, 9000);
     cache.regret(usize::MAX / 2, 9000);
     assert_eq!(cache.limit(9000), option + WIDEST * option);
+}
+
+#[test]
+fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_at_once() {
+    let mut cache = Cache::new();
+    assert!(cache.add(kept(0, 8), 5, true) && cache.add(kept(20, 4), 7, false));
+    assert_eq!((cache.bytes, cache.refused), (12 * MIB, 8 * MIB));
+    assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none(), "it holds no pages");
+    assert_eq!(cache.oldest(5 + AGAIN - 1, |_| true), Some(1));
+    assert_eq!(cache.oldest(5 + AGAIN, |_| true), Some(0));
+    // It is as good as the rest for who wants it.
+    assert_eq!(cache.cut(0, 3 * MIB).len, 3 * MIB);
+    assert_eq!((cache.bytes, cache.refused), (9 * MIB, 5 * MIB));
+    cache.remove(0);
+    assert_eq!((cache.bytes, cache.refused), (4 * MIB, 0));
+    let (bytes, refused) = (cache.bytes, cache.refused);
+    cache.inherit(true);
+    assert_eq!((cache.bytes, cache.refused), (bytes, refused));
 }

@@ -1,0 +1,70 @@
+//! Signals, kept away from a thread for a moment.
+
+use core::mem::MaybeUninit;
+use core::ptr;
+
+/// Signals that stay what they are: a thread raises them itself, and cannot go on without their handlers.
+const OWN: [libc::c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
+
+/// While this lives, no signal handler interrupts the calling thread.
+pub(crate) struct Blocked {
+    before: Option<libc::sigset_t>,
+}
+
+impl Blocked {
+    /// Blocks all signals but those that a thread raises itself.
+    pub(crate) fn all() -> Self {
+        if cfg!(miri) {
+            return Self { before: None };
+        }
+        let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+        // SAFETY: both sets are writable; the first is initialised by the first call, the second by the last when that succeeds.
+        super::keep_errno(|| unsafe {
+            libc::sigfillset(set.as_mut_ptr());
+            OWN.iter().for_each(|&signal| {
+                libc::sigdelset(set.as_mut_ptr(), signal);
+            });
+            let done = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) == 0;
+            Self { before: done.then(|| before.assume_init()) }
+        })
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        if let Some(before) = &self.before {
+            // SAFETY: a set that the system gave us.
+            super::keep_errno(|| unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut())
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_blocked(signal: libc::c_int) -> bool {
+        let mut now = MaybeUninit::uninit();
+        // SAFETY: asks for the mask, which is then initialised.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), now.as_mut_ptr());
+            libc::sigismember(now.as_ptr(), signal) == 1
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn signals_are_blocked_for_a_while() {
+        assert!(!is_blocked(libc::SIGUSR1));
+        let outer = Blocked::all();
+        let inner = Blocked::all();
+        assert!(is_blocked(libc::SIGUSR1) && is_blocked(libc::SIGTERM) && !is_blocked(libc::SIGSEGV));
+        drop(inner);
+        assert!(is_blocked(libc::SIGUSR1));
+        drop(outer);
+        assert!(!is_blocked(libc::SIGUSR1));
+    }
+}
