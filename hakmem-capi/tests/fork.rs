@@ -5,18 +5,65 @@ mod support;
 use std::time::{Duration, Instant};
 use support::{compile, expect_ok, lib, preloaded};
 
+/// Only a program that hangs takes as long.
+const LIMIT: Duration = Duration::from_secs(900);
+
+/// `long` if a long run was asked for.
+fn forks(short: u32, long: u32) -> u32 {
+    if std::env::var_os("HAKMEM_LONG").is_some_and(|v| v != "0") { long } else { short }
+}
+
 /// Runs one mode of fork_load.c, with as many forks as `long` says if a long run was asked for.
-fn under_load(mode: &str, forks: u32, long: u32) {
-    let forks = if std::env::var_os("HAKMEM_LONG").is_some_and(|v| v != "0") { long } else { forks };
+fn under_load(mode: &str, short: u32, long: u32) {
+    let forks = forks(short, long);
     let program = compile("gcc", "fork_load.c", &["-pthread"]);
     let start = Instant::now();
-    let limit = Duration::from_secs(60) + Duration::from_millis(100) * forks;
-    let out = expect_ok(preloaded(program).args([mode, &forks.to_string()]), limit);
+    let out = expect_ok(preloaded(program).args([mode, &forks.to_string()]), LIMIT);
     print!("{out}");
     println!(
         "  {} us for each fork with all its child does",
         start.elapsed().as_micros() / u128::from(forks)
     );
+}
+
+/// Runs fork_libc.c: `how` forks beside threads that are inside the C library in each of `modes`.
+fn beside_libc(how: &str, modes: &[(&str, u32)]) {
+    let program = compile("gcc", "fork_libc.c", &["-pthread", "-ldl"]);
+    for (mode, short) in modes {
+        let forks = forks(*short, 20 * short).to_string();
+        print!("{}", expect_ok(preloaded(&program).args([how, mode, &forks]), LIMIT));
+    }
+}
+
+/// Forks for each of the things that other threads do. Forks beside stdio take long, with any allocator: they wait for a lock of
+/// the C library's that goes from thread to thread.
+const BESIDE: [(&str, u32); 9] = [
+    ("stdio", 15),
+    ("names", 300),
+    ("loader", 300),
+    ("pipes", 300),
+    ("environment", 300),
+    ("threads", 300),
+    ("close", 300),
+    ("none", 300),
+    ("all", 300),
+];
+
+#[test]
+fn a_thread_forks_while_others_hold_locks_of_the_c_library() {
+    beside_libc("thread", &BESIDE);
+}
+
+/// The interrupted thread holds locks of ours now and then, and others wait for it while it waits for them.
+#[test]
+fn a_signal_handler_forks_that_has_interrupted_malloc() {
+    beside_libc("signal", &BESIDE);
+}
+
+/// Of these no handler hears.
+#[test]
+fn forks_without_handlers() {
+    beside_libc("raw", &BESIDE);
 }
 
 #[test]
@@ -47,13 +94,13 @@ fn children_fork_again() {
 #[test]
 fn exec_vfork_spawn_system_popen() {
     let program = compile("gcc", "fork_exec.c", &["-pthread"]);
-    expect_ok(preloaded(program).arg("40"), Duration::from_secs(60));
+    expect_ok(preloaded(program).arg("40"), LIMIT);
 }
 
 #[test]
 fn atfork_handlers_of_the_program_allocate() {
     let program = compile("gcc", "fork_atfork.c", &["-pthread"]);
-    expect_ok(preloaded(program).arg("200"), Duration::from_secs(60));
+    expect_ok(preloaded(program).arg("200"), LIMIT);
 }
 
 #[test]
@@ -62,5 +109,5 @@ fn atfork_handlers_that_were_there_before_ours_allocate() {
     let early = compile("gcc", "fork_atfork.c", &["-pthread", "-DEARLY", "-shared", "-fPIC"]);
     // The library named last is initialised first.
     let preload = format!("{} {}", lib().display(), early.display());
-    expect_ok(preloaded(program).arg("200").env("LD_PRELOAD", preload), Duration::from_secs(60));
+    expect_ok(preloaded(program).arg("200").env("LD_PRELOAD", preload), LIMIT);
 }

@@ -9,7 +9,7 @@
 //!   order what it guards ([`crate::os::futex`]). The pool's index is made anew from its descriptors, in which pages between two
 //!   owners belong to neither; the lists of orphans are whole forwards; an entry of the large cache is valid or empty.
 //! * The heaps of the other threads are left behind: nobody's. Blocks of their slabs can be freed as ever. What they hold is
-//!   taken over when the child would otherwise need more memory from the system, or asks for all that can be given back: so a child
+//!   taken over when the child would otherwise need more SuperSlabs, or asks for all that can be given back: so a child
 //!   that only execs writes to nothing of theirs. Of what they had, their lists are not relied on, only the tops of their magazines
 //!   and the records of their slabs.
 //! * The forking thread goes on with its heap, unless somebody was visiting it.
@@ -62,6 +62,7 @@ pub(super) fn on_fork() {
         }
     }
     LOOKS.store(MOST_LOOKS, Relaxed);
+    pool::defer_growth(true);
     background::after_fork();
     if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
         thread::announce();
@@ -69,7 +70,6 @@ pub(super) fn on_fork() {
 }
 
 /// Whether there may be heaps that a fork has left behind.
-#[inline]
 pub(super) fn has_left_heaps() -> bool {
     LOOKS.load(Relaxed) != 0
 }
@@ -83,6 +83,7 @@ pub(super) fn has_left_heaps() -> bool {
 #[cold]
 #[inline(never)]
 pub(super) unsafe fn take_over(mine: *mut Heap) {
+    pool::defer_growth(false);
     let Some(_visits) = visit::lock() else { return };
     let looks = LOOKS.load(Relaxed);
     if looks == 0 {
@@ -95,7 +96,7 @@ pub(super) unsafe fn take_over(mine: *mut Heap) {
         each_left(|heap| {
             any = true;
             Heap::take_over(heap, mine);
-            (*heap).exit.rounds = 0;
+            (*heap).exit.rounds.set(0);
             // What was published arrives; it is looked at with the others.
             let mut slab = (*Heap::owner(heap)).ready.take();
             while !slab.is_null() {
@@ -109,7 +110,7 @@ pub(super) unsafe fn take_over(mine: *mut Heap) {
         if !any || take_over_slabs() {
             // SAFETY: as above.
             each_left(|heap| {
-                if (*heap).exit.rounds == 0 {
+                if (*heap).exit.rounds.get() == 0 {
                     (*heap).bins.clear();
                     Heap::bias(heap).reset();
                     (*heap).live.store(false, Relaxed);
@@ -157,7 +158,7 @@ unsafe fn take_over_slabs() -> bool {
                     (*slab).next = empty;
                     empty = slab;
                 }
-                GivenUp::Not => (*Heap::of(plain)).exit.rounds = 1,
+                GivenUp::Not => (*Heap::of(plain)).exit.rounds.set(1),
             }
         }
     });

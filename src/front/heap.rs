@@ -6,19 +6,19 @@ use super::bias::Bias;
 use super::hot::Hot;
 use super::magazine::Magazines;
 use super::outbox::{self, Outbox};
+use super::registry;
 use super::shelf::Shelf;
 use super::visit::{self, Seen};
-use super::{fork, registry};
 use crate::background;
 use crate::options;
 use crate::stats::Counters;
 use crate::superslab::Fresh;
-use crate::superslab::pool::Growth;
 use crate::superslab::{Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
 use crate::tiny::{home, sparse};
+use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
@@ -71,10 +71,9 @@ pub(crate) enum Way {
 }
 
 /// What the exit hook remembers between its rounds.
-#[derive(Default)]
 pub(super) struct Exit {
-    pub(super) rounds: u32,
-    pub(super) tops: usize,
+    pub(super) rounds: Cell<u32>,
+    pub(super) tops: Cell<usize>,
 }
 
 /// Says that the owner of a heap has taken its lock, until dropped.
@@ -132,7 +131,7 @@ impl Heap {
                 (*heap).bins.secret = secret;
             }
             (*heap).shelf.reset();
-            (*heap).exit = Exit::default();
+            (*heap).exit.rounds.set(0);
             registry::claim(heap);
             (*heap).live.store(true, Relaxed);
         }
@@ -172,7 +171,7 @@ impl Heap {
         unsafe {
             let fresh = Bins::take(&raw mut (*heap).bins, class, &raw const (*heap).counters);
             if !fresh.block.is_null() {
-                Magazines::on_miss(&raw mut (*heap).magazines, class);
+                (*heap).magazines.on_miss(class);
             }
             fresh
         }
@@ -193,15 +192,7 @@ impl Heap {
             }
             (*heap).shelf.tick();
             background::tick();
-            let left_behind = fork::has_left_heaps();
-            let growth = if left_behind { Growth::NotYet } else { Growth::Allowed };
-            let fresh = (*heap).bins.refill(class, &(*heap).counters, growth);
-            if !fresh.block.is_null() || !left_behind {
-                return fresh;
-            }
-            // Before there is more memory, that of threads which a fork has left behind.
-            fork::take_over(heap);
-            (*heap).bins.refill(class, &(*heap).counters, Growth::Allowed)
+            (*heap).bins.refill(class, &(*heap).counters)
         }
     }
 
@@ -374,7 +365,7 @@ const fn placeholder() -> Heap {
         all_next: NO_HEAP,
         live: AtomicBool::new(false),
         generation: AtomicU32::new(0),
-        exit: Exit { rounds: 0, tops: 0 },
+        exit: Exit { rounds: Cell::new(0), tops: Cell::new(0) },
         seen: Seen::new(),
         bias: Bias::new(),
         owner: CachePadded::new(Owner::new()),

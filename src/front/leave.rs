@@ -39,7 +39,7 @@ impl Heap {
     pub(crate) unsafe fn flush(heap: *mut Heap) {
         // SAFETY: passed on.
         unsafe {
-            for class in 1..=CLASSES {
+            for class in (*heap).magazines.present() {
                 Heap::empty_magazine(heap, class);
             }
             (*heap).outbox.flush();

@@ -11,7 +11,8 @@
 
 use super::hot::{Hot, Slot, missing, shared};
 use crate::superslab::pagemap::KINDS;
-use crate::tiny::classes::{C_TABLE, CLASSES, STRIDES};
+use crate::tiny::classes::{C_TABLE, CLASSES, STRIDES, bits};
+use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU64,
@@ -62,24 +63,27 @@ const fn logs_for(bytes: usize, most: u8) -> [u8; CLASSES + 1] {
 const FREE_LOGS: [u8; CLASSES + 1] = logs_for(FREE_BYTES, FREE_LOG);
 const MAX_LOGS: [u8; CLASSES + 1] = logs_for(MAX_BYTES, MAX_LOG);
 
-/// The owner's part of the magazines: their sizes, and the memory they live in.
+/// The owner's part of the magazines: their sizes, and the memory they live in. The cells are the owner's alone; what is atomic
+/// visitors and statistics read, so there is never an exclusive reference to all of it.
 pub(crate) struct Magazines {
     /// By kind: not [`QUIET`] when a free that finds no room has something to do other than take the block home.
-    notices: [u8; KINDS],
+    notices: [Cell<u8>; KINDS],
     /// log2 of the slots, by class; 0: no magazine.
     logs: [AtomicU8; CLASSES + 1],
-    enabled: bool,
+    /// The classes that have a magazine, a bit for each.
+    present: Cell<u64>,
+    enabled: Cell<bool>,
     /// Bytes that may still be held beyond what is every magazine's own.
-    extra: usize,
+    extra: Cell<usize>,
     /// Free memory for slots.
-    at: *mut Slot,
+    at: Cell<*mut Slot>,
     /// The end of what was ever slots, whoever had the record; read by statistics. Null before there were any.
     most: AtomicPtr<Slot>,
-    end: *mut Slot,
+    end: Cell<*mut Slot>,
     /// Magazines that a visitor has taken something out of, a bit for each class. Under the heap's lock.
     robbed: AtomicU64,
     /// Arrays that a magazine has grown out of, by log2 of their slots, linked through their first slot.
-    spare: [*mut Slot; MAX_LOG as usize + 1],
+    spare: [Cell<*mut Slot>; MAX_LOG as usize + 1],
 }
 
 /// A full magazine stays as it is.
@@ -93,15 +97,16 @@ impl Magazines {
     /// None, and none to come.
     pub(crate) const fn none() -> Self {
         Self {
-            notices: [SMALL; KINDS],
+            notices: [const { Cell::new(SMALL) }; KINDS],
             logs: [const { AtomicU8::new(0) }; CLASSES + 1],
-            enabled: false,
-            extra: 0,
-            at: ptr::null_mut(),
+            present: Cell::new(0),
+            enabled: Cell::new(false),
+            extra: Cell::new(0),
+            at: Cell::new(ptr::null_mut()),
             most: AtomicPtr::new(ptr::null_mut()),
-            end: ptr::null_mut(),
+            end: Cell::new(ptr::null_mut()),
             robbed: AtomicU64::new(0),
-            spare: [ptr::null_mut(); MAX_LOG as usize + 1],
+            spare: [const { Cell::new(ptr::null_mut()) }; MAX_LOG as usize + 1],
         }
     }
 
@@ -109,11 +114,15 @@ impl Magazines {
     #[inline(always)]
     pub(crate) fn goes_home(&self, kind: usize) -> bool {
         // SAFETY: callers have a kind.
-        unsafe { *self.notices.get_unchecked(kind) == QUIET }
+        unsafe { self.notices.get_unchecked(kind) }.get() == QUIET
     }
 
     /// No magazines; they will live between `at` and `end`.
-    pub(crate) fn reset(&mut self, hot: *mut Hot, enabled: bool, at: *mut u8, end: *mut u8) {
+    ///
+    /// # Safety
+    ///
+    /// The calling thread alone has the heap that `hot` and these belong to, and these hold nothing.
+    pub(crate) unsafe fn reset(&self, hot: *mut Hot, enabled: bool, at: *mut u8, end: *mut u8) {
         for kind in 0..KINDS {
             // SAFETY: the caller's own heap.
             unsafe {
@@ -123,28 +132,33 @@ impl Magazines {
         }
         // SAFETY: as above.
         unsafe { (*hot).classes = C_TABLE };
-        self.notices = [SMALL; KINDS];
-        if !enabled {
-            self.notices[1..=CLASSES].fill(QUIET);
+        for (kind, notice) in self.notices.iter().enumerate() {
+            notice.set(if !enabled && (1..=CLASSES).contains(&kind) { QUIET } else { SMALL });
         }
-        self.enabled = enabled;
+        self.present.set(0);
+        self.enabled.set(enabled);
         self.logs.iter().for_each(|log| log.store(0, Relaxed));
-        self.extra = if enabled { MAX_EXTRA } else { 0 };
-        self.at = at.cast();
-        self.end = end.cast();
+        self.extra.set(if enabled { MAX_EXTRA } else { 0 });
+        self.at.set(at.cast());
+        self.end.set(end.cast());
         self.robbed.store(0, Relaxed);
-        self.spare = [ptr::null_mut(); MAX_LOG as usize + 1];
+        self.spare.iter().for_each(|spare| spare.set(ptr::null_mut()));
     }
 
     /// The magazine of `class` has run empty.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap that these belong to.
+    /// The calling thread owns the heap that these belong to; `class` is one.
     #[inline(always)]
-    pub(crate) unsafe fn on_miss(magazines: *mut Magazines, class: usize) {
-        // SAFETY: passed on; callers have a class.
-        unsafe { (&raw mut (*magazines).notices).cast::<u8>().add(class).write(MISSED) };
+    pub(crate) unsafe fn on_miss(&self, class: usize) {
+        // SAFETY: passed on.
+        unsafe { self.notices.get_unchecked(class) }.set(MISSED);
+    }
+
+    /// The classes that have a magazine.
+    pub(crate) fn present(&self) -> impl Iterator<Item = usize> {
+        bits(self.present.get())
     }
 
     /// Doubles the magazine of `class`. False when it is as large as it may be.
@@ -152,16 +166,16 @@ impl Magazines {
     /// # Safety
     ///
     /// The calling thread owns the heap that `hot` and these belong to.
-    pub(crate) unsafe fn grow(&mut self, hot: *mut Hot, class: usize) -> bool {
-        let notice = core::mem::replace(&mut self.notices[class], QUIET);
-        if notice == QUIET || !self.enabled {
+    pub(crate) unsafe fn grow(&self, hot: *mut Hot, class: usize) -> bool {
+        let notice = self.notices[class].replace(QUIET);
+        if notice == QUIET || !self.enabled.get() {
             return false;
         }
         // SAFETY: passed on.
         unsafe {
             if self.gather(hot, class) && (*hot).top[class].load(Relaxed) != (*hot).limit[class].load(Relaxed)
             {
-                self.notices[class] = notice;
+                self.notices[class].set(notice);
                 return true;
             }
         }
@@ -170,11 +184,12 @@ impl Magazines {
         let log = (before + 1).max(MIN_LOG).min(most);
         let own = FREE_LOGS[class];
         let more = ((1usize << log.max(own)) - (1 << before.max(own))) * STRIDES[class] as usize;
-        let array = if before < most && more <= self.extra { self.take(log) } else { ptr::null_mut() };
+        let array = if before < most && more <= self.extra.get() { self.take(log) } else { ptr::null_mut() };
         if array.is_null() {
             return false;
         }
-        self.extra -= more;
+        self.extra.set(self.extra.get() - more);
+        self.present.set(self.present.get() | 1 << class);
         // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
         unsafe {
             shared(array).store(ptr::null_mut(), Relaxed);
@@ -190,8 +205,7 @@ impl Magazines {
                 (*hot).top[class].store(array.add(1 + count), Relaxed);
                 (*hot).limit[class].store(array.add(1 << log), Relaxed);
                 compiler_fence(Release);
-                shared(old).store(self.spare[before as usize].cast(), Relaxed);
-                self.spare[before as usize] = old;
+                shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
             } else {
                 compiler_fence(Release);
                 (*hot).top[class].store(array.add(1), Relaxed);
@@ -200,7 +214,7 @@ impl Magazines {
         }
         self.logs[class].store(log, Relaxed);
         // Beyond that it grows by one step for every time it runs empty.
-        self.notices[class] = if log < FREE_LOGS[class] { SMALL } else { QUIET };
+        self.notices[class].set(if log < FREE_LOGS[class] { SMALL } else { QUIET });
         true
     }
 
@@ -228,7 +242,7 @@ impl Magazines {
     ///
     /// As [`Magazines::grow`].
     #[inline]
-    pub(crate) unsafe fn gather(&mut self, hot: *mut Hot, class: usize) -> bool {
+    pub(crate) unsafe fn gather(&self, hot: *mut Hot, class: usize) -> bool {
         // Asked of every class of every thread that ends.
         // SAFETY: passed on.
         self.robbed.load(Relaxed) & (1 << class) != 0 && unsafe { self.gather_robbed(hot, class) }
@@ -236,7 +250,7 @@ impl Magazines {
 
     #[cold]
     #[inline(never)]
-    unsafe fn gather_robbed(&mut self, hot: *mut Hot, class: usize) -> bool {
+    unsafe fn gather_robbed(&self, hot: *mut Hot, class: usize) -> bool {
         // SAFETY: passed on; between the first slot and the top all are initialised.
         unsafe {
             let top = &(&(*hot).top)[class];
@@ -275,7 +289,7 @@ impl Magazines {
     /// # Safety
     ///
     /// As [`Magazines::grow`]; the magazine holds nothing, and [`Magazines::may_shrink`].
-    pub(crate) unsafe fn shrink(&mut self, hot: *mut Hot, class: usize) {
+    pub(crate) unsafe fn shrink(&self, hot: *mut Hot, class: usize) {
         let before = self.logs[class].load(Relaxed);
         let log = before - 1;
         let array = self.take(log);
@@ -292,28 +306,28 @@ impl Magazines {
             (*hot).top[class].store(array.add(1), Relaxed);
             (*hot).limit[class].store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
-            shared(old).store(self.spare[before as usize].cast(), Relaxed);
-            self.spare[before as usize] = old;
+            shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
         }
         let own = FREE_LOGS[class];
-        self.extra += ((1usize << before.max(own)) - (1 << log.max(own))) * STRIDES[class] as usize;
+        let less = ((1usize << before.max(own)) - (1 << log.max(own))) * STRIDES[class] as usize;
+        self.extra.set(self.extra.get() + less);
         self.logs[class].store(log, Relaxed);
-        self.notices[class] = QUIET;
+        self.notices[class].set(QUIET);
     }
 
-    fn take(&mut self, log: u8) -> *mut Slot {
-        let spare = self.spare[log as usize];
+    fn take(&self, log: u8) -> *mut Slot {
+        let spare = self.spare[log as usize].get();
         if !spare.is_null() {
             // SAFETY: a spare array's first slot links the next.
-            self.spare[log as usize] = unsafe { spare.read() }.cast();
+            self.spare[log as usize].set(unsafe { spare.read() }.cast());
             return spare;
         }
-        let array = self.at;
+        let array = self.at.get();
         let next = array.wrapping_add(1 << log);
-        if next > self.end {
+        if next > self.end.get() {
             return ptr::null_mut();
         }
-        self.at = next;
+        self.at.set(next);
         if next > self.most.load(Relaxed) {
             self.most.store(next, Relaxed);
         }
@@ -381,17 +395,18 @@ mod tests {
     }
 
     /// A heap's hot part and magazines over `slots` slots, for `f`.
-    fn with_magazines(slots: usize, f: impl FnOnce(*mut Hot, &mut Magazines)) {
+    fn with_magazines(slots: usize, f: impl FnOnce(*mut Hot, &Magazines)) {
         let mut hot = Box::new(Hot::without());
         let mut memory = vec![ptr::null_mut::<u8>(); slots];
-        let mut m = Magazines::none();
+        let m = Magazines::none();
         let range = memory.as_mut_ptr_range();
-        m.reset(&raw mut *hot, true, range.start.cast(), range.end.cast());
-        f(&raw mut *hot, &mut m);
+        // SAFETY: this thread's.
+        unsafe { m.reset(&raw mut *hot, true, range.start.cast(), range.end.cast()) };
+        f(&raw mut *hot, &m);
     }
 
     /// Pushes until the magazine of `class` is full and does not grow; how many blocks it holds then.
-    fn fill(hot: *mut Hot, m: &mut Magazines, class: usize) -> usize {
+    fn fill(hot: *mut Hot, m: &Magazines, class: usize) -> usize {
         // SAFETY: this thread's.
         let now = |m: &Magazines| unsafe { Magazines::held(m, hot, class) };
         let mut held = now(m);
@@ -435,19 +450,19 @@ mod tests {
             assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
             for log in FREE_LOGS[class] + 1..=MAX_LOGS[class] {
                 // SAFETY: this thread's.
-                unsafe { Magazines::on_miss(m, class) };
+                unsafe { m.on_miss(class) };
                 assert!(!m.goes_home(class));
                 capacity = fill(hot, m, class);
                 assert_eq!(capacity, (1 << log) - 1);
             }
             // SAFETY: as above.
-            unsafe { Magazines::on_miss(m, class) };
+            unsafe { m.on_miss(class) };
             assert_eq!(fill(hot, m, class), capacity);
             // All classes together: beyond their own share no more than the extra bytes.
             for class in 1..=CLASSES {
                 for _ in 0..MAX_LOG {
                     // SAFETY: as above.
-                    unsafe { Magazines::on_miss(m, class) };
+                    unsafe { m.on_miss(class) };
                     fill(hot, m, class);
                 }
             }
@@ -456,7 +471,7 @@ mod tests {
             let beyond: usize = (1..=CLASSES)
                 .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * STRIDES[c] as usize)
                 .sum();
-            assert!(beyond <= MAX_EXTRA && beyond + m.extra == MAX_EXTRA);
+            assert!(beyond <= MAX_EXTRA && beyond + m.extra.get() == MAX_EXTRA);
         });
     }
 
@@ -468,7 +483,7 @@ mod tests {
                 for _ in FREE_LOGS[class]..MAX_LOGS[class] {
                     fill(hot, m, class);
                     // SAFETY: this thread's.
-                    unsafe { Magazines::on_miss(m, class) };
+                    unsafe { m.on_miss(class) };
                 }
                 assert_eq!(fill(hot, m, class), (1 << MAX_LOGS[class]) - 1);
                 for log in (MIN_LOG..MAX_LOGS[class]).rev() {
@@ -483,9 +498,9 @@ mod tests {
                     assert_eq!(fill(hot, m, class), (1 << log) - 1);
                 }
                 assert!(!m.may_shrink(class));
-                assert_eq!(m.extra, MAX_EXTRA);
+                assert_eq!(m.extra.get(), MAX_EXTRA);
                 // SAFETY: as above.
-                unsafe { Magazines::on_miss(m, class) };
+                unsafe { m.on_miss(class) };
             }
         });
     }
@@ -495,7 +510,7 @@ mod tests {
         with_magazines(2000, |hot, m| {
             // What first only allocates and then only frees.
             // SAFETY: as above.
-            unsafe { Magazines::on_miss(m, 8) };
+            unsafe { m.on_miss(8) };
             assert_eq!(fill(hot, m, 8), (1 << FREE_LOGS[8]) - 1);
         });
     }

@@ -6,6 +6,7 @@ use crate::superslab::pagemap::{self, PAGE_SHIFT};
 use crate::superslab::{Block, Slab};
 use crate::sync::Node;
 use crate::tiny::home;
+use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32,
@@ -27,20 +28,21 @@ const MAX_WAITING: u64 = 256 << 10;
 struct Bundle {
     /// Null when there are no blocks.
     slab: AtomicPtr<Slab>,
-    head: *mut Block,
-    tail: *mut Block,
+    head: Cell<*mut Block>,
+    tail: Cell<*mut Block>,
     count: AtomicU32,
-    limit: u32,
+    limit: Cell<u32>,
 }
 
 /// Bytes of the bundles: a page of their own, so that a thread that frees nothing of others' does not touch it.
 pub(crate) const BYTES: usize = BUNDLES * size_of::<Bundle>();
 
-/// The outbox of a heap.
+/// The outbox of a heap. The cells are the owner's alone; what is atomic statistics read, so there is never an exclusive
+/// reference to all of it.
 pub(crate) struct Outbox {
     /// [`BYTES`] of them, zero until the first block. Null in a placeholder, which sends nothing.
-    bundles: *mut Bundle,
-    bundling: bool,
+    bundles: Cell<*mut Bundle>,
+    bundling: Cell<bool>,
     /// Whether a bundle was ever opened since the bundles were last known to be zero.
     touched: AtomicBool,
     /// Whether one was before that.
@@ -64,8 +66,8 @@ impl Outbox {
     /// An outbox without room.
     pub(crate) const fn new() -> Self {
         Self {
-            bundles: ptr::null_mut(),
-            bundling: false,
+            bundles: Cell::new(ptr::null_mut()),
+            bundling: Cell::new(false),
             touched: AtomicBool::new(false),
             resident: AtomicBool::new(false),
             pushes: Counter::new(),
@@ -79,18 +81,29 @@ impl Outbox {
     /// # Safety
     ///
     /// There are [`BYTES`] bytes, zero unless they have been this outbox's bundles before, and the caller's alone.
-    pub(crate) unsafe fn reset(&mut self, bundles: *mut u8, bundling: bool) {
-        self.bundles = bundles.cast();
-        self.bundling = bundling;
+    pub(crate) unsafe fn reset(&self, bundles: *mut u8, bundling: bool) {
+        self.bundles.set(bundles.cast());
+        self.bundling.set(bundling);
         if self.touched.load(Relaxed) {
             for i in 0..BUNDLES {
                 // SAFETY: passed on. One by one, because statistics may look on.
-                unsafe { (*self.bundles.add(i)).slab.store(ptr::null_mut(), Relaxed) };
+                unsafe { self.bundle(i) }.slab.store(ptr::null_mut(), Relaxed);
             }
             self.resident.store(true, Relaxed);
             self.touched.store(false, Relaxed);
         }
         self.waiting.set(0);
+    }
+
+    /// One of the bundles.
+    ///
+    /// # Safety
+    ///
+    /// The outbox has room; `place` is below [`BUNDLES`].
+    #[inline(always)]
+    unsafe fn bundle(&self, place: usize) -> &Bundle {
+        // SAFETY: passed on.
+        unsafe { &*self.bundles.get().add(place) }
     }
 
     /// Adds a block; sends a bundle that is full or in the way, and all of them when much waits.
@@ -99,20 +112,20 @@ impl Outbox {
     ///
     /// `block` is a checked-in block of `slab`, which another thread owns, or nobody. The outbox has room.
     #[inline(always)]
-    pub(crate) unsafe fn add(&mut self, slab: *mut Slab, block: *mut Block) {
+    pub(crate) unsafe fn add(&self, slab: *mut Slab, block: *mut Block) {
         // SAFETY: the block is ours, constant fields of its slab may be read, and the place is one of the bundles.
         unsafe {
-            let bundle = self.bundles.add(place(slab));
+            let bundle = self.bundle(place(slab));
             let waiting = self.waiting.get() + (*slab).stride as u64;
-            if (*bundle).slab.load(Relaxed) != slab || waiting > MAX_WAITING {
+            if bundle.slab.load(Relaxed) != slab || waiting > MAX_WAITING {
                 return self.open(bundle, slab, block);
             }
-            Block::set_next(block, (*bundle).head);
-            (*bundle).head = block;
-            let count = (*bundle).count.load(Relaxed) + 1;
-            (*bundle).count.store(count, Relaxed);
+            Block::set_next(block, bundle.head.get());
+            bundle.head.set(block);
+            let count = bundle.count.load(Relaxed) + 1;
+            bundle.count.store(count, Relaxed);
             self.waiting.set(waiting);
-            if count >= (*bundle).limit {
+            if count >= bundle.limit.get() {
                 self.send(bundle);
             }
         }
@@ -121,7 +134,7 @@ impl Outbox {
     /// Opens a bundle with its first block, after sending what is in its place, or everything when much waits.
     #[cold]
     #[inline(never)]
-    unsafe fn open(&mut self, bundle: *mut Bundle, slab: *mut Slab, block: *mut Block) {
+    unsafe fn open(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) {
         // SAFETY: passed on.
         unsafe {
             let stride = (*slab).stride;
@@ -129,16 +142,16 @@ impl Outbox {
                 self.flush();
             }
             self.send(bundle);
-            let limit = if self.bundling { (MAX_BYTES / stride).clamp(1, MAX_BLOCKS) } else { 1 };
+            let limit = if self.bundling.get() { (MAX_BYTES / stride).clamp(1, MAX_BLOCKS) } else { 1 };
             Block::set_next(block, ptr::null_mut());
             // First, or a fork in between could leave its child a bundle that `reset` passes over.
             self.touched.store(true, Relaxed);
             compiler_fence(Release);
-            (*bundle).slab.store(slab, Relaxed);
-            (*bundle).head = block;
-            (*bundle).tail = block;
-            (*bundle).count.store(1, Relaxed);
-            (*bundle).limit = limit;
+            bundle.slab.store(slab, Relaxed);
+            bundle.head.set(block);
+            bundle.tail.set(block);
+            bundle.count.store(1, Relaxed);
+            bundle.limit.set(limit);
             self.waiting.add(stride as u64);
             if limit == 1 {
                 self.send(bundle);
@@ -147,17 +160,17 @@ impl Outbox {
     }
 
     #[inline(never)]
-    unsafe fn send(&mut self, bundle: *mut Bundle) {
+    unsafe fn send(&self, bundle: &Bundle) {
         // SAFETY: passed on. A bundle is a chain of blocks of its slab, which lives until they are sent. Out of the bundle
         // first: in the child of a fork in between they are lost.
         unsafe {
-            let slab = (*bundle).slab.load(Relaxed);
+            let slab = bundle.slab.load(Relaxed);
             if !slab.is_null() {
-                let count = (*bundle).count.load(Relaxed);
-                (*bundle).slab.store(ptr::null_mut(), Relaxed);
+                let count = bundle.count.load(Relaxed);
+                bundle.slab.store(ptr::null_mut(), Relaxed);
                 self.pushes.add(1);
                 self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
-                let sent = home::send(slab, (*bundle).head, (*bundle).tail, count);
+                let sent = home::send(slab, bundle.head.get(), bundle.tail.get(), count);
                 self.publishes.add(sent.published as u64);
                 if !sent.idle.is_null() {
                     visit::owner(sent.idle);
@@ -171,13 +184,13 @@ impl Outbox {
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    pub(crate) unsafe fn flush(&mut self) {
+    pub(crate) unsafe fn flush(&self) {
         if self.waiting.get() == 0 {
             return;
         }
         for i in 0..BUNDLES {
             // SAFETY: passed on; something waits, so there are bundles.
-            unsafe { self.send(self.bundles.add(i)) };
+            unsafe { self.send(self.bundle(i)) };
         }
     }
 

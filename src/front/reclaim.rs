@@ -1,5 +1,6 @@
 //! What happens when memory has been refused, by the system or by a limit: some of ours goes back first.
 
+use super::{fork, thread};
 use crate::os::{self, held};
 use crate::superslab::pagemap::DIRECT;
 use crate::superslab::{Fresh, SUPERSLAB};
@@ -24,6 +25,19 @@ fn reclaim() -> usize {
 #[cold]
 #[inline(never)]
 fn again(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
+    if fork::has_left_heaps() {
+        // Before there is more memory, that of threads which a fork has left behind.
+        thread::with_heap(None, |heap| {
+            if !heap.is_null() {
+                // SAFETY: the calling thread's.
+                unsafe { fork::take_over(heap) };
+            }
+        });
+        let fresh = attempt();
+        if !fresh.block.is_null() {
+            return fresh;
+        }
+    }
     if !held::limited() {
         // Address space that one kind of block has no use for may be what the other needs.
         return if reclaim() > 0 { attempt() } else { Fresh::NONE };

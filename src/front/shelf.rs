@@ -14,6 +14,7 @@ use crate::os;
 use crate::stats::Counter;
 use crate::superslab::Fresh;
 use crate::superslab::pagemap::{self, FOREIGN, PAGE, RUN};
+use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed, Ordering::Release, compiler_fence};
 
@@ -25,7 +26,8 @@ const LOOK: u64 = 8;
 /// A byte 1 for each place.
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// A thread's shelf.
+/// A thread's shelf. The cells are the owner's, or a visitor's, alone; what is atomic others read, so there is never an exclusive
+/// reference to all of it.
 pub(crate) struct Shelf {
     /// The runs; null where there is none. Atomic only because the child of a fork reads other threads' shelves.
     runs: [AtomicPtr<u8>; PLACES],
@@ -33,11 +35,11 @@ pub(crate) struct Shelf {
     /// changes here are.
     sizes: Counter,
     /// When each was put there.
-    since: [u32; PLACES],
+    since: [Cell<u32>; PLACES],
     /// When the ages were last looked at.
-    looked: u32,
+    looked: Cell<u32>,
     /// Pages that can be put there yet.
-    room: u32,
+    room: Cell<u32>,
     /// Blocks that a shelf served, and blocks that were freed to one. The pool has not seen these.
     pub(crate) allocs: Counter,
     /// See `allocs`.
@@ -59,9 +61,9 @@ impl Shelf {
         Self {
             runs: [const { AtomicPtr::new(ptr::null_mut()) }; PLACES],
             sizes: Counter::new(),
-            since: [0; PLACES],
-            looked: 0,
-            room: 0,
+            since: [const { Cell::new(0) }; PLACES],
+            looked: Cell::new(0),
+            room: Cell::new(0),
             allocs: Counter::new(),
             frees: Counter::new(),
             held: Counter::new(),
@@ -69,26 +71,26 @@ impl Shelf {
     }
 
     /// Makes it ready for a thread. It is empty: new, or flushed by the thread that had it.
-    pub(crate) fn reset(&mut self) {
+    pub(crate) fn reset(&self) {
         let options = options::get();
-        self.room = if options.magazine && options.purge_delay != 0 { MOST as u32 } else { 0 };
+        self.room.set(if options.magazine && options.purge_delay != 0 { MOST as u32 } else { 0 });
     }
 
     /// Takes the run out of a place.
-    fn remove(&mut self, place: usize) -> *mut u8 {
+    fn remove(&self, place: usize) -> *mut u8 {
         let run = self.runs[place].load(Relaxed);
         let pages = (self.sizes.get() >> (8 * place)) as u8;
         self.runs[place].store(ptr::null_mut(), Relaxed);
         // In the child of a fork the run is in no two places: so out of here before anything is done with it.
         compiler_fence(Release);
         self.sizes.set(self.sizes.get() & !(0xff << (8 * place)));
-        self.room += pages as u32;
+        self.room.set(self.room.get() + pages as u32);
         self.held.set(self.held.get().wrapping_sub((pages as usize * PAGE) as u64));
         run
     }
 
     /// The run of `pages` pages that was put here last, or null.
-    fn take(&mut self, pages: usize) -> *mut u8 {
+    fn take(&self, pages: usize) -> *mut u8 {
         let places = matching(self.sizes.get(), pages);
         if places == 0 {
             return ptr::null_mut();
@@ -98,7 +100,7 @@ impl Shelf {
     }
 
     /// The longest run, if it has more than `pages` pages, or null.
-    fn take_longest(&mut self, pages: usize) -> *mut u8 {
+    fn take_longest(&self, pages: usize) -> *mut u8 {
         let size = |place: usize| (self.sizes.get() >> (8 * place)) as u8;
         match (0..PLACES).max_by_key(|&place| size(place)) {
             Some(place) if size(place) as usize > pages => {
@@ -110,11 +112,11 @@ impl Shelf {
     }
 
     /// Puts a run, which is nobody's any more, into a free place. There is room.
-    fn put(&mut self, run: *mut u8, pages: usize, now: u32) {
+    fn put(&self, run: *mut u8, pages: usize, now: u32) {
         let place = matching(self.sizes.get(), 0).trailing_zeros() as usize / 8;
-        self.since[place] = now;
+        self.since[place].set(now);
         self.sizes.add((pages as u64) << (8 * place));
-        self.room -= pages as u32;
+        self.room.set(self.room.get() - pages as u32);
         self.held.add((pages * PAGE) as u64);
         self.runs[place].store(run, Relaxed);
     }
@@ -122,16 +124,16 @@ impl Shelf {
     /// The place of the run that has lain longest. There is one.
     fn oldest(&self, now: u32) -> usize {
         let taken = (0..PLACES).filter(|&i| self.sizes.get() >> (8 * i) & 0xff != 0);
-        taken.max_by_key(|&i| now.wrapping_sub(self.since[i])).unwrap_or(0)
+        taken.max_by_key(|&i| now.wrapping_sub(self.since[i].get())).unwrap_or(0)
     }
 
     /// Gives back what has lain longer than the purge delay.
     #[cold]
-    fn age(&mut self, now: u32) {
+    fn age(&self, now: u32) {
         let delay = options::get().purge_delay;
-        self.looked = now;
+        self.looked.set(now);
         for place in 0..PLACES {
-            let old = now.wrapping_sub(self.since[place]) as i64 >= delay;
+            let old = now.wrapping_sub(self.since[place].get()) as i64 >= delay;
             if delay >= 0 && old && self.sizes.get() >> (8 * place) & 0xff != 0 {
                 // SAFETY: a run of the shelf is nobody else's.
                 unsafe { large::give_run(self.remove(place)) };
@@ -144,7 +146,7 @@ impl Shelf {
     /// # Safety
     ///
     /// The calling thread has entered the heap that this is part of, or visits it, or its thread no longer exists.
-    pub(crate) unsafe fn flush(&mut self) {
+    pub(crate) unsafe fn flush(&self) {
         for place in 0..PLACES {
             // Only the places are relied on: the owner may have been stopped anywhere by a fork.
             let run = self.runs[place].load(Relaxed);
@@ -154,7 +156,7 @@ impl Shelf {
                 unsafe { large::give_run(run) };
             }
         }
-        self.room += (self.held.get() as usize / PAGE) as u32;
+        self.room.set(self.room.get() + (self.held.get() as usize / PAGE) as u32);
         self.sizes.set(0);
         self.held.set(0);
     }
@@ -165,10 +167,10 @@ impl Shelf {
     }
 
     /// A look at the ages, for when the thread does something else that is rare.
-    pub(crate) fn tick(&mut self) {
+    pub(crate) fn tick(&self) {
         if self.sizes.get() != 0 {
             let now = os::now_ms();
-            if now != self.looked {
+            if now != self.looked.get() {
                 self.age(now);
             }
         }
@@ -255,7 +257,7 @@ pub(super) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &
     unsafe {
         if kind == RUN && !heap.is_null() {
             let _busy = Heap::enter(heap);
-            if shelve(&mut (*heap).shelf, block) {
+            if shelve(&(*heap).shelf, block) {
                 return;
             }
         }
@@ -267,27 +269,27 @@ pub(super) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &
 }
 
 /// Puts a run on the shelf. False, and nothing done, when it does not fit or is not the caller's to free.
-unsafe fn shelve(shelf: &mut Shelf, block: *mut u8) -> bool {
+unsafe fn shelve(shelf: &Shelf, block: *mut u8) -> bool {
     // Not the start of a run, or without a shelf: the long way tells.
     if block.addr() & (PAGE - 1) != 0 {
         return false;
     }
     // SAFETY: the page map said that it is a run's.
     let pages = unsafe { large::pages_of_run(block) };
-    if shelf.room == 0 && shelf.sizes.get() == 0 || pages > MOST || !pagemap::claim(block, RUN) {
+    if shelf.room.get() == 0 && shelf.sizes.get() == 0 || pages > MOST || !pagemap::claim(block, RUN) {
         return false;
     }
     shelf.frees.add(1);
     // Looking at the clock would be a good part of the work. A run that seems older than it is goes back too soon.
     let look = shelf.frees.get() % LOOK == 0;
-    let now = if look { os::now_ms() } else { shelf.looked };
-    while (shelf.room as usize) < pages || matching(shelf.sizes.get(), 0) == 0 {
+    let now = if look { os::now_ms() } else { shelf.looked.get() };
+    while (shelf.room.get() as usize) < pages || matching(shelf.sizes.get(), 0) == 0 {
         let place = shelf.oldest(now);
         // SAFETY: a run of the shelf is nobody else's.
         unsafe { large::give_run(shelf.remove(place)) };
     }
     shelf.put(block, pages, now);
-    if now != shelf.looked {
+    if now != shelf.looked.get() {
         shelf.age(now);
         large::tick_at(now);
     }
@@ -316,12 +318,12 @@ mod tests {
 
     #[test]
     fn last_in_first_out_by_size() {
-        let mut shelf = Shelf::none();
-        shelf.room = MOST as u32;
+        let shelf = Shelf::none();
+        shelf.room.set(MOST as u32);
         for (n, pages) in [(1, 2), (2, 3), (3, 2), (4, 3)] {
             shelf.put(run(n), pages, n as u32);
         }
-        assert_eq!((shelf.room, shelf.held.get()), (6, 10 * PAGE as u64));
+        assert_eq!((shelf.room.get(), shelf.held.get()), (6, 10 * PAGE as u64));
         assert_eq!(shelf.take(4), ptr::null_mut());
         assert_eq!((shelf.take(2), shelf.oldest(9)), (run(3), 0));
         assert_eq!((shelf.take(2), shelf.oldest(9)), (run(1), 1));
@@ -331,7 +333,7 @@ mod tests {
             (shelf.oldest(9), shelf.take(3), shelf.take(3), shelf.take(1)),
             (1, run(4), run(2), run(5))
         );
-        assert_eq!((shelf.sizes.get(), shelf.room, shelf.held.get()), (0, MOST as u32, 0));
+        assert_eq!((shelf.sizes.get(), shelf.room.get(), shelf.held.get()), (0, MOST as u32, 0));
         shelf.put(run(6), 3, 6);
         assert!(shelf.holds(run(6)) && !shelf.holds(run(5)) && !shelf.holds(ptr::null_mut()));
         assert_eq!((shelf.take_longest(3), shelf.take_longest(2)), (ptr::null_mut(), run(6)));

@@ -167,12 +167,11 @@ unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
     let heap = heap.cast::<Heap>();
     // SAFETY: the value that `enter` set for this thread, whose heap it is.
     unsafe {
-        let exit = &mut (*heap).exit;
-        let tops = Heap::tops(heap);
-        let used = exit.rounds == 0 || tops != exit.tops;
-        exit.rounds += 1;
-        exit.tops = tops;
-        if used && exit.rounds < ROUNDS {
+        let (exit, tops) = (&(*heap).exit, Heap::tops(heap));
+        let rounds = exit.rounds.get() + 1;
+        exit.rounds.set(rounds);
+        let used = exit.tops.replace(tops) != tops || rounds == 1;
+        if used && rounds < ROUNDS {
             let key = KEY.load(Ordering::Relaxed);
             if libc::pthread_setspecific(key, heap.cast::<c_void>()) == 0 {
                 return;

@@ -1,9 +1,8 @@
 //! Blocks of whole pages inside SuperSlabs.
 
 use crate::superslab::Fresh;
-use crate::superslab::Slab;
 use crate::superslab::pagemap::{self, PAGE, RUN};
-use crate::superslab::pool::{self, Growth};
+use crate::superslab::{Slab, pool};
 use core::ptr;
 
 pub(super) fn pages_for(size: usize) -> usize {
@@ -18,7 +17,7 @@ fn record(address: *mut u8) -> *mut Slab {
 
 /// A run for `size` bytes; where it can grow to `room` bytes, if there is such a place.
 pub(super) fn alloc(size: usize, room: usize) -> Fresh {
-    match pool::take_with_room(pages_for(size), RUN, pages_for(room), Growth::Allowed) {
+    match pool::take_with_room(pages_for(size), RUN, pages_for(room)) {
         None => Fresh { block: ptr::null_mut(), zero: false },
         Some(span) => {
             // Runs never lie in page 0, so the block begins with its page.

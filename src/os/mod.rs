@@ -314,8 +314,9 @@ pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
 pub(crate) fn now_ms() -> u32 {
     // SAFETY: all zeros is a timespec.
     let mut t: libc::timespec = unsafe { core::mem::zeroed() };
+    // It cannot fail, so it leaves `errno` alone.
     // SAFETY: `t` is writable.
-    keep_errno(|| unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) });
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) };
     (t.tv_sec as u64).wrapping_mul(1000).wrapping_add(t.tv_nsec as u64 / 1_000_000) as u32
 }
 

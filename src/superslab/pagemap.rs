@@ -148,14 +148,15 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     true
 }
 
-/// Describes `pages` pages from `address` on, which were [`prepare`]d.
+/// Describes `pages` pages from `address` on, which were [`prepare`]d and lie in one leaf, as those of a SuperSlab do.
 pub(crate) fn set(address: *const u8, pages: usize, kind: u8) {
+    let page = page_number(address);
+    let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
+    debug_assert!(page >> LEAF_SHIFT == (page + pages as u32 - 1) >> LEAF_SHIFT);
     for i in 0..pages {
-        let page = page_number(address.wrapping_add(i << PAGE_SHIFT));
-        let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
         // Release: pairs with the acquire in `kind_published`.
         // SAFETY: a prepared leaf, indexed as in `kind`.
-        unsafe { &*leaf.wrapping_add(page as usize) }.store(kind, Ordering::Release);
+        unsafe { &*leaf.wrapping_add(page as usize + i) }.store(kind, Ordering::Release);
     }
 }
 

@@ -16,7 +16,7 @@ use crate::os;
 use crate::os::futex::{Guard, Lock};
 use core::ptr;
 use core::sync::atomic::{
-    AtomicU64, AtomicUsize,
+    AtomicBool, AtomicU64, AtomicUsize,
     Ordering::{Relaxed, Release},
     compiler_fence,
 };
@@ -30,6 +30,8 @@ pub(super) const LOOKS: usize = 8;
 
 static POOL: Lock<State> = Lock::new(State::new());
 
+/// The pool does not grow: there is memory to be had that it does not know of yet.
+static DEFERRED: AtomicBool = AtomicBool::new(false);
 /// SuperSlabs mapped since the start.
 pub(crate) static SUPERSLABS_MAPPED: AtomicU64 = AtomicU64::new(0);
 /// Where to ask the system for the next SuperSlab: beside the last one, so that mappings merge.
@@ -52,23 +54,14 @@ pub(super) fn lock() -> Option<Guard<'static, State>> {
     Some(pool)
 }
 
-/// Whether a span may come from memory that is new from the system.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Growth {
-    /// It may.
-    Allowed,
-    /// There is something better to do first.
-    NotYet,
-}
-
 /// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
 /// for a run. `None` when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
-pub(crate) fn take(pages: usize, class: u8, growth: Growth) -> Option<Span> {
-    take_with_room(pages, class, pages, growth)
+pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
+    take_with_room(pages, class, pages)
 }
 
 /// Like [`take`], with free pages behind it, if there is such a place: `room` pages in all.
-pub(crate) fn take_with_room(pages: usize, class: u8, room: usize, growth: Growth) -> Option<Span> {
+pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
     let mut looks = LOOKS;
     loop {
@@ -90,7 +83,7 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize, growth: Growt
                 }
             }
         }
-        if looks == usize::MAX || growth == Growth::NotYet {
+        if looks == usize::MAX || DEFERRED.load(Relaxed) {
             return None;
         }
         // When the system has none: once more, everywhere, and with what other threads have given back meanwhile.
@@ -98,6 +91,11 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize, growth: Growt
             looks = usize::MAX;
         }
     }
+}
+
+/// Lets requests that the pool cannot meet fail, or lets it grow again.
+pub(crate) fn defer_growth(yes: bool) {
+    DEFERRED.store(yes, Relaxed);
 }
 
 /// Gives a span back. `touched` says which of its pages (bit 0 the first) may be dirty.

@@ -67,9 +67,9 @@ pub(crate) struct Desc {
     free_pages: Cell<u8>,
     purgeable_pages: Cell<u8>,
     /// Links of the bucket.
-    bucket: Cell<Links>,
+    bucket: Links,
     /// Links of the list of SuperSlabs with purgeable pages.
-    dirt: Cell<Links>,
+    dirt: Links,
 }
 
 /// A descriptor: they are never unmapped.
@@ -79,10 +79,9 @@ pub(crate) type DescRef = &'static Desc;
 unsafe impl Sync for Desc {}
 
 /// Neighbours in a list.
-#[derive(Clone, Copy)]
 struct Links {
-    next: Option<DescRef>,
-    prev: Option<DescRef>,
+    next: Cell<Option<DescRef>>,
+    prev: Cell<Option<DescRef>>,
 }
 
 impl Desc {
@@ -101,7 +100,7 @@ impl Desc {
 
     /// The next one with as many free pages; under the lock.
     pub(super) fn next_of_bucket(&self) -> Option<DescRef> {
-        self.bucket.get().next
+        self.bucket.next.get()
     }
 
     /// Claims an unused descriptor.
@@ -129,20 +128,18 @@ impl Desc {
         self.job.load(Relaxed) != 0
     }
 
-    /// Hides the pages that can be given back, or all of a SuperSlab that is entirely free. Which ones.
-    pub(crate) fn begin_job(&self) -> u32 {
+    /// Hides the pages that can be given back, or all of a SuperSlab that is entirely free. Which ones, and which are dirty.
+    fn begin_job(&self) -> (u32, u32) {
         let mut hidden = 0;
         let hide = |sets: Sets| {
             hidden = if sets.free == u32::MAX { u32::MAX } else { sets.purgeable() };
             (hidden != 0).then_some(Sets { free: sets.free & !hidden, ..sets })
         };
-        if self.pages.change(hide).is_none() {
-            return 0;
-        }
+        let Some((before, _)) = self.pages.change(hide) else { return (0, 0) };
         // First hidden, then written down: a fork in between loses them to the child.
         self.job_of.store(os::thread::id(), Relaxed);
         self.job.store(hidden, Ordering::Release);
-        hidden
+        (hidden, before.dirty)
     }
 
     /// Says that the SuperSlab, all of which is hidden, is about to be unmapped: in the child of a fork nobody knows then
@@ -305,17 +302,20 @@ fn make_span(desc: DescRef, index: usize, pages: usize, class: u8, before: Sets)
     Span { slab, zero: before.dirty & span_mask(index, pages) == 0 }
 }
 
+/// As many as `State::filled` has bits, so that a number of pages is an index whatever it is.
+const BUCKETS: usize = 64;
+
 /// The index over the descriptors.
 pub(crate) struct State {
-    buckets: [Option<DescRef>; PAGES + 1],
+    /// By the number of free pages, as indexed; those beyond 32 are of numbers that are wrong for a moment.
+    buckets: [Option<DescRef>; BUCKETS],
     /// Bit n: bucket n is not empty.
     filled: u64,
     /// Descriptors that have been in use and are not, linked as in a bucket.
     spare: Option<DescRef>,
     pub(super) superslabs: usize,
-    /// Pages that are free, and pages that are being given back.
-    free_pages: usize,
-    hidden_pages: usize,
+    /// Pages in spans.
+    used_pages: usize,
     /// Free pages that are dirty.
     pub(crate) dirty_pages: usize,
     /// SuperSlabs that have some, the longest in that state first.
@@ -330,12 +330,11 @@ impl State {
     /// A pool without SuperSlabs.
     pub(super) const fn new() -> Self {
         Self {
-            buckets: [None; PAGES + 1],
+            buckets: [None; BUCKETS],
             filled: 0,
             spare: None,
             superslabs: 0,
-            free_pages: 0,
-            hidden_pages: 0,
+            used_pages: 0,
             dirty_pages: 0,
             oldest: None,
             newest: None,
@@ -346,15 +345,16 @@ impl State {
 
     /// Makes the index anew. All that is dirty counts as having become so now.
     pub(super) fn rebuild(&mut self) {
-        self.buckets = [None; PAGES + 1];
+        self.buckets = [None; BUCKETS];
         self.filled = 0;
         self.spare = None;
-        (self.superslabs, self.free_pages, self.hidden_pages, self.dirty_pages) = (0, 0, 0, 0);
+        (self.superslabs, self.used_pages, self.dirty_pages) = (0, 0, 0);
         (self.oldest, self.newest) = (None, None);
         let now = os::now_ms();
         for desc in all_descs() {
             if !desc.base().is_null() {
-                self.hidden_pages += count(desc.job.load(Relaxed));
+                let hidden = desc.job.load(Relaxed);
+                self.used_pages += count(!(desc.pages.get().free | hidden));
                 self.enter(desc, now);
             } else if !desc.taken.load(Relaxed) {
                 self.spare(desc);
@@ -369,24 +369,24 @@ impl State {
         desc.free_pages.set(0);
         desc.purgeable_pages.set(0);
         self.link(desc);
-        self.index(desc, now, count(sets.free) as isize, count(sets.purgeable()));
+        self.index(desc, now, count(sets.free) as i8, count(sets.purgeable()) as i8);
     }
 
     /// Keeps a descriptor that is not in use.
     fn spare(&mut self, desc: DescRef) {
-        desc.bucket.set(Links { next: self.spare, prev: None });
+        desc.bucket.next.set(self.spare);
         self.spare = Some(desc);
     }
 
     /// Whether most of what is in use is surely resident.
     pub(super) fn is_filled(&self) -> bool {
         let filled = FILLED.load(Relaxed);
-        filled >= HUGE_FROM && filled * 8 >= self.used_pages() * 7
+        filled >= HUGE_FROM && filled * 8 >= self.used_pages * 7
     }
 
     /// Pages in spans.
     pub(crate) fn used_pages(&self) -> usize {
-        (self.superslabs * PAGES).saturating_sub(self.free_pages + self.hidden_pages)
+        self.used_pages
     }
 
     /// The first SuperSlab with so many free pages: the one that came to have them last.
@@ -398,7 +398,7 @@ impl State {
     pub(crate) fn add(&mut self, base: *mut u8, huge: bool) -> bool {
         let mut found = None;
         while let (None, Some(desc)) = (found, self.spare) {
-            self.spare = desc.bucket.get().next;
+            self.spare = desc.next_of_bucket();
             // It may have been claimed without the lock.
             found = desc.claim().then_some(desc);
         }
@@ -413,7 +413,6 @@ impl State {
         self.unlink(desc);
         desc.clear();
         self.spare(desc);
-        self.hidden_pages = self.hidden_pages.saturating_sub(PAGES);
         self.superslabs = self.superslabs.saturating_sub(1);
     }
 
@@ -422,19 +421,16 @@ impl State {
         if desc.has_job() {
             return 0;
         }
-        let hidden = desc.begin_job();
-        let pages = count(hidden);
-        self.hidden_pages += pages;
-        self.index(desc, 0, -(pages as isize), 0);
+        let (hidden, dirty) = desc.begin_job();
+        self.index(desc, 0, -(count(hidden) as i8), -(count(hidden & dirty) as i8));
         hidden
     }
 
     /// Puts back what [`State::hide`] has hidden; of these the pages in `clean` are not dirty any more.
     pub(crate) fn put_back(&mut self, desc: DescRef, clean: u32, now: u32) {
-        let pages = count(desc.job.load(Relaxed));
-        let purgeable = count(desc.end_job(clean).purgeable());
-        self.hidden_pages = self.hidden_pages.saturating_sub(pages);
-        self.index(desc, now, pages as isize, purgeable);
+        let hidden = desc.job.load(Relaxed);
+        let after = desc.end_job(clean);
+        self.index(desc, now, count(hidden) as i8, count(after.dirty & hidden) as i8);
     }
 
     /// Gives the pages of a span back. `dirty` says which pages of the SuperSlab are dirty then, of those that were.
@@ -446,64 +442,74 @@ impl State {
         dirty: impl Fn(u32) -> u32,
         now: u32,
     ) {
-        let purgeable = count(desc.give(mask, dirty).purgeable());
-        self.index(desc, now, pages as isize, purgeable);
+        let after = desc.give(mask, dirty);
+        self.used_pages = self.used_pages.saturating_sub(pages);
+        self.index(desc, now, pages as i8, part(after.dirty, mask, pages) as i8);
     }
 
     /// Takes pages that have to be free, or none. False, and nothing changed, when one is not.
     pub(super) fn take_these(&mut self, desc: DescRef, mask: u32, pages: usize, now: u32) -> bool {
         let take =
             |sets: Sets| (sets.free & mask == mask).then_some(Sets { free: sets.free & !mask, ..sets });
-        let Some((_, after)) = desc.pages.change(take) else { return false };
-        self.index(desc, now, -(pages as isize), count(after.purgeable()));
+        let Some((before, _)) = desc.pages.change(take) else { return false };
+        self.used_pages += pages;
+        self.index(desc, now, -(pages as i8), -(part(before.dirty, mask, pages) as i8));
         true
     }
 
-    /// Brings the index up to date with a change of a SuperSlab: `free` is by how much the number of free pages has changed, and
-    /// `purgeable` how many are free and dirty now. Returns how many of these there were.
-    #[inline]
-    fn index(&mut self, desc: DescRef, now: u32, free: isize, purgeable: usize) -> usize {
+    /// Brings the index up to date with a change of a SuperSlab: by how much the number of its free pages has changed, and of
+    /// those that are dirty, too.
+    #[inline(always)]
+    fn index(&mut self, desc: DescRef, now: u32, free: i8, purgeable: i8) {
+        if purgeable != 0 {
+            let before = desc.purgeable_pages.get();
+            let after = before.saturating_add_signed(purgeable);
+            desc.purgeable_pages.set(after);
+            self.dirty_pages = self.dirty_pages.saturating_add_signed(purgeable as isize);
+            if (before == 0) != (after == 0) {
+                self.index_dirt(desc, now, after != 0);
+            }
+        }
         if free != 0 {
             self.unlink(desc);
-        }
-        let before = desc.purgeable_pages.replace(purgeable as u8) as usize;
-        // What others have changed without the lock may not be in it yet.
-        let indexed = desc.free_pages.get() as isize + free;
-        desc.free_pages.set(indexed.clamp(0, PAGES as isize) as u8);
-        self.free_pages = self.free_pages.saturating_add_signed(free);
-        self.dirty_pages = (self.dirty_pages + purgeable).saturating_sub(before);
-        if before == 0 && purgeable != 0 {
-            desc.since.set(now);
-            desc.dirt.set(Links { next: None, prev: self.newest });
-            match self.newest {
-                None => self.oldest = Some(desc),
-                Some(last) => last.dirt.set(Links { next: Some(desc), ..last.dirt.get() }),
-            }
-            self.newest = Some(desc);
-        } else if before != 0 && purgeable == 0 {
-            let Links { next, prev } = desc.dirt.get();
-            match prev {
-                None => self.oldest = next,
-                Some(prev) => prev.dirt.set(Links { next, ..prev.dirt.get() }),
-            }
-            match next {
-                None => self.newest = prev,
-                Some(next) => next.dirt.set(Links { prev, ..next.dirt.get() }),
-            }
-        }
-        if free != 0 {
+            // What others have changed without the lock may not be in it yet, so it may be wrong for a while.
+            desc.free_pages.set(desc.free_pages.get().wrapping_add_signed(free) & (BUCKETS as u8 - 1));
             self.link(desc);
         }
-        before
+    }
+
+    /// Enters a SuperSlab that has purgeable pages now, or takes out one that has none any more.
+    fn index_dirt(&mut self, desc: DescRef, now: u32, dirty: bool) {
+        if dirty {
+            desc.since.set(now);
+            desc.dirt.next.set(None);
+            desc.dirt.prev.set(self.newest);
+            match self.newest {
+                None => self.oldest = Some(desc),
+                Some(last) => last.dirt.next.set(Some(desc)),
+            }
+            self.newest = Some(desc);
+            return;
+        }
+        let (next, prev) = (desc.dirt.next.get(), desc.dirt.prev.get());
+        match prev {
+            None => self.oldest = next,
+            Some(prev) => prev.dirt.next.set(next),
+        }
+        match next {
+            None => self.newest = prev,
+            Some(next) => next.dirt.prev.set(prev),
+        }
     }
 
     /// Enters a SuperSlab into the bucket of its free pages.
     fn link(&mut self, desc: DescRef) {
-        let bucket = desc.free_pages.get() as usize;
+        let bucket = desc.free_pages.get() as usize & (BUCKETS - 1);
         let head = self.buckets[bucket];
-        desc.bucket.set(Links { next: head, prev: None });
+        desc.bucket.next.set(head);
+        desc.bucket.prev.set(None);
         if let Some(head) = head {
-            head.bucket.set(Links { prev: Some(desc), ..head.bucket.get() });
+            head.bucket.prev.set(Some(desc));
         }
         self.buckets[bucket] = Some(desc);
         self.filled |= 1 << bucket;
@@ -511,13 +517,14 @@ impl State {
 
     /// Takes it out again.
     fn unlink(&mut self, desc: DescRef) {
-        let (Links { next, prev }, bucket) = (desc.bucket.get(), desc.free_pages.get() as usize);
+        let (next, prev) = (desc.bucket.next.get(), desc.bucket.prev.get());
         if let Some(next) = next {
-            next.bucket.set(Links { prev, ..next.bucket.get() });
+            next.bucket.prev.set(prev);
         }
         if let Some(prev) = prev {
-            prev.bucket.set(Links { next, ..prev.bucket.get() });
+            prev.bucket.next.set(next);
         } else {
+            let bucket = desc.free_pages.get() as usize & (BUCKETS - 1);
             self.buckets[bucket] = next;
             if next.is_none() {
                 self.filled &= !(1 << bucket);
@@ -536,15 +543,16 @@ impl State {
         now: u32,
     ) -> Option<Span> {
         let among = usable(room, class);
-        let mut buckets = self.filled & (u64::MAX << room);
+        let mut buckets = self.filled & (u64::MAX << (room & (BUCKETS - 1)));
         while buckets != 0 {
-            let mut at = self.buckets[buckets.trailing_zeros() as usize];
-            for _ in 0..looks {
-                let Some(desc) = at else { break };
+            let mut at = self.buckets[buckets.trailing_zeros() as usize & (BUCKETS - 1)];
+            let mut looks = looks;
+            while let (Some(desc), true) = (at, looks > 0) {
                 if let Some((index, before)) = desc.pages.take(pages, room, among) {
                     return Some(self.taken(desc, index, pages, class, before, now));
                 }
                 at = desc.next_of_bucket();
+                looks -= 1;
             }
             buckets &= buckets - 1;
         }
@@ -552,6 +560,7 @@ impl State {
     }
 
     /// Pages have been taken: notes that, and makes a span of them.
+    #[inline(always)]
     fn taken(
         &mut self,
         desc: DescRef,
@@ -561,10 +570,10 @@ impl State {
         before: Sets,
         now: u32,
     ) -> Span {
-        let left = Sets { free: before.free & !span_mask(index, pages), ..before };
-        let purgeable = count(left.purgeable());
-        let reused = self.index(desc, now, -(pages as isize), purgeable).saturating_sub(purgeable);
-        self.policy.used(self.used_pages());
+        let reused = part(before.dirty, span_mask(index, pages), pages);
+        self.index(desc, now, -(pages as i8), -(reused as i8));
+        self.used_pages += pages;
+        self.policy.used(self.used_pages);
         if reused > 0 && self.dirty_pages + reused > purge::allowed_always(self) {
             self.policy.worth_it(now);
         }
@@ -579,7 +588,7 @@ impl State {
         let mut at = self.oldest;
         while let Some(desc) = at {
             // Read before `f` may unlist it.
-            at = desc.dirt.get().next;
+            at = desc.dirt.next.get();
             if !f(self, desc) {
                 return;
             }
@@ -621,6 +630,16 @@ impl Inherit for State {
         if torn || jobs {
             self.rebuild();
         }
+    }
+}
+
+/// How many of the pages in `mask`, of which there are `pages`, are in the set: all or none, mostly.
+#[inline(always)]
+fn part(set: u32, mask: u32, pages: usize) -> usize {
+    match set & mask {
+        0 => 0,
+        all if all == mask => pages,
+        some => count(some),
     }
 }
 

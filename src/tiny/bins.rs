@@ -12,7 +12,6 @@ use super::{leave, sparse};
 use crate::options;
 use crate::os;
 use crate::stats::Counters;
-use crate::superslab::pool::Growth;
 use crate::superslab::remote::Chain;
 use crate::superslab::{Block, Fresh, List, NO_SLAB, Owner, Slab, orphans, pool};
 use crate::sync::Node;
@@ -43,6 +42,8 @@ pub(crate) struct Bins {
     pub(super) emptied: [u8; CLASSES + 1],
     /// See [`sparse::tell`].
     pub(super) idle: i32,
+    /// The classes that there has been a slab of, a bit for each.
+    pub(super) present: u64,
 }
 
 pub(super) const fn no_slab() -> *mut Slab {
@@ -61,6 +62,7 @@ impl Bins {
             full: ptr::null_mut(),
             emptied: [0; CLASSES + 1],
             idle: 0,
+            present: 0,
         }
     }
 
@@ -105,13 +107,12 @@ impl Bins {
         Fresh::NONE
     }
 
-    /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory, of that
-    /// which may be used.
+    /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory.
     ///
     /// # Safety
     ///
     /// The calling thread owns these bins, and `owner` is set.
-    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters, growth: Growth) -> Fresh {
+    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Fresh {
         let c = class as usize;
         // SAFETY: all slabs in our lists are ours; `owner` is set.
         unsafe {
@@ -155,10 +156,11 @@ impl Bins {
                     Bins::push(self, slab, List::Full);
                 }
             }
-            let Some(span) = pool::take(classes::pages(class), class, growth) else { return Fresh::NONE };
+            let Some(span) = pool::take(classes::pages(class), class) else { return Fresh::NONE };
             counters.refill_span.add(1);
             // A refill that went as far as here is rare, and a sign of life: time to look at what is kept for reuse.
             crate::large::tick();
+            self.present |= 1 << class;
             Slab::make(span.slab, STRIDES[c], span.zero, self.owner);
             self.make_current(span.slab);
             Bins::take(self, c, counters)
@@ -170,6 +172,7 @@ impl Bins {
         let slab = adopted.slab;
         // SAFETY: passed on: adopted just now.
         unsafe {
+            self.present |= 1 << (*slab).class;
             // Release: see `Slab::make`.
             (*slab).owner.store(self.owner, Release);
             (*slab).used.store(adopted.in_use, Relaxed);

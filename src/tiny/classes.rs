@@ -116,9 +116,26 @@ pub(crate) const fn pages(class: u8) -> usize {
     }
 }
 
+/// The classes in a set of them, which has a bit for each, from the smallest on.
+pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+    core::iter::from_fn(move || {
+        let bit = mask.trailing_zeros();
+        mask &= mask.wrapping_sub(1);
+        (bit < u64::BITS).then_some(bit as usize)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bits_of_a_mask() {
+        for mask in [0, 1, 1 << 63, 0b1011_0000, u64::MAX] {
+            assert_eq!(bits(mask).fold(0, |all, bit| all | 1 << bit), mask);
+            assert!(bits(mask).zip(bits(mask).skip(1)).all(|(a, b)| a < b));
+        }
+    }
 
     /// What the arithmetic must answer, by search.
     fn expected(size: usize, align: usize) -> u8 {

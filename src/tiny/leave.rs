@@ -1,7 +1,7 @@
 //! Slabs leave a heap: given back when it is trimmed, given up when its thread ends, taken over in the child of a fork.
 
 use super::bins::{Bins, no_slab};
-use super::classes::CLASSES;
+use super::classes::{CLASSES, bits};
 use super::sparse;
 use crate::stats::Counters;
 use crate::superslab::{List, Slab, orphans, pool};
@@ -17,7 +17,7 @@ impl Bins {
         // SAFETY: passed on; our own lists.
         unsafe {
             self.collect(counters);
-            for class in 1..=CLASSES {
+            for class in bits(self.present) {
                 let slab = self.current[class];
                 if slab == no_slab() {
                     continue;
@@ -56,32 +56,34 @@ impl Bins {
     unsafe fn abandon_listed(&mut self) -> usize {
         let mut staying = ptr::null_mut::<Slab>();
         let mut count = 0;
-        for class in 1..=CLASSES {
-            loop {
-                let lists = [self.current[class], self.partial[class], self.sparse[class], self.full];
-                let Some(slab) = lists.into_iter().find(|&slab| !slab.is_null() && slab != no_slab()) else {
-                    break;
-                };
-                // SAFETY: passed on: ours and listed, until it is unlinked; then the link is ours.
-                unsafe {
-                    Bins::unlink(self, slab);
-                    match give_up(slab) {
-                        GivenUp::Orphan => {}
-                        GivenUp::Empty => release(slab),
-                        GivenUp::Not => {
-                            (*slab).next = staying;
-                            staying = slab;
-                            count += 1;
-                        }
+        // SAFETY: passed on: each of the lists is ours, and `give_up` leaves it without the one it gets.
+        unsafe {
+            let mut give_up_all = |bins: &mut Bins, first: fn(&Bins, usize) -> *mut Slab, class| loop {
+                let slab = first(bins, class);
+                if slab.is_null() || slab == no_slab() {
+                    return;
+                }
+                Bins::unlink(bins, slab);
+                match give_up(slab) {
+                    GivenUp::Orphan => {}
+                    GivenUp::Empty => release(slab),
+                    GivenUp::Not => {
+                        (*slab).next = staying;
+                        staying = slab;
+                        count += 1;
                     }
                 }
+            };
+            for class in bits(self.present) {
+                give_up_all(self, |bins, class| bins.current[class], class);
+                give_up_all(self, |bins, class| bins.partial[class], class);
+                give_up_all(self, |bins, class| bins.sparse[class], class);
             }
-        }
-        while !staying.is_null() {
-            let slab = staying;
-            // SAFETY: as above. Wherever it belongs, it gets there when it is published.
-            unsafe {
+            give_up_all(self, |bins, _| bins.full, 0);
+            while !staying.is_null() {
+                let slab = staying;
                 staying = (*slab).next;
+                // Wherever it belongs, it gets there when it is published.
                 Bins::push(self, slab, List::Full);
             }
         }
@@ -95,6 +97,7 @@ impl Bins {
         self.sparse = self.partial;
         self.full = ptr::null_mut();
         self.emptied = [0; CLASSES + 1];
+        self.present = 0;
         sparse::tell(self);
     }
 }
