@@ -58,14 +58,13 @@ unsafe impl GlobalAlloc for Hakmem {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
-        unsafe { gate::alloc_zeroed(layout, &self.options) }
+        gate::alloc_zeroed(layout.size(), layout.align(), &self.options)
     }
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: passed on.
-        unsafe { gate::realloc(block, layout, new_size, &self.options) }
+        unsafe { gate::realloc(block, layout.size(), layout.align(), new_size, &self.options) }
     }
 }
 

@@ -41,6 +41,8 @@ mod os;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
+mod table;
+#[cfg(not(loom))]
 mod tiny;
 #[cfg(not(loom))]
 mod upkeep;

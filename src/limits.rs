@@ -3,6 +3,7 @@
 use crate::options::Options;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::{self, held, thread};
+use crate::table::Table;
 use core::ffi::c_void;
 use core::fmt;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -97,7 +98,7 @@ struct Config {
     /// Whether the program has set limits, over which the options do not go.
     chosen: bool,
     /// The hook in force and the one before: the child of a fork finds the one in force whole.
-    hooks: [Hook; 2],
+    hooks: Table<Hook, 2>,
     current: AtomicUsize,
 }
 
@@ -122,7 +123,7 @@ impl Inherit for Config {
 }
 
 static CONFIG: Lock<Config> =
-    Lock::new(Config { chosen: false, hooks: [Hook::None; 2], current: AtomicUsize::new(0) });
+    Lock::new(Config { chosen: false, hooks: Table([Hook::None; 2]), current: AtomicUsize::new(0) });
 /// The thread that runs the hook, or 0.
 static TELLING: AtomicUsize = AtomicUsize::new(0);
 

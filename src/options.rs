@@ -84,6 +84,15 @@ pub(crate) struct Path {
 impl Path {
     const NONE: Path = Path { bytes: [0; 256] };
 
+    /// A path, or `None` when it is too long.
+    fn new(path: &[u8]) -> Option<Self> {
+        let mut new = Self::NONE;
+        // The last byte ends it.
+        let (_, bytes) = new.bytes.split_last_mut()?;
+        bytes.get_mut(..path.len())?.iter_mut().zip(path).for_each(|(to, from)| *to = *from);
+        Some(new)
+    }
+
     /// The path as a C string, or `None`.
     pub(crate) fn as_c_str(&self) -> Option<&core::ffi::CStr> {
         core::ffi::CStr::from_bytes_until_nul(&self.bytes).ok().filter(|path| !path.is_empty())
@@ -310,12 +319,11 @@ impl Options {
             )
             .then_some("none, table or json; using none"),
             b"HAKMEM_STATS_FILE" => {
-                let fits = value.len() < self.stats_file.bytes.len();
-                if fits {
-                    self.stats_file = Path::NONE;
-                    self.stats_file.bytes[..value.len()].copy_from_slice(value);
+                let path = Path::new(value);
+                if let Some(path) = path {
+                    self.stats_file = path;
                 }
-                (!fits).then_some("a path of at most 255 bytes; using standard error")
+                path.is_none().then_some("a path of at most 255 bytes; using standard error")
             }
             b"HAKMEM_PURGE_DELAY" => match number(value, false) {
                 Some(delay) if delay <= i32::MAX as u64 => {

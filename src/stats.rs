@@ -303,7 +303,11 @@ impl Heaps {
         // SAFETY: as above.
         unsafe {
             self.resident += Heap::resident_bytes(heap) as u64;
-            Heap::each_cached(heap, |class, blocks| classes[class - 1].cached_blocks += blocks as u64);
+            Heap::each_cached(heap, |class, blocks| {
+                if let Some(class) = classes.get_mut(class.wrapping_sub(1)) {
+                    class.cached_blocks += blocks as u64;
+                }
+            });
         }
     }
 }

@@ -85,12 +85,7 @@ extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_vo
                 // SAFETY: the C++ library's function, of that type; it unwinds through us.
                 unsafe { core::mem::transmute::<usize, unsafe extern "C-unwind" fn()>(throw)() };
             }
-            let line = b"hakmem: operator new: out of memory, and no C++ library to throw std::bad_alloc\n";
-            // SAFETY: a constant line; then the end.
-            unsafe {
-                libc::write(2, line.as_ptr().cast(), line.len());
-                libc::abort()
-            }
+            core_c::fatal("operator new: out of memory, and no C++ library to throw std::bad_alloc")
         };
         // SAFETY: what the program installed. It frees memory, throws, or ends the process.
         unsafe { handler() };

@@ -11,7 +11,7 @@ use crate::os;
 use crate::stats::ClassStats;
 use crate::superslab::Slab;
 use crate::superslab::pagemap::{self, FOREIGN};
-use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, STRIDES, class_of, medium};
+use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
 use core::ptr;
 
 pub use crate::limits::CHook;
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
         return unsafe { realloc_rest(block, kind as u8, size) };
     }
     // In place while it fits and half of it is used.
-    let stride = STRIDES[kind] as usize;
+    let stride = stride(kind) as usize;
     if size <= stride && (size > stride / 2 || class_of(size, align_for(size)) as usize == kind) {
         return block;
     }
@@ -290,7 +290,7 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
         let class = class_of(size, align_for(size));
         if kind as usize <= CLASSES
             && kind != FOREIGN
-            && size <= STRIDES[kind as usize] as usize / 2
+            && size <= stride(kind as usize) as usize / 2
             && class != kind
         {
             return misuse::report(function, block, Fault::Size);
@@ -353,6 +353,12 @@ pub fn on_load() {
         super::thread::with_heap(None, |_| ());
     }
     crate::background::ready();
+}
+
+/// One line, then abort.
+pub fn fatal(what: &str) -> ! {
+    os::message::line(format_args!("{what}"));
+    os::message::abort()
 }
 
 /// For the library's panic handler: one line, then abort.

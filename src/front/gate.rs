@@ -1,4 +1,6 @@
 //! The Rust gate: `GlobalAlloc`'s four calls. A layout gives the class, so neither the page map nor an owner is asked.
+//!
+//! What is not inlined is `extern "C"`: nothing unwinds out of it, in any profile.
 
 use super::heap::{Heap, Way};
 use super::hot::Hot;
@@ -9,7 +11,7 @@ use crate::options::Options;
 use crate::os::held;
 use crate::superslab::pagemap::{self, RUN};
 use crate::superslab::{Fresh, SUPERSLAB, Slab};
-use crate::tiny::classes::{MAX_TABLE, STRIDES, class_of, class_of_rest};
+use crate::tiny::classes::{MAX_TABLE, class_of, class_of_rest, stride};
 use core::alloc::Layout;
 use core::ptr;
 
@@ -186,10 +188,9 @@ pub(super) unsafe fn free_large(block: *mut u8, kind: u8, function: &str) {
     unsafe { shelf::free(thread::own_heap(), block, kind, function) }
 }
 
-#[inline]
-pub(crate) unsafe fn alloc_zeroed(layout: Layout, options: &Options) -> *mut u8 {
+pub(crate) extern "C" fn alloc_zeroed(size: usize, align: usize, options: &Options) -> *mut u8 {
     // SAFETY: fresh from the gate.
-    unsafe { cleared(any_to_clear(layout.size(), layout.align(), Some(options)), layout.size()) }
+    unsafe { cleared(any_to_clear(size, align, Some(options)), size) }
 }
 
 /// Clears a block, unless it is null or known to be zero.
@@ -202,8 +203,14 @@ pub(super) unsafe fn cleared(fresh: Fresh, size: usize) -> *mut u8 {
     fresh.block
 }
 
-pub(crate) unsafe fn realloc(block: *mut u8, layout: Layout, size: usize, options: &Options) -> *mut u8 {
-    let (old, align) = (layout.size(), layout.align());
+/// Resizes a block of `old` bytes.
+pub(crate) unsafe extern "C" fn realloc(
+    block: *mut u8,
+    old: usize,
+    align: usize,
+    size: usize,
+    options: &Options,
+) -> *mut u8 {
     let (from, to) = (class_of(old, align), class_of(size, align));
     if from == to {
         if from != 0 {
@@ -224,7 +231,11 @@ pub(crate) unsafe fn realloc(block: *mut u8, layout: Layout, size: usize, option
         // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
         unsafe {
             ptr::copy_nonoverlapping(block, new.block, old.min(size));
-            if from == 0 && new.zero { free_replaced(block, new.block) } else { dealloc(block, layout) }
+            match from {
+                0 if new.zero => free_replaced(block, new.block),
+                0 => free_large(block, pagemap::kind(block), "realloc"),
+                class => free_small(block, class),
+            }
         }
     }
     new.block
@@ -274,8 +285,8 @@ pub(super) unsafe fn resize(block: *mut u8, size: usize, align: usize) -> *mut u
 
 /// The bytes that a block has, given its kind; 0 after a complaint on behalf of `function`.
 pub(super) fn usable(block: *mut u8, kind: u8, function: &str) -> usize {
-    match STRIDES.get(kind as usize) {
-        Some(&stride) if kind != pagemap::FOREIGN => stride as usize,
-        _ => large::usable_checked(block, kind, function),
+    match stride(kind as usize) {
+        0 => large::usable_checked(block, kind, function),
+        stride => stride as usize,
     }
 }

@@ -16,7 +16,6 @@ use crate::superslab::Fresh;
 use crate::superslab::{Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
-use crate::tiny::classes::CLASSES;
 use crate::tiny::{home, sparse};
 use core::cell::Cell;
 use core::mem::offset_of;
@@ -332,8 +331,8 @@ impl Heap {
     /// As [`Heap::each_cached`].
     pub(super) unsafe fn tops(heap: *const Heap) -> usize {
         // SAFETY: passed on.
-        let tops = unsafe { &(*heap).hot.top };
-        tops[1..=CLASSES].iter().fold(0usize, |sum, top| sum.wrapping_add(top.load(Relaxed).addr()))
+        let tops = unsafe { &(*heap).hot.top.0 };
+        tops.iter().fold(0usize, |sum, top| sum.wrapping_add(top.load(Relaxed).addr()))
     }
 
     /// A figure that changes when the owner allocates or frees: of how its magazines stand, and of what went past them.
@@ -344,7 +343,7 @@ impl Heap {
     pub(super) unsafe fn activity(heap: *const Heap) -> usize {
         // SAFETY: passed on.
         unsafe {
-            let tops = (&(*heap).hot.top)[1..=CLASSES].iter().map(|top| top.load(Relaxed).addr());
+            let tops = (*heap).hot.top.0.iter().map(|top| top.load(Relaxed).addr());
             let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
             let past = [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).shelf.frees];
             past.iter().fold(sum, |sum, counter| sum.rotate_left(5) ^ counter.get() as usize)
@@ -387,6 +386,7 @@ pub(crate) const NO_HEAP: *mut Heap = ptr::null_mut();
 mod tests {
     use super::*;
     use crate::superslab::pagemap::KINDS;
+    use crate::tiny::classes::CLASSES;
 
     #[test]
     fn placeholders_are_empty_and_full() {

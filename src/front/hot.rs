@@ -2,6 +2,7 @@
 //! pops and pushes.
 
 use crate::superslab::pagemap::KINDS;
+use crate::table::Table;
 use crate::tiny::classes::{C_TABLE, MAX_TABLE};
 use core::ptr;
 use core::sync::atomic::{
@@ -15,10 +16,10 @@ pub(super) type Slot = *mut u8;
 
 /// What the hit paths touch of a heap; indexed by class, and by the page map's kind, of which those that are no
 /// classes never get a magazine. Atomic only so that statistics may look; the owner's loads and stores are plain ones.
-#[repr(C, align(64))]
+#[repr(C)]
 pub(crate) struct Hot {
-    pub(super) top: [AtomicPtr<Slot>; KINDS],
-    pub(super) limit: [AtomicPtr<Slot>; KINDS],
+    pub(super) top: Table<AtomicPtr<Slot>, KINDS>,
+    pub(super) limit: Table<AtomicPtr<Slot>, KINDS>,
     /// C's classes by size in words: here, because a table elsewhere costs `malloc` an instruction for its address.
     pub(super) classes: [u8; MAX_TABLE / 8 + 1],
 }
@@ -56,8 +57,8 @@ impl Hot {
     /// No magazines.
     pub(crate) const fn without() -> Self {
         Self {
-            top: [const { AtomicPtr::new(missing()) }; KINDS],
-            limit: [const { AtomicPtr::new(missing()) }; KINDS],
+            top: Table([const { AtomicPtr::new(missing()) }; KINDS]),
+            limit: Table([const { AtomicPtr::new(missing()) }; KINDS]),
             classes: C_TABLE,
         }
     }

@@ -11,7 +11,8 @@
 
 use super::hot::{Hot, Slot, missing, shared};
 use crate::superslab::pagemap::KINDS;
-use crate::tiny::classes::{C_TABLE, CLASSES, STRIDES, bits};
+use crate::table::Table;
+use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
 use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{
@@ -36,7 +37,7 @@ const FEW: u8 = 2;
 
 /// log2 of the slots of a magazine of `class` with `bytes` bytes of blocks, and at most `1 << most`.
 const fn log_for(class: usize, bytes: usize, most: u8) -> u8 {
-    let stride = STRIDES[class] as usize;
+    let stride = stride(class) as usize;
     let blocks = bytes / stride;
     let log = if blocks == 0 { 0 } else { blocks.ilog2() as u8 };
     if log > most {
@@ -50,26 +51,29 @@ const fn log_for(class: usize, bytes: usize, most: u8) -> u8 {
     }
 }
 
-const fn logs_for(bytes: usize, most: u8) -> [u8; CLASSES + 1] {
-    let mut logs = [0; CLASSES + 1];
+const fn logs_for(bytes: usize, most: u8) -> Table<u8, KINDS> {
+    let mut logs = [0; KINDS];
     let mut class = 1;
     while class <= CLASSES {
         logs[class] = log_for(class, bytes, most);
         class += 1;
     }
-    logs
+    Table(logs)
 }
 
-const FREE_LOGS: [u8; CLASSES + 1] = logs_for(FREE_BYTES, FREE_LOG);
-const MAX_LOGS: [u8; CLASSES + 1] = logs_for(MAX_BYTES, MAX_LOG);
+static FREE_LOGS: Table<u8, KINDS> = logs_for(FREE_BYTES, FREE_LOG);
+static MAX_LOGS: Table<u8, KINDS> = logs_for(MAX_BYTES, MAX_LOG);
+/// Lists of spare arrays: one for each log2 of their slots.
+const SPARES: usize = 16;
+const _: () = assert!((MAX_LOG as usize) < SPARES);
 
 /// The owner's part of the magazines: their sizes, and the memory they live in. The cells are the owner's alone; what is atomic
 /// visitors and statistics read, so there is never an exclusive reference to all of it.
 pub(crate) struct Magazines {
     /// By kind: not [`QUIET`] when a free that finds no room has something to do other than take the block home.
-    notices: [Cell<u8>; KINDS],
+    notices: Table<Cell<u8>, KINDS>,
     /// log2 of the slots, by class; 0: no magazine.
-    logs: [AtomicU8; CLASSES + 1],
+    logs: Table<AtomicU8, KINDS>,
     /// The classes that have a magazine, a bit for each.
     present: Cell<u64>,
     enabled: Cell<bool>,
@@ -83,7 +87,7 @@ pub(crate) struct Magazines {
     /// Magazines that a visitor has taken something out of, a bit for each class. Under the heap's lock.
     robbed: AtomicU64,
     /// Arrays that a magazine has grown out of, by log2 of their slots, linked through their first slot.
-    spare: [Cell<*mut Slot>; MAX_LOG as usize + 1],
+    spare: Table<Cell<*mut Slot>, SPARES>,
 }
 
 /// A full magazine stays as it is.
@@ -97,8 +101,8 @@ impl Magazines {
     /// None, and none to come.
     pub(crate) const fn none() -> Self {
         Self {
-            notices: [const { Cell::new(SMALL) }; KINDS],
-            logs: [const { AtomicU8::new(0) }; CLASSES + 1],
+            notices: Table([const { Cell::new(SMALL) }; KINDS]),
+            logs: Table([const { AtomicU8::new(0) }; KINDS]),
             present: Cell::new(0),
             enabled: Cell::new(false),
             extra: Cell::new(0),
@@ -106,15 +110,15 @@ impl Magazines {
             most: AtomicPtr::new(ptr::null_mut()),
             end: Cell::new(ptr::null_mut()),
             robbed: AtomicU64::new(0),
-            spare: [const { Cell::new(ptr::null_mut()) }; MAX_LOG as usize + 1],
+            spare: Table([const { Cell::new(ptr::null_mut()) }; SPARES]),
         }
     }
 
     /// Whether a block of `kind` that finds no room need only be taken home.
     #[inline(always)]
     pub(crate) fn goes_home(&self, kind: usize) -> bool {
-        // SAFETY: callers have a kind.
-        unsafe { self.notices.get_unchecked(kind) }.get() == QUIET
+        // SAFETY: callers have a kind, of which there are as many.
+        unsafe { self.notices.0.get_unchecked(kind) }.get() == QUIET
     }
 
     /// No magazines; they will live between `at` and `end`.
@@ -126,34 +130,34 @@ impl Magazines {
         for kind in 0..KINDS {
             // SAFETY: the caller's own heap.
             unsafe {
-                (*hot).top[kind].store(missing(), Relaxed);
-                (*hot).limit[kind].store(missing(), Relaxed);
+                (&(*hot).top)[kind].store(missing(), Relaxed);
+                (&(*hot).limit)[kind].store(missing(), Relaxed);
             }
         }
         // SAFETY: as above.
         unsafe { (*hot).classes = C_TABLE };
-        for (kind, notice) in self.notices.iter().enumerate() {
+        for (kind, notice) in self.notices.0.iter().enumerate() {
             notice.set(if !enabled && (1..=CLASSES).contains(&kind) { QUIET } else { SMALL });
         }
         self.present.set(0);
         self.enabled.set(enabled);
-        self.logs.iter().for_each(|log| log.store(0, Relaxed));
+        self.logs.0.iter().for_each(|log| log.store(0, Relaxed));
         self.extra.set(if enabled { MAX_EXTRA } else { 0 });
         self.at.set(at.cast());
         self.end.set(end.cast());
         self.robbed.store(0, Relaxed);
-        self.spare.iter().for_each(|spare| spare.set(ptr::null_mut()));
+        self.spare.0.iter().for_each(|spare| spare.set(ptr::null_mut()));
     }
 
     /// The magazine of `class` has run empty.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap that these belong to; `class` is one.
+    /// `class` is one.
     #[inline(always)]
     pub(crate) unsafe fn on_miss(&self, class: usize) {
         // SAFETY: passed on.
-        unsafe { self.notices.get_unchecked(class) }.set(MISSED);
+        unsafe { self.notices.0.get_unchecked(class) }.set(MISSED);
     }
 
     /// The classes that have a magazine.
@@ -173,7 +177,8 @@ impl Magazines {
         }
         // SAFETY: passed on.
         unsafe {
-            if self.gather(hot, class) && (*hot).top[class].load(Relaxed) != (*hot).limit[class].load(Relaxed)
+            if self.gather(hot, class)
+                && (&(*hot).top)[class].load(Relaxed) != (&(*hot).limit)[class].load(Relaxed)
             {
                 self.notices[class].set(notice);
                 return true;
@@ -183,7 +188,7 @@ impl Magazines {
         let most = if notice == MISSED { MAX_LOGS[class] } else { FREE_LOGS[class] };
         let log = (before + 1).max(MIN_LOG).min(most);
         let own = FREE_LOGS[class];
-        let more = ((1usize << log.max(own)) - (1 << before.max(own))) * STRIDES[class] as usize;
+        let more = ((1usize << log.max(own)) - (1 << before.max(own))) * stride(class) as usize;
         let array = if before < most && more <= self.extra.get() { self.take(log) } else { ptr::null_mut() };
         if array.is_null() {
             return false;
@@ -194,22 +199,22 @@ impl Magazines {
         unsafe {
             shared(array).store(ptr::null_mut(), Relaxed);
             if before != 0 {
-                let old = (*hot).limit[class].load(Relaxed).sub(1 << before);
-                let count = (*hot).top[class].load(Relaxed).offset_from(old.add(1)) as usize;
+                let old = (&(*hot).limit)[class].load(Relaxed).sub(1 << before);
+                let count = (&(*hot).top)[class].load(Relaxed).offset_from(old.add(1)) as usize;
                 // Statistics may look on, here and below.
                 for i in 1..=count {
                     shared(array.add(i)).store(shared(old.add(i)).load(Relaxed), Relaxed);
                 }
                 // A fork between any two of these must leave its child a magazine that ends in a null.
                 compiler_fence(Release);
-                (*hot).top[class].store(array.add(1 + count), Relaxed);
-                (*hot).limit[class].store(array.add(1 << log), Relaxed);
+                (&(*hot).top)[class].store(array.add(1 + count), Relaxed);
+                (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
                 compiler_fence(Release);
                 shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
             } else {
                 compiler_fence(Release);
-                (*hot).top[class].store(array.add(1), Relaxed);
-                (*hot).limit[class].store(array.add(1 << log), Relaxed);
+                (&(*hot).top)[class].store(array.add(1), Relaxed);
+                (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
             }
         }
         self.logs[class].store(log, Relaxed);
@@ -298,18 +303,18 @@ impl Magazines {
         }
         // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
         unsafe {
-            let old = (*hot).limit[class].load(Relaxed).sub(1 << before);
-            debug_assert!((*hot).top[class].load(Relaxed) == old.add(1));
+            let old = (&(*hot).limit)[class].load(Relaxed).sub(1 << before);
+            debug_assert!((&(*hot).top)[class].load(Relaxed) == old.add(1));
             shared(array).store(ptr::null_mut(), Relaxed);
             // As in `grow`.
             compiler_fence(Release);
-            (*hot).top[class].store(array.add(1), Relaxed);
-            (*hot).limit[class].store(array.add(1 << log), Relaxed);
+            (&(*hot).top)[class].store(array.add(1), Relaxed);
+            (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
             shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
         }
         let own = FREE_LOGS[class];
-        let less = ((1usize << before.max(own)) - (1 << log.max(own))) * STRIDES[class] as usize;
+        let less = ((1usize << before.max(own)) - (1 << log.max(own))) * stride(class) as usize;
         self.extra.set(self.extra.get() + less);
         self.logs[class].store(log, Relaxed);
         self.notices[class].set(QUIET);
@@ -351,12 +356,13 @@ impl Magazines {
     /// Both are parts of one heap's record, which is never unmapped.
     pub(crate) unsafe fn held(magazines: *const Magazines, hot: *const Hot, class: usize) -> usize {
         // SAFETY: passed on; these fields are atomic.
-        let log = unsafe { &(*magazines).logs[class] }.load(Relaxed);
+        let log = unsafe { &(&(*magazines).logs)[class] }.load(Relaxed);
         if log == 0 {
             return 0;
         }
         // SAFETY: as above.
-        let (top, limit) = unsafe { ((*hot).top[class].load(Relaxed), (*hot).limit[class].load(Relaxed)) };
+        let (top, limit) =
+            unsafe { ((&(*hot).top)[class].load(Relaxed), (&(*hot).limit)[class].load(Relaxed)) };
         let free = (limit.addr().wrapping_sub(top.addr())) / size_of::<Slot>();
         let held = ((1usize << log) - 1).saturating_sub(free);
         // SAFETY: as above.
@@ -391,7 +397,12 @@ mod tests {
         let slots: usize = (1..=CLASSES).map(|c| 1usize << FREE_LOGS[c]).sum();
         // Arrays grown out of are at most as much again.
         assert!(2 * slots * 8 + size_of::<super::super::heap::Heap>() <= super::super::heap::RECORD / 2);
-        assert!(FREE_LOGS[1..].iter().zip(&MAX_LOGS[1..]).all(|(&free, &max)| 1 <= free && free <= max));
+        assert!(
+            FREE_LOGS.0[1..=CLASSES]
+                .iter()
+                .zip(&MAX_LOGS.0[1..])
+                .all(|(&free, &max)| 1 <= free && free <= max)
+        );
     }
 
     /// A heap's hot part and magazines over `slots` slots, for `f`.
@@ -449,19 +460,19 @@ mod tests {
             let mut capacity = fill(hot, m, class);
             assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
             for log in FREE_LOGS[class] + 1..=MAX_LOGS[class] {
-                // SAFETY: this thread's.
+                // SAFETY: a class.
                 unsafe { m.on_miss(class) };
                 assert!(!m.goes_home(class));
                 capacity = fill(hot, m, class);
                 assert_eq!(capacity, (1 << log) - 1);
             }
-            // SAFETY: as above.
+            // SAFETY: a class.
             unsafe { m.on_miss(class) };
             assert_eq!(fill(hot, m, class), capacity);
             // All classes together: beyond their own share no more than the extra bytes.
             for class in 1..=CLASSES {
                 for _ in 0..MAX_LOG {
-                    // SAFETY: as above.
+                    // SAFETY: a class.
                     unsafe { m.on_miss(class) };
                     fill(hot, m, class);
                 }
@@ -469,7 +480,7 @@ mod tests {
             // SAFETY: as above.
             let held = |c| unsafe { Magazines::held(m, hot, c) };
             let beyond: usize = (1..=CLASSES)
-                .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * STRIDES[c] as usize)
+                .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * stride(c) as usize)
                 .sum();
             assert!(beyond <= MAX_EXTRA && beyond + m.extra.get() == MAX_EXTRA);
         });
@@ -482,7 +493,7 @@ mod tests {
             for _ in 0..3 {
                 for _ in FREE_LOGS[class]..MAX_LOGS[class] {
                     fill(hot, m, class);
-                    // SAFETY: this thread's.
+                    // SAFETY: a class.
                     unsafe { m.on_miss(class) };
                 }
                 assert_eq!(fill(hot, m, class), (1 << MAX_LOGS[class]) - 1);
@@ -499,7 +510,7 @@ mod tests {
                 }
                 assert!(!m.may_shrink(class));
                 assert_eq!(m.extra.get(), MAX_EXTRA);
-                // SAFETY: as above.
+                // SAFETY: a class.
                 unsafe { m.on_miss(class) };
             }
         });
@@ -509,7 +520,7 @@ mod tests {
     fn a_miss_before_the_first_free_gives_no_magazine_more_than_its_own() {
         with_magazines(2000, |hot, m| {
             // What first only allocates and then only frees.
-            // SAFETY: as above.
+            // SAFETY: a class.
             unsafe { m.on_miss(8) };
             assert_eq!(fill(hot, m, 8), (1 << FREE_LOGS[8]) - 1);
         });

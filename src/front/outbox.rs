@@ -142,7 +142,8 @@ impl Outbox {
                 self.flush();
             }
             self.send(bundle);
-            let limit = if self.bundling.get() { (MAX_BYTES / stride).clamp(1, MAX_BLOCKS) } else { 1 };
+            let limit =
+                if self.bundling.get() { (MAX_BYTES / stride.max(1)).clamp(1, MAX_BLOCKS) } else { 1 };
             Block::set_next(block, ptr::null_mut());
             // First, or a fork in between could leave its child a bundle that `reset` passes over.
             self.touched.store(true, Relaxed);

@@ -14,6 +14,7 @@ use crate::os;
 use crate::stats::Counter;
 use crate::superslab::Fresh;
 use crate::superslab::pagemap::{self, FOREIGN, PAGE, RUN};
+use crate::table::Table;
 use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering::Relaxed, Ordering::Release, compiler_fence};
@@ -30,12 +31,12 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// reference to all of it.
 pub(crate) struct Shelf {
     /// The runs; null where there is none. Atomic only because the child of a fork reads other threads' shelves.
-    runs: [AtomicPtr<u8>; PLACES],
+    runs: Table<AtomicPtr<u8>, PLACES>,
     /// A byte for each place: the pages of the run there, or 0. Read by the owner without the heap's lock, under which all
     /// changes here are.
     sizes: Counter,
     /// When each was put there.
-    since: [Cell<u32>; PLACES],
+    since: Table<Cell<u32>, PLACES>,
     /// When the ages were last looked at.
     looked: Cell<u32>,
     /// Pages that can be put there yet.
@@ -59,9 +60,9 @@ impl Shelf {
     /// A shelf that can hold nothing.
     pub(crate) const fn none() -> Self {
         Self {
-            runs: [const { AtomicPtr::new(ptr::null_mut()) }; PLACES],
+            runs: Table([const { AtomicPtr::new(ptr::null_mut()) }; PLACES]),
             sizes: Counter::new(),
-            since: [const { Cell::new(0) }; PLACES],
+            since: Table([const { Cell::new(0) }; PLACES]),
             looked: Cell::new(0),
             room: Cell::new(0),
             allocs: Counter::new(),
@@ -163,7 +164,7 @@ impl Shelf {
 
     /// Whether `block` lies here.
     fn holds(&self, block: *mut u8) -> bool {
-        !block.is_null() && self.runs.iter().any(|run| run.load(Relaxed) == block)
+        !block.is_null() && self.runs.0.iter().any(|run| run.load(Relaxed) == block)
     }
 
     /// A look at the ages, for when the thread does something else that is rare.

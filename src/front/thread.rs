@@ -5,17 +5,17 @@ use super::{fork, registry, tls};
 use crate::background;
 use crate::limits;
 use crate::options::{self, Options, StatsFormat};
+use crate::os::file::{File, Identity};
 use crate::os::{self, message::Text, process};
 use crate::stats;
+use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
-/// Where statistics go when they do not go to a file: a duplicate of standard error, or that itself.
-static STDERR: AtomicI32 = AtomicI32::new(2);
 /// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least that there may be.
 const ROUNDS: u32 = 4;
 static HOOKED: AtomicBool = AtomicBool::new(false);
@@ -113,7 +113,7 @@ fn hook_process() {
         if options::get().stats != StatsFormat::None {
             // Many programs close standard error before they exit, and our handler runs after theirs.
             if options::get().stats_file.as_c_str().is_none() {
-                STDERR.store(os::duplicate(2), Ordering::Relaxed);
+                STDERR.init();
             }
             __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut());
         }
@@ -146,19 +146,58 @@ extern "C" fn at_exit(_: *mut c_void) {
     with_stats_file(|fd| stats::write(fd, json));
 }
 
-/// Runs `f` with the file for statistics, or standard error.
+/// Runs `f` with the file for statistics, or standard error. Not at all where that is not to be had any more: a daemon has closed
+/// what it did not open itself, and the number may stand for a file of its own by now.
 fn with_stats_file(f: impl FnOnce(i32)) {
-    let Some(path) = options::get().stats_file.as_c_str() else { return f(STDERR.load(Ordering::Relaxed)) };
-    let fd = os::open_append(path);
-    if fd < 0 {
-        os::message::line(format_args!(
-            "HAKMEM_STATS_FILE: cannot open {}",
-            os::message::Shown(path.to_bytes())
-        ));
-        return f(2);
+    if let Some(path) = options::get().stats_file.as_c_str() {
+        match File::append(path) {
+            Some(file) => f(file.fd()),
+            None => {
+                let path = os::message::Shown(path.to_bytes());
+                os::message::line(format_args!("HAKMEM_STATS_FILE: cannot open {path}"));
+                f(2);
+            }
+        }
+        return;
     }
-    f(fd);
-    os::close(fd);
+    let Some(stderr) = STDERR.get() else { return };
+    let is_it = |fd: &i32| Identity::of(*fd) == Some(stderr.identity);
+    if let Some(fd) = [stderr.copy, 2].into_iter().find(is_it) {
+        f(fd);
+    }
+}
+
+/// Where statistics go when they do not go to a file.
+#[derive(Clone, Copy)]
+struct Stderr {
+    /// A duplicate of standard error, which many programs close before they exit.
+    copy: i32,
+    identity: Identity,
+}
+
+/// [`Stderr`], written once by the thread that hooks the process.
+struct StderrCell(UnsafeCell<Option<Stderr>>, AtomicBool);
+
+// SAFETY: written once, before the flag is set, and read after that only.
+unsafe impl Sync for StderrCell {}
+
+static STDERR: StderrCell = StderrCell(UnsafeCell::new(None), AtomicBool::new(false));
+
+impl StderrCell {
+    /// Looks at what standard error is now.
+    fn init(&self) {
+        let stderr = Identity::of(2).map(|identity| Stderr { copy: os::duplicate(2), identity });
+        // SAFETY: only `hook_process` calls this, which runs once.
+        unsafe { *self.0.get() = stderr };
+        // Release: pairs with the acquire in `get`.
+        self.1.store(true, Ordering::Release);
+    }
+
+    fn get(&self) -> Option<Stderr> {
+        // Acquire: pairs with the release in `init`.
+        // SAFETY: written before, and not again.
+        self.1.load(Ordering::Acquire).then(|| unsafe { *self.0.get() }).flatten()
+    }
 }
 
 /// The exit hook: runs again, as long as other destructors still use the heap and the C library has rounds left. What runs after

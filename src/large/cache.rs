@@ -14,6 +14,7 @@ use crate::os::{
     now_ms,
 };
 use crate::superslab::pagemap::PAGE;
+use crate::table::Table;
 use core::ptr;
 use core::sync::atomic::{
     AtomicUsize,
@@ -141,7 +142,7 @@ impl Entry {
 }
 
 struct Cache {
-    entries: [Entry; ENTRIES],
+    entries: Table<Entry, ENTRIES>,
     /// Bytes of all of them, and of those that the system has refused.
     bytes: usize,
     refused: usize,
@@ -178,7 +179,7 @@ fn lock() -> Option<Guard<'static, Cache>> {
 
 impl Cache {
     const fn new() -> Self {
-        let entries = [const { Entry::empty() }; ENTRIES];
+        let entries = Table([const { Entry::empty() }; ENTRIES]);
         Self { entries, bytes: 0, refused: 0, slack: 0, halved: 0, dropped: 0, when: 0 }
     }
 
@@ -196,7 +197,7 @@ impl Cache {
     }
 
     fn used(&self) -> impl Iterator<Item = (usize, &Entry)> {
-        self.entries.iter().enumerate().filter(|(_, e)| e.len() != 0)
+        self.entries.0.iter().enumerate().filter(|(_, e)| e.len() != 0)
     }
 
     /// Changes an entry.
@@ -272,7 +273,7 @@ impl Cache {
                 kept.len += other.len;
             }
         }
-        let Some(free) = self.entries.iter().position(|e| e.len() == 0) else { return false };
+        let Some(free) = self.entries.0.iter().position(|e| e.len() == 0) else { return false };
         self.with(free, |entry| entry.fill(kept, now, refused));
         true
     }

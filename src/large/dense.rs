@@ -7,6 +7,7 @@
 use super::cache::Kept;
 use crate::options::{self, Thp};
 use crate::os;
+use crate::table::Table;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -70,12 +71,12 @@ impl Seen {
 
 /// Mappings made of late, without huge pages. A program that frees nothing is judged by the oldest of them when it makes
 /// another.
-static RECENT: [AtomicPtr<u8>; 4] = [const { AtomicPtr::new(ptr::null_mut()) }; 4];
+static RECENT: Table<AtomicPtr<u8>, 4> = Table([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Remembers a new mapping; the one that has been remembered longest, to look at if it is still there.
 pub(super) fn remember(block: *mut u8) -> *mut u8 {
-    RECENT[NEXT.fetch_add(1, Relaxed) % RECENT.len()].swap(block, Relaxed)
+    RECENT[NEXT.fetch_add(1, Relaxed)].swap(block, Relaxed)
 }
 
 /// The last control, to look at if it is still there, when the program has had some time to fill it; else null.
@@ -83,7 +84,7 @@ pub(super) fn control() -> *mut u8 {
     if SEEN.made.load(Relaxed) % CONTROL != CONTROL / 4 {
         return ptr::null_mut();
     }
-    RECENT[NEXT.load(Relaxed).wrapping_sub(1) % RECENT.len()].load(Relaxed)
+    RECENT[NEXT.load(Relaxed).wrapping_sub(1)].load(Relaxed)
 }
 
 /// Whether a mapping of `len` bytes should have huge pages.
@@ -106,13 +107,13 @@ pub(super) fn look(mapping: Kept, from: usize) {
         return;
     }
     let page = os::page_size();
-    let chunk = HUGE.max((mapping.len - from).div_ceil(LOOKS).next_multiple_of(page));
+    let chunk = HUGE.max((mapping.len.saturating_sub(from)).div_ceil(LOOKS).next_multiple_of(page));
     let (mut looked, mut resident) = (0, 0);
     let mut at = from;
     while at + chunk <= mapping.len {
         // Anywhere in the chunk, so that no pattern of the program's meets one of ours.
         let place = (mapping.block.addr() + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        let place = at + place % (chunk / page) * page;
+        let place = at + place % (chunk / page).max(1) * page;
         // SAFETY: inside the mapping, which is the caller's.
         match unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) } {
             Some(pages) => (looked, resident) = (looked + 1, resident + pages as u32),

@@ -160,7 +160,7 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
             return address;
         }
         // The part that it grew by last time, which the program has had the time to fill.
-        dense::look(block, before / 2);
+        dense::look(block, (before / 2).next_multiple_of(os::page_size()));
     }
     // SAFETY: passed on; the whole mapping.
     let mut moved = unsafe { os::remap(address, before, len) };

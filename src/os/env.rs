@@ -1,5 +1,6 @@
 //! The environment, readable before and without the C library's own start-up.
 
+use super::file::File;
 use core::ffi::{CStr, c_char};
 
 unsafe extern "C" {
@@ -37,51 +38,72 @@ pub(crate) fn each(prefix: &[u8], mut f: impl FnMut(&[u8], &[u8])) {
 /// `entry` is `NAME=VALUE`.
 fn one(entry: &[u8], prefix: &[u8], f: &mut impl FnMut(&[u8], &[u8])) {
     if entry.starts_with(prefix) {
-        if let Some(i) = entry.iter().position(|&b| b == b'=') {
-            f(&entry[..i], &entry[i + 1..]);
+        let mut parts = entry.splitn(2, |&b| b == b'=');
+        if let (Some(name), Some(value)) = (parts.next(), parts.next()) {
+            f(name, value);
         }
     }
 }
 
+/// The longest entry that is looked at: an option with a path has less.
+const LONGEST: usize = 512;
+
 /// An allocation can come from the dynamic loader, before the C library has set `environ`: the kernel's copy then
-/// serves. Entries longer than the buffer are passed over; ours are short.
+/// serves. Entries longer than ours can be are passed over.
 ///
-/// Apart, because of the buffer: whoever calls [`each`] should not need so much stack.
+/// Apart, because of the buffers: whoever calls [`each`] should not need so much stack.
 #[cold]
 #[inline(never)]
 fn from_proc(prefix: &[u8], mut f: impl FnMut(&[u8], &[u8])) {
-    super::keep_errno(|| {
-        // SAFETY: a constant C string.
-        let fd = unsafe { libc::open(c"/proc/self/environ".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-        if fd < 0 {
+    let Some(file) = File::read_only(c"/proc/self/environ") else { return };
+    let (mut buffer, mut entry, mut len) = ([0u8; 1024], [0u8; LONGEST], 0);
+    loop {
+        let read = file.read(&mut buffer);
+        if read.is_empty() {
             return;
         }
-        let mut buffer = [0u8; 4096];
-        let mut len = 0;
-        let mut skipping = false;
-        loop {
-            // SAFETY: the rest of the buffer is writable.
-            let n = unsafe { libc::read(fd, buffer[len..].as_mut_ptr().cast(), buffer.len() - len) };
-            if n <= 0 {
-                break;
-            }
-            len += n as usize;
-            let mut from = 0;
-            while let Some(i) = buffer[from..len].iter().position(|&b| b == 0) {
-                if !skipping {
-                    one(&buffer[from..from + i], prefix, &mut f);
-                }
-                skipping = false;
-                from += i + 1;
-            }
-            buffer.copy_within(from..len, 0);
-            len -= from;
-            if len == buffer.len() {
-                skipping = true;
+        for &byte in read {
+            if byte == 0 {
+                // One that did not fit has no end.
+                one(entry.get(..len).unwrap_or_default(), prefix, &mut f);
                 len = 0;
+            } else {
+                if let Some(place) = entry.get_mut(len) {
+                    *place = byte;
+                }
+                len = (len + 1).min(LONGEST + 1);
             }
         }
-        // SAFETY: ours.
-        unsafe { libc::close(fd) };
-    });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn the_kernel_has_the_environment_that_the_process_began_with() {
+        let (mut count, mut path) = (0, None);
+        from_proc(b"", |name, value| {
+            count += 1;
+            if name == b"PATH" {
+                path = Some(value.to_vec());
+            }
+        });
+        assert!(count > 3);
+        assert_eq!(path, std::env::var("PATH").ok().map(String::into_bytes));
+        let mut none = true;
+        from_proc(b"NO_SUCH_", |_, _| none = false);
+        assert!(none);
+    }
+
+    #[test]
+    fn an_entry_is_a_name_and_the_rest() {
+        let mut seen = Vec::new();
+        for entry in [&b"A_X=1=2"[..], b"A_Y=", b"A_Z", b"B_X=1", b""] {
+            one(entry, b"A_", &mut |name, value| seen.push((name.to_vec(), value.to_vec())));
+        }
+        assert_eq!(seen, [(b"A_X".to_vec(), b"1=2".to_vec()), (b"A_Y".to_vec(), vec![])]);
+    }
 }

@@ -1,5 +1,6 @@
 //! Messages without allocation: a line is formatted on the stack and written in one system call.
 
+use super::file;
 use core::fmt::{self, Write};
 
 /// A buffer for text on the stack. What does not fit is cut off.
@@ -16,23 +17,9 @@ impl<const N: usize> Text<N> {
 
     /// Writes the text to a file descriptor and empties the buffer.
     pub(crate) fn send(&mut self, fd: i32) {
-        send(fd, &self.bytes[..self.len]);
+        file::write(fd, self.bytes.get(..self.len).unwrap_or_default());
         self.len = 0;
     }
-}
-
-/// Writes `rest` to a file descriptor, as far as that works.
-fn send(fd: i32, mut rest: &[u8]) {
-    super::keep_errno(|| {
-        while !rest.is_empty() {
-            // SAFETY: `rest` is readable for its length.
-            let n = unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) };
-            if n <= 0 {
-                break;
-            }
-            rest = &rest[n as usize..];
-        }
-    });
 }
 
 /// Text of any length on its way to a file descriptor: it goes there whenever the buffer is full.
@@ -50,7 +37,7 @@ impl<'a> Lines<'a> {
 
     /// Writes what is in the buffer.
     pub(crate) fn flush(&mut self) {
-        send(self.fd, &self.buffer[..self.len]);
+        file::write(self.fd, self.buffer.get(..self.len).unwrap_or_default());
         self.len = 0;
     }
 }

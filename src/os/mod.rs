@@ -4,6 +4,7 @@
 
 pub(crate) mod barrier;
 pub(crate) mod env;
+pub(crate) mod file;
 pub(crate) mod futex;
 pub(crate) mod held;
 pub(crate) mod message;
@@ -306,8 +307,8 @@ pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
     }
     // SAFETY: writes a byte for each page, for which there is room.
     let result = keep_errno(|| unsafe { libc::mincore(p.cast(), len, answer.as_mut_ptr()) });
-    let pages = &answer[..len.div_ceil(page_size())];
-    (result == 0).then(|| pages.iter().filter(|&&page| page & 1 != 0).count())
+    let pages = answer.iter().take(len.div_ceil(page_size()));
+    (result == 0).then(|| pages.filter(|&&page| page & 1 != 0).count())
 }
 
 /// Milliseconds on a clock that only goes forward, at the resolution of the system's tick. Wraps after 49 days.
@@ -347,25 +348,14 @@ pub(crate) fn peak_resident() -> u64 {
 }
 
 /// The kernel's figure for the resident set, in bytes; 0 where it cannot be read.
-///
-/// By number: the C library's own functions are places where a thread may be cancelled.
 pub(crate) fn resident() -> u64 {
     if cfg!(miri) {
         return 0;
     }
     let mut text = [0u8; 128];
-    let (path, flags) = (c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-    // SAFETY: a C string, and as many writable bytes as said.
-    let len = keep_errno(|| unsafe {
-        let fd = libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags);
-        if fd < 0 {
-            return 0;
-        }
-        let len = libc::syscall(libc::SYS_read, fd, text.as_mut_ptr(), text.len());
-        libc::syscall(libc::SYS_close, fd);
-        len.max(0)
-    });
-    second_number(&text[..len as usize]) * page_size() as u64
+    let pages =
+        file::File::read_only(c"/proc/self/statm").map_or(0, |file| second_number(file.read(&mut text)));
+    pages * page_size() as u64
 }
 
 /// The second of the numbers in a text that begins with some, or 0.
@@ -380,25 +370,12 @@ pub(crate) fn process_id() -> u32 {
     unsafe { libc::getpid() as u32 }
 }
 
-/// Opens a file for appending, making it if need be. Negative when that fails.
-pub(crate) fn open_append(path: &core::ffi::CStr) -> i32 {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
-    // SAFETY: a C string.
-    keep_errno(|| unsafe { libc::open(path.as_ptr(), flags, 0o644) })
-}
-
 /// Another file descriptor for the same file, closed on exec and out of the way of small numbers; `fd` itself if there is
 /// none to be had.
 pub(crate) fn duplicate(fd: i32) -> i32 {
     // SAFETY: any number is fine.
     let copy = keep_errno(|| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) });
     if copy < 0 { fd } else { copy }
-}
-
-/// Closes a file descriptor of ours.
-pub(crate) fn close(fd: i32) {
-    // SAFETY: ours, and not used again.
-    keep_errno(|| unsafe { libc::close(fd) });
 }
 
 #[cfg(test)]

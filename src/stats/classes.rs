@@ -3,7 +3,7 @@
 use super::Snapshot;
 use crate::superslab::figures::{self, Survey};
 use crate::superslab::pagemap::RUN;
-use crate::tiny::classes::{CLASSES, STRIDES};
+use crate::tiny::classes::{CLASSES, stride};
 
 macro_rules! class_stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -62,7 +62,7 @@ impl ClassStats {
     pub(super) fn none() -> [Self; Self::COUNT] {
         let mut all = [Self::default(); Self::COUNT];
         for (class, stats) in (1..=CLASSES).zip(&mut all) {
-            stats.block_bytes = STRIDES[class] as u64;
+            stats.block_bytes = stride(class) as u64;
         }
         all
     }
@@ -95,8 +95,8 @@ pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
 /// Adds up the spans. Afterwards `blocks` counts those in magazines and outboxes, too.
 pub(super) fn look(classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
     figures::survey(|span| {
-        let row = if span.class == RUN { ClassStats::RUNS } else { span.class as usize - 1 };
-        let class = &mut classes[row];
+        let row = if span.class == RUN { ClassStats::RUNS } else { (span.class as usize).wrapping_sub(1) };
+        let Some(class) = classes.get_mut(row) else { return };
         class.blocks += span.used as u64;
         class.active_bytes += span.bytes as u64;
         class.resident_bytes += span.bytes.saturating_sub(span.untouched) as u64;

@@ -41,17 +41,13 @@ impl Default for Samples {
 
 /// Chooses some; under the pool's lock.
 pub(super) fn choose(pool: &State) -> Samples {
-    let mut chosen = [ptr::null_mut(); LOOKS];
-    let mut count = 0;
-    for free in 0..=MOST_FREE {
+    let old = (0..=MOST_FREE).flat_map(|free| {
         let bucket = core::iter::successors(pool.first_of_bucket(free), |desc| desc.next_of_bucket());
-        let old = bucket.take(AMONG).skip(TOO_FRESH).filter(|desc| !desc.huge.load(Relaxed));
-        for desc in old.take(LOOKS - count) {
-            chosen[count] = desc.base();
-            count += 1;
-        }
-    }
-    Samples(chosen)
+        bucket.take(AMONG).skip(TOO_FRESH).filter(|desc| !desc.huge.load(Relaxed))
+    });
+    let mut chosen = Samples::default();
+    chosen.0.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
+    chosen
 }
 
 /// Whether the next SuperSlab should have huge pages. Without the pool's lock.
@@ -74,7 +70,7 @@ fn judge(samples: &Samples) -> Option<bool> {
     for &base in samples.0.iter().filter(|base| !base.is_null()) {
         // SAFETY: changes nothing, and says nothing of what is not there: should it have been unmapped meanwhile.
         resident += unsafe { os::resident_pages(base, SUPERSLAB) }?;
-        pages += SUPERSLAB / os::page_size();
+        pages += SUPERSLAB >> os::page_size().trailing_zeros();
     }
     (pages != 0).then_some(resident * 8 >= pages * 7)
 }

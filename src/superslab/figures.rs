@@ -99,7 +99,7 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     }
     // SAFETY: as above; `stride` and `last` are constant.
     unsafe {
-        let (stride, last) = ((*slab).stride as usize, (*slab).last as usize);
+        let (stride, last) = ((*slab).stride.max(1) as usize, (*slab).last as usize);
         let fresh = Fresh::of(slab);
         SpanFigures {
             class,

@@ -28,7 +28,8 @@ impl Granules {
         let pages = unsafe { (*slab).pages as usize };
         let bytes = pages << PAGE_SHIFT;
         let granule = os::page_size().max(bytes / 64);
-        Granules { span: pool::address(slab), shift: granule.trailing_zeros(), count: bytes / granule }
+        let shift = granule.trailing_zeros();
+        Granules { span: pool::address(slab), shift, count: bytes >> shift }
     }
 
     /// The granules that the bytes from `from` to `to`, which are not none, lie in.
@@ -57,7 +58,7 @@ impl Granules {
     pub(crate) unsafe fn window(&self, slab: *mut Slab, run: Run) -> (*mut u8, *mut u8) {
         // SAFETY: passed on: constant fields of a slab.
         let (start, stride, last) =
-            unsafe { ((*slab).start, (*slab).stride as usize, (*slab).last as usize) };
+            unsafe { ((*slab).start, (*slab).stride.max(1) as usize, (*slab).last as usize) };
         let (from, to) = self.range(run);
         let (from, to) = (from.addr().saturating_sub(start.addr()), to.addr().saturating_sub(start.addr()));
         let (from, to) = (from / stride * stride, to.div_ceil(stride) * stride);

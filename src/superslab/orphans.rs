@@ -10,17 +10,18 @@ use super::remote::Chain;
 use super::slab::{Block, LEFT, Slab, VISITED};
 use crate::os::futex::{Inherit, Lock};
 use crate::sync::Node;
+use crate::table::Table;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
-struct Lists([*mut Slab; KINDS]);
+struct Lists(Table<*mut Slab, KINDS>);
 
 // SAFETY: only used under the lock.
 unsafe impl Send for Lists {}
 
-static LISTS: Lock<Lists> = Lock::new(Lists([ptr::null_mut(); KINDS]));
+static LISTS: Lock<Lists> = Lock::new(Lists(Table([ptr::null_mut(); KINDS])));
 /// How many slabs are listed per class: lets a refill that would find none pass by without the lock.
-static COUNTS: [AtomicUsize; KINDS] = [const { AtomicUsize::new(0) }; KINDS];
+static COUNTS: Table<AtomicUsize, KINDS> = Table([const { AtomicUsize::new(0) }; KINDS]);
 /// Slabs that were emptied by threads that could not have the lock: still listed, and to be released by whoever has it next.
 static EMPTIED: ReadyList<Slab> = ReadyList::new();
 
@@ -30,7 +31,7 @@ impl Inherit for Lists {
             return;
         }
         // Forwards the lists are whole at any time: see `link` and `unlink`.
-        for (class, &first) in self.0.iter().enumerate() {
+        for (class, &first) in self.0.0.iter().enumerate() {
             let (mut slab, mut prev, mut count) = (first, ptr::null_mut::<Slab>(), 0);
             while !slab.is_null() {
                 // SAFETY: listed, and the lists are ours.

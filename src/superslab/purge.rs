@@ -138,7 +138,7 @@ impl Job {
 
     /// Gives the pages back, without the pool's lock. How many bytes came back.
     pub(crate) fn run(&self) -> usize {
-        let items = self.items[..self.len].iter().flatten();
+        let items = self.items.iter().flatten();
         let bytes =
             items.map(|item| if item.pages == u32::MAX { item.unmap() } else { item.give_back() }).sum();
         // What the system has not taken is dirty again.

@@ -429,7 +429,7 @@ impl Slab {
             (*slab).free = ptr::null_mut();
             (*slab).start = base.wrapping_add(start);
             (*slab).bump = (*slab).start;
-            (*slab).end = (*slab).start.wrapping_add(bytes - bytes % stride as usize);
+            (*slab).end = (*slab).start.wrapping_add(bytes - bytes % stride.max(1) as usize);
             (*slab).last = ((*slab).end.addr() - (*slab).start.addr()) as u32 - stride;
             (*slab).list = List::None;
             (*slab).low = 0;
@@ -494,7 +494,7 @@ impl Slab {
 
     /// What `inverse` is while nothing is purged.
     pub(crate) fn inverse_of(stride: u32) -> u64 {
-        u64::MAX / stride as u64 + 1
+        u64::MAX / stride.max(1) as u64 + 1
     }
 
     /// Whether this is a slab, not a run.

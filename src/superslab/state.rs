@@ -10,6 +10,7 @@ use super::pool::{PAGES, Span};
 use super::purge::{self, Policy};
 use super::slab::Slab;
 use crate::os::{self, futex::Inherit, process};
+use crate::table::Table;
 use core::cell::Cell;
 use core::ptr;
 use core::sync::atomic::{
@@ -308,7 +309,7 @@ const BUCKETS: usize = 64;
 /// The index over the descriptors.
 pub(crate) struct State {
     /// By the number of free pages, as indexed; those beyond 32 are of numbers that are wrong for a moment.
-    buckets: [Option<DescRef>; BUCKETS],
+    buckets: Table<Option<DescRef>, BUCKETS>,
     /// Bit n: bucket n is not empty.
     filled: u64,
     /// Descriptors that have been in use and are not, linked as in a bucket.
@@ -330,7 +331,7 @@ impl State {
     /// A pool without SuperSlabs.
     pub(super) const fn new() -> Self {
         Self {
-            buckets: [None; BUCKETS],
+            buckets: Table([None; BUCKETS]),
             filled: 0,
             spare: None,
             superslabs: 0,
@@ -345,7 +346,7 @@ impl State {
 
     /// Makes the index anew. All that is dirty counts as having become so now.
     pub(super) fn rebuild(&mut self) {
-        self.buckets = [None; BUCKETS];
+        self.buckets = Table([None; BUCKETS]);
         self.filled = 0;
         self.spare = None;
         (self.superslabs, self.used_pages, self.dirty_pages) = (0, 0, 0);
@@ -504,7 +505,7 @@ impl State {
 
     /// Enters a SuperSlab into the bucket of its free pages.
     fn link(&mut self, desc: DescRef) {
-        let bucket = desc.free_pages.get() as usize & (BUCKETS - 1);
+        let bucket = desc.free_pages.get() as usize;
         let head = self.buckets[bucket];
         desc.bucket.next.set(head);
         desc.bucket.prev.set(None);
@@ -524,7 +525,7 @@ impl State {
         if let Some(prev) = prev {
             prev.bucket.next.set(next);
         } else {
-            let bucket = desc.free_pages.get() as usize & (BUCKETS - 1);
+            let bucket = desc.free_pages.get() as usize;
             self.buckets[bucket] = next;
             if next.is_none() {
                 self.filled &= !(1 << bucket);
@@ -545,7 +546,7 @@ impl State {
         let among = usable(room, class);
         let mut buckets = self.filled & (u64::MAX << (room & (BUCKETS - 1)));
         while buckets != 0 {
-            let mut at = self.buckets[buckets.trailing_zeros() as usize & (BUCKETS - 1)];
+            let mut at = self.buckets[buckets.trailing_zeros() as usize];
             let mut looks = looks;
             while let (Some(desc), true) = (at, looks > 0) {
                 if let Some((index, before)) = desc.pages.take(pages, room, among) {

@@ -7,14 +7,16 @@
 //! All that changes these lists runs under the heap's [lock](crate::front::bias), but for [`Bins::take`] and [`Bins::put`],
 //! which do not. What a visitor runs, too, takes pointers and not references: the owner may be in those two.
 
-use super::classes::{self, CLASSES, STRIDES};
+use super::classes;
 use super::{leave, sparse};
 use crate::options;
 use crate::os;
 use crate::stats::Counters;
+use crate::superslab::pagemap::KINDS;
 use crate::superslab::remote::Chain;
 use crate::superslab::{Block, Fresh, List, NO_SLAB, Owner, Slab, orphans, pool};
 use crate::sync::Node;
+use crate::table::Table;
 use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -28,18 +30,18 @@ const SPARSE: u8 = 4;
 #[repr(C)]
 pub(crate) struct Bins {
     /// [`NO_SLAB`] where there is none, so that [`Bins::take`] need not ask.
-    pub(super) current: [*mut Slab; CLASSES + 1],
+    pub(super) current: Table<*mut Slab, KINDS>,
     /// Who these slabs say they belong to. Null in a placeholder, which owns none.
     pub(crate) owner: *mut Owner,
     /// Mixed into the marks of free blocks, so that a program's data does not look like one.
     pub(crate) secret: usize,
-    pub(super) partial: [*mut Slab; CLASSES + 1],
+    pub(super) partial: Table<*mut Slab, KINDS>,
     /// Rings: those with something to give back first, the purged ones last.
-    pub(super) sparse: [*mut Slab; CLASSES + 1],
+    pub(super) sparse: Table<*mut Slab, KINDS>,
     /// Of all classes.
     pub(super) full: *mut Slab,
     /// By class: slabs that have nearly emptied since the magazine was last looked at for it.
-    pub(super) emptied: [u8; CLASSES + 1],
+    pub(super) emptied: Table<u8, KINDS>,
     /// See [`sparse::tell`].
     pub(super) idle: i32,
     /// The classes that there has been a slab of, a bit for each.
@@ -54,13 +56,13 @@ impl Bins {
     /// No slabs.
     pub(crate) const fn new() -> Self {
         Self {
-            current: [no_slab(); CLASSES + 1],
+            current: Table([no_slab(); KINDS]),
             owner: ptr::null_mut(),
             secret: 0,
-            partial: [ptr::null_mut(); CLASSES + 1],
-            sparse: [ptr::null_mut(); CLASSES + 1],
+            partial: Table([ptr::null_mut(); KINDS]),
+            sparse: Table([ptr::null_mut(); KINDS]),
             full: ptr::null_mut(),
-            emptied: [0; CLASSES + 1],
+            emptied: Table([0; KINDS]),
             idle: 0,
             present: 0,
         }
@@ -161,7 +163,7 @@ impl Bins {
             // A refill that went as far as here is rare, and a sign of life: time to look at what is kept for reuse.
             crate::large::tick();
             self.present |= 1 << class;
-            Slab::make(span.slab, STRIDES[c], span.zero, self.owner);
+            Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
             self.make_current(span.slab);
             Bins::take(self, c, counters)
         }

@@ -2,6 +2,8 @@
 //!
 //! Steps of 8 bytes to 64, of 16 to 128, then 8 classes per doubling to 1 KiB and 4 per doubling to 64 KiB.
 
+use crate::superslab::pagemap::KINDS;
+
 /// Number of classes; they are numbered from 1.
 pub(crate) const CLASSES: usize = 60;
 /// The largest class.
@@ -9,9 +11,9 @@ pub(crate) const MAX_SMALL: usize = 64 << 10;
 /// The largest size that the table covers.
 pub(crate) const MAX_TABLE: usize = 1024;
 
-/// Bytes of a block, by class. Class 0 has none.
-pub(crate) const STRIDES: [u32; CLASSES + 1] = {
-    let mut strides = [0; CLASSES + 1];
+/// Bytes of a block, by class. Class 0 and those beyond the last have none.
+const STRIDES: [u32; KINDS] = {
+    let mut strides = [0; KINDS];
     let mut class = 1;
     let mut stride = 0u32;
     while class <= CLASSES {
@@ -29,6 +31,12 @@ pub(crate) const STRIDES: [u32; CLASSES + 1] = {
     }
     strides
 };
+
+/// Bytes of a block of a class; 0 for what is none.
+#[inline(always)]
+pub(crate) const fn stride(class: usize) -> u32 {
+    STRIDES[class & (KINDS - 1)]
+}
 
 /// The smallest class that holds `8 * index` bytes.
 pub(crate) static TABLE: [u8; MAX_TABLE / 8 + 1] = {
@@ -100,7 +108,7 @@ pub(crate) const fn class_of_rest(size: usize, align: usize) -> u8 {
     }
     let mut class = if size <= MAX_TABLE { TABLE[size.div_ceil(8)] } else { medium(size) } as usize;
     // The powers of two are classes, so this ends.
-    while STRIDES[class] as usize & (align - 1) != 0 {
+    while stride(class) as usize & (align - 1) != 0 {
         class += 1;
     }
     class as u8
@@ -108,7 +116,7 @@ pub(crate) const fn class_of_rest(size: usize, align: usize) -> u8 {
 
 /// Pages of a slab of this class: at least 16 blocks fit, at least 8 above 16 KiB.
 pub(crate) const fn pages(class: u8) -> usize {
-    match STRIDES[class as usize] {
+    match stride(class as usize) {
         0..=4096 => 1,
         4097..=8192 => 2,
         8193..=32768 => 4,
@@ -140,7 +148,7 @@ mod tests {
     /// What the arithmetic must answer, by search.
     fn expected(size: usize, align: usize) -> u8 {
         (1..=CLASSES)
-            .find(|&c| STRIDES[c] as usize >= size.max(1) && STRIDES[c] as usize % align == 0)
+            .find(|&c| stride(c) as usize >= size.max(1) && stride(c) as usize % align == 0)
             .unwrap_or(0) as u8
     }
 
@@ -175,8 +183,8 @@ mod tests {
     fn c_blocks_are_aligned() {
         for size in 0..=MAX_TABLE {
             let class = C_TABLE[size.div_ceil(8)] as usize;
-            assert!(STRIDES[class] as usize >= size);
-            assert!(size <= 8 || STRIDES[class] % 16 == 0);
+            assert!(stride(class) as usize >= size);
+            assert!(size <= 8 || stride(class) % 16 == 0);
             if size > 8 {
                 assert_eq!(class as u8, class_of(size, 16));
             }
@@ -186,17 +194,17 @@ mod tests {
     #[test]
     fn slabs_hold_enough_blocks() {
         for class in 1..=CLASSES as u8 {
-            let stride = STRIDES[class as usize] as usize;
+            let stride = super::stride(class as usize) as usize;
             let blocks = (pages(class) << 16) / stride;
             assert!(blocks >= if stride <= 16 << 10 { 16 } else { 8 }, "class {class}");
         }
-        assert_eq!(STRIDES[CLASSES] as usize, MAX_SMALL);
+        assert_eq!(stride(CLASSES) as usize, MAX_SMALL);
     }
 
     #[test]
     fn little_is_wasted() {
         for size in 65..=MAX_SMALL {
-            let stride = STRIDES[class_of(size, 1) as usize] as usize;
+            let stride = super::stride(class_of(size, 1) as usize) as usize;
             assert!(stride - size < size / 4 + 16, "size {size} stride {stride}");
         }
     }

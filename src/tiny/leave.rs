@@ -1,7 +1,7 @@
 //! Slabs leave a heap: given back when it is trimmed, given up when its thread ends, taken over in the child of a fork.
 
 use super::bins::{Bins, no_slab};
-use super::classes::{CLASSES, bits};
+use super::classes::bits;
 use super::sparse;
 use crate::stats::Counters;
 use crate::superslab::{List, Slab, orphans, pool};
@@ -92,11 +92,11 @@ impl Bins {
 
     /// No slabs: in a new record, or after all have been [`disown`]ed.
     pub(crate) fn clear(&mut self) {
-        self.current = [no_slab(); CLASSES + 1];
-        self.partial = [ptr::null_mut(); CLASSES + 1];
+        self.current.0.fill(no_slab());
+        self.partial.0.fill(ptr::null_mut());
         self.sparse = self.partial;
         self.full = ptr::null_mut();
-        self.emptied = [0; CLASSES + 1];
+        self.emptied.0.fill(0);
         self.present = 0;
         sparse::tell(self);
     }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use crate::os;
     use crate::superslab::{Desc, Owner, SUPERSLAB};
-    use crate::tiny::classes::STRIDES;
+    use crate::tiny::classes::{CLASSES, stride};
 
     #[test]
     fn nothing_is_taken_from_a_slab_whose_owner_stopped_while_it_revived_memory() {
@@ -203,11 +203,11 @@ mod tests {
         // SAFETY: a place for a SuperSlab that nobody else knows. The owner is only an address.
         unsafe {
             let slab = Slab::claim(base, 8, 8, CLASS, Desc::stand_in());
-            Slab::make(slab, STRIDES[CLASS as usize], false, ptr::without_provenance_mut::<Owner>(4096));
+            Slab::make(slab, stride(CLASS as usize), false, ptr::without_provenance_mut::<Owner>(4096));
             Slab::enlist(slab, List::Current);
             (0..3).for_each(|_| Slab::count_taken(slab));
             // All of it has been handed out; the memory that is revived begins with the third block.
-            (*slab).bump = (*slab).start.wrapping_add(2 * STRIDES[CLASS as usize] as usize);
+            (*slab).bump = (*slab).start.wrapping_add(2 * stride(CLASS as usize) as usize);
             (*slab).revived = true;
             assert!(matches!(disown(slab), GivenUp::Orphan));
             let adopted = orphans::adopt(CLASS).unwrap();

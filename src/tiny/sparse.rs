@@ -15,6 +15,7 @@ use crate::superslab::granules::{Granules, Run};
 use crate::superslab::pagemap::PAGE;
 use crate::superslab::{Block, List, Slab, orphans, pool};
 use crate::sync::Node;
+use crate::table::Table;
 use crate::{options, os};
 use core::ptr;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -197,12 +198,10 @@ impl Chosen {
                 let head = (&raw mut (*bins).sparse).cast::<*mut Slab>().add(class).read();
                 let (mut slab, mut seen) = (head, 0);
                 while !slab.is_null() && (*slab).list == List::Sparse {
-                    if chosen.count == BATCH {
-                        return chosen;
-                    }
+                    let Some(place) = chosen.slabs.get_mut(chosen.count) else { return chosen };
                     seen += 1;
                     if slab != skip && seen > newest {
-                        chosen.slabs[chosen.count] = slab;
+                        *place = slab;
                         chosen.count += 1;
                     }
                     slab = (*slab).next;
@@ -217,7 +216,7 @@ impl Chosen {
 
     /// Those chosen.
     pub(crate) fn slabs(&self) -> &[*mut Slab] {
-        &self.slabs[..self.count]
+        self.slabs.get(..self.count).unwrap_or_default()
     }
 
     /// Gives back what lies idle in them, but for `skip`. How many bytes.
@@ -285,7 +284,7 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
 }
 
 /// Bytes of free blocks in each granule.
-struct Free([u32; 64]);
+struct Free(Table<u32, 64>);
 
 impl Free {
     /// Counts the bytes from `from` to `to` as free.
@@ -317,7 +316,7 @@ unsafe fn purge(slab: *mut Slab) -> usize {
         // What lies above `bump`, as far as it is of no use to look at: never touched, or left over from another slab.
         let (bump, end) = ((*slab).bump, (*slab).end);
         let fresh = if bump == end { 0 } else { granules.touching(bump, end) };
-        let mut free = Free([0; 64]);
+        let mut free = Free(Table([0; 64]));
         let mut block = (*slab).free;
         while !block.is_null() {
             let start = block.cast::<u8>();
@@ -407,7 +406,7 @@ pub(crate) unsafe fn block_at(slab: *mut Slab, address: *mut u8) -> Option<bool>
     unsafe {
         let stride = (*slab).stride as usize;
         let offset = address.addr().wrapping_sub((*slab).start.addr());
-        if offset > (*slab).last as usize || offset % stride != 0 {
+        if offset > (*slab).last as usize || offset % stride.max(1) != 0 {
             return None;
         }
         let purged = (*slab).purged.load(Relaxed);

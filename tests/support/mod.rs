@@ -1,4 +1,5 @@
 //! What several tests need.
+#![allow(dead_code)]
 
 use std::process::Command;
 

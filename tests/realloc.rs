@@ -1,0 +1,89 @@
+//! Blocks that grow, in a program with the default options and, as tests are built, every check of Rust's switched on.
+
+mod support;
+
+use hakmem::Hakmem;
+use std::alloc::{GlobalAlloc, Layout};
+use support::in_own_process;
+
+#[global_allocator]
+static GLOBAL: Hakmem = Hakmem::new();
+
+const PAGE: usize = 4096;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 1).unwrap()
+}
+
+/// Every size in pages from 1 to 10 MiB that is odd, and some that are not: doubled, halved, and grown by a page.
+#[test]
+fn mappings_of_any_number_of_pages_grow_and_shrink() {
+    in_own_process("mappings_of_any_number_of_pages_grow_and_shrink", || {
+        for pages in (257..2600).step_by(34).flat_map(|pages| [pages, pages + 1]) {
+            for to in [2 * pages, pages / 2, pages + 1, 3 * pages] {
+                // SAFETY: the sizes are not zero; blocks are freed with their layout.
+                unsafe {
+                    let block = GLOBAL.alloc(layout(pages * PAGE));
+                    assert!(!block.is_null());
+                    (0..pages).for_each(|page| block.add(page * PAGE).write(page as u8));
+                    let block = GLOBAL.realloc(block, layout(pages * PAGE), to * PAGE);
+                    assert!(!block.is_null());
+                    let kept = (0..pages.min(to)).all(|page| block.add(page * PAGE).read() == page as u8);
+                    assert!(kept, "{pages} pages to {to}");
+                    GLOBAL.dealloc(block, layout(to * PAGE));
+                }
+            }
+        }
+    });
+}
+
+/// Bytes in huge pages of the mapping at `address`, or `None` where the system has none to give.
+fn huge_bytes(address: usize) -> Option<usize> {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    if enabled.contains("[never]") {
+        return None;
+    }
+    let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let mut inside = false;
+    for line in maps.lines() {
+        if let Some((from, to)) = line.split(' ').next().and_then(|range| range.split_once('-')) {
+            let number = |text: &str| usize::from_str_radix(text, 16).ok();
+            if let (Some(from), Some(to)) = (number(from), number(to)) {
+                inside = (from..to).contains(&address);
+            }
+        }
+        if let (true, Some(kib)) = (inside, line.strip_prefix("AnonHugePages:")) {
+            return kib.trim().trim_end_matches(" kB").parse::<usize>().ok().map(|kib| kib << 10);
+        }
+    }
+    None
+}
+
+/// What a program does with blocks of an odd number of pages is seen like that of all others: it fills them, so larger ones get
+/// huge pages.
+#[test]
+fn blocks_of_an_odd_number_of_pages_that_are_filled_and_grow_get_huge_pages() {
+    let name = "blocks_of_an_odd_number_of_pages_that_are_filled_and_grow_get_huge_pages";
+    in_own_process(name, || {
+        // None is freed before the last look.
+        let mut blocks = Vec::new();
+        for i in 0..24 {
+            let pages = 1025 + 2 * i;
+            // SAFETY: the sizes are not zero, and all is inside of the block.
+            unsafe {
+                let block = GLOBAL.alloc(layout(pages * PAGE));
+                block.write_bytes(1, pages * PAGE);
+                let block = GLOBAL.realloc(block, layout(pages * PAGE), 2 * pages * PAGE);
+                block.write_bytes(1, 2 * pages * PAGE);
+                blocks.push((block, layout(2 * pages * PAGE)));
+            }
+        }
+        let huge: Vec<_> =
+            blocks.iter().filter_map(|(block, _)| huge_bytes(*block as usize + (6 << 20))).collect();
+        assert!(huge.is_empty() || huge.iter().any(|&bytes| bytes != 0), "{huge:?}");
+        for (block, layout) in blocks {
+            // SAFETY: made with this layout.
+            unsafe { GLOBAL.dealloc(block, layout) };
+        }
+    });
+}
