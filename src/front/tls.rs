@@ -2,7 +2,8 @@
 //!
 //! It starts as the address of a constant empty heap, so no path asks whether it is set. Initial-exec, so reading it is
 //! two instructions even in a shared library; one word, so that the library can be loaded with `dlopen`. Stable Rust has
-//! no attribute for that, hence the assembly. The symbol carries the major version, so that two of them can be linked.
+//! no attribute for that, hence the assembly. The symbol is named after one of Rust's, whose name differs in every copy of the crate:
+//! so several versions of it, or the crate and `libhakmem.a`, can be linked together, each with a word of its own.
 //!
 //! The read is `readonly`, not `nomem`: the compiler may not keep the pointer across a call, in which a slow path may set
 //! it or a green thread may move to another thread.
@@ -11,13 +12,13 @@ use super::heap::Heap;
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
 core::arch::global_asm!(
-    ".pushsection .tdata.__hakmem_v0_heap,\"awT\",@progbits",
-    ".globl __hakmem_v0_heap",
-    ".hidden __hakmem_v0_heap",
-    ".type __hakmem_v0_heap, @object",
-    ".size __hakmem_v0_heap, 8",
+    ".pushsection .tdata.{empty}.tls,\"awT\",@progbits",
+    ".globl {empty}.tls",
+    ".hidden {empty}.tls",
+    ".type {empty}.tls, @object",
+    ".size {empty}.tls, 8",
     ".p2align 3",
-    "__hakmem_v0_heap:",
+    "{empty}.tls:",
     ".quad {empty}",
     ".popsection",
     empty = sym super::heap::EMPTY,
@@ -35,9 +36,10 @@ mod imp {
         // SAFETY: reads the thread's own word.
         unsafe {
             asm!(
-                "mov {0}, qword ptr [rip + __hakmem_v0_heap@GOTTPOFF]",
+                "mov {0}, qword ptr [rip + {empty}.tls@GOTTPOFF]",
                 "mov {0}, qword ptr fs:[{0}]",
                 out(reg) heap,
+                empty = sym super::super::heap::EMPTY,
                 options(pure, readonly, nostack, preserves_flags)
             );
         }
@@ -49,10 +51,11 @@ mod imp {
         // SAFETY: writes the thread's own word.
         unsafe {
             asm!(
-                "mov {0}, qword ptr [rip + __hakmem_v0_heap@GOTTPOFF]",
+                "mov {0}, qword ptr [rip + {empty}.tls@GOTTPOFF]",
                 "mov qword ptr fs:[{0}], {1}",
                 out(reg) _,
                 in(reg) heap,
+                empty = sym super::super::heap::EMPTY,
                 options(nostack, preserves_flags)
             );
         }
@@ -72,11 +75,12 @@ mod imp {
         unsafe {
             asm!(
                 "mrs {1}, tpidr_el0",
-                "adrp {0}, :gottprel:__hakmem_v0_heap",
-                "ldr {0}, [{0}, :gottprel_lo12:__hakmem_v0_heap]",
+                "adrp {0}, :gottprel:{empty}.tls",
+                "ldr {0}, [{0}, :gottprel_lo12:{empty}.tls]",
                 "ldr {0}, [{1}, {0}]",
                 out(reg) heap,
                 out(reg) _,
+                empty = sym super::super::heap::EMPTY,
                 options(pure, readonly, nostack, preserves_flags)
             );
         }
@@ -89,12 +93,13 @@ mod imp {
         unsafe {
             asm!(
                 "mrs {1}, tpidr_el0",
-                "adrp {0}, :gottprel:__hakmem_v0_heap",
-                "ldr {0}, [{0}, :gottprel_lo12:__hakmem_v0_heap]",
+                "adrp {0}, :gottprel:{empty}.tls",
+                "ldr {0}, [{0}, :gottprel_lo12:{empty}.tls]",
                 "str {2}, [{1}, {0}]",
                 out(reg) _,
                 out(reg) _,
                 in(reg) heap,
+                empty = sym super::super::heap::EMPTY,
                 options(nostack, preserves_flags)
             );
         }
