@@ -35,4 +35,6 @@ pub(crate) mod thread;
 #[cfg(not(loom))]
 mod tls;
 #[cfg(not(loom))]
+mod unload;
+#[cfg(not(loom))]
 pub(crate) mod visit;

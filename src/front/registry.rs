@@ -128,3 +128,16 @@ pub(crate) fn each(mut f: impl FnMut(*mut Heap)) {
         heap = unsafe { (*heap).all_next };
     }
 }
+
+/// Gives all records back to the system, when nobody can use one any more.
+pub(super) fn unmap() {
+    let mut heap = ALL.swap(NO_HEAP, Ordering::Acquire);
+    while !heap.is_null() {
+        // SAFETY: a record, in which nothing is of use but the link; then it is gone.
+        unsafe {
+            let next = (*heap).all_next;
+            os::unmap_uncounted(heap.cast(), RECORD);
+            heap = next;
+        }
+    }
+}

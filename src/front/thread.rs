@@ -1,7 +1,7 @@
 //! Threads come and go: how one gets its heap, and what happens when it ends.
 
 use super::heap::{EMPTY, EXITED, Heap, NO_HEAP};
-use super::{fork, registry, tls};
+use super::{fork, registry, tls, unload};
 use crate::background;
 use crate::limits;
 use crate::options::{self, Options, StatsFormat};
@@ -62,6 +62,21 @@ pub(super) fn leave_heap() {
     }
 }
 
+/// No thread's end is to be heard of any more, and the calling thread has no heap of its own any more.
+pub(super) fn unhook() {
+    let key = KEY.swap(NO_KEY, Ordering::Relaxed);
+    if key != NO_KEY {
+        // SAFETY: our key.
+        unsafe { libc::pthread_key_delete(key) };
+    }
+    let heap = own_heap();
+    if !heap.is_null() {
+        tls::set((&raw const EXITED).cast_mut());
+        // SAFETY: it was this thread's.
+        unsafe { registry::release(heap) };
+    }
+}
+
 /// Gives the calling thread a heap.
 #[cold]
 #[inline(never)]
@@ -106,18 +121,14 @@ fn hook_process() {
         // Miri has neither fork nor exit handlers.
         return;
     }
-    // SAFETY: handlers that live as long as the process: the shared library is linked so that it is never unloaded.
-    unsafe {
-        process::on_fork(fork::on_fork);
-        libc::pthread_atfork(None, None, Some(fork::child));
-        if options::get().stats != StatsFormat::None {
-            // Many programs close standard error before they exit, and our handler runs after theirs.
-            if options::get().stats_file.as_c_str().is_none() {
-                STDERR.init();
-            }
-            __cxa_atexit(at_exit, ptr::null_mut(), ptr::null_mut());
-        }
+    process::on_fork(fork::on_fork);
+    // SAFETY: a handler that the C library forgets when it unloads the library that this is part of.
+    unsafe { libc::pthread_atfork(None, None, Some(fork::child)) };
+    if options::get().stats != StatsFormat::None && options::get().stats_file.as_c_str().is_none() {
+        // Many programs close standard error before they exit, and our handler runs after theirs.
+        STDERR.init();
     }
+    unload::init();
     if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
         announce();
     }
@@ -135,15 +146,12 @@ pub(crate) fn announce() {
     with_stats_file(|fd| text.send(fd));
 }
 
-unsafe extern "C" {
-    /// What `atexit` calls. That itself is in no shared library, and whether a shared library of ours is linked with the
-    /// archive that has it depends on what else is built.
-    fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, library: *mut c_void) -> i32;
-}
-
-extern "C" fn at_exit(_: *mut c_void) {
-    let json = options::get().stats == StatsFormat::Json;
-    with_stats_file(|fd| stats::write(fd, json));
+/// Prints the statistics that were asked for at exit.
+pub(super) fn print_stats() {
+    let format = options::get().stats;
+    if format != StatsFormat::None {
+        with_stats_file(|fd| stats::write(fd, format == StatsFormat::Json));
+    }
 }
 
 /// Runs `f` with the file for statistics, or standard error. Not at all where that is not to be had any more: a daemon has closed

@@ -44,6 +44,15 @@ pub(crate) fn on_fork(f: fn()) {
     PAGE.store(page.cast(), Relaxed);
 }
 
+/// Gives the page back, when nobody asks any more.
+pub(crate) fn unmap() {
+    let page = PAGE.swap(ptr::null_mut(), Relaxed);
+    if !page.is_null() {
+        // SAFETY: mapped by `on_fork`.
+        unsafe { super::unmap_uncounted(page.cast(), super::page_size()) };
+    }
+}
+
 /// Bytes of memory that this takes.
 pub(crate) fn bytes() -> usize {
     if PAGE.load(Relaxed).is_null() { 0 } else { super::page_size() }

@@ -226,6 +226,25 @@ pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
     (leaves * LEAF + tables * DIRECT_BYTES, map.min(leaves * LEAF) + table.min(tables * DIRECT_BYTES))
 }
 
+/// Gives all leaves back to the system, when nobody looks anything up any more.
+pub(crate) fn unmap() {
+    for (index, slot) in ROOT_TABLE.iter().enumerate() {
+        let absent = biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), index);
+        let leaf = slot.swap(absent, Ordering::Relaxed);
+        if leaf != absent {
+            // SAFETY: mapped by `prepare`, and biased.
+            unsafe { os::unmap_uncounted(leaf.wrapping_add(index << LEAF_SHIFT).cast(), LEAF) };
+        }
+    }
+    for slot in &DIRECT_ROOT {
+        let leaf = slot.swap(ptr::null_mut(), Ordering::Relaxed);
+        if !leaf.is_null() {
+            // SAFETY: mapped by `prepare_direct`.
+            unsafe { os::unmap_uncounted(leaf.cast(), DIRECT_BYTES) };
+        }
+    }
+}
+
 /// Claims a direct mapping for its release: true for exactly one of several threads that try to free it.
 pub(crate) fn clear_direct(address: *const u8, entry: u64) -> bool {
     // SAFETY: as in `direct`.

@@ -310,6 +310,11 @@ fn map_superslab() -> *mut u8 {
     base
 }
 
+/// Gives the memory of all descriptors back to the system, when there is no SuperSlab and nobody comes any more.
+pub(crate) fn unmap() {
+    state::unmap();
+}
+
 /// In the child of a fork: see [`Lock::inherit`].
 pub(crate) fn inherit() {
     POOL.inherit();

@@ -200,6 +200,19 @@ pub(super) fn supply(memory: *mut u8) {
     }
 }
 
+/// Gives all chunks back to the system, when nobody uses a descriptor any more.
+pub(super) fn unmap() {
+    let mut chunk = CHUNKS.swap(ptr::null_mut(), Ordering::Acquire);
+    while !chunk.is_null() {
+        // SAFETY: a chunk, of which nothing is of use but the link; then it is gone.
+        unsafe {
+            let before = (*chunk).before;
+            os::unmap_uncounted(chunk.cast(), CHUNK);
+            chunk = before;
+        }
+    }
+}
+
 /// All chunks, the last one first.
 fn chunks() -> impl Iterator<Item = &'static Chunk> {
     // Acquire: pairs with the release in `supply`.

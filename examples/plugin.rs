@@ -1,0 +1,38 @@
+//! A library for `dlopen` that has Hakmem as its allocator, whatever its host has.
+
+use std::collections::HashMap;
+
+#[global_allocator]
+static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
+
+/// Counts how often each byte comes up in so many generated words; the count of the most frequent one.
+#[unsafe(no_mangle)]
+pub extern "C" fn plugin_work(words: usize) -> usize {
+    let words: Vec<String> = (0..words).map(|i| format!("word {i}")).collect();
+    let mut counts: HashMap<u8, usize> = HashMap::new();
+    words.iter().flat_map(|word| word.bytes()).for_each(|byte| *counts.entry(byte).or_default() += 1);
+    counts.into_values().max().unwrap_or(0)
+}
+
+/// A string that the host keeps until it gives it to [`plugin_release`].
+#[unsafe(no_mangle)]
+pub extern "C" fn plugin_keep() -> *mut std::ffi::c_char {
+    std::ffi::CString::from(c"kept by the host").into_raw()
+}
+
+/// Frees what [`plugin_keep`] has made.
+///
+/// # Safety
+///
+/// It comes from there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plugin_release(text: *mut std::ffi::c_char) {
+    // SAFETY: passed on.
+    drop(unsafe { std::ffi::CString::from_raw(text) });
+}
+
+/// Bytes of memory that the plugin's allocator has mapped.
+#[unsafe(no_mangle)]
+pub extern "C" fn plugin_mapped() -> u64 {
+    hakmem::stats().bytes_mapped
+}

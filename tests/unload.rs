@@ -1,0 +1,197 @@
+//! A Rust library that has Hakmem as its allocator, loaded and unloaded by a host that has another one.
+
+mod support;
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::thread;
+use support::{in_own_process, in_own_processes};
+
+/// The plugin of `examples/plugin.rs`, built if need be, as this test is (`cargo test --release` tests a release build).
+fn plugin() -> CString {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    let path = PATH.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let exe = std::env::current_exe().unwrap();
+        let profile = exe.ancestors().nth(2).unwrap();
+        let name = profile.file_name().unwrap().to_str().unwrap();
+        let profile_flag = if name == "release" { "--release" } else { "--profile=dev" };
+        let status = Command::new(cargo)
+            .args(["build", "--quiet", "-p", "hakmem-alloc", "--example", "plugin", profile_flag])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status()
+            .expect("cargo runs");
+        assert!(status.success());
+        profile.join("examples/libplugin.so")
+    });
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+/// The plugin, loaded.
+struct Plugin(*mut c_void);
+
+// SAFETY: any thread may call it.
+unsafe impl Send for Plugin {}
+// SAFETY: as above.
+unsafe impl Sync for Plugin {}
+
+impl Plugin {
+    fn load() -> Plugin {
+        // SAFETY: a library of ours.
+        let handle = unsafe { libc::dlopen(plugin().as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        // SAFETY: the loader's message.
+        assert!(!handle.is_null(), "{:?}", unsafe { CStr::from_ptr(libc::dlerror()) });
+        Plugin(handle)
+    }
+
+    fn symbol(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: an open handle.
+        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        assert!(!symbol.is_null(), "{name:?}");
+        symbol
+    }
+
+    fn work(&self, words: usize) -> usize {
+        // SAFETY: a function of that type.
+        let work = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> usize>(self.symbol(c"plugin_work"))
+        };
+        work(words)
+    }
+
+    fn keep(&self) -> *mut c_char {
+        // SAFETY: a function of that type.
+        let keep = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn() -> *mut c_char>(self.symbol(c"plugin_keep"))
+        };
+        keep()
+    }
+
+    /// Unloads it, and sees that it is gone.
+    fn unload(self) {
+        // SAFETY: nobody is inside.
+        assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
+        assert!(!is_mapped(), "the plugin is still mapped");
+    }
+}
+
+fn is_mapped() -> bool {
+    std::fs::read_to_string("/proc/self/maps").unwrap().contains("libplugin")
+}
+
+fn mapped_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// Forks; the child ends by `exit`, with all that is to be done at exit.
+fn fork_and_exit() {
+    // SAFETY: the child does nothing but exit.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            libc::exit(0);
+        }
+        let mut status = 1;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        assert_eq!(status, 0);
+    }
+}
+
+/// A thread that has used the plugin ends after the plugin has gone; the process forks; it exits.
+#[test]
+fn threads_forks_and_the_exit_find_nothing_that_has_gone() {
+    in_own_process("threads_forks_and_the_exit_find_nothing_that_has_gone", || {
+        let plugin = Plugin::load();
+        let (used, use_it) = channel();
+        let (end, ended) = channel::<()>();
+        thread::scope(|scope| {
+            let (plugin, used) = (&plugin, used);
+            // Not one of Rust's own, whose runtime in the plugin would keep that loaded.
+            scope.spawn(move || {
+                assert!(plugin.work(1000) >= 1000);
+                used.send(()).unwrap();
+                let _ = ended.recv();
+            });
+            use_it.recv().unwrap();
+            assert!(plugin.work(5000) >= 5000);
+            // SAFETY: the thread is not inside.
+            assert_eq!(unsafe { libc::dlclose(plugin.0) }, 0);
+            println!("still mapped while a thread that has used it lives: {}", is_mapped());
+            end.send(()).unwrap();
+        });
+        fork_and_exit();
+    });
+}
+
+#[test]
+fn it_is_gone_at_once_and_comes_back() {
+    in_own_process("it_is_gone_at_once_and_comes_back", || {
+        let mut before = 0;
+        for round in 0..60 {
+            let plugin = Plugin::load();
+            assert!(plugin.work(2000 + round) >= 2000);
+            plugin.unload();
+            if round == 9 {
+                before = mapped_kib();
+            }
+        }
+        // Nothing stays behind.
+        let after = mapped_kib();
+        assert!(after <= before + 1024, "{before} KiB of address space after 10 rounds, {after} after 60");
+        fork_and_exit();
+    });
+}
+
+/// What the host still holds stays where it is.
+#[test]
+fn blocks_in_use_stay() {
+    in_own_process("blocks_in_use_stay", || {
+        let plugin = Plugin::load();
+        assert!(plugin.work(2000) >= 2000);
+        let kept = plugin.keep();
+        plugin.unload();
+        // SAFETY: a string of the plugin's, in memory that nobody has given back.
+        assert_eq!(unsafe { CStr::from_ptr(kept) }, c"kept by the host");
+        // The plugin, loaded again, has a heap of its own.
+        let plugin = Plugin::load();
+        assert!(plugin.work(2000) >= 2000);
+        plugin.unload();
+        // SAFETY: as above.
+        assert_eq!(unsafe { CStr::from_ptr(kept) }, c"kept by the host");
+    });
+}
+
+/// With a thread of the allocator's own, and with statistics, which are then those of the plugin's life.
+#[test]
+fn its_own_thread_ends_and_its_statistics_are_printed() {
+    let name = "its_own_thread_ends_and_its_statistics_are_printed";
+    in_own_processes(name, &[()], |()| {
+        let file = std::env::temp_dir().join(format!("hakmem-unload-{}.json", std::process::id()));
+        let _ = std::fs::remove_file(&file);
+        // SAFETY: no other thread looks at the environment.
+        unsafe {
+            std::env::set_var("HAKMEM_BACKGROUND", "on");
+            std::env::set_var("HAKMEM_PURGE_DELAY", "5");
+            std::env::set_var("HAKMEM_STATS", "json");
+            std::env::set_var("HAKMEM_STATS_FILE", &file);
+        }
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = threads();
+        for round in 1..=10 {
+            let plugin = Plugin::load();
+            while threads() == before {
+                assert!(plugin.work(100_000) >= 100_000);
+            }
+            plugin.unload();
+            assert_eq!(threads(), before, "its thread is still there");
+            let text = std::fs::read_to_string(&file).unwrap();
+            assert_eq!(text.matches("\"event\":\"exit\"").count(), round, "{text}");
+        }
+        std::fs::remove_file(&file).unwrap();
+    });
+}
