@@ -76,13 +76,20 @@ unsafe impl GlobalAlloc for Hakmem {
 /// thread keeps the topmost block of each magazine, the slabs that it allocates from, and what it has freed of others'
 /// blocks and not sent yet (256 KiB at most).
 pub fn purge() -> usize {
+    purge_from(true)
+}
+
+/// See [`purge`]: from all threads, or from the calling one.
+pub(crate) fn purge_from(all: bool) -> usize {
     let before = os::PURGED.load(Relaxed);
     let heap = thread::own_heap();
     if !heap.is_null() {
         // SAFETY: the calling thread's heap.
         unsafe { Heap::trim(heap) };
     }
-    visit::everyone();
+    if all {
+        visit::everyone();
+    }
     large::drain();
     pool::purge_all();
     os::PURGED.load(Relaxed).wrapping_sub(before)

@@ -39,6 +39,8 @@ mod options;
 #[cfg(not(loom))]
 mod os;
 #[cfg(not(loom))]
+mod pause;
+#[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
 mod table;

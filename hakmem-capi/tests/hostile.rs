@@ -95,6 +95,12 @@ fn system_calls_fail_from_the_start_of_the_process() {
 }
 
 #[test]
+fn blocks_that_are_several_mappings_are_not_moved() {
+    let (worker, preload) = with_shim();
+    print!("{}", expect_ok(Command::new(worker).arg("advised").env("LD_PRELOAD", preload), LIMIT));
+}
+
+#[test]
 fn the_first_allocation_fails() {
     let (worker, preload) = with_shim();
     let mut command = Command::new(worker);

@@ -10,7 +10,7 @@ use crate::large;
 use crate::options::Options;
 use crate::os::held;
 use crate::superslab::pagemap::{self, RUN};
-use crate::superslab::{Fresh, SUPERSLAB, Slab};
+use crate::superslab::{Fresh, Slab};
 use crate::tiny::classes::{MAX_TABLE, class_of, class_of_rest, stride};
 use core::alloc::Layout;
 use core::ptr;
@@ -52,7 +52,7 @@ extern "C" fn alloc_cold(class: u8, options: &Options) -> *mut u8 {
 
 /// A block from behind the current slab.
 pub(super) fn refill(class: u8, options: Option<&Options>) -> Fresh {
-    or_reclaim(SUPERSLAB, || {
+    or_reclaim(stride(class as usize) as usize, || {
         thread::with_heap(options, |heap| {
             if heap.is_null() {
                 return Fresh::NONE;

@@ -45,6 +45,8 @@ pub(crate) struct Heap {
     pub(crate) live: AtomicBool,
     /// The process in which a thread got it, or survived a fork with it.
     pub(crate) generation: AtomicU32,
+    /// How things stood when giving memory back did not help an allocation of the owner: see [`reclaim`](super::reclaim).
+    pub(super) fruitless: Cell<usize>,
     /// How often the exit hook has run for the thread, and how the magazines stood the last time.
     pub(super) exit: Exit,
     /// What a visitor that comes round has seen of the owner: see [`visit::idle`].
@@ -364,6 +366,7 @@ const fn placeholder() -> Heap {
         all_next: NO_HEAP,
         live: AtomicBool::new(false),
         generation: AtomicU32::new(0),
+        fruitless: Cell::new(0),
         exit: Exit { rounds: Cell::new(0), tops: Cell::new(0) },
         seen: Seen::new(),
         bias: Bias::new(),

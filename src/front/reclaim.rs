@@ -1,25 +1,78 @@
 //! What happens when memory has been refused, by the system or by a limit: some of ours goes back first.
 
+use super::heap::Heap;
 use super::{fork, thread};
 use crate::os::{self, held};
+use crate::pause::Pause;
 use crate::superslab::pagemap::DIRECT;
-use crate::superslab::{Fresh, SUPERSLAB};
-use crate::{large, limits, options};
+use crate::superslab::{Fresh, SUPERSLAB, pool};
+use crate::{global, large, limits, options};
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
 
-/// Tries again when memory was refused. `need` is about how many bytes the attempt may want from the system.
+/// Tries again when memory was refused. `need` is how many bytes the block has at least.
 #[inline]
 pub(super) fn or_reclaim(need: usize, attempt: impl Fn() -> Fresh) -> Fresh {
     let fresh = attempt();
     if fresh.block.is_null() { again(need, &attempt) } else { fresh }
 }
 
-/// Gives back to the system what can be had back at once. How many bytes.
-fn reclaim() -> usize {
-    crate::purge()
+/// A reclaim has not helped: see [`reclaimed`].
+static FRUITLESS: Pause = Pause::up_to(128);
+
+/// What could be given back without emptying anybody's magazines.
+fn spare() -> usize {
+    large::kept() + pool::free_bytes()
+}
+
+/// A figure that changes when the calling thread frees something, or another frees something large.
+fn freed() -> usize {
+    let heap = thread::own_heap();
+    // SAFETY: the calling thread's, if there is one.
+    let own = if heap.is_null() { 0 } else { unsafe { Heap::activity(heap) } };
+    own ^ spare().rotate_left(20) ^ (large::FREES.load(Relaxed) as usize).rotate_left(40)
+}
+
+/// Whether `need` bytes can never be had, whatever is given back: nobody's caches are to be emptied for that.
+fn is_hopeless(need: usize) -> bool {
+    // What is smaller than that may find room in memory that others use.
+    if need <= large::MAX_RUN {
+        return held::is_beyond_hard(need, usize::MAX);
+    }
+    // All that is no large block in use; just after a reclaim has given back what magazines had, only what has been freed since.
+    let back = if FRUITLESS.is_on(os::now_ms()) {
+        spare()
+    } else {
+        held::bytes().saturating_sub(large::IN_USE.load(Relaxed))
+    };
+    if held::is_beyond_hard(need, back) {
+        return true;
+    }
+    // Unless it is not the size that is in the way, but the number of mappings.
+    need > back && !os::could_map(need - back) && os::could_map(os::page_size())
+}
+
+/// Gives back to the system what can be had back at once, and tries again if that was anything. Not from other threads, and not
+/// at all if nothing has been freed since, when that was done a moment ago and did not help.
+fn reclaimed(attempt: &dyn Fn() -> Fresh) -> Fresh {
+    let again = FRUITLESS.is_on(os::now_ms());
+    let heap = thread::own_heap();
+    // SAFETY: the calling thread's, if there is one.
+    let seen = (!heap.is_null()).then(|| unsafe { &(*heap).fruitless });
+    if again && seen.is_some_and(|seen| seen.get() == freed()) {
+        return Fresh::NONE;
+    }
+    let fresh = if global::purge_from(!again) > 0 { attempt() } else { Fresh::NONE };
+    let helped = !fresh.block.is_null();
+    if helped || !again {
+        FRUITLESS.tried(helped, os::now_ms());
+    }
+    if let Some(seen) = seen {
+        seen.set(freed());
+    }
+    fresh
 }
 
 #[cold]
@@ -38,13 +91,16 @@ fn again(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
             return fresh;
         }
     }
-    if !held::limited() {
-        // Address space that one kind of block has no use for may be what the other needs.
-        return if reclaim() > 0 { attempt() } else { Fresh::NONE };
-    }
     let refusals = held::refusals();
-    let fresh = within_limits(need, attempt);
-    if fresh.block.is_null() && held::refusals() != refusals {
+    let fresh = if is_hopeless(need) {
+        Fresh::NONE
+    } else if held::limited() {
+        within_limits(need, attempt)
+    } else {
+        // Address space that one kind of block has no use for may be what the other needs.
+        reclaimed(attempt)
+    };
+    if fresh.block.is_null() && (held::refusals() != refusals || held::is_beyond_hard(need, 0)) {
         held::HARD_HITS.fetch_add(1, Relaxed);
     }
     fresh
@@ -54,7 +110,7 @@ fn again(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
 fn within_limits(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
     let due = held::purge_is_due(need.max(SUPERSLAB), options::get().purge_delay, os::now_ms());
     if due {
-        reclaim();
+        crate::purge();
         held::purged(os::now_ms());
         let fresh = attempt();
         if !fresh.block.is_null() {
@@ -64,8 +120,7 @@ fn within_limits(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
     // Beyond the soft limit. What refuses now is the hard limit or the system.
     let mut fresh = held::beyond_soft(attempt);
     if fresh.block.is_null() && !due {
-        reclaim();
-        fresh = held::beyond_soft(attempt);
+        fresh = held::beyond_soft(|| reclaimed(attempt));
     }
     limits::tell();
     fresh
@@ -92,5 +147,5 @@ pub(super) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize)
         let moved = unsafe { large::resize(block, kind, size, align) };
         Fresh { block: moved, zero: false }
     };
-    within_limits(size - before, &attempt).block
+    if is_hopeless(size - before) { ptr::null_mut() } else { within_limits(size - before, &attempt).block }
 }

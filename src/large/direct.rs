@@ -5,7 +5,8 @@
 
 use super::cache::{self, Kept};
 use super::dense;
-use crate::os::{self, held};
+use crate::os::{self, NotResized, held};
+use crate::pause::Pause;
 use crate::superslab::Fresh;
 use crate::superslab::pagemap::{self, DIRECT, PAGE};
 use core::ptr;
@@ -84,13 +85,10 @@ fn stretch(kept: Kept, len: usize) -> *mut u8 {
     let mut huge = kept.huge;
     let mut block = ptr::null_mut();
     if pagemap::prepare_direct(kept.block) {
-        // SAFETY: just taken.
-        block = unsafe { os::remap(kept.block, kept.len, len) };
         // Huge pages that do not move to the same place in another huge page are cut up.
-        if block.is_null() && (!huge || kept.block.addr() & (dense::HUGE - 1) == 0) {
-            // SAFETY: as above.
-            block = unsafe { move_to_new(kept.block, kept.len, len, huge) };
-        }
+        let may_move = !huge || kept.block.addr() & (dense::HUGE - 1) == 0;
+        // SAFETY: just taken.
+        block = unsafe { extend(kept.block, kept.len, len, may_move, huge) };
     }
     if block.is_null() {
         // SAFETY: as above.
@@ -163,11 +161,9 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
         dense::look(block, (before / 2).next_multiple_of(os::page_size()));
     }
     // SAFETY: passed on; the whole mapping.
-    let mut moved = unsafe { os::remap(address, before, len) };
-    if moved.is_null() && align <= os::page_size() {
-        // SAFETY: as above.
-        unsafe { moved = move_to_new(address, before, len, huge || dense::wants_huge_grown(len)) };
-    }
+    let moved = unsafe {
+        extend(address, before, len, align <= os::page_size(), huge || dense::wants_huge_grown(len))
+    };
     if moved.is_null() {
         pagemap::set_direct(address, old);
         return moved;
@@ -179,6 +175,23 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
     }
     pagemap::set_direct(moved, entry(Kept { block: moved, len, huge }));
     moved
+}
+
+/// The system has refused to move a mapping.
+static MOVES: Pause = Pause::up_to(1 << 16);
+
+/// Resizes a mapping in place, or moves it where it may be. Null, and nothing changed, when neither can be done.
+unsafe fn extend(address: *mut u8, before: usize, len: usize, may_move: bool, huge: bool) -> *mut u8 {
+    // SAFETY: passed on.
+    match unsafe { os::remap(address, before, len) } {
+        Ok(()) => address,
+        // Each move that is refused costs address space: see `os::remap_to`.
+        Err(NotResized::NoRoom) if may_move && !MOVES.is_on(os::now_ms()) => {
+            // SAFETY: as above.
+            unsafe { move_to_new(address, before, len, huge) }
+        }
+        Err(_) => ptr::null_mut(),
+    }
 }
 
 /// Moves the pages of a mapping to a place that the page map can describe; null, and nothing changed, when there is none.
@@ -193,13 +206,17 @@ unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -
         os::map_uncounted(len)
     };
     if !target.is_null() {
-        // SAFETY: the target was just mapped and is known to nobody; the old place is the caller's.
-        unsafe {
-            if pagemap::prepare_direct(target) && os::remap_to(address, before, len, target) {
+        if !pagemap::prepare_direct(target) {
+            // SAFETY: just mapped and known to nobody.
+            unsafe { os::unmap_uncounted(target, len) };
+        } else {
+            // SAFETY: as above; the old place is the caller's.
+            let moved = unsafe { os::remap_to(address, before, len, target) };
+            MOVES.tried(moved, os::now_ms());
+            if moved {
                 held::resized(before, len);
                 return target;
             }
-            os::unmap_uncounted(target, len);
         }
     }
     held::not_resized(before, len);

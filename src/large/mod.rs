@@ -17,7 +17,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// The largest block that is a run.
-const MAX_RUN: usize = MAX_SPAN * PAGE;
+pub(crate) const MAX_RUN: usize = MAX_SPAN * PAGE;
 
 /// Pages of a run that is not to stay resident beside its successor: 512 KiB. The memory of a smaller one is soon used again,
 /// and so is that of one that becomes a mapping, in a program of that size: 256 KiB, or every run, cost a perl that fills a

@@ -187,6 +187,11 @@ pub(crate) fn crossed() -> Option<(usize, usize)> {
     first.then_some((held, soft))
 }
 
+/// Whether the hard limit refuses `need` bytes even when `back` of those that are held have been given back.
+pub(crate) fn is_beyond_hard(need: usize, back: usize) -> bool {
+    bytes().saturating_sub(back).saturating_add(need) > HARD.load(Relaxed)
+}
+
 /// The number of growths that the hard limit has refused so far.
 pub(crate) fn refusals() -> usize {
     REFUSALS.load(Relaxed)

@@ -13,7 +13,7 @@ pub(crate) mod signals;
 pub(crate) mod thread;
 
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of address space held from the OS.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
@@ -81,7 +81,7 @@ pub(crate) fn map(len: usize) -> *mut u8 {
 
 /// Like [`map`], asking for the address `hint`, which the system may ignore.
 pub(crate) fn map_at(hint: *mut u8, len: usize) -> *mut u8 {
-    reserved(len, || map_raw(hint, len))
+    reserved(len, || counted(map_raw(hint, len), len))
 }
 
 /// Like [`map`], at a multiple of `align` (a power of two).
@@ -103,7 +103,14 @@ fn reserved(len: usize, map: impl FnOnce() -> *mut u8) -> *mut u8 {
 
 /// Like [`map`], for our own books or for what has been reserved: no limit counts it.
 pub(crate) fn map_uncounted(len: usize) -> *mut u8 {
-    map_raw(ptr::null_mut(), len)
+    counted(map_raw(ptr::null_mut(), len), len)
+}
+
+fn counted(p: *mut u8, len: usize) -> *mut u8 {
+    if !p.is_null() {
+        count_map(len);
+    }
+    p
 }
 
 fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
@@ -120,12 +127,16 @@ fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
                 0,
             )
         };
-        if p == libc::MAP_FAILED {
-            return ptr::null_mut();
-        }
-        count_map(len);
-        p.cast()
+        if p == libc::MAP_FAILED { ptr::null_mut() } else { p.cast() }
     })
+}
+
+/// Whether the system would map `len` bytes now, whatever our limits.
+pub(crate) fn could_map(len: usize) -> bool {
+    let len = len.next_multiple_of(page_size());
+    let p = map_raw(ptr::null_mut(), len);
+    // SAFETY: just mapped, known to nobody.
+    !p.is_null() && unsafe { try_unmap(p, len) }
 }
 
 /// Like [`map_uncounted`], at a multiple of `align` (a power of two).
@@ -210,37 +221,49 @@ pub(crate) unsafe fn unmap_uncounted(p: *mut u8, len: usize) -> Unmapped {
     if unsafe { purge(p, len) } { Unmapped::Zeroed } else { Unmapped::Kept }
 }
 
-/// Grows or shrinks a mapping in place. Null, and nothing changed, when the system or a limit refuses.
+/// Why a mapping has not been resized in place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotResized {
+    /// There is no room behind it, or no memory. It could be moved.
+    NoRoom,
+    /// Another reason, which may stand in the way of moving it, too: a limit; or it is several mappings by now, because the program
+    /// has asked for something about part of it; or it is locked in memory.
+    Refused,
+}
+
+/// Grows or shrinks a mapping in place. On an error nothing has changed.
 ///
 /// # Safety
 ///
 /// The range is a whole mapping of ours; after success only the result is valid.
 #[cfg(target_os = "linux")]
-pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> *mut u8 {
+pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), NotResized> {
     debug_assert!(in_pages(p.addr(), old | new));
     if !held::reserve_growth(old, new) {
-        return ptr::null_mut();
+        return Err(NotResized::Refused);
     }
     keep_errno(|| {
-        // SAFETY: passed on.
-        let q = unsafe { libc::mremap(p.cast(), old, new, 0) };
-        if q == libc::MAP_FAILED {
+        // SAFETY: passed on. Without MREMAP_MAYMOVE it stays where it is.
+        if unsafe { libc::mremap(p.cast(), old, new, 0) } == libc::MAP_FAILED {
             held::not_resized(old, new);
-            return ptr::null_mut();
+            // SAFETY: this thread's.
+            let error = unsafe { *errno_location() };
+            return Err(if error == libc::ENOMEM { NotResized::NoRoom } else { NotResized::Refused });
         }
         held::resized(old, new);
         count_map(new);
         MAPPED.fetch_sub(old, Relaxed);
-        q.cast()
+        Ok(())
     })
 }
 
-/// Moves the pages of a mapping onto another one of `new` bytes. False, and nothing changed, when the system refuses. The
-/// caller keeps the books of what is held.
+/// Moves the pages of a mapping onto another one of `new` bytes. False when the system refuses: the source is what it was, but the
+/// target is nobody's, because several versions of the kernel unmap it before they look at the source, and another thread may
+/// have mapped something there since. The caller keeps the books of what is held.
 ///
 /// # Safety
 ///
-/// Both ranges are whole mappings of ours, and nobody uses the target; after success only that is valid.
+/// Both ranges are whole mappings of ours, and nobody uses the target; after success only that is valid, and otherwise only the source.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
     debug_assert!(in_pages(p.addr() | target.addr(), old | new));
@@ -248,11 +271,9 @@ pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: passed on.
         let q = unsafe { libc::mremap(p.cast(), old, new, flags, target) };
-        if q == libc::MAP_FAILED {
-            return false;
-        }
-        MAPPED.fetch_sub(old, Relaxed);
-        true
+        let moved = q != libc::MAP_FAILED;
+        MAPPED.fetch_sub(if moved { old } else { new }, Relaxed);
+        moved
     })
 }
 
@@ -269,12 +290,48 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
         unsafe { p.write_bytes(0, len) };
         return true;
     }
+    if ADVICE.load(Relaxed) != TAKEN && !is_advice_taken() {
+        return false;
+    }
     // SAFETY: passed on.
-    let done = keep_errno(|| unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) } == 0);
+    let done = unsafe { drop_pages(p, len) };
     if done {
         PURGED.fetch_add(len, Relaxed);
     }
     done
+}
+
+unsafe fn drop_pages(p: *mut u8, len: usize) -> bool {
+    // SAFETY: passed on.
+    keep_errno(|| unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) } == 0)
+}
+
+/// Whether pages that the system says it has taken back are gone: one of these.
+static ADVICE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const TAKEN: u8 = 1;
+const IGNORED: u8 = 2;
+
+/// Finds out with a page of its own, because emulators (qemu before 7.1) take all advice for a hint, say yes, and do nothing: what
+/// is taken for zero then holds what it held. False only where that is so.
+#[cold]
+fn is_advice_taken() -> bool {
+    if ADVICE.load(Relaxed) == UNKNOWN {
+        let page = map_raw(ptr::null_mut(), page_size());
+        if page.is_null() {
+            return true;
+        }
+        // SAFETY: a page of ours. Volatile: nothing is known of what the system makes of it.
+        unsafe {
+            page.write_volatile(1);
+            // Where all is locked in memory it says no, and will say so about every other range that is.
+            if drop_pages(page, page_size()) {
+                ADVICE.store(if page.read_volatile() == 0 { TAKEN } else { IGNORED }, Relaxed);
+            }
+            try_unmap(page, page_size());
+        }
+    }
+    ADVICE.load(Relaxed) != IGNORED
 }
 
 /// Advises for or against huge pages.

@@ -315,6 +315,12 @@ pub(crate) fn unmap() {
     state::unmap();
 }
 
+/// Bytes of free pages, as far as that is known.
+pub(crate) fn free_bytes() -> usize {
+    let pages = lock().map_or(0, |pool| (pool.superslabs * PAGES).saturating_sub(pool.used_pages()));
+    pages << PAGE_SHIFT
+}
+
 /// In the child of a fork: see [`Lock::inherit`].
 pub(crate) fn inherit() {
     POOL.inherit();

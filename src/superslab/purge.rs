@@ -9,6 +9,7 @@ use super::pagemap::{PAGE, PAGE_SHIFT};
 use super::pool::{self, PAGES};
 use super::slab::{HEADER, SUPERSLAB};
 use super::state::{self, DescRef, State};
+use crate::pause::Pause;
 use crate::{alarm, options, os};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -21,11 +22,8 @@ const ALLOWED_PART: usize = 8;
 const KEPT_PART: usize = 8;
 /// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
 const REGRET: u32 = 1000;
-/// How long the system is not asked again when it has refused all that was to be given back: twice as long each time, in
-/// milliseconds.
-const FIRST_PAUSE: u32 = 16;
-/// See [`FIRST_PAUSE`].
-const LAST_PAUSE: u32 = 4096;
+/// Milliseconds after which the system is asked again at the latest when it has refused all that was to be given back.
+const PAUSE: u32 = 4096;
 /// SuperSlabs handled in one go.
 const BATCH: usize = 16;
 
@@ -42,10 +40,8 @@ pub(crate) struct Policy {
     halved: u32,
     /// When the background thread last looked.
     seen: u32,
-    /// Until when nothing is given back for being over the allowance, because the system has refused all of it: memory that is
-    /// locked. How long that was the last time.
-    refused_until: u32,
-    pause: u32,
+    /// Nothing is given back for being over the allowance, because the system has refused all of it: memory that is locked.
+    pause: Pause,
 }
 
 impl Policy {
@@ -58,8 +54,7 @@ impl Policy {
             looked: 0,
             halved: 0,
             seen: 0,
-            refused_until: 0,
-            pause: 0,
+            pause: Pause::up_to(PAUSE),
         }
     }
 
@@ -73,17 +68,6 @@ impl Policy {
         let regretted = pages.min(self.purged);
         self.purged -= regretted;
         self.slack = (self.slack + regretted).min(self.peak);
-    }
-
-    /// Something was to be given back for being over the allowance, and some of it was taken, or nothing.
-    fn went(&mut self, taken: bool, now: u32) {
-        self.pause = if taken { 0 } else { (2 * self.pause).clamp(FIRST_PAUSE, LAST_PAUSE) };
-        self.refused_until = now.wrapping_add(self.pause);
-    }
-
-    /// Whether it is too soon to ask the system again.
-    fn is_refused(&self, now: u32) -> bool {
-        self.pause != 0 && (self.refused_until.wrapping_sub(now) as i32) > 0
     }
 
     /// Pages were taken again that would have been given back without the slack: it is worth having, and stays.
@@ -229,7 +213,7 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
 
 /// Whether there are more dirty pages than the allowance, and nobody else will see to them when they have lain for the delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
-    pool.dirty_pages > allowed(pool) && !is_watched(pool, now, delay) && !pool.policy.is_refused(now)
+    pool.dirty_pages > allowed(pool) && !is_watched(pool, now, delay) && !pool.policy.pause.is_on(now)
 }
 
 /// Whether there is a background thread, and it has looked lately: it may be kept from running.
@@ -257,8 +241,8 @@ pub(crate) fn run_due(now: u32) {
     drop(pool);
     let (any, bytes) = (job.len > 0, job.run());
     if any {
-        if let Some(mut pool) = pool::lock() {
-            pool.policy.went(bytes != 0, now);
+        if let Some(pool) = pool::lock() {
+            pool.policy.pause.tried(bytes != 0, now);
         }
     }
 }

@@ -1,12 +1,14 @@
 /* A library to preload before the allocator: makes chosen calls of mmap, mremap, madvise and munmap fail.
  *
  * Only calls through these symbols are seen: the allocator's, not glibc's own nor the loader's.
+ * A move to a fixed place that fails has unmapped the place, as in several kernels, and somebody else has a page there then.
  * Control: shim_set() from the program, or SHIM="first last every" in the environment, in numbers of calls. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -56,12 +58,47 @@ void *mmap64(void *at, size_t size, int prot, int flags, int fd, off_t offset) {
     return mmap(at, size, prot, flags, fd, offset);
 }
 
+enum { OTHERS = 10000 };
+static char *others[OTHERS];
+static long moved, other;
+
+/* Moves to a fixed place that were tried. */
+long shim_moves(void) { return __atomic_load_n(&moved, __ATOMIC_ACQUIRE); }
+
+/* Another thread's mapping where something was to be moved to. */
+static void map_another(char *at, size_t size) {
+    syscall(SYS_munmap, at, size);
+    char *p = (char *)syscall(SYS_mmap, at, 4096, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    long n = __atomic_fetch_add(&other, 1, __ATOMIC_ACQ_REL);
+    if (p != at || n >= OTHERS) abort();
+    strcpy(p, "another's");
+    others[n] = p;
+}
+
+/* Whether all of those are still what they were; they are gone then. */
+int shim_intact(void) {
+    int intact = 1;
+    for (; other > 0; other--) {
+        unsigned char there;
+        char *p = others[other - 1];
+        if (syscall(SYS_mincore, p, 4096, &there) || strcmp(p, "another's")) intact = 0;
+        syscall(SYS_munmap, p, 4096);
+    }
+    return intact;
+}
+
 void *mremap(void *at, size_t old_size, size_t new_size, int flags, ...) {
     va_list list;
     va_start(list, flags);
     void *target = va_arg(list, void *);
     va_end(list);
-    if (fails(REMAP)) return errno = ENOMEM, MAP_FAILED;
+    int fixed = (flags & MREMAP_FIXED) != 0;
+    __atomic_add_fetch(&moved, fixed, __ATOMIC_ACQ_REL);
+    if (fails(REMAP)) {
+        if (fixed) map_another(target, new_size);
+        return errno = ENOMEM, MAP_FAILED;
+    }
     return (void *)syscall(SYS_mremap, at, old_size, new_size, flags, target);
 }
 

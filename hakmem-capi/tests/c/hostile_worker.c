@@ -2,14 +2,17 @@
  *
  *   hostile_worker sweep     one failing call after another, then every k-th, then all; in one process
  *   hostile_worker once      one cycle, with what SHIM in the environment says about the first calls
+ *   hostile_worker advised   blocks that are several mappings; nothing fails
  *   hostile_worker first     the very first allocation fails (SHIM="1 1000000 1"); then memory is there
  *
  * An allocation may fail, with NULL and ENOMEM, and nothing else may happen. */
 #include "../support/test.h"
 #include <pthread.h>
+#include <sys/mman.h>
 
 static void (*shim_set)(long first, long last, long every, long mask);
-static long (*shim_calls)(void), (*shim_failed)(void);
+static long (*shim_calls)(void), (*shim_failed)(void), (*shim_moves)(void);
+static int (*shim_intact)(void);
 static int strict; /* nothing may fail */
 static long refused;
 
@@ -143,9 +146,28 @@ static void round_with(long first, long last, long every, long mask) {
     shim_set(0, -1, 1, ALL);
     dprintf(1, "calls %ld..%ld, each %ld, kinds %ld: %ld failed, %ld allocations refused\n", first, last, every,
             mask, failed, refused);
+    CHECK(shim_intact()); /* what was not moved to is not unmapped: it is somebody else's */
     strict = 1;
     cycle();
     strict = 0;
+}
+
+/* Blocks of which the program has a part treated otherwise, as numpy does: several mappings, which cannot be moved as one. */
+static void advised(void) {
+    for (int i = 0; i < 100; i++) {
+        size_t size = (5 << 20) + i % 7 * 8192, part = size / 2 & ~(size_t)4095;
+        unsigned char *p = malloc(size);
+        CHECK(p != NULL);
+        fill(p, size, i);
+        char *page = (char *)(((uintptr_t)p + 4096) & ~(uintptr_t)4095);
+        CHECK(madvise(page, part, i % 2 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) == 0);
+        unsigned char *moved = realloc(p, size * 2);
+        CHECK(moved && holds(moved, size, i));
+        free(moved);
+        malloc_trim(0);
+    }
+    dprintf(1, "%ld moves to a fixed place\n", shim_moves());
+    CHECK(shim_moves() == 0);
 }
 
 int main(int argc, char **argv) {
@@ -153,7 +175,9 @@ int main(int argc, char **argv) {
     shim_set = (void (*)(long, long, long, long))dlsym(RTLD_DEFAULT, "shim_set");
     shim_calls = (long (*)(void))dlsym(RTLD_DEFAULT, "shim_calls");
     shim_failed = (long (*)(void))dlsym(RTLD_DEFAULT, "shim_failed");
-    CHECK(shim_set && shim_calls && shim_failed);
+    shim_moves = (long (*)(void))dlsym(RTLD_DEFAULT, "shim_moves");
+    shim_intact = (int (*)(void))dlsym(RTLD_DEFAULT, "shim_intact");
+    CHECK(shim_set && shim_calls && shim_failed && shim_moves && shim_intact);
     if (!strcmp(argv[1], "first")) {
         errno = 0;
         CHECK(malloc(100) == NULL && errno == ENOMEM);
@@ -162,6 +186,9 @@ int main(int argc, char **argv) {
         free(NULL);
         CHECK(shim_failed() > 0);
         shim_set(0, -1, 1, ALL);
+    } else if (!strcmp(argv[1], "advised")) {
+        shim_set(0, -1, 1, ALL);
+        advised();
     } else if (!strcmp(argv[1], "once")) {
         cycle();
         long failed = shim_failed();
@@ -184,6 +211,7 @@ int main(int argc, char **argv) {
         long after = mapped_kib();
         dprintf(1, "mapped %ld KiB before, %ld KiB after 40 more rounds\n", before, after);
         CHECK(after <= before + 16 * 1024);
+        CHECK(shim_moves() > 0);
     }
     strict = 1;
     cycle();
