@@ -67,8 +67,9 @@ pub(crate) fn ready() {
     READY.store(true, Relaxed);
 }
 
-/// The option is on: the thread is to be started when it is worth while.
+/// The option is on: the thread is to be started when it is worth while. The process has just begun.
 pub(crate) fn want() {
+    os::thread::note_cpus();
     WANTED.store(true, Relaxed);
     PENDING.store(true, Relaxed);
 }
@@ -107,6 +108,7 @@ pub(crate) fn start() -> i32 {
         return libc::ENOMEM;
     }
     process::look();
+    os::thread::note_cpus();
     ready();
     let error = run(true);
     if error == 0 {
@@ -171,18 +173,24 @@ fn set(state: u32) {
     futex::wake(STATE.as_ptr());
 }
 
-/// In the child of a fork, which has no such thread: it is started again when it would be in a new process.
+/// In the child of a fork, which has no such thread.
 pub(crate) fn after_fork() {
     THREAD.inherit();
     alarm::WATCHED.store(false, Relaxed);
     ALARM.reset();
     STATE.store(OFF, Relaxed);
+    PENDING.store(false, Relaxed);
+}
+
+/// In a child that can start threads: it is started again when it would be in a new process.
+pub(crate) fn resume() {
     PENDING.store(WANTED.load(Relaxed), Relaxed);
 }
 
 /// What the thread does.
 extern "C" fn main(_: *mut c_void) -> *mut c_void {
     os::thread::name(c"hakmem");
+    os::thread::be_ordinary();
     let delay = u32::try_from(options::get().purge_delay).ok();
     let pause = (delay.unwrap_or(0) / PART).max(LEAST);
     let (mut fruitless, mut rung) = (0, true);

@@ -76,6 +76,21 @@ fn children_start_their_own_when_they_allocate() {
 }
 
 #[test]
+fn children_made_without_handlers_start_none() {
+    with_option("raw", &[("HAKMEM_PURGE_DELAY", "1")]);
+}
+
+#[test]
+fn an_ordinary_thread_whoever_starts_it() {
+    with_option("ordinary", &[]);
+}
+
+#[test]
+fn whoever_is_cancelled_while_stopping_it_has_stopped_it() {
+    expect_ok(preloaded(program()).arg("cancel"), LIMIT);
+}
+
+#[test]
 fn the_process_ends_at_any_moment() {
     for round in 0..40 {
         let stats = if round % 2 == 0 { "none" } else { "json" };

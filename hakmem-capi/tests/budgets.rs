@@ -78,6 +78,18 @@ fn instructions_of_each_entry() {
     settle(pairs.into_iter().chain(others));
 }
 
+#[test]
+fn instructions_in_destructors_after_the_exit_hook() {
+    if !works("valgrind", &["--version"]) {
+        return;
+    }
+    let program = compile("gcc", "budget_exit.c", &["-pthread"]);
+    settle(["nodes", "pairs"].map(|kind| {
+        let figure = each(&program, kind, "48", 50.0);
+        compare(&format!("exit_{kind}_48"), figure)
+    }));
+}
+
 /// The least of several runs of a program that prints a number.
 fn least(program: &PathBuf, arg: Option<&str>, ours: bool) -> f64 {
     let figure = |_| -> f64 {

@@ -40,6 +40,8 @@ const MOST_LOOKS: u32 = 4;
 /// The C library's handler in the child.
 pub(super) extern "C" fn child() {
     process::forked();
+    // Only here: where the C library's own handlers have not run either, threads cannot be started safely.
+    background::resume();
 }
 
 /// In the child, once, by the thread that forked.

@@ -1,10 +1,12 @@
 /* The background thread as a C program has it, by the option (HAKMEM_BACKGROUND=on) or by the call.
  *
- *   background start|none|small|signals|fork|drop|keep|exit
+ *   background start|none|small|signals|fork|raw|ordinary|cancel|drop|keep|exit
  *
  * start: hak_background_start and _stop, and what is freed goes back; none: there is no such thread; small: nor has a
  * program with the option one that needs hardly any memory; signals: sent to the process they reach a thread of the program;
- * fork: a child starts its own when it allocates, not before, and may stop it; drop: 200 MiB come and go, twice;
+ * fork: a child starts its own when it allocates, not before, and may stop it; raw: one
+ * made without handlers starts none, and may stop it, too; ordinary: it is no real-time thread, and on all CPUs, whoever starts it; cancel: whoever is cancelled while stopping it has
+ * stopped it; drop: 200 MiB come and go, twice;
  * keep: with a long delay nothing of 200 MiB goes back; exit: the process ends in the middle of a pass. */
 #define _GNU_SOURCE
 #include "../support/test.h"
@@ -12,6 +14,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/wait.h>
@@ -149,17 +152,18 @@ static void signals(void) {
     }
 }
 
-static void child(int i) {
+static void child(int i, int handlers) {
     alarm(60);
     CHECK(thread_id() == 0);
     if (i % 3 == 0 && hak_background_stop) hak_background_stop();
     if (i % 3 == 1) {
         drop(BLOCKS / 4);
         grow(BLOCKS / 4);
-        until(is_there, 1);
+        if (handlers) until(is_there, 1);
+        else CHECK(thread_id() == 0);
         if (hak_background_stop) {
             hak_background_stop();
-            CHECK(thread_id() == 0);
+            until(is_there, 0); /* its entry goes a moment after it */
         }
     }
     _exit(0);
@@ -187,12 +191,75 @@ static void forks(void) {
         int status;
         pid_t pid = fork();
         CHECK(pid >= 0);
-        if (pid == 0) child(i);
+        if (pid == 0) child(i, 1);
         CHECK(waitpid(pid, &status, 0) == pid && status == 0);
     }
     stop = 1;
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(thread_id() != 0);
+}
+
+static void raw_forks(void) {
+    for (int i = 0; i < 30; i++) {
+        int status;
+        pid_t pid = i % 2 ? _Fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        CHECK(pid >= 0);
+        if (pid == 0) child(i / 2, 0);
+        CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    }
+    CHECK(thread_id() != 0);
+}
+
+static int real_time;
+
+/* Grows as a thread of the highest kind, on one CPU. */
+static void *special(void *cpu) {
+    struct sched_param param = {.sched_priority = 10};
+    real_time = pthread_setschedparam(pthread_self(), SCHED_FIFO, &param) == 0;
+    CHECK(pthread_setaffinity_np(pthread_self(), sizeof(cpu_set_t), cpu) == 0);
+    grow(BLOCKS / 4);
+    until(is_there, 1);
+    return NULL;
+}
+
+static int is_ordinary(long cpus) {
+    cpu_set_t set;
+    CHECK(sched_getaffinity(thread_id(), sizeof set, &set) == 0);
+    return sched_getscheduler(thread_id()) == SCHED_OTHER && CPU_COUNT(&set) == cpus;
+}
+
+static void ordinary(void) {
+    pthread_t thread;
+    cpu_set_t all, one;
+    CHECK(sched_getaffinity(0, sizeof all, &all) == 0);
+    CPU_ZERO(&one);
+    for (int i = 0; CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+    CHECK(pthread_create(&thread, NULL, special, &one) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+    until(is_ordinary, CPU_COUNT(&all));
+    dprintf(1, "%d CPUs, started by a real-time thread: %d\n", CPU_COUNT(&all), real_time);
+}
+
+static void *stop_cancelled(void *unused) {
+    pthread_cancel(pthread_self());
+    hak_background_stop();
+    __atomic_store_n(&stop, 1, __ATOMIC_RELEASE);
+    pthread_testcancel();
+    return unused;
+}
+
+static void cancel(void) {
+    for (int i = 0; i < 20; i++) {
+        void *result;
+        pthread_t thread;
+        stop = 0;
+        CHECK(hak_background_start() == 0);
+        CHECK(pthread_create(&thread, NULL, stop_cancelled, NULL) == 0);
+        CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+        CHECK(stop);
+        until(is_there, 0);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -207,13 +274,17 @@ int main(int argc, char **argv) {
         until(is_there, 1);
         drop_and_wait();
         hak_background_stop();
-        CHECK(thread_id() == 0);
+        until(is_there, 0);
         hak_background_stop();
     } else if (!strcmp(mode, "none")) {
         grow(BLOCKS / 4);
         drop(BLOCKS / 4);
         grow(BLOCKS / 4);
         CHECK(thread_id() == 0);
+    } else if (!strcmp(mode, "ordinary")) {
+        ordinary();
+    } else if (!strcmp(mode, "cancel")) {
+        cancel();
     } else if (!strcmp(mode, "small")) {
         grow(1000);
         drop(1000);
@@ -223,6 +294,7 @@ int main(int argc, char **argv) {
         until(is_there, 1);
         if (!strcmp(mode, "signals")) signals();
         if (!strcmp(mode, "fork")) forks();
+        if (!strcmp(mode, "raw")) raw_forks();
         if (!strcmp(mode, "keep")) {
             keep();
             return 0;
