@@ -81,7 +81,7 @@ static void sparse(void) {
     CHECK(grown < 32 * 1024);
 }
 
-/* A fork while another thread has emptied an orphan and waits to take it off the list that the fork holds locked. */
+/* A fork while another thread has emptied an orphan and is taking it off its list. */
 enum { ORPHANS = 8, FREERS = 2 };
 static void *orphans[ORPHANS];
 static atomic_int go, ready;

@@ -1,0 +1,77 @@
+//! The library is a guest in the process: what is the program's own, and what the system does that it need not.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+use support::{compile, expect_ok, lib, lib_dir, preloaded, run, scratch};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("gcc", "guest.c", &["-pthread"]))
+}
+
+#[test]
+fn locked_memory_does_not_keep_the_rest() {
+    print!("{}", expect_ok(preloaded(program()).arg("locked"), LIMIT));
+    expect_ok(preloaded(program()).arg("limit").env("HAKMEM_PURGE_DELAY", "-1"), LIMIT);
+}
+
+#[test]
+fn what_is_taken_for_zero_is_zero_where_madvise_lies() {
+    expect_ok(preloaded(program()).arg("zeroed"), LIMIT);
+    let shim = compile("gcc", "lying_madvise_shim.c", &["-shared", "-fPIC"]);
+    let preload = format!("{} {}", shim.display(), lib().display());
+    expect_ok(Command::new(program()).arg("zeroed").env("LD_PRELOAD", &preload), LIMIT);
+    let mut command = Command::new(program());
+    expect_ok(command.arg("zeroed").env("LD_PRELOAD", &preload).env("HAKMEM_PURGE_DELAY", "0"), LIMIT);
+}
+
+#[test]
+fn what_can_never_be_had_empties_no_caches() {
+    expect_ok(preloaded(program()).arg("hopeless"), LIMIT);
+}
+
+/// Each time that memory is taken from all threads, a barrier stops them.
+#[test]
+fn retries_that_do_not_help_are_not_repeated_at_once() {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-e", "trace=membarrier,write", "-E"]).arg(format!("LD_PRELOAD={}", lib().display()));
+    let output = run(command.arg(program()).arg("retries"), LIMIT);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let barriers = |from: &str, to: &str| {
+        let (_, rest) = text.split_once(from).unwrap();
+        rest.split_once(to).unwrap().0.matches("membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED").count()
+    };
+    let (first, others) =
+        (barriers("\"the first\\n\"", "\"the others\\n\""), barriers("\"the others\\n\"", "\"done\\n\""));
+    println!("an allocation that fails: {first} barriers, 199 more: {others}");
+    assert!(first > 0 && others < 20 * first, "{text}");
+}
+
+#[test]
+fn statistics_do_not_go_into_a_file_of_the_programs() {
+    let file = scratch("guest").join("precious.db");
+    let mut command = preloaded(program());
+    expect_ok(command.arg("daemon").arg(&file).env("HAKMEM_STATS", "json"), LIMIT);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "DATA");
+}
+
+#[test]
+fn nobody_is_cancelled_in_the_allocator() {
+    expect_ok(preloaded(program()).arg("stats"), LIMIT);
+    let archive = lib_dir().join("libhakmem.a").display().to_string();
+    let args = ["-pthread", "-static", "-Wl,--whole-archive", &archive, "-Wl,--no-whole-archive"];
+    let fixed = compile("gcc", "guest.c", &args);
+    // Options that it has something to say about.
+    let mut command = Command::new(fixed);
+    command.arg("first").env("HAKMEM_THP", "perhaps").env("HAKMEM_STATS", "json");
+    let output = run(&mut command, LIMIT);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "got it\n", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("HAKMEM_THP"), "{output:?}");
+}
