@@ -88,7 +88,7 @@ fn start_pending() {
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
     let soon = refused != 0 && now.wrapping_sub(refused) < RETRY;
-    if soon || !READY.load(Relaxed) || held::bytes() < WORTH {
+    if soon || !READY.load(Relaxed) || held::bytes() < WORTH || os::is_confined() {
         return;
     }
     // Before the thread is started, which allocates.

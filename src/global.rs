@@ -116,3 +116,16 @@ pub fn start_background() -> bool {
 pub fn stop_background() {
     background::stop();
 }
+
+/// Says that the process is about to give up system calls, with a seccomp filter that ends it when it makes others: from now on
+/// the allocator makes none but those of any allocator, `mmap`, `munmap`, `mremap`, `madvise` and `futex` (the clock is read without
+/// one, and `write` says why the process is about to be aborted). What needs others is left undone: memory that is freed to a thread
+/// which sleeps, or lies in its magazines, waits for it; huge pages are asked for as `HAKMEM_THP=always` says or not at all; the
+/// background thread is not started any more. Statistics are still printed when they are asked for, and read files then.
+///
+/// The first call of an allocator in a process makes others, so allocate something before the filter is there. Preloaded, or linked
+/// as a C library, it notices `prctl(PR_SET_NO_NEW_PRIVS)` and `prctl(PR_SET_SECCOMP)` by itself. A process that is under such a
+/// filter from the start has the option `HAKMEM_FEW_SYSCALLS=on`.
+pub fn few_syscalls() {
+    os::confine();
+}

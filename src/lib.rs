@@ -56,7 +56,7 @@ mod model;
 #[doc(hidden)]
 pub use front::c as __c;
 #[cfg(not(loom))]
-pub use global::{Hakmem, purge, start_background, stop_background};
+pub use global::{Hakmem, few_syscalls, purge, start_background, stop_background};
 #[cfg(not(loom))]
 pub use limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]

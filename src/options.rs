@@ -73,6 +73,9 @@ pub struct Options {
     pub(crate) soft_limit: usize,
     pub(crate) hard_limit: usize,
     pub(crate) background: bool,
+    pub(crate) few_syscalls: bool,
+    /// The C library's alone: `HAKMEM_DEEPBIND`.
+    pub(crate) keep_deepbind: bool,
 }
 
 /// A path, kept without allocating. Empty: none.
@@ -127,6 +130,8 @@ impl Options {
             soft_limit: 0,
             hard_limit: 0,
             background: false,
+            few_syscalls: false,
+            keep_deepbind: false,
         }
     }
 
@@ -216,6 +221,13 @@ impl Options {
         self.background = on;
         self
     }
+
+    /// `HAKMEM_FEW_SYSCALLS`: no system calls but those of any allocator, for programs that confine themselves: see
+    /// [`crate::few_syscalls`].
+    pub const fn few_syscalls(mut self, on: bool) -> Self {
+        self.few_syscalls = on;
+        self
+    }
 }
 
 struct Global(UnsafeCell<Options>);
@@ -272,7 +284,7 @@ fn init_first(base: &Options, then: impl FnOnce()) {
 
 const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
                      HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, HAKMEM_SOFT_LIMIT, HAKMEM_HARD_LIMIT, \
-                     HAKMEM_BACKGROUND";
+                     HAKMEM_BACKGROUND, HAKMEM_FEW_SYSCALLS, HAKMEM_DEEPBIND";
 
 impl Options {
     /// Takes the preset; complains as `set` does for the others.
@@ -340,6 +352,7 @@ impl Options {
             b"HAKMEM_OUTBOX" => switch(&mut self.outbox, value),
             b"HAKMEM_ORPHANS" => switch(&mut self.orphans, value),
             b"HAKMEM_BACKGROUND" => switch_off(&mut self.background, value),
+            b"HAKMEM_FEW_SYSCALLS" => switch_off(&mut self.few_syscalls, value),
             b"HAKMEM_THP" => choose(
                 &mut self.thp,
                 value,
@@ -350,6 +363,10 @@ impl Options {
                 .then_some("bytes, as 1048576, 1024K, 32M or 1G; using 32M"),
             b"HAKMEM_SOFT_LIMIT" => bytes(&mut self.soft_limit, value).then_some(NO_LIMIT),
             b"HAKMEM_HARD_LIMIT" => bytes(&mut self.hard_limit, value).then_some(NO_LIMIT),
+            b"HAKMEM_DEEPBIND" => {
+                choose(&mut self.keep_deepbind, value, &[(b"remove", false), (b"keep", true)])
+                    .then_some("remove or keep; using remove")
+            }
             b"HAKMEM_FOREIGN" => {
                 choose(&mut self.foreign, value, &[(b"abort", Foreign::Abort), (b"warn", Foreign::Warn)])
                     .then_some("abort or warn; using abort")

@@ -171,7 +171,7 @@ void *hak_realloc(void *ptr, size_t size);
 // `ptr` is NULL or a block of this allocator.
 void *hak_reallocarray(void *ptr, size_t count, size_t size);
 
-// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; `errno` is left alone.
+// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM, which is in `errno`, too.
 //
 // # Safety
 //
@@ -204,6 +204,12 @@ void hak_free_aligned_sized(void *ptr, size_t align, size_t size);
 
 // Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes that came back.
 size_t hak_purge(void);
+
+// Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it when it makes
+// others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex, and leaves undone what needs
+// others. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too, where this library is preloaded or linked, and so
+// does HAKMEM_FEW_SYSCALLS=on, from the start.
+void hak_few_syscalls(void);
 
 // Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of what was set
 // before; 0 is none. `bytes_held` of `hak_stats` is what counts. Beyond the soft limit memory is given back before there

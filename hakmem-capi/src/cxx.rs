@@ -4,6 +4,7 @@
 //! `std::bad_alloc`. Rust cannot throw, so the C++ library does it for us, where one is in the process: the
 //! two functions of its that we need are referred to weakly.
 
+use crate::wrapped;
 use core::arch::global_asm;
 use core::ffi::{c_char, c_void};
 use hakmem_core::__c as core_c;
@@ -11,8 +12,8 @@ use hakmem_core::__c as core_c;
 type Handler = unsafe extern "C-unwind" fn();
 
 unsafe extern "C" {
-    /// The weak references: the two addresses in libstdc++ or libc++, and `dlopen`, or null.
-    static __hakmem_v0_cxx: [usize; 3];
+    /// The weak references: the two addresses in libstdc++ or libc++, or null.
+    static __hakmem_v0_cxx: [usize; 2];
 }
 
 global_asm!(
@@ -21,12 +22,10 @@ global_asm!(
     ".hidden __hakmem_v0_cxx",
     ".weak _ZSt15get_new_handlerv",
     ".weak _ZSt17__throw_bad_allocv",
-    ".weak dlopen",
     ".p2align 3",
     "__hakmem_v0_cxx:",
     ".quad _ZSt15get_new_handlerv",
     ".quad _ZSt17__throw_bad_allocv",
-    ".quad dlopen",
     ".popsection",
 );
 
@@ -34,14 +33,14 @@ global_asm!(
 /// a plugin: it is then not in the global scope, but `dlopen` knows it by name.
 fn cxx(index: usize, name: *const c_char) -> usize {
     // SAFETY: constant after loading.
-    let [known, open] = unsafe { [__hakmem_v0_cxx[index], __hakmem_v0_cxx[2]] };
-    if known != 0 || open == 0 {
+    let known = unsafe { __hakmem_v0_cxx[index] };
+    if known != 0 {
         return known;
     }
+    let Some(open) = wrapped::libcs_dlopen() else { return 0 };
     for library in [c"libstdc++.so.6", c"libc++.so.1", c"libc++abi.so.1"] {
-        // SAFETY: the C library's function, of that type; the library is not loaded if it is not there.
+        // SAFETY: the library is not loaded if it is not there.
         unsafe {
-            let open: unsafe extern "C" fn(*const c_char, i32) -> *mut c_void = core::mem::transmute(open);
             let handle = open(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if !handle.is_null() {
                 let found = libc::dlsym(handle, name).addr();

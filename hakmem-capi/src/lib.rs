@@ -11,6 +11,7 @@
 mod cxx;
 mod glibc;
 mod prefix;
+mod wrapped;
 
 use core::ffi::{c_int, c_void};
 use hakmem_core::__c as core_c;
@@ -127,6 +128,8 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     }
     let block = core_c::aligned(align, size);
     if block.is_null() {
+        // POSIX leaves `errno` open. glibc sets it here, and not above, and there are programs that read it.
+        set_errno(libc::ENOMEM);
         return libc::ENOMEM;
     }
     // SAFETY: passed on.

@@ -49,7 +49,7 @@ pub unsafe extern "C" fn hak_reallocarray(ptr: *mut c_void, count: usize, size: 
     unsafe { crate::reallocarray(ptr, count, size) }
 }
 
-/// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; `errno` is left alone.
+/// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM, which is in `errno`, too.
 ///
 /// # Safety
 ///
@@ -104,6 +104,15 @@ pub unsafe extern "C" fn hak_free_aligned_sized(ptr: *mut c_void, align: usize, 
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_purge() -> usize {
     core_c::purge()
+}
+
+/// Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it when it makes
+/// others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex, and leaves undone what needs
+/// others. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too, where this library is preloaded or linked, and so
+/// does HAKMEM_FEW_SYSCALLS=on, from the start.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_few_syscalls() {
+    core_c::few_syscalls();
 }
 
 /// Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of what was set

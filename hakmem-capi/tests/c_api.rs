@@ -57,6 +57,8 @@ programs! {
     first: "api_first.c";
     /// free_sized, free_aligned_sized, cfree.
     sized: "api_sized.c";
+    /// The second names that functions have in glibc.
+    second_names: "api_names.c";
     /// mallinfo2 and its family.
     figures: "api_figures.c";
     /// All forms of new and delete, over-aligned types, bad_alloc.
@@ -67,6 +69,14 @@ programs! {
     handler: "cxx_handler.cpp";
     /// Containers in many threads.
     stress: "cxx_stress.cpp";
+}
+
+/// A program whose own malloc calls the second names has one allocator: the library where that is preloaded.
+#[test]
+fn interposed_malloc() {
+    let program = support::compile("gcc", "interposer.c", &["-rdynamic", "-pthread"]);
+    expect_ok(&mut Command::new(&program), LIMIT);
+    expect_ok(support::preloaded(&program).arg("ours"), LIMIT);
 }
 
 /// The new-handler throws under a form of new that may not. Not fully static: there is no other `new` to catch it there.

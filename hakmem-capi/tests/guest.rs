@@ -75,3 +75,19 @@ fn nobody_is_cancelled_in_the_allocator() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "got it\n", "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("HAKMEM_THP"), "{output:?}");
 }
+
+/// Under a filter that ends the process at a system call that it may not make.
+#[test]
+fn confined_processes_go_on() {
+    let program = compile("gcc", "confined.c", &["-pthread"]);
+    for options in
+        [&[][..], &[("HAKMEM_PURGE_DELAY", "0")], &[("HAKMEM_THP", "always")], &[("HAKMEM_BACKGROUND", "on")]]
+    {
+        expect_ok(preloaded(&program).arg("self").envs(options.iter().copied()), LIMIT);
+    }
+    let mut command = preloaded(&program);
+    expect_ok(command.arg("under").arg(&program).arg("work").env("HAKMEM_FEW_SYSCALLS", "on"), LIMIT);
+    // So that this test can fail: what it would be without.
+    let output = run(preloaded(&program).arg("under").arg(&program).arg("work"), LIMIT);
+    assert!(!output.status.success(), "the work needs none of the calls: {output:?}");
+}

@@ -57,6 +57,15 @@ fn destructors_of_pthread_keys_allocate_after_our_exit_hook() {
 }
 
 #[test]
+fn the_program_may_have_all_keys() {
+    let program = compile("gcc", "thread_all_keys.c", &["-pthread"]);
+    for mode in ["take", "churn"] {
+        print!("{}", expect_ok(preloaded(&program).arg(mode), LIMIT));
+    }
+    expect_ok(preloaded(&program).arg("take").env("HAKMEM_MAGAZINE", "off"), LIMIT);
+}
+
+#[test]
 fn destructors_of_cxx_thread_locals_allocate() {
     check(&compile("g++", "thread_cxx.cc", &["-std=c++17", "-pthread"]), &[]);
 }

@@ -344,6 +344,24 @@ pub fn stop_background() {
     crate::background::stop();
 }
 
+/// See [`crate::few_syscalls`].
+pub fn few_syscalls() {
+    crate::few_syscalls();
+}
+
+/// Whether libraries that the program loads keep the flag that would give them another allocator.
+pub fn keeps_deepbind() -> bool {
+    // The options are read before the first heap.
+    super::thread::with_heap(None, |_| ());
+    crate::options::get().keep_deepbind
+}
+
+/// The program has used up the C library's keys for thread-local data: gives up the one that is ours. False when that is not to be
+/// had. Ends of threads are then found out later.
+pub fn give_up_key() -> bool {
+    super::thread::give_up_key()
+}
+
 /// For the library's constructor: a process that was given options hears about the bad ones, and is counted, even if it
 /// never allocates. From here on threads can be started.
 pub fn on_load() {

@@ -20,7 +20,7 @@ use crate::tiny::{home, sparse};
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use crossbeam_utils::CachePadded;
 
 /// Address space of a record: the heap, behind it the slots of its magazines, at its end the outbox; resident as far as
@@ -43,6 +43,8 @@ pub(crate) struct Heap {
     pub(crate) all_next: *mut Heap,
     /// Whether a thread has it, of this process or of the one that it was forked from: see [`registry::is_somebodys`].
     pub(crate) live: AtomicBool,
+    /// The number of the thread that has it ([`os::thread::id`](crate::os::thread::id)); 0 where it is only borrowed.
+    pub(super) thread: AtomicUsize,
     /// The process in which a thread got it, or survived a fork with it.
     pub(crate) generation: AtomicU32,
     /// How things stood when giving memory back did not help an allocation of the owner: see [`reclaim`](super::reclaim).
@@ -134,6 +136,7 @@ impl Heap {
             (*heap).shelf.reset();
             (*heap).exit.rounds.set(0);
             registry::claim(heap);
+            (*heap).thread.store(0, Relaxed);
             (*heap).live.store(true, Relaxed);
         }
     }
@@ -365,6 +368,7 @@ const fn placeholder() -> Heap {
         recycle_next: AtomicPtr::new(NO_HEAP),
         all_next: NO_HEAP,
         live: AtomicBool::new(false),
+        thread: AtomicUsize::new(0),
         generation: AtomicU32::new(0),
         fruitless: Cell::new(0),
         exit: Exit { rounds: Cell::new(0), tops: Cell::new(0) },

@@ -64,6 +64,22 @@ pub(crate) unsafe fn release(heap: *mut Heap) {
     }
 }
 
+/// Gives up the heaps of threads that have ended without an exit hook, and had the number `thread` while they lived.
+///
+/// # Safety
+///
+/// No thread that has a heap has that number: the calling one may.
+pub(crate) unsafe fn release_of(thread: usize) {
+    each(|heap| {
+        // SAFETY: passed on; records are never unmapped. Nobody else takes a heap for one of this number.
+        unsafe {
+            if is_somebodys(heap) && (*heap).thread.load(Ordering::Relaxed) == thread {
+                release(heap);
+            }
+        }
+    });
+}
+
 /// Makes the record of a retired heap available.
 ///
 /// # Safety

@@ -6,16 +6,19 @@ use crate::background;
 use crate::limits;
 use crate::options::{self, Options, StatsFormat};
 use crate::os::file::{File, Identity};
-use crate::os::{self, message::Text, process};
+use crate::os::{self, futex, message::Text, process};
 use crate::stats;
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::fmt::Write;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
+/// The key whose destructor is the exit hook. See [`with_key`].
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
+/// Threads that are using it.
+static KEY_USERS: AtomicUsize = AtomicUsize::new(0);
 /// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least that there may be.
 const ROUNDS: u32 = 4;
 static HOOKED: AtomicBool = AtomicBool::new(false);
@@ -55,20 +58,54 @@ fn is_placeholder(heap: *mut Heap) -> bool {
 /// The calling thread goes on without the heap that it has, and without giving it up.
 pub(super) fn leave_heap() {
     tls::set((&raw const EMPTY).cast_mut());
-    let key = KEY.load(Ordering::Relaxed);
-    if key != NO_KEY {
-        // SAFETY: our key. Without a value it has no hook.
-        unsafe { libc::pthread_setspecific(key, ptr::null()) };
+    // Without a value it has no hook.
+    set_hook(ptr::null_mut());
+}
+
+/// Runs `f` with the key, while nobody gives it up. `None` when there is none.
+fn with_key<T>(f: impl FnOnce(libc::pthread_key_t) -> T) -> Option<T> {
+    // SeqCst, here and in `give_up_key`: either that sees the user, or the user sees that the key has gone.
+    KEY_USERS.fetch_add(1, Ordering::SeqCst);
+    let key = KEY.load(Ordering::SeqCst);
+    let result = (key != NO_KEY).then(|| f(key));
+    // Release: pairs with the acquire in `give_up_key`.
+    KEY_USERS.fetch_sub(1, Ordering::Release);
+    result
+}
+
+/// Has the exit hook run for the calling thread with `heap`, or not at all for null. False when that cannot be.
+fn set_hook(heap: *mut Heap) -> bool {
+    // SAFETY: our key.
+    with_key(|key| unsafe { libc::pthread_setspecific(key, heap.cast::<c_void>()) }) == Some(0)
+}
+
+/// Gives our key back to the C library. False when there is none, or when a thread does not stop using it. From then on a thread's
+/// end is noticed when another thread begins in its place, or by whoever gives memory back.
+#[cold]
+pub(super) fn give_up_key() -> bool {
+    let key = KEY.swap(NO_KEY, Ordering::SeqCst);
+    if key == NO_KEY {
+        return false;
     }
+    // A child of a fork may wait for a thread that it does not have.
+    let unused = (0..10).any(|_| {
+        // Acquire: pairs with the release in `with_key`.
+        KEY_USERS.load(Ordering::SeqCst) == 0 || {
+            futex::pause();
+            false
+        }
+    });
+    if !unused {
+        KEY.store(key, Ordering::SeqCst);
+        return false;
+    }
+    // SAFETY: our key, which nobody uses.
+    unsafe { libc::pthread_key_delete(key) == 0 }
 }
 
 /// No thread's end is to be heard of any more, and the calling thread has no heap of its own any more.
 pub(super) fn unhook() {
-    let key = KEY.swap(NO_KEY, Ordering::Relaxed);
-    if key != NO_KEY {
-        // SAFETY: our key.
-        unsafe { libc::pthread_key_delete(key) };
-    }
+    give_up_key();
     let heap = own_heap();
     if !heap.is_null() {
         tls::set((&raw const EXITED).cast_mut());
@@ -84,6 +121,9 @@ fn enter(base: Option<&Options>) -> *mut Heap {
     options::init(base.unwrap_or(&const { Options::new() }), || {
         registry::init();
         limits::init(options::get());
+        if options::get().few_syscalls {
+            os::confine();
+        }
         let mut key = 0;
         // SAFETY: `key` is writable. Neither this nor anything before it allocates.
         if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_exit)) } == 0 {
@@ -94,20 +134,23 @@ fn enter(base: Option<&Options>) -> *mut Heap {
         // Rust code, which runs in a process that has been set up; the C library has a constructor to say so.
         background::ready();
     }
+    if KEY.load(Ordering::Relaxed) == NO_KEY {
+        // SAFETY: this thread has no heap, so those that say so are those of threads that have ended.
+        unsafe { registry::release_of(os::thread::id()) };
+    }
     let heap = registry::acquire();
     if heap.is_null() {
         return heap;
     }
     // From here on this thread can allocate, which what follows may do.
     tls::set(heap);
+    // Only now: a signal handler in between would take it for one of a thread that has ended.
+    // SAFETY: a record, which is never unmapped.
+    unsafe { (*heap).thread.store(os::thread::id(), Ordering::Relaxed) };
     // Again: a signal handler may have forked meanwhile, and the child not have known the heap for ours.
     // SAFETY: it is.
     unsafe { registry::claim(heap) };
-    let key = KEY.load(Ordering::Relaxed);
-    if key != NO_KEY {
-        // SAFETY: our key.
-        unsafe { libc::pthread_setspecific(key, heap.cast::<c_void>()) };
-    }
+    set_hook(heap);
     if !HOOKED.swap(true, Ordering::Relaxed) {
         hook_process();
     }
@@ -218,11 +261,8 @@ unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
         let rounds = exit.rounds.get() + 1;
         exit.rounds.set(rounds);
         let used = exit.tops.replace(tops) != tops || rounds == 1;
-        if used && rounds < ROUNDS {
-            let key = KEY.load(Ordering::Relaxed);
-            if libc::pthread_setspecific(key, heap.cast::<c_void>()) == 0 {
-                return;
-            }
+        if used && rounds < ROUNDS && set_hook(heap) {
+            return;
         }
         tls::set((&raw const EXITED).cast_mut());
         registry::release(heap);

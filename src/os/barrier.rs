@@ -22,7 +22,7 @@ pub(crate) fn heavy() -> bool {
         fence(Ordering::SeqCst);
         return true;
     }
-    if MISSING.load(Ordering::Relaxed) {
+    if is_missing() {
         return false;
     }
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -50,7 +50,7 @@ static MISSING: AtomicBool = AtomicBool::new(false);
 
 /// Whether it is worth trying [`heavy`] again when it has failed.
 pub(crate) fn is_missing() -> bool {
-    cfg!(not(target_os = "linux")) || MISSING.load(Ordering::Relaxed)
+    cfg!(not(target_os = "linux")) || MISSING.load(Ordering::Relaxed) || super::is_confined()
 }
 
 /// See above.

@@ -13,7 +13,7 @@ pub(crate) mod signals;
 pub(crate) mod thread;
 
 use core::ptr;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 
 /// Bytes of address space held from the OS.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
@@ -24,6 +24,19 @@ pub(crate) static PURGED: AtomicUsize = AtomicUsize::new(0);
 
 /// No system of ours has smaller pages.
 pub(crate) const SMALLEST_PAGE: usize = 4096;
+
+/// The process may not be allowed all system calls any more.
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// From now on there are no system calls but those that any allocator makes: mmap, munmap, mremap, madvise and futex.
+pub(crate) fn confine() {
+    CONFINED.store(true, Relaxed);
+}
+
+/// Whether [`confine`] has been called.
+pub(crate) fn is_confined() -> bool {
+    CONFINED.load(Relaxed)
+}
 
 static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
 
@@ -359,7 +372,7 @@ pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
     // A byte for each page, of which there are most where they are smallest.
     let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];
     debug_assert!(in_pages(p.addr(), 0) && len.div_ceil(page_size()) <= answer.len());
-    if cfg!(miri) {
+    if cfg!(miri) || is_confined() {
         return None;
     }
     // SAFETY: writes a byte for each page, for which there is room.

@@ -133,7 +133,8 @@ static void bad_alignments(void) {
     for (unsigned bit = 48; bit < 64; bit++) {
         volatile size_t alignment = (size_t)1 << bit;
         p = mark;
-        CHECKN(posix_memalign(&p, alignment, 64) == ENOMEM && p == mark, bit);
+        errno = 0;
+        CHECKN(posix_memalign(&p, alignment, 64) == ENOMEM && errno == ENOMEM && p == mark, bit);
         errno = 0;
         CHECKN(hide(aligned_alloc(alignment, 64)) == NULL && errno == ENOMEM, bit);
         errno = 0;

@@ -39,6 +39,21 @@ fn java_mixed_load() {
     });
 }
 
+/// It loads its extensions with RTLD_DEEPBIND. With its own allocator over ours, and with ours alone.
+#[test]
+fn php_mixed_load() {
+    if missing(&[("php", "php-cli")]) {
+        return;
+    }
+    Twin::new("php", 120).processes(6).compare(|side| {
+        side.file("work.php", include_str!("work.php"));
+        for own in ["1", "0"] {
+            side.env("USE_ZEND_ALLOC", own);
+            side.run(&["php", "-d", "memory_limit=-1", "work.php"]);
+        }
+    });
+}
+
 #[test]
 fn bash_mixed_load() {
     if missing(&[("bash", "bash")]) {

@@ -1,0 +1,149 @@
+//! Functions of the C library that the allocator must know of: those by which a program would get a second allocator, confines
+//! itself, or wants what the allocator has taken. Each does what the C library's does.
+
+use core::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use hakmem_core::__c as core_c;
+
+/// Linux's `prctl`. Before a program confines itself to some system calls, it says here that it, or gets no more privileges.
+///
+/// # Safety
+///
+/// As Linux says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    if matches!(option, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
+        core_c::few_syscalls();
+    }
+    // SAFETY: passed on. Callers leave out arguments that the option has not: registers hold something all the same.
+    unsafe { libc::syscall(libc::SYS_prctl, option as c_long, a, b, c, d) as c_int }
+}
+
+type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
+
+/// The C library's function of that name, or null.
+fn next(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// The C library's own `dlopen`. A static program has none.
+pub(crate) fn libcs_dlopen() -> Option<Dlopen> {
+    let real = next(c"dlopen");
+    // SAFETY: a function of that type, or null.
+    unsafe { core::mem::transmute::<*mut c_void, Option<Dlopen>>(real) }
+}
+
+#[cfg(target_env = "gnu")]
+mod glibc {
+    use super::*;
+    use core::arch::global_asm;
+
+    unsafe extern "C" {
+        /// glibc's own name for its `pthread_key_create`.
+        fn __pthread_key_create(
+            key: *mut libc::pthread_key_t,
+            destructor: Option<unsafe extern "C" fn(*mut c_void)>,
+        ) -> c_int;
+    }
+
+    /// POSIX's `pthread_key_create`. One of the keys is the allocator's: the program gets that, too, when it wants them all.
+    ///
+    /// # Safety
+    ///
+    /// As POSIX says.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn pthread_key_create(
+        key: *mut libc::pthread_key_t,
+        destructor: Option<unsafe extern "C" fn(*mut c_void)>,
+    ) -> c_int {
+        // SAFETY: passed on.
+        let error = unsafe { __pthread_key_create(key, destructor) };
+        if error != libc::EAGAIN || !core_c::give_up_key() {
+            return error;
+        }
+        // SAFETY: passed on.
+        unsafe { __pthread_key_create(key, destructor) }
+    }
+
+    // A weak reference: what a static program has, where our `dlopen` is the only one.
+    global_asm!(
+        ".pushsection .data.rel.ro.__hakmem_v0_dlopen,\"aw\",@progbits",
+        ".weak __libc_dlopen_mode",
+        ".p2align 3",
+        ".globl __hakmem_v0_dlopen",
+        ".hidden __hakmem_v0_dlopen",
+        "__hakmem_v0_dlopen:",
+        ".quad __libc_dlopen_mode",
+        ".popsection",
+    );
+
+    unsafe extern "C" {
+        static __hakmem_v0_dlopen: Option<Dlopen>;
+    }
+
+    // Release and acquire: each pointer is stored after `FLAGS`.
+    static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(first_dlopen as *mut c_void);
+    static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(first_dlmopen as *mut c_void);
+    /// The flags that are passed on.
+    static FLAGS: AtomicI32 = AtomicI32::new(!0);
+
+    fn flags() -> c_int {
+        let flags = if core_c::keeps_deepbind() { !0 } else { !libc::RTLD_DEEPBIND };
+        FLAGS.store(flags, Ordering::Relaxed);
+        flags
+    }
+
+    unsafe extern "C" fn first_dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
+        let mode = mode & flags();
+        // SAFETY: as the section above has it.
+        let Some(real) = libcs_dlopen().or(unsafe { __hakmem_v0_dlopen }) else { return ptr::null_mut() };
+        DLOPEN.store(real as *mut c_void, Ordering::Release);
+        // SAFETY: passed on.
+        unsafe { real(file, mode) }
+    }
+
+    unsafe extern "C" fn first_dlmopen(namespace: c_long, file: *const c_char, mode: c_int) -> *mut c_void {
+        let mode = mode & flags();
+        let real = next(c"dlmopen");
+        if real.is_null() {
+            return real;
+        }
+        DLMOPEN.store(real, Ordering::Release);
+        // SAFETY: the C library's, of that type.
+        unsafe { core::mem::transmute::<*mut c_void, Dlmopen>(real)(namespace, file, mode) }
+    }
+
+    /// The C library's `dlopen`, jumped to, so that it knows its caller, but without `RTLD_DEEPBIND`: a library that looks for its
+    /// symbols first in the libraries that it needs itself finds libc's `malloc` and `free` there, and frees blocks of ours with
+    /// those. `HAKMEM_DEEPBIND=keep` leaves the flag alone.
+    ///
+    /// # Safety
+    ///
+    /// As POSIX says.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
+        let real = DLOPEN.load(Ordering::Acquire);
+        // SAFETY: a function of that type. Called last, with the arguments where they are: the compiler makes that a jump.
+        unsafe {
+            core::mem::transmute::<*mut c_void, Dlopen>(real)(file, mode & FLAGS.load(Ordering::Relaxed))
+        }
+    }
+
+    /// glibc's `dlmopen`: as [`dlopen`].
+    ///
+    /// # Safety
+    ///
+    /// As glibc says.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn dlmopen(namespace: c_long, file: *const c_char, mode: c_int) -> *mut c_void {
+        let real = DLMOPEN.load(Ordering::Acquire);
+        // SAFETY: as in `dlopen`.
+        unsafe {
+            let real = core::mem::transmute::<*mut c_void, Dlmopen>(real);
+            real(namespace, file, mode & FLAGS.load(Ordering::Relaxed))
+        }
+    }
+}
