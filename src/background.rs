@@ -87,7 +87,7 @@ pub(crate) fn tick() {
 fn start_pending() {
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
-    let soon = refused != 0 && now.wrapping_sub(refused) < RETRY;
+    let soon = refused != 0 && os::elapsed(refused, now) < RETRY;
     if soon || !READY.load(Relaxed) || held::bytes() < WORTH || os::is_confined() {
         return;
     }

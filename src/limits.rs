@@ -33,7 +33,7 @@ impl core::error::Error for InvalidLimits {}
 /// Sets the limits of the process, in place of those that were set before or came from the options.
 ///
 /// What counts is what [`Stats::bytes_held`](crate::Stats::bytes_held) says: SuperSlabs, 2 MiB each, and mappings of blocks
-/// above 1 MiB, those that are free or kept for reuse included. The allocator's own books (some KiB for each thread, a byte
+/// above 960 KiB, those that are free or kept for reuse included. The allocator's own books (some KiB for each thread, a byte
 /// for each 64 KiB) are not counted, and a thread can start at the limit. There is never more held than the hard limit
 /// allows, however many threads allocate; before an allocation is refused, everything is given back that
 /// [`purge`](crate::purge) can give back. A limit below what is held takes nothing away: only growth is refused. Small blocks need a SuperSlab.

@@ -21,7 +21,7 @@ impl Pause {
 
     /// Whether it is too soon to try again at `now`, in milliseconds.
     pub(crate) fn is_on(&self, now: u32) -> bool {
-        now.wrapping_sub(self.since.load(Relaxed)) < self.length.load(Relaxed)
+        crate::os::elapsed(self.since.load(Relaxed), now) < self.length.load(Relaxed)
     }
 
     /// A try at `now` was granted, or refused.

@@ -144,7 +144,7 @@ fn the_hard_limit_refuses_and_the_process_recovers() {
         let (start, before) = (held(), stats().hard_limit_hits);
         let hard = start + 21 * MIB;
         limit(0, hard);
-        // A SuperSlab holds one run of 1 MiB: nearly half may be left over.
+        // A SuperSlab holds three runs of 300,000 bytes and their page: a good third may be left over.
         let mut blocks = fill_up(size);
         assert!(held() <= hard && held() + size.max(2 * MIB) > hard, "{size}: {} of {hard}", held());
         assert!(blocks.len() * size <= 21 * MIB + 2 * MIB && blocks.len() * size > 9 * MIB, "{size}");

@@ -349,7 +349,7 @@ pub struct hak_class_stats_t {
 }
 
 /// Fills `out` with the figures of size class `index`: from 0 in ascending order of `block_bytes`, then the runs (large blocks
-/// of up to 1 MiB), then the direct mappings (all larger blocks). 0, or EINVAL when there is no such class (so a loop ends at
+/// of up to 960 KiB), then the direct mappings (all larger blocks). 0, or EINVAL when there is no such class (so a loop ends at
 /// the first that is not 0) or `out` is NULL; `errno` is left alone. Each call looks at all slabs: figures of two calls are
 /// of two moments.
 ///

@@ -38,6 +38,11 @@ fn large_blocks_hardly_touched_are_hardly_resident() {
 }
 
 #[test]
+fn blocks_of_half_a_huge_page_share_them() {
+    print!("{}", expect_ok(preloaded(program()).arg("halves").env("HAKMEM_THP", "always"), LIMIT));
+}
+
+#[test]
 fn a_fork_meets_an_orphan_that_is_being_released() {
     for _ in 0..3 {
         let mut command = preloaded(program());

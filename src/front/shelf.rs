@@ -125,7 +125,7 @@ impl Shelf {
     /// The place of the run that has lain longest. There is one.
     fn oldest(&self, now: u32) -> usize {
         let taken = (0..PLACES).filter(|&i| self.sizes.get() >> (8 * i) & 0xff != 0);
-        taken.max_by_key(|&i| now.wrapping_sub(self.since[i].get())).unwrap_or(0)
+        taken.max_by_key(|&i| os::elapsed(self.since[i].get(), now)).unwrap_or(0)
     }
 
     /// Gives back what has lain longer than the purge delay.
@@ -134,7 +134,7 @@ impl Shelf {
         let delay = options::get().purge_delay;
         self.looked.set(now);
         for place in 0..PLACES {
-            let old = now.wrapping_sub(self.since[place].get()) as i64 >= delay;
+            let old = os::elapsed(self.since[place].get(), now) as i64 >= delay;
             if delay >= 0 && old && self.sizes.get() >> (8 * place) & 0xff != 0 {
                 // SAFETY: a run of the shelf is nobody else's.
                 unsafe { large::give_run(self.remove(place)) };

@@ -205,7 +205,7 @@ impl Seen {
         }
         if self.is_emptied() {
             Look::Emptied
-        } else if now.wrapping_sub(self.since.load(Relaxed)) as i64 >= delay {
+        } else if os::elapsed(self.since.load(Relaxed), now) as i64 >= delay {
             Look::Idle
         } else {
             Look::Active

@@ -9,7 +9,7 @@ use super::dense::HUGE;
 use crate::alarm;
 use crate::options;
 use crate::os::{
-    self,
+    self, elapsed,
     futex::{Guard, Inherit, Lock},
     now_ms,
 };
@@ -224,7 +224,7 @@ impl Cache {
 
     /// The entry kept longest, of those that `wanted` accepts by age.
     fn oldest(&self, now: u32, wanted: impl Fn(u32) -> bool) -> Option<usize> {
-        let age = |entry: &Entry| now.wrapping_sub(entry.since);
+        let age = |entry: &Entry| elapsed(entry.since, now);
         let entries = self.used().filter(|(_, e)| !e.refused || age(e) >= AGAIN);
         entries.filter(|(_, e)| wanted(age(e))).max_by_key(|(_, e)| age(e)).map(|(i, _)| i)
     }
@@ -235,7 +235,7 @@ impl Cache {
         if option == 0 {
             return 0;
         }
-        if now.wrapping_sub(self.halved) >= REGRET {
+        if elapsed(self.halved, now) >= REGRET {
             self.halved = now;
             self.slack /= 2;
         }
@@ -245,7 +245,7 @@ impl Cache {
     /// Memory was wanted that was not there: if as much was dropped just before, more should have been kept.
     fn regret(&mut self, len: usize, now: u32) {
         let widest = options::get().large_cache.saturating_mul(WIDEST);
-        if now.wrapping_sub(self.when) < REGRET {
+        if elapsed(self.when, now) < REGRET {
             self.slack = (self.slack + len.min(self.dropped)).min(widest);
             self.halved = now;
         }
@@ -255,7 +255,7 @@ impl Cache {
 
     /// Counts what is dropped.
     fn drop_for_room(&mut self, len: usize, now: u32) {
-        let fresh = if now.wrapping_sub(self.when) < REGRET { self.dropped } else { 0 };
+        let fresh = if elapsed(self.when, now) < REGRET { self.dropped } else { 0 };
         self.set_dropped(fresh + len);
         self.when = now;
     }
@@ -416,7 +416,7 @@ fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
     let Some(cache) = lock() else { return Some(delay) };
     let due = |entry: &Entry| {
-        if entry.refused { delay.max(AGAIN) } else { delay }.saturating_sub(now.wrapping_sub(entry.since))
+        if entry.refused { delay.max(AGAIN) } else { delay }.saturating_sub(elapsed(entry.since, now))
     };
     cache.used().map(|(_, entry)| due(entry)).min()
 }

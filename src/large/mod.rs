@@ -1,4 +1,4 @@
-//! Large blocks, above the biggest size class: runs of 64 KiB pages inside SuperSlabs up to 1 MiB, direct mappings
+//! Large blocks, above the biggest size class: runs of 64 KiB pages inside SuperSlabs up to 960 KiB, direct mappings
 //! beyond and for alignments that a page does not have.
 
 mod cache;

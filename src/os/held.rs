@@ -158,7 +158,7 @@ pub(crate) fn purge_is_due(need: usize, delay: i64, now: u32) -> bool {
     }
     let grown = new >= LEAST.load(Relaxed).saturating_add(step(soft));
     // Not within one tick of the clock, whatever the delay.
-    grown || delay >= 0 && now.wrapping_sub(PURGED.load(Relaxed)) as i64 > delay
+    grown || delay >= 0 && super::elapsed(PURGED.load(Relaxed), now) as i64 > delay
 }
 
 /// A purge for the soft limit has been done at `now`.

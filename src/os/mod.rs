@@ -391,6 +391,14 @@ pub(crate) fn now_ms() -> u32 {
     (t.tv_sec as u64).wrapping_mul(1000).wrapping_add(t.tv_nsec as u64 / 1_000_000) as u32
 }
 
+/// Milliseconds from one reading of [`now_ms`] to another. None when the first is the later one: of two threads, each with a
+/// reading of its own, the one that goes on first may have read last.
+pub(crate) fn elapsed(since: u32, now: u32) -> u32 {
+    const AHEAD: u32 = 3_600_000;
+    let elapsed = now.wrapping_sub(since);
+    if elapsed > u32::MAX - AHEAD { 0 } else { elapsed }
+}
+
 /// A number that an attacker cannot guess and two processes do not share.
 pub(crate) fn random() -> usize {
     let mut value = 0usize;

@@ -53,7 +53,7 @@ class_stats! {
 impl ClassStats {
     /// How many there are: one for each size class, and two kinds of large blocks.
     pub const COUNT: usize = CLASSES + 2;
-    /// Where the runs are: large blocks of up to 1 MiB, which lie in SuperSlabs.
+    /// Where the runs are: large blocks of up to 960 KiB, which lie in SuperSlabs.
     pub const RUNS: usize = CLASSES;
     /// Where the direct mappings are: all larger blocks.
     pub const DIRECT: usize = CLASSES + 1;
@@ -85,6 +85,10 @@ impl ClassStats {
 ///     let classes = hakmem::class_stats();
 ///     let class = classes.iter().find(|c| c.block_bytes == 48).unwrap();
 ///     assert!(class.blocks >= 1 && class.allocated_bytes == class.blocks * 48);
+///     println!("{}", hakmem::ClassStats::HEADING);
+///     for class in classes.iter().filter(|c| c.is_used()) {
+///         println!("{class}");
+///     }
 ///     drop(words);
 /// }
 /// ```

@@ -53,39 +53,75 @@ fn line(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result 
     out.write_str("]}\n")
 }
 
-/// Three tables: all figures, where the memory is, and the classes in use.
+/// All figures, where the memory is, and the classes in use.
 fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
-    writeln!(out, "hakmem {} statistics", env!("CARGO_PKG_VERSION"))?;
-    s.each(|name, value| {
-        let _ = writeln!(out, "  {name:<22}{value:>20}");
-    });
-    writeln!(out, "{:<22}{:>20}{:>13}", "memory", "bytes", "of resident")?;
-    for (what, bytes) in [
-        ("  allocated", s.allocated_bytes),
-        ("+ cached by threads", s.cached_bytes),
-        ("+ free in slabs", s.free_bytes),
-        ("+ never handed out", s.fresh_bytes),
-        ("+ ends of slabs", s.slack_bytes),
-        ("= active", s.active_bytes),
-        ("- untouched", s.untouched_bytes),
-        ("+ free and dirty", s.dirty_bytes),
-        ("+ records", s.metadata_bytes),
-        ("= resident", s.resident_bytes),
-        ("+ retained", s.retained_bytes),
-        ("= mapped", s.bytes_mapped),
-    ] {
-        writeln!(out, "  {what:<20}{bytes:>20}{}", Part(bytes, s.resident_bytes))?;
-    }
-    writeln!(
-        out,
-        "{:<8}{:>12}{:>16}{:>10}{:>10}{:>10}{:>9}{:>16}{:>16}{:>13}",
-        "class", "blocks", "bytes", "cached", "free", "fresh", "slabs", "active", "resident", "in use"
-    )?;
+    write!(out, "hakmem {} statistics\n{s}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out, "{}", ClassStats::HEADING)?;
     for (row, class) in used(classes) {
-        writeln!(
-            out,
-            "{:<8}{:>12}{:>16}{:>10}{:>10}{:>10}{:>9}{:>16}{:>16}{}",
-            Name(row, class),
+        writeln!(out, "{:<8}{}", Name(row, class), Columns(class))?;
+    }
+    Ok(())
+}
+
+/// Two tables: all figures, and where the memory is.
+impl fmt::Display for Stats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut done = Ok(());
+        self.each(|name, value| {
+            if done.is_ok() {
+                done = writeln!(f, "  {name:<22}{value:>20}");
+            }
+        });
+        done?;
+        writeln!(f, "{:<22}{:>20}{:>13}", "memory", "bytes", "of resident")?;
+        for (what, bytes) in [
+            ("  allocated", self.allocated_bytes),
+            ("+ cached by threads", self.cached_bytes),
+            ("+ free in slabs", self.free_bytes),
+            ("+ never handed out", self.fresh_bytes),
+            ("+ ends of slabs", self.slack_bytes),
+            ("= active", self.active_bytes),
+            ("- untouched", self.untouched_bytes),
+            ("+ free and dirty", self.dirty_bytes),
+            ("+ records", self.metadata_bytes),
+            ("= resident", self.resident_bytes),
+            ("+ retained", self.retained_bytes),
+            ("= mapped", self.bytes_mapped),
+        ] {
+            writeln!(f, "  {what:<20}{bytes:>20}{}", Part(bytes, self.resident_bytes))?;
+        }
+        Ok(())
+    }
+}
+
+/// A row of the table that [`ClassStats::HEADING`] is the heading of. The size of the blocks is its name, or `large`.
+impl fmt::Display for ClassStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.block_bytes {
+            0 => write!(f, "{:<8}", "large")?,
+            bytes => write!(f, "{bytes:<8}")?,
+        }
+        Columns(self).fmt(f)
+    }
+}
+
+impl ClassStats {
+    /// What stands above the rows that `Display` makes.
+    pub const HEADING: &str = concat!(
+        "class         blocks           bytes    cached      free     fresh    slabs",
+        "          active        resident       in use"
+    );
+}
+
+/// A row without its name.
+struct Columns<'a>(&'a ClassStats);
+
+impl fmt::Display for Columns<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let class = self.0;
+        write!(
+            f,
+            "{:>12}{:>16}{:>10}{:>10}{:>10}{:>9}{:>16}{:>16}{}",
             class.blocks,
             class.allocated_bytes,
             class.cached_blocks,
@@ -95,9 +131,8 @@ fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result
             class.active_bytes,
             class.resident_bytes,
             Part(class.allocated_bytes, class.active_bytes),
-        )?;
+        )
     }
-    Ok(())
 }
 
 fn used(classes: &[ClassStats]) -> impl Iterator<Item = (usize, &ClassStats)> {
@@ -182,5 +217,23 @@ mod tests {
         assert!(rows[2].starts_with("class ") && rows[1].starts_with("24 ") && rows[0].starts_with("runs "));
         assert!(rows[1].ends_with("  0.1 %"), "{text}");
         assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{text}");
+        assert_eq!(std::format!("{}", classes[2]), rows[1]);
+        assert_eq!(std::format!("{}", classes[ClassStats::RUNS]), rows[0].replace("runs ", "large"));
+        assert_eq!(ClassStats::HEADING, rows[2]);
+    }
+
+    #[test]
+    fn figures_display_as_in_the_table() {
+        let stats = Stats { allocated_bytes: 5, resident_bytes: 40, bytes_mapped: 80, ..Stats::default() };
+        let shown = std::format!("{stats}");
+        let mut text = String::new();
+        table(&mut text, &stats, &ClassStats::none()).unwrap();
+        assert_eq!(text.split_once('\n').unwrap().1, std::format!("{shown}{}\n", ClassStats::HEADING));
+        assert!(
+            shown.contains("allocated_bytes")
+                && shown.contains("= resident")
+                && shown.ends_with(" 200.0 %\n"),
+            "{shown}"
+        );
     }
 }

@@ -23,8 +23,9 @@ use core::sync::atomic::{
 
 /// Pages of a SuperSlab.
 pub(crate) const PAGES: usize = SUPERSLAB >> PAGE_SHIFT;
-/// The largest span.
-pub(crate) const MAX_SPAN: usize = 16;
+/// The largest span: two of them and the first page make a SuperSlab. A larger one would lie in a SuperSlab alone, and half of a
+/// huge page would stay resident for nothing.
+pub(crate) const MAX_SPAN: usize = (PAGES - 1) / 2;
 /// SuperSlabs of one bucket that a search for several adjacent pages looks at before it goes on to the next bucket.
 pub(super) const LOOKS: usize = 8;
 
@@ -218,7 +219,7 @@ pub(crate) fn purge_aged(stop: impl Fn() -> bool) -> purge::Aged {
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
     // Who cannot look comes back later.
     let since = lock().map_or(Some(now), |pool| pool.oldest_since());
-    since.map(|since| delay.saturating_sub(now.wrapping_sub(since)))
+    since.map(|since| delay.saturating_sub(os::elapsed(since, now)))
 }
 
 /// Counts the pages of a slab that has just handed out its last fresh block.

@@ -208,7 +208,7 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
     let delay = options::get().purge_delay;
     delay >= 0
         && pool.dirty_pages > 0
-        && (is_over(pool, now, delay) || now.wrapping_sub(pool.policy.looked) as i64 > delay / 4)
+        && (is_over(pool, now, delay) || os::elapsed(pool.policy.looked, now) as i64 > delay / 4)
 }
 
 /// Whether there are more dirty pages than the allowance, and nobody else will see to them when they have lain for the delay.
@@ -298,12 +298,12 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
 fn due(pool: &mut State, now: u32) -> Job {
     let mut job = Job::none();
     let delay = options::get().purge_delay;
-    if now.wrapping_sub(pool.policy.halved) >= REGRET {
+    if os::elapsed(pool.policy.halved, now) >= REGRET {
         pool.policy.halved = now;
         pool.policy.slack /= 2;
         pool.policy.peak = pool.used_pages().max(pool.policy.peak / 2);
     }
-    if now.wrapping_sub(pool.policy.when) >= REGRET {
+    if os::elapsed(pool.policy.when, now) >= REGRET {
         pool.policy.purged = 0;
     }
     let allowed = allowed(pool);
@@ -326,7 +326,7 @@ fn due(pool: &mut State, now: u32) -> Job {
         }
         return job;
     }
-    if delay >= 0 && pool.dirty_pages > 0 && now.wrapping_sub(pool.policy.looked) as i64 > delay / 4 {
+    if delay >= 0 && pool.dirty_pages > 0 && os::elapsed(pool.policy.looked, now) as i64 > delay / 4 {
         add_aged(pool, now, &mut job);
     }
     job

@@ -141,7 +141,7 @@ fn has_credit() -> bool {
         return true;
     }
     let now = os::now_ms();
-    let elapsed = now.wrapping_sub(EARNED_AT.swap(now, Relaxed)) as usize;
+    let elapsed = os::elapsed(EARNED_AT.swap(now, Relaxed), now) as usize;
     let spent = SPENT.load(Relaxed).saturating_sub(elapsed.saturating_mul(EARNED));
     SPENT.store(spent, Relaxed);
     spent < CREDIT
@@ -170,7 +170,7 @@ pub(super) unsafe fn on_release(slab: *mut Slab) {
         let purged = (*slab).purged.load(Relaxed);
         if purged != 0 {
             let now = os::now_ms();
-            if now.wrapping_sub((*slab).purged_at) < MOMENT {
+            if os::elapsed((*slab).purged_at, now) < MOMENT {
                 let bytes = (purged.count_ones() as usize) << Granules::of(slab).shift;
                 widen(bytes, now);
             }
@@ -226,7 +226,7 @@ impl Chosen {
     /// As [`Bins::arrive`] for each of them.
     pub(crate) unsafe fn purge(&self, bins: *mut Bins, skip: *mut Slab) -> usize {
         let now = os::now_ms();
-        if now.wrapping_sub(HALVED.load(Relaxed)) >= REGRET {
+        if os::elapsed(HALVED.load(Relaxed), now) >= REGRET {
             HALVED.store(now, Relaxed);
             SLACK.store(SLACK.load(Relaxed) / 2, Relaxed);
         }

@@ -1,5 +1,6 @@
 /* Faults that reviews found, one mode each: regress publish|grow|adjacent|sparse|claimed. */
 #include "../support/test.h"
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -83,6 +84,22 @@ static void sparse(void) {
 
 /* A fork while another thread has emptied an orphan and is taking it off its list. */
 enum { ORPHANS = 8, FREERS = 2 };
+/* Whole blocks around half a huge page leave next to nothing of it resident besides. */
+static void halves(void) {
+    for (size_t size = 900 << 10; size <= 1100 << 10; size += 10 << 10) {
+        long before = resident_kib();
+        for (int i = 0; i < 64; i++) {
+            CHECK((blocks[i] = malloc(size)) != NULL);
+            memset(blocks[i], 1, size);
+        }
+        long grown = resident_kib() - before, asked = 64 * (size >> 10);
+        printf("64 blocks of %zu KiB: %ld of %ld KiB\n", size >> 10, grown, asked);
+        CHECK(grown <= asked + asked / 6);
+        for (int i = 0; i < 64; i++) free(blocks[i]);
+        malloc_trim(0);
+    }
+}
+
 static void *orphans[ORPHANS];
 static atomic_int go, ready;
 static void *leaves_one(void *arg) {
@@ -139,6 +156,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "grow")) grow();
     else if (!strcmp(argv[1], "adjacent")) adjacent();
     else if (!strcmp(argv[1], "sparse")) sparse();
+    else if (!strcmp(argv[1], "halves")) halves();
     else if (!strcmp(argv[1], "claimed")) claimed();
     else return 2;
     return 0;

@@ -79,6 +79,7 @@ fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_
     assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none(), "it holds no pages");
     assert_eq!(cache.oldest(5 + AGAIN - 1, |_| true), Some(1));
     assert_eq!(cache.oldest(5 + AGAIN, |_| true), Some(0));
+    assert_eq!(cache.oldest(4, |_| true), Some(1), "not tried again by who has read the clock before");
     // It is as good as the rest for who wants it.
     assert_eq!(cache.cut(0, 3 * MIB).len, 3 * MIB);
     assert_eq!((cache.bytes, cache.refused), (9 * MIB, 5 * MIB));
