@@ -110,7 +110,7 @@ fn assert_live(live: &[(usize, usize)]) -> Stats {
     let s = check();
     let mut expected = BTreeMap::<usize, (u64, u64)>::new();
     for &(_, size) in live {
-        let (row, bytes) = if size > MIB {
+        let (row, bytes) = if size > 960 * KIB {
             (ClassStats::DIRECT, size.next_multiple_of(4096))
         } else if size > 64 * KIB {
             (ClassStats::RUNS, size.next_multiple_of(64 * KIB))
@@ -264,15 +264,15 @@ fn large_blocks_have_rows_of_their_own() {
     let worker = Worker::new();
     let before = check();
     let (runs, direct) = worker.run(|| {
-        let runs: Vec<_> = [65 * KIB + 1, 128 * KIB, MIB].map(|size| (take(size), size)).into();
-        let direct: Vec<_> = [MIB + 1, 5 * MIB].map(|size| (take(size), size)).into();
+        let runs: Vec<_> = [65 * KIB + 1, 128 * KIB, 960 * KIB].map(|size| (take(size), size)).into();
+        let direct: Vec<_> = [960 * KIB + 1, 5 * MIB].map(|size| (take(size), size)).into();
         (runs, direct)
     });
     let all = || (class_stats()[ClassStats::RUNS], class_stats()[ClassStats::DIRECT]);
     let (r, d) = all();
-    let pages = 2 + 2 + 16;
+    let pages = 2 + 2 + 15;
     assert_eq!((r.blocks, r.active_bytes, r.slabs), (3, pages * 64 * KIB as u64, 0), "{r:?}");
-    assert_eq!((d.blocks, d.active_bytes, d.slabs), (2, (6 * MIB + 4 * KIB) as u64, 0), "{d:?}");
+    assert_eq!((d.blocks, d.active_bytes, d.slabs), (2, (5 * MIB + 964 * KIB) as u64, 0), "{d:?}");
     let during = check();
     assert_eq!(
         (during.dirty_bytes, during.allocated_bytes),
@@ -287,9 +287,9 @@ fn large_blocks_have_rows_of_their_own() {
     assert_eq!((after.dirty_bytes, after.active_bytes), (before.dirty_bytes + freed, before.active_bytes));
     assert_eq!(after.resident_bytes - after.metadata_bytes, during.resident_bytes - during.metadata_bytes);
     // One of each comes from there.
-    let again = worker.run(|| [(take(MIB), MIB), (take(5 * MIB), 5 * MIB)]);
+    let again = worker.run(|| [(take(960 * KIB), 960 * KIB), (take(5 * MIB), 5 * MIB)]);
     let (r, d) = all();
-    assert_eq!((r.blocks, r.active_bytes, d.blocks), (1, MIB as u64, 1));
+    assert_eq!((r.blocks, r.active_bytes, d.blocks), (1, 960 * KIB as u64, 1));
     assert_eq!(check().dirty_bytes, after.dirty_bytes - r.active_bytes - d.active_bytes);
     worker.run(move || again.into_iter().for_each(give));
     worker.run(purge);
