@@ -91,6 +91,8 @@ fn start_pending() {
     if soon || !READY.load(Relaxed) || held::bytes() < WORTH || os::is_confined() {
         return;
     }
+    // What a child has inherited is not for it.
+    process::look();
     // Before the thread is started, which allocates.
     if PENDING.swap(false, Relaxed) && run(false) != 0 {
         REFUSED.store(now.max(1), Relaxed);
@@ -107,6 +109,7 @@ pub(crate) fn start() -> i32 {
     if thread::with_heap(None, |heap| heap.is_null()) {
         return libc::ENOMEM;
     }
+    thread::hook_process();
     process::look();
     os::thread::note_cpus();
     ready();

@@ -27,7 +27,7 @@ impl Pause {
     /// A try at `now` was granted, or refused.
     pub(crate) fn tried(&self, granted: bool, now: u32) {
         let before = self.length.load(Relaxed);
-        let length = if granted { 0 } else { (2 * before).clamp(FIRST, self.most) };
+        let length = if granted { 0 } else { (2 * before).max(FIRST).min(self.most) };
         if length == before && granted {
             return;
         }

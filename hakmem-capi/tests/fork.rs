@@ -111,3 +111,12 @@ fn atfork_handlers_that_were_there_before_ours_allocate() {
     let preload = format!("{} {}", lib().display(), early.display());
     expect_ok(preloaded(program).arg("200").env("LD_PRELOAD", preload), LIMIT);
 }
+
+/// Nobody tells such a child that it is one, and which of its threads finds out is chance.
+#[test]
+fn children_made_without_handlers_start_threads() {
+    let program = compile("gcc", "fork_threads.c", &["-pthread"]);
+    for how in ["_Fork", "clone"] {
+        expect_ok(preloaded(&program).args([how, &forks(8, 200).to_string()]), LIMIT);
+    }
+}

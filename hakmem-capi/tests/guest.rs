@@ -91,3 +91,18 @@ fn confined_processes_go_on() {
     let output = run(preloaded(&program).arg("under").arg(&program).arg("work"), LIMIT);
     assert!(!output.status.success(), "the work needs none of the calls: {output:?}");
 }
+
+/// The C library may hold a lock that the allocator would need to be told of forks and of the end.
+#[test]
+fn the_first_call_comes_from_within_the_c_library() {
+    let archive = lib_dir().join("libhakmem.a").display().to_string();
+    let shared = compile("gcc", "first_call.c", &["-pthread"]);
+    let fixed = compile("gcc", "first_call.c", &["-pthread", "-static", &archive]);
+    for mode in ["atexit", "atfork"] {
+        assert_eq!(expect_ok(preloaded(&shared).arg(mode), LIMIT), "fine\n");
+        assert_eq!(expect_ok(Command::new(&fixed).arg(mode), LIMIT), "fine\n");
+    }
+    for args in [&[][..], &["-static-libstdc++"]] {
+        expect_ok(&mut preloaded(compile("g++", "cxx_globals.cpp", args)), LIMIT);
+    }
+}

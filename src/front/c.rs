@@ -362,14 +362,15 @@ pub fn give_up_key() -> bool {
     super::thread::give_up_key()
 }
 
-/// For the library's constructor: a process that was given options hears about the bad ones, and is counted, even if it
-/// never allocates. From here on threads can be started.
+/// For the library's constructor: has the allocator hear of forks and of the end. A process that was given options hears about the
+/// bad ones, and is counted, even if it never allocates. From here on threads can be started.
 pub fn on_load() {
     let mut given = false;
     os::env::each(b"HAKMEM_", |_, _| given = true);
     if given {
         super::thread::with_heap(None, |_| ());
     }
+    super::thread::hook_process();
     crate::background::ready();
 }
 

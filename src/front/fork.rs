@@ -44,8 +44,11 @@ pub(super) extern "C" fn child() {
     background::resume();
 }
 
-/// In the child, once, by the thread that forked.
-pub(super) fn on_fork() {
+/// In the child, once; `alone` when no thread has been started there yet: see [`process::forked`].
+pub(super) fn on_fork(alone: bool) {
+    if !alone {
+        return background::after_fork();
+    }
     pool::inherit();
     orphans::inherit();
     large::inherit_cache();

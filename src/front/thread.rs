@@ -118,6 +118,7 @@ pub(super) fn unhook() {
 #[cold]
 #[inline(never)]
 fn enter(base: Option<&Options>) -> *mut Heap {
+    process::look_before_heap();
     options::init(base.unwrap_or(&const { Options::new() }), || {
         registry::init();
         limits::init(options::get());
@@ -151,17 +152,18 @@ fn enter(base: Option<&Options>) -> *mut Heap {
     // SAFETY: it is.
     unsafe { registry::claim(heap) };
     set_hook(heap);
-    if !HOOKED.swap(true, Ordering::Relaxed) {
+    if base.is_some() {
         hook_process();
     }
     heap
 }
 
-/// What the process needs once.
+/// What the process needs once. It calls functions of the C library that have locks of their own and allocate while they hold them.
+/// Where the C library allocates here, one of them may be the caller, so this is for its constructor; Rust code calls none.
 #[cold]
-fn hook_process() {
-    if cfg!(miri) {
-        // Miri has neither fork nor exit handlers.
+pub(crate) fn hook_process() {
+    // Miri has neither fork nor exit handlers.
+    if cfg!(miri) || HOOKED.swap(true, Ordering::Relaxed) {
         return;
     }
     process::on_fork(fork::on_fork);

@@ -31,7 +31,7 @@ unsafe extern "C" {
     fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, library: *const c_void) -> i32;
 }
 
-/// Registers what is to be done at the end. Once, with the process's first heap.
+/// Registers what is to be done at the end. Once.
 pub(super) fn init() {
     let _ = STAGE.compare_exchange(UNUSED, IN_USE, AcqRel, Acquire);
     // SAFETY: a handler that is called before this code goes, because it is registered as this library's.

@@ -5,25 +5,35 @@
 //! own (`MADV_WIPEONFORK`; a child of `vfork` shares its parent's and sees no change). It is looked at where a thread would have
 //! to wait for another one, which in a child may not exist.
 
-use super::thread;
+use super::{futex, thread};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 const MADV_WIPEONFORK: libc::c_int = 18;
-/// What the page holds in the process that knows itself.
+/// What the page holds in a child that nobody has looked after yet.
+const UNKNOWN: u32 = 0;
+/// In the process that knows itself.
 const KNOWN: u32 = 1;
+/// While a child is being looked after.
+const BUSY: u32 = 2;
 
 /// The page; null where the system has no such pages.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-/// What a child runs when it finds out: a `fn()`, or null.
+/// How often a new thread waits a millisecond for the one that is looking after the child.
+const WAITS: u32 = 100;
+/// What a child runs when it finds out: a `fn(bool)`, or null.
 static ON_FORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 /// Forks between the first process that used this allocator and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// The thread that made this process by forking, or 0.
 static SURVIVOR: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on a child of a fork runs `f`, once, before it waits for anybody, or when [`forked`] is called.
-pub(crate) fn on_fork(f: fn()) {
+/// From now on a child of a fork runs `f`, once, before it waits for anybody, before a thread gets a heap, or when [`forked`] is
+/// called. What `f` gets is whether the calling thread is the one that has survived: see [`forked`].
+pub(crate) fn on_fork(f: fn(bool)) {
     ON_FORK.store(f as *mut (), Relaxed);
     if cfg!(miri) {
         return;
@@ -58,38 +68,63 @@ pub(crate) fn bytes() -> usize {
     if PAGE.load(Relaxed).is_null() { 0 } else { super::page_size() }
 }
 
-/// Whether this is a child of a fork that has not been looked after yet.
-fn is_unknown() -> bool {
-    let page = PAGE.load(Relaxed);
-    // SAFETY: the page is never unmapped.
-    !page.is_null() && unsafe { (*page).load(Relaxed) } != KNOWN
+/// The page, where the system has such pages.
+fn page() -> Option<&'static AtomicU32> {
+    // SAFETY: the page is never unmapped while anybody asks.
+    unsafe { PAGE.load(Relaxed).as_ref() }
 }
 
 /// Looks after a child that nobody has told that it is one. Returns whether this was one.
 pub(crate) fn look() -> bool {
-    let unknown = is_unknown();
-    if unknown {
-        forked();
-    }
-    unknown
+    let Some(page) = page() else { return false };
+    page.load(Relaxed) == UNKNOWN && forked()
 }
 
-/// In the child of a fork, called by the thread that survived it. Does nothing the second time.
-pub(crate) fn forked() {
-    let page = PAGE.load(Relaxed);
-    if !page.is_null() {
-        // SAFETY: the page is never unmapped.
-        if unsafe { (*page).swap(KNOWN, Relaxed) } == KNOWN {
-            return;
+/// Like [`look`], for a thread that is about to have a heap: afterwards none is taken for one that the fork has left behind.
+pub(crate) fn look_before_heap() {
+    let Some(page) = page() else { return };
+    if page.load(Relaxed) == KNOWN {
+        return;
+    }
+    look();
+    // The thread that survived is at it, or a signal handler has interrupted it there: then there is no use in waiting.
+    for _ in 0..WAITS {
+        // Acquire: pairs with the release in `forked`.
+        if page.load(Acquire) != BUSY || thread::is_first() {
+            break;
+        }
+        futex::pause();
+    }
+}
+
+/// Looks after the child of a fork, and returns whether that was still to be done.
+///
+/// If the program has started a thread here before anybody looked, and that is the caller, everything stays what it is: the
+/// thread that survived goes on meanwhile, with its heap and with what it holds, and cannot be told from the others. If the parent had
+/// no other threads, there is nothing to bring in order; if it had, their memory is lost to the child, and what they held is done
+/// without.
+pub(crate) fn forked() -> bool {
+    let first = thread::is_first();
+    if let Some(page) = page() {
+        let next = if first { BUSY } else { KNOWN };
+        if page.compare_exchange(UNKNOWN, next, Relaxed, Relaxed).is_err() {
+            return false;
         }
     }
-    GENERATION.fetch_add(1, Relaxed);
-    SURVIVOR.store(thread::id(), Relaxed);
+    if first {
+        GENERATION.fetch_add(1, Relaxed);
+        SURVIVOR.store(thread::id(), Relaxed);
+    }
     let f = ON_FORK.load(Relaxed);
     if !f.is_null() {
         // SAFETY: stored by `on_fork`.
-        unsafe { core::mem::transmute::<*mut (), fn()>(f)() };
+        unsafe { core::mem::transmute::<*mut (), fn(bool)>(f)(first) };
     }
+    if let Some(page) = page() {
+        // Release: pairs with the acquire in `look_before_heap`.
+        page.store(KNOWN, Release);
+    }
+    true
 }
 
 /// A number that differs from the one of the process that this one was forked from.

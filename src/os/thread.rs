@@ -33,6 +33,15 @@ pub(crate) fn id() -> usize {
     }
 }
 
+/// Whether the calling thread is the one that its process began with. Taken for granted where that cannot be asked.
+pub(crate) fn is_first() -> bool {
+    if cfg!(miri) || super::is_confined() {
+        return true;
+    }
+    // SAFETY: no preconditions, and they cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
+}
+
 /// What a thread runs.
 pub(crate) type Main = extern "C" fn(*mut c_void) -> *mut c_void;
 
