@@ -95,6 +95,12 @@ fn system_calls_fail_from_the_start_of_the_process() {
 }
 
 #[test]
+fn what_cannot_be_unmapped_is_used_again() {
+    let (worker, preload) = with_shim();
+    print!("{}", expect_ok(Command::new(worker).arg("holes").env("LD_PRELOAD", preload), LIMIT));
+}
+
+#[test]
 fn blocks_that_are_several_mappings_are_not_moved() {
     let (worker, preload) = with_shim();
     print!("{}", expect_ok(Command::new(worker).arg("advised").env("LD_PRELOAD", preload), LIMIT));

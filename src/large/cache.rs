@@ -13,11 +13,12 @@ use crate::os::{
     futex::{Guard, Inherit, Lock},
     now_ms,
 };
+use crate::pause::Pause;
 use crate::superslab::pagemap::PAGE;
 use crate::table::Table;
 use core::ptr;
 use core::sync::atomic::{
-    AtomicUsize,
+    AtomicBool, AtomicUsize,
     Ordering::{Relaxed, Release},
     compiler_fence,
 };
@@ -35,6 +36,8 @@ const PART: usize = 4;
 const REGRET: u32 = 1000;
 /// Milliseconds until the system is asked again to unmap what it has refused to.
 const AGAIN: u32 = 1000;
+/// How many of those that are stacked are looked at.
+const DEEP: usize = 16;
 /// The least that is cut off a mapping to make room.
 const LEAST_CUT: usize = 1 << 20;
 
@@ -62,17 +65,18 @@ impl Kept {
         end.checked_sub(self.block.addr()).filter(|&rest| rest >= LEAST_CUT)
     }
 
-    /// Gives it back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept
-    /// as long as there is room. How many bytes the system has.
-    fn unmap(self) -> usize {
+    /// Gives it back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept.
+    fn unmap(self) -> os::Unmapped {
         // SAFETY: out of the cache, so ours alone.
         let unmapped = unsafe { os::unmap(self.block, self.len) };
         if unmapped == os::Unmapped::Gone {
             os::PURGED.fetch_add(self.len, Relaxed);
         } else if let Some(mut cache) = lock() {
-            cache.add(self, now_ms(), true);
+            if !cache.add(self, now_ms(), true) {
+                cache.stack(self);
+            }
         }
-        if unmapped == os::Unmapped::Kept { 0 } else { self.len }
+        unmapped
     }
 }
 
@@ -141,8 +145,17 @@ impl Entry {
     }
 }
 
+/// The beginning of memory that the system would not unmap when all places for it were taken: a list that goes through what it is
+/// about. In the child of a fork it is whole, but for what was being put in or taken out.
+struct Stacked {
+    next: *mut Stacked,
+    len: usize,
+    huge: bool,
+}
+
 struct Cache {
     entries: Table<Entry, ENTRIES>,
+    stacked: *mut Stacked,
     /// Bytes of all of them, and of those that the system has refused.
     bytes: usize,
     refused: usize,
@@ -160,6 +173,10 @@ unsafe impl Send for Cache {}
 static CACHE: Lock<Cache> = Lock::new(Cache::new());
 /// Bytes in the cache, and bytes that were dropped: let a look pass by without the lock.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Whether anything is stacked, and when the system may be asked about it again.
+static STACKED: AtomicBool = AtomicBool::new(false);
+/// See [`STACKED`].
+static RETRY: Pause = Pause::up_to(AGAIN);
 /// See [`BYTES`].
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -180,7 +197,8 @@ fn lock() -> Option<Guard<'static, Cache>> {
 impl Cache {
     const fn new() -> Self {
         let entries = Table([const { Entry::empty() }; ENTRIES]);
-        Self { entries, bytes: 0, refused: 0, slack: 0, halved: 0, dropped: 0, when: 0 }
+        let stacked = ptr::null_mut();
+        Self { entries, stacked, bytes: 0, refused: 0, slack: 0, halved: 0, dropped: 0, when: 0 }
     }
 
     /// Adds up what is there.
@@ -188,7 +206,51 @@ impl Cache {
         let sum =
             |which: fn(&Entry) -> bool| self.used().filter(|(_, e)| which(e)).map(|(_, e)| e.len()).sum();
         (self.bytes, self.refused) = (sum(|_| true), sum(|e| e.refused));
+        let mut at = self.stacked;
+        // SAFETY: see `stack`.
+        while let Some(stacked) = unsafe { at.as_ref() } {
+            self.refused += stacked.len;
+            self.bytes += stacked.len;
+            at = stacked.next;
+        }
         BYTES.store(self.bytes, Relaxed);
+    }
+
+    /// Keeps memory that the system would not unmap, and for which there is no place.
+    fn stack(&mut self, kept: Kept) {
+        let stacked = kept.block.cast::<Stacked>();
+        // SAFETY: memory of ours, of at least a page of the map, that nobody uses until it is taken out again.
+        unsafe { stacked.write(Stacked { next: self.stacked, len: kept.len, huge: kept.huge }) };
+        compiler_fence(Release);
+        self.stacked = stacked;
+        STACKED.store(true, Relaxed);
+        self.bytes += kept.len;
+        self.refused += kept.len;
+        BYTES.store(self.bytes, Relaxed);
+    }
+
+    /// Takes out one that fits, of the first [`DEEP`] that are stacked.
+    fn unstack(&mut self, fits: impl Fn(*mut u8, usize) -> bool) -> Option<Kept> {
+        let mut link = &raw mut self.stacked;
+        for _ in 0..DEEP {
+            // SAFETY: a link of the list, whose members nobody else uses: see `stack`.
+            let at = unsafe { *link };
+            // SAFETY: as above.
+            let Some(stacked) = (unsafe { at.as_ref() }) else { break };
+            if fits(at.cast(), stacked.len) {
+                let kept = Kept { block: at.cast(), len: stacked.len, huge: stacked.huge };
+                // SAFETY: as above.
+                unsafe { *link = stacked.next };
+                compiler_fence(Release);
+                self.bytes -= kept.len;
+                self.refused -= kept.len;
+                BYTES.store(self.bytes, Relaxed);
+                STACKED.store(!self.stacked.is_null(), Relaxed);
+                return Some(kept);
+            }
+            link = at.map_addr(|a| a + core::mem::offset_of!(Stacked, next)).cast();
+        }
+        None
     }
 
     fn set_dropped(&mut self, bytes: usize) {
@@ -309,6 +371,14 @@ pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
     let mut cache = lock()?;
     let fits = |e: &Entry| e.len() >= len && e.block.addr() & (align - 1) == 0;
     let Some((best, _)) = cache.used().filter(|(_, e)| fits(e)).min_by_key(|(_, e)| e.len()) else {
+        if let Some(mut kept) = cache.unstack(|block, l| l >= len && block.addr() & (align - 1) == 0) {
+            if kept.len - len >= PAGE {
+                cache.stack(Kept { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept });
+                kept.len = len;
+            }
+            super::CACHE_HITS.fetch_add(1, Relaxed);
+            return Some(kept);
+        }
         if regret {
             cache.regret(len, now);
         }
@@ -389,6 +459,9 @@ pub(crate) fn tick_at(now: u32) {
     let delay = options::get().purge_delay;
     if delay >= 0 && BYTES.load(Relaxed) > 0 {
         unmap_while(now, |age| age as i64 >= delay);
+        if STACKED.load(Relaxed) && !RETRY.is_on(now) {
+            RETRY.tried(unmap_refused(DEEP) != 0, now);
+        }
     }
 }
 
@@ -398,7 +471,25 @@ pub(crate) fn drain() -> usize {
         cache.slack = 0;
         cache.set_dropped(0);
     }
-    unmap_while(now_ms(), |_| true)
+    unmap_while(now_ms(), |_| true) + unmap_refused(usize::MAX)
+}
+
+/// Tries again to unmap what the system has refused to, at most so many, until it refuses one. How many bytes.
+fn unmap_refused(most: usize) -> usize {
+    let mut bytes = 0;
+    for _ in 0..most {
+        let Some(mut cache) = lock() else { break };
+        let refused = cache.used().find(|(_, e)| e.refused).map(|(i, _)| i);
+        let Some(kept) = refused.map(|i| cache.remove(i)).or_else(|| cache.unstack(|_, _| true)) else {
+            break;
+        };
+        drop(cache);
+        if kept.unmap() != os::Unmapped::Gone {
+            break;
+        }
+        bytes += kept.len;
+    }
+    bytes
 }
 
 fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
@@ -408,7 +499,9 @@ fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
         let Some(i) = cache.oldest(now, &wanted) else { return bytes };
         let kept = cache.remove(i);
         drop(cache);
-        bytes += kept.unmap();
+        if kept.unmap() != os::Unmapped::Kept {
+            bytes += kept.len;
+        }
     }
 }
 

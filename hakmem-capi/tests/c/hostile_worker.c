@@ -173,6 +173,40 @@ static void advised(void) {
     CHECK(shim_moves() == 0);
 }
 
+/* Address space of the process, in KiB. */
+static long space(void) {
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    CHECK(file && fscanf(file, "%ld", &pages) == 1);
+    fclose(file);
+    return pages * (sysconf(_SC_PAGESIZE) / 1024);
+}
+
+/* Where a hole would be one mapping too many, what cannot be unmapped is used again, and goes when it can. */
+static void holes(void) {
+    enum { MANY = 1000, SIZE = 1100000 };
+    static unsigned char *block[MANY];
+    long before = space();
+    for (int i = 0; i < MANY; i++) CHECK((block[i] = malloc(SIZE)) != NULL);
+    for (int round = 0; round < 3; round++) {
+        shim_set(1, 1 << 30, 1, UNMAP | MAP);
+        for (int i = 1; i < MANY; i += 2) free(block[i]);
+        for (int i = 1; i < MANY; i += 2) CHECK((block[i] = malloc(SIZE - i)) != NULL);
+        shim_set(1, 1 << 30, 1, UNMAP);
+        for (int i = 0; i < MANY; i += 2) free(block[i]);
+        malloc_trim(0);
+        shim_set(1, 1 << 30, 1, UNMAP | MAP);
+        for (int i = 0; i < MANY; i += 2) CHECK((block[i] = calloc(1, SIZE)) && block[i][SIZE / 2] == 0);
+    }
+    for (int i = 0; i < MANY; i++) fill(block[i], SIZE - i % 2 * i, i);
+    for (int i = 0; i < MANY; i++) CHECK(holds(block[i], SIZE - i % 2 * i, i));
+    for (int i = 0; i < MANY; i++) free(block[i]);
+    shim_set(0, -1, 1, ALL);
+    malloc_trim(0);
+    dprintf(1, "%ld KiB more than before\n", space() - before);
+    CHECK(space() - before < 40 << 10);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     shim_set = (void (*)(long, long, long, long))dlsym(RTLD_DEFAULT, "shim_set");
@@ -192,6 +226,9 @@ int main(int argc, char **argv) {
     } else if (!strcmp(argv[1], "advised")) {
         shim_set(0, -1, 1, ALL);
         advised();
+    } else if (!strcmp(argv[1], "holes")) {
+        shim_set(0, -1, 1, ALL);
+        holes();
     } else if (!strcmp(argv[1], "once")) {
         cycle();
         long failed = shim_failed();

@@ -71,6 +71,30 @@ fn what_is_wanted_again_widens_the_limit_for_a_while() {
     assert_eq!(cache.limit(9000), option + WIDEST * option);
 }
 
+#[repr(align(65536))]
+struct Memory([u8; 4 * PAGE]);
+
+#[test]
+fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
+    let mut cache = Cache::new();
+    let memory = Box::leak(Box::new(Memory([1; 4 * PAGE])));
+    let start = (&raw mut memory.0).cast::<u8>();
+    let block = |i: usize| start.wrapping_add(i * PAGE);
+    for (i, pages) in [(0, 1), (1, 1), (2, 2)] {
+        cache.stack(Kept { block: block(i), len: pages * PAGE, huge: i == 1 });
+    }
+    assert_eq!((cache.bytes, cache.refused), (4 * PAGE, 4 * PAGE));
+    cache.inherit(true);
+    assert_eq!((cache.bytes, cache.refused), (4 * PAGE, 4 * PAGE));
+    let one = cache.unstack(|_, len| len == PAGE).unwrap();
+    assert!((one.block, one.len, one.huge) == (block(1), PAGE, true));
+    let two = cache.unstack(|_, _| true).unwrap();
+    assert!((two.block, two.len, two.huge) == (block(2), 2 * PAGE, false));
+    assert!(cache.unstack(|_, len| len > PAGE).is_none());
+    assert!(cache.unstack(|at, _| at == block(0)).is_some() && cache.stacked.is_null());
+    assert_eq!((cache.bytes, cache.refused), (0, 0));
+}
+
 #[test]
 fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_at_once() {
     let mut cache = Cache::new();
