@@ -43,6 +43,11 @@ fn blocks_of_half_a_huge_page_share_them() {
 }
 
 #[test]
+fn zeroed_blocks_hardly_touched_are_hardly_resident() {
+    print!("{}", expect_ok(preloaded(program()).arg("zeroed"), LIMIT));
+}
+
+#[test]
 fn a_fork_meets_an_orphan_that_is_being_released() {
     for _ in 0..3 {
         let mut command = preloaded(program());

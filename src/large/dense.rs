@@ -22,6 +22,8 @@ const MANY: u32 = 128;
 const LONGER: usize = 4;
 /// Pages of one mapping that are looked at, at most.
 const LOOKS: usize = 16;
+/// Into so many parts a mapping is divided that may be sparse. One page of each is looked at.
+const FEW: usize = 8;
 
 /// What has been seen. Races lose a count at worst.
 pub(super) struct Seen {
@@ -106,8 +108,24 @@ pub(super) fn look(mapping: Kept, from: usize) {
     if mapping.huge || mapping.len < HUGE || options::get().thp != Thp::Auto {
         return;
     }
+    let chunk = HUGE.max((mapping.len.saturating_sub(from)).div_ceil(LOOKS));
+    if let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) {
+        SEEN.add(mapping.len, looked, resident);
+    }
+}
+
+/// Whether less than half of a mapping is resident, as far as a few pages tell: taking those pages from it and getting others for
+/// what is touched next costs less than clearing all.
+pub(super) fn is_sparse(mapping: Kept) -> bool {
+    let few = || sample(mapping, 0, mapping.len.div_ceil(FEW));
+    !mapping.huge && mapping.len >= HUGE && few().is_some_and(|(looked, resident)| resident * 2 < looked)
+}
+
+/// Looks at one page of each whole `chunk` (in bytes) of a mapping, from `from` bytes on: how many pages that are, and how many
+/// of them are resident. `None` when the system does not say.
+fn sample(mapping: Kept, from: usize, chunk: usize) -> Option<(u32, u32)> {
     let page = os::page_size();
-    let chunk = HUGE.max((mapping.len.saturating_sub(from)).div_ceil(LOOKS).next_multiple_of(page));
+    let chunk = chunk.next_multiple_of(page);
     let (mut looked, mut resident) = (0, 0);
     let mut at = from;
     while at + chunk <= mapping.len {
@@ -115,15 +133,11 @@ pub(super) fn look(mapping: Kept, from: usize) {
         let place = (mapping.block.addr() + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         let place = at + place % (chunk / page).max(1) * page;
         // SAFETY: inside the mapping, which is the caller's.
-        match unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) } {
-            Some(pages) => (looked, resident) = (looked + 1, resident + pages as u32),
-            None => return,
-        }
+        resident += unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) }? as u32;
+        looked += 1;
         at += chunk;
     }
-    if looked != 0 {
-        SEEN.add(mapping.len, looked, resident);
-    }
+    Some((looked, resident))
 }
 
 #[cfg(test)]

@@ -43,8 +43,11 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
     if let Some(kept) = cache::take(len, align) {
         // What was cut off the front of a mapping may end in a part of the map that nothing has begun in yet.
         if pagemap::prepare_direct(kept.block) {
-            pagemap::set_direct(kept.block, entry(kept));
-            return Fresh { block: kept.block, zero: false };
+            // Clearing what was hardly touched would make all of it resident.
+            // SAFETY: just taken.
+            let zero = clear && dense::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
+            pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
+            return Fresh { block: kept.block, zero };
         }
         // SAFETY: just taken.
         unsafe { cache::give(kept) };

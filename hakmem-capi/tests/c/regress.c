@@ -100,6 +100,26 @@ static void halves(void) {
     }
 }
 
+/* Zeroed blocks that are hardly touched stay so when their memory is used again. */
+static void zeroed(void) {
+    for (size_t mib = 2; mib <= 160; mib += mib / 2) {
+        long before = resident_kib(), most = 0;
+        for (int round = 0; round < 40; round++) {
+            char *p = calloc(mib, 1 << 20);
+            CHECK(p != NULL);
+            for (size_t at = 0; at < mib << 20; at += mib << 17) {
+                CHECK(p[at] == 0 && p[at + 5000] == 0);
+                p[at] = 1;
+            }
+            long grown = resident_kib() - before;
+            if (grown > most) most = grown;
+            free(p);
+        }
+        printf("calloc of %zu MiB: %ld KiB\n", mib, most);
+        CHECK(most < 1024);
+    }
+}
+
 static void *orphans[ORPHANS];
 static atomic_int go, ready;
 static void *leaves_one(void *arg) {
@@ -157,6 +177,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "adjacent")) adjacent();
     else if (!strcmp(argv[1], "sparse")) sparse();
     else if (!strcmp(argv[1], "halves")) halves();
+    else if (!strcmp(argv[1], "zeroed")) zeroed();
     else if (!strcmp(argv[1], "claimed")) claimed();
     else return 2;
     return 0;
