@@ -14,10 +14,12 @@ pub(crate) enum Fault {
     DoubleFree,
     /// The size does not fit the block.
     Size,
+    /// The same, told by who frees it, where the page map knows better.
+    FreedSize,
 }
 
-/// Complains that `function` was called with `address`. Returns only for a foreign pointer, and only if the options say
-/// so; the caller then leaves the pointer alone.
+/// Complains that `function` was called with `address`. Returns only for a foreign pointer, which the caller then leaves alone, and
+/// for a size that was told with a block to be freed, which it then frees as what it is; and only if the options say so.
 #[cold]
 #[inline(never)]
 pub(crate) fn report(function: &str, address: *const u8, fault: Fault) {
@@ -25,10 +27,10 @@ pub(crate) fn report(function: &str, address: *const u8, fault: Fault) {
         Fault::Foreign => "foreign pointer: not a block of this allocator, or of memory freed before",
         Fault::Interior => "interior pointer: not the start of a block",
         Fault::DoubleFree => "double free: the block is free already",
-        Fault::Size => "size mismatch: the block was allocated with another size class",
+        Fault::Size | Fault::FreedSize => "size mismatch: the block was allocated with another size class",
     };
     message::line(format_args!("{function}({address:p}): {what}"));
-    if fault == Fault::Foreign && options::get().foreign == Foreign::Warn {
+    if matches!(fault, Fault::Foreign | Fault::FreedSize) && options::get().foreign == Foreign::Warn {
         return;
     }
     message::abort()

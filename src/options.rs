@@ -32,13 +32,13 @@ pub enum Thp {
     Never,
 }
 
-/// What happens to a pointer that is not ours.
+/// What happens to a pointer that is not ours, and when C or C++ frees a block with the size of another class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Foreign {
     /// One line on standard error, then abort.
     Abort,
-    /// One line on standard error; the pointer is left alone.
+    /// One line on standard error; the pointer is left alone, the block freed.
     Warn,
 }
 
@@ -195,7 +195,7 @@ impl Options {
         self
     }
 
-    /// `HAKMEM_FOREIGN`: what happens to a pointer that is not ours.
+    /// `HAKMEM_FOREIGN`: what happens to a pointer that is not ours, and when C or C++ frees a block with the size of another class.
     pub const fn foreign(mut self, foreign: Foreign) -> Self {
         self.foreign = foreign;
         self

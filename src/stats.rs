@@ -209,20 +209,55 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Those of this moment.
-    pub(crate) fn now() -> Self {
-        let mut s = counted();
+    /// Calls `f` with those of this moment. They are kept off the stack, which may be a small one, and off the heap, which is what
+    /// is being described.
+    pub(crate) fn with<T>(f: impl FnOnce(&Self) -> T) -> T {
+        let memory = os::map_uncounted(size_of::<Self>()).cast::<Self>();
+        if memory.is_null() {
+            return Self::with_on_stack(f);
+        }
+        // SAFETY: just mapped, ours alone; and zeros are figures.
+        let snapshot = unsafe { &mut *memory };
+        snapshot.look();
+        snapshot.stats.bytes_mapped -= size_of::<Self>() as u64;
+        let result = f(snapshot);
+        // SAFETY: mapped above, and not used any more.
+        unsafe { os::unmap_uncounted(memory.cast(), size_of::<Self>()) };
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn with_on_stack<T>(f: impl FnOnce(&Self) -> T) -> T {
+        f(&Self::now())
+    }
+
+    /// Those of this moment, for Rust's interface, which returns them by value.
+    fn now() -> Self {
+        let mut snapshot = Self {
+            stats: Stats::default(),
+            classes: [ClassStats::default(); ClassStats::COUNT],
+            superslabs: 0,
+        };
+        snapshot.look();
+        snapshot
+    }
+
+    /// Fills in those of this moment.
+    fn look(&mut self) {
+        let Self { stats: s, classes, superslabs } = self;
+        *s = counted();
         let mut heaps = Heaps::default();
-        let mut classes = ClassStats::none();
-        let survey = classes::look(&mut classes);
-        registry::each(|heap| heaps.add(heap, &mut s, &mut classes));
+        ClassStats::clear(classes);
+        let survey = classes::look(classes);
+        registry::each(|heap| heaps.add(heap, s, classes));
         s.outbox_blocks = s.home_foreign;
         s.magazine_misses = s.refill_current + s.refill_bump;
         s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(heaps.flushed);
         s.allocations = s.refill_current + s.refill_bump + s.large_allocs;
         let large_bytes = (large::IN_USE.load(Relaxed) as u64).saturating_sub(heaps.shelved);
-        classes::finish(&mut classes, s.large_allocs.saturating_sub(s.large_frees), large_bytes);
-        for class in &classes {
+        classes::finish(classes, s.large_allocs.saturating_sub(s.large_frees), large_bytes);
+        for class in &*classes {
             s.active_bytes += class.active_bytes;
             s.allocated_bytes += class.allocated_bytes;
             s.cached_bytes += class.cached_blocks * class.block_bytes;
@@ -240,7 +275,7 @@ impl Snapshot {
         s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;
         let unused = (map - map_resident) as u64 + (heaps.mapped - heaps.resident);
         s.retained_bytes = survey.clean as u64 + s.untouched_bytes + unused;
-        Self { stats: s, classes, superslabs: survey.mapped as u64 }
+        *superslabs = survey.mapped as u64;
     }
 }
 

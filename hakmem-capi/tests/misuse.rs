@@ -164,6 +164,17 @@ fn interior_of_a_direct_mapping() {
 }
 
 #[test]
+fn a_wrong_size_can_be_forgiven() {
+    let program = compile("g++", "cxx_sized_base.cpp", &["-Wno-delete-non-virtual-dtor"]);
+    let output = run(preloaded(&program).env("HAKMEM_FOREIGN", "warn"), LIMIT);
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && out == "survived\n", "{:?} {out} {error}", output.status);
+    assert!(error.contains("size mismatch"), "{error}");
+    let output = run(&mut preloaded(&program), LIMIT);
+    assert!(!output.status.success());
+}
+
+#[test]
 fn a_foreign_pointer_can_be_let_go() {
     let output = run(program("foreign_warn").env("HAKMEM_FOREIGN", "warn"), LIMIT);
     let (lines, stdout) = said(&output);

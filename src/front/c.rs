@@ -8,7 +8,7 @@ use super::{gate, shelf, tls};
 use crate::limits;
 use crate::misuse::{self, Fault};
 use crate::os;
-use crate::stats::ClassStats;
+use crate::stats::{ClassStats, Snapshot};
 use crate::superslab::Slab;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
@@ -293,7 +293,7 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
             && size <= stride(kind as usize) as usize / 2
             && class != kind
         {
-            return misuse::report(function, block, Fault::Size);
+            misuse::report(function, block, Fault::FreedSize);
         }
     }
     // SAFETY: passed on.
@@ -309,10 +309,10 @@ pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let usable = gate::usable(block, pagemap::kind(block), function);
         if usable < size {
-            if usable != 0 {
-                misuse::report(function, block, Fault::Size);
+            if usable == 0 {
+                return;
             }
-            return;
+            misuse::report(function, block, Fault::FreedSize);
         }
     }
     // SAFETY: passed on.
@@ -404,23 +404,24 @@ pub struct Info {
 
 /// The figures for `mallinfo2`.
 pub fn info() -> Info {
-    let now = crate::stats::Snapshot::now();
-    let (runs, direct) = (now.classes[ClassStats::RUNS], now.classes[ClassStats::DIRECT]);
-    let large_bytes = (runs.allocated_bytes + direct.allocated_bytes) as usize;
-    let in_use = now.stats.allocated_bytes as usize - large_bytes;
-    Info {
-        arena: now.superslabs as usize,
-        large_blocks: (runs.blocks + direct.blocks) as usize,
-        large_bytes,
-        in_use,
-        free: (now.superslabs as usize).saturating_sub(in_use),
-        releasable: now.stats.dirty_bytes as usize,
-    }
+    Snapshot::with(|now| {
+        let (runs, direct) = (&now.classes[ClassStats::RUNS], &now.classes[ClassStats::DIRECT]);
+        let large_bytes = (runs.allocated_bytes + direct.allocated_bytes) as usize;
+        let in_use = now.stats.allocated_bytes as usize - large_bytes;
+        Info {
+            arena: now.superslabs as usize,
+            large_blocks: (runs.blocks + direct.blocks) as usize,
+            large_bytes,
+            in_use,
+            free: (now.superslabs as usize).saturating_sub(in_use),
+            releasable: now.stats.dirty_bytes as usize,
+        }
+    })
 }
 
 /// The figures of size class `index`, as `hakmem::class_stats` counts them; `None` when there is no such class.
 pub fn class_stats(index: usize) -> Option<ClassStats> {
-    crate::stats::class_stats().get(index).copied()
+    Snapshot::with(|now| now.classes.get(index).copied())
 }
 
 /// Writes the statistics to standard error.

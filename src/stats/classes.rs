@@ -59,12 +59,11 @@ impl ClassStats {
     pub const DIRECT: usize = CLASSES + 1;
 
     /// Nothing of any class.
-    pub(super) fn none() -> [Self; Self::COUNT] {
-        let mut all = [Self::default(); Self::COUNT];
-        for (class, stats) in (1..=CLASSES).zip(&mut all) {
-            stats.block_bytes = stride(class) as u64;
+    pub(super) fn clear(all: &mut [Self; Self::COUNT]) {
+        for (row, stats) in all.iter_mut().enumerate() {
+            let block_bytes = if row < CLASSES { stride(row + 1) as u64 } else { 0 };
+            *stats = Self { block_bytes, ..Self::default() };
         }
-        all
     }
 
     /// Whether there is any memory of this class.

@@ -4,31 +4,32 @@ use super::{ClassStats, Snapshot, Stats};
 use crate::os::{self, message::Lines};
 use core::fmt::{self, Write};
 
-/// Bytes of memory for the text, so that it is written in one go: a line of JSON with every class has about 20 KiB. What is
+/// Bytes of memory for the text, off the stack and the heap, so that it is written in one go: a line of JSON with every class has about 20 KiB. What is
 /// longer comes in pieces.
 const TEXT: usize = 64 << 10;
 
 /// Writes the statistics to a file descriptor, as a table or as one line of JSON.
 pub(crate) fn write(fd: i32, json: bool) {
-    let Snapshot { stats: mut s, classes, .. } = Snapshot::now();
-    s.peak_resident_bytes = os::peak_resident();
-    s.resident_kernel_bytes = os::resident();
-    // Not on the stack, which may be a small one; nor from the heap, which is what is being described.
-    let memory = os::map_uncounted(TEXT);
-    let mut few = [0; 256];
-    let buffer = if memory.is_null() {
-        &mut few[..]
-    } else {
-        // SAFETY: just mapped, zero, and ours alone.
-        unsafe { core::slice::from_raw_parts_mut(memory, TEXT) }
-    };
-    let mut out = Lines::new(fd, buffer);
-    let _ = if json { line(&mut out, &s, &classes) } else { table(&mut out, &s, &classes) };
-    out.flush();
-    if !memory.is_null() {
-        // SAFETY: mapped above, and not used any more.
-        unsafe { os::unmap_uncounted(memory, TEXT) };
-    }
+    Snapshot::with(|now| {
+        let mut s = now.stats;
+        s.peak_resident_bytes = os::peak_resident();
+        s.resident_kernel_bytes = os::resident();
+        let memory = os::map_uncounted(TEXT);
+        let mut few = [0; 256];
+        let buffer = if memory.is_null() {
+            &mut few[..]
+        } else {
+            // SAFETY: just mapped, zero, and ours alone.
+            unsafe { core::slice::from_raw_parts_mut(memory, TEXT) }
+        };
+        let mut out = Lines::new(fd, buffer);
+        let _ = if json { line(&mut out, &s, &now.classes) } else { table(&mut out, &s, &now.classes) };
+        out.flush();
+        if !memory.is_null() {
+            // SAFETY: mapped above, and not used any more.
+            unsafe { os::unmap_uncounted(memory, TEXT) };
+        }
+    });
 }
 
 /// One line of JSON.
@@ -172,7 +173,8 @@ mod tests {
     /// Every figure as long as it can be, and every class in use.
     fn longest() -> (Stats, [ClassStats; ClassStats::COUNT]) {
         let most = u64::MAX;
-        let mut classes = ClassStats::none();
+        let mut classes = [ClassStats::default(); ClassStats::COUNT];
+        ClassStats::clear(&mut classes);
         for c in &mut classes {
             let block_bytes = c.block_bytes;
             // SAFETY: nothing but numbers.
@@ -199,7 +201,8 @@ mod tests {
 
     #[test]
     fn only_classes_in_use_are_shown() {
-        let mut classes = ClassStats::none();
+        let mut classes = [ClassStats::default(); ClassStats::COUNT];
+        ClassStats::clear(&mut classes);
         let mut text = String::new();
         line(&mut text, &Stats::default(), &classes).unwrap();
         assert!(text.ends_with(",\"retained_bytes\":0,\"classes\":[]}\n"), "{text}");
@@ -227,7 +230,7 @@ mod tests {
         let stats = Stats { allocated_bytes: 5, resident_bytes: 40, bytes_mapped: 80, ..Stats::default() };
         let shown = std::format!("{stats}");
         let mut text = String::new();
-        table(&mut text, &stats, &ClassStats::none()).unwrap();
+        table(&mut text, &stats, &[]).unwrap();
         assert_eq!(text.split_once('\n').unwrap().1, std::format!("{shown}{}\n", ClassStats::HEADING));
         assert!(
             shown.contains("allocated_bytes")

@@ -22,7 +22,14 @@ static void *all_paths(void *arg) {
         free(p);
     }
     malloc_trim(0);
+    CHECK(mallinfo2().arena > 0);
     __atomic_add_fetch(&done, 1, __ATOMIC_RELAXED);
+    return arg;
+}
+
+static void *ends(void *arg) {
+    puts("ok");
+    exit(0);
     return arg;
 }
 
@@ -36,6 +43,10 @@ static void tiny_stacks(void) {
         for (int j = 0; j < 4; j++) CHECK(pthread_join(threads[j], NULL) == 0);
     }
     CHECK(done == 400);
+    /* Statistics at exit, from such a thread. */
+    pthread_t thread;
+    CHECK(pthread_create(&thread, &attr, ends, NULL) == 0);
+    pthread_join(thread, NULL);
 }
 
 static void *forever(void *arg) {
@@ -69,8 +80,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     if (!strcmp(argv[1], "tiny")) {
         tiny_stacks();
-        puts("ok");
-        return 0;
+        return 1;
     }
     CHECK(atexit(at_exit) == 0);
     for (uintptr_t i = 0; i < 6; i++) {
