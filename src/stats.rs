@@ -212,17 +212,18 @@ impl Snapshot {
     /// Calls `f` with those of this moment. They are kept off the stack, which may be a small one, and off the heap, which is what
     /// is being described.
     pub(crate) fn with<T>(f: impl FnOnce(&Self) -> T) -> T {
-        let memory = os::map_uncounted(size_of::<Self>()).cast::<Self>();
+        let len = size_of::<Self>().next_multiple_of(os::page_size());
+        let memory = os::map_uncounted(len).cast::<Self>();
         if memory.is_null() {
             return Self::with_on_stack(f);
         }
         // SAFETY: just mapped, ours alone; and zeros are figures.
         let snapshot = unsafe { &mut *memory };
         snapshot.look();
-        snapshot.stats.bytes_mapped -= size_of::<Self>() as u64;
+        snapshot.stats.bytes_mapped -= len as u64;
         let result = f(snapshot);
         // SAFETY: mapped above, and not used any more.
-        unsafe { os::unmap_uncounted(memory.cast(), size_of::<Self>()) };
+        unsafe { os::unmap_uncounted(memory.cast(), len) };
         result
     }
 

@@ -42,19 +42,27 @@ static ROOT_TABLE: [AtomicPtr<AtomicU8>; ROOT] = {
     table
 };
 
-/// The same for the side table, whose entries are longer and whose root is zero at the start.
-const DIRECT_SHIFT: u32 = 21;
-const DIRECT_LEAF: usize = 1 << DIRECT_SHIFT;
-const DIRECT_BYTES: usize = DIRECT_LEAF * size_of::<AtomicU64>();
+/// log2 of the entries of a leaf of the side table, and of what stands between those and the root. It is looked up where a system
+/// call is near, so it has three levels, none of which takes much address space: there are limits on that.
+const DIRECT_SHIFT: u32 = 13;
+/// See [`DIRECT_SHIFT`].
+const BRANCH_SHIFT: u32 = 11;
+
+/// A leaf of the side table: entries for 512 MiB.
+type DirectLeaf = [AtomicU64; 1 << DIRECT_SHIFT];
+/// Leaves for 1 TiB, or null.
+type Branch = [AtomicPtr<DirectLeaf>; 1 << BRANCH_SHIFT];
 
 /// Side table for direct mappings: what [`set_direct`] stored, per page. Touched only where such mappings begin.
-static DIRECT_ROOT: [AtomicPtr<AtomicU64>; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT)] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT)];
+static DIRECT_ROOT: [AtomicPtr<Branch>; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT - BRANCH_SHIFT)] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT - BRANCH_SHIFT)];
 
-/// Leaves of the map, and of the side table.
+/// Leaves of the map, and of the side table, and branches of that.
 static LEAVES: AtomicUsize = AtomicUsize::new(0);
 /// See [`LEAVES`].
 static DIRECT_LEAVES: AtomicUsize = AtomicUsize::new(0);
+/// See [`LEAVES`].
+static BRANCHES: AtomicUsize = AtomicUsize::new(0);
 
 const fn biased(leaf: *mut AtomicU8, index: usize) -> *mut AtomicU8 {
     leaf.wrapping_sub(index << LEAF_SHIFT)
@@ -170,60 +178,87 @@ pub(crate) fn claim(address: *const u8, kind: u8) -> bool {
         .is_ok()
 }
 
-/// The side table's entry for the page of `address`.
-fn direct_slot(address: *const u8) -> *const AtomicU64 {
+/// Where the side table's entry for the page of `address` is: the indices into the root, a branch and a leaf.
+fn direct_place(address: *const u8) -> (usize, usize, usize) {
     let page = page_number(address) as usize;
-    let leaf = DIRECT_ROOT[page >> DIRECT_SHIFT].load(Ordering::Acquire);
-    if leaf.is_null() { ptr::null() } else { leaf.wrapping_add(page & (DIRECT_LEAF - 1)) }
+    let branch = page >> DIRECT_SHIFT & ((1 << BRANCH_SHIFT) - 1);
+    (page >> (DIRECT_SHIFT + BRANCH_SHIFT), branch, page & ((1 << DIRECT_SHIFT) - 1))
+}
+
+/// The side table's entry for the page of `address`, if there is one. Apart from its callers, which rarely get here.
+#[inline(never)]
+fn direct_slot(address: *const u8) -> Option<&'static AtomicU64> {
+    let (root, branch, leaf) = direct_place(address);
+    // Acquire, twice: pairs with the release in `grown`.
+    // SAFETY: branches and leaves are zero at first, and never unmapped while anybody asks.
+    unsafe {
+        let branch = DIRECT_ROOT[root].load(Ordering::Acquire).as_ref()?[branch].load(Ordering::Acquire);
+        Some(&branch.as_ref()?[leaf])
+    }
+}
+
+/// What `slot` points at, which is mapped and counted if there is nothing yet. `None` when there is no memory.
+fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
+    // Acquire, here and below: pairs with the release below.
+    let mut at = slot.load(Ordering::Acquire);
+    if at.is_null() {
+        let fresh = os::map_uncounted(bytes_of::<T>()).cast::<T>();
+        if fresh.is_null() {
+            return None;
+        }
+        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => {
+                count.fetch_add(1, Ordering::Relaxed);
+                at = fresh;
+            }
+            Err(other) => {
+                // SAFETY: another thread was first; ours is known to nobody.
+                unsafe { os::unmap_uncounted(fresh.cast(), bytes_of::<T>()) };
+                at = other;
+            }
+        }
+    }
+    // SAFETY: mapped, zero at first, and never unmapped while anybody asks.
+    unsafe { at.as_ref() }
+}
+
+/// Bytes that are mapped for a `T`.
+fn bytes_of<T>() -> usize {
+    size_of::<T>().next_multiple_of(os::page_size())
 }
 
 /// Prepares both the map and the side table for a direct mapping at `address`.
 pub(crate) fn prepare_direct(address: *const u8) -> bool {
-    if !prepare(address) {
-        return false;
-    }
-    let slot = &DIRECT_ROOT[(page_number(address) >> DIRECT_SHIFT) as usize];
-    if !slot.load(Ordering::Acquire).is_null() {
-        return true;
-    }
-    let leaf = os::map_uncounted(DIRECT_BYTES);
-    if leaf.is_null() {
-        return false;
-    }
-    // SAFETY: just mapped; sparse, as above.
-    unsafe { os::advise_huge(leaf, DIRECT_BYTES, false) };
-    // Release: pairs with the acquire in `direct_slot`.
-    if slot.compare_exchange(ptr::null_mut(), leaf.cast(), Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // SAFETY: another thread was first; ours is known to nobody.
-        unsafe { os::unmap_uncounted(leaf, DIRECT_BYTES) };
-    } else {
-        DIRECT_LEAVES.fetch_add(1, Ordering::Relaxed);
-    }
-    true
+    let (root, branch, _) = direct_place(address);
+    let grow = |branches: &Branch| grown(&branches[branch], &DIRECT_LEAVES).is_some();
+    prepare(address) && grown(&DIRECT_ROOT[root], &BRANCHES).is_some_and(grow)
 }
 
 /// Enters a direct mapping: `entry` is what [`direct`] will answer. Needs [`prepare_direct`].
 pub(crate) fn set_direct(address: *const u8, entry: u64) {
-    // SAFETY: prepared, so not null.
-    unsafe { &*direct_slot(address) }.store(entry, Ordering::Relaxed);
-    set(address, 1, DIRECT);
+    if let Some(slot) = direct_slot(address) {
+        slot.store(entry, Ordering::Relaxed);
+        set(address, 1, DIRECT);
+    }
 }
 
 /// What [`set_direct`] stored for the page of `address`, where [`kind`] says [`DIRECT`].
 pub(crate) fn direct(address: *const u8) -> u64 {
-    // SAFETY: the kind says that the slot exists.
-    unsafe { &*direct_slot(address) }.load(Ordering::Relaxed)
+    direct_slot(address).map_or(0, |slot| slot.load(Ordering::Relaxed))
 }
 
 /// Bytes of address space that the map takes, and how many of them are resident, about, when `superslabs` bytes of SuperSlabs
 /// and `direct` bytes of direct mappings are there: what describes them, if they lie side by side, and a page of every leaf.
 pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
-    let (leaves, tables) = (LEAVES.load(Ordering::Relaxed), DIRECT_LEAVES.load(Ordering::Relaxed));
+    let leaves = LEAVES.load(Ordering::Relaxed);
+    let (tables, branches) = (DIRECT_LEAVES.load(Ordering::Relaxed), BRANCHES.load(Ordering::Relaxed));
+    let (tables_bytes, branches_bytes) = (tables * bytes_of::<DirectLeaf>(), branches * bytes_of::<Branch>());
     let page = os::page_size();
     let part = |bytes: usize| bytes & !(page - 1);
     let map = leaves * page + part((superslabs + direct) / PAGE);
     let table = tables * page + part(direct / PAGE * size_of::<AtomicU64>());
-    (leaves * LEAF + tables * DIRECT_BYTES, map.min(leaves * LEAF) + table.min(tables * DIRECT_BYTES))
+    let resident = map.min(leaves * LEAF) + table.min(tables_bytes) + branches * page;
+    (leaves * LEAF + tables_bytes + branches_bytes, resident)
 }
 
 /// Gives all leaves back to the system, when nobody looks anything up any more.
@@ -237,18 +272,22 @@ pub(crate) fn unmap() {
         }
     }
     for slot in &DIRECT_ROOT {
-        let leaf = slot.swap(ptr::null_mut(), Ordering::Relaxed);
-        if !leaf.is_null() {
-            // SAFETY: mapped by `prepare_direct`.
-            unsafe { os::unmap_uncounted(leaf.cast(), DIRECT_BYTES) };
+        let branch = slot.swap(ptr::null_mut(), Ordering::Relaxed);
+        // SAFETY: mapped by `grown`, like its leaves.
+        unsafe {
+            let Some(leaves) = branch.as_ref() else { continue };
+            for leaf in leaves.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|leaf| !leaf.is_null())
+            {
+                os::unmap_uncounted(leaf.cast(), bytes_of::<DirectLeaf>());
+            }
+            os::unmap_uncounted(branch.cast(), bytes_of::<Branch>());
         }
     }
 }
 
 /// Claims a direct mapping for its release: true for exactly one of several threads that try to free it.
 pub(crate) fn clear_direct(address: *const u8, entry: u64) -> bool {
-    // SAFETY: as in `direct`.
-    let slot = unsafe { &*direct_slot(address) };
+    let Some(slot) = direct_slot(address) else { return false };
     if slot.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return false;
     }
