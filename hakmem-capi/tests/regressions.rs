@@ -48,6 +48,11 @@ fn zeroed_blocks_hardly_touched_are_hardly_resident() {
 }
 
 #[test]
+fn many_idle_threads_keep_little_each() {
+    print!("{}", expect_ok(preloaded(program()).arg("idlers"), LIMIT));
+}
+
+#[test]
 fn a_fork_meets_an_orphan_that_is_being_released() {
     for _ in 0..3 {
         let mut command = preloaded(program());

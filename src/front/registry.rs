@@ -80,6 +80,11 @@ pub(crate) unsafe fn release_of(thread: usize) {
     });
 }
 
+/// How many threads have a heap, about.
+pub(super) fn live() -> usize {
+    STARTED.load(Ordering::Relaxed).saturating_sub(EXITED.load(Ordering::Relaxed)) as usize
+}
+
 /// Makes the record of a retired heap available.
 ///
 /// # Safety

@@ -5,7 +5,7 @@
 //! magazine. In the page map a shelved run is foreign, so a second `free` is told.
 
 use super::heap::Heap;
-use super::tls;
+use super::{registry, tls};
 use crate::background;
 use crate::large;
 use crate::misuse::{self, Fault};
@@ -22,6 +22,9 @@ use core::sync::atomic::{AtomicPtr, Ordering::Relaxed, Ordering::Release, compil
 const PLACES: usize = 8;
 /// Pages that a shelf holds at most: 1 MiB.
 const MOST: usize = 16;
+/// Pages that the shelves of all threads hold together, about: 32 MiB. What an idle thread has nobody else uses, and hundreds of
+/// threads are not all at work: so the more there are when one begins, the less it gets.
+const ALL: usize = 512;
 /// The clock is looked at with every so manieth free.
 const LOOK: u64 = 8;
 /// A byte 1 for each place.
@@ -74,7 +77,8 @@ impl Shelf {
     /// Makes it ready for a thread. It is empty: new, or flushed by the thread that had it.
     pub(crate) fn reset(&self) {
         let options = options::get();
-        self.room.set(if options.magazine && options.purge_delay != 0 { MOST as u32 } else { 0 });
+        let room = (ALL / registry::live().max(1)).min(MOST);
+        self.room.set(if options.magazine && options.purge_delay != 0 { room as u32 } else { 0 });
     }
 
     /// Takes the run out of a place.
@@ -277,7 +281,8 @@ unsafe fn shelve(shelf: &Shelf, block: *mut u8) -> bool {
     }
     // SAFETY: the page map said that it is a run's.
     let pages = unsafe { large::pages_of_run(block) };
-    if shelf.room.get() == 0 && shelf.sizes.get() == 0 || pages > MOST || !pagemap::claim(block, RUN) {
+    let whole = shelf.room.get() as usize + shelf.held.get() as usize / PAGE;
+    if pages > whole || !pagemap::claim(block, RUN) {
         return false;
     }
     shelf.frees.add(1);

@@ -120,6 +120,35 @@ static void zeroed(void) {
     }
 }
 
+static pthread_barrier_t idle;
+
+static void *idles(void *arg) {
+    char *block[4];
+    for (int i = 0; i < 4; i++) {
+        CHECK((block[i] = malloc(200000)) != NULL);
+        memset(block[i], 1, 200000);
+    }
+    for (int i = 0; i < 4; i++) free(block[i]);
+    pthread_barrier_wait(&idle);
+    pthread_barrier_wait(&idle);
+    return arg;
+}
+
+/* Hundreds of threads that have freed all and sleep do not keep a shelf each. */
+static void idlers(void) {
+    enum { MANY = 400 };
+    pthread_t thread[MANY];
+    CHECK(pthread_barrier_init(&idle, NULL, MANY + 1) == 0);
+    long before = resident_kib();
+    for (int i = 0; i < MANY; i++) CHECK(pthread_create(&thread[i], NULL, idles, NULL) == 0);
+    pthread_barrier_wait(&idle);
+    long grown = resident_kib() - before;
+    printf("%ld KiB for each\n", grown / MANY);
+    pthread_barrier_wait(&idle);
+    for (int i = 0; i < MANY; i++) CHECK(pthread_join(thread[i], NULL) == 0);
+    CHECK(grown / MANY < 400);
+}
+
 static void *orphans[ORPHANS];
 static atomic_int go, ready;
 static void *leaves_one(void *arg) {
@@ -178,6 +207,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "sparse")) sparse();
     else if (!strcmp(argv[1], "halves")) halves();
     else if (!strcmp(argv[1], "zeroed")) zeroed();
+    else if (!strcmp(argv[1], "idlers")) idlers();
     else if (!strcmp(argv[1], "claimed")) claimed();
     else return 2;
     return 0;
