@@ -21,6 +21,7 @@ pub(crate) struct Sets {
 
 impl Sets {
     /// All are free and clean.
+    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) const ALL_FREE: Sets = Sets { free: u32::MAX, dirty: 0 };
 
     /// Pages that can be given back.
