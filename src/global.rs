@@ -97,9 +97,10 @@ pub(crate) fn purge_from(all: bool) -> usize {
 
 /// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
 /// delay says, without anybody calling. It gets no signals and sleeps while there is nothing to give back. False when the
-/// system has no thread for us, or when called by a handler of a fork.
+/// system has no thread for us.
 ///
-/// The child of a fork starts one of its own, the next time that it allocates.
+/// The child of `fork` starts one of its own, the next time that it allocates; one made without the C library's handlers (`_Fork`)
+/// when this is called there. Either has none before, so ending it there waits for nobody.
 ///
 /// ```
 /// # #[cfg(not(miri))]
@@ -110,7 +111,7 @@ pub fn start_background() -> bool {
     background::start() == 0
 }
 
-/// Ends the background thread, if there is one, and waits until it is gone. Called by a handler of a fork it does nothing.
+/// Ends the background thread, if there is one, and waits until it is gone. That is no cancellation point.
 ///
 /// Also what `HAKMEM_BACKGROUND=on` has started or would start ends with it.
 pub fn stop_background() {

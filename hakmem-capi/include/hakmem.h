@@ -228,11 +228,12 @@ void hak_on_soft_limit(void (*hook)(size_t held, size_t limit, void *arg),
                        void *arg);
 
 // Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
-// delay says, without anybody calling. 0, or the number of an error, as of pthread_create. EAGAIN in a handler of a fork.
-// The child of a fork starts one of its own, the next time that it allocates.
+// delay says, without anybody calling. 0, or the number of an error, as of pthread_create.
+// The child of fork starts one of its own, the next time that it allocates; one made without the handlers of the C library
+// (_Fork) when this is called there.
 int hak_background_start(void);
 
-// Ends the background thread, if there is one, and waits until it is gone. In a handler of a fork it does nothing.
+// Ends the background thread, if there is one, and waits until it is gone. No cancellation point.
 void hak_background_stop(void);
 
 // The library's version, as `1.2.3`.

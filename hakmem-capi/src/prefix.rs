@@ -139,14 +139,15 @@ pub extern "C" fn hak_on_soft_limit(
 }
 
 /// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
-/// delay says, without anybody calling. 0, or the number of an error, as of pthread_create. EAGAIN in a handler of a fork.
-/// The child of a fork starts one of its own, the next time that it allocates.
+/// delay says, without anybody calling. 0, or the number of an error, as of pthread_create.
+/// The child of fork starts one of its own, the next time that it allocates; one made without the handlers of the C library
+/// (_Fork) when this is called there.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_background_start() -> c_int {
     core_c::start_background()
 }
 
-/// Ends the background thread, if there is one, and waits until it is gone. In a handler of a fork it does nothing.
+/// Ends the background thread, if there is one, and waits until it is gone. No cancellation point.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_background_stop() {
     core_c::stop_background();
