@@ -358,3 +358,63 @@ pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superslab::pagemap::RUN;
+
+    /// What the pool has counted is what it counts when it begins anew.
+    fn is_exact() -> bool {
+        let figures = |pool: &State| {
+            let listed: Vec<usize> = (0..=PAGES).map(|free| pool.listed(free)).collect();
+            (pool.superslabs, pool.used_pages(), pool.dirty_pages, listed)
+        };
+        let mut pool = lock().unwrap();
+        let counted = figures(&pool);
+        pool.rebuild();
+        counted == figures(&pool)
+    }
+
+    /// A thread that a signal handler has interrupted may hold the lock for as long as the handler runs.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn work_goes_on_without_the_lock() {
+        // Spans that come and go meanwhile need no further SuperSlab.
+        let first = take(8, RUN).unwrap();
+        let place = Slab::base(first.slab);
+        assert!(is_exact());
+        let held = POOL.lock();
+        let (mut spans, mut taken) = (Vec::new(), 0);
+        std::thread::scope(|threads| {
+            let worker = threads
+                .spawn(|| (0..12).map(|i| take(1 + i % 3, RUN).unwrap().slab.expose_provenance()).collect());
+            spans = worker.join().unwrap();
+            for &slab in &spans {
+                let slab = core::ptr::with_exposed_provenance_mut::<Slab>(slab);
+                // SAFETY: just taken.
+                let mask = span_mask(Slab::index(slab), unsafe { (*slab).pages } as usize);
+                if Slab::base(slab) == place {
+                    assert_eq!(taken & mask, 0, "a page is in two spans");
+                    taken |= mask;
+                }
+            }
+            // SAFETY: ours; every second goes back without the lock, too.
+            threads.spawn(|| {
+                spans
+                    .iter()
+                    .step_by(2)
+                    .for_each(|&slab| unsafe { give(core::ptr::with_exposed_provenance_mut(slab), 1) })
+            });
+        });
+        drop(held);
+        assert!(is_exact(), "the next holder has not brought the index in order");
+        for &slab in spans.iter().skip(1).step_by(2) {
+            // SAFETY: ours.
+            unsafe { give(core::ptr::with_exposed_provenance_mut(slab), 1) };
+        }
+        // SAFETY: ours.
+        unsafe { give(first.slab, 0) };
+        assert!(is_exact());
+    }
+}

@@ -357,6 +357,12 @@ impl State {
         }
     }
 
+    /// How many SuperSlabs are listed with so many free pages.
+    #[cfg(test)]
+    pub(super) fn listed(&self, free: usize) -> usize {
+        core::iter::successors(self.buckets[free], |desc| desc.next_of_bucket()).count()
+    }
+
     /// Makes the index anew. All that is dirty counts as having become so now.
     pub(super) fn rebuild(&mut self) {
         self.buckets = Table([None; BUCKETS]);
