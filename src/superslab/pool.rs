@@ -388,7 +388,7 @@ mod tests {
         let (mut spans, mut taken) = (Vec::new(), 0);
         std::thread::scope(|threads| {
             let worker = threads
-                .spawn(|| (0..12).map(|i| take(1 + i % 3, RUN).unwrap().slab.expose_provenance()).collect());
+                .spawn(|| (0..8).map(|i| take(1 + i % 3, RUN).unwrap().slab.expose_provenance()).collect());
             spans = worker.join().unwrap();
             for &slab in &spans {
                 let slab = core::ptr::with_exposed_provenance_mut::<Slab>(slab);
