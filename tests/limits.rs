@@ -137,6 +137,43 @@ fn held_is_exact() {
     assert!(held() <= start);
 }
 
+/// Slabs of the larger classes have several pages side by side; at the limit single ones have to do.
+#[test]
+fn at_the_limit_free_pages_need_not_lie_side_by_side() {
+    let _alone = alone();
+    let start = held();
+    limit(0, start + 20 * MIB);
+    let small = fill_up(4000);
+    let (kept, given): (Vec<_>, Vec<_>) = small.into_iter().partition(|block| block.addr() >> 16 & 1 == 0);
+    let bytes = given.len() * 4000;
+    free_all(given, 4000);
+    hakmem::purge();
+    for size in [5000, 12_373, 33_000, 60_000, 65_536] {
+        let mut blocks = fill_up(size);
+        let (got, at_least) = (blocks.len() * size, bytes / 3);
+        assert!(got >= at_least, "{size}: {got} of {bytes} bytes");
+        let mut pages: Vec<_> = blocks.iter().flat_map(|b| [b.addr(), b.addr() + size - 1]).collect();
+        pages.sort();
+        assert!(pages.chunks(2).all(|two| two[1] - two[0] == size - 1), "{size}: blocks overlap");
+        // They come and go like others, and go home from other threads.
+        for block in blocks.iter_mut().step_by(2) {
+            free(*block, size);
+            *block = make(size);
+            assert!(!block.is_null());
+        }
+        let there: Vec<usize> = blocks.iter().map(|block| block.expose_provenance()).collect();
+        std::thread::spawn(move || {
+            there.into_iter().for_each(|block| free(std::ptr::with_exposed_provenance_mut(block), size));
+        })
+        .join()
+        .unwrap();
+        hakmem::purge();
+    }
+    free_all(kept, 4000);
+    limit(0, 0);
+    hakmem::purge();
+}
+
 #[test]
 fn the_hard_limit_refuses_and_the_process_recovers() {
     let _alone = alone();

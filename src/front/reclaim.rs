@@ -6,6 +6,7 @@ use crate::os::{self, held};
 use crate::pause::Pause;
 use crate::superslab::pagemap::DIRECT;
 use crate::superslab::{Fresh, SUPERSLAB, pool};
+use crate::tiny::classes::MAX_SMALL;
 use crate::{global, large, limits, options};
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -92,7 +93,8 @@ fn again(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
         }
     }
     let refusals = held::refusals();
-    let fresh = if is_hopeless(need) {
+    let hopeless = is_hopeless(need);
+    let mut fresh = if hopeless {
         Fresh::NONE
     } else if held::limited() {
         within_limits(need, attempt)
@@ -100,6 +102,10 @@ fn again(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
         // Address space that one kind of block has no use for may be what the other needs.
         reclaimed(attempt)
     };
+    // Free pages that do not lie side by side are better than none.
+    if fresh.block.is_null() && !hopeless && need <= MAX_SMALL {
+        fresh = pool::with_shorter(attempt);
+    }
     if fresh.block.is_null() && (held::refusals() != refusals || held::is_beyond_hard(need, 0)) {
         held::HARD_HITS.fetch_add(1, Relaxed);
     }

@@ -8,7 +8,7 @@
 use super::pagemap::{self, FOREIGN, PAGE_SHIFT};
 use super::pages::span_mask;
 use super::slab::{SUPERSLAB, Slab};
-use super::state::{self, CHUNK, Desc, FILLED, State};
+use super::state::{self, BEHIND_FIRST, CHUNK, Desc, FILLED, State};
 use super::{dense, purge};
 use crate::alarm;
 use crate::options::{self, Thp};
@@ -33,6 +33,8 @@ static POOL: Lock<State> = Lock::new(State::new());
 
 /// The pool does not grow: there is memory to be had that it does not know of yet.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
+/// Threads that take shorter spans than they should.
+static SHORTER: AtomicUsize = AtomicUsize::new(0);
 /// SuperSlabs mapped since the start.
 pub(crate) static SUPERSLABS_MAPPED: AtomicU64 = AtomicU64::new(0);
 /// Where to ask the system for the next SuperSlab: beside the last one, so that mappings merge.
@@ -64,12 +66,15 @@ pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
 /// Like [`take`], with free pages behind it, if there is such a place: `room` pages in all.
 pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
+    let among = |pages| state::usable(pages, class);
     let mut looks = LOOKS;
     loop {
         match lock() {
             Some(mut pool) => {
-                let roomy = if room > pages { pool.take(pages, room, class, looks, now) } else { None };
-                if let Some(span) = roomy.or_else(|| pool.take(pages, pages, class, looks, now)) {
+                let roomy =
+                    if room > pages { pool.take(pages, room, class, among(room), looks, now) } else { None };
+                if let Some(span) = roomy.or_else(|| pool.take(pages, pages, class, among(pages), looks, now))
+                {
                     let due = purge::is_due(&pool, now);
                     drop(pool);
                     if due {
@@ -79,7 +84,7 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
                 }
             }
             None => {
-                if let Some(span) = state::take_unlocked(pages, class) {
+                if let Some(span) = state::take_unlocked(pages, class, among(pages)) {
                     return Some(span);
                 }
             }
@@ -92,6 +97,36 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
             looks = usize::MAX;
         }
     }
+}
+
+/// Runs `f`, which [`take_shorter`] serves, too.
+pub(crate) fn with_shorter<T>(f: impl FnOnce() -> T) -> T {
+    SHORTER.fetch_add(1, Relaxed);
+    let result = f();
+    SHORTER.fetch_sub(1, Relaxed);
+    result
+}
+
+/// Takes a span of fewer than `pages` pages, the longest there is, for a slab of `class` that holds fewer blocks than it should. Only for
+/// who would get none at all: see [`with_shorter`].
+#[cold]
+pub(crate) fn take_shorter(pages: usize, class: u8) -> Option<Span> {
+    if SHORTER.load(Relaxed) == 0 {
+        return None;
+    }
+    let (mut pages, now) = (pages, os::now_ms());
+    while pages > 1 {
+        pages /= 2;
+        // A block may be too long for what is left of the first page.
+        let span = match lock() {
+            Some(mut pool) => pool.take(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
+            None => state::take_unlocked(pages, class, BEHIND_FIRST),
+        };
+        if span.is_some() {
+            return span;
+        }
+    }
+    None
 }
 
 /// Lets requests that the pool cannot meet fail, or lets it grow again.
@@ -399,12 +434,11 @@ mod tests {
                     taken |= mask;
                 }
             }
-            // SAFETY: ours; every second goes back without the lock, too.
             threads.spawn(|| {
-                spans
-                    .iter()
-                    .step_by(2)
-                    .for_each(|&slab| unsafe { give(core::ptr::with_exposed_provenance_mut(slab), 1) })
+                for &slab in spans.iter().step_by(2) {
+                    // SAFETY: ours.
+                    unsafe { give(core::ptr::with_exposed_provenance_mut(slab), 1) };
+                }
             });
         });
         drop(held);

@@ -273,10 +273,10 @@ pub(super) fn add_unlocked(base: *mut u8, huge: bool) -> bool {
     true
 }
 
-/// Takes a span without the lock, wherever there is one.
-pub(super) fn take_unlocked(pages: usize, class: u8) -> Option<Span> {
+/// Takes a span of pages in `among` without the lock, wherever there is one.
+pub(super) fn take_unlocked(pages: usize, class: u8, among: u32) -> Option<Span> {
     descs().find_map(|desc| {
-        let (index, before) = desc.pages.take(pages, pages, usable(pages, class))?;
+        let (index, before) = desc.pages.take(pages, pages, among)?;
         set_stale();
         Some(make_span(desc, index, pages, class, before))
     })
@@ -302,9 +302,12 @@ pub(super) fn remove_unlocked(desc: DescRef) {
 }
 
 /// The pages that a span may begin in and consist of: page 0 lies behind the header, and serves slabs of one page only.
-fn usable(pages: usize, class: u8) -> u32 {
-    if pages == 1 && class != pagemap::RUN { u32::MAX } else { !1 }
+pub(super) fn usable(pages: usize, class: u8) -> u32 {
+    if pages == 1 && class != pagemap::RUN { u32::MAX } else { BEHIND_FIRST }
 }
+
+/// All pages but the one behind the header.
+pub(super) const BEHIND_FIRST: u32 = !1;
 
 /// Makes a span of pages that have been taken.
 fn make_span(desc: DescRef, index: usize, pages: usize, class: u8, before: Sets) -> Span {
@@ -553,16 +556,16 @@ impl State {
     }
 
     /// Takes a span of `pages` pages out of the fullest SuperSlab with `room` adjacent free ones, and makes it one of `class`.
-    /// Looks at so many SuperSlabs of each bucket.
+    /// Looks at so many SuperSlabs of each bucket, and at their pages in `among`.
     pub(super) fn take(
         &mut self,
         pages: usize,
         room: usize,
         class: u8,
+        among: u32,
         looks: usize,
         now: u32,
     ) -> Option<Span> {
-        let among = usable(room, class);
         let mut buckets = self.filled & (u64::MAX << (room & (BUCKETS - 1)));
         while buckets != 0 {
             let mut at = self.buckets[buckets.trailing_zeros() as usize];

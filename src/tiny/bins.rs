@@ -158,7 +158,10 @@ impl Bins {
                     Bins::push(self, slab, List::Full);
                 }
             }
-            let Some(span) = pool::take(classes::pages(class), class) else { return Fresh::NONE };
+            let pages = classes::pages(class);
+            let Some(span) = pool::take(pages, class).or_else(|| pool::take_shorter(pages, class)) else {
+                return Fresh::NONE;
+            };
             counters.refill_span.add(1);
             // A refill that went as far as here is rare, and a sign of life: time to look at what is kept for reuse.
             crate::large::tick();
