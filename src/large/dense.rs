@@ -121,6 +121,17 @@ pub(super) fn is_sparse(mapping: Kept) -> bool {
     !mapping.huge && mapping.len >= HUGE && few().is_some_and(|(looked, resident)| resident * 2 < looked)
 }
 
+/// Looks so far.
+static LOOKED: AtomicUsize = AtomicUsize::new(0);
+
+/// A number that differs from look to look, also at the same place, which a mapping that comes and goes may have every time: so that no
+/// pattern of the program's meets one of ours.
+fn scattered(place: usize, look: usize) -> usize {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = (place as u64 ^ look as u64).wrapping_mul(ODD);
+    ((mixed ^ mixed >> 32).wrapping_mul(ODD) >> 40) as usize
+}
+
 /// Looks at one page of each whole `chunk` (in bytes) of a mapping, from `from` bytes on: how many pages that are, and how many
 /// of them are resident. `None` when the system does not say.
 fn sample(mapping: Kept, from: usize, chunk: usize) -> Option<(u32, u32)> {
@@ -129,9 +140,8 @@ fn sample(mapping: Kept, from: usize, chunk: usize) -> Option<(u32, u32)> {
     let (mut looked, mut resident) = (0, 0);
     let mut at = from;
     while at + chunk <= mapping.len {
-        // Anywhere in the chunk, so that no pattern of the program's meets one of ours.
-        let place = (mapping.block.addr() + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        let place = at + place % (chunk / page).max(1) * page;
+        let look = LOOKED.fetch_add(1, Relaxed);
+        let place = at + scattered(mapping.block.addr() + at, look) % (chunk / page).max(1) * page;
         // SAFETY: inside the mapping, which is the caller's.
         resident += unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) }? as u32;
         looked += 1;
@@ -162,6 +172,15 @@ mod tests {
             seen.add(HUGE, 16, 0);
         }
         assert!(!seen.is_dense(HUGE));
+    }
+
+    /// A program that touches one page in 64 of a mapping that comes and goes: looks at it are not all at such a page, or at none.
+    #[test]
+    fn looks_at_one_mapping_are_independent() {
+        for start in (0..100).map(|i| i << 21) {
+            let hits = (0..1000).filter(|&look| scattered(start, look) % 512 % 64 == 0).count();
+            assert!((2..60).contains(&hits), "{hits}");
+        }
     }
 
     #[test]
