@@ -32,13 +32,41 @@ done
 step "every benchmark runs"
 cargo bench --quiet -- --test
 
+# These use one core each for minutes, so they go on beside what follows; what they print comes at the end.
+logs=$(mktemp -d)
+declare -A running=()
+end_all() {
+    for group in "${running[@]}"; do kill -- "-$group" 2>/dev/null || true; done
+    rm -rf "$logs"
+}
+trap end_all EXIT
+beside() {
+    set -m # in a process group of its own, which can be ended as a whole
+    "$2" >"$logs/$2" 2>&1 &
+    running[$2]=$!
+    set +m
+    printf '\n== beginning: %s (%s)\n' "$1" "$(date +%H:%M:%S)"
+}
+ended() {
+    local failed=0
+    wait "${running[$2]}" || failed=$?
+    step "ended: $1"
+    cat "$logs/$2"
+    return $failed
+}
+
+loom() {
+    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --release --lib model
+    CARGO_TARGET_DIR=target/loom .ci/weaken
+}
+miri() {
+    HAKMEM_SHADOW_ROUNDS=20 MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" \
+        CARGO_TARGET_DIR=target/miri cargo +nightly miri test --test shadow
+}
+beside "lock-free types under loom; every memory ordering is needed" loom
+
 step "oldest Rust (rust-version)"
 CARGO_TARGET_DIR=target/msrv cargo +1.85.0 check --workspace --quiet
-
-step "lock-free types under loom"
-RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --release --lib model
-step "every memory ordering is needed"
-CARGO_TARGET_DIR=target/loom .ci/weaken
 
 step "musl, and 64-bit Arm under emulation"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
@@ -60,14 +88,14 @@ pages() {
 }
 for page in 16384 65536; do pages $page || pages $page || pages $page; done
 
-step "Miri"
-HAKMEM_SHADOW_ROUNDS=20 MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" CARGO_TARGET_DIR=target/miri \
-    cargo +nightly miri test --test shadow
+ended "loom" loom
+beside "Miri" miri
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
     cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --test shadow
 # Statistics, asked for while other threads work.
 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
     cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --test figures asking
+ended "Miri" miri
 
 step "done"
