@@ -56,8 +56,10 @@ ended() {
 }
 
 loom() {
-    RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom cargo test --quiet --release --lib model
-    CARGO_TARGET_DIR=target/loom .ci/weaken
+    export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0
+    export CARGO_TARGET_DIR="$PWD/target/loom"
+    RUSTFLAGS="--cfg loom" cargo test --quiet --release --lib model
+    .ci/weaken
 }
 miri() {
     HAKMEM_SHADOW_ROUNDS=20 MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" \
