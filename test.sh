@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test there is. On a machine that lacks something, run it as root: .ci/install then installs it (Debian).
-#   ./test.sh            all of it (about 30 minutes on 2 cores)
+#   ./test.sh            all of it (35 to 40 minutes on 2 cores)
 #   ./test.sh --quick    formatting, lints and cargo test only
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -17,20 +17,6 @@ step "cargo test"
 # What runs under callgrind or counts resident memory shares the machine badly: two tests at a time.
 cargo test --workspace --no-fail-fast -- --test-threads=2
 [ "${1:-}" = --quick ] && exit 0
-
-step "release build of the shadow model, and the checked feature"
-for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shadow; done
-cargo test --features checked --lib
-
-step "every preset: the shadow model, the C interface and real programs (balanced is what all else runs with)"
-for profile in throughput memory latency; do
-    HAKMEM_PROFILE=$profile HAKMEM_SHADOW_ROUNDS=50000 cargo test --quiet --release --test shadow
-    HAKMEM_PROFILE=$profile cargo test --quiet -p hakmem-capi --test c_api -- ::preloaded --test-threads=2
-    HAKMEM_PROFILE=$profile cargo test --quiet -p hakmem-capi --test programs -- jq_ sqlite3_ --test-threads=2
-done
-
-step "every benchmark runs"
-cargo bench --quiet -- --test
 
 # These use one core each for minutes, so they go on beside what follows; what they print comes at the end.
 logs=$(mktemp -d)
@@ -67,9 +53,25 @@ miri() {
 }
 beside "lock-free types under loom; every memory ordering is needed" loom
 
+step "release build of the shadow model, and the checked feature"
+for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shadow; done
+cargo test --features checked --lib
+
+step "every preset: the shadow model, the C interface and real programs (balanced is what all else runs with)"
+for profile in throughput memory latency; do
+    HAKMEM_PROFILE=$profile HAKMEM_SHADOW_ROUNDS=50000 cargo test --quiet --release --test shadow
+    HAKMEM_PROFILE=$profile cargo test --quiet -p hakmem-capi --test c_api -- ::preloaded --test-threads=2
+    HAKMEM_PROFILE=$profile cargo test --quiet -p hakmem-capi --test programs -- jq_ sqlite3_ --test-threads=2
+done
+
+step "every benchmark runs"
+cargo bench --quiet -- --test
+
 step "oldest Rust (rust-version)"
 CARGO_TARGET_DIR=target/msrv cargo +1.85.0 check --workspace --quiet
 
+ended "loom" loom
+beside "Miri" miri
 step "musl, and 64-bit Arm under emulation"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
@@ -90,8 +92,6 @@ pages() {
 }
 for page in 16384 65536; do pages $page || pages $page || pages $page; done
 
-ended "loom" loom
-beside "Miri" miri
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
     cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --test shadow
