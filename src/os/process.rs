@@ -51,7 +51,8 @@ pub(crate) fn on_fork(f: fn(bool)) {
         }
         (*page.cast::<AtomicU32>()).store(KNOWN, Relaxed);
     }
-    PAGE.store(page.cast(), Relaxed);
+    // Release: pairs with the acquire in `page`, so that nobody sees it before it says that this process is known.
+    PAGE.store(page.cast(), Release);
 }
 
 /// Gives the page back, when nobody asks any more.
@@ -70,8 +71,9 @@ pub(crate) fn bytes() -> usize {
 
 /// The page, where the system has such pages.
 fn page() -> Option<&'static AtomicU32> {
+    // Acquire: pairs with the release in `on_fork`.
     // SAFETY: the page is never unmapped while anybody asks.
-    unsafe { PAGE.load(Relaxed).as_ref() }
+    unsafe { PAGE.load(Acquire).as_ref() }
 }
 
 /// Looks after a child that nobody has told that it is one. Returns whether this was one.
