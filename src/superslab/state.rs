@@ -213,13 +213,20 @@ pub(super) fn unmap() {
     }
 }
 
-/// All chunks, the last one first.
-fn chunks() -> impl Iterator<Item = &'static Chunk> {
+/// All chunks, the last one first. Pointers, not references: these reach no further than the header.
+fn chunks() -> impl Iterator<Item = *mut Chunk> {
+    let some = |chunk: *mut Chunk| (!chunk.is_null()).then_some(chunk);
     // Acquire: pairs with the release in `supply`.
-    // SAFETY: null or a chunk, and these are never unmapped.
-    let first = unsafe { CHUNKS.load(Ordering::Acquire).as_ref() };
-    // SAFETY: as above; constant once published.
-    core::iter::successors(first, |chunk| unsafe { chunk.before.as_ref() })
+    // SAFETY: chunks are never unmapped; the link is constant once published.
+    core::iter::successors(some(CHUNKS.load(Ordering::Acquire)), move |&chunk| {
+        some(unsafe { (*chunk).before })
+    })
+}
+
+/// How many descriptors of a chunk have been in use.
+fn used_of(chunk: *mut Chunk) -> &'static AtomicUsize {
+    // SAFETY: one of `chunks`, which are never unmapped.
+    unsafe { &(*chunk).used }
 }
 
 /// Bytes of descriptors: all of them are taken to be resident.
@@ -228,17 +235,17 @@ pub(super) fn bytes_of_descriptors() -> usize {
 }
 
 /// Descriptor `i` of a chunk.
-fn desc_at(chunk: &'static Chunk, i: usize) -> DescRef {
+fn desc_at(chunk: *mut Chunk, i: usize) -> DescRef {
     debug_assert!(i < FIT);
     // SAFETY: behind the chunk's header there are so many, zero or in use, for ever.
-    unsafe { &*ptr::from_ref(chunk).add(1).cast::<Desc>().add(i) }
+    unsafe { &*chunk.add(1).cast::<Desc>().add(i) }
 }
 
 /// Every descriptor that was ever in use.
 fn all_descs() -> impl Iterator<Item = DescRef> {
     chunks().flat_map(|chunk| {
         // Acquire: pairs with the release in `unused_desc`.
-        let used = chunk.used.load(Ordering::Acquire).min(FIT);
+        let used = used_of(chunk).load(Ordering::Acquire).min(FIT);
         (0..used).map(move |i| desc_at(chunk, i))
     })
 }
@@ -253,9 +260,9 @@ fn unused_desc() -> Option<DescRef> {
     loop {
         let chunk = chunks().next()?;
         // Release: pairs with the acquire in `all_descs`.
-        let i = chunk.used.fetch_add(1, Ordering::Release);
+        let i = used_of(chunk).fetch_add(1, Ordering::Release);
         if i >= FIT {
-            chunk.used.store(FIT, Relaxed);
+            used_of(chunk).store(FIT, Relaxed);
             return None;
         }
         let desc = desc_at(chunk, i);
