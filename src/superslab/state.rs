@@ -216,11 +216,10 @@ pub(super) fn unmap() {
 /// All chunks, the last one first. Pointers, not references: these reach no further than the header.
 fn chunks() -> impl Iterator<Item = *mut Chunk> {
     let some = |chunk: *mut Chunk| (!chunk.is_null()).then_some(chunk);
-    // Acquire: pairs with the release in `supply`.
     // SAFETY: chunks are never unmapped; the link is constant once published.
-    core::iter::successors(some(CHUNKS.load(Ordering::Acquire)), move |&chunk| {
-        some(unsafe { (*chunk).before })
-    })
+    let before = move |chunk: &*mut Chunk| some(unsafe { (**chunk).before });
+    // Acquire: pairs with the release in `supply`.
+    core::iter::successors(some(CHUNKS.load(Ordering::Acquire)), before)
 }
 
 /// How many descriptors of a chunk have been in use.
