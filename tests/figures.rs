@@ -644,19 +644,18 @@ fn asking_disturbs_nobody() {
     let rounds = if cfg!(miri) { 1 } else { 30 };
     let busy = AtomicUsize::new(4);
     let asked = thread::scope(|scope| {
-        for _ in 0..4 {
-            scope.spawn(|| {
-                for _ in 0..rounds {
-                    // Threads that end, blocks that others free, large ones, and slabs that come and go.
-                    let mut blocks = thread::scope(|s| s.spawn(|| take_some(100)).join().unwrap());
-                    third(&mut blocks).into_iter().for_each(give);
-                    blocks.extend(take_some(30));
-                    blocks.into_iter().for_each(give);
-                    purge();
-                }
-                busy.fetch_sub(1, Relaxed);
-            });
-        }
+        let work = || {
+            for _ in 0..rounds {
+                // Threads that end, blocks that others free, large ones, and slabs that come and go.
+                let mut blocks = thread::scope(|s| s.spawn(|| take_some(100)).join().unwrap());
+                third(&mut blocks).into_iter().for_each(give);
+                blocks.extend(take_some(30));
+                blocks.into_iter().for_each(give);
+                purge();
+            }
+            busy.fetch_sub(1, Relaxed);
+        };
+        let workers: Vec<_> = (0..4).map(|_| scope.spawn(work)).collect();
         let asking = scope.spawn(|| {
             let mut asked = 0;
             while busy.load(Relaxed) > 0 {
@@ -668,6 +667,8 @@ fn asking_disturbs_nobody() {
             }
             asked
         });
+        // The scope's end would not wait for their destructors, in which they give back what they have.
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
         asking.join().unwrap()
     });
     assert!(asked > 0);

@@ -3,7 +3,7 @@
 use super::granules::{Granules, Run};
 use super::pagemap::{PAGE, PAGE_SHIFT, RUN};
 use super::pool::{self, PAGES};
-use super::slab::{HEADER, SUPERSLAB, Slab};
+use super::slab::{Glimpse, HEADER, SUPERSLAB, Slab};
 use super::state::{self, Desc};
 use crate::os;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -78,37 +78,37 @@ fn header_and_clean(clean: u32, system_page: usize) -> (usize, usize) {
     (header, if clean & 1 != 0 { pages - header } else { pages })
 }
 
-/// The figures of one span. Others may be using it, so they are exact only when nobody is.
+/// The figures of one span. Others may be using it, or making another one of it, so they are exact only when nobody is.
 ///
 /// # Safety
 ///
-/// `slab` is the record of a span in use of `desc`; the pool is locked.
+/// `slab` is the record of a span of `desc`, which stays mapped: the pool is locked.
 unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures {
-    // SAFETY: written under the pool's lock.
-    let (class, pages) = unsafe { ((*slab).class, (*slab).pages as usize) };
+    // Acquire: pairs with the stores of an owner, the first of them by `make`.
+    // SAFETY: an atomic of the record.
+    let owned = unsafe { !(*slab).owner.load(Acquire).is_null() };
+    // SAFETY: passed on.
+    let seen = unsafe { Slab::glimpse(slab) };
+    let (class, pages) = (seen.class, seen.pages.clamp(1, PAGES));
     let bytes = pages * PAGE - if Slab::index(slab) == 0 { HEADER } else { 0 };
     if class == RUN {
         // What the program has touched of it nobody knows.
         return SpanFigures { class, bytes, blocks: 1, used: 1, fresh: 0, untouched: 0 };
     }
-    // Acquire: pairs with the stores of an owner, the first of them by `make`, from when on what is read here stands or is
-    // atomic.
-    // SAFETY: an atomic of the record.
-    if unsafe { (*slab).owner.load(Acquire) }.is_null() {
+    if !owned {
         return SpanFigures { class, bytes, blocks: 0, used: 0, fresh: 0, untouched: 0 };
     }
-    // SAFETY: as above; `stride` and `last` are constant.
-    unsafe {
-        let (stride, last) = ((*slab).stride.max(1) as usize, (*slab).last as usize);
-        let fresh = Fresh::of(slab);
-        SpanFigures {
-            class,
-            bytes,
-            blocks: last / stride + 1,
-            used: used(slab),
-            fresh: fresh.bytes / stride,
-            untouched: fresh.not_resident(slab, desc, system_page),
-        }
+    let stride = seen.stride.max(1);
+    // SAFETY: passed on; the rest is atomic.
+    let fresh = unsafe { Fresh::of(slab, seen) };
+    SpanFigures {
+        class,
+        bytes,
+        blocks: seen.last / stride + 1,
+        // SAFETY: passed on.
+        used: unsafe { used(slab) },
+        fresh: fresh.bytes / stride,
+        untouched: fresh.not_resident(slab, desc, pages, system_page),
     }
 }
 
@@ -124,30 +124,31 @@ struct Fresh {
 }
 
 impl Fresh {
-    unsafe fn of(slab: *mut Slab) -> Fresh {
-        // SAFETY: passed on.
-        let (granules, (bump, end, revived), purged) =
-            unsafe { (Granules::of(slab), Slab::fresh_seen(slab), (*slab).purged.load(Relaxed)) };
+    /// # Safety
+    ///
+    /// As [`look`].
+    unsafe fn of(slab: *mut Slab, seen: Glimpse) -> Fresh {
+        // SAFETY: passed on: an atomic.
+        let purged = unsafe { (*slab).purged.load(Relaxed) };
+        let granules = Granules::of_span(slab, seen.pages.clamp(1, PAGES));
+        let (bump, end) = (seen.bump.addr(), seen.end.addr());
         // What the owner changes while we look may be half done.
-        let mut bytes = end.addr().saturating_sub(bump.addr());
+        let mut bytes = end.saturating_sub(bump);
         let mut counted = 0;
         for run in Run::each(purged) {
-            // SAFETY: passed on.
-            let (from, to) = unsafe { granules.window(slab, run) };
+            let (from, to) = granules.window_of(seen.start, seen.stride, seen.last, run);
             // A block that reaches from one run into the next counts once.
             bytes += to.addr().saturating_sub(from.addr().max(counted));
             counted = to.addr();
         }
-        Fresh { granules, bump: bump.addr(), end: end.addr(), revived, purged, bytes }
+        Fresh { granules, bump, end, revived: seen.revived, purged, bytes }
     }
 
     /// Bytes of the slab's span that are known not to be resident: what was given back, and what was not resident when the
     /// slab got it and has not been handed out since.
     ///
     /// With huge pages nothing is known, but then nothing has been given back either ([`pool::not_filled`]).
-    unsafe fn not_resident(&self, slab: *mut Slab, desc: &Desc, system_page: usize) -> usize {
-        // SAFETY: written under the pool's lock.
-        let pages = unsafe { (*slab).pages as usize };
+    fn not_resident(&self, slab: *mut Slab, desc: &Desc, pages: usize, system_page: usize) -> usize {
         let begin = self.granules.span.addr();
         let offset = |address: usize| address.saturating_sub(begin);
         let all = ((1u64 << pages) - 1) as u32;

@@ -25,7 +25,11 @@ impl Granules {
     /// A slab's record.
     pub(crate) unsafe fn of(slab: *mut Slab) -> Granules {
         // SAFETY: passed on.
-        let pages = unsafe { (*slab).pages as usize };
+        Granules::of_span(slab, unsafe { (*slab).pages as usize })
+    }
+
+    /// Those of a slab of so many pages.
+    pub(super) fn of_span(slab: *mut Slab, pages: usize) -> Granules {
         let bytes = pages << PAGE_SHIFT;
         let granule = os::page_size().max(bytes / 64);
         let shift = granule.trailing_zeros();
@@ -57,8 +61,18 @@ impl Granules {
     /// The granules are those of `slab`, a slab that has been made.
     pub(crate) unsafe fn window(&self, slab: *mut Slab, run: Run) -> (*mut u8, *mut u8) {
         // SAFETY: passed on: constant fields of a slab.
-        let (start, stride, last) =
-            unsafe { ((*slab).start, (*slab).stride.max(1) as usize, (*slab).last as usize) };
+        unsafe { self.window_of((*slab).start, (*slab).stride as usize, (*slab).last as usize, run) }
+    }
+
+    /// [`window`](Granules::window) of a slab with its first block at `start`.
+    pub(super) fn window_of(
+        &self,
+        start: *mut u8,
+        stride: usize,
+        last: usize,
+        run: Run,
+    ) -> (*mut u8, *mut u8) {
+        let stride = stride.max(1);
         let (from, to) = self.range(run);
         let (from, to) = (from.addr().saturating_sub(start.addr()), to.addr().saturating_sub(start.addr()));
         let (from, to) = (from / stride * stride, to.div_ceil(stride) * stride);

@@ -382,12 +382,12 @@ pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
             continue;
         }
         let slab = Slab::at(base, index);
-        // SAFETY: the record of a span in use.
-        let (pages, lead) = unsafe { ((*slab).pages.max(1) as usize, (*slab).lead) };
+        // SAFETY: the record of a page of a SuperSlab, which stays while the pool is locked.
+        let seen = unsafe { Slab::glimpse(slab) };
         // A span that is just being given back may be half out of the page map.
-        if lead == 0 {
+        if seen.lead == 0 {
             f(slab);
-            index += pages;
+            index += seen.pages.max(1);
         } else {
             index += 1;
         }

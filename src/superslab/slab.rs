@@ -7,7 +7,7 @@ use super::state::{Desc, DescRef};
 use crate::sync::Node;
 use core::ptr;
 use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
 };
 
 /// Size and alignment of a SuperSlab.
@@ -233,6 +233,21 @@ pub(crate) struct Slab {
     pub(crate) purged_at: u32,
 }
 
+/// What statistics read of a record, under the pool's lock or without: a thread that could not have the lock in time may be
+/// making another slab of it. Then each value is right for the one or the other.
+#[derive(Clone, Copy)]
+pub(crate) struct Glimpse {
+    pub(crate) class: u8,
+    pub(crate) lead: u8,
+    pub(crate) pages: usize,
+    pub(crate) stride: usize,
+    pub(crate) last: usize,
+    pub(crate) start: *mut u8,
+    pub(crate) bump: *mut u8,
+    pub(crate) end: *mut u8,
+    pub(crate) revived: bool,
+}
+
 /// Stands in for the slab that a class does not have: nothing can be taken from it, and nothing is written to it.
 pub(crate) static NO_SLAB: Slab = Slab {
     free: ptr::null_mut(),
@@ -395,14 +410,13 @@ impl Slab {
         desc: DescRef,
     ) -> *mut Slab {
         let first = Slab::at(base, index);
-        for i in 0..pages {
-            // SAFETY: the records of our span.
-            unsafe { (*first.wrapping_add(i)).lead = i as u8 };
-        }
-        // SAFETY: as above.
+        // SAFETY: the records of our span. Atomic is what `Glimpse` reads.
         unsafe {
-            (*first).class = class;
-            (*first).pages = pages as u8;
+            for i in 0..pages {
+                AtomicU8::from_ptr(&raw mut (*first.wrapping_add(i)).lead).store(i as u8, Ordering::Relaxed);
+            }
+            AtomicU8::from_ptr(&raw mut (*first).class).store(class, Ordering::Relaxed);
+            AtomicU8::from_ptr(&raw mut (*first).pages).store(pages as u8, Ordering::Relaxed);
             (*first).desc = desc;
             (*first).used.store(0, Ordering::Relaxed);
             (*first).counted.store(0, Ordering::Relaxed);
@@ -422,24 +436,26 @@ impl Slab {
         let base = slab.cast::<u8>().wrapping_sub(offset);
         let page = offset / size_of::<Slab>();
         let begin = page << PAGE_SHIFT;
-        // SAFETY: the record is ours, but for what others may look at: no reference to all of it.
+        // SAFETY: the record is ours, but for what others may look at: no reference to all of it. Atomic is what `Glimpse` reads.
         unsafe {
             let start = if page == 0 { HEADER } else { begin };
             let bytes = (begin + (((*slab).pages as usize) << PAGE_SHIFT)) - start;
+            let (bytes, start) = (bytes - bytes % stride.max(1) as usize, base.wrapping_add(start));
+            let end = start.wrapping_add(bytes);
             (*slab).free = ptr::null_mut();
-            (*slab).start = base.wrapping_add(start);
-            (*slab).bump = (*slab).start;
-            (*slab).end = (*slab).start.wrapping_add(bytes - bytes % stride.max(1) as usize);
-            (*slab).last = ((*slab).end.addr() - (*slab).start.addr()) as u32 - stride;
+            AtomicPtr::from_ptr(&raw mut (*slab).start).store(start, Ordering::Relaxed);
+            AtomicPtr::from_ptr(&raw mut (*slab).bump).store(start, Ordering::Relaxed);
+            AtomicPtr::from_ptr(&raw mut (*slab).end).store(end, Ordering::Relaxed);
+            AtomicU32::from_ptr(&raw mut (*slab).last).store(bytes as u32 - stride, Ordering::Relaxed);
+            AtomicU32::from_ptr(&raw mut (*slab).stride).store(stride, Ordering::Relaxed);
+            AtomicBool::from_ptr(&raw mut (*slab).revived).store(false, Ordering::Relaxed);
             (*slab).list = List::None;
             (*slab).low = 0;
             (*slab).zero = zero;
             (*slab).filled = false;
-            (*slab).revived = false;
             (*slab).purged.store(0, Ordering::Relaxed);
             (*slab).next = ptr::null_mut();
             (*slab).prev = ptr::null_mut();
-            (*slab).stride = stride;
             (*slab).inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
             // Release: pairs with the acquire in statistics, which pass over a slab that nobody owns.
             (*slab).owner.store(owner, Ordering::Release);
@@ -466,19 +482,25 @@ impl Slab {
         }
     }
 
-    /// `bump`, `end` and `revived`, for any thread.
+    /// The fields that any thread may read.
     ///
     /// # Safety
     ///
-    /// A slab that has been made, while the pool is locked.
-    pub(crate) unsafe fn fresh_seen(slab: *mut Slab) -> (*mut u8, *mut u8, bool) {
-        // SAFETY: passed on; since it was made they are written only by `set_bump` and `set_revived`.
+    /// The record of a page of a SuperSlab that stays mapped meanwhile.
+    pub(crate) unsafe fn glimpse(slab: *mut Slab) -> Glimpse {
+        // SAFETY: passed on; `claim`, `make`, `set_bump` and `set_revived` write them, atomically.
         unsafe {
-            (
-                AtomicPtr::from_ptr(&raw mut (*slab).bump).load(Ordering::Relaxed),
-                AtomicPtr::from_ptr(&raw mut (*slab).end).load(Ordering::Relaxed),
-                AtomicBool::from_ptr(&raw mut (*slab).revived).load(Ordering::Relaxed),
-            )
+            Glimpse {
+                class: AtomicU8::from_ptr(&raw mut (*slab).class).load(Ordering::Relaxed),
+                lead: AtomicU8::from_ptr(&raw mut (*slab).lead).load(Ordering::Relaxed),
+                pages: AtomicU8::from_ptr(&raw mut (*slab).pages).load(Ordering::Relaxed) as usize,
+                stride: AtomicU32::from_ptr(&raw mut (*slab).stride).load(Ordering::Relaxed) as usize,
+                last: AtomicU32::from_ptr(&raw mut (*slab).last).load(Ordering::Relaxed) as usize,
+                start: AtomicPtr::from_ptr(&raw mut (*slab).start).load(Ordering::Relaxed),
+                bump: AtomicPtr::from_ptr(&raw mut (*slab).bump).load(Ordering::Relaxed),
+                end: AtomicPtr::from_ptr(&raw mut (*slab).end).load(Ordering::Relaxed),
+                revived: AtomicBool::from_ptr(&raw mut (*slab).revived).load(Ordering::Relaxed),
+            }
         }
     }
 
