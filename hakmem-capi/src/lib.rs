@@ -128,13 +128,20 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     }
     let block = core_c::aligned(align, size);
     if block.is_null() {
-        // POSIX leaves `errno` open. glibc sets it here, and not above, and there are programs that read it.
-        set_errno(libc::ENOMEM);
-        return libc::ENOMEM;
+        return no_memory();
     }
     // SAFETY: passed on.
     unsafe { *out = block.cast() };
     0
+}
+
+/// POSIX leaves `errno` open when `posix_memalign` fails. glibc sets it for a lack of memory, and not for a wrong alignment, and
+/// there are programs that read it.
+#[cold]
+#[inline(never)]
+fn no_memory() -> c_int {
+    set_errno(libc::ENOMEM);
+    libc::ENOMEM
 }
 
 /// C's `aligned_alloc`: the alignment is a power of two, the size need not be a multiple of it.

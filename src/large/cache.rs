@@ -37,7 +37,9 @@ const REGRET: u32 = 1000;
 /// Milliseconds until the system is asked again to unmap what it has refused to.
 const AGAIN: u32 = 1000;
 /// How many of those that are stacked are looked at.
-const DEEP: usize = 16;
+const DEEP: usize = 1024;
+/// How many of them the system is asked for again at a time.
+const RETRIES: usize = 16;
 /// The least that is cut off a mapping to make room.
 const LEAST_CUT: usize = 1 << 20;
 
@@ -460,7 +462,7 @@ pub(crate) fn tick_at(now: u32) {
     if delay >= 0 && BYTES.load(Relaxed) > 0 {
         unmap_while(now, |age| age as i64 >= delay);
         if STACKED.load(Relaxed) && !RETRY.is_on(now) {
-            RETRY.tried(unmap_refused(DEEP) != 0, now);
+            RETRY.tried(unmap_refused(RETRIES) != 0, now);
         }
     }
 }
