@@ -2,25 +2,26 @@
 
 mod figures;
 
-use super::bias::Bias;
-use super::hot::Hot;
-use super::magazine::Magazines;
-use super::outbox::{self, Outbox};
-use super::registry;
-use super::shelf::Shelf;
-use super::visit::{self, Seen};
-use crate::background;
-use crate::options;
-use crate::stats::Counters;
-use crate::superslab::Fresh;
-use crate::superslab::{Block, Owner, Slab};
+use crate::base::counters::Counters;
+use crate::base::options;
+use crate::front::fast_path::Hot;
+use crate::front::magazine::Magazines;
+use crate::front::outbox;
+use crate::front::outbox::Outbox;
+use crate::front::run_cache::Shelf;
+use crate::front::visitor::{self, Seen};
+use crate::large;
+use crate::lockfree::biased_lock::Bias;
+use crate::os::process;
+use crate::superslab::slab::{Block, Fresh, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
-use crate::tiny::{home, sparse};
+use crate::tiny::free;
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, compiler_fence};
 use crossbeam_utils::CachePadded;
 
 /// Address space of a record: the heap, behind it the slots of its magazines, at its end the outbox; resident as far as
@@ -32,29 +33,29 @@ pub(crate) const RECORD: usize = 512 << 10;
 #[repr(C)]
 pub(crate) struct Heap {
     pub(crate) hot: Hot,
-    pub(super) bins: Bins,
+    pub(crate) bins: Bins,
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
-    pub(super) magazines: Magazines,
+    pub(crate) magazines: Magazines,
     pub(crate) shelf: Shelf,
     /// Link of the stack of free records.
     recycle_next: AtomicPtr<Heap>,
     /// Link of the list of all records; constant once published.
     pub(crate) all_next: *mut Heap,
-    /// Whether a thread has it, of this process or of the one that it was forked from: see [`registry::is_somebodys`].
+    /// Whether a thread has it, of this process or of the one that it was forked from: see [`Heap::is_somebodys`].
     pub(crate) live: AtomicBool,
     /// The number of the thread that has it ([`os::thread::id`](crate::os::thread::id)); 0 where it is only borrowed.
-    pub(super) thread: AtomicUsize,
+    pub(crate) thread: AtomicUsize,
     /// The process in which a thread got it, or survived a fork with it.
     pub(crate) generation: AtomicU32,
     /// How things stood when giving memory back did not help an allocation of the owner: see [`reclaim`](super::reclaim).
-    pub(super) fruitless: Cell<usize>,
+    pub(crate) fruitless: Cell<usize>,
     /// How often the exit hook has run for the thread, and how the magazines stood the last time.
-    pub(super) exit: Exit,
-    /// What a visitor that comes round has seen of the owner: see [`visit::idle`].
-    pub(super) seen: Seen,
+    pub(crate) exit: Exit,
+    /// What a visitor that comes round has seen of the owner: see [`idle_heaps::idle`].
+    pub(crate) seen: Seen,
     /// Held by the owner wherever more happens than taking a block of a slab and putting one back; see there.
-    pub(super) bias: Bias<Slab>,
+    pub(crate) bias: Bias<Slab>,
     owner: CachePadded<Owner>,
 }
 
@@ -73,14 +74,24 @@ pub(crate) enum Way {
     Other,
 }
 
+/// What came of a block of another heap's slab.
+pub(crate) enum Remote {
+    /// It is in the outbox, or sent.
+    Done,
+    /// The same, and this owner has left so much lying that it should be visited.
+    Idle(*mut Owner),
+    /// Something is wrong with the block, and nothing was done.
+    Wrong,
+}
+
 /// What the exit hook remembers between its rounds.
-pub(super) struct Exit {
-    pub(super) rounds: Cell<u32>,
-    pub(super) tops: Cell<usize>,
+pub(crate) struct Exit {
+    pub(crate) rounds: Cell<u32>,
+    pub(crate) tops: Cell<usize>,
 }
 
 /// Says that the owner of a heap has taken its lock, until dropped.
-pub(super) struct Busy {
+pub(crate) struct Busy {
     bias: *const Bias<Slab>,
     before: bool,
 }
@@ -105,13 +116,13 @@ unsafe impl Node for Heap {
 }
 
 impl Heap {
-    /// Makes a record ready for a thread.
+    /// Makes a record ready for a thread, of about so many threads in all.
     ///
     /// # Safety
     ///
     /// The record is mapped, zeroed when `fresh`, and the caller's alone. Slabs that its last thread could not give up are there,
     /// and are this one's.
-    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool) {
+    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool, threads: usize) {
         let options = options::get();
         // SAFETY: passed on: the record is ours, and a visitor finds nobody there before we leave.
         let _busy = unsafe { Heap::enter(heap) };
@@ -133,9 +144,9 @@ impl Heap {
                 (*heap).bins.owner = (&raw mut (*heap).owner).cast();
                 (*heap).bins.secret = secret;
             }
-            (*heap).shelf.reset();
+            (*heap).shelf.reset(threads);
             (*heap).exit.rounds.set(0);
-            registry::claim(heap);
+            Heap::claim(heap);
             (*heap).thread.store(0, Relaxed);
             (*heap).live.store(true, Relaxed);
         }
@@ -147,7 +158,7 @@ impl Heap {
     ///
     /// A record, which is never unmapped.
     #[inline(always)]
-    pub(super) unsafe fn bias<'a>(heap: *mut Heap) -> &'a Bias<Slab> {
+    pub(crate) unsafe fn bias<'a>(heap: *mut Heap) -> &'a Bias<Slab> {
         // SAFETY: passed on; atomics only.
         unsafe { &(*heap).bias }
     }
@@ -158,10 +169,10 @@ impl Heap {
     ///
     /// The calling thread owns the heap.
     #[inline]
-    pub(super) unsafe fn enter(heap: *mut Heap) -> Busy {
+    pub(crate) unsafe fn enter(heap: *mut Heap) -> Busy {
         // SAFETY: passed on; records are never unmapped.
         let bias = unsafe { Heap::bias(heap) };
-        Busy { bias, before: bias.enter(visit::wait) }
+        Busy { bias, before: bias.enter(visitor::wait) }
     }
 
     /// Takes a block of `class` when the magazine is empty: from the current slab, or null.
@@ -195,8 +206,13 @@ impl Heap {
                 return fresh;
             }
             (*heap).shelf.tick();
-            background::tick();
-            (*heap).bins.refill(class, &(*heap).counters)
+            let spans = (*heap).counters.refill_span.get();
+            let fresh = (*heap).bins.refill(class, &(*heap).counters);
+            if (*heap).counters.refill_span.get() != spans {
+                // A refill that went as far as the pool is rare, and a sign of life: time to look at what is kept for reuse.
+                large::tick();
+            }
+            fresh
         }
     }
 
@@ -217,10 +233,10 @@ impl Heap {
             }
             let slab = Slab::of(block);
             Heap::bias(heap).name(slab);
-            if !home::is_own(slab, (*heap).bins.owner) {
+            if !free::is_own(slab, (*heap).bins.owner) {
                 return Way::Foreign(slab);
             }
-            if !home::mark(&raw const (*heap).bins, slab, block, kind) {
+            if !free::mark(&raw const (*heap).bins, slab, block, kind) {
                 return Way::Other;
             }
             (*heap).counters.home_local.add(1);
@@ -228,33 +244,7 @@ impl Heap {
         }
     }
 
-    /// Goes on after [`Way::Settle`].
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap, and `slab` is its.
-    pub(crate) unsafe fn settle(heap: *mut Heap, slab: *mut Slab) {
-        // SAFETY: passed on; the class is read before the slab can be gone. That is ours for as long as we name it.
-        unsafe {
-            let class = (*slab).class as usize;
-            let _busy = Heap::enter(heap);
-            let bins = &raw mut (*heap).bins;
-            Bins::settle(bins, slab);
-            if sparse::is_due() {
-                let chosen = sparse::Chosen::from(bins, ptr::null_mut(), sparse::NEWEST);
-                sparse::spend(chosen.purge(bins, ptr::null_mut()));
-            }
-            if (*heap).bins.are_sparse(class) && (*heap).magazines.may_shrink(class) {
-                // A few blocks in the magazine may be all that keeps these slabs: those that become empty are given back, or
-                // begin anew with blocks in the order of their addresses.
-                Heap::empty_magazine(heap, class);
-                (*heap).magazines.shrink(&raw mut (*heap).hot, class);
-            }
-        }
-    }
-
-    /// Frees a block of `slab`, for which [`Heap::take_back`] has answered that it is not this heap's. False, and nothing
-    /// done, when something is wrong with it.
+    /// Frees a block of `slab`, for which [`Heap::take_back`] has answered that it is not this heap's.
     ///
     /// # Safety
     ///
@@ -265,15 +255,15 @@ impl Heap {
         slab: *mut Slab,
         block: *mut u8,
         class: usize,
-    ) -> bool {
+    ) -> Remote {
         // SAFETY: passed on.
         unsafe {
-            if !home::mark(&raw const (*heap).bins, slab, block, class) {
-                return false;
+            if !free::mark(&raw const (*heap).bins, slab, block, class) {
+                return Remote::Wrong;
             }
             (*heap).counters.home_foreign.add(1);
-            (*heap).outbox.add(slab, block.cast::<Block>());
-            true
+            let idle = (*heap).outbox.add(slab, block.cast::<Block>());
+            if idle.is_null() { Remote::Done } else { Remote::Idle(idle) }
         }
     }
 
@@ -301,25 +291,81 @@ impl Heap {
     /// # Safety
     ///
     /// The calling thread has [entered](Heap::enter) the heap; the block was freed as one of `class`.
-    pub(super) unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
+    pub(crate) unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
         // SAFETY: passed on.
         unsafe {
             let bins = &mut (*heap).bins;
-            let Some(slab) = home::check_in(bins, block, class as usize) else { return };
-            if home::is_own(slab, bins.owner) {
+            let Some(slab) = free::check_in(bins, block, class as usize) else { return };
+            if free::is_own(slab, bins.owner) {
                 (*heap).counters.home_local.add(1);
                 if Bins::put(slab, block.cast::<Block>()) {
                     Bins::settle(bins, slab);
                 }
             } else {
                 (*heap).counters.home_foreign.add(1);
-                (*heap).outbox.add(slab, block.cast::<Block>());
+                Heap::leave_idle((*heap).outbox.add(slab, block.cast::<Block>()));
+            }
+        }
+    }
+
+    /// An owner, or null, should be visited, but many blocks are being sent, and nobody shall wait for that here.
+    pub(super) fn leave_idle(owner: *mut Owner) {
+        // SAFETY: owners are never unmapped.
+        if let Some(owner) = unsafe { owner.as_ref() } {
+            owner.is_still_idle();
+        }
+    }
+
+    /// Sends all that is in the outbox.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    pub(crate) unsafe fn flush_outbox(heap: *mut Heap) {
+        // SAFETY: passed on.
+        Heap::leave_idle(unsafe { (*heap).outbox.flush() });
+    }
+
+    /// Whether a thread of this process has the heap. One that is `live` and not that was left behind by a fork.
+    ///
+    /// # Safety
+    ///
+    /// A record, which is never unmapped.
+    pub(crate) unsafe fn is_somebodys(heap: *mut Heap) -> bool {
+        // SAFETY: passed on; atomics.
+        unsafe { (*heap).live.load(Relaxed) && (*heap).generation.load(Relaxed) == process::generation() }
+    }
+
+    /// Whether the heap's thread was left behind by a fork: it has something, and does not exist in this process.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::is_somebodys`].
+    pub(crate) unsafe fn is_left_behind(heap: *mut Heap) -> bool {
+        // SAFETY: passed on; atomics.
+        unsafe { (*heap).live.load(Relaxed) && (*heap).generation.load(Relaxed) != process::generation() }
+    }
+
+    /// Says that the calling thread has the heap, in this process.
+    ///
+    /// # Safety
+    ///
+    /// It does.
+    pub(crate) unsafe fn claim(heap: *mut Heap) {
+        loop {
+            let generation = process::generation();
+            // SAFETY: passed on.
+            unsafe { (*heap).generation.store(generation, Relaxed) };
+            compiler_fence(SeqCst);
+            // A signal handler may have forked in between, and this be the child.
+            if generation == process::generation() {
+                return;
             }
         }
     }
 
     /// The heap that `owner` is part of.
-    pub(super) fn of(owner: *mut Owner) -> *mut Heap {
+    pub(crate) fn of(owner: *mut Owner) -> *mut Heap {
         owner.cast::<u8>().wrapping_sub(offset_of!(Heap, owner)).cast()
     }
 
@@ -334,7 +380,7 @@ impl Heap {
     /// # Safety
     ///
     /// As [`Heap::each_cached`].
-    pub(super) unsafe fn tops(heap: *const Heap) -> usize {
+    pub(crate) unsafe fn tops(heap: *const Heap) -> usize {
         // SAFETY: passed on.
         let tops = unsafe { &(*heap).hot.top.0 };
         tops.iter().fold(0usize, |sum, top| sum.wrapping_add(top.load(Relaxed).addr()))
@@ -345,7 +391,7 @@ impl Heap {
     /// # Safety
     ///
     /// As [`Heap::each_cached`].
-    pub(super) unsafe fn activity(heap: *const Heap) -> usize {
+    pub(crate) unsafe fn activity(heap: *const Heap) -> usize {
         // SAFETY: passed on.
         unsafe {
             let tops = (*heap).hot.top.0.iter().map(|top| top.load(Relaxed).addr());

@@ -9,17 +9,14 @@
 //! it full. A class without a magazine has `top == limit` above a null, so it is empty and full at once, and so is
 //! everything in the constant heaps that stand in where a thread has none.
 
-use super::hot::{Hot, Slot, missing, shared};
+use crate::base::table::Table;
+use crate::front::fast_path::{Hot, Slot, missing, shared};
 use crate::superslab::pagemap::KINDS;
-use crate::table::Table;
 use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
 use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU64,
-    Ordering::{Relaxed, Release},
-    compiler_fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
 
 /// log2 of the slots of the smallest magazine.
 const MIN_LOG: u8 = 3;

@@ -1,18 +1,15 @@
 //! The outbox: blocks of other owners' slabs, collected by slab, so that one compare-and-swap sends many.
 
-use super::visit;
-use crate::stats::Counter;
-use crate::superslab::pagemap::{self, PAGE_SHIFT};
-use crate::superslab::{Block, Slab};
+use crate::base::counters::Counter;
+use crate::superslab::layout::PAGE_SHIFT;
+use crate::superslab::pagemap;
+use crate::superslab::slab::{Block, Owner, Slab};
 use crate::sync::Node;
-use crate::tiny::home;
+use crate::tiny::free;
 use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32,
-    Ordering::{Relaxed, Release},
-    compiler_fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, compiler_fence};
 
 /// Open bundles. A direct-mapped set: a slab has one place, and evicts what is there. Too few of them and a thread that frees
 /// what many slabs have given sends its blocks one by one: with 16, 3.4 at a time where 32 could be.
@@ -62,6 +59,20 @@ fn place(slab: *mut Slab) -> usize {
     (((a >> 7) & 31) | ((a >> 21) << 5)) % BUNDLES
 }
 
+/// One of two owners that should be visited, either of which may be null. The other one is reported again when it is next given
+/// anything.
+fn either(one: *mut Owner, other: *mut Owner) -> *mut Owner {
+    // SAFETY: owners are never unmapped.
+    match unsafe { (one.as_ref(), other.as_ref()) } {
+        (Some(first), Some(_)) => {
+            first.is_still_idle();
+            other
+        }
+        (Some(_), None) => one,
+        _ => other,
+    }
+}
+
 impl Outbox {
     /// An outbox without room.
     pub(crate) const fn new() -> Self {
@@ -106,13 +117,14 @@ impl Outbox {
         unsafe { &*self.bundles.get().add(place) }
     }
 
-    /// Adds a block; sends a bundle that is full or in the way, and all of them when much waits.
+    /// Adds a block; sends a bundle that is full or in the way, and all of them when much waits. Returns an owner that has left so
+    /// much lying that it should be visited, or null.
     ///
     /// # Safety
     ///
     /// `block` is a checked-in block of `slab`, which another thread owns, or nobody. The outbox has room.
     #[inline(always)]
-    pub(crate) unsafe fn add(&self, slab: *mut Slab, block: *mut Block) {
+    pub(crate) unsafe fn add(&self, slab: *mut Slab, block: *mut Block) -> *mut Owner {
         // SAFETY: the block is ours, constant fields of its slab may be read, and the place is one of the bundles.
         unsafe {
             let bundle = self.bundle(place(slab));
@@ -125,23 +137,22 @@ impl Outbox {
             let count = bundle.count.load(Relaxed) + 1;
             bundle.count.store(count, Relaxed);
             self.waiting.set(waiting);
-            if count >= bundle.limit.get() {
-                self.send(bundle);
-            }
+            if count >= bundle.limit.get() { self.send(bundle) } else { ptr::null_mut() }
         }
     }
 
     /// Opens a bundle with its first block, after sending what is in its place, or everything when much waits.
     #[cold]
     #[inline(never)]
-    unsafe fn open(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) {
+    unsafe fn open(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) -> *mut Owner {
         // SAFETY: passed on.
         unsafe {
             let stride = (*slab).stride;
+            let mut idle = ptr::null_mut();
             if self.waiting.get() + stride as u64 > MAX_WAITING {
-                self.flush();
+                idle = self.flush();
             }
-            self.send(bundle);
+            idle = either(idle, self.send(bundle));
             let limit =
                 if self.bundling.get() { (MAX_BYTES / stride.max(1)).clamp(1, MAX_BLOCKS) } else { 1 };
             Block::set_next(block, ptr::null_mut());
@@ -154,45 +165,43 @@ impl Outbox {
             bundle.count.store(1, Relaxed);
             bundle.limit.set(limit);
             self.waiting.add(stride as u64);
-            if limit == 1 {
-                self.send(bundle);
-            }
+            if limit == 1 { either(idle, self.send(bundle)) } else { idle }
         }
     }
 
     #[inline(never)]
-    unsafe fn send(&self, bundle: &Bundle) {
+    unsafe fn send(&self, bundle: &Bundle) -> *mut Owner {
         // SAFETY: passed on. A bundle is a chain of blocks of its slab, which lives until they are sent. Out of the bundle
         // first: in the child of a fork in between they are lost.
         unsafe {
             let slab = bundle.slab.load(Relaxed);
-            if !slab.is_null() {
-                let count = bundle.count.load(Relaxed);
-                bundle.slab.store(ptr::null_mut(), Relaxed);
-                self.pushes.add(1);
-                self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
-                let sent = home::send(slab, bundle.head.get(), bundle.tail.get(), count);
-                self.publishes.add(sent.published as u64);
-                if !sent.idle.is_null() {
-                    visit::owner(sent.idle);
-                }
+            if slab.is_null() {
+                return ptr::null_mut();
             }
+            let count = bundle.count.load(Relaxed);
+            bundle.slab.store(ptr::null_mut(), Relaxed);
+            self.pushes.add(1);
+            self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
+            let sent = free::send(slab, bundle.head.get(), bundle.tail.get(), count);
+            self.publishes.add(sent.published as u64);
+            sent.idle
         }
     }
 
-    /// Sends every bundle.
+    /// Sends every bundle. Returns what [`Outbox::add`] does.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    pub(crate) unsafe fn flush(&self) {
-        if self.waiting.get() == 0 {
-            return;
+    pub(crate) unsafe fn flush(&self) -> *mut Owner {
+        let mut idle = ptr::null_mut();
+        if self.waiting.get() != 0 {
+            for i in 0..BUNDLES {
+                // SAFETY: passed on; something waits, so there are bundles.
+                idle = either(idle, unsafe { self.send(self.bundle(i)) });
+            }
         }
-        for i in 0..BUNDLES {
-            // SAFETY: passed on; something waits, so there are bundles.
-            unsafe { self.send(self.bundle(i)) };
-        }
+        idle
     }
 
     /// Calls `f` with the class and the number of blocks of every bundle of the outbox whose bundles are at `bundles`: exact

@@ -1,9 +1,9 @@
 //! All heaps there are, and those that no thread has.
 
-use super::heap::{Heap, NO_HEAP, RECORD};
-use super::recycle::RecycleStack;
-use crate::os::{self, process};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use crate::front::heap::{Heap, NO_HEAP, RECORD};
+use crate::lockfree::record_stack::RecycleStack;
+use crate::os;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 static FREE: RecycleStack<Heap> = RecycleStack::new();
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
@@ -34,7 +34,7 @@ pub(crate) fn acquire() -> *mut Heap {
         unsafe { os::advise_huge(heap.cast(), RECORD, false) };
     }
     // SAFETY: ours alone.
-    unsafe { Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh) };
+    unsafe { Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live()) };
     if fresh {
         let mut head = ALL.load(Ordering::Relaxed);
         loop {
@@ -73,7 +73,7 @@ pub(crate) unsafe fn release_of(thread: usize) {
     each(|heap| {
         // SAFETY: passed on; records are never unmapped. Nobody else takes a heap for one of this number.
         unsafe {
-            if is_somebodys(heap) && (*heap).thread.load(Ordering::Relaxed) == thread {
+            if Heap::is_somebodys(heap) && (*heap).thread.load(Ordering::Relaxed) == thread {
                 release(heap);
             }
         }
@@ -81,7 +81,7 @@ pub(crate) unsafe fn release_of(thread: usize) {
 }
 
 /// How many threads have a heap, about.
-pub(super) fn live() -> usize {
+pub(crate) fn live() -> usize {
     STARTED.load(Ordering::Relaxed).saturating_sub(EXITED.load(Ordering::Relaxed)) as usize
 }
 
@@ -96,50 +96,6 @@ pub(crate) unsafe fn recycle(heap: *mut Heap) {
     unsafe { FREE.push(heap) };
 }
 
-/// Whether a thread of this process has the heap. One that is `live` and not that was left behind by a fork.
-///
-/// # Safety
-///
-/// A record, which is never unmapped.
-pub(crate) unsafe fn is_somebodys(heap: *mut Heap) -> bool {
-    // SAFETY: passed on; atomics.
-    unsafe {
-        (*heap).live.load(Ordering::Relaxed)
-            && (*heap).generation.load(Ordering::Relaxed) == process::generation()
-    }
-}
-
-/// Whether the heap's thread was left behind by a fork: it has something, and does not exist in this process.
-///
-/// # Safety
-///
-/// As [`is_somebodys`].
-pub(crate) unsafe fn is_left_behind(heap: *mut Heap) -> bool {
-    // SAFETY: passed on; atomics.
-    unsafe {
-        (*heap).live.load(Ordering::Relaxed)
-            && (*heap).generation.load(Ordering::Relaxed) != process::generation()
-    }
-}
-
-/// Says that the calling thread has the heap, in this process.
-///
-/// # Safety
-///
-/// It does.
-pub(crate) unsafe fn claim(heap: *mut Heap) {
-    loop {
-        let generation = process::generation();
-        // SAFETY: passed on.
-        unsafe { (*heap).generation.store(generation, Ordering::Relaxed) };
-        compiler_fence(Ordering::SeqCst);
-        // A signal handler may have forked in between, and this be the child.
-        if generation == process::generation() {
-            return;
-        }
-    }
-}
-
 /// Calls `f` with every record, in use or not.
 pub(crate) fn each(mut f: impl FnMut(*mut Heap)) {
     let mut heap = ALL.load(Ordering::Acquire);
@@ -151,7 +107,7 @@ pub(crate) fn each(mut f: impl FnMut(*mut Heap)) {
 }
 
 /// Gives all records back to the system, when nobody can use one any more.
-pub(super) fn unmap() {
+pub(crate) fn unmap() {
     let mut heap = ALL.swap(NO_HEAP, Ordering::Acquire);
     while !heap.is_null() {
         // SAFETY: a record, in which nothing is of use but the link; then it is gone.

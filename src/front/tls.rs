@@ -8,7 +8,7 @@
 //! The read is `readonly`, not `nomem`: the compiler may not keep the pointer across a call, in which a slow path may set
 //! it or a green thread may move to another thread.
 
-use super::heap::Heap;
+use crate::front::heap::Heap;
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
 core::arch::global_asm!(

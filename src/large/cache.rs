@@ -4,24 +4,19 @@
 //! a block that grows takes what is kept behind it. So a buffer that doubles, again and again, ends up in place and in
 //! memory that is resident.
 
-use super::IN_USE;
-use super::dense::HUGE;
-use crate::alarm;
-use crate::options;
-use crate::os::{
-    self, elapsed,
-    futex::{Guard, Inherit, Lock},
-    now_ms,
-};
-use crate::pause::Pause;
-use crate::superslab::pagemap::PAGE;
-use crate::table::Table;
+use crate::base::options;
+use crate::base::pause::Pause;
+use crate::base::table::Table;
+use crate::large::counters::IN_USE;
+use crate::large::kept::{Kept, LEAST_CUT};
+use crate::lockfree::waker;
+use crate::os;
+use crate::os::futex::{Guard, Inherit, Lock};
+use crate::os::{elapsed, now_ms};
+use crate::superslab::layout::PAGE;
 use core::ptr;
-use core::sync::atomic::{
-    AtomicBool, AtomicUsize,
-    Ordering::{Relaxed, Release},
-    compiler_fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize, compiler_fence};
 
 const ENTRIES: usize = 64;
 /// A mapping may be longer than what is asked for by this part before it is cut.
@@ -40,46 +35,18 @@ const AGAIN: u32 = 1000;
 const DEEP: usize = 1024;
 /// How many of them the system is asked for again at a time.
 const RETRIES: usize = 16;
-/// The least that is cut off a mapping to make room.
-const LEAST_CUT: usize = 1 << 20;
-
-/// Memory that is kept.
-#[derive(Clone, Copy)]
-pub(super) struct Kept {
-    /// Where it begins.
-    pub(super) block: *mut u8,
-    /// Its bytes: a multiple of the system's page.
-    pub(super) len: usize,
-    /// Whether huge pages have been advised.
-    pub(super) huge: bool,
-}
-
-impl Kept {
-    fn end(&self) -> usize {
-        self.block.addr() + self.len
-    }
-
-    /// What is left when at least `tail` bytes are cut off the end, if it is worth keeping. No huge page is cut in two:
-    /// the system could use neither part before both are free.
-    fn without(&self, tail: usize) -> Option<usize> {
-        let unit = if self.huge { HUGE } else { PAGE };
-        let end = self.end().checked_sub(tail)? & !(unit - 1);
-        end.checked_sub(self.block.addr()).filter(|&rest| rest >= LEAST_CUT)
-    }
-
-    /// Gives it back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept.
-    fn unmap(self) -> os::Unmapped {
-        // SAFETY: out of the cache, so ours alone.
-        let unmapped = unsafe { os::unmap(self.block, self.len) };
-        if unmapped == os::Unmapped::Gone {
-            os::PURGED.fetch_add(self.len, Relaxed);
-        } else if let Some(mut cache) = lock() {
-            if !cache.add(self, now_ms(), true) {
-                cache.stack(self);
-            }
+/// Gives memory that is out of the cache back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept.
+fn unmap(kept: Kept) -> os::Unmapped {
+    // SAFETY: out of the cache, so ours alone.
+    let unmapped = unsafe { os::unmap(kept.block, kept.len) };
+    if unmapped == os::Unmapped::Gone {
+        os::PURGED.fetch_add(kept.len, Relaxed);
+    } else if let Some(mut cache) = lock() {
+        if !cache.add(kept, now_ms(), true) {
+            cache.stack(kept);
         }
-        unmapped
     }
+    unmapped
 }
 
 /// A place for memory that is kept. In the child of a fork each of them is what it was before or after any change: see
@@ -422,7 +389,7 @@ pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize>
 pub(super) unsafe fn give(kept: Kept) {
     // The usual answer of those that keep nothing needs neither the time nor the lock.
     if options::get().large_cache == 0 {
-        kept.unmap();
+        unmap(kept);
         return;
     }
     let now = now_ms();
@@ -435,18 +402,18 @@ pub(super) unsafe fn give(kept: Kept) {
         }
         if let Some(out) = cache.make_room(kept.len, limit, now) {
             drop(cache);
-            out.unmap();
+            unmap(out);
             continue;
         }
         // There is no place where all hold what the system would not unmap.
         if cache.add(kept, now, false) {
             drop(cache);
-            alarm::ring();
+            waker::ring();
             return tick_at(now);
         }
         break;
     }
-    kept.unmap();
+    unmap(kept);
 }
 
 /// Unmaps what has been kept longer than the purge delay.
@@ -486,7 +453,7 @@ fn unmap_refused(most: usize) -> usize {
             break;
         };
         drop(cache);
-        if kept.unmap() != os::Unmapped::Gone {
+        if unmap(kept) != os::Unmapped::Gone {
             break;
         }
         bytes += kept.len;
@@ -501,7 +468,7 @@ fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
         let Some(i) = cache.oldest(now, &wanted) else { return bytes };
         let kept = cache.remove(i);
         drop(cache);
-        if kept.unmap() != os::Unmapped::Kept {
+        if unmap(kept) != os::Unmapped::Kept {
             bytes += kept.len;
         }
     }

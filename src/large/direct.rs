@@ -3,12 +3,15 @@
 //! A mapping has at least 64 KiB, so no two begin in the same page of the page map, and the page map needs to know only
 //! where they begin. Its side table holds the length, and the place within the page.
 
-use super::cache::{self, Kept};
-use super::dense;
-use crate::os::{self, NotResized, held};
-use crate::pause::Pause;
-use crate::superslab::Fresh;
-use crate::superslab::pagemap::{self, DIRECT, PAGE};
+use crate::base::pause::Pause;
+use crate::large::kept::{HUGE_PAGE, Kept};
+use crate::large::{cache, density};
+use crate::os;
+use crate::os::{NotResized, held};
+use crate::superslab::layout::PAGE;
+use crate::superslab::pagemap;
+use crate::superslab::pagemap::DIRECT;
+use crate::superslab::slab::Fresh;
 use core::ptr;
 
 /// Unit of the place within the page: the smallest page size there is.
@@ -45,7 +48,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
         if pagemap::prepare_direct(kept.block) {
             // Clearing what was hardly touched would make all of it resident.
             // SAFETY: just taken.
-            let zero = clear && dense::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
+            let zero = clear && density::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
             pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
             return Fresh { block: kept.block, zero };
         }
@@ -61,8 +64,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
             return Fresh { block, zero: false };
         }
     }
-    let huge = dense::wants_huge(len);
-    let place = if huge && len >= dense::HUGE { align.max(dense::HUGE) } else { align };
+    let huge = density::wants_huge(len);
+    let place = if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
     let block = if place <= os::page_size() { os::map(len) } else { os::map_aligned(len, place) };
     if block.is_null() {
         return Fresh::NONE;
@@ -75,9 +78,9 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
     if huge {
         // SAFETY: ours.
         unsafe { os::advise_huge(block, len, true) };
-        look_at_earlier(dense::control());
-    } else if len >= dense::HUGE {
-        look_at_earlier(dense::remember(block));
+        look_at_earlier(density::control());
+    } else if len >= HUGE_PAGE {
+        look_at_earlier(density::remember(block));
     }
     pagemap::set_direct(block, entry(Kept { block, len, huge }) | FRESH as u64);
     Fresh { block, zero: true }
@@ -89,7 +92,7 @@ fn stretch(kept: Kept, len: usize) -> *mut u8 {
     let mut block = ptr::null_mut();
     if pagemap::prepare_direct(kept.block) {
         // Huge pages that do not move to the same place in another huge page are cut up.
-        let may_move = !huge || kept.block.addr() & (dense::HUGE - 1) == 0;
+        let may_move = !huge || kept.block.addr() & (HUGE_PAGE - 1) == 0;
         // SAFETY: just taken.
         block = unsafe { extend(kept.block, kept.len, len, may_move, huge) };
     }
@@ -98,7 +101,7 @@ fn stretch(kept: Kept, len: usize) -> *mut u8 {
         unsafe { cache::give(kept) };
         return block;
     }
-    if !huge && dense::wants_huge_grown(len) {
+    if !huge && density::wants_huge_grown(len) {
         huge = true;
         // SAFETY: ours. Pages that are there stay as they are.
         unsafe { os::advise_huge(block, len, true) };
@@ -112,7 +115,7 @@ fn look_at_earlier(block: *mut u8) {
     if pagemap::kind(block) == DIRECT {
         let entry = pagemap::direct(block);
         if entry as usize & FRESH != 0 {
-            dense::look(Kept { block, len: length(entry), huge: is_huge(entry) }, 0);
+            density::look(Kept { block, len: length(entry), huge: is_huge(entry) }, 0);
         }
     }
 }
@@ -135,7 +138,7 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
     }
     let kept = Kept { block: address, len: length(entry), huge: is_huge(entry) };
     if entry as usize & FRESH != 0 {
-        dense::look(kept, 0);
+        density::look(kept, 0);
     }
     // SAFETY: passed on; we alone claimed it.
     unsafe { cache::give(kept) };
@@ -161,17 +164,17 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
             return address;
         }
         // The part that it grew by last time, which the program has had the time to fill.
-        dense::look(block, (before / 2).next_multiple_of(os::page_size()));
+        density::look(block, (before / 2).next_multiple_of(os::page_size()));
     }
     // SAFETY: passed on; the whole mapping.
     let moved = unsafe {
-        extend(address, before, len, align <= os::page_size(), huge || dense::wants_huge_grown(len))
+        extend(address, before, len, align <= os::page_size(), huge || density::wants_huge_grown(len))
     };
     if moved.is_null() {
         pagemap::set_direct(address, old);
         return moved;
     }
-    if len > before && !huge && dense::wants_huge_grown(len) {
+    if len > before && !huge && density::wants_huge_grown(len) {
         huge = true;
         // SAFETY: ours. Pages that are there stay as they are.
         unsafe { os::advise_huge(moved, len, true) };
@@ -203,8 +206,8 @@ unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -
     if !held::reserve_growth(before, len) {
         return ptr::null_mut();
     }
-    let target = if huge && len >= dense::HUGE {
-        os::map_aligned_uncounted(len, dense::HUGE)
+    let target = if huge && len >= HUGE_PAGE {
+        os::map_aligned_uncounted(len, HUGE_PAGE)
     } else {
         os::map_uncounted(len)
     };

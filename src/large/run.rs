@@ -1,8 +1,9 @@
 //! Blocks of whole pages inside SuperSlabs.
 
-use crate::superslab::Fresh;
-use crate::superslab::pagemap::{self, PAGE, RUN};
-use crate::superslab::{Slab, pool};
+use crate::superslab::layout::PAGE;
+use crate::superslab::pagemap::RUN;
+use crate::superslab::slab::{Fresh, Slab};
+use crate::superslab::{pagemap, pool};
 use core::ptr;
 
 pub(super) fn pages_for(size: usize) -> usize {

@@ -1,6 +1,6 @@
 //! The environment, readable before and without the C library's own start-up.
 
-use super::file::File;
+use crate::os::file::File;
 use core::ffi::{CStr, c_char};
 
 unsafe extern "C" {

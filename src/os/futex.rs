@@ -8,7 +8,7 @@
 //!   and the handler may wait, by way of the C library's own locks, for a thread that waits here: `fork` takes them, and a
 //!   thread with a `FILE` locked allocates. What cannot be had soon is done without: see each caller.
 
-use super::{process, thread};
+use crate::os::{process, thread};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr;

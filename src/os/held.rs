@@ -8,7 +8,8 @@
 //! limit allows. What the soft limit refuses, the gate (`front/reclaim.rs`) asks for again once it has purged, and then
 //! gets. All of it is asked on the way to a system call only.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 // Each of these is a figure of its own and publishes nothing, so Relaxed will do: what matters is that each change of
 // `HELD` is one atomic step.

@@ -1,6 +1,6 @@
 //! Messages without allocation: a line is formatted on the stack and written in one system call.
 
-use super::file;
+use crate::os::file;
 use core::fmt::{self, Write};
 
 /// A buffer for text on the stack. What does not fit is cut off.

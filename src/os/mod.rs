@@ -13,7 +13,8 @@ pub(crate) mod signals;
 pub(crate) mod thread;
 
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
 /// Bytes of address space held from the OS.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);

@@ -5,12 +5,10 @@
 //! own (`MADV_WIPEONFORK`; a child of `vfork` shares its parent's and sees no change). It is looked at where a thread would have
 //! to wait for another one, which in a child may not exist.
 
-use super::{futex, thread};
+use crate::os::{futex, thread};
 use core::ptr;
-use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 const MADV_WIPEONFORK: libc::c_int = 18;
 /// What the page holds in a child that nobody has looked after yet.

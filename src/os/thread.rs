@@ -3,7 +3,8 @@
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// A number that is the calling thread's while it lives: the address of its control block. Never 0; a multiple of 8.
 #[inline(always)]

@@ -1,8 +1,9 @@
 //! Figures by size class.
 
-use super::Snapshot;
-use crate::superslab::figures::{self, Survey};
+use crate::stats::Snapshot;
 use crate::superslab::pagemap::RUN;
+use crate::superslab::survey;
+use crate::superslab::survey::Survey;
 use crate::tiny::classes::{CLASSES, stride};
 
 macro_rules! class_stats {
@@ -97,7 +98,7 @@ pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
 
 /// Adds up the spans. Afterwards `blocks` counts those in magazines and outboxes, too.
 pub(super) fn look(classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
-    figures::survey(|span| {
+    survey::survey(|span| {
         let row = if span.class == RUN { ClassStats::RUNS } else { (span.class as usize).wrapping_sub(1) };
         let Some(class) = classes.get_mut(row) else { return };
         class.blocks += span.used as u64;

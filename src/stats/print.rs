@@ -1,7 +1,8 @@
 //! Statistics in words: a table for people, one line of JSON for programs.
 
-use super::{ClassStats, Snapshot, Stats};
-use crate::os::{self, message::Lines};
+use crate::os;
+use crate::os::message::Lines;
+use crate::stats::{ClassStats, Snapshot, Stats};
 use core::fmt::{self, Write};
 
 /// Bytes of memory for the text, off the stack and the heap, so that it is written in one go: a line of JSON with every class has about 20 KiB. What is

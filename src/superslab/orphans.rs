@@ -4,13 +4,13 @@
 //! by class. A slab in a list may therefore have been claimed already by the free that emptied it: that thread is
 //! about to unlink it.
 
-use super::pagemap::KINDS;
-use super::ready::ReadyList;
-use super::remote::Chain;
-use super::slab::{Block, LEFT, Slab, VISITED};
+use crate::base::table::Table;
+use crate::lockfree::ready_list::ReadyList;
+use crate::lockfree::remote_stack::Chain;
 use crate::os::futex::{Inherit, Lock};
+use crate::superslab::pagemap::KINDS;
+use crate::superslab::slab::{Block, LEFT, Slab, VISITED};
 use crate::sync::Node;
-use crate::table::Table;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 

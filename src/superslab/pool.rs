@@ -5,31 +5,23 @@
 //! for a few dozen instructions, never across a system call, and never across a fork. Who cannot have it soon does without it:
 //! changes the descriptors alone, and leaves the index to whoever has the lock next ([`state`]).
 
-use super::pagemap::{self, FOREIGN, PAGE_SHIFT};
-use super::pages::span_mask;
-use super::slab::{SUPERSLAB, Slab};
-use super::state::{self, BEHIND_FIRST, CHUNK, Desc, FILLED, State};
-use super::{dense, purge};
-use crate::alarm;
-use crate::options::{self, Thp};
+use crate::base::options;
+use crate::base::options::Thp;
+use crate::lockfree::page_sets::span_mask;
+use crate::lockfree::waker;
 use crate::os;
-use crate::os::futex::{Guard, Lock};
+use crate::superslab::desc::CHUNK;
+use crate::superslab::layout::{PAGE_SHIFT, PAGES, SUPERSLAB};
+use crate::superslab::pagemap::FOREIGN;
+use crate::superslab::slab::Slab;
+use crate::superslab::span_index::{BEHIND_FIRST, FILLED, Span, lock, with};
+use crate::superslab::{desc, pagemap, purge, span_index, thp};
 use core::ptr;
-use core::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize,
-    Ordering::{Relaxed, Release},
-    compiler_fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
-/// Pages of a SuperSlab.
-pub(crate) const PAGES: usize = SUPERSLAB >> PAGE_SHIFT;
-/// The largest span: two of them and the first page make a SuperSlab. A larger one would lie in a SuperSlab alone, and half of a
-/// huge page would stay resident for nothing.
-pub(crate) const MAX_SPAN: usize = (PAGES - 1) / 2;
 /// SuperSlabs of one bucket that a search for several adjacent pages looks at before it goes on to the next bucket.
 pub(super) const LOOKS: usize = 8;
-
-static POOL: Lock<State> = Lock::new(State::new());
 
 /// The pool does not grow: there is memory to be had that it does not know of yet.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
@@ -40,23 +32,6 @@ pub(crate) static SUPERSLABS_MAPPED: AtomicU64 = AtomicU64::new(0);
 /// Where to ask the system for the next SuperSlab: beside the last one, so that mappings merge.
 static HINT: AtomicUsize = AtomicUsize::new(0);
 
-/// A span of pages that is the caller's.
-pub(crate) struct Span {
-    /// The record of its first page, claimed.
-    pub(crate) slab: *mut Slab,
-    /// Whether its pages are known to be zero.
-    pub(crate) zero: bool,
-}
-
-/// The pool, locked, if it is to be had soon: a thread may hold it that a signal handler has interrupted.
-pub(super) fn lock() -> Option<Guard<'static, State>> {
-    let mut pool = POOL.lock_soon()?;
-    if state::is_stale() {
-        pool.rebuild();
-    }
-    Some(pool)
-}
-
 /// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
 /// for a run. `None` when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
 pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
@@ -66,7 +41,7 @@ pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
 /// Like [`take`], with free pages behind it, if there is such a place: `room` pages in all.
 pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
-    let among = |pages| state::usable(pages, class);
+    let among = |pages| span_index::usable(pages, class);
     let mut looks = LOOKS;
     loop {
         match lock() {
@@ -84,7 +59,7 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
                 }
             }
             None => {
-                if let Some(span) = state::take_unlocked(pages, class, among(pages)) {
+                if let Some(span) = span_index::take_unlocked(pages, class, among(pages)) {
                     return Some(span);
                 }
             }
@@ -120,7 +95,7 @@ pub(crate) fn take_shorter(pages: usize, class: u8) -> Option<Span> {
         // A block may be too long for what is left of the first page.
         let span = match lock() {
             Some(mut pool) => pool.take(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
-            None => state::take_unlocked(pages, class, BEHIND_FIRST),
+            None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
         };
         if span.is_some() {
             return span;
@@ -159,14 +134,14 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     let mask = span_mask(index, pages);
     let now = os::now_ms();
     let Some(mut pool) = lock() else {
-        state::give_unlocked(desc, mask, |before| dirty(before, index));
-        alarm::ring();
+        span_index::give_unlocked(desc, mask, |before| dirty(before, index));
+        waker::ring();
         return;
     };
     pool.give(desc, mask, pages, |before| dirty(before, index), now);
     let due = purge::is_due(&pool, now);
     drop(pool);
-    alarm::ring();
+    waker::ring();
     if due {
         purge::run_due(now);
     }
@@ -228,7 +203,7 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
     }
     let due = purge::is_due(&pool, now);
     drop(pool);
-    alarm::ring();
+    waker::ring();
     if due {
         purge::run_due(now);
     }
@@ -280,11 +255,6 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
     }
 }
 
-/// Runs `f` on the pool's state, locked, if the lock is to be had.
-pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
-    lock().map(|mut pool| f(&mut pool))
-}
-
 /// Adds a SuperSlab to the pool. False when the system or a limit refuses.
 fn grow() -> bool {
     let base = map_superslab();
@@ -295,14 +265,14 @@ fn grow() -> bool {
     // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
-    while !with(|pool| pool.add(base, huge)).unwrap_or_else(|| state::add_unlocked(base, huge)) {
+    while !with(|pool| pool.add(base, huge)).unwrap_or_else(|| span_index::add_unlocked(base, huge)) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
             // SAFETY: known to nobody.
             unsafe { os::unmap(base, SUPERSLAB) };
             return false;
         }
-        state::supply(chunk);
+        desc::supply(chunk);
     }
     true
 }
@@ -314,7 +284,7 @@ fn wants_huge() -> bool {
         Thp::Never => false,
         // Spans that are mostly untouched, as those of many small threads, must not become resident.
         Thp::Auto => with(|pool| (pool.superslabs, pool.is_filled())).is_some_and(|(superslabs, filled)| {
-            dense::wants_huge(superslabs, || with(|pool| dense::choose(pool)).unwrap_or_default()) || filled
+            thp::wants_huge(superslabs, || with(|pool| thp::choose(pool)).unwrap_or_default()) || filled
         }),
     }
 }
@@ -348,7 +318,7 @@ fn map_superslab() -> *mut u8 {
 
 /// Gives the memory of all descriptors back to the system, when there is no SuperSlab and nobody comes any more.
 pub(crate) fn unmap() {
-    state::unmap();
+    desc::unmap();
 }
 
 /// Bytes of free pages, as far as that is known.
@@ -357,47 +327,11 @@ pub(crate) fn free_bytes() -> usize {
     pages << PAGE_SHIFT
 }
 
-/// In the child of a fork: see [`Lock::inherit`].
-pub(crate) fn inherit() {
-    POOL.inherit();
-}
-
-/// Calls `f` with the record of every span in use. The pool is locked meanwhile. False, and nothing done, when it cannot be.
-pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
-    let Some(_pool) = lock() else { return false };
-    state::descs().for_each(|desc| spans(desc, &mut f));
-    true
-}
-
-/// Calls `f` with the record of every span in use of a SuperSlab; the pool is locked.
-pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
-    let (base, free) = (d.base(), d.pages.get().free);
-    // One that is hidden as a whole may be gone.
-    let mut index = if d.is_hidden() { PAGES } else { 0 };
-    while index < PAGES {
-        if free & (1 << index) != 0
-            || pagemap::kind_published(base.wrapping_add(index << PAGE_SHIFT)) == FOREIGN
-        {
-            index += 1;
-            continue;
-        }
-        let slab = Slab::at(base, index);
-        // SAFETY: the record of a page of a SuperSlab, which stays while the pool is locked.
-        let seen = unsafe { Slab::glimpse(slab) };
-        // A span that is just being given back may be half out of the page map.
-        if seen.lead == 0 {
-            f(slab);
-            index += seen.pages.max(1);
-        } else {
-            index += 1;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::superslab::pagemap::RUN;
+    use crate::superslab::span_index::{POOL, State};
 
     /// What the pool has counted is what it counts when it begins anew.
     fn is_exact() -> bool {

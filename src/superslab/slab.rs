@@ -1,19 +1,14 @@
 //! The record of one slab.
 
-use super::pagemap::PAGE_SHIFT;
-use super::ready::ReadyList;
-use super::remote::RemoteStack;
-use super::state::{Desc, DescRef};
+use crate::lockfree::ready_list::ReadyList;
+use crate::lockfree::remote_stack::RemoteStack;
+use crate::superslab::desc::{Desc, DescRef};
+use crate::superslab::layout::{HEADER, PAGE_SHIFT, SUPERSLAB};
 use crate::sync::Node;
 use core::ptr;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
 };
-
-/// Size and alignment of a SuperSlab.
-pub(crate) const SUPERSLAB: usize = 2 << 20;
-/// Bytes of slab records at the start of a SuperSlab.
-pub(crate) const HEADER: usize = 4096;
 
 /// A block, and whether it is known to be zero.
 pub(crate) struct Fresh {
@@ -131,6 +126,11 @@ impl Owner {
             self.idle.store(0, Ordering::Relaxed);
         }
         much
+    }
+
+    /// It should be visited, and nobody does now: whoever leaves something next is told so, too.
+    pub(crate) fn is_still_idle(&self) {
+        self.idle.fetch_add(VISIT_FROM << PATIENCE.1, Ordering::Relaxed);
     }
 
     /// Somebody has taken in what waited.
@@ -315,7 +315,7 @@ impl Slab {
     }
 
     /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then the
-    /// long way tells: `sparse::block_at`.
+    /// long way tells: `partial_purge::block_at`.
     ///
     /// # Safety
     ///
@@ -474,7 +474,7 @@ impl Slab {
         // SAFETY: passed on; atomic as in `set_bump`.
         unsafe {
             AtomicBool::from_ptr(&raw mut (*slab).revived).store(true, Ordering::Relaxed);
-            // The child of a fork in between relies on neither of the two: see `leave::disown`.
+            // The child of a fork in between relies on neither of the two: see `release::disown`.
             compiler_fence(Ordering::Release);
             Slab::set_bump(slab, bump);
             AtomicPtr::from_ptr(&raw mut (*slab).end).store(end, Ordering::Relaxed);

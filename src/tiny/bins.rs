@@ -4,19 +4,17 @@
 //! as that is cheap to know; and the sparse ones, which have hardly a block in use and serve last ([`sparse`]). The full
 //! ones are kept only so that they can be found when the thread ends.
 //!
-//! All that changes these lists runs under the heap's [lock](crate::front::bias), but for [`Bins::take`] and [`Bins::put`],
+//! All that changes these lists runs under the heap's [lock](crate::lockfree::biased_lock), but for [`Bins::take`] and [`Bins::put`],
 //! which do not. What a visitor runs, too, takes pointers and not references: the owner may be in those two.
 
-use super::classes;
-use super::{leave, sparse};
-use crate::options;
+use crate::base::counters::Counters;
+use crate::base::table::Table;
 use crate::os;
-use crate::stats::Counters;
+use crate::superslab::orphans;
 use crate::superslab::pagemap::KINDS;
-use crate::superslab::remote::Chain;
-use crate::superslab::{Block, Fresh, List, NO_SLAB, Owner, Slab, orphans, pool};
+use crate::superslab::slab::{Block, Fresh, List, NO_SLAB, Owner, Slab};
 use crate::sync::Node;
-use crate::table::Table;
+use crate::tiny::{free_list, idle, release};
 use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -42,7 +40,7 @@ pub(crate) struct Bins {
     pub(super) full: *mut Slab,
     /// By class: slabs that have nearly emptied since the magazine was last looked at for it.
     pub(super) emptied: Table<u8, KINDS>,
-    /// See [`sparse::tell`].
+    /// See [`idle::tell`].
     pub(super) idle: i32,
     /// The classes that there has been a slab of, a bit for each.
     pub(super) present: u64,
@@ -66,6 +64,17 @@ impl Bins {
             idle: 0,
             present: 0,
         }
+    }
+
+    /// No slabs: in a new record, or after all have been [`disown`]ed.
+    pub(crate) fn clear(&mut self) {
+        self.current.0.fill(no_slab());
+        self.partial.0.fill(ptr::null_mut());
+        self.sparse = self.partial;
+        self.full = ptr::null_mut();
+        self.emptied.0.fill(0);
+        self.present = 0;
+        idle::tell(&mut self.idle);
     }
 
     /// Takes a block of the current slab of `class`: a freed one first, then untouched memory. Null when it has neither.
@@ -109,69 +118,6 @@ impl Bins {
         Fresh::NONE
     }
 
-    /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns these bins, and `owner` is set.
-    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Fresh {
-        let c = class as usize;
-        // SAFETY: all slabs in our lists are ours; `owner` is set.
-        unsafe {
-            let current = self.current[c];
-            if self.drain(current) {
-                return Bins::take(self, c, counters);
-            }
-            self.collect(counters);
-            if self.drain(current) || sparse::revive(current) {
-                return Bins::take(self, c, counters);
-            }
-            if current != no_slab() {
-                self.used_up(current);
-            }
-            loop {
-                let next = if self.partial[c].is_null() { self.sparse[c] } else { self.partial[c] };
-                if next.is_null() {
-                    break;
-                }
-                Bins::unlink(self, next);
-                self.make_current(next);
-                if !(*next).free.is_null()
-                    || (*next).bump != (*next).end
-                    || self.drain(next)
-                    || sparse::revive(next)
-                {
-                    counters.refill_partial.add(1);
-                    return Bins::take(self, c, counters);
-                }
-                self.used_up(next);
-            }
-            if options::get().orphans {
-                while let Some(adopted) = orphans::adopt(class) {
-                    counters.refill_orphan.add(1);
-                    let slab = adopted.slab;
-                    self.welcome(adopted);
-                    if !(*slab).free.is_null() || (*slab).bump != (*slab).end || sparse::revive(slab) {
-                        self.make_current(slab);
-                        return Bins::take(self, c, counters);
-                    }
-                    Bins::push(self, slab, List::Full);
-                }
-            }
-            let pages = classes::pages(class);
-            let Some(span) = pool::take(pages, class).or_else(|| pool::take_shorter(pages, class)) else {
-                return Fresh::NONE;
-            };
-            counters.refill_span.add(1);
-            // A refill that went as far as here is rare, and a sign of life: time to look at what is kept for reuse.
-            crate::large::tick();
-            self.present |= 1 << class;
-            Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
-            self.make_current(span.slab);
-            Bins::take(self, c, counters)
-        }
-    }
-
     /// Makes an adopted orphan ours; it is in no list yet.
     pub(super) unsafe fn welcome(&mut self, adopted: orphans::Adopted) {
         let slab = adopted.slab;
@@ -183,57 +129,10 @@ impl Bins {
             (*slab).used.store(adopted.in_use, Relaxed);
             (*slab).counted.store(0, Relaxed);
             Slab::enlist(slab, List::None);
-            prepend(slab, adopted.chain.head);
+            free_list::prepend(slab, adopted.chain.head);
             // Only now may anybody publish it: to us.
             let chain = (*slab).remote.rearm();
-            Bins::absorb(slab, chain);
-        }
-    }
-
-    /// Takes the chain that other threads have pushed to `slab`, which has no free blocks. False when there is none.
-    unsafe fn drain(&mut self, slab: *mut Slab) -> bool {
-        // SAFETY: passed on: the slab is ours, or the stand-in, to which nobody pushes.
-        unsafe {
-            if !(*slab).remote.has_chain() {
-                return false;
-            }
-            let chain = (*slab).remote.take();
-            Bins::absorb(slab, chain);
-            true
-        }
-    }
-
-    /// The current slab has nothing left.
-    unsafe fn used_up(&mut self, slab: *mut Slab) {
-        // SAFETY: passed on: ours.
-        unsafe {
-            if !(*slab).filled {
-                pool::filled((*slab).pages as usize);
-                (*slab).filled = true;
-            }
-            self.current[(*slab).class as usize] = no_slab();
-            Bins::push(self, slab, List::Full);
-        }
-    }
-
-    pub(super) unsafe fn make_current(&mut self, slab: *mut Slab) {
-        // SAFETY: passed on: ours and in no list.
-        unsafe {
-            Slab::enlist(slab, List::Current);
-            self.current[(*slab).class as usize] = slab;
-        }
-    }
-
-    /// Adds a drained chain to the free blocks of `slab`.
-    pub(super) unsafe fn absorb(slab: *mut Slab, chain: Chain<Block>) {
-        // SAFETY: passed on: the slab is ours, and so is the chain.
-        unsafe {
-            if (*slab).free.is_null() {
-                (*slab).free = chain.head;
-            } else {
-                prepend(slab, chain.head);
-            }
-            Slab::count_waiting(slab, chain.count, 0);
+            free_list::absorb(slab, chain);
         }
     }
 
@@ -310,7 +209,7 @@ impl Bins {
                     *emptied = (*emptied).saturating_sub(1);
                 }
                 Bins::unlink(bins, slab);
-                leave::release(slab);
+                release::release(slab);
                 return true;
             }
             // Others may have given it anything from one block to nearly all.
@@ -375,7 +274,7 @@ impl Bins {
         // SAFETY: passed on.
         unsafe {
             let chain = (*slab).remote.take();
-            Bins::absorb(slab, chain);
+            free_list::absorb(slab, chain);
             let mut at = (*slab).free;
             while !at.is_null() && at != block {
                 at = Block::next(at);
@@ -412,7 +311,7 @@ impl Bins {
             (*slab).prev = ptr::null_mut();
             (*slab).next = head;
             if matches!(list, List::Sparse | List::Purged) {
-                sparse::link(bins, at, slab, list);
+                link_ring(bins, at, slab, list);
                 return;
             }
             if !head.is_null() {
@@ -434,7 +333,7 @@ impl Bins {
             match (*slab).list {
                 List::None => return,
                 List::Current => *at = no_slab(),
-                List::Sparse | List::Purged => sparse::unlink(bins, at, slab),
+                List::Sparse | List::Purged => unlink_ring(bins, at, slab),
                 List::Partial | List::Full => {
                     let (next, prev) = ((*slab).next, (*slab).prev);
                     if prev.is_null() {
@@ -464,25 +363,50 @@ fn prefetch(block: *mut Block) {
     let _ = block;
 }
 
-/// Puts a chain in front of a slab's free blocks; how many blocks it had.
-pub(super) unsafe fn prepend(slab: *mut Slab, chain: *mut Block) -> u32 {
-    if chain.is_null() {
-        return 0;
-    }
-    let mut count = 1;
-    let mut tail = chain;
-    // SAFETY: passed on: the chain and the slab are the caller's.
+/// Enters a sparse slab into its ring: at the end when there is nothing left in it to give back.
+///
+/// # Safety
+///
+/// `head` is the ring's head; it and the slab, which is in no list, are the caller's.
+unsafe fn link_ring(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Slab, list: List) {
+    // SAFETY: passed on: all in the ring are the caller's.
     unsafe {
-        loop {
-            let next = Block::next(tail);
-            if next.is_null() {
-                break;
-            }
-            tail = next;
-            count += 1;
+        let first = *head;
+        if first.is_null() {
+            (*slab).next = slab;
+            (*slab).prev = slab;
+        } else {
+            let last = (*first).prev;
+            (*slab).next = first;
+            (*slab).prev = last;
+            (*last).next = slab;
+            (*first).prev = slab;
         }
-        Block::set_next(tail, (*slab).free);
-        (*slab).free = chain;
+        if first.is_null() || list == List::Sparse {
+            *head = slab;
+        }
+        if list == List::Sparse {
+            idle::count(&mut (*bins).idle, (*slab).pages as i32);
+        }
     }
-    count
+}
+
+/// Takes a slab out of its ring.
+///
+/// # Safety
+///
+/// As [`link_ring`]; the slab is in that ring.
+unsafe fn unlink_ring(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Slab) {
+    // SAFETY: passed on.
+    unsafe {
+        let (next, prev) = ((*slab).next, (*slab).prev);
+        (*prev).next = next;
+        (*next).prev = prev;
+        if *head == slab {
+            *head = if next == slab { ptr::null_mut() } else { next };
+        }
+        if (*slab).list == List::Sparse {
+            idle::count(&mut (*bins).idle, -((*slab).pages as i32));
+        }
+    }
 }

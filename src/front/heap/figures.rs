@@ -1,8 +1,9 @@
 //! What statistics read of a heap. Other threads ask: so nothing but atomics, and no reference to the whole of it.
 
-use super::super::magazine::Magazines;
-use super::super::outbox::{self, Outbox};
-use super::{Heap, RECORD};
+use crate::front::heap::{Heap, RECORD};
+use crate::front::magazine::Magazines;
+use crate::front::outbox;
+use crate::front::outbox::Outbox;
 use crate::os;
 use crate::tiny::classes::CLASSES;
 use core::sync::atomic::Ordering::Relaxed;

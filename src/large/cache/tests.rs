@@ -1,4 +1,4 @@
-use super::*;
+use crate::large::cache::*;
 
 const MIB: usize = 1 << 20;
 

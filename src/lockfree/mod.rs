@@ -1,0 +1,12 @@
+//! Lock-free structures, which know nothing of slabs and heaps, each with its model under [`model`].
+
+pub(crate) mod biased_lock;
+pub(crate) mod page_sets;
+pub(crate) mod ready_list;
+pub(crate) mod record_stack;
+pub(crate) mod remote_stack;
+pub(crate) mod steal;
+pub(crate) mod waker;
+
+#[cfg(all(test, loom))]
+mod model;

@@ -1,0 +1,175 @@
+//! Visits: who is in a heap, whose a slab is, and who gets a block out of a magazine.
+
+use crate::lockfree::biased_lock::Bias;
+use crate::lockfree::steal::steal;
+use crate::sync::light_barrier;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use loom::thread;
+use std::ptr;
+
+struct Heap {
+    bias: Bias<u32>,
+    /// What only who is in may touch.
+    lists: UnsafeCell<u32>,
+    /// Whether the slab says that it is the owner's; and what only its owner or a visitor may touch.
+    own: AtomicBool,
+    slab: UnsafeCell<u32>,
+}
+
+// SAFETY: what the tests share; loom checks the cells.
+unsafe impl Sync for Heap {}
+// SAFETY: as above.
+unsafe impl Send for Heap {}
+
+const SLAB: *mut u32 = ptr::without_provenance_mut(8);
+const OTHER: *mut u32 = ptr::without_provenance_mut(16);
+
+fn heap() -> Arc<Heap> {
+    Arc::new(Heap {
+        bias: Bias::new(),
+        lists: UnsafeCell::new(0),
+        own: AtomicBool::new(true),
+        slab: UnsafeCell::new(0),
+    })
+}
+
+/// Reads and writes a cell.
+fn touch(cell: &UnsafeCell<u32>) {
+    // SAFETY: loom checks that nobody else does at the same time, or did before without our knowing.
+    cell.with_mut(|p| unsafe { *p += 1 });
+}
+
+#[test]
+fn owner_and_visitor_are_never_in_together() {
+    loom::model(|| {
+        let shared = heap();
+        let other = shared.clone();
+        let visitor = thread::spawn(move || {
+            for _ in 0..2 {
+                if other.bias.visit() {
+                    touch(&other.lists);
+                    other.bias.end_visit();
+                }
+            }
+        });
+        for _ in 0..2 {
+            let before = shared.bias.enter(thread::yield_now);
+            touch(&shared.lists);
+            // Inside, once more: as a path that has entered calls one that enters.
+            let inner = shared.bias.enter(thread::yield_now);
+            shared.bias.leave(inner);
+            touch(&shared.lists);
+            shared.bias.leave(before);
+        }
+        visitor.join().unwrap();
+    });
+}
+
+#[test]
+fn a_slab_is_the_owners_or_the_visitors() {
+    loom::model(|| {
+        let shared = heap();
+        let other = shared.clone();
+        let visitor = thread::spawn(move || {
+            // Nobody is in, so the visitor always gets there.
+            other.own.store(false, Ordering::Relaxed);
+            assert!(other.bias.visit());
+            if other.bias.hazard() != SLAB {
+                touch(&other.slab);
+            }
+            other.own.store(true, Ordering::Release);
+            other.bias.end_visit();
+        });
+        for slab in [SLAB, OTHER, SLAB] {
+            shared.bias.name(slab);
+            if slab == SLAB && shared.own.load(Ordering::Acquire) {
+                touch(&shared.slab);
+            }
+        }
+        visitor.join().unwrap();
+    });
+}
+
+/// A magazine as the owner uses it: what `Hot::pop` and `Hot::push` do.
+struct Magazine {
+    slots: Vec<AtomicPtr<u8>>,
+    top: AtomicUsize,
+}
+
+impl Magazine {
+    fn pop(&self) -> usize {
+        let at = self.top.load(Ordering::Relaxed);
+        if at == 0 {
+            return 0;
+        }
+        let block = self.slots[at - 1].load(Ordering::Relaxed);
+        if !block.is_null() {
+            self.top.store(at - 1, Ordering::Relaxed);
+            light_barrier();
+        }
+        block.addr()
+    }
+
+    fn push(&self, block: usize) {
+        let at = self.top.load(Ordering::Relaxed);
+        // A store in what ships. Loom takes a store for older than an exchange of another thread that it cannot have preceded,
+        // and lets the exchange after that one overwrite it; exchanges it keeps in order.
+        self.slots[at].swap(ptr::without_provenance_mut(block), Ordering::Relaxed);
+        light_barrier();
+        self.top.store(at + 1, Ordering::Relaxed);
+    }
+}
+
+/// Runs the owner's moves (0: pop, else push) beside a visitor that takes the two lowest of three blocks; each block ends up
+/// with one of them, or in the magazine, once.
+fn robbed(moves: &'static [usize]) {
+    loom::model(move || {
+        let blocks = [8, 16, 24, 0, 0].map(|b: usize| AtomicPtr::new(ptr::without_provenance_mut(b)));
+        let shared = Arc::new(Magazine { slots: blocks.into(), top: AtomicUsize::new(3) });
+        let other = shared.clone();
+        let visitor = thread::spawn(move || {
+            let mut taken = Vec::new();
+            let top = || other.top.load(Ordering::Relaxed);
+            assert!(steal(&other.slots[..2], top, |block| taken.push(block.addr())));
+            taken
+        });
+        let mut had: Vec<usize> = Vec::new();
+        let mut pushed = Vec::new();
+        for &block in moves {
+            match block {
+                0 => had.push(shared.pop()),
+                _ => {
+                    shared.push(block);
+                    pushed.push(block);
+                }
+            }
+        }
+        let mut all = visitor.join().unwrap();
+        all.extend(had.iter().filter(|&&block| block != 0));
+        let top = shared.top.load(Ordering::Relaxed);
+        let rest = shared.slots[..top].iter().map(|slot| slot.load(Ordering::Relaxed).addr());
+        all.extend(rest.filter(|&block| block != 0));
+        all.sort_unstable();
+        let mut expected = vec![8, 16, 24];
+        expected.extend(pushed);
+        expected.sort_unstable();
+        assert_eq!(all, expected);
+    });
+}
+
+#[test]
+fn a_block_is_popped_or_robbed() {
+    robbed(&[0, 0, 0]);
+}
+
+#[test]
+fn nor_is_it_both_when_the_owner_comes_back() {
+    robbed(&[0, 0, 32, 40]);
+}
+
+#[test]
+fn nor_when_it_goes_down_again() {
+    robbed(&[0, 0, 32, 0, 0]);
+}

@@ -1,0 +1,40 @@
+//! One pass of the background thread over everything that can be given back.
+
+use crate::base::options;
+use crate::lockfree::waker::ALARM;
+use crate::reclaim::idle_heaps;
+use crate::superslab::pool;
+use crate::{large, os};
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// What became of a pass.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// All that was due has been given back.
+    Done,
+    /// Something was due, and the system has taken none of it.
+    Refused,
+}
+
+/// Whether the idle heaps had something left at the end of the last pass.
+static HEAPS: AtomicBool = AtomicBool::new(false);
+
+/// Gives back what has lain longer than the purge delay, in pieces. Holds no lock across a system call.
+pub(crate) fn pass() -> Pass {
+    if options::get().purge_delay < 0 {
+        return Pass::Done;
+    }
+    let aged = pool::purge_aged(|| ALARM.is_stopped());
+    large::tick();
+    HEAPS.store(idle_heaps::idle(os::now_ms()), Relaxed);
+    if aged.any && aged.bytes == 0 { Pass::Refused } else { Pass::Done }
+}
+
+/// Milliseconds until something may be due; nothing when nothing is dirty. Looks under the locks of what it looks at.
+pub(crate) fn due() -> Option<u32> {
+    let delay = u32::try_from(options::get().purge_delay).ok()?;
+    let now = os::now_ms();
+    let heaps = HEAPS.load(Relaxed).then_some(delay);
+    [pool::due_in(now, delay), large::due_in(now, delay), heaps].into_iter().flatten().min()
+}

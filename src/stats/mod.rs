@@ -1,0 +1,293 @@
+//! Counters and live figures. Nothing is kept for the figures that could be found by looking: asking walks over all slabs.
+
+mod classes;
+mod print;
+
+use crate::front::heap::{Heap, RECORD};
+use crate::front::registry;
+use crate::os::{held, process};
+use crate::reclaim::background;
+use crate::superslab::{pagemap, pool};
+use crate::{large, os};
+pub use classes::{ClassStats, class_stats};
+use core::sync::atomic::Ordering::Relaxed;
+pub(crate) use print::write;
+
+macro_rules! stats {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What the allocator has done and holds, summed over all threads at the moment of asking.
+        ///
+        /// Counters of other threads are read while they run, so sums that should match can be off by what happened meanwhile.
+        /// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and `retained_bytes`,
+        /// which are estimates, and these sums hold to the byte:
+        ///
+        /// * `active_bytes` is `allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`: why memory in use is more
+        ///   than the program's blocks;
+        /// * `resident_bytes` is `active_bytes - untouched_bytes + dirty_bytes + metadata_bytes`: why the process is larger than that;
+        /// * `bytes_mapped` is `resident_bytes + retained_bytes`, unless the system has ever refused to unmap memory.
+        ///
+        /// Memory that is none of Hakmem's (the program's code, its stacks, its own mappings) is in the two figures of the kernel
+        /// only.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        #[repr(C)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl Stats {
+            /// Names and values, in order of declaration.
+            pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
+                $(f(stringify!($name), self.$name);)*
+            }
+        }
+    };
+}
+
+stats! {
+    /// Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
+    /// anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
+    allocations,
+    /// Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
+    magazine_misses,
+    /// Frees that found their magazine full and as large as it may be; their blocks went home.
+    magazine_overflows,
+    /// Blocks from the free list of a current slab.
+    refill_current,
+    /// Blocks from memory never handed out before.
+    refill_bump,
+    /// Refills by a partly used slab of the thread's own.
+    refill_partial,
+    /// Slabs taken from ready lists.
+    refill_ready,
+    /// Orphans adopted.
+    refill_orphan,
+    /// Spans taken from the pool for a slab.
+    refill_span,
+    /// SuperSlabs mapped since the start.
+    superslabs_mapped,
+    /// Blocks that went home to a slab of the freeing thread.
+    home_local,
+    /// Blocks that went home to a slab of another thread, or nobody's.
+    home_foreign,
+    /// The same as `home_foreign`: every such block passes the outbox.
+    outbox_blocks,
+    /// Bundles sent.
+    outbox_pushes,
+    /// Bundles that put their slab on its owner's ready list.
+    publishes,
+    /// Large blocks allocated.
+    large_allocs,
+    /// Large blocks freed.
+    large_frees,
+    /// Large blocks that a cached mapping served.
+    large_cache_hits,
+    /// Times a thread got a heap.
+    threads_started,
+    /// Times a thread gave its heap up.
+    threads_exited,
+    /// Bytes of address space held.
+    bytes_mapped,
+    /// The most that `bytes_mapped` has been.
+    bytes_mapped_peak,
+    /// Bytes given back to the system since the start.
+    bytes_purged,
+    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the allocator's own
+    /// books.
+    bytes_held,
+    /// Times memory was given back because the soft limit was reached.
+    soft_limit_hits,
+    /// Allocations that failed because of the hard limit.
+    hard_limit_hits,
+    /// Bytes in blocks that the program holds, at the size that they have, which is at least what was asked for.
+    allocated_bytes,
+    /// The kernel's figure for the largest resident set of the process.
+    peak_resident_bytes,
+    /// Times that the background thread looked for something to give back.
+    background_passes,
+    /// Times that the background thread woke up.
+    background_wakeups,
+    /// Bytes of the memory that slabs, runs and direct mappings in use are made of.
+    active_bytes,
+    /// Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
+    cached_bytes,
+    /// Bytes in free blocks of slabs: used once, and back home.
+    free_bytes,
+    /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
+    fresh_bytes,
+    /// Bytes at the ends of slabs that are too few for a block.
+    slack_bytes,
+    /// Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched of its blocks
+    /// is not known, and does not count.
+    untouched_bytes,
+    /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came from the system,
+    /// freed runs on threads' shelves, freed large mappings that are kept.
+    dirty_bytes,
+    /// Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page map, pool.
+    metadata_bytes,
+    /// Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as a whole.
+    resident_bytes,
+    /// The kernel's figure for the resident set of the process now; 0 where the system does not tell. The kernel brings it
+    /// up to date in steps of some pages per processor.
+    resident_kernel_bytes,
+    /// Bytes of address space that are mapped and not resident: free pages that were given back or never touched, what
+    /// slabs and records have not come to use yet.
+    retained_bytes,
+}
+
+/// Sums everything up, in one walk over all slabs under the pool's lock, and asks the kernel. Costs nothing when it is not
+/// called; no thread is stopped.
+pub fn stats() -> Stats {
+    let mut stats = Snapshot::now().stats;
+    stats.peak_resident_bytes = os::peak_resident();
+    stats.resident_kernel_bytes = os::resident();
+    stats
+}
+
+/// All figures of one moment, but for the kernel's.
+pub(crate) struct Snapshot {
+    pub(crate) stats: Stats,
+    pub(crate) classes: [ClassStats; ClassStats::COUNT],
+    /// Address space of SuperSlabs.
+    pub(crate) superslabs: u64,
+}
+
+impl Snapshot {
+    /// Calls `f` with those of this moment. They are kept off the stack, which may be a small one, and off the heap, which is what
+    /// is being described.
+    pub(crate) fn with<T>(f: impl FnOnce(&Self) -> T) -> T {
+        let len = size_of::<Self>().next_multiple_of(os::page_size());
+        let memory = os::map_uncounted(len).cast::<Self>();
+        if memory.is_null() {
+            return Self::with_on_stack(f);
+        }
+        // SAFETY: just mapped, ours alone; and zeros are figures.
+        let snapshot = unsafe { &mut *memory };
+        snapshot.look();
+        snapshot.stats.bytes_mapped -= len as u64;
+        let result = f(snapshot);
+        // SAFETY: mapped above, and not used any more.
+        unsafe { os::unmap_uncounted(memory.cast(), len) };
+        result
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn with_on_stack<T>(f: impl FnOnce(&Self) -> T) -> T {
+        f(&Self::now())
+    }
+
+    /// Those of this moment, for Rust's interface, which returns them by value.
+    fn now() -> Self {
+        let mut snapshot = Self {
+            stats: Stats::default(),
+            classes: [ClassStats::default(); ClassStats::COUNT],
+            superslabs: 0,
+        };
+        snapshot.look();
+        snapshot
+    }
+
+    /// Fills in those of this moment.
+    fn look(&mut self) {
+        let Self { stats: s, classes, superslabs } = self;
+        *s = counted();
+        let mut heaps = Heaps::default();
+        ClassStats::clear(classes);
+        let survey = classes::look(classes);
+        registry::each(|heap| heaps.add(heap, s, classes));
+        s.outbox_blocks = s.home_foreign;
+        s.magazine_misses = s.refill_current + s.refill_bump;
+        s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(heaps.flushed);
+        s.allocations = s.refill_current + s.refill_bump + s.large_allocs;
+        let large_bytes = (large::IN_USE.load(Relaxed) as u64).saturating_sub(heaps.shelved);
+        classes::finish(classes, s.large_allocs.saturating_sub(s.large_frees), large_bytes);
+        for class in &*classes {
+            s.active_bytes += class.active_bytes;
+            s.allocated_bytes += class.allocated_bytes;
+            s.cached_bytes += class.cached_blocks * class.block_bytes;
+            s.free_bytes += class.free_blocks * class.block_bytes;
+            s.fresh_bytes += class.fresh_blocks * class.block_bytes;
+            s.slack_bytes += class.slack_bytes;
+            s.untouched_bytes += class.active_bytes - class.resident_bytes;
+        }
+        let kept = large::kept() as u64;
+        let direct = classes[ClassStats::DIRECT].active_bytes + kept;
+        let (map, map_resident) = pagemap::figures(survey.mapped, direct as usize);
+        s.dirty_bytes = survey.dirty as u64 + kept;
+        let records = survey.headers + survey.descriptors + map_resident + process::bytes();
+        s.metadata_bytes = records as u64 + heaps.resident;
+        s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;
+        let unused = (map - map_resident) as u64 + (heaps.mapped - heaps.resident);
+        s.retained_bytes = survey.clean as u64 + s.untouched_bytes + unused;
+        *superslabs = survey.mapped as u64;
+    }
+}
+
+/// What is counted for the whole process.
+fn counted() -> Stats {
+    Stats {
+        superslabs_mapped: pool::SUPERSLABS_MAPPED.load(Relaxed),
+        large_allocs: large::ALLOCS.load(Relaxed),
+        large_frees: large::FREES.load(Relaxed),
+        large_cache_hits: large::CACHE_HITS.load(Relaxed),
+        threads_started: registry::STARTED.load(Relaxed),
+        threads_exited: registry::EXITED.load(Relaxed),
+        bytes_mapped: os::MAPPED.load(Relaxed) as u64,
+        bytes_mapped_peak: os::MAPPED_PEAK.load(Relaxed) as u64,
+        bytes_purged: os::PURGED.load(Relaxed) as u64,
+        bytes_held: held::bytes() as u64,
+        soft_limit_hits: held::SOFT_HITS.load(Relaxed),
+        hard_limit_hits: held::HARD_HITS.load(Relaxed),
+        background_passes: background::PASSES.load(Relaxed),
+        background_wakeups: background::WAKEUPS.load(Relaxed),
+        ..Stats::default()
+    }
+}
+
+/// What the heaps have, in bytes but for `flushed`.
+#[derive(Default)]
+struct Heaps {
+    /// Blocks that went home because their magazine was flushed.
+    flushed: u64,
+    /// Freed runs on shelves.
+    shelved: u64,
+    mapped: u64,
+    resident: u64,
+}
+
+impl Heaps {
+    fn add(&mut self, heap: *mut Heap, s: &mut Stats, classes: &mut [ClassStats; ClassStats::COUNT]) {
+        // SAFETY: heap records are never unmapped; counters are atomic, and no reference is made to anything else.
+        let (c, outbox, shelf) =
+            unsafe { (&(*heap).counters, &raw const (*heap).outbox, &raw const (*heap).shelf) };
+        // SAFETY: as above.
+        let (pushes, publishes) = unsafe { (&(*outbox).pushes, &(*outbox).publishes) };
+        // SAFETY: as above.
+        let (allocs, frees, held) = unsafe { (&(*shelf).allocs, &(*shelf).frees, &(*shelf).held) };
+        self.flushed += c.flushed.get();
+        self.shelved += held.get();
+        self.mapped += RECORD as u64;
+        s.refill_current += c.refill_current.get();
+        s.refill_bump += c.refill_bump.get();
+        s.refill_partial += c.refill_partial.get();
+        s.refill_ready += c.refill_ready.get();
+        s.refill_orphan += c.refill_orphan.get();
+        s.refill_span += c.refill_span.get();
+        s.home_local += c.home_local.get();
+        s.home_foreign += c.home_foreign.get();
+        s.outbox_pushes += pushes.get();
+        s.publishes += publishes.get();
+        s.large_allocs += allocs.get();
+        s.large_frees += frees.get();
+        // SAFETY: as above.
+        unsafe {
+            self.resident += Heap::resident_bytes(heap) as u64;
+            Heap::each_cached(heap, |class, blocks| {
+                if let Some(class) = classes.get_mut(class.wrapping_sub(1)) {
+                    class.cached_blocks += blocks as u64;
+                }
+            });
+        }
+    }
+}
