@@ -4,8 +4,7 @@
 //! the code that ships.
 
 #[cfg(not(loom))]
-pub(crate) use crate::os::barrier::heavy as heavy_barrier;
-pub(crate) use crate::os::barrier::light as light_barrier;
+pub(crate) use crate::os::barrier::{heavy as heavy_barrier, light as light_barrier};
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(loom)]

@@ -7,11 +7,10 @@
 //! the handlers that are registered here or itself going through all libraries; `dlclose` goes through the one library only.
 //! So [`unload`] does what is right for a library that goes, and harmless in a process that ends.
 
-use crate::api::global::purge;
 use crate::api::report;
 use crate::front::heap::Heap;
 use crate::front::{registry, thread};
-use crate::reclaim::background;
+use crate::reclaim::{background, purge};
 use crate::superslab::{pagemap, pool};
 use crate::{large, os};
 use core::ffi::c_void;
@@ -58,7 +57,7 @@ extern "C" fn fini() {
 fn unload() {
     background::stop();
     thread::unhook();
-    purge();
+    purge::purge_from(true);
     let mut others = false;
     // SAFETY: records are never unmapped before.
     registry::each(|heap| others |= unsafe { Heap::is_somebodys(heap) });

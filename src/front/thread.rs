@@ -15,6 +15,8 @@ static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 /// Threads that are using it.
 static KEY_USERS: AtomicUsize = AtomicUsize::new(0);
+/// How often a new thread waits a millisecond for the one that is looking after the child of a fork.
+const WAITS: u32 = 100;
 /// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least that there may be.
 const ROUNDS: u32 = 4;
 
@@ -119,7 +121,13 @@ pub(crate) fn unhook() {
 #[cold]
 #[inline(never)]
 fn enter(base: Option<&Options>) -> *mut Heap {
-    process::look_before_heap();
+    // In the child of a fork, while the thread that survived looks after it.
+    for _ in 0..WAITS {
+        if !process::look_before_heap() {
+            break;
+        }
+        futex::pause();
+    }
     options::init(base.unwrap_or(&const { Options::new() }), || {
         registry::init();
         limits::init(options::get());

@@ -13,10 +13,10 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use std::ptr;
 
-mod alarm;
-mod pages;
-mod recycle;
+mod page_sets;
+mod record_stack;
 mod visit;
+mod waker;
 
 /// A block, as the remote stack sees one.
 #[repr(align(8))]

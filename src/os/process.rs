@@ -5,7 +5,7 @@
 //! own (`MADV_WIPEONFORK`; a child of `vfork` shares its parent's and sees no change). It is looked at where a thread would have
 //! to wait for another one, which in a child may not exist.
 
-use crate::os::{futex, thread};
+use crate::os::thread;
 use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
@@ -20,8 +20,6 @@ const BUSY: u32 = 2;
 
 /// The page; null where the system has no such pages.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-/// How often a new thread waits a millisecond for the one that is looking after the child.
-const WAITS: u32 = 100;
 /// What a child runs when it finds out: a `fn(bool)`, or null.
 static ON_FORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 /// Forks between the first process that used this allocator and this one.
@@ -80,21 +78,17 @@ pub(crate) fn look() -> bool {
     page.load(Relaxed) == UNKNOWN && forked()
 }
 
-/// Like [`look`], for a thread that is about to have a heap: afterwards none is taken for one that the fork has left behind.
-pub(crate) fn look_before_heap() {
-    let Some(page) = page() else { return };
+/// Like [`look`], for a thread that is about to have a heap: whether the thread that survived is still at it. Afterwards no heap is
+/// taken for one that the fork has left behind.
+pub(crate) fn look_before_heap() -> bool {
+    let Some(page) = page() else { return false };
     if page.load(Relaxed) == KNOWN {
-        return;
+        return false;
     }
     look();
-    // The thread that survived is at it, or a signal handler has interrupted it there: then there is no use in waiting.
-    for _ in 0..WAITS {
-        // Acquire: pairs with the release in `forked`.
-        if page.load(Acquire) != BUSY || thread::is_first() {
-            break;
-        }
-        futex::pause();
-    }
+    // A signal handler may have interrupted this very thread there: then there is no use in waiting.
+    // Acquire: pairs with the release in `forked`.
+    page.load(Acquire) == BUSY && !thread::is_first()
 }
 
 /// Looks after the child of a fork, and returns whether that was still to be done.

@@ -65,8 +65,6 @@ impl Bins {
                 return Fresh::NONE;
             };
             counters.refill_span.add(1);
-            // A refill that went as far as here is rare, and a sign of life: time to look at what is kept for reuse.
-            crate::large::tick();
             self.present |= 1 << class;
             Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
             self.make_current(span.slab);
