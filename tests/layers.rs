@@ -160,7 +160,8 @@ fn uses() -> Vec<Use> {
 /// The ranks of the table: 0 is the top. Several places in one row do not know each other.
 fn ranks() -> Vec<(PathBuf, usize)> {
     let text = fs::read_to_string(root().join("docs/architecture.md")).unwrap();
-    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")).filter_map(|row| row.split('|').next());
+    let rows =
+        text.lines().filter_map(|line| line.strip_prefix("| ")).filter_map(|row| row.split('|').next());
     let mut ranks = Vec::new();
     for (rank, cell) in rows.filter(|cell| cell.contains("`src/")).enumerate() {
         for place in cell.split('`').filter_map(|part| part.strip_prefix("src/")) {
@@ -209,17 +210,21 @@ fn each_folder_uses_only_those_below_it() {
 #[test]
 fn no_files_of_a_folder_use_each_other_in_a_circle() {
     let uses = uses();
-    let inside: Vec<&Use> =
-        uses.iter().filter(|place| place.from.parent() == place.to.parent() && !is_model(&place.from)).collect();
+    let inside: Vec<&Use> = uses
+        .iter()
+        .filter(|place| place.from.parent() == place.to.parent() && !is_model(&place.from))
+        .collect();
     // What nothing that is left uses goes, until nothing changes: what stays then is in a circle, or behind one.
     let mut left: BTreeSet<&Path> = inside.iter().flat_map(|place| [&*place.from, &*place.to]).collect();
     loop {
         let used_by = |file: &Path| {
             inside.iter().any(|p| p.to == file && left.contains(&*p.from) && left.contains(file))
         };
-        let using =
-            |file: &Path| inside.iter().any(|p| p.from == file && left.contains(&*p.to) && left.contains(file));
-        let still: BTreeSet<&Path> = left.iter().copied().filter(|file| used_by(file) && using(file)).collect();
+        let using = |file: &Path| {
+            inside.iter().any(|p| p.from == file && left.contains(&*p.to) && left.contains(file))
+        };
+        let still: BTreeSet<&Path> =
+            left.iter().copied().filter(|file| used_by(file) && using(file)).collect();
         if still.len() == left.len() {
             break;
         }

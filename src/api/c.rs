@@ -6,7 +6,7 @@ use crate::api::{process, rust};
 pub use crate::base::limits::CHook;
 use crate::base::misuse::Fault;
 use crate::base::{limits, misuse};
-use crate::front::fast_path::Hot;
+use crate::front::fast_path::MagazineTops;
 use crate::front::heap::{Heap, Remote, Way};
 use crate::front::{large_blocks, thread, tls};
 use crate::os;
@@ -40,9 +40,9 @@ pub fn malloc(size: usize) -> *mut u8 {
     let words = size.div_ceil(8);
     let heap = tls::get();
     // SAFETY: the thread's own heap.
-    let class = unsafe { Hot::class(heap.cast(), words) };
+    let class = unsafe { MagazineTops::class(heap.cast(), words) };
     // SAFETY: as above.
-    let block = unsafe { Hot::pop_at(heap.cast(), class) };
+    let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
     if !block.is_null() { block } else { malloc_slow(words, heap) }
 }
 
@@ -54,7 +54,7 @@ pub fn malloc_hit(size: usize) -> *mut u8 {
     }
     let heap = tls::get();
     // SAFETY: the thread's own heap.
-    unsafe { Hot::pop_at(heap.cast(), Hot::class(heap.cast(), size.div_ceil(8))) }
+    unsafe { MagazineTops::pop_at(heap.cast(), MagazineTops::class(heap.cast(), size.div_ceil(8))) }
 }
 
 // The slow paths are `extern "C"`: what cannot unwind can be jumped to, without a frame on the fast path. Their arguments are
@@ -64,21 +64,21 @@ pub fn malloc_hit(size: usize) -> *mut u8 {
 #[inline(never)]
 extern "C" fn malloc_slow(words: usize, heap: *mut Heap) -> *mut u8 {
     // SAFETY: the thread's own heap, or a placeholder.
-    malloc_second(heap, unsafe { Hot::class(heap.cast(), words) })
+    malloc_second(heap, unsafe { MagazineTops::class(heap.cast(), words) })
 }
 
 /// The second level, behind an empty magazine.
 #[inline(always)]
 fn malloc_second(heap: *mut Heap, class: usize) -> *mut u8 {
     // SAFETY: the thread's own heap, or a placeholder.
-    let block = unsafe { Heap::take(heap, class) }.block;
+    let block = unsafe { Heap::alloc_from_slab(heap, class) }.ptr;
     if !block.is_null() { block } else { malloc_cold(class) }
 }
 
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_cold(class: usize) -> *mut u8 {
-    let block = rust::refill(class as u8, None).block;
+    let block = rust::refill(class as u8, None).ptr;
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -90,7 +90,7 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
     let class = medium(size) as usize;
     let heap = tls::get();
     // SAFETY: the thread's own heap.
-    let block = unsafe { Hot::pop_at(heap.cast(), class) };
+    let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
     if !block.is_null() { block } else { malloc_second(heap, class) }
 }
 
@@ -101,14 +101,14 @@ extern "C" fn malloc_large(size: usize) -> *mut u8 {
     if !block.is_null() {
         return block;
     }
-    let block = rust::any(size, MIN_ALIGN, None).block;
+    let block = rust::any(size, MIN_ALIGN, None).ptr;
     if block.is_null() { out_of_memory() } else { block }
 }
 
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_growing(size: usize) -> *mut u8 {
-    let block = rust::grown(size, MIN_ALIGN, None).block;
+    let block = rust::grown(size, MIN_ALIGN, None).ptr;
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -127,7 +127,7 @@ pub unsafe fn free(block: *mut u8) {
     // Kinds that are no classes have no magazine: full, so they take the slow path.
     let heap = tls::get();
     // SAFETY: the thread's own heap; the block is free now.
-    if !unsafe { Hot::push(heap.cast(), kind, block) } {
+    if !unsafe { MagazineTops::push(heap.cast(), kind, block) } {
         // SAFETY: passed on.
         unsafe { free_rest(block, heap, kind) }
     }
@@ -138,10 +138,10 @@ pub unsafe fn free(block: *mut u8) {
 unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: passed on; the thread's own heap, or a placeholder.
     unsafe {
-        match Heap::take_back(heap, block, kind) {
-            Way::Home => (),
-            Way::Settle(slab) => rust::settle(heap, slab),
-            Way::Foreign(slab) => free_foreign(block, heap, kind, slab),
+        match Heap::free_to_slab(heap, block, kind) {
+            Way::Done => (),
+            Way::Relist(slab) => rust::relist(heap, slab),
+            Way::Remote(slab) => free_foreign(block, heap, kind, slab),
             Way::Other => free_cold(block, kind),
         }
     }
@@ -152,7 +152,7 @@ unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
 unsafe extern "C" fn free_foreign(block: *mut u8, heap: *mut Heap, kind: usize, slab: *mut Slab) {
     // SAFETY: passed on.
     unsafe {
-        match Heap::take_foreign(heap, slab, block, kind) {
+        match Heap::free_remote(heap, slab, block, kind) {
             Remote::Done => (),
             Remote::Idle(owner) => idle_heaps::take_in(owner),
             Remote::Wrong => free_cold(block, kind),
@@ -255,21 +255,21 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
     } else {
         rust::any(size, align_for(size), None)
     };
-    if new.block.is_null() {
+    if new.ptr.is_null() {
         // A large block that cannot shrink by moving stays what it is, which is enough.
         return if size <= old { block } else { out_of_memory() };
     }
     // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
     unsafe {
-        ptr::copy_nonoverlapping(block, new.block, old.min(size));
-        if new.zero { rust::free_replaced(block, new.block) } else { free(block) }
+        ptr::copy_nonoverlapping(block, new.ptr, old.min(size));
+        if new.zeroed { rust::free_replaced(block, new.ptr) } else { free(block) }
     }
-    new.block
+    new.ptr
 }
 
 /// Allocates at a multiple of `align`, a power of two. Null when there is no memory; leaves `errno` alone.
 pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
-    rust::any(size, align.max(align_for(size)), None).block
+    rust::any(size, align.max(align_for(size)), None).ptr
 }
 
 /// `malloc_usable_size`, on behalf of `function`.

@@ -3,7 +3,7 @@
 
 use crate::base::misuse;
 use crate::base::misuse::Fault;
-use crate::front::fast_path::Hot;
+use crate::front::fast_path::MagazineTops;
 use crate::front::{thread, tls};
 use crate::superslab::pagemap;
 use crate::superslab::slab::Slab;
@@ -23,7 +23,9 @@ pub(crate) fn free(block: *mut u8, class: u8) {
         Some(false) => {}
     }
     // SAFETY: the thread's own heap.
-    if !thread::own_heap().is_null() && unsafe { Hot::holds(tls::get().cast(), class as usize, block) } {
+    if !thread::own_heap().is_null()
+        && unsafe { MagazineTops::holds(tls::get().cast(), class as usize, block) }
+    {
         misuse::report("free", block, Fault::DoubleFree);
     }
 }

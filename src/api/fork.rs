@@ -47,7 +47,7 @@ pub(crate) fn on_fork(alone: bool) {
     if !mine.is_null() {
         // SAFETY: the calling thread's heap.
         unsafe {
-            if Heap::bias(mine).inherit() {
+            if Heap::lock(mine).inherit() {
                 // Somebody was in it: it is left behind like all others.
                 thread::leave_heap();
             } else {

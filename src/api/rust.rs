@@ -4,7 +4,7 @@
 
 use crate::api::process;
 use crate::base::options::Options;
-use crate::front::fast_path::Hot;
+use crate::front::fast_path::MagazineTops;
 use crate::front::heap::{Heap, Remote, Way};
 use crate::front::{large_blocks, thread, tls};
 use crate::large;
@@ -13,7 +13,7 @@ use crate::reclaim::retry::or_reclaim;
 use crate::reclaim::{background, idle_heaps, retry};
 use crate::superslab::pagemap;
 use crate::superslab::pagemap::RUN;
-use crate::superslab::slab::{Fresh, Slab};
+use crate::superslab::slab::{Allocation, Slab};
 use crate::tiny::classes::{MAX_TABLE, class_of, class_of_rest, stride};
 use core::alloc::Layout;
 use core::ptr;
@@ -33,7 +33,7 @@ pub(crate) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
     let class = class_of(size, align);
     let heap = tls::get();
     // SAFETY: the thread's own heap.
-    let block = unsafe { Hot::pop(heap.cast(), class as usize) };
+    let block = unsafe { MagazineTops::pop(heap.cast(), class as usize) };
     if !block.is_null() { block } else { alloc_slow(heap, class, options) }
 }
 
@@ -42,7 +42,7 @@ pub(crate) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
 #[inline(never)]
 extern "C" fn alloc_slow(heap: *mut Heap, class: u8, options: &Options) -> *mut u8 {
     // SAFETY: the thread's own heap, or a placeholder.
-    let block = unsafe { Heap::take(heap, class as usize) }.block;
+    let block = unsafe { Heap::alloc_from_slab(heap, class as usize) }.ptr;
     if !block.is_null() { block } else { alloc_cold(class, options) }
 }
 
@@ -50,16 +50,16 @@ extern "C" fn alloc_slow(heap: *mut Heap, class: u8, options: &Options) -> *mut 
 #[cold]
 #[inline(never)]
 extern "C" fn alloc_cold(class: u8, options: &Options) -> *mut u8 {
-    refill(class, Some(options)).block
+    refill(class, Some(options)).ptr
 }
 
 /// A block from behind the current slab.
-pub(crate) fn refill(class: u8, options: Option<&Options>) -> Fresh {
+pub(crate) fn refill(class: u8, options: Option<&Options>) -> Allocation {
     background::tick();
     or_reclaim(stride(class as usize) as usize, || {
         process::with_heap(options, |heap| {
             if heap.is_null() {
-                return Fresh::NONE;
+                return Allocation::NONE;
             }
             // SAFETY: the thread's own heap.
             unsafe { Heap::refill(heap, class) }
@@ -70,13 +70,13 @@ pub(crate) fn refill(class: u8, options: Option<&Options>) -> Fresh {
 /// Sizes and alignments that are not in the table.
 #[inline(never)]
 extern "C" fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u8 {
-    any(size, align, Some(options)).block
+    any(size, align, Some(options)).ptr
 }
 
 /// A block of any size and alignment, from the magazine if there is one.
-pub(crate) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh {
+pub(crate) fn any(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if size > isize::MAX as usize {
-        return Fresh::NONE;
+        return Allocation::NONE;
     }
     // Size 0 has the alignment that it asks for, too.
     let size = size.max(1);
@@ -91,12 +91,12 @@ pub(crate) fn any(size: usize, align: usize, options: Option<&Options>) -> Fresh
         });
     }
     // SAFETY: the thread's own heap.
-    let block = unsafe { Hot::pop(tls::get().cast(), class as usize) };
-    if !block.is_null() { Fresh { block, zero: false } } else { refill(class, options) }
+    let block = unsafe { MagazineTops::pop(tls::get().cast(), class as usize) };
+    if !block.is_null() { Allocation { ptr: block, zeroed: false } } else { refill(class, options) }
 }
 
 /// Like [`any`], for a block that will be cleared unless it is known to be zero.
-pub(crate) fn any_to_clear(size: usize, align: usize, options: Option<&Options>) -> Fresh {
+pub(crate) fn any_to_clear(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if large::run_pages(size, align).is_some() || size > isize::MAX as usize {
         return any(size, align, options);
     }
@@ -122,7 +122,7 @@ pub(crate) unsafe fn free_small(block: *mut u8, class: u8) {
     super::checked::free(block, class);
     let heap = tls::get();
     // SAFETY: the thread's own heap; the block is free now.
-    if !unsafe { Hot::push(heap.cast(), class as usize, block) } {
+    if !unsafe { MagazineTops::push(heap.cast(), class as usize, block) } {
         // SAFETY: passed on.
         unsafe { free_slow(heap, block, class) }
     }
@@ -137,10 +137,10 @@ unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
         if pagemap::kind_index(block) != class as usize {
             return free_cold(block, class);
         }
-        match Heap::take_back(heap, block, class as usize) {
-            Way::Home => (),
-            Way::Settle(slab) => settle(heap, slab),
-            Way::Foreign(slab) => free_foreign(heap, block, class, slab),
+        match Heap::free_to_slab(heap, block, class as usize) {
+            Way::Done => (),
+            Way::Relist(slab) => relist(heap, slab),
+            Way::Remote(slab) => free_foreign(heap, block, class, slab),
             Way::Other => free_cold(block, class),
         }
     }
@@ -149,9 +149,9 @@ unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
 /// A block has gone home to a slab that has to be looked at.
 #[cold]
 #[inline(never)]
-pub(crate) unsafe extern "C" fn settle(heap: *mut Heap, slab: *mut Slab) {
+pub(crate) unsafe extern "C" fn relist(heap: *mut Heap, slab: *mut Slab) {
     // SAFETY: passed on.
-    unsafe { Heap::settle(heap, slab) }
+    unsafe { Heap::relist(heap, slab) }
 }
 
 #[cold]
@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn settle(heap: *mut Heap, slab: *mut Slab) {
 unsafe extern "C" fn free_foreign(heap: *mut Heap, block: *mut u8, class: u8, slab: *mut Slab) {
     // SAFETY: passed on.
     unsafe {
-        match Heap::take_foreign(heap, slab, block, class as usize) {
+        match Heap::free_remote(heap, slab, block, class as usize) {
             Remote::Done => (),
             Remote::Idle(owner) => idle_heaps::take_in(owner),
             Remote::Wrong => free_cold(block, class),
@@ -202,12 +202,12 @@ pub(crate) extern "C" fn alloc_zeroed(size: usize, align: usize, options: &Optio
 
 /// Clears a block, unless it is null or known to be zero.
 #[inline(always)]
-pub(crate) unsafe fn cleared(fresh: Fresh, size: usize) -> *mut u8 {
-    if !fresh.zero && !fresh.block.is_null() {
+pub(crate) unsafe fn cleared(allocation: Allocation, size: usize) -> *mut u8 {
+    if !allocation.zeroed && !allocation.ptr.is_null() {
         // SAFETY: the block has at least `size` bytes and is ours.
-        unsafe { fresh.block.write_bytes(0, size) };
+        unsafe { allocation.ptr.write_bytes(0, size) };
     }
-    fresh.block
+    allocation.ptr
 }
 
 /// Resizes a block of `old` bytes.
@@ -230,22 +230,22 @@ pub(crate) unsafe extern "C" fn realloc(
         }
     }
     let new = if size > old { grown(size, align, Some(options)) } else { any(size, align, Some(options)) };
-    if new.block.is_null() && size <= old && to == 0 {
+    if new.ptr.is_null() && size <= old && to == 0 {
         // A large block that cannot shrink by moving stays what it is, which is enough.
         return block;
     }
-    if !new.block.is_null() {
+    if !new.ptr.is_null() {
         // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
         unsafe {
-            ptr::copy_nonoverlapping(block, new.block, old.min(size));
+            ptr::copy_nonoverlapping(block, new.ptr, old.min(size));
             match from {
-                0 if new.zero => free_replaced(block, new.block),
+                0 if new.zeroed => free_replaced(block, new.ptr),
                 0 => free_large(block, pagemap::kind(block), "realloc"),
                 class => free_small(block, class),
             }
         }
     }
-    new.block
+    new.ptr
 }
 
 /// Frees a large block whose contents have moved to `new`, which was fresh memory.
@@ -262,7 +262,7 @@ pub(crate) unsafe fn free_replaced(block: *mut u8, new: *mut u8) {
 }
 
 /// A block of `size` bytes for one that grows.
-pub(crate) fn grown(size: usize, align: usize, options: Option<&Options>) -> Fresh {
+pub(crate) fn grown(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if size > isize::MAX as usize || class_of(size, align) != 0 {
         return any(size, align, options);
     }

@@ -1,6 +1,6 @@
 //! Options: `HAKMEM_*` in the environment, or the const builder. Read once, before the first allocation is served.
 //!
-//! Hot paths read none of them: what an option changes is laid down in a heap when the heap is made.
+//! MagazineTops paths read none of them: what an option changes is laid down in a heap when the heap is made.
 
 use crate::os::{env, message};
 use core::cell::UnsafeCell;

@@ -14,7 +14,7 @@ pub(crate) type Slot = *mut u8;
 /// What the hit paths touch of a heap; indexed by class, and by the page map's kind, of which those that are no
 /// classes never get a magazine. Atomic only so that statistics may look; the owner's loads and stores are plain ones.
 #[repr(C)]
-pub(crate) struct Hot {
+pub(crate) struct MagazineTops {
     pub(crate) top: Table<AtomicPtr<Slot>, KINDS>,
     pub(crate) limit: Table<AtomicPtr<Slot>, KINDS>,
     /// C's classes by size in words: here, because a table elsewhere costs `malloc` an instruction for its address.
@@ -50,7 +50,7 @@ unsafe fn own(slot: *const AtomicPtr<Slot>) -> *mut Slot {
     unsafe { (*slot).as_ptr().read() }
 }
 
-impl Hot {
+impl MagazineTops {
     /// No magazines.
     pub(crate) const fn without() -> Self {
         Self {
@@ -66,10 +66,10 @@ impl Hot {
     ///
     /// The calling thread owns the heap, or it is a placeholder.
     #[inline(always)]
-    pub(crate) unsafe fn class(hot: *mut Hot, words: usize) -> usize {
+    pub(crate) unsafe fn class(tops: *mut MagazineTops, words: usize) -> usize {
         debug_assert!(words <= MAX_TABLE / 8);
         // SAFETY: passed on; the words are in the table.
-        unsafe { (&raw const (*hot).classes).cast::<u8>().add(words).read() as usize }
+        unsafe { (&raw const (*tops).classes).cast::<u8>().add(words).read() as usize }
     }
 
     /// Takes a block of `class` from its magazine, or null.
@@ -78,10 +78,10 @@ impl Hot {
     ///
     /// The calling thread owns the heap, and `class` is below [`KINDS`].
     #[inline(always)]
-    pub(crate) unsafe fn pop(hot: *mut Hot, class: usize) -> *mut u8 {
+    pub(crate) unsafe fn pop(tops: *mut MagazineTops, class: usize) -> *mut u8 {
         // SAFETY: passed on; top always has a slot below it.
         unsafe {
-            let top = (&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class);
+            let top = (&raw const (*tops).top).cast::<AtomicPtr<Slot>>().add(class);
             let at = own(top);
             let block = shared(at.sub(1)).load(Relaxed);
             if !block.is_null() {
@@ -97,13 +97,13 @@ impl Hot {
     ///
     /// # Safety
     ///
-    /// As [`Hot::pop`]; the block is free, of that class, and nobody's.
+    /// As [`MagazineTops::pop`]; the block is free, of that class, and nobody's.
     #[inline(always)]
-    pub(crate) unsafe fn push(hot: *mut Hot, class: usize, block: *mut u8) -> bool {
+    pub(crate) unsafe fn push(tops: *mut MagazineTops, class: usize, block: *mut u8) -> bool {
         // SAFETY: passed on; below the limit there is a slot.
         unsafe {
-            let top = (&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class);
-            let limit = (&raw const (*hot).limit).cast::<AtomicPtr<Slot>>().add(class);
+            let top = (&raw const (*tops).top).cast::<AtomicPtr<Slot>>().add(class);
+            let limit = (&raw const (*tops).limit).cast::<AtomicPtr<Slot>>().add(class);
             let at = own(top);
             if at == own(limit) {
                 return false;
@@ -116,31 +116,31 @@ impl Hot {
         }
     }
 
-    /// [`Hot::pop`] where the class is not known when compiling: the top moves in one instruction. The same in `push` saves an
+    /// [`MagazineTops::pop`] where the class is not known when compiling: the top moves in one instruction. The same in `push` saves an
     /// instruction, too, and costs time: see decision 014.
     ///
     /// # Safety
     ///
-    /// As [`Hot::pop`].
+    /// As [`MagazineTops::pop`].
     #[inline(always)]
-    pub(crate) unsafe fn pop_at(hot: *mut Hot, class: usize) -> *mut u8 {
+    pub(crate) unsafe fn pop_at(tops: *mut MagazineTops, class: usize) -> *mut u8 {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // SAFETY: as in `pop`. The tops are at the start of `hot`; an aligned store of a word, as atomic as the one that
         // it stands for, and a barrier to the compiler.
         unsafe {
-            let block = own((&raw const (*hot).top).cast::<AtomicPtr<Slot>>().add(class))
+            let block = own((&raw const (*tops).top).cast::<AtomicPtr<Slot>>().add(class))
                 .sub(1)
                 .cast::<AtomicPtr<u8>>();
             let block = (*block).load(Relaxed);
             if !block.is_null() {
-                core::arch::asm!("add qword ptr [{} + {} * 8], -8", in(reg) hot, in(reg) class, options(nostack));
+                core::arch::asm!("add qword ptr [{} + {} * 8], -8", in(reg) tops, in(reg) class, options(nostack));
             }
             block
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         // SAFETY: passed on.
         unsafe {
-            Hot::pop(hot, class)
+            MagazineTops::pop(tops, class)
         }
     }
 
@@ -148,12 +148,12 @@ impl Hot {
     ///
     /// # Safety
     ///
-    /// As [`Hot::pop`].
+    /// As [`MagazineTops::pop`].
     #[cfg(any(feature = "checked", debug_assertions))]
-    pub(crate) unsafe fn holds(hot: *mut Hot, class: usize, block: *mut u8) -> bool {
+    pub(crate) unsafe fn holds(tops: *mut MagazineTops, class: usize, block: *mut u8) -> bool {
         // SAFETY: passed on; a null ends the blocks.
         unsafe {
-            let mut at = (&(*hot).top)[class].load(Relaxed).sub(1);
+            let mut at = (&(*tops).top)[class].load(Relaxed).sub(1);
             loop {
                 // A visitor may be at these slots.
                 let held = shared(at).load(Relaxed);

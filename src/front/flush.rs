@@ -1,6 +1,6 @@
 //! What a heap has goes home: when its magazines are emptied, when its thread ends, in the child of a fork.
 
-use crate::front::fast_path::Hot;
+use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::superslab::slab::Slab;
 use crate::tiny::bins::Bins;
@@ -10,18 +10,18 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Heap {
-    /// Goes on after [`Way::Settle`].
+    /// Goes on after [`Way::Relist`].
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap, and `slab` is its.
-    pub(crate) unsafe fn settle(heap: *mut Heap, slab: *mut Slab) {
+    pub(crate) unsafe fn relist(heap: *mut Heap, slab: *mut Slab) {
         // SAFETY: passed on; the class is read before the slab can be gone. That is ours for as long as we name it.
         unsafe {
             let class = (*slab).class as usize;
-            let _busy = Heap::enter(heap);
+            let _entered = Heap::enter(heap);
             let bins = &raw mut (*heap).bins;
-            Bins::settle(bins, slab);
+            Bins::relist(bins, slab);
             if idle::is_due() {
                 let chosen = partial_purge::Chosen::from(bins, ptr::null_mut(), partial_purge::NEWEST);
                 idle::spend(chosen.purge(bins, ptr::null_mut()));
@@ -30,7 +30,7 @@ impl Heap {
                 // A few blocks in the magazine may be all that keeps these slabs: those that become empty are given back, or
                 // begin anew with blocks in the order of their addresses.
                 Heap::empty_magazine(heap, class);
-                (*heap).magazines.shrink(&raw mut (*heap).hot, class);
+                (*heap).magazines.shrink(&raw mut (*heap).tops, class);
             }
         }
     }
@@ -44,7 +44,7 @@ impl Heap {
         // SAFETY: passed on; what a magazine holds was freed as its class.
         unsafe {
             loop {
-                let block = Hot::pop(&raw mut (*heap).hot, class);
+                let block = MagazineTops::pop(&raw mut (*heap).tops, class);
                 if block.is_null() {
                     break;
                 }
@@ -52,7 +52,7 @@ impl Heap {
                 Heap::send_home(heap, block, class as u8);
             }
             // A visitor may have left nulls below.
-            if (*heap).magazines.gather(&raw mut (*heap).hot, class) {
+            if (*heap).magazines.gather(&raw mut (*heap).tops, class) {
                 Heap::empty_magazine(heap, class);
             }
         }
@@ -70,7 +70,7 @@ impl Heap {
                 Heap::empty_magazine(heap, class);
             }
             Heap::flush_outbox(heap);
-            (*heap).shelf.flush();
+            (*heap).run_cache.flush();
         }
     }
 
@@ -82,7 +82,7 @@ impl Heap {
     pub(crate) unsafe fn trim(heap: *mut Heap) {
         // SAFETY: passed on.
         unsafe {
-            let _busy = Heap::enter(heap);
+            let _entered = Heap::enter(heap);
             Heap::flush(heap);
             (*heap).bins.trim(&(*heap).counters);
             let bins = &raw mut (*heap).bins;
@@ -104,14 +104,14 @@ impl Heap {
     pub(crate) unsafe fn retire(heap: *mut Heap) {
         // SAFETY: passed on.
         unsafe {
-            let _busy = Heap::enter(heap);
+            let _entered = Heap::enter(heap);
             Heap::flush(heap);
             (*heap).bins.abandon(&(*heap).counters);
             (*heap).live.store(false, Relaxed);
         }
     }
 
-    /// Empties the magazines and the shelf of a heap that a fork has left behind. Only the tops and the places are relied on: the
+    /// Empties the magazines and the run cache of a heap that a fork has left behind. Only the tops and the places are relied on: the
     /// thread may have been stopped anywhere.
     ///
     /// # Safety
@@ -119,11 +119,11 @@ impl Heap {
     /// The calling thread alone stands in for the heap's, and has [entered](Heap::enter) `mine`, its own.
     pub(crate) unsafe fn take_over(heap: *mut Heap, mine: *mut Heap) {
         // SAFETY: passed on.
-        unsafe { (*heap).shelf.flush() };
+        unsafe { (*heap).run_cache.flush() };
         for class in 1..=CLASSES {
             loop {
                 // SAFETY: passed on; below the first block there is always a null.
-                let block = unsafe { Hot::pop(&raw mut (*heap).hot, class) };
+                let block = unsafe { MagazineTops::pop(&raw mut (*heap).tops, class) };
                 if block.is_null() {
                     break;
                 }

@@ -4,16 +4,16 @@ mod figures;
 
 use crate::base::counters::Counters;
 use crate::base::options;
-use crate::front::fast_path::Hot;
+use crate::front::fast_path::MagazineTops;
 use crate::front::magazine::Magazines;
 use crate::front::outbox;
 use crate::front::outbox::Outbox;
-use crate::front::run_cache::Shelf;
+use crate::front::run_cache::RunCache;
 use crate::front::visitor::{self, Seen};
 use crate::large;
-use crate::lockfree::biased_lock::Bias;
+use crate::lockfree::biased_lock::BiasedLock;
 use crate::os::process;
-use crate::superslab::slab::{Block, Fresh, Owner, Slab};
+use crate::superslab::slab::{Allocation, Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
 use crate::tiny::free;
@@ -32,12 +32,12 @@ pub(crate) const RECORD: usize = 512 << 10;
 /// statistics read. Records are recycled and never unmapped.
 #[repr(C)]
 pub(crate) struct Heap {
-    pub(crate) hot: Hot,
+    pub(crate) tops: MagazineTops,
     pub(crate) bins: Bins,
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
     pub(crate) magazines: Magazines,
-    pub(crate) shelf: Shelf,
+    pub(crate) run_cache: RunCache,
     /// Link of the stack of free records.
     recycle_next: AtomicPtr<Heap>,
     /// Link of the list of all records; constant once published.
@@ -55,7 +55,7 @@ pub(crate) struct Heap {
     /// What a visitor that comes round has seen of the owner: see [`idle_heaps::idle`].
     pub(crate) seen: Seen,
     /// Held by the owner wherever more happens than taking a block of a slab and putting one back; see there.
-    pub(crate) bias: Bias<Slab>,
+    pub(crate) lock: BiasedLock<Slab>,
     owner: CachePadded<Owner>,
 }
 
@@ -65,11 +65,11 @@ const _: () =
 /// Where a block goes that has no room in its magazine.
 pub(crate) enum Way {
     /// It is home.
-    Home,
-    /// It is home, and [`Heap::settle`] is to look at its slab.
-    Settle(*mut Slab),
+    Done,
+    /// It is home, and [`Heap::relist`] is to look at its slab.
+    Relist(*mut Slab),
     /// To this slab, which is not the heap's.
-    Foreign(*mut Slab),
+    Remote(*mut Slab),
     /// The magazine may grow, or the heap is a placeholder, or something is wrong with the block.
     Other,
 }
@@ -91,15 +91,15 @@ pub(crate) struct Exit {
 }
 
 /// Says that the owner of a heap has taken its lock, until dropped.
-pub(crate) struct Busy {
-    bias: *const Bias<Slab>,
+pub(crate) struct Entered {
+    lock: *const BiasedLock<Slab>,
     before: bool,
 }
 
-impl Drop for Busy {
+impl Drop for Entered {
     fn drop(&mut self) {
         // SAFETY: a record's, which is never unmapped.
-        unsafe { &*self.bias }.leave(self.before);
+        unsafe { &*self.lock }.leave(self.before);
     }
 }
 
@@ -125,12 +125,12 @@ impl Heap {
     pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool, threads: usize) {
         let options = options::get();
         // SAFETY: passed on: the record is ours, and a visitor finds nobody there before we leave.
-        let _busy = unsafe { Heap::enter(heap) };
+        let _entered = unsafe { Heap::enter(heap) };
         // SAFETY: passed on. Statistics may look on, at atomics only.
         unsafe {
             let bytes = heap.cast::<u8>();
             (*heap).magazines.reset(
-                &raw mut (*heap).hot,
+                &raw mut (*heap).tops,
                 options.magazine,
                 bytes.wrapping_add(size_of::<Heap>()),
                 bytes.wrapping_add(RECORD - outbox::BYTES),
@@ -144,7 +144,7 @@ impl Heap {
                 (*heap).bins.owner = (&raw mut (*heap).owner).cast();
                 (*heap).bins.secret = secret;
             }
-            (*heap).shelf.reset(threads);
+            (*heap).run_cache.reset(threads);
             (*heap).exit.rounds.set(0);
             Heap::claim(heap);
             (*heap).thread.store(0, Relaxed);
@@ -158,9 +158,9 @@ impl Heap {
     ///
     /// A record, which is never unmapped.
     #[inline(always)]
-    pub(crate) unsafe fn bias<'a>(heap: *mut Heap) -> &'a Bias<Slab> {
+    pub(crate) unsafe fn lock<'a>(heap: *mut Heap) -> &'a BiasedLock<Slab> {
         // SAFETY: passed on; atomics only.
-        unsafe { &(*heap).bias }
+        unsafe { &(*heap).lock }
     }
 
     /// Takes the heap's lock, for its owner.
@@ -169,10 +169,10 @@ impl Heap {
     ///
     /// The calling thread owns the heap.
     #[inline]
-    pub(crate) unsafe fn enter(heap: *mut Heap) -> Busy {
+    pub(crate) unsafe fn enter(heap: *mut Heap) -> Entered {
         // SAFETY: passed on; records are never unmapped.
-        let bias = unsafe { Heap::bias(heap) };
-        Busy { bias, before: bias.enter(visitor::wait) }
+        let lock = unsafe { Heap::lock(heap) };
+        Entered { lock, before: lock.enter(visitor::wait) }
     }
 
     /// Takes a block of `class` when the magazine is empty: from the current slab, or null.
@@ -181,14 +181,14 @@ impl Heap {
     ///
     /// The calling thread owns the heap, or it is a placeholder.
     #[inline(always)]
-    pub(crate) unsafe fn take(heap: *mut Heap, class: usize) -> Fresh {
+    pub(crate) unsafe fn alloc_from_slab(heap: *mut Heap, class: usize) -> Allocation {
         // SAFETY: passed on. Only a thread's own heap has a block to give.
         unsafe {
-            let fresh = Bins::take(&raw mut (*heap).bins, class, &raw const (*heap).counters);
-            if !fresh.block.is_null() {
+            let allocation = Bins::alloc(&raw mut (*heap).bins, class, &raw const (*heap).counters);
+            if !allocation.ptr.is_null() {
                 (*heap).magazines.on_miss(class);
             }
-            fresh
+            allocation
         }
     }
 
@@ -197,60 +197,60 @@ impl Heap {
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Fresh {
+    pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Allocation {
         // SAFETY: passed on.
         unsafe {
-            let _busy = Heap::enter(heap);
-            let fresh = Heap::take(heap, class as usize);
-            if !fresh.block.is_null() {
-                return fresh;
+            let _entered = Heap::enter(heap);
+            let allocation = Heap::alloc_from_slab(heap, class as usize);
+            if !allocation.ptr.is_null() {
+                return allocation;
             }
-            (*heap).shelf.tick();
+            (*heap).run_cache.tick();
             let spans = (*heap).counters.refill_span.get();
-            let fresh = (*heap).bins.refill(class, &(*heap).counters);
+            let allocation = (*heap).bins.refill(class, &(*heap).counters);
             if (*heap).counters.refill_span.get() != spans {
                 // A refill that went as far as the pool is rare, and a sign of life: time to look at what is kept for reuse.
                 large::tick();
             }
-            fresh
+            allocation
         }
     }
 
     /// Frees a block of `kind` when the magazine is full and stays as it is; what else there is to do with it.
     ///
-    /// This and [`Heap::take`] are the second level behind the magazines: they serve every burst longer than those.
+    /// This and [`Heap::alloc_from_slab`] are the second level behind the magazines: they serve every burst longer than those.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap, or it is a placeholder. The page map says that `block` lies in a page of `kind`, and
     /// it is nobody's now.
     #[inline(always)]
-    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, kind: usize) -> Way {
+    pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Way {
         // SAFETY: passed on. No kind but a class goes home, and no placeholder's.
         unsafe {
             if !(*heap).magazines.goes_home(kind) {
                 return Way::Other;
             }
             let slab = Slab::of(block);
-            Heap::bias(heap).name(slab);
-            if !free::is_own(slab, (*heap).bins.owner) {
-                return Way::Foreign(slab);
+            Heap::lock(heap).name(slab);
+            if !free::is_owned_by(slab, (*heap).bins.owner) {
+                return Way::Remote(slab);
             }
-            if !free::mark(&raw const (*heap).bins, slab, block, kind) {
+            if !free::mark_free(&raw const (*heap).bins, slab, block, kind) {
                 return Way::Other;
             }
             (*heap).counters.home_local.add(1);
-            if Bins::put(slab, block.cast::<Block>()) { Way::Settle(slab) } else { Way::Home }
+            if Bins::push_free(slab, block.cast::<Block>()) { Way::Relist(slab) } else { Way::Done }
         }
     }
 
-    /// Frees a block of `slab`, for which [`Heap::take_back`] has answered that it is not this heap's.
+    /// Frees a block of `slab`, for which [`Heap::free_to_slab`] has answered that it is not this heap's.
     ///
     /// # Safety
     ///
-    /// As [`Heap::take_back`].
+    /// As [`Heap::free_to_slab`].
     #[inline(always)]
-    pub(crate) unsafe fn take_foreign(
+    pub(crate) unsafe fn free_remote(
         heap: *mut Heap,
         slab: *mut Slab,
         block: *mut u8,
@@ -258,7 +258,7 @@ impl Heap {
     ) -> Remote {
         // SAFETY: passed on.
         unsafe {
-            if !free::mark(&raw const (*heap).bins, slab, block, class) {
+            if !free::mark_free(&raw const (*heap).bins, slab, block, class) {
                 return Remote::Wrong;
             }
             (*heap).counters.home_foreign.add(1);
@@ -275,10 +275,10 @@ impl Heap {
     pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, class: u8) {
         // SAFETY: passed on.
         unsafe {
-            let _busy = Heap::enter(heap);
-            let hot = &raw mut (*heap).hot;
-            if (*heap).magazines.grow(hot, class as usize) {
-                let pushed = Hot::push(hot, class as usize, block);
+            let _entered = Heap::enter(heap);
+            let tops = &raw mut (*heap).tops;
+            if (*heap).magazines.grow(tops, class as usize) {
+                let pushed = MagazineTops::push(tops, class as usize, block);
                 debug_assert!(pushed);
                 return;
             }
@@ -295,11 +295,11 @@ impl Heap {
         // SAFETY: passed on.
         unsafe {
             let bins = &mut (*heap).bins;
-            let Some(slab) = free::check_in(bins, block, class as usize) else { return };
-            if free::is_own(slab, bins.owner) {
+            let Some(slab) = free::validate(bins, block, class as usize) else { return };
+            if free::is_owned_by(slab, bins.owner) {
                 (*heap).counters.home_local.add(1);
-                if Bins::put(slab, block.cast::<Block>()) {
-                    Bins::settle(bins, slab);
+                if Bins::push_free(slab, block.cast::<Block>()) {
+                    Bins::relist(bins, slab);
                 }
             } else {
                 (*heap).counters.home_foreign.add(1);
@@ -380,9 +380,9 @@ impl Heap {
     /// # Safety
     ///
     /// As [`Heap::each_cached`].
-    pub(crate) unsafe fn tops(heap: *const Heap) -> usize {
+    pub(crate) unsafe fn magazine_figure(heap: *const Heap) -> usize {
         // SAFETY: passed on.
-        let tops = unsafe { &(*heap).hot.top.0 };
+        let tops = unsafe { &(*heap).tops.top.0 };
         tops.iter().fold(0usize, |sum, top| sum.wrapping_add(top.load(Relaxed).addr()))
     }
 
@@ -394,9 +394,10 @@ impl Heap {
     pub(crate) unsafe fn activity(heap: *const Heap) -> usize {
         // SAFETY: passed on.
         unsafe {
-            let tops = (*heap).hot.top.0.iter().map(|top| top.load(Relaxed).addr());
+            let tops = (*heap).tops.top.0.iter().map(|top| top.load(Relaxed).addr());
             let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
-            let past = [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).shelf.frees];
+            let past =
+                [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).run_cache.frees];
             past.iter().fold(sum, |sum, counter| sum.rotate_left(5) ^ counter.get() as usize)
         }
     }
@@ -405,12 +406,12 @@ impl Heap {
 /// A heap that has nothing and can keep nothing, so that every path goes on to where a thread gets a real one.
 const fn placeholder() -> Heap {
     Heap {
-        hot: Hot::without(),
+        tops: MagazineTops::without(),
         bins: Bins::new(),
         outbox: Outbox::new(),
         counters: Counters::new(),
         magazines: Magazines::none(),
-        shelf: Shelf::none(),
+        run_cache: RunCache::none(),
         recycle_next: AtomicPtr::new(NO_HEAP),
         all_next: NO_HEAP,
         live: AtomicBool::new(false),
@@ -419,7 +420,7 @@ const fn placeholder() -> Heap {
         fruitless: Cell::new(0),
         exit: Exit { rounds: Cell::new(0), tops: Cell::new(0) },
         seen: Seen::new(),
-        bias: Bias::new(),
+        lock: BiasedLock::new(),
         owner: CachePadded::new(Owner::new()),
     }
 }
@@ -448,13 +449,13 @@ mod tests {
             for kind in 0..KINDS {
                 // SAFETY: nothing is written to a magazine that is full.
                 unsafe {
-                    assert!(Hot::pop(heap.cast(), kind).is_null());
-                    assert!(!Hot::push(heap.cast(), kind, ptr::without_provenance_mut(8)));
+                    assert!(MagazineTops::pop(heap.cast(), kind).is_null());
+                    assert!(!MagazineTops::push(heap.cast(), kind, ptr::without_provenance_mut(8)));
                 }
             }
             for class in 1..=CLASSES {
                 // SAFETY: nothing is written to the slab that is none.
-                assert!(unsafe { Heap::take(heap, class) }.block.is_null());
+                assert!(unsafe { Heap::alloc_from_slab(heap, class) }.ptr.is_null());
             }
         }
     }

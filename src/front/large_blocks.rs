@@ -5,22 +5,22 @@ use crate::front::heap::Heap;
 use crate::front::tls;
 use crate::large;
 use crate::superslab::pagemap::{self, FOREIGN, RUN};
-use crate::superslab::slab::Fresh;
+use crate::superslab::slab::Allocation;
 use core::ptr;
 
-/// A block of more than the largest class from the thread's shelf, or null.
+/// A block of more than the largest class from the thread's run cache, or null.
 #[inline(always)]
 pub(crate) fn hit(size: usize) -> *mut u8 {
     let heap = tls::get();
     let Some(pages) = large::run_pages(size, 1) else { return ptr::null_mut() };
-    // SAFETY: the thread's own heap, or a placeholder, whose shelf is empty and not written to.
+    // SAFETY: the thread's own heap, or a placeholder, whose run cache is empty and not written to.
     unsafe {
-        if !(*heap).shelf.has(pages) {
+        if !(*heap).run_cache.has(pages) {
             return ptr::null_mut();
         }
-        let _busy = Heap::enter(heap);
-        let run = (*heap).shelf.take(pages);
-        if run.is_null() { run } else { hand_out(run).block }
+        let _entered = Heap::enter(heap);
+        let run = (*heap).run_cache.take_run(pages);
+        if run.is_null() { run } else { hand_out(run).ptr }
     }
 }
 
@@ -29,15 +29,15 @@ pub(crate) fn hit(size: usize) -> *mut u8 {
 /// # Safety
 ///
 /// `heap` is null or the calling thread's.
-pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh {
+pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Allocation {
     if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
         // SAFETY: passed on.
         let run = unsafe {
-            let _busy = Heap::enter(heap);
-            (*heap).shelf.take(pages)
+            let _entered = Heap::enter(heap);
+            (*heap).run_cache.take_run(pages)
         };
         if !run.is_null() {
-            // SAFETY: a run from the shelf.
+            // SAFETY: a run from the run cache.
             return unsafe { hand_out(run) };
         }
     }
@@ -50,31 +50,31 @@ pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Fresh 
 /// # Safety
 ///
 /// As [`alloc`].
-pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Fresh {
+pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Allocation {
     if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
         // SAFETY: passed on.
         let run = unsafe {
-            let _busy = Heap::enter(heap);
-            (*heap).shelf.take_longest(pages)
+            let _entered = Heap::enter(heap);
+            (*heap).run_cache.take_longest(pages)
         };
         if !run.is_null() {
-            // SAFETY: a run from the shelf; nobody has it yet. That it stays as long as it is would do no harm.
+            // SAFETY: a run from the run cache; nobody has it yet. That it stays as long as it is would do no harm.
             return unsafe {
-                let fresh = hand_out(run);
+                let allocation = hand_out(run);
                 large::resize(run, RUN, size, align);
-                fresh
+                allocation
             };
         }
     }
     large::alloc_growing(size, align)
 }
 
-/// Makes a block of a run from the shelf.
-unsafe fn hand_out(run: *mut u8) -> Fresh {
+/// Makes a block of a run from the run cache.
+unsafe fn hand_out(run: *mut u8) -> Allocation {
     pagemap::set(run, 1, RUN);
     // SAFETY: passed on. Nothing of the block that was here before comes to the next that is cut from it.
     unsafe { run.cast::<usize>().add(1).write(0) };
-    Fresh { block: run, zero: false }
+    Allocation { ptr: run, zeroed: false }
 }
 
 /// Frees a block that is no slab's, or complains.
@@ -86,12 +86,12 @@ pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &
     // SAFETY: passed on.
     unsafe {
         if kind == RUN && !heap.is_null() {
-            let _busy = Heap::enter(heap);
-            if (*heap).shelf.put_freed(block) {
+            let _entered = Heap::enter(heap);
+            if (*heap).run_cache.put_freed(block) {
                 return;
             }
         }
-        if kind == FOREIGN && !heap.is_null() && (*heap).shelf.holds(block) {
+        if kind == FOREIGN && !heap.is_null() && (*heap).run_cache.holds(block) {
             misuse::report(function, block, Fault::DoubleFree);
         }
         large::free(block, kind, function);

@@ -10,7 +10,7 @@
 //! everything in the constant heaps that stand in where a thread has none.
 
 use crate::base::table::Table;
-use crate::front::fast_path::{Hot, Slot, missing, shared};
+use crate::front::fast_path::{MagazineTops, Slot, missing, shared};
 use crate::superslab::pagemap::KINDS;
 use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
 use core::cell::Cell;
@@ -82,7 +82,7 @@ pub(crate) struct Magazines {
     most: AtomicPtr<Slot>,
     end: Cell<*mut Slot>,
     /// Magazines that a visitor has taken something out of, a bit for each class. Under the heap's lock.
-    robbed: AtomicU64,
+    drained: AtomicU64,
     /// Arrays that a magazine has grown out of, by log2 of their slots, linked through their first slot.
     spare: Table<Cell<*mut Slot>, SPARES>,
 }
@@ -106,7 +106,7 @@ impl Magazines {
             at: Cell::new(ptr::null_mut()),
             most: AtomicPtr::new(ptr::null_mut()),
             end: Cell::new(ptr::null_mut()),
-            robbed: AtomicU64::new(0),
+            drained: AtomicU64::new(0),
             spare: Table([const { Cell::new(ptr::null_mut()) }; SPARES]),
         }
     }
@@ -123,16 +123,16 @@ impl Magazines {
     /// # Safety
     ///
     /// The calling thread alone has the heap that `hot` and these belong to, and these hold nothing.
-    pub(crate) unsafe fn reset(&self, hot: *mut Hot, enabled: bool, at: *mut u8, end: *mut u8) {
+    pub(crate) unsafe fn reset(&self, tops: *mut MagazineTops, enabled: bool, at: *mut u8, end: *mut u8) {
         for kind in 0..KINDS {
             // SAFETY: the caller's own heap.
             unsafe {
-                (&(*hot).top)[kind].store(missing(), Relaxed);
-                (&(*hot).limit)[kind].store(missing(), Relaxed);
+                (&(*tops).top)[kind].store(missing(), Relaxed);
+                (&(*tops).limit)[kind].store(missing(), Relaxed);
             }
         }
         // SAFETY: as above.
-        unsafe { (*hot).classes = C_TABLE };
+        unsafe { (*tops).classes = C_TABLE };
         for (kind, notice) in self.notices.0.iter().enumerate() {
             notice.set(if !enabled && (1..=CLASSES).contains(&kind) { QUIET } else { SMALL });
         }
@@ -142,7 +142,7 @@ impl Magazines {
         self.extra.set(if enabled { MAX_EXTRA } else { 0 });
         self.at.set(at.cast());
         self.end.set(end.cast());
-        self.robbed.store(0, Relaxed);
+        self.drained.store(0, Relaxed);
         self.spare.0.iter().for_each(|spare| spare.set(ptr::null_mut()));
     }
 
@@ -167,15 +167,15 @@ impl Magazines {
     /// # Safety
     ///
     /// The calling thread owns the heap that `hot` and these belong to.
-    pub(crate) unsafe fn grow(&self, hot: *mut Hot, class: usize) -> bool {
+    pub(crate) unsafe fn grow(&self, tops: *mut MagazineTops, class: usize) -> bool {
         let notice = self.notices[class].replace(QUIET);
         if notice == QUIET || !self.enabled.get() {
             return false;
         }
         // SAFETY: passed on.
         unsafe {
-            if self.gather(hot, class)
-                && (&(*hot).top)[class].load(Relaxed) != (&(*hot).limit)[class].load(Relaxed)
+            if self.gather(tops, class)
+                && (&(*tops).top)[class].load(Relaxed) != (&(*tops).limit)[class].load(Relaxed)
             {
                 self.notices[class].set(notice);
                 return true;
@@ -196,22 +196,22 @@ impl Magazines {
         unsafe {
             shared(array).store(ptr::null_mut(), Relaxed);
             if before != 0 {
-                let old = (&(*hot).limit)[class].load(Relaxed).sub(1 << before);
-                let count = (&(*hot).top)[class].load(Relaxed).offset_from(old.add(1)) as usize;
+                let old = (&(*tops).limit)[class].load(Relaxed).sub(1 << before);
+                let count = (&(*tops).top)[class].load(Relaxed).offset_from(old.add(1)) as usize;
                 // Statistics may look on, here and below.
                 for i in 1..=count {
                     shared(array.add(i)).store(shared(old.add(i)).load(Relaxed), Relaxed);
                 }
                 // A fork between any two of these must leave its child a magazine that ends in a null.
                 compiler_fence(Release);
-                (&(*hot).top)[class].store(array.add(1 + count), Relaxed);
-                (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
+                (&(*tops).top)[class].store(array.add(1 + count), Relaxed);
+                (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
                 compiler_fence(Release);
                 shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
             } else {
                 compiler_fence(Release);
-                (&(*hot).top)[class].store(array.add(1), Relaxed);
-                (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
+                (&(*tops).top)[class].store(array.add(1), Relaxed);
+                (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
             }
         }
         self.logs[class].store(log, Relaxed);
@@ -227,13 +227,13 @@ impl Magazines {
     /// Both are parts of one heap's record; the calling thread has entered the heap or visits it.
     pub(crate) unsafe fn first(
         magazines: *const Magazines,
-        hot: *const Hot,
+        tops: *const MagazineTops,
         class: usize,
     ) -> Option<*mut Slot> {
         // SAFETY: passed on; these fields are atomic.
         unsafe {
             let log = (&(*magazines).logs)[class].load(Relaxed);
-            let limit = (&(*hot).limit)[class].load(Relaxed);
+            let limit = (&(*tops).limit)[class].load(Relaxed);
             (log != 0).then(|| limit.wrapping_sub(1 << log).wrapping_add(1))
         }
     }
@@ -244,20 +244,20 @@ impl Magazines {
     ///
     /// As [`Magazines::grow`].
     #[inline]
-    pub(crate) unsafe fn gather(&self, hot: *mut Hot, class: usize) -> bool {
+    pub(crate) unsafe fn gather(&self, tops: *mut MagazineTops, class: usize) -> bool {
         // Asked of every class of every thread that ends.
         // SAFETY: passed on.
-        self.robbed.load(Relaxed) & (1 << class) != 0 && unsafe { self.gather_robbed(hot, class) }
+        self.drained.load(Relaxed) & (1 << class) != 0 && unsafe { self.gather_robbed(tops, class) }
     }
 
     #[cold]
     #[inline(never)]
-    unsafe fn gather_robbed(&self, hot: *mut Hot, class: usize) -> bool {
+    unsafe fn gather_robbed(&self, tops: *mut MagazineTops, class: usize) -> bool {
         // SAFETY: passed on; between the first slot and the top all are initialised.
         unsafe {
-            let top = &(&(*hot).top)[class];
-            let Some(first) = Magazines::first(self, hot, class) else { return false };
-            self.robbed.store(self.robbed.load(Relaxed) & !(1 << class), Relaxed);
+            let top = &(&(*tops).top)[class];
+            let Some(first) = Magazines::first(self, tops, class) else { return false };
+            self.drained.store(self.drained.load(Relaxed) & !(1 << class), Relaxed);
             // One after the other out of the magazine and to the bottom, so that the child of a fork finds none twice.
             let mut put = first;
             while top.load(Relaxed) > put {
@@ -291,7 +291,7 @@ impl Magazines {
     /// # Safety
     ///
     /// As [`Magazines::grow`]; the magazine holds nothing, and [`Magazines::may_shrink`].
-    pub(crate) unsafe fn shrink(&self, hot: *mut Hot, class: usize) {
+    pub(crate) unsafe fn shrink(&self, tops: *mut MagazineTops, class: usize) {
         let before = self.logs[class].load(Relaxed);
         let log = before - 1;
         let array = self.take(log);
@@ -300,13 +300,13 @@ impl Magazines {
         }
         // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
         unsafe {
-            let old = (&(*hot).limit)[class].load(Relaxed).sub(1 << before);
-            debug_assert!((&(*hot).top)[class].load(Relaxed) == old.add(1));
+            let old = (&(*tops).limit)[class].load(Relaxed).sub(1 << before);
+            debug_assert!((&(*tops).top)[class].load(Relaxed) == old.add(1));
             shared(array).store(ptr::null_mut(), Relaxed);
             // As in `grow`.
             compiler_fence(Release);
-            (&(*hot).top)[class].store(array.add(1), Relaxed);
-            (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
+            (&(*tops).top)[class].store(array.add(1), Relaxed);
+            (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
             shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
         }
@@ -351,7 +351,7 @@ impl Magazines {
     /// # Safety
     ///
     /// Both are parts of one heap's record, which is never unmapped.
-    pub(crate) unsafe fn held(magazines: *const Magazines, hot: *const Hot, class: usize) -> usize {
+    pub(crate) unsafe fn held(magazines: *const Magazines, tops: *const MagazineTops, class: usize) -> usize {
         // SAFETY: passed on; these fields are atomic.
         let log = unsafe { &(&(*magazines).logs)[class] }.load(Relaxed);
         if log == 0 {
@@ -359,11 +359,11 @@ impl Magazines {
         }
         // SAFETY: as above.
         let (top, limit) =
-            unsafe { ((&(*hot).top)[class].load(Relaxed), (&(*hot).limit)[class].load(Relaxed)) };
+            unsafe { ((&(*tops).top)[class].load(Relaxed), (&(*tops).limit)[class].load(Relaxed)) };
         let free = (limit.addr().wrapping_sub(top.addr())) / size_of::<Slot>();
         let held = ((1usize << log) - 1).saturating_sub(free);
         // SAFETY: as above.
-        if unsafe { (*magazines).robbed.load(Relaxed) } & (1 << class) == 0 {
+        if unsafe { (*magazines).drained.load(Relaxed) } & (1 << class) == 0 {
             return held;
         }
         let first = limit.wrapping_sub((1 << log) - 1);
@@ -376,9 +376,9 @@ impl Magazines {
     /// # Safety
     ///
     /// The caller visits the heap that these belong to.
-    pub(crate) unsafe fn set_robbed(magazines: *const Magazines, class: usize) {
+    pub(crate) unsafe fn set_drained(magazines: *const Magazines, class: usize) {
         // SAFETY: passed on.
-        unsafe { (*magazines).robbed.fetch_or(1 << class, Relaxed) };
+        unsafe { (*magazines).drained.fetch_or(1 << class, Relaxed) };
     }
 }
 
@@ -403,26 +403,28 @@ mod tests {
     }
 
     /// A heap's hot part and magazines over `slots` slots, for `f`.
-    fn with_magazines(slots: usize, f: impl FnOnce(*mut Hot, &Magazines)) {
-        let mut hot = Box::new(Hot::without());
+    fn with_magazines(slots: usize, f: impl FnOnce(*mut MagazineTops, &Magazines)) {
+        let mut tops = Box::new(MagazineTops::without());
         let mut memory = vec![ptr::null_mut::<u8>(); slots];
         let m = Magazines::none();
         let range = memory.as_mut_ptr_range();
         // SAFETY: this thread's.
-        unsafe { m.reset(&raw mut *hot, true, range.start.cast(), range.end.cast()) };
-        f(&raw mut *hot, &m);
+        unsafe { m.reset(&raw mut *tops, true, range.start.cast(), range.end.cast()) };
+        f(&raw mut *tops, &m);
     }
 
     /// Pushes until the magazine of `class` is full and does not grow; how many blocks it holds then.
-    fn fill(hot: *mut Hot, m: &Magazines, class: usize) -> usize {
+    fn fill(tops: *mut MagazineTops, m: &Magazines, class: usize) -> usize {
         // SAFETY: this thread's.
-        let now = |m: &Magazines| unsafe { Magazines::held(m, hot, class) };
+        let now = |m: &Magazines| unsafe { Magazines::held(m, tops, class) };
         let mut held = now(m);
         loop {
             let block = ptr::without_provenance_mut((held + 1) * 8);
             // SAFETY: `hot` is this thread's; the blocks are only numbers.
             unsafe {
-                if !(Hot::push(hot, class, block) || m.grow(hot, class) && Hot::push(hot, class, block)) {
+                if !(MagazineTops::push(tops, class, block)
+                    || m.grow(tops, class) && MagazineTops::push(tops, class, block))
+                {
                     assert!(m.goes_home(class));
                     return held;
                 }
@@ -434,17 +436,17 @@ mod tests {
 
     #[test]
     fn last_in_first_out_and_growing_keeps_everything() {
-        with_magazines(2000, |hot, m| {
+        with_magazines(2000, |tops, m| {
             for class in [1usize, 8, 30, CLASSES] {
                 // SAFETY: as above.
                 unsafe {
-                    assert!(Hot::pop(hot, class).is_null());
-                    let capacity = fill(hot, m, class);
+                    assert!(MagazineTops::pop(tops, class).is_null());
+                    let capacity = fill(tops, m, class);
                     assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
                     for i in (1..=capacity).rev() {
-                        assert_eq!(Hot::pop(hot, class).addr(), i * 8);
+                        assert_eq!(MagazineTops::pop(tops, class).addr(), i * 8);
                     }
-                    assert!(Hot::pop(hot, class).is_null());
+                    assert!(MagazineTops::pop(tops, class).is_null());
                 }
             }
         });
@@ -452,30 +454,30 @@ mod tests {
 
     #[test]
     fn what_runs_empty_grows_by_one_step_for_every_miss_and_within_bounds() {
-        with_magazines(20_000, |hot, m| {
+        with_magazines(20_000, |tops, m| {
             let class = 8;
-            let mut capacity = fill(hot, m, class);
+            let mut capacity = fill(tops, m, class);
             assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
             for log in FREE_LOGS[class] + 1..=MAX_LOGS[class] {
                 // SAFETY: a class.
                 unsafe { m.on_miss(class) };
                 assert!(!m.goes_home(class));
-                capacity = fill(hot, m, class);
+                capacity = fill(tops, m, class);
                 assert_eq!(capacity, (1 << log) - 1);
             }
             // SAFETY: a class.
             unsafe { m.on_miss(class) };
-            assert_eq!(fill(hot, m, class), capacity);
+            assert_eq!(fill(tops, m, class), capacity);
             // All classes together: beyond their own share no more than the extra bytes.
             for class in 1..=CLASSES {
                 for _ in 0..MAX_LOG {
                     // SAFETY: a class.
                     unsafe { m.on_miss(class) };
-                    fill(hot, m, class);
+                    fill(tops, m, class);
                 }
             }
             // SAFETY: as above.
-            let held = |c| unsafe { Magazines::held(m, hot, c) };
+            let held = |c| unsafe { Magazines::held(m, tops, c) };
             let beyond: usize = (1..=CLASSES)
                 .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * stride(c) as usize)
                 .sum();
@@ -485,25 +487,25 @@ mod tests {
 
     #[test]
     fn what_shrinks_gives_back_its_room_and_grows_again() {
-        with_magazines(4096, |hot, m| {
+        with_magazines(4096, |tops, m| {
             let class = 8;
             for _ in 0..3 {
                 for _ in FREE_LOGS[class]..MAX_LOGS[class] {
-                    fill(hot, m, class);
+                    fill(tops, m, class);
                     // SAFETY: a class.
                     unsafe { m.on_miss(class) };
                 }
-                assert_eq!(fill(hot, m, class), (1 << MAX_LOGS[class]) - 1);
+                assert_eq!(fill(tops, m, class), (1 << MAX_LOGS[class]) - 1);
                 for log in (MIN_LOG..MAX_LOGS[class]).rev() {
                     assert!(m.may_shrink(class));
                     // SAFETY: as above; the magazine is empty.
                     unsafe {
-                        while !Hot::pop(hot, class).is_null() {}
-                        m.shrink(hot, class);
-                        assert!(Hot::pop(hot, class).is_null());
+                        while !MagazineTops::pop(tops, class).is_null() {}
+                        m.shrink(tops, class);
+                        assert!(MagazineTops::pop(tops, class).is_null());
                     }
                     // It does not grow of its own accord.
-                    assert_eq!(fill(hot, m, class), (1 << log) - 1);
+                    assert_eq!(fill(tops, m, class), (1 << log) - 1);
                 }
                 assert!(!m.may_shrink(class));
                 assert_eq!(m.extra.get(), MAX_EXTRA);
@@ -515,11 +517,11 @@ mod tests {
 
     #[test]
     fn a_miss_before_the_first_free_gives_no_magazine_more_than_its_own() {
-        with_magazines(2000, |hot, m| {
+        with_magazines(2000, |tops, m| {
             // What first only allocates and then only frees.
             // SAFETY: a class.
             unsafe { m.on_miss(8) };
-            assert_eq!(fill(hot, m, 8), (1 << FREE_LOGS[8]) - 1);
+            assert_eq!(fill(tops, m, 8), (1 << FREE_LOGS[8]) - 1);
         });
     }
 }

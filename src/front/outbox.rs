@@ -182,7 +182,7 @@ impl Outbox {
             bundle.slab.store(ptr::null_mut(), Relaxed);
             self.pushes.add(1);
             self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
-            let sent = free::send(slab, bundle.head.get(), bundle.tail.get(), count);
+            let sent = free::push_remote(slab, bundle.head.get(), bundle.tail.get(), count);
             self.publishes.add(sent.published as u64);
             sent.idle
         }

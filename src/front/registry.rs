@@ -1,11 +1,11 @@
 //! All heaps there are, and those that no thread has.
 
 use crate::front::heap::{Heap, NO_HEAP, RECORD};
-use crate::lockfree::record_stack::RecycleStack;
+use crate::lockfree::record_stack::RecordStack;
 use crate::os;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-static FREE: RecycleStack<Heap> = RecycleStack::new();
+static FREE: RecordStack<Heap> = RecordStack::new();
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
@@ -56,7 +56,7 @@ pub(crate) fn acquire() -> *mut Heap {
 /// # Safety
 ///
 /// The calling thread owns it and will not use it again.
-pub(crate) unsafe fn release(heap: *mut Heap) {
+pub(crate) unsafe fn release_heap(heap: *mut Heap) {
     // SAFETY: passed on.
     unsafe {
         Heap::retire(heap);
@@ -74,7 +74,7 @@ pub(crate) unsafe fn release_of(thread: usize) {
         // SAFETY: passed on; records are never unmapped. Nobody else takes a heap for one of this number.
         unsafe {
             if Heap::is_somebodys(heap) && (*heap).thread.load(Ordering::Relaxed) == thread {
-                release(heap);
+                release_heap(heap);
             }
         }
     });

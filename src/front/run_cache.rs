@@ -1,8 +1,8 @@
-//! Shelves: freed runs that a thread keeps for itself, so that a large block that comes and goes costs no lock.
+//! Run caches: freed runs that a thread keeps for itself, so that a large block that comes and goes costs no lock.
 //!
-//! A shelf has few places and few pages in all; to make room the run that has lain longest goes back to the pool, and so
-//! does one that has lain longer than the purge delay, when the thread next does anything with its shelf or refills a
-//! magazine. In the page map a shelved run is foreign, so a second `free` is told.
+//! A run cache has few places and few pages in all; to make room the run that has lain longest goes back to the pool, and so
+//! does one that has lain longer than the purge delay, when the thread next does anything with its run cache or refills a
+//! magazine. In the page map a cached run is foreign, so a second `free` is told.
 
 use crate::base::counters::Counter;
 use crate::base::options;
@@ -17,9 +17,9 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, compiler_fence};
 
 const PLACES: usize = 8;
-/// Pages that a shelf holds at most: 1 MiB.
+/// Pages that a run cache holds at most: 1 MiB.
 const MOST: usize = 16;
-/// Pages that the shelves of all threads hold together, about: 32 MiB. What an idle thread has nobody else uses, and hundreds of
+/// Pages that the run caches of all threads hold together, about: 32 MiB. What an idle thread has nobody else uses, and hundreds of
 /// threads are not all at work: so the more there are when one begins, the less it gets.
 const ALL: usize = 512;
 /// The clock is looked at with every so manieth free.
@@ -27,10 +27,10 @@ const LOOK: u64 = 8;
 /// A byte 1 for each place.
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// A thread's shelf. The cells are the owner's, or a visitor's, alone; what is atomic others read, so there is never an exclusive
+/// A thread's cache. The cells are the owner's, or a visitor's, alone; what is atomic others read, so there is never an exclusive
 /// reference to all of it.
-pub(crate) struct Shelf {
-    /// The runs; null where there is none. Atomic only because the child of a fork reads other threads' shelves.
+pub(crate) struct RunCache {
+    /// The runs; null where there is none. Atomic only because the child of a fork reads other threads' run caches.
     runs: Table<AtomicPtr<u8>, PLACES>,
     /// A byte for each place: the pages of the run there, or 0. Read by the owner without the heap's lock, under which all
     /// changes here are.
@@ -41,7 +41,7 @@ pub(crate) struct Shelf {
     looked: Cell<u32>,
     /// Pages that can be put there yet.
     room: Cell<u32>,
-    /// Blocks that a shelf served, and blocks that were freed to one. The pool has not seen these.
+    /// Blocks that a run cache served, and blocks that were freed to one. The pool has not seen these.
     pub(crate) allocs: Counter,
     /// See `allocs`.
     pub(crate) frees: Counter,
@@ -56,8 +56,8 @@ fn matching(sizes: u64, pages: usize) -> u64 {
     !((different & !(ONES << 7)).wrapping_add(!(ONES << 7)) | different) & (ONES << 7)
 }
 
-impl Shelf {
-    /// A shelf that can hold nothing.
+impl RunCache {
+    /// A run cache that can hold nothing.
     pub(crate) const fn none() -> Self {
         Self {
             runs: Table([const { AtomicPtr::new(ptr::null_mut()) }; PLACES]),
@@ -92,7 +92,7 @@ impl Shelf {
     }
 
     /// The run of `pages` pages that was put here last, or null.
-    pub(crate) fn take(&self, pages: usize) -> *mut u8 {
+    pub(crate) fn take_run(&self, pages: usize) -> *mut u8 {
         let places = matching(self.sizes.get(), pages);
         if places == 0 {
             return ptr::null_mut();
@@ -137,7 +137,7 @@ impl Shelf {
         for place in 0..PLACES {
             let old = os::elapsed(self.since[place].get(), now) as i64 >= delay;
             if delay >= 0 && old && self.sizes.get() >> (8 * place) & 0xff != 0 {
-                // SAFETY: a run of the shelf is nobody else's.
+                // SAFETY: a run of the run cache is nobody else's.
                 unsafe { large::give_run(self.remove(place)) };
             }
         }
@@ -169,7 +169,7 @@ impl Shelf {
     ///
     /// The page map says that `block` lies in a run, and nobody uses that any more.
     pub(crate) unsafe fn put_freed(&self, block: *mut u8) -> bool {
-        // Not the start of a run, or without a shelf: the long way tells.
+        // Not the start of a run, or without a run cache: the long way tells.
         if block.addr() & (PAGE - 1) != 0 {
             return false;
         }
@@ -185,7 +185,7 @@ impl Shelf {
         let now = if look { os::now_ms() } else { self.looked.get() };
         while (self.room.get() as usize) < pages || matching(self.sizes.get(), 0) == 0 {
             let place = self.oldest(now);
-            // SAFETY: a run of the shelf is nobody else's.
+            // SAFETY: a run of the run cache is nobody else's.
             unsafe { large::give_run(self.remove(place)) };
         }
         self.put(block, pages, now);
@@ -240,25 +240,25 @@ mod tests {
 
     #[test]
     fn last_in_first_out_by_size() {
-        let shelf = Shelf::none();
-        shelf.room.set(MOST as u32);
+        let cache = RunCache::none();
+        cache.room.set(MOST as u32);
         for (n, pages) in [(1, 2), (2, 3), (3, 2), (4, 3)] {
-            shelf.put(run(n), pages, n as u32);
+            cache.put(run(n), pages, n as u32);
         }
-        assert_eq!((shelf.room.get(), shelf.held.get()), (6, 10 * PAGE as u64));
-        assert_eq!(shelf.take(4), ptr::null_mut());
-        assert_eq!((shelf.take(2), shelf.oldest(9)), (run(3), 0));
-        assert_eq!((shelf.take(2), shelf.oldest(9)), (run(1), 1));
-        assert_eq!(shelf.take(2), ptr::null_mut());
-        shelf.put(run(5), 1, 5);
+        assert_eq!((cache.room.get(), cache.held.get()), (6, 10 * PAGE as u64));
+        assert_eq!(cache.take_run(4), ptr::null_mut());
+        assert_eq!((cache.take_run(2), cache.oldest(9)), (run(3), 0));
+        assert_eq!((cache.take_run(2), cache.oldest(9)), (run(1), 1));
+        assert_eq!(cache.take_run(2), ptr::null_mut());
+        cache.put(run(5), 1, 5);
         assert_eq!(
-            (shelf.oldest(9), shelf.take(3), shelf.take(3), shelf.take(1)),
+            (cache.oldest(9), cache.take_run(3), cache.take_run(3), cache.take_run(1)),
             (1, run(4), run(2), run(5))
         );
-        assert_eq!((shelf.sizes.get(), shelf.room.get(), shelf.held.get()), (0, MOST as u32, 0));
-        shelf.put(run(6), 3, 6);
-        assert!(shelf.holds(run(6)) && !shelf.holds(run(5)) && !shelf.holds(ptr::null_mut()));
-        assert_eq!((shelf.take_longest(3), shelf.take_longest(2)), (ptr::null_mut(), run(6)));
-        assert_eq!((shelf.allocs.get(), shelf.frees.get()), (6, 0));
+        assert_eq!((cache.sizes.get(), cache.room.get(), cache.held.get()), (0, MOST as u32, 0));
+        cache.put(run(6), 3, 6);
+        assert!(cache.holds(run(6)) && !cache.holds(run(5)) && !cache.holds(ptr::null_mut()));
+        assert_eq!((cache.take_longest(3), cache.take_longest(2)), (ptr::null_mut(), run(6)));
+        assert_eq!((cache.allocs.get(), cache.frees.get()), (6, 0));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
         let result = f(heap);
         if !heap.is_null() {
             // SAFETY: nobody else has it.
-            unsafe { registry::release(heap) };
+            unsafe { registry::release_heap(heap) };
         }
         return result;
     }
@@ -113,7 +113,7 @@ pub(crate) fn unhook() {
     if !heap.is_null() {
         tls::set((&raw const EXITED).cast_mut());
         // SAFETY: it was this thread's.
-        unsafe { registry::release(heap) };
+        unsafe { registry::release_heap(heap) };
     }
 }
 
@@ -166,7 +166,7 @@ unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
     let heap = heap.cast::<Heap>();
     // SAFETY: the value that `enter` set for this thread, whose heap it is.
     unsafe {
-        let (exit, tops) = (&(*heap).exit, Heap::tops(heap));
+        let (exit, tops) = (&(*heap).exit, Heap::magazine_figure(heap));
         let rounds = exit.rounds.get() + 1;
         exit.rounds.set(rounds);
         let used = exit.tops.replace(tops) != tops || rounds == 1;
@@ -174,6 +174,6 @@ unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
             return;
         }
         tls::set((&raw const EXITED).cast_mut());
-        registry::release(heap);
+        registry::release_heap(heap);
     }
 }

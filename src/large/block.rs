@@ -6,7 +6,7 @@ use crate::large::counters::{ALLOCS, FREES, IN_USE};
 use crate::large::{direct, run};
 use crate::superslab::layout::{MAX_SPAN, PAGE};
 use crate::superslab::pagemap::{self, DIRECT, RUN};
-use crate::superslab::slab::Fresh;
+use crate::superslab::slab::Allocation;
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -23,28 +23,29 @@ fn is_run(size: usize, align: usize) -> bool {
 }
 
 /// Allocates a block of `size` bytes (at most `isize::MAX`) at a multiple of `align`, or null.
-pub(crate) fn alloc(size: usize, align: usize) -> Fresh {
+pub(crate) fn alloc(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, size, false)
 }
 
 /// Like [`alloc`], for a block that will be cleared unless it is known to be zero.
-pub(crate) fn alloc_to_clear(size: usize, align: usize) -> Fresh {
+pub(crate) fn alloc_to_clear(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, size, true)
 }
 
 /// Like [`alloc`], for a block that is growing: a run lies where it can grow further, if there is such a place.
-pub(crate) fn alloc_growing(size: usize, align: usize) -> Fresh {
+pub(crate) fn alloc_growing(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, MAX_RUN, false)
 }
 
-fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Fresh {
-    let fresh = if is_run(size, align) { run::alloc(size, room) } else { direct::alloc(size, align, clear) };
+fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Allocation {
+    let allocation =
+        if is_run(size, align) { run::alloc(size, room) } else { direct::alloc(size, align, clear) };
     tick();
-    if !fresh.block.is_null() {
+    if !allocation.ptr.is_null() {
         ALLOCS.fetch_add(1, Relaxed);
-        IN_USE.fetch_add(usable(fresh.block, pagemap::kind(fresh.block)), Relaxed);
+        IN_USE.fetch_add(usable(allocation.ptr, pagemap::kind(allocation.ptr)), Relaxed);
     }
-    fresh
+    allocation
 }
 
 /// The pages of a block of `size` bytes at a multiple of `align`, if it is to be a run.
@@ -178,7 +179,7 @@ mod tests {
         let bytes = REPLACED * PAGE;
         // Another test's thread may take the pages before we look.
         let gone = (0..100).any(|_| {
-            let old = alloc(bytes, 16).block;
+            let old = alloc(bytes, 16).ptr;
             // SAFETY: ours; after the free it is only looked at.
             unsafe {
                 old.write_bytes(1, bytes);
@@ -188,7 +189,7 @@ mod tests {
             }
         });
         assert!(gone);
-        let less = alloc(bytes - PAGE, 16).block;
+        let less = alloc(bytes - PAGE, 16).ptr;
         // SAFETY: ours.
         unsafe {
             assert!(!is_worth_purging(less));

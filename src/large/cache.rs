@@ -331,7 +331,7 @@ pub(crate) fn kept() -> usize {
 }
 
 /// Memory of at least `len` bytes at a multiple of `align`. What it holds is not known.
-pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
+pub(super) fn take_kept(len: usize, align: usize) -> Option<Kept> {
     let regret = DROPPED.load(Relaxed) != 0;
     if BYTES.load(Relaxed) < len && !regret {
         return None;
@@ -386,7 +386,7 @@ pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize>
 /// # Safety
 ///
 /// A mapping of ours, or part of one, that nobody uses.
-pub(super) unsafe fn give(kept: Kept) {
+pub(super) unsafe fn keep(kept: Kept) {
     // The usual answer of those that keep nothing needs neither the time nor the lock.
     if options::get().large_cache == 0 {
         unmap(kept);
@@ -408,7 +408,7 @@ pub(super) unsafe fn give(kept: Kept) {
         // There is no place where all hold what the system would not unmap.
         if cache.add(kept, now, false) {
             drop(cache);
-            waker::ring();
+            waker::notify();
             return tick_at(now);
         }
         break;

@@ -11,7 +11,7 @@ use crate::os::{NotResized, held};
 use crate::superslab::layout::PAGE;
 use crate::superslab::pagemap;
 use crate::superslab::pagemap::DIRECT;
-use crate::superslab::slab::Fresh;
+use crate::superslab::slab::Allocation;
 use core::ptr;
 
 /// Unit of the place within the page: the smallest page size there is.
@@ -41,39 +41,39 @@ fn length_for(size: usize) -> Option<usize> {
 }
 
 /// A block; `clear` says that it will be cleared unless it is known to be zero.
-pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
-    let Some(len) = length_for(size) else { return Fresh::NONE };
-    if let Some(kept) = cache::take(len, align) {
+pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
+    let Some(len) = length_for(size) else { return Allocation::NONE };
+    if let Some(kept) = cache::take_kept(len, align) {
         // What was cut off the front of a mapping may end in a part of the map that nothing has begun in yet.
         if pagemap::prepare_direct(kept.block) {
             // Clearing what was hardly touched would make all of it resident.
             // SAFETY: just taken.
             let zero = clear && density::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
             pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
-            return Fresh { block: kept.block, zero };
+            return Allocation { ptr: kept.block, zeroed: zero };
         }
         // SAFETY: just taken.
-        unsafe { cache::give(kept) };
-        return Fresh::NONE;
+        unsafe { cache::keep(kept) };
+        return Allocation::NONE;
     }
     // Clearing would touch the part that is new, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
         let block = stretch(kept, len);
         if !block.is_null() {
-            return Fresh { block, zero: false };
+            return Allocation { ptr: block, zeroed: false };
         }
     }
     let huge = density::wants_huge(len);
     let place = if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
     let block = if place <= os::page_size() { os::map(len) } else { os::map_aligned(len, place) };
     if block.is_null() {
-        return Fresh::NONE;
+        return Allocation::NONE;
     }
     if !pagemap::prepare_direct(block) {
         // SAFETY: just mapped, known to nobody.
         unsafe { os::unmap(block, len) };
-        return Fresh::NONE;
+        return Allocation::NONE;
     }
     if huge {
         // SAFETY: ours.
@@ -83,7 +83,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
         look_at_earlier(density::remember(block));
     }
     pagemap::set_direct(block, entry(Kept { block, len, huge }) | FRESH as u64);
-    Fresh { block, zero: true }
+    Allocation { ptr: block, zeroed: true }
 }
 
 /// Makes a block of memory that was kept and is too short. Null, and it is kept again, when the system refuses.
@@ -98,7 +98,7 @@ fn stretch(kept: Kept, len: usize) -> *mut u8 {
     }
     if block.is_null() {
         // SAFETY: as above.
-        unsafe { cache::give(kept) };
+        unsafe { cache::keep(kept) };
         return block;
     }
     if !huge && density::wants_huge_grown(len) {
@@ -141,7 +141,7 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
         density::look(kept, 0);
     }
     // SAFETY: passed on; we alone claimed it.
-    unsafe { cache::give(kept) };
+    unsafe { cache::keep(kept) };
     true
 }
 

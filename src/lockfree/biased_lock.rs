@@ -1,7 +1,7 @@
 //! A heap's lock, biased to its owner: who enters it all the time pays two plain stores and a load, and who comes seldom,
 //! a *visitor*, a barrier in every running thread.
 //!
-//! The owner holds it where it changes which lists its slabs are in, sizes of magazines, and its shelf. Its two shortest
+//! The owner holds it where it changes which lists its slabs are in, sizes of magazines, and its run cache. Its two shortest
 //! paths hold nothing: taking a block of the current slab, which no visitor touches, and putting one back into any slab of
 //! its own. For the latter there is the *hazard*: the owner names the slab before it asks whether it is its own. A
 //! visitor first makes the slab somebody else's, then looks for its name there, with a barrier in between.
@@ -9,7 +9,7 @@
 use crate::sync::{AtomicBool, AtomicPtr, Ordering, heavy_barrier, light_barrier};
 
 /// The lock of one heap, and the slab that its owner is putting a block into or was the last time.
-pub(crate) struct Bias<S> {
+pub(crate) struct BiasedLock<S> {
     /// The owner is in. Written by the owner.
     busy: AtomicBool,
     /// A visitor is in, or about to be. Written by the visitor, of whom there is one at a time.
@@ -17,7 +17,7 @@ pub(crate) struct Bias<S> {
     hazard: AtomicPtr<S>,
 }
 
-impl<S> Bias<S> {
+impl<S> BiasedLock<S> {
     /// Nobody is in.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
@@ -38,7 +38,7 @@ impl<S> Bias<S> {
         }
     }
 
-    /// Lets the owner in; `wait` is called, as often as need be, while a visitor is. What to give [`Bias::leave`]: the owner
+    /// Lets the owner in; `wait` is called, as often as need be, while a visitor is. What to give [`BiasedLock::leave`]: the owner
     /// may be in already.
     #[inline]
     pub(crate) fn enter(&self, wait: impl Fn()) -> bool {
@@ -106,7 +106,7 @@ impl<S> Bias<S> {
         self.hazard.load(Ordering::Acquire)
     }
 
-    /// [`Bias::hazard`] after a barrier of its own; `None` when the system has none.
+    /// [`BiasedLock::hazard`] after a barrier of its own; `None` when the system has none.
     #[cfg(not(loom))]
     pub(crate) fn hazard_after_barrier(&self) -> Option<*mut S> {
         heavy_barrier().then(|| self.hazard())

@@ -101,7 +101,7 @@ fn remote_stack_loses_nothing_and_publishes_once_per_arming() {
             })
             .collect();
         // The owner drains in between.
-        let early = shared.remote.take();
+        let early = shared.remote.take_chain();
         let early = (early.count, consume(early.head));
         let outcomes: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
         let late = shared.remote.rearm();
@@ -159,7 +159,7 @@ fn an_armed_chain_is_counted_once_and_lost_never() {
         let outcome = pusher.join().unwrap();
         assert_eq!(seen, if outcome == Pushed::Publish { 1 } else { 2 });
         assert_eq!(shared.remote.is_armed(), outcome != Pushed::Publish);
-        let chain = shared.remote.take();
+        let chain = shared.remote.take_chain();
         assert_eq!((chain.count, consume(chain.head)), (2, (3, 2)));
     });
 }
@@ -186,7 +186,7 @@ fn a_slab_is_let_go_of_only_when_nobody_is_about_to_publish_it() {
         shared.remote.arm();
         let mut home = 0;
         if shared.remote.has_chain() {
-            let chain = shared.remote.take();
+            let chain = shared.remote.take_chain();
             home = chain.count;
             consume(chain.head);
         }
@@ -195,7 +195,7 @@ fn a_slab_is_let_go_of_only_when_nobody_is_about_to_publish_it() {
             unsafe { record.with_mut(|p| *p = 9) };
         }
         freer.join().unwrap();
-        consume(shared.remote.take().head);
+        consume(shared.remote.take_chain().head);
     });
 }
 
@@ -215,11 +215,11 @@ fn ready_list_delivers_every_node() {
                 })
             })
             .collect();
-        let (early, _) = consume(list.take());
+        let (early, _) = consume(list.take_all());
         for t in threads {
             t.join().unwrap();
         }
-        let (late, _) = consume(list.take());
+        let (late, _) = consume(list.take_all());
         assert_eq!(early + late, 3);
         assert!(list.is_empty());
     });

@@ -57,7 +57,7 @@ impl<N: Node> ReadyList<N> {
     }
 
     /// Takes the whole list; its nodes are linked through `Node::next`.
-    pub(crate) fn take(&self) -> *mut N {
+    pub(crate) fn take_all(&self) -> *mut N {
         // Acquire: pairs with the release in `push`.
         self.head.swap(ptr::null_mut(), Ordering::Acquire)
     }

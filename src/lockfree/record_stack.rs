@@ -19,18 +19,18 @@ fn step(word: usize) -> usize {
 }
 
 /// A stack of free records.
-pub(crate) struct RecycleStack<N> {
+pub(crate) struct RecordStack<N> {
     /// Address of the top record, with a counter of changes in the bits around it.
     word: AtomicUsize,
     _nodes: PhantomData<*mut N>,
 }
 
 // SAFETY: the stack hands a record to one thread at a time; records themselves may move between threads.
-unsafe impl<N> Sync for RecycleStack<N> {}
+unsafe impl<N> Sync for RecordStack<N> {}
 // SAFETY: as above.
-unsafe impl<N> Send for RecycleStack<N> {}
+unsafe impl<N> Send for RecordStack<N> {}
 
-impl<N: Node> RecycleStack<N> {
+impl<N: Node> RecordStack<N> {
     /// An empty stack.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {

@@ -133,7 +133,7 @@ impl<N: Node> RemoteStack<N> {
     }
 
     /// Takes the chain and leaves the armed bit as it is. For the owner.
-    pub(crate) fn take(&self) -> Chain<N> {
+    pub(crate) fn take_chain(&self) -> Chain<N> {
         // Acquire: pairs with the release in `push`.
         let old = self.word.fetch_and(ARMED, Ordering::Acquire);
         Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }

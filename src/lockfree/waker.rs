@@ -20,11 +20,11 @@ const STOPPED: u32 = 3;
 
 /// One sleeper's word. Every change but a reset is an exchange, so none undoes another. All orderings are relaxed: what
 /// must be seen in time is seen by the locks (above).
-pub(crate) struct Alarm {
+pub(crate) struct Waker {
     word: AtomicU32,
 }
 
-impl Alarm {
+impl Waker {
     /// Awake.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
@@ -69,7 +69,7 @@ impl Alarm {
 
     /// Something has become dirty: whether the sleeper is to be woken now, by the caller.
     #[inline]
-    pub(crate) fn ring(&self) -> bool {
+    pub(crate) fn notify(&self) -> bool {
         self.is_asleep() && self.change(ASLEEP, AWAKE)
     }
 
@@ -86,53 +86,53 @@ impl Alarm {
 }
 
 #[cfg(not(loom))]
-pub(crate) use thread::{ALARM, WATCHED, ring, sleep, stop};
+pub(crate) use thread::{WAKER, WATCHED, notify, sleep, stop};
 
 /// The background thread's.
 #[cfg(not(loom))]
 mod thread {
-    use super::{ASLEEP, Alarm, DOZING};
+    use super::{ASLEEP, DOZING, Waker};
     use crate::os::futex;
     use core::sync::atomic::AtomicBool;
 
     /// The background thread's alarm. For good awake while there is no such thread.
-    pub(crate) static ALARM: Alarm = Alarm::new();
+    pub(crate) static WAKER: Waker = Waker::new();
     /// Whether there is such a thread, so that dirty memory is looked after without events.
     pub(crate) static WATCHED: AtomicBool = AtomicBool::new(false);
 
     /// Tells the background thread that something has become dirty. After the section that made it so.
     #[inline]
-    pub(crate) fn ring() {
-        if ALARM.ring() {
+    pub(crate) fn notify() {
+        if WAKER.notify() {
             wake();
         }
     }
 
     /// Asks the background thread to end.
     pub(crate) fn stop() {
-        ALARM.stop();
+        WAKER.stop();
         wake();
     }
 
     #[cold]
     fn wake() {
-        futex::wake(ALARM.word.as_ptr());
+        futex::wake(WAKER.word.as_ptr());
     }
 
     /// Sleeps, armed: for at most so many milliseconds when there are any; otherwise until somebody rings.
     pub(crate) fn sleep(ms: Option<u32>) {
         match ms {
             Some(ms) => {
-                if ALARM.doze() {
-                    futex::wait(ALARM.word.as_ptr(), DOZING, Some(ms));
+                if WAKER.doze() {
+                    futex::wait(WAKER.word.as_ptr(), DOZING, Some(ms));
                 }
             }
             None => {
-                while ALARM.is_asleep() {
-                    futex::wait(ALARM.word.as_ptr(), ASLEEP, None);
+                while WAKER.is_asleep() {
+                    futex::wait(WAKER.word.as_ptr(), ASLEEP, None);
                 }
             }
         }
-        ALARM.rise();
+        WAKER.rise();
     }
 }

@@ -113,7 +113,7 @@ impl<T: Inherit> Lock<T> {
     #[inline]
     pub(crate) fn lock_soon(&self) -> Option<Guard<'_, T>> {
         let me = thread::id();
-        // Acquire: pairs with the release in `release`.
+        // Acquire: pairs with the release in `unlock`.
         let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // Not `then_some`, which would make a guard first, and release with it what is another thread's.
         (free || self.wait(me, NAPS)).then(|| Guard { lock: self, me })
@@ -122,12 +122,12 @@ impl<T: Inherit> Lock<T> {
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         let me = thread::id();
-        self.take(self.word.load(Ordering::Relaxed), me).then(|| Guard { lock: self, me })
+        self.try_take(self.word.load(Ordering::Relaxed), me).then(|| Guard { lock: self, me })
     }
 
     /// Takes the lock if `word` says that it is free, and still is what it is.
-    fn take(&self, word: usize, me: usize) -> bool {
-        // Acquire: pairs with the release in `release`.
+    fn try_take(&self, word: usize, me: usize) -> bool {
+        // Acquire: pairs with the release in `unlock`.
         if word & !FLAGS != 0
             || self.word.compare_exchange(word, me, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
@@ -150,7 +150,7 @@ impl<T: Inherit> Lock<T> {
             let word = self.word.load(Ordering::Relaxed);
             let holder = word & !FLAGS;
             if holder == 0 {
-                if self.take(word, me) {
+                if self.try_take(word, me) {
                     if napped != 0 {
                         // Others may be asleep, too: whoever lets go wakes one of us only.
                         self.word.fetch_or(WAITED_FOR, Ordering::Relaxed);
@@ -191,18 +191,18 @@ impl<T: Inherit> Lock<T> {
         }
     }
 
-    fn release(&self, me: usize) {
+    fn unlock(&self, me: usize) {
         // Release: pairs with the acquire of whoever takes the lock next.
         if self.word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
-            self.release_flagged();
+            self.unlock_flagged();
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn release_flagged(&self) {
+    fn unlock_flagged(&self) {
         self.overdue.store(0, Ordering::Relaxed);
-        // Release: as in `release`.
+        // Release: as in `unlock`.
         let before = self.word.fetch_and(INHERITED | TORN, Ordering::Release);
         if before & WAITED_FOR != 0 {
             wake_some(self.word.as_ptr().cast(), 1);
@@ -247,7 +247,7 @@ impl<T: Inherit> DerefMut for Guard<'_, T> {
 
 impl<T: Inherit> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        self.lock.release(self.me);
+        self.lock.unlock(self.me);
     }
 }
 

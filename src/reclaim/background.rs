@@ -7,7 +7,7 @@
 
 use crate::base::options;
 use crate::lockfree::waker;
-use crate::lockfree::waker::ALARM;
+use crate::lockfree::waker::WAKER;
 use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::{futex, held, process};
@@ -129,7 +129,7 @@ fn run(wait: bool) -> i32 {
             Err(_) => return 0,
         }
     }
-    ALARM.reset();
+    WAKER.reset();
     match os::thread::spawn(main) {
         Ok(thread) => {
             THREAD.lock().0 = Some(thread);
@@ -177,7 +177,7 @@ fn set(state: u32) {
 pub(crate) fn after_fork() {
     THREAD.inherit();
     waker::WATCHED.store(false, Relaxed);
-    ALARM.reset();
+    WAKER.reset();
     STATE.store(OFF, Relaxed);
     PENDING.store(false, Relaxed);
 }
@@ -198,7 +198,7 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
         let result = pass::pass();
         PASSES.fetch_add(1, Relaxed);
         fruitless = if result == pass::Pass::Refused { (fruitless + 1).min(DOUBLINGS) } else { 0 };
-        if !ALARM.arm() {
+        if !WAKER.arm() {
             return ptr::null_mut();
         }
         // Armed first, then looked: see `alarm`.

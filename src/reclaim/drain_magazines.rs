@@ -11,7 +11,7 @@
 //! The topmost block stays. To the owner the slots look like the end of the magazine, until it is made to
 //! [pull itself together](super::magazine::Magazines::grow).
 
-use crate::front::fast_path::{Hot, Slot};
+use crate::front::fast_path::{MagazineTops, Slot};
 use crate::front::heap::Heap;
 use crate::front::magazine::Magazines;
 use crate::lockfree::steal::{BATCH, steal};
@@ -25,21 +25,21 @@ use core::sync::atomic::Ordering::Acquire;
 /// # Safety
 ///
 /// The caller visits the heap whose parts these are; `mine` is the calling thread's.
-pub(crate) unsafe fn magazines(hot: *mut Hot, magazines: *const Magazines, mine: *mut Heap) {
+pub(crate) unsafe fn drain(tops: *mut MagazineTops, magazines: *const Magazines, mine: *mut Heap) {
     for class in 1..=CLASSES {
         // SAFETY: passed on; the array stays while the owner is kept out, and all below the top is initialised.
         unsafe {
-            let Some(first) = Magazines::first(magazines, hot, class) else { continue };
+            let Some(first) = Magazines::first(magazines, tops, class) else { continue };
             let slots_to = |slot: *mut Slot| slot.addr().saturating_sub(first.addr()) / size_of::<Slot>();
-            // Acquire: pairs with the release in `Hot::push`, where that has one.
-            let top = || slots_to((&(*hot).top)[class].load(Acquire));
+            // Acquire: pairs with the release in `MagazineTops::push`, where that has one.
+            let top = || slots_to((&(*tops).top)[class].load(Acquire));
             // The topmost is not for us.
             let slots = slice::from_raw_parts(first.cast::<AtomicPtr<u8>>(), top().saturating_sub(1));
             if !slots.is_empty() {
-                Magazines::set_robbed(magazines, class);
+                Magazines::set_drained(magazines, class);
             }
             for (i, batch) in slots.chunks(BATCH).enumerate() {
-                let _busy = Heap::enter(mine);
+                let _entered = Heap::enter(mine);
                 let top = || top().saturating_sub(i * BATCH);
                 let home = |block| {
                     (*mine).counters.flushed.add(1);

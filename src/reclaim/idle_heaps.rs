@@ -1,7 +1,7 @@
 //! Visits: what a thread's heap holds, and its owner does not come for, is given back by another thread.
 //!
 //! A thread that sleeps, or computes, allocates nothing: so it takes in nothing of what others freed for it, and its
-//! magazines and its shelf stay full. A visitor enters the heap's [lock](super::bias) and then may do, to every slab but
+//! magazines and its run cache stay full. A visitor enters the heap's [lock](super::bias) and then may do, to every slab but
 //! the current ones, what the owner does when it allocates. Who visits: a thread that has freed much of what the owner has
 //! ([`take_in`]), and whoever asks for all that can be had ([`everyone`]).
 //!
@@ -43,7 +43,7 @@ pub(crate) extern "C" fn take_in(owner: *mut Owner) {
     }
 }
 
-/// Takes in what was freed to any other heap, empties their magazines and shelves, and gives back what lies idle in their
+/// Takes in what was freed to any other heap, empties their magazines and run caches, and gives back what lies idle in their
 /// slabs and in those of nobody. A heap whose owner is in at every try stays as it is.
 pub(crate) fn everyone() {
     thread::with_heap(None, |mine| {
@@ -59,25 +59,25 @@ pub(crate) fn everyone() {
         unsafe {
             each_other(mine, |heap| {
                 let Some(visit) = Visit::enter(heap) else { return Went::Nowhere };
-                drain_magazines::magazines(&raw mut (*heap).hot, &raw const (*heap).magazines, mine);
-                (*visit.heap).shelf.flush();
+                drain_magazines::drain(&raw mut (*heap).tops, &raw const (*heap).magazines, mine);
+                (*visit.heap).run_cache.flush();
                 Went::Through
             });
-            let busy = Heap::enter(mine);
+            let entered = Heap::enter(mine);
             Heap::flush_outbox(mine);
-            drop(busy);
+            drop(entered);
             each_other(mine, |heap| {
                 let Some(visit) = Visit::take_in(heap, false) else { return Went::Nowhere };
                 let more = (0..BATCHES).all(|_| visit.purge_sparse());
                 if more { Went::Halfway } else { Went::Through }
             });
-            let _busy = Heap::enter(mine);
+            let _entered = Heap::enter(mine);
             partial_purge::purge_orphans(&raw mut (*mine).bins);
         }
     });
 }
 
-/// Takes in what was freed to any other heap, and empties the magazines and shelves of those whose owners have done nothing
+/// Takes in what was freed to any other heap, and empties the magazines and run caches of those whose owners have done nothing
 /// since before the purge delay. Whether there is any owner left that may be found so later. For a thread that comes round
 /// again and again, `now` in milliseconds.
 pub(crate) fn idle(now: u32) -> bool {
@@ -104,17 +104,17 @@ pub(crate) fn idle(now: u32) -> bool {
                             more = true;
                             return;
                         };
-                        drain_magazines::magazines(&raw mut (*heap).hot, &raw const (*heap).magazines, mine);
-                        (*visit.heap).shelf.flush();
+                        drain_magazines::drain(&raw mut (*heap).tops, &raw const (*heap).magazines, mine);
+                        (*visit.heap).run_cache.flush();
                         drop(visit);
                         (*heap).seen.emptied(Heap::activity(heap));
                     }
                     Look::Emptied => {}
                 }
             });
-            let busy = Heap::enter(mine);
+            let entered = Heap::enter(mine);
             Heap::flush_outbox(mine);
-            drop(busy);
+            drop(entered);
             registry::each(|heap| {
                 if heap == mine || !Heap::is_somebodys(heap) {
                     return;
@@ -177,7 +177,7 @@ struct Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         // SAFETY: records are never unmapped.
-        unsafe { Heap::bias(self.heap) }.end_visit();
+        unsafe { Heap::lock(self.heap) }.end_visit();
     }
 }
 
@@ -190,7 +190,7 @@ impl Visit {
     unsafe fn enter(heap: *mut Heap) -> Option<Visit> {
         // SAFETY: passed on.
         unsafe {
-            if !Heap::bias(heap).visit() {
+            if !Heap::lock(heap).visit() {
                 return None;
             }
             let visit = Visit { heap };
@@ -211,7 +211,7 @@ impl Visit {
             let ready = &(*owner).ready;
             let (mut published, mut first) = (ptr::null_mut(), ptr::null_mut());
             let mut last: *mut Slab = ptr::null_mut();
-            each(ready.take(), |slab| {
+            each(ready.take_all(), |slab| {
                 let list = if whole && !Slab::is_whole(slab) { &mut first } else { &mut published };
                 <Slab as Node>::set_next(slab, *list);
                 *list = slab;
@@ -225,13 +225,13 @@ impl Visit {
             each(published, |slab| mark(slab, owner));
             // With the barrier that the marks need.
             let visit = Visit::enter(heap);
-            let hazard = Heap::bias(heap).hazard();
+            let hazard = Heap::lock(heap).hazard();
             each(published, |slab| {
                 // The owner may be busy with its current slabs, and with the one it names.
                 if visit.is_none() || slab == hazard || (*slab).list == List::Current {
                     unmark(slab, owner);
                     ready.push(slab);
-                } else if !Bins::arrive(&raw mut (*heap).bins, slab) {
+                } else if !Bins::accept_published(&raw mut (*heap).bins, slab) {
                     unmark(slab, owner);
                 }
             });
@@ -243,14 +243,14 @@ impl Visit {
     unsafe fn purge_sparse(&self) -> bool {
         // SAFETY: passed on: we are in.
         unsafe {
-            let (bins, bias) = (&raw mut (*self.heap).bins, Heap::bias(self.heap));
+            let (bins, lock) = (&raw mut (*self.heap).bins, Heap::lock(self.heap));
             let owner = Heap::owner(self.heap);
-            let chosen = Chosen::from(bins, bias.hazard(), 0);
+            let chosen = Chosen::from(bins, lock.hazard(), 0);
             if chosen.slabs().is_empty() {
                 return false;
             }
             chosen.slabs().iter().for_each(|&slab| mark(slab, owner));
-            let hazard = bias.hazard_after_barrier();
+            let hazard = lock.hazard_after_barrier();
             if let Some(hazard) = hazard {
                 chosen.purge(bins, hazard);
             }

@@ -44,13 +44,13 @@ pub(crate) unsafe fn take_over(mine: *mut Heap) {
     // SAFETY: records are never unmapped; while we hold the visits' lock we alone stand in for threads that do not exist.
     unsafe {
         let mut any = false;
-        let busy = Heap::enter(mine);
+        let entered = Heap::enter(mine);
         each_left(|heap| {
             any = true;
             Heap::take_over(heap, mine);
             (*heap).exit.rounds.set(0);
             // What was published arrives; it is looked at with the others.
-            let mut slab = (*Heap::owner(heap)).ready.take();
+            let mut slab = (*Heap::owner(heap)).ready.take_all();
             while !slab.is_null() {
                 let next = <Slab as Node>::next(slab);
                 (*slab).remote.arm();
@@ -58,13 +58,13 @@ pub(crate) unsafe fn take_over(mine: *mut Heap) {
             }
         });
         Heap::flush_outbox(mine);
-        drop(busy);
+        drop(entered);
         if !any || take_over_slabs() {
             // SAFETY: as above.
             each_left(|heap| {
                 if (*heap).exit.rounds.get() == 0 {
                     (*heap).bins.clear();
-                    Heap::bias(heap).reset();
+                    Heap::lock(heap).reset();
                     (*heap).live.store(false, Relaxed);
                     registry::recycle(heap);
                 } else {
@@ -118,7 +118,7 @@ unsafe fn take_over_slabs() -> bool {
         // SAFETY: without a block in use, and nobody's.
         unsafe {
             let next = (*empty).next;
-            release::release(empty);
+            release::release_slab(empty);
             empty = next;
         }
     }

@@ -1,7 +1,7 @@
 //! One pass of the background thread over everything that can be given back.
 
 use crate::base::options;
-use crate::lockfree::waker::ALARM;
+use crate::lockfree::waker::WAKER;
 use crate::reclaim::idle_heaps;
 use crate::superslab::pool;
 use crate::{large, os};
@@ -25,7 +25,7 @@ pub(crate) fn pass() -> Pass {
     if options::get().purge_delay < 0 {
         return Pass::Done;
     }
-    let aged = pool::purge_aged(|| ALARM.is_stopped());
+    let aged = pool::purge_aged(|| WAKER.is_stopped());
     large::tick();
     HEAPS.store(idle_heaps::idle(os::now_ms()), Relaxed);
     if aged.any && aged.bytes == 0 { Pass::Refused } else { Pass::Done }

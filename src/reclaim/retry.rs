@@ -9,7 +9,7 @@ use crate::reclaim::{left_heaps, purge};
 use crate::superslab::layout::SUPERSLAB;
 use crate::superslab::pagemap::DIRECT;
 use crate::superslab::pool;
-use crate::superslab::slab::Fresh;
+use crate::superslab::slab::Allocation;
 use crate::tiny::classes::MAX_SMALL;
 use crate::{large, os};
 use core::ptr;
@@ -19,9 +19,9 @@ const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
 
 /// Tries again when memory was refused. `need` is how many bytes the block has at least.
 #[inline]
-pub(crate) fn or_reclaim(need: usize, attempt: impl Fn() -> Fresh) -> Fresh {
-    let fresh = attempt();
-    if fresh.block.is_null() { again(need, &attempt) } else { fresh }
+pub(crate) fn or_reclaim(need: usize, attempt: impl Fn() -> Allocation) -> Allocation {
+    let allocation = attempt();
+    if allocation.ptr.is_null() { again(need, &attempt) } else { allocation }
 }
 
 /// A reclaim has not helped: see [`reclaimed`].
@@ -61,28 +61,28 @@ fn is_hopeless(need: usize) -> bool {
 
 /// Gives back to the system what can be had back at once, and tries again if that was anything. Not from other threads, and not
 /// at all if nothing has been freed since, when that was done a moment ago and did not help.
-fn reclaimed(attempt: &dyn Fn() -> Fresh) -> Fresh {
+fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     let again = FRUITLESS.is_on(os::now_ms());
     let heap = thread::own_heap();
     // SAFETY: the calling thread's, if there is one.
     let seen = (!heap.is_null()).then(|| unsafe { &(*heap).fruitless });
     if again && seen.is_some_and(|seen| seen.get() == freed()) {
-        return Fresh::NONE;
+        return Allocation::NONE;
     }
-    let fresh = if purge::purge_from(!again) > 0 { attempt() } else { Fresh::NONE };
-    let helped = !fresh.block.is_null();
+    let allocation = if purge::purge_from(!again) > 0 { attempt() } else { Allocation::NONE };
+    let helped = !allocation.ptr.is_null();
     if helped || !again {
         FRUITLESS.tried(helped, os::now_ms());
     }
     if let Some(seen) = seen {
         seen.set(freed());
     }
-    fresh
+    allocation
 }
 
 #[cold]
 #[inline(never)]
-fn again(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
+fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     if left_heaps::exist() {
         // Before there is more memory, that of threads which a fork has left behind.
         thread::with_heap(None, |heap| {
@@ -91,15 +91,15 @@ fn again(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
                 unsafe { left_heaps::take_over(heap) };
             }
         });
-        let fresh = attempt();
-        if !fresh.block.is_null() {
-            return fresh;
+        let allocation = attempt();
+        if !allocation.ptr.is_null() {
+            return allocation;
         }
     }
     let refusals = held::refusals();
     let hopeless = is_hopeless(need);
-    let mut fresh = if hopeless {
-        Fresh::NONE
+    let mut allocation = if hopeless {
+        Allocation::NONE
     } else if held::limited() {
         within_limits(need, attempt)
     } else {
@@ -107,33 +107,33 @@ fn again(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
         reclaimed(attempt)
     };
     // Free pages that do not lie side by side are better than none.
-    if fresh.block.is_null() && !hopeless && need <= MAX_SMALL {
-        fresh = pool::with_shorter(attempt);
+    if allocation.ptr.is_null() && !hopeless && need <= MAX_SMALL {
+        allocation = pool::with_shorter(attempt);
     }
-    if fresh.block.is_null() && (held::refusals() != refusals || held::is_beyond_hard(need, 0)) {
+    if allocation.ptr.is_null() && (held::refusals() != refusals || held::is_beyond_hard(need, 0)) {
         held::HARD_HITS.fetch_add(1, Relaxed);
     }
-    fresh
+    allocation
 }
 
 /// See [`or_reclaim`]: where there are limits. The caller's heap is not in the middle of anything, and no lock is held.
-fn within_limits(need: usize, attempt: &dyn Fn() -> Fresh) -> Fresh {
+fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     let due = held::purge_is_due(need.max(SUPERSLAB), options::get().purge_delay, os::now_ms());
     if due {
         purge::purge_from(true);
         held::purged(os::now_ms());
-        let fresh = attempt();
-        if !fresh.block.is_null() {
-            return fresh;
+        let allocation = attempt();
+        if !allocation.ptr.is_null() {
+            return allocation;
         }
     }
     // Beyond the soft limit. What refuses now is the hard limit or the system.
-    let mut fresh = held::beyond_soft(attempt);
-    if fresh.block.is_null() && !due {
-        fresh = held::beyond_soft(|| reclaimed(attempt));
+    let mut allocation = held::beyond_soft(attempt);
+    if allocation.ptr.is_null() && !due {
+        allocation = held::beyond_soft(|| reclaimed(attempt));
     }
     limits::tell();
-    fresh
+    allocation
 }
 
 /// A mapping could not grow where there are limits: tries again, as [`or_reclaim`] does. What cannot grow even so may
@@ -155,7 +155,7 @@ pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize)
     let attempt = || {
         // SAFETY: passed on; while it fails, the block stays what it is.
         let moved = unsafe { large::resize(block, kind, size, align) };
-        Fresh { block: moved, zero: false }
+        Allocation { ptr: moved, zeroed: false }
     };
-    if is_hopeless(size - before) { ptr::null_mut() } else { within_limits(size - before, &attempt).block }
+    if is_hopeless(size - before) { ptr::null_mut() } else { within_limits(size - before, &attempt).ptr }
 }

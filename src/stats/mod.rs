@@ -121,7 +121,7 @@ stats! {
     /// is not known, and does not count.
     untouched_bytes,
     /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came from the system,
-    /// freed runs on threads' shelves, freed large mappings that are kept.
+    /// freed runs on threads' run caches, freed large mappings that are kept.
     dirty_bytes,
     /// Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page map, pool.
     metadata_bytes,
@@ -200,7 +200,7 @@ impl Snapshot {
         s.magazine_misses = s.refill_current + s.refill_bump;
         s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(heaps.flushed);
         s.allocations = s.refill_current + s.refill_bump + s.large_allocs;
-        let large_bytes = (large::IN_USE.load(Relaxed) as u64).saturating_sub(heaps.shelved);
+        let large_bytes = (large::IN_USE.load(Relaxed) as u64).saturating_sub(heaps.cached);
         classes::finish(classes, s.large_allocs.saturating_sub(s.large_frees), large_bytes);
         for class in &*classes {
             s.active_bytes += class.active_bytes;
@@ -250,8 +250,8 @@ fn counted() -> Stats {
 struct Heaps {
     /// Blocks that went home because their magazine was flushed.
     flushed: u64,
-    /// Freed runs on shelves.
-    shelved: u64,
+    /// Freed runs on run caches.
+    cached: u64,
     mapped: u64,
     resident: u64,
 }
@@ -259,14 +259,15 @@ struct Heaps {
 impl Heaps {
     fn add(&mut self, heap: *mut Heap, s: &mut Stats, classes: &mut [ClassStats; ClassStats::COUNT]) {
         // SAFETY: heap records are never unmapped; counters are atomic, and no reference is made to anything else.
-        let (c, outbox, shelf) =
-            unsafe { (&(*heap).counters, &raw const (*heap).outbox, &raw const (*heap).shelf) };
+        let (c, outbox, run_cache) =
+            unsafe { (&(*heap).counters, &raw const (*heap).outbox, &raw const (*heap).run_cache) };
         // SAFETY: as above.
         let (pushes, publishes) = unsafe { (&(*outbox).pushes, &(*outbox).publishes) };
         // SAFETY: as above.
-        let (allocs, frees, held) = unsafe { (&(*shelf).allocs, &(*shelf).frees, &(*shelf).held) };
+        let (allocs, frees, held) =
+            unsafe { (&(*run_cache).allocs, &(*run_cache).frees, &(*run_cache).held) };
         self.flushed += c.flushed.get();
-        self.shelved += held.get();
+        self.cached += held.get();
         self.mapped += RECORD as u64;
         s.refill_current += c.refill_current.get();
         s.refill_bump += c.refill_bump.get();

@@ -153,7 +153,7 @@ pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
         return unsafe { EMPTIED.push(slab) };
     };
     unlink(&mut lists, slab);
-    let mut others = if EMPTIED.is_empty() { ptr::null_mut() } else { EMPTIED.take() };
+    let mut others = if EMPTIED.is_empty() { ptr::null_mut() } else { EMPTIED.take_all() };
     let mut at = others;
     while !at.is_null() {
         unlink(&mut lists, at);

@@ -34,21 +34,25 @@ static HINT: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
 /// for a run. `None` when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
-pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
-    take_with_room(pages, class, pages)
+pub(crate) fn take_span(pages: usize, class: u8) -> Option<Span> {
+    take_span_with_room(pages, class, pages)
 }
 
-/// Like [`take`], with free pages behind it, if there is such a place: `room` pages in all.
-pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
+/// Like [`take_span`], with free pages behind it, if there is such a place: `room` pages in all.
+pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
     let among = |pages| span_index::usable(pages, class);
     let mut looks = LOOKS;
     loop {
         match lock() {
             Some(mut pool) => {
-                let roomy =
-                    if room > pages { pool.take(pages, room, class, among(room), looks, now) } else { None };
-                if let Some(span) = roomy.or_else(|| pool.take(pages, pages, class, among(pages), looks, now))
+                let roomy = if room > pages {
+                    pool.take_span(pages, room, class, among(room), looks, now)
+                } else {
+                    None
+                };
+                if let Some(span) =
+                    roomy.or_else(|| pool.take_span(pages, pages, class, among(pages), looks, now))
                 {
                     let due = purge::is_due(&pool, now);
                     drop(pool);
@@ -74,7 +78,7 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
     }
 }
 
-/// Runs `f`, which [`take_shorter`] serves, too.
+/// Runs `f`, which [`take_shorter_span`] serves, too.
 pub(crate) fn with_shorter<T>(f: impl FnOnce() -> T) -> T {
     SHORTER.fetch_add(1, Relaxed);
     let result = f();
@@ -85,7 +89,7 @@ pub(crate) fn with_shorter<T>(f: impl FnOnce() -> T) -> T {
 /// Takes a span of fewer than `pages` pages, the longest there is, for a slab of `class` that holds fewer blocks than it should. Only for
 /// who would get none at all: see [`with_shorter`].
 #[cold]
-pub(crate) fn take_shorter(pages: usize, class: u8) -> Option<Span> {
+pub(crate) fn take_shorter_span(pages: usize, class: u8) -> Option<Span> {
     if SHORTER.load(Relaxed) == 0 {
         return None;
     }
@@ -94,7 +98,7 @@ pub(crate) fn take_shorter(pages: usize, class: u8) -> Option<Span> {
         pages /= 2;
         // A block may be too long for what is left of the first page.
         let span = match lock() {
-            Some(mut pool) => pool.take(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
+            Some(mut pool) => pool.take_span(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
             None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
         };
         if span.is_some() {
@@ -114,12 +118,12 @@ pub(crate) fn defer_growth(yes: bool) {
 /// # Safety
 ///
 /// The span is the caller's, and no block of it is in use.
-pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
+pub(crate) unsafe fn give_span(slab: *mut Slab, touched: u32) {
     // SAFETY: passed on.
     unsafe { give_as(slab, |dirty, index| dirty | touched << index) }
 }
 
-/// [`give`]; `dirty` says which pages of the SuperSlab are dirty then, of those that were and the index of the span.
+/// [`give_span`]; `dirty` says which pages of the SuperSlab are dirty then, of those that were and the index of the span.
 unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     // SAFETY: the caller's span.
     let (desc, pages, class) = unsafe { (Slab::desc(slab), (*slab).pages as usize, (*slab).class) };
@@ -135,13 +139,13 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     let now = os::now_ms();
     let Some(mut pool) = lock() else {
         span_index::give_unlocked(desc, mask, |before| dirty(before, index));
-        waker::ring();
+        waker::notify();
         return;
     };
-    pool.give(desc, mask, pages, |before| dirty(before, index), now);
+    pool.give_span(desc, mask, pages, |before| dirty(before, index), now);
     let due = purge::is_due(&pool, now);
     drop(pool);
-    waker::ring();
+    waker::notify();
     if due {
         purge::run_due(now);
     }
@@ -152,8 +156,8 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
 ///
 /// # Safety
 ///
-/// As [`give`].
-pub(crate) unsafe fn give_replaced(slab: *mut Slab) {
+/// As [`give_span`].
+pub(crate) unsafe fn give_replaced_run(slab: *mut Slab) {
     // SAFETY: the caller's span.
     let (desc, pages) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
     // Part of a huge page is cheap to keep and dear to take out.
@@ -175,7 +179,7 @@ pub(crate) unsafe fn give_replaced(slab: *mut Slab) {
 /// # Safety
 ///
 /// `slab` is the record of a run, in use and the caller's.
-pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
+pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
     // SAFETY: passed on.
     let (desc, before) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
     let index = Slab::index(slab);
@@ -199,11 +203,11 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
         // SAFETY: passed on.
         unsafe { (*slab).pages = pages as u8 };
         compiler_fence(Release);
-        pool.give(desc, change, before - pages, |dirty| dirty | change, now);
+        pool.give_span(desc, change, before - pages, |dirty| dirty | change, now);
     }
     let due = purge::is_due(&pool, now);
     drop(pool);
-    waker::ring();
+    waker::notify();
     if due {
         purge::run_due(now);
     }
@@ -350,14 +354,15 @@ mod tests {
     #[cfg_attr(miri, ignore)]
     fn work_goes_on_without_the_lock() {
         // Spans that come and go meanwhile need no further SuperSlab.
-        let first = take(8, RUN).unwrap();
+        let first = take_span(8, RUN).unwrap();
         let place = Slab::base(first.slab);
         assert!(is_exact());
         let held = POOL.lock();
         let (mut spans, mut taken) = (Vec::new(), 0);
         std::thread::scope(|threads| {
-            let worker = threads
-                .spawn(|| (0..8).map(|i| take(1 + i % 3, RUN).unwrap().slab.expose_provenance()).collect());
+            let worker = threads.spawn(|| {
+                (0..8).map(|i| take_span(1 + i % 3, RUN).unwrap().slab.expose_provenance()).collect()
+            });
             spans = worker.join().unwrap();
             for &slab in &spans {
                 let slab = core::ptr::with_exposed_provenance_mut::<Slab>(slab);
@@ -371,7 +376,7 @@ mod tests {
             threads.spawn(|| {
                 for &slab in spans.iter().step_by(2) {
                     // SAFETY: ours.
-                    unsafe { give(core::ptr::with_exposed_provenance_mut(slab), 1) };
+                    unsafe { give_span(core::ptr::with_exposed_provenance_mut(slab), 1) };
                 }
             });
         });
@@ -379,10 +384,10 @@ mod tests {
         assert!(is_exact(), "the next holder has not brought the index in order");
         for &slab in spans.iter().skip(1).step_by(2) {
             // SAFETY: ours.
-            unsafe { give(core::ptr::with_exposed_provenance_mut(slab), 1) };
+            unsafe { give_span(core::ptr::with_exposed_provenance_mut(slab), 1) };
         }
         // SAFETY: ours.
-        unsafe { give(first.slab, 0) };
+        unsafe { give_span(first.slab, 0) };
         assert!(is_exact());
     }
 }

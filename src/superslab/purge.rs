@@ -68,7 +68,7 @@ impl Job {
         let bytes =
             items.map(|item| if item.pages == u32::MAX { item.unmap() } else { item.give_back() }).sum();
         // What the system has not taken is dirty again.
-        waker::ring();
+        waker::notify();
         bytes
     }
 }

@@ -10,17 +10,17 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
 };
 
-/// A block, and whether it is known to be zero.
-pub(crate) struct Fresh {
+/// What an allocation gives: a block, and whether it is known to be zero.
+pub(crate) struct Allocation {
     /// The block; null when there is no memory.
-    pub(crate) block: *mut u8,
-    /// Whether every byte of it is zero.
-    pub(crate) zero: bool,
+    pub(crate) ptr: *mut u8,
+    /// Whether every byte of it is known to be zero.
+    pub(crate) zeroed: bool,
 }
 
-impl Fresh {
+impl Allocation {
     /// No block: there is no memory.
-    pub(crate) const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
+    pub(crate) const NONE: Allocation = Allocation { ptr: ptr::null_mut(), zeroed: false };
 }
 
 /// A free block: its first word links it. Blocks of 16 bytes and more carry a mark in the second word while they are

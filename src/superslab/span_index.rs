@@ -237,7 +237,7 @@ impl State {
     }
 
     /// Gives the pages of a span back. `dirty` says which pages of the SuperSlab are dirty then, of those that were.
-    pub(super) fn give(
+    pub(super) fn give_span(
         &mut self,
         desc: DescRef,
         mask: u32,
@@ -337,7 +337,7 @@ impl State {
 
     /// Takes a span of `pages` pages out of the fullest SuperSlab with `room` adjacent free ones, and makes it one of `class`.
     /// Looks at so many SuperSlabs of each bucket, and at their pages in `among`.
-    pub(super) fn take(
+    pub(super) fn take_span(
         &mut self,
         pages: usize,
         room: usize,

@@ -32,7 +32,7 @@ pub(crate) struct Survey {
     pub(crate) mapped: usize,
     /// Headers, as far as they are resident.
     pub(crate) headers: usize,
-    /// Free pages that may be resident, and those of runs that are on their way or on a shelf.
+    /// Free pages that may be resident, and those of runs that are on their way or on a run cache.
     pub(crate) dirty: usize,
     /// Free pages known not to be resident.
     pub(crate) clean: usize,
@@ -58,7 +58,7 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
             all.mapped += SUPERSLAB;
             all.headers += header;
             all.clean += clean;
-            // Also what is neither free nor a span in use: being purged, on a shelf, or between two owners.
+            // Also what is neither free nor a span in use: being purged, on a run cache, or between two owners.
             all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
         }
         all
@@ -101,7 +101,7 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     }
     let stride = seen.stride.max(1);
     // SAFETY: passed on; the rest is atomic.
-    let fresh = unsafe { Fresh::of(slab, seen) };
+    let fresh = unsafe { Unused::of(slab, seen) };
     SpanFigures {
         class,
         bytes,
@@ -114,7 +114,7 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
 }
 
 /// The blocks of a slab that are nobody's and on no list: above `bump`, or in memory that was given back.
-struct Fresh {
+struct Unused {
     granules: Granules,
     bump: usize,
     end: usize,
@@ -124,11 +124,11 @@ struct Fresh {
     bytes: usize,
 }
 
-impl Fresh {
+impl Unused {
     /// # Safety
     ///
     /// As [`look`].
-    unsafe fn of(slab: *mut Slab, seen: Glimpse) -> Fresh {
+    unsafe fn of(slab: *mut Slab, seen: Glimpse) -> Unused {
         // SAFETY: passed on: an atomic.
         let purged = unsafe { (*slab).purged.load(Relaxed) };
         let granules = Granules::of_span(slab, seen.pages.clamp(1, PAGES));
@@ -142,7 +142,7 @@ impl Fresh {
             bytes += to.addr().saturating_sub(from.addr().max(counted));
             counted = to.addr();
         }
-        Fresh { granules, bump, end, revived: seen.revived, purged, bytes }
+        Unused { granules, bump, end, revived: seen.revived, purged, bytes }
     }
 
     /// Bytes of the slab's span that are known not to be resident: what was given back, and what was not resident when the
@@ -174,7 +174,7 @@ impl Fresh {
     }
 }
 
-/// Blocks that are not [`Fresh`], nor on the slab's list, nor on its remote stack.
+/// Blocks that are not [`Unused`], nor on the slab's list, nor on its remote stack.
 unsafe fn used(slab: *mut Slab) -> usize {
     // SAFETY: passed on; these fields are atomic.
     unsafe {

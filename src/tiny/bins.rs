@@ -4,7 +4,7 @@
 //! as that is cheap to know; and the sparse ones, which have hardly a block in use and serve last ([`sparse`]). The full
 //! ones are kept only so that they can be found when the thread ends.
 //!
-//! All that changes these lists runs under the heap's [lock](crate::lockfree::biased_lock), but for [`Bins::take`] and [`Bins::put`],
+//! All that changes these lists runs under the heap's [lock](crate::lockfree::biased_lock), but for [`Bins::alloc`] and [`Bins::push_free`],
 //! which do not. What a visitor runs, too, takes pointers and not references: the owner may be in those two.
 
 use crate::base::counters::Counters;
@@ -12,7 +12,7 @@ use crate::base::table::Table;
 use crate::os;
 use crate::superslab::orphans;
 use crate::superslab::pagemap::KINDS;
-use crate::superslab::slab::{Block, Fresh, List, NO_SLAB, Owner, Slab};
+use crate::superslab::slab::{Allocation, Block, List, NO_SLAB, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::{free_list, idle, release};
 use core::ptr;
@@ -27,7 +27,7 @@ const SPARSE: u8 = 4;
 /// The slabs of one heap.
 #[repr(C)]
 pub(crate) struct Bins {
-    /// [`NO_SLAB`] where there is none, so that [`Bins::take`] need not ask.
+    /// [`NO_SLAB`] where there is none, so that [`Bins::alloc`] need not ask.
     pub(super) current: Table<*mut Slab, KINDS>,
     /// Who these slabs say they belong to. Null in a placeholder, which owns none.
     pub(crate) owner: *mut Owner,
@@ -85,7 +85,7 @@ impl Bins {
     ///
     /// The calling thread owns these bins, or they are a placeholder's.
     #[inline(always)]
-    pub(crate) unsafe fn take(bins: *mut Bins, class: usize, counters: *const Counters) -> Fresh {
+    pub(crate) unsafe fn alloc(bins: *mut Bins, class: usize, counters: *const Counters) -> Allocation {
         // SAFETY: the current slab is ours, so its owner's line is; blocks on its list are free. Of the stand-in, which
         // has nothing, nothing is written.
         unsafe {
@@ -100,7 +100,7 @@ impl Bins {
                 }
                 Slab::count_taken(slab);
                 (*counters).refill_current.add(1);
-                return Fresh { block: block.cast(), zero: false };
+                return Allocation { ptr: block.cast(), zeroed: false };
             }
             let block = (*slab).bump;
             if block != (*slab).end {
@@ -112,14 +112,14 @@ impl Bins {
                 }
                 Slab::count_taken(slab);
                 (*counters).refill_bump.add(1);
-                return Fresh { block, zero };
+                return Allocation { ptr: block, zeroed: zero };
             }
         }
-        Fresh::NONE
+        Allocation::NONE
     }
 
     /// Makes an adopted orphan ours; it is in no list yet.
-    pub(super) unsafe fn welcome(&mut self, adopted: orphans::Adopted) {
+    pub(super) unsafe fn install_adopted(&mut self, adopted: orphans::Adopted) {
         let slab = adopted.slab;
         // SAFETY: passed on: adopted just now.
         unsafe {
@@ -151,12 +151,12 @@ impl Bins {
             if owner.ready.is_empty() {
                 return;
             }
-            let mut slab = (*self.owner).ready.take();
+            let mut slab = (*self.owner).ready.take_all();
             while !slab.is_null() {
                 // Once rearmed the slab may be published again, so the link is read first.
                 let next = <Slab as Node>::next(slab);
                 counters.refill_ready.add(1);
-                Bins::arrive(self, slab);
+                Bins::accept_published(self, slab);
                 slab = next;
             }
         }
@@ -168,14 +168,14 @@ impl Bins {
     ///
     /// The calling thread owns these bins, or visits them and the slab is not the current one; the slab is theirs and has
     /// been taken off the ready list.
-    pub(crate) unsafe fn arrive(bins: *mut Bins, slab: *mut Slab) -> bool {
+    pub(crate) unsafe fn accept_published(bins: *mut Bins, slab: *mut Slab) -> bool {
         // SAFETY: passed on.
         unsafe {
             // The chain stays until it is needed: walking through it now would fetch every block from the thread that freed
             // it, and taking it later, when the slab has no other free block, needs no walk.
             let waiting = (*slab).remote.arm();
             Slab::count_waiting(slab, waiting, waiting);
-            Bins::settle(bins, slab)
+            Bins::relist(bins, slab)
         }
     }
 
@@ -183,9 +183,9 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// As [`Bins::arrive`], but that the slab may be the current one.
+    /// As [`Bins::accept_published`], but that the slab may be the current one.
     #[inline]
-    pub(crate) unsafe fn settle(bins: *mut Bins, slab: *mut Slab) -> bool {
+    pub(crate) unsafe fn relist(bins: *mut Bins, slab: *mut Slab) -> bool {
         // SAFETY: passed on: the slab is ours.
         unsafe {
             let list = (*slab).list;
@@ -201,7 +201,7 @@ impl Bins {
                 if (*slab).remote.has_chain() {
                     // Nobody wants these blocks any more, but what others did to them, and read of the slab's record, is
                     // over only for whoever takes them: arming did not acquire anything.
-                    (*slab).remote.take();
+                    (*slab).remote.take_chain();
                 }
                 if list == List::Sparse {
                     // Nearly empty only on its way here, as all are when everything is freed.
@@ -209,7 +209,7 @@ impl Bins {
                     *emptied = (*emptied).saturating_sub(1);
                 }
                 Bins::unlink(bins, slab);
-                release::release(slab);
+                release::release_slab(slab);
                 return true;
             }
             // Others may have given it anything from one block to nearly all.
@@ -255,7 +255,7 @@ impl Bins {
     /// The calling thread owns `slab`, and `block` is a block of it that was in use and carries its mark.
     #[inline(always)]
     #[must_use]
-    pub(crate) unsafe fn put(slab: *mut Slab, block: *mut Block) -> bool {
+    pub(crate) unsafe fn push_free(slab: *mut Slab, block: *mut Block) -> bool {
         // SAFETY: passed on. In this order a fork in between leaks the block in the child and does no harm.
         unsafe {
             Block::set_next(block, (*slab).free);
@@ -273,7 +273,7 @@ impl Bins {
     pub(crate) unsafe fn holds(&mut self, slab: *mut Slab, block: *mut Block) -> bool {
         // SAFETY: passed on.
         unsafe {
-            let chain = (*slab).remote.take();
+            let chain = (*slab).remote.take_chain();
             free_list::absorb(slab, chain);
             let mut at = (*slab).free;
             while !at.is_null() && at != block {
@@ -301,7 +301,7 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// As [`Bins::arrive`]; the slab is in no list.
+    /// As [`Bins::accept_published`]; the slab is in no list.
     pub(super) unsafe fn push(bins: *mut Bins, slab: *mut Slab, list: List) {
         // SAFETY: passed on: ours and in no list.
         unsafe {
@@ -325,7 +325,7 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// As [`Bins::arrive`], but that the owner may do it with the current one.
+    /// As [`Bins::accept_published`], but that the owner may do it with the current one.
     pub(super) unsafe fn unlink(bins: *mut Bins, slab: *mut Slab) {
         // SAFETY: passed on: ours, and in the list that it says.
         unsafe {

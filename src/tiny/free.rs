@@ -12,14 +12,14 @@ use core::ptr;
 use core::sync::atomic::Ordering::Acquire;
 
 /// Marks a block of `class` as free, if it is the start of a block of `slab` and not free already. False, and nothing
-/// changed, when not: then [`check_in`] finds out why.
+/// changed, when not: then [`validate`] finds out why.
 ///
 /// # Safety
 ///
 /// The calling thread owns `bins`. The page map says that `address` lies in a slab of `class`, `slab` is that slab's record, and
 /// the block is nobody's now.
 #[inline(always)]
-pub(crate) unsafe fn mark(bins: *const Bins, slab: *mut Slab, address: *mut u8, class: usize) -> bool {
+pub(crate) unsafe fn mark_free(bins: *const Bins, slab: *mut Slab, address: *mut u8, class: usize) -> bool {
     let block = address.cast::<Block>();
     // SAFETY: passed on. Once the address is a block's, that block is ours to write.
     unsafe {
@@ -42,7 +42,7 @@ pub(crate) unsafe fn mark(bins: *const Bins, slab: *mut Slab, address: *mut u8, 
 /// # Safety
 ///
 /// `address` was freed as a block of `class` and is nobody's now.
-pub(crate) unsafe fn check_in(bins: &mut Bins, address: *mut u8, class: usize) -> Option<*mut Slab> {
+pub(crate) unsafe fn validate(bins: &mut Bins, address: *mut u8, class: usize) -> Option<*mut Slab> {
     let kind = pagemap::kind(address);
     if kind as usize != class {
         let fault = if kind == pagemap::FOREIGN { Fault::Foreign } else { Fault::Size };
@@ -73,7 +73,8 @@ unsafe fn marked(bins: &mut Bins, slab: *mut Slab, block: *mut Block, class: usi
         if class != UNMARKED {
             // A program can have copied the mark out of a block that it never wrote and back into the same place. Where
             // the list can be looked at, it decides.
-            if Block::is_marked(block, bins.secret) && (!is_own(slab, bins.owner) || bins.holds(slab, block))
+            if Block::is_marked(block, bins.secret)
+                && (!is_owned_by(slab, bins.owner) || bins.holds(slab, block))
             {
                 misuse::report("free", block.cast(), Fault::DoubleFree);
                 return None;
@@ -90,7 +91,7 @@ unsafe fn marked(bins: &mut Bins, slab: *mut Slab, block: *mut Block, class: usi
 ///
 /// `slab` is a live slab's record.
 #[inline(always)]
-pub(crate) unsafe fn is_own(slab: *mut Slab, owner: *mut Owner) -> bool {
+pub(crate) unsafe fn is_owned_by(slab: *mut Slab, owner: *mut Owner) -> bool {
     // Only this thread ever stores this owner, so the answer cannot be stale, but for a visitor that puts it back. Acquire:
     // pairs with the release when it does.
     // SAFETY: passed on.
@@ -110,7 +111,7 @@ pub(crate) struct Sent {
 /// # Safety
 ///
 /// As [`crate::lockfree::remote_stack::RemoteStack::push`].
-pub(crate) unsafe fn send(slab: *mut Slab, head: *mut Block, tail: *mut Block, count: u32) -> Sent {
+pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut Block, count: u32) -> Sent {
     // SAFETY: passed on. The slab may be gone once the chain is on it, but for the one who has something to do.
     unsafe {
         // Acquire: the owner may be one that has only just adopted the slab.
@@ -120,7 +121,7 @@ pub(crate) unsafe fn send(slab: *mut Slab, head: *mut Block, tail: *mut Block, c
         match outcome {
             Pushed::Queued => {}
             Pushed::Publish => Slab::publish(slab),
-            Pushed::Emptied => orphans::claimed(slab, |slab| release::release(slab)),
+            Pushed::Emptied => orphans::claimed(slab, |slab| release::release_slab(slab)),
         }
         let mut sent = Sent { published: outcome == Pushed::Publish, idle: ptr::null_mut() };
         // All blocks wait now.

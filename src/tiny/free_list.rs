@@ -24,7 +24,7 @@ pub(super) unsafe fn drain(slab: *mut Slab) -> bool {
         if !(*slab).remote.has_chain() {
             return false;
         }
-        let chain = (*slab).remote.take();
+        let chain = (*slab).remote.take_chain();
         absorb(slab, chain);
         true
     }

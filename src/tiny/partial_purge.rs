@@ -70,7 +70,7 @@ impl Chosen {
     ///
     /// # Safety
     ///
-    /// As [`Bins::arrive`] for each of them.
+    /// As [`Bins::accept_published`] for each of them.
     pub(crate) unsafe fn purge(&self, bins: *mut Bins, skip: *mut Slab) -> usize {
         idle::fade(os::now_ms());
         let mut bytes = 0;
@@ -100,7 +100,7 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
             let slab = orphan.slab;
             // SAFETY: ours now, and in no list.
             unsafe {
-                (*bins).welcome(orphan);
+                (*bins).install_adopted(orphan);
                 (*slab).next = adopted;
             }
             adopted = slab;
@@ -118,7 +118,7 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
                 if !(*slab).remote.is_armed() || used != 0 && !orphans::abandon(slab, used) {
                     Bins::push(bins, slab, List::Full);
                 } else if used == 0 {
-                    release::release(slab);
+                    release::release_slab(slab);
                 }
             }
         }
@@ -150,7 +150,7 @@ unsafe fn purge(slab: *mut Slab) -> usize {
     // SAFETY: passed on: all that is done to the record and to free blocks is the owner's to do.
     unsafe {
         if (*slab).remote.has_chain() {
-            let chain = (*slab).remote.take();
+            let chain = (*slab).remote.take_chain();
             free_list::absorb(slab, chain);
         }
         let granules = Granules::of(slab);

@@ -2,11 +2,11 @@
 
 use crate::base::counters::Counters;
 use crate::base::options;
-use crate::superslab::slab::{Fresh, List, Slab};
+use crate::superslab::slab::{Allocation, List, Slab};
 use crate::superslab::{orphans, pool};
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::{self, bits};
-use crate::tiny::release::{GivenUp, give_up, release};
+use crate::tiny::release::{GivenUp, give_up, release_slab};
 use crate::tiny::{free_list, idle, partial_purge};
 use core::ptr;
 
@@ -16,17 +16,17 @@ impl Bins {
     /// # Safety
     ///
     /// The calling thread owns these bins, and `owner` is set.
-    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Fresh {
+    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Allocation {
         let c = class as usize;
         // SAFETY: all slabs in our lists are ours; `owner` is set.
         unsafe {
             let current = self.current[c];
             if free_list::drain(current) {
-                return Bins::take(self, c, counters);
+                return Bins::alloc(self, c, counters);
             }
             self.collect(counters);
             if free_list::drain(current) || partial_purge::revive(current) {
-                return Bins::take(self, c, counters);
+                return Bins::alloc(self, c, counters);
             }
             if current != no_slab() {
                 self.used_up(current);
@@ -44,7 +44,7 @@ impl Bins {
                     || partial_purge::revive(next)
                 {
                     counters.refill_partial.add(1);
-                    return Bins::take(self, c, counters);
+                    return Bins::alloc(self, c, counters);
                 }
                 self.used_up(next);
             }
@@ -52,23 +52,24 @@ impl Bins {
                 while let Some(adopted) = orphans::adopt(class) {
                     counters.refill_orphan.add(1);
                     let slab = adopted.slab;
-                    self.welcome(adopted);
+                    self.install_adopted(adopted);
                     if !(*slab).free.is_null() || (*slab).bump != (*slab).end || partial_purge::revive(slab) {
                         self.make_current(slab);
-                        return Bins::take(self, c, counters);
+                        return Bins::alloc(self, c, counters);
                     }
                     Bins::push(self, slab, List::Full);
                 }
             }
             let pages = classes::pages(class);
-            let Some(span) = pool::take(pages, class).or_else(|| pool::take_shorter(pages, class)) else {
-                return Fresh::NONE;
+            let Some(span) = pool::take_span(pages, class).or_else(|| pool::take_shorter_span(pages, class))
+            else {
+                return Allocation::NONE;
             };
             counters.refill_span.add(1);
             self.present |= 1 << class;
             Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
             self.make_current(span.slab);
-            Bins::take(self, c, counters)
+            Bins::alloc(self, c, counters)
         }
     }
 
@@ -108,12 +109,12 @@ impl Bins {
                     continue;
                 }
                 if (*slab).remote.has_chain() {
-                    let chain = (*slab).remote.take();
+                    let chain = (*slab).remote.take_chain();
                     free_list::absorb(slab, chain);
                 }
                 if Slab::in_use(slab) == 0 && (*slab).remote.is_armed() {
                     Bins::unlink(self, slab);
-                    release(slab);
+                    release_slab(slab);
                 }
             }
         }
@@ -151,7 +152,7 @@ impl Bins {
                 Bins::unlink(bins, slab);
                 match give_up(slab) {
                     GivenUp::Orphan => {}
-                    GivenUp::Empty => release(slab),
+                    GivenUp::Empty => release_slab(slab),
                     GivenUp::Not => {
                         (*slab).next = staying;
                         staying = slab;

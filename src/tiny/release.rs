@@ -8,7 +8,7 @@ use crate::tiny::{free_list, idle};
 pub(crate) enum GivenUp {
     /// It is an orphan now, and nobody's.
     Orphan,
-    /// No block of it is in use: it is still the caller's, to [`release`].
+    /// No block of it is in use: it is still the caller's, to [`release_slab`].
     Empty,
     /// It is still the caller's: somebody is about to publish it, or it has been published.
     Not,
@@ -25,7 +25,7 @@ pub(super) unsafe fn give_up(slab: *mut Slab) -> GivenUp {
         // A chain that was left on the stack; an orphan begins without one. First, because what is taken may be more
         // than what was there when the slab was armed: then somebody is about to publish it.
         if (*slab).remote.has_chain() {
-            let chain = (*slab).remote.take();
+            let chain = (*slab).remote.take_chain();
             free_list::absorb(slab, chain);
         }
         if !(*slab).remote.is_armed() {
@@ -45,11 +45,11 @@ pub(super) unsafe fn give_up(slab: *mut Slab) -> GivenUp {
 /// # Safety
 ///
 /// The slab is the caller's and in no list.
-pub(crate) unsafe fn release(slab: *mut Slab) {
+pub(crate) unsafe fn release_slab(slab: *mut Slab) {
     // SAFETY: passed on.
     unsafe {
         idle::on_release(slab);
-        pool::give(slab, dirty(slab));
+        pool::give_span(slab, dirty(slab));
     }
 }
 
@@ -94,11 +94,11 @@ pub(crate) unsafe fn disown(slab: *mut Slab) -> GivenUp {
 mod tests {
     use super::*;
     use crate::os;
-    use core::ptr;
     use crate::superslab::desc::Desc;
     use crate::superslab::layout::SUPERSLAB;
     use crate::superslab::slab::Owner;
     use crate::tiny::classes::{CLASSES, stride};
+    use core::ptr;
 
     #[test]
     fn nothing_is_taken_from_a_slab_whose_owner_stopped_while_it_revived_memory() {

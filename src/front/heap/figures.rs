@@ -22,7 +22,7 @@ impl Heap {
                 return;
             }
             for class in 1..=CLASSES {
-                match Magazines::held(&raw const (*heap).magazines, &raw const (*heap).hot, class) {
+                match Magazines::held(&raw const (*heap).magazines, &raw const (*heap).tops, class) {
                     0 => {}
                     blocks => f(class, blocks),
                 }

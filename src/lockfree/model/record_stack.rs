@@ -1,6 +1,6 @@
 //! The stack of free heap records.
 
-use crate::lockfree::record_stack::{RECORD_ALIGN, RecycleStack};
+use crate::lockfree::record_stack::{RECORD_ALIGN, RecordStack};
 use crate::sync::Node;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -42,14 +42,14 @@ fn record() -> *mut Record {
 #[test]
 fn recycled_records_belong_to_one_thread() {
     loom::model(|| {
-        let stack = Arc::new(RecycleStack::<Record>::new());
+        let stack = Arc::new(RecordStack::<Record>::new());
         let records = [record(), record()];
         // SAFETY: fresh records that live until the end.
         unsafe {
             stack.push(records[0]);
             stack.push(records[1]);
         }
-        let work = |stack: &RecycleStack<Record>| {
+        let work = |stack: &RecordStack<Record>| {
             // SAFETY: records live until the end of the model; what is popped is ours, which loom checks.
             unsafe {
                 let node = stack.pop();
@@ -87,7 +87,7 @@ fn recycled_records_belong_to_one_thread() {
 #[test]
 fn a_popped_record_is_complete() {
     loom::model(|| {
-        let stack = Arc::new(RecycleStack::<Record>::new());
+        let stack = Arc::new(RecordStack::<Record>::new());
         let node = Carry(record());
         let address = node.0;
         let other = stack.clone();

@@ -1,6 +1,6 @@
 //! Visits: who is in a heap, whose a slab is, and who gets a block out of a magazine.
 
-use crate::lockfree::biased_lock::Bias;
+use crate::lockfree::biased_lock::BiasedLock;
 use crate::lockfree::steal::steal;
 use crate::sync::light_barrier;
 use loom::cell::UnsafeCell;
@@ -10,7 +10,7 @@ use loom::thread;
 use std::ptr;
 
 struct Heap {
-    bias: Bias<u32>,
+    bias: BiasedLock<u32>,
     /// What only who is in may touch.
     lists: UnsafeCell<u32>,
     /// Whether the slab says that it is the owner's; and what only its owner or a visitor may touch.
@@ -28,7 +28,7 @@ const OTHER: *mut u32 = ptr::without_provenance_mut(16);
 
 fn heap() -> Arc<Heap> {
     Arc::new(Heap {
-        bias: Bias::new(),
+        bias: BiasedLock::new(),
         lists: UnsafeCell::new(0),
         own: AtomicBool::new(true),
         slab: UnsafeCell::new(0),
@@ -92,7 +92,7 @@ fn a_slab_is_the_owners_or_the_visitors() {
     });
 }
 
-/// A magazine as the owner uses it: what `Hot::pop` and `Hot::push` do.
+/// A magazine as the owner uses it: what `MagazineTops::pop` and `MagazineTops::push` do.
 struct Magazine {
     slots: Vec<AtomicPtr<u8>>,
     top: AtomicUsize,
@@ -124,7 +124,7 @@ impl Magazine {
 
 /// Runs the owner's moves (0: pop, else push) beside a visitor that takes the two lowest of three blocks; each block ends up
 /// with one of them, or in the magazine, once.
-fn robbed(moves: &'static [usize]) {
+fn drained(moves: &'static [usize]) {
     loom::model(move || {
         let blocks = [8, 16, 24, 0, 0].map(|b: usize| AtomicPtr::new(ptr::without_provenance_mut(b)));
         let shared = Arc::new(Magazine { slots: blocks.into(), top: AtomicUsize::new(3) });
@@ -161,15 +161,15 @@ fn robbed(moves: &'static [usize]) {
 
 #[test]
 fn a_block_is_popped_or_robbed() {
-    robbed(&[0, 0, 0]);
+    drained(&[0, 0, 0]);
 }
 
 #[test]
 fn nor_is_it_both_when_the_owner_comes_back() {
-    robbed(&[0, 0, 32, 40]);
+    drained(&[0, 0, 32, 40]);
 }
 
 #[test]
 fn nor_when_it_goes_down_again() {
-    robbed(&[0, 0, 32, 0, 0]);
+    drained(&[0, 0, 32, 0, 0]);
 }

@@ -1,17 +1,17 @@
 //! How the background thread sleeps and is woken. The futex is loom's `park`; that a thread sleeps for ever shows as a
 //! deadlock.
 
-use crate::lockfree::waker::Alarm;
+use crate::lockfree::waker::Waker;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 struct Shared {
-    alarm: Alarm,
+    alarm: Waker,
     dirty: Mutex<u32>,
 }
 
 fn shared() -> Arc<Shared> {
-    Arc::new(Shared { alarm: Alarm::new(), dirty: Mutex::new(0) })
+    Arc::new(Shared { alarm: Waker::new(), dirty: Mutex::new(0) })
 }
 
 /// The thread's loop, until it has seen `until` dirty pages or is stopped; how many it has seen.
@@ -34,7 +34,7 @@ fn sleeper(shared: &Shared, until: u32) -> u32 {
 
 fn give(shared: &Shared, sleeper: &thread::Thread) {
     *shared.dirty.lock().unwrap() += 1;
-    if shared.alarm.ring() {
+    if shared.alarm.notify() {
         sleeper.unpark();
     }
 }
@@ -74,7 +74,7 @@ fn a_dozing_sleeper_is_woken_by_nothing_but_its_end() {
         let shared = shared();
         assert!(shared.alarm.arm() && shared.alarm.doze());
         let other = shared.clone();
-        let giver = thread::spawn(move || assert!(!other.alarm.ring()));
+        let giver = thread::spawn(move || assert!(!other.alarm.notify()));
         shared.alarm.stop();
         giver.join().unwrap();
         shared.alarm.rise();
