@@ -1,20 +1,20 @@
-//! The C gate: the malloc family, for the `hakmem-capi` crate. Not part of the Rust interface.
+//! The core of the malloc family, for the `hakmem-capi` crate. Not part of the Rust interface.
 //!
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
-use crate::api::{process, rust};
+#[cfg(any(feature = "checked", debug_assertions))]
+use crate::api::checked;
+use crate::api::{process, slow_path};
 pub use crate::base::limits::CHook;
 use crate::base::misuse::Fault;
 use crate::base::{limits, misuse};
 use crate::front::fast_path::MagazineTops;
-use crate::front::heap::{Heap, Remote, Way};
+use crate::front::heap::Heap;
 use crate::front::{large_blocks, thread, tls};
 use crate::os;
-use crate::reclaim::idle_heaps;
 use crate::stats::{ClassStats, Snapshot};
 use crate::superslab::pagemap;
 use crate::superslab::pagemap::FOREIGN;
-use crate::superslab::slab::Slab;
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
 use core::ptr;
 
@@ -78,7 +78,7 @@ fn malloc_second(heap: *mut Heap, class: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_cold(class: usize) -> *mut u8 {
-    let block = rust::refill(class as u8, None).ptr;
+    let block = slow_path::refill(class as u8, None).ptr;
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -101,14 +101,14 @@ extern "C" fn malloc_large(size: usize) -> *mut u8 {
     if !block.is_null() {
         return block;
     }
-    let block = rust::any(size, MIN_ALIGN, None).ptr;
+    let block = slow_path::any(size, MIN_ALIGN, None).ptr;
     if block.is_null() { out_of_memory() } else { block }
 }
 
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_growing(size: usize) -> *mut u8 {
-    let block = rust::grown(size, MIN_ALIGN, None).ptr;
+    let block = slow_path::grown(size, MIN_ALIGN, None).ptr;
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -122,7 +122,7 @@ pub unsafe fn free(block: *mut u8) {
     let kind = pagemap::kind_index(block);
     #[cfg(any(feature = "checked", debug_assertions))]
     if kind != FOREIGN as usize && kind <= CLASSES {
-        super::checked::free(block, kind as u8);
+        checked::free(block, kind as u8);
     }
     // Kinds that are no classes have no magazine: full, so they take the slow path.
     let heap = tls::get();
@@ -137,47 +137,7 @@ pub unsafe fn free(block: *mut u8) {
 #[inline(never)]
 unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: passed on; the thread's own heap, or a placeholder.
-    unsafe {
-        match Heap::free_to_slab(heap, block, kind) {
-            Way::Done => (),
-            Way::Relist(slab) => rust::relist(heap, slab),
-            Way::Remote(slab) => free_foreign(block, heap, kind, slab),
-            Way::Other => free_cold(block, kind),
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn free_foreign(block: *mut u8, heap: *mut Heap, kind: usize, slab: *mut Slab) {
-    // SAFETY: passed on.
-    unsafe {
-        match Heap::free_remote(heap, slab, block, kind) {
-            Remote::Done => (),
-            Remote::Idle(owner) => idle_heaps::take_in(owner),
-            Remote::Wrong => free_cold(block, kind),
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
-    // SAFETY: passed on.
-    unsafe {
-        if kind == FOREIGN as usize || kind > CLASSES {
-            free_large(block, kind as u8);
-        } else {
-            rust::free_cold(block, kind as u8);
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn free_large(block: *mut u8, kind: u8) {
-    // SAFETY: passed on.
-    unsafe { rust::free_large(block, kind, "free") }
+    unsafe { slow_path::free_second_level(block, heap, kind) }
 }
 
 /// `calloc`.
@@ -197,7 +157,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
 #[inline(never)]
 extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
     // SAFETY: fresh from the gate.
-    let block = unsafe { rust::cleared(rust::any_to_clear(bytes, align_for(bytes), None), bytes) };
+    let block = unsafe { slow_path::cleared(slow_path::any_to_clear(bytes, align_for(bytes), None), bytes) };
     if block.is_null() { out_of_memory() } else { block }
 }
 
@@ -233,7 +193,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
     if block.is_null() {
         return malloc(size);
     }
-    let old = rust::usable(block, kind, "realloc");
+    let old = slow_path::usable(block, kind, "realloc");
     if old == 0 {
         // A foreign pointer, and the program runs on.
         return out_of_memory();
@@ -243,33 +203,14 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         unsafe { free(block) };
         return ptr::null_mut();
     }
-    if size > MAX_SMALL {
-        // SAFETY: passed on.
-        let moved = unsafe { rust::resize(block, size, MIN_ALIGN) };
-        if !moved.is_null() {
-            return moved;
-        }
-    }
-    let new = if size > old {
-        rust::grown(size, align_for(size), None)
-    } else {
-        rust::any(size, align_for(size), None)
-    };
-    if new.ptr.is_null() {
-        // A large block that cannot shrink by moving stays what it is, which is enough.
-        return if size <= old { block } else { out_of_memory() };
-    }
-    // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
-    unsafe {
-        ptr::copy_nonoverlapping(block, new.ptr, old.min(size));
-        if new.zeroed { rust::free_replaced(block, new.ptr) } else { free(block) }
-    }
-    new.ptr
+    // SAFETY: passed on.
+    let new = unsafe { slow_path::reallocate(block, kind, old, align_for(size), size, true, None) };
+    if new.is_null() { out_of_memory() } else { new }
 }
 
 /// Allocates at a multiple of `align`, a power of two. Null when there is no memory; leaves `errno` alone.
 pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
-    rust::any(size, align.max(align_for(size)), None).ptr
+    slow_path::any(size, align.max(align_for(size)), None).ptr
 }
 
 /// `malloc_usable_size`, on behalf of `function`.
@@ -279,7 +220,7 @@ pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
 /// `block` is null or a block of this allocator.
 #[inline]
 pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
-    if block.is_null() { 0 } else { rust::usable(block, pagemap::kind(block), function) }
+    if block.is_null() { 0 } else { slow_path::usable(block, pagemap::kind(block), function) }
 }
 
 /// `free_sized`, on behalf of `function`: `size` is what was asked for, which the block must have.
@@ -311,7 +252,7 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
 /// As [`free`].
 pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
-        let usable = rust::usable(block, pagemap::kind(block), function);
+        let usable = slow_path::usable(block, pagemap::kind(block), function);
         if usable < size {
             if usable == 0 {
                 return;

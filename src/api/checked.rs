@@ -22,10 +22,11 @@ pub(crate) fn free(block: *mut u8, class: u8) {
         Some(true) => misuse::report("free", block, Fault::DoubleFree),
         Some(false) => {}
     }
+    if thread::own_heap().is_null() {
+        return;
+    }
     // SAFETY: the thread's own heap.
-    if !thread::own_heap().is_null()
-        && unsafe { MagazineTops::holds(tls::get().cast(), class as usize, block) }
-    {
+    if unsafe { MagazineTops::holds(tls::get().cast(), class as usize, block) } {
         misuse::report("free", block, Fault::DoubleFree);
     }
 }

@@ -8,4 +8,5 @@ pub(crate) mod global;
 mod process;
 mod report;
 mod rust;
+mod slow_path;
 mod unload;

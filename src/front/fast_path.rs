@@ -28,7 +28,7 @@ pub(crate) const fn missing() -> *mut Slot {
     (&raw const NOTHING).cast::<Slot>().cast_mut().wrapping_add(1)
 }
 
-/// A slot as the owner and a [visitor](super::rob) see it.
+/// A slot as the owner and a visitor see it.
 ///
 /// # Safety
 ///

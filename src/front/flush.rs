@@ -10,7 +10,7 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Heap {
-    /// Goes on after [`Way::Relist`].
+    /// Goes on after [`Freed::Relist`](crate::front::heap::Freed::Relist).
     ///
     /// # Safety
     ///

@@ -48,11 +48,11 @@ pub(crate) struct Heap {
     pub(crate) thread: AtomicUsize,
     /// The process in which a thread got it, or survived a fork with it.
     pub(crate) generation: AtomicU32,
-    /// How things stood when giving memory back did not help an allocation of the owner: see [`reclaim`](super::reclaim).
+    /// How things stood when giving memory back did not help an allocation of the owner: see [`retry`](crate::reclaim::retry).
     pub(crate) fruitless: Cell<usize>,
     /// How often the exit hook has run for the thread, and how the magazines stood the last time.
     pub(crate) exit: Exit,
-    /// What a visitor that comes round has seen of the owner: see [`idle_heaps::idle`].
+    /// What a visitor that comes round has seen of the owner: see [`idle_heaps`](crate::reclaim::idle_heaps).
     pub(crate) seen: Seen,
     /// Held by the owner wherever more happens than taking a block of a slab and putting one back; see there.
     pub(crate) lock: BiasedLock<Slab>,
@@ -62,26 +62,28 @@ pub(crate) struct Heap {
 const _: () =
     assert!(size_of::<Heap>() <= 4096 - 7 * 64, "the first page holds a thread's first seven magazines");
 
-/// Where a block goes that has no room in its magazine.
-pub(crate) enum Way {
-    /// It is home.
+/// What came of a block that has no room in its magazine.
+pub(crate) enum Freed {
+    /// It is on its slab's list.
     Done,
-    /// It is home, and [`Heap::relist`] is to look at its slab.
+    /// The same, and [`Heap::relist`] is to look at the slab.
     Relist(*mut Slab),
-    /// To this slab, which is not the heap's.
+    /// It is not: it belongs to this slab of another heap. See [`Heap::free_remote`].
     Remote(*mut Slab),
-    /// The magazine may grow, or the heap is a placeholder, or something is wrong with the block.
-    Other,
+    /// Nothing was done: the magazine may grow, the heap is a placeholder, or the kind is no class.
+    Unserved,
+    /// Nothing was done: something is wrong with the block.
+    Invalid,
 }
 
 /// What came of a block of another heap's slab.
-pub(crate) enum Remote {
+pub(crate) enum RemoteFreed {
     /// It is in the outbox, or sent.
     Done,
     /// The same, and this owner has left so much lying that it should be visited.
     Idle(*mut Owner),
     /// Something is wrong with the block, and nothing was done.
-    Wrong,
+    Invalid,
 }
 
 /// What the exit hook remembers between its rounds.
@@ -225,22 +227,22 @@ impl Heap {
     /// The calling thread owns the heap, or it is a placeholder. The page map says that `block` lies in a page of `kind`, and
     /// it is nobody's now.
     #[inline(always)]
-    pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Way {
+    pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
         // SAFETY: passed on. No kind but a class goes home, and no placeholder's.
         unsafe {
             if !(*heap).magazines.goes_home(kind) {
-                return Way::Other;
+                return Freed::Unserved;
             }
             let slab = Slab::of(block);
             Heap::lock(heap).name(slab);
             if !free::is_owned_by(slab, (*heap).bins.owner) {
-                return Way::Remote(slab);
+                return Freed::Remote(slab);
             }
             if !free::mark_free(&raw const (*heap).bins, slab, block, kind) {
-                return Way::Other;
+                return Freed::Invalid;
             }
             (*heap).counters.home_local.add(1);
-            if Bins::push_free(slab, block.cast::<Block>()) { Way::Relist(slab) } else { Way::Done }
+            if Bins::push_free(slab, block.cast::<Block>()) { Freed::Relist(slab) } else { Freed::Done }
         }
     }
 
@@ -255,15 +257,15 @@ impl Heap {
         slab: *mut Slab,
         block: *mut u8,
         class: usize,
-    ) -> Remote {
+    ) -> RemoteFreed {
         // SAFETY: passed on.
         unsafe {
             if !free::mark_free(&raw const (*heap).bins, slab, block, class) {
-                return Remote::Wrong;
+                return RemoteFreed::Invalid;
             }
             (*heap).counters.home_foreign.add(1);
             let idle = (*heap).outbox.add(slab, block.cast::<Block>());
-            if idle.is_null() { Remote::Done } else { Remote::Idle(idle) }
+            if idle.is_null() { RemoteFreed::Done } else { RemoteFreed::Idle(idle) }
         }
     }
 

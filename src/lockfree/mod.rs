@@ -1,4 +1,4 @@
-//! Lock-free structures, which know nothing of slabs and heaps, each with its model under [`model`].
+//! Lock-free structures, which know nothing of slabs and heaps, each with a model that loom checks (in `model`).
 
 pub(crate) mod biased_lock;
 pub(crate) mod page_sets;

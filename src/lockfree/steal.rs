@@ -1,4 +1,4 @@
-//! Taking blocks out of slots in which another thread pops and pushes at will: see [`super::rob`] for why this works.
+//! Taking blocks out of slots in which another thread pops and pushes at will: see `reclaim/drain_magazines.rs` for why this works.
 
 use crate::sync::{AtomicPtr, Ordering, heavy_barrier};
 use core::ptr;

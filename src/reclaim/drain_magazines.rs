@@ -9,7 +9,7 @@
 //! lies above its top, and what is in it means nothing.
 //!
 //! The topmost block stays. To the owner the slots look like the end of the magazine, until it is made to
-//! [pull itself together](super::magazine::Magazines::grow).
+//! [pull itself together](crate::front::magazine::Magazines::grow).
 
 use crate::front::fast_path::{MagazineTops, Slot};
 use crate::front::heap::Heap;

@@ -1,7 +1,7 @@
 //! Visits: what a thread's heap holds, and its owner does not come for, is given back by another thread.
 //!
 //! A thread that sleeps, or computes, allocates nothing: so it takes in nothing of what others freed for it, and its
-//! magazines and its run cache stay full. A visitor enters the heap's [lock](super::bias) and then may do, to every slab but
+//! magazines and its run cache stay full. A visitor enters the heap's [lock](crate::lockfree::biased_lock) and then may do, to every slab but
 //! the current ones, what the owner does when it allocates. Who visits: a thread that has freed much of what the owner has
 //! ([`take_in`]), and whoever asks for all that can be had ([`everyone`]).
 //!

@@ -8,7 +8,7 @@ use crate::tiny::classes::{CLASSES, stride};
 
 macro_rules! class_stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The live figures of one size class, or of one kind of large block: see [`class_stats`].
+        /// The live figures of one size class, or of one kind of large block: see [`class_stats()`].
         ///
         /// While no thread allocates or frees they are exact, `resident_bytes` apart, and `active_bytes` is `allocated_bytes`, the
         /// cached, free and fresh blocks at `block_bytes` each, and `slack_bytes` together. Free pages belong to no class.

@@ -1,6 +1,6 @@
 //! Slabs whose owner has exited while blocks of theirs were in use.
 //!
-//! Who owns an orphan is decided by its remote word alone ([`super::remote`]); the lists here only make orphans findable
+//! Who owns an orphan is decided by its remote word alone ([`remote_stack`](crate::lockfree::remote_stack)); the lists here only make orphans findable
 //! by class. A slab in a list may therefore have been claimed already by the free that emptied it: that thread is
 //! about to unlink it.
 
@@ -146,7 +146,7 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
 ///
 /// # Safety
 ///
-/// A push by the caller has answered [`super::remote::Pushed::Emptied`].
+/// A push by the caller has answered [`Pushed::Emptied`](crate::lockfree::remote_stack::Pushed::Emptied).
 pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
     let Some(mut lists) = LISTS.lock_soon() else {
         // SAFETY: passed on: in no ready list, and ours.

@@ -3,7 +3,7 @@
 //! SuperSlabs are kept in buckets by their number of free pages and asked fullest first, so that empty ones drain.
 //! Descriptors live apart from the SuperSlabs: searching touches no header page. One lock guards the index over them; it is held
 //! for a few dozen instructions, never across a system call, and never across a fork. Who cannot have it soon does without it:
-//! changes the descriptors alone, and leaves the index to whoever has the lock next ([`state`]).
+//! changes the descriptors alone, and leaves the index to whoever has the lock next ([`span_index`]).
 
 use crate::base::options;
 use crate::base::options::Thp;

@@ -201,7 +201,7 @@ pub(crate) struct Slab {
     pub(crate) next: *mut Slab,
     /// See `next`.
     pub(crate) prev: *mut Slab,
-    /// The granules of the span that have been given back ([`Slab::granule`]): no block in them is in use or on `free`.
+    /// The granules of the span that have been given back ([`granules`](super::granules)): no block in them is in use or on `free`.
     /// Written by the owner, read by others of a block that is in none of them.
     pub(crate) purged: AtomicU64,
 
@@ -528,7 +528,7 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// A push by the caller has answered [`super::remote::Pushed::Publish`].
+    /// A push by the caller has answered [`Pushed::Publish`](crate::lockfree::remote_stack::Pushed::Publish).
     pub(crate) unsafe fn publish(slab: *mut Slab) {
         // SAFETY: until it is published the slab stays, and its owner's record is never unmapped.
         unsafe {

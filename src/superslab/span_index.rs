@@ -1,6 +1,6 @@
 //! What the pool knows of its SuperSlabs: a descriptor for each, and an index over them, which is the pool's lock's.
 //!
-//! What counts is in the descriptors, in atomics ([`Desc`]). The index has them in buckets by their number of free pages, and
+//! What counts is in the descriptors, in atomics ([`desc`](super::desc)). The index has them in buckets by their number of free pages, and
 //! those with purgeable pages in order of age; with it a span is found in a few steps. It can be made anew at any time
 //! ([`State::rebuild`]): who cannot have the lock soon changes the descriptors alone, and says so ([`set_stale`]).
 

@@ -148,7 +148,7 @@ impl Unused {
     /// Bytes of the slab's span that are known not to be resident: what was given back, and what was not resident when the
     /// slab got it and has not been handed out since.
     ///
-    /// With huge pages nothing is known, but then nothing has been given back either ([`pool::not_filled`]).
+    /// With huge pages nothing is known, but then nothing has been given back either ([`not_filled`](super::pool::not_filled)).
     fn not_resident(&self, slab: *mut Slab, desc: &Desc, pages: usize, system_page: usize) -> usize {
         let begin = self.granules.span.addr();
         let offset = |address: usize| address.saturating_sub(begin);

@@ -1,7 +1,7 @@
 //! The slabs that one heap owns, by class: where its blocks come from when a magazine is empty.
 //!
 //! Per class there is the current slab, which serves; the partial ones, which have free blocks, fullest first as far
-//! as that is cheap to know; and the sparse ones, which have hardly a block in use and serve last ([`sparse`]). The full
+//! as that is cheap to know; and the sparse ones, which have hardly a block in use and serve last ([`partial_purge`](super::partial_purge)). The full
 //! ones are kept only so that they can be found when the thread ends.
 //!
 //! All that changes these lists runs under the heap's [lock](crate::lockfree::biased_lock), but for [`Bins::alloc`] and [`Bins::push_free`],
@@ -66,7 +66,7 @@ impl Bins {
         }
     }
 
-    /// No slabs: in a new record, or after all have been [`disown`]ed.
+    /// No slabs: in a new record, or after all have been [`disown`](super::release::disown)ed.
     pub(crate) fn clear(&mut self) {
         self.current.0.fill(no_slab());
         self.partial.0.fill(ptr::null_mut());
