@@ -58,6 +58,7 @@ fn is_test(attributes: &[Attribute]) -> bool {
 struct Paths {
     /// The module that is being read, modules within the file included.
     here: Vec<String>,
+    modules: BTreeSet<Vec<String>>,
     found: Vec<(Vec<String>, LineColumn)>,
 }
 
@@ -66,6 +67,20 @@ impl Paths {
         let mut absolute = match path.first().map(String::as_str) {
             Some("crate") => Vec::new(),
             Some("self" | "super") => self.here.clone(),
+            // A child of this module, by its bare name.
+            Some(first)
+                if self.modules.contains(
+                    &self
+                        .here
+                        .iter()
+                        .map(String::as_str)
+                        .chain([first])
+                        .map(String::from)
+                        .collect::<Vec<_>>(),
+                ) =>
+            {
+                self.here.clone()
+            }
             _ => return,
         };
         for part in path {
@@ -143,7 +158,8 @@ fn uses() -> Vec<Use> {
     let mut uses = Vec::new();
     for from in &all {
         let text = fs::read_to_string(root().join("src").join(from)).unwrap();
-        let mut paths = Paths { here: module(from), found: Vec::new() };
+        let mut paths =
+            Paths { here: module(from), modules: modules.keys().cloned().collect(), found: Vec::new() };
         paths.visit_file(&syn::parse_file(&text).unwrap());
         for (path, at) in paths.found {
             // The longest beginning that is a module; what follows is an item.

@@ -7,12 +7,13 @@
 use crate::base::options;
 use crate::base::pause::Pause;
 use crate::base::table::Table;
-use crate::large::counters::IN_USE;
+use crate::large::counters::{CACHE_HITS, IN_USE};
 use crate::large::kept::{Kept, LEAST_CUT};
 use crate::lockfree::waker;
 use crate::os;
 use crate::os::futex::{Guard, Inherit, Lock};
 use crate::os::{elapsed, now_ms};
+use crate::superslab::decay::Regret;
 use crate::superslab::layout::PAGE;
 use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -27,8 +28,6 @@ const KEPT_PART: usize = 2;
 const WIDEST: usize = 4;
 /// What is made longer has at least this part of the new length.
 const PART: usize = 4;
-/// How long dropping a mapping can be regretted, and how long half of the regret lasts, in milliseconds.
-const REGRET: u32 = 1000;
 /// Milliseconds until the system is asked again to unmap what it has refused to.
 const AGAIN: u32 = 1000;
 /// How many of those that are stacked are looked at.
@@ -128,12 +127,8 @@ struct Cache {
     /// Bytes of all of them, and of those that the system has refused.
     bytes: usize,
     refused: usize,
-    /// What the limit is widened by, and when that was last halved.
-    slack: usize,
-    halved: u32,
-    /// Bytes dropped for want of room, and when that was last done.
-    dropped: usize,
-    when: u32,
+    /// In bytes; what is dropped is dropped for want of room.
+    regret: Regret,
 }
 
 // SAFETY: only used under the lock.
@@ -167,7 +162,7 @@ impl Cache {
     const fn new() -> Self {
         let entries = Table([const { Entry::empty() }; ENTRIES]);
         let stacked = ptr::null_mut();
-        Self { entries, stacked, bytes: 0, refused: 0, slack: 0, halved: 0, dropped: 0, when: 0 }
+        Self { entries, stacked, bytes: 0, refused: 0, regret: Regret::none() }
     }
 
     /// Adds up what is there.
@@ -222,11 +217,6 @@ impl Cache {
         None
     }
 
-    fn set_dropped(&mut self, bytes: usize) {
-        self.dropped = bytes;
-        DROPPED.store(bytes, Relaxed);
-    }
-
     fn used(&self) -> impl Iterator<Item = (usize, &Entry)> {
         self.entries.0.iter().enumerate().filter(|(_, e)| e.len() != 0)
     }
@@ -266,29 +256,20 @@ impl Cache {
         if option == 0 {
             return 0;
         }
-        if elapsed(self.halved, now) >= REGRET {
-            self.halved = now;
-            self.slack /= 2;
-        }
-        option.max(IN_USE.load(Relaxed) / KEPT_PART).saturating_add(self.slack)
+        self.regret.fade(now);
+        option.max(IN_USE.load(Relaxed) / KEPT_PART).saturating_add(self.regret.slack())
     }
 
-    /// Memory was wanted that was not there: if as much was dropped just before, more should have been kept.
+    /// Memory was wanted that was not there.
     fn regret(&mut self, len: usize, now: u32) {
-        let widest = options::get().large_cache.saturating_mul(WIDEST);
-        if elapsed(self.when, now) < REGRET {
-            self.slack = (self.slack + len.min(self.dropped)).min(widest);
-            self.halved = now;
-        }
-        let rest = self.dropped.saturating_sub(len);
-        self.set_dropped(rest);
+        self.regret.regret(len, options::get().large_cache.saturating_mul(WIDEST), now);
+        DROPPED.store(self.regret.dropped(), Relaxed);
     }
 
     /// Counts what is dropped.
     fn drop_for_room(&mut self, len: usize, now: u32) {
-        let fresh = if elapsed(self.when, now) < REGRET { self.dropped } else { 0 };
-        self.set_dropped(fresh + len);
-        self.when = now;
+        self.regret.drop(len, now);
+        DROPPED.store(self.regret.dropped(), Relaxed);
     }
 
     /// Enters memory, made one with what lies beside it. False when there is no place. `refused` says that the system would not
@@ -345,7 +326,7 @@ pub(super) fn take_kept(len: usize, align: usize) -> Option<Kept> {
                 cache.stack(Kept { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept });
                 kept.len = len;
             }
-            super::CACHE_HITS.fetch_add(1, Relaxed);
+            CACHE_HITS.fetch_add(1, Relaxed);
             return Some(kept);
         }
         if regret {
@@ -356,7 +337,7 @@ pub(super) fn take_kept(len: usize, align: usize) -> Option<Kept> {
     let whole = cache.entries[best].len() - len <= len / SLACK;
     let kept = if whole { cache.remove(best) } else { cache.cut(best, len) };
     drop(cache);
-    super::CACHE_HITS.fetch_add(1, Relaxed);
+    CACHE_HITS.fetch_add(1, Relaxed);
     Some(kept)
 }
 
@@ -437,8 +418,8 @@ pub(crate) fn tick_at(now: u32) {
 /// Unmaps everything that is kept; how many bytes. Regrets are forgotten: who asks for this knows better.
 pub(crate) fn drain() -> usize {
     if let Some(mut cache) = lock() {
-        cache.slack = 0;
-        cache.set_dropped(0);
+        cache.regret.forget();
+        DROPPED.store(0, Relaxed);
     }
     unmap_while(now_ms(), |_| true) + unmap_refused(usize::MAX)
 }

@@ -4,7 +4,7 @@
 //! The first 4 KiB of a SuperSlab hold a [`slab::Slab`] record for each of its pages; a span uses the record of its first
 //! page, and the others point back to it. Everything about free spans lives outside, in the [`pool`].
 
-mod decay;
+pub(crate) mod decay;
 pub(crate) mod desc;
 pub(crate) mod granules;
 pub(crate) mod layout;

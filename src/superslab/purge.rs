@@ -1,20 +1,21 @@
 //! Giving pages back to the system.
 //!
 //! Free dirty pages are given back when they have been so for the purge delay, and at once when there are more of them
-//! than the allowance: after the last free of a program there is no further event, so a large drop must be purged
-//! while it happens. Memory that is wanted again soon after such a purge is a *regret* and widens the allowance for as long
-//! as that is of use, and a while longer, so that a program that swings steadily does not pay for faults at every swing.
+//! than the allowance ([`decay`](super::decay)).
 
 use crate::base::options;
 use crate::lockfree::waker;
 use crate::os;
-use crate::superslab::decay::{KEPT_PART, REGRET};
+use crate::superslab::decay::REGRET;
 use crate::superslab::desc::DescRef;
 use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::span_index::State;
-use crate::superslab::{decay, span_index};
+use crate::superslab::span_index;
 use core::sync::atomic::Ordering::Relaxed;
 
+/// A purge for being above the allowance goes below it by this part: the next pages freed are wanted again more often than
+/// those that have lain longest.
+const KEPT_PART: usize = 8;
 /// SuperSlabs handled in one go.
 const BATCH: usize = 16;
 
@@ -155,18 +156,15 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
 
 /// Whether there are more dirty pages than the allowance, and nobody else will see to them when they have lain for the delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
-    pool.dirty_pages > allowed(pool) && !is_watched(pool, now, delay) && !pool.policy.pause.is_on(now)
+    pool.dirty_pages > pool.policy.allowed(pool.used_pages())
+        && !is_watched(pool, now, delay)
+        && !pool.policy.pause.is_on(now)
 }
 
 /// Whether there is a background thread, and it has looked lately: it may be kept from running.
 fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
     waker::WATCHED.load(Relaxed)
         && i64::from(now.wrapping_sub(pool.policy.seen) as i32) <= delay + i64::from(REGRET)
-}
-
-/// Dirty pages that may lie about.
-fn allowed(pool: &State) -> usize {
-    decay::allowed_always(pool.used_pages()) + pool.policy.slack
 }
 
 /// Gives back what is due. Apart from its callers, so that they need no room for a job on their stacks.
@@ -235,15 +233,9 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
 fn due(pool: &mut State, now: u32) -> Job {
     let mut job = Job::none();
     let delay = options::get().purge_delay;
-    if os::elapsed(pool.policy.halved, now) >= REGRET {
-        pool.policy.halved = now;
-        pool.policy.slack /= 2;
-        pool.policy.peak = pool.used_pages().max(pool.policy.peak / 2);
-    }
-    if os::elapsed(pool.policy.when, now) >= REGRET {
-        pool.policy.purged = 0;
-    }
-    let allowed = allowed(pool);
+    let used = pool.used_pages();
+    pool.policy.fade(used, now);
+    let allowed = pool.policy.allowed(used);
     let keep = allowed - allowed / KEPT_PART;
     if delay >= 0 && is_over(pool, now, delay) {
         // Whole SuperSlabs first: they cost least, both ways.
@@ -252,8 +244,7 @@ fn due(pool: &mut State, now: u32) -> Job {
                 if !whole || desc.pages.get().free == u32::MAX {
                     let before = job.pages;
                     job.add(pool, desc);
-                    pool.policy.purged += job.pages - before;
-                    pool.policy.when = now;
+                    pool.policy.regret.drop(job.pages - before, now);
                 }
                 pool.dirty_pages > keep && !job.is_full()
             });

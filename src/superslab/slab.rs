@@ -2,6 +2,7 @@
 
 use crate::lockfree::ready_list::ReadyList;
 use crate::lockfree::remote_stack::RemoteStack;
+use crate::superslab::decay::Patience;
 use crate::superslab::desc::{Desc, DescRef};
 use crate::superslab::layout::{HEADER, PAGE_SHIFT, SUPERSLAB};
 use crate::sync::Node;
@@ -88,14 +89,12 @@ pub(crate) struct Owner {
     pub(crate) idle: AtomicUsize,
     /// When somebody took that in instead, in milliseconds and not 0, until the owner is back.
     pub(crate) visited: AtomicU32,
-    /// How often the owner was back soon: log2 of how much longer others wait before they visit.
-    pub(crate) patience: AtomicU32,
+    /// With owners that were back soon others wait longer before they visit.
+    patience: Patience,
 }
 
 /// Pages of slabs that others have emptied, from which on an owner who does not come for them is visited: 8 MiB.
 const VISIT_FROM: usize = 128;
-/// What patience grows by, and to at most: 512 MiB.
-const PATIENCE: (u32, u32) = (3, 6);
 /// An owner that is back within so many milliseconds would have taken in all that itself.
 const SOON: u32 = 1000;
 
@@ -106,7 +105,7 @@ impl Owner {
             ready: ReadyList::new(),
             idle: AtomicUsize::new(0),
             visited: AtomicU32::new(0),
-            patience: AtomicU32::new(0),
+            patience: Patience::none(),
         }
     }
 
@@ -114,14 +113,14 @@ impl Owner {
     pub(crate) fn reset(&self) {
         self.idle.store(0, Ordering::Relaxed);
         self.visited.store(0, Ordering::Relaxed);
-        self.patience.store(0, Ordering::Relaxed);
+        self.patience.forget();
     }
 
     /// Counts pages that others have emptied; whether the owner should be visited.
     pub(crate) fn leave_idle(&self, pages: usize) -> bool {
         // Relaxed, here and below: figures.
         let idle = self.idle.fetch_add(pages, Ordering::Relaxed) + pages;
-        let much = idle >= VISIT_FROM << self.patience.load(Ordering::Relaxed);
+        let much = idle >= self.patience.stretch(VISIT_FROM);
         if much {
             self.idle.store(0, Ordering::Relaxed);
         }
@@ -130,7 +129,7 @@ impl Owner {
 
     /// It should be visited, and nobody does now: whoever leaves something next is told so, too.
     pub(crate) fn is_still_idle(&self) {
-        self.idle.fetch_add(VISIT_FROM << PATIENCE.1, Ordering::Relaxed);
+        self.idle.fetch_add(Patience::longest(VISIT_FROM), Ordering::Relaxed);
     }
 
     /// Somebody has taken in what waited.
@@ -144,9 +143,7 @@ impl Owner {
         let visited = self.visited.load(Ordering::Relaxed);
         if visited != 0 {
             self.visited.store(0, Ordering::Relaxed);
-            let soon = now().wrapping_sub(visited) < SOON;
-            let patience = self.patience.load(Ordering::Relaxed) + PATIENCE.0;
-            self.patience.store(if soon { patience.min(PATIENCE.1) } else { 0 }, Ordering::Relaxed);
+            self.patience.learn(now().wrapping_sub(visited) < SOON);
         }
     }
 }
@@ -568,13 +565,13 @@ mod tests {
         assert!(!owner.leave_idle(VISIT_FROM - 1) && owner.leave_idle(1));
         owner.was_visited(0);
         owner.is_back(|| SOON - 1);
-        assert!(!owner.leave_idle((VISIT_FROM << PATIENCE.0) - 1) && owner.leave_idle(1));
+        assert!(!owner.leave_idle((VISIT_FROM << 3) - 1) && owner.leave_idle(1));
         owner.is_back(|| unreachable!("nobody was here"));
         for _ in 0..9 {
             owner.was_visited(5);
             owner.is_back(|| 6);
         }
-        assert!(!owner.leave_idle((VISIT_FROM << PATIENCE.1) - 1) && owner.leave_idle(1));
+        assert!(!owner.leave_idle(Patience::longest(VISIT_FROM) - 1) && owner.leave_idle(1));
         owner.was_visited(5);
         owner.is_back(|| SOON + 6);
         assert!(owner.leave_idle(VISIT_FROM), "it was away for long");

@@ -9,7 +9,7 @@ use crate::lockfree::page_sets::{Sets, span_mask};
 use crate::os;
 use crate::os::futex::{Guard, Inherit, Lock};
 use crate::os::process;
-use crate::superslab::decay::{self, Policy};
+use crate::superslab::decay::Policy;
 use crate::superslab::desc::{DescRef, all_descs, descs, unused_desc};
 use crate::superslab::layout::{PAGE_SHIFT, PAGES};
 use crate::superslab::pagemap;
@@ -376,13 +376,8 @@ impl State {
         let reused = part(before.dirty, span_mask(index, pages), pages);
         self.index(desc, now, -(pages as i8), -(reused as i8));
         self.used_pages += pages;
-        self.policy.used(self.used_pages);
-        if reused > 0 && self.dirty_pages + reused > decay::allowed_always(self.used_pages) {
-            self.policy.worth_it(now);
-        }
-        if reused < pages {
-            self.policy.fresh(pages - reused);
-        }
+        let (used, dirty) = (self.used_pages, self.dirty_pages + reused);
+        self.policy.taken(pages - reused.min(pages), used, dirty, reused > 0, now);
         make_span(desc, index, pages, class, before)
     }
 

@@ -2,18 +2,15 @@
 
 use crate::base::options;
 use crate::os;
+use crate::superslab::decay::{ALLOWED, Regret, allowance};
 use crate::superslab::granules::Granules;
 use crate::superslab::layout::PAGE;
 use crate::superslab::slab::Slab;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// Pages of sparse slabs that always may lie idle: 16 MiB.
-const ALLOWED: usize = (16 << 20) / PAGE;
 /// Of the pages mapped, this part may do so besides.
 const ALLOWED_PART: usize = 64;
-/// How long half of the regret lasts, in milliseconds.
-const REGRET: u32 = 1000;
 /// Bytes that may be purged before time sets the pace, and how many it earns in a millisecond: 24 MiB in a second. Giving a page
 /// back and having it again costs 1.5 microseconds, so a program that always wants again what was purged pays 1% of its time.
 const CREDIT: usize = 1 << 30;
@@ -29,9 +26,7 @@ static IDLE: AtomicUsize = AtomicUsize::new(0);
 const TELL: i32 = 16;
 /// What may be idle besides, for regret, in bytes: most slabs have one page, of which a part at least is in use. Races lose a
 /// count at worst, here and below.
-static SLACK: AtomicUsize = AtomicUsize::new(0);
-/// When the slack was last halved.
-static HALVED: AtomicU32 = AtomicU32::new(0);
+static SLACK: Regret = Regret::none();
 /// Bytes purged that time has not paid back yet, and when it last did.
 static SPENT: AtomicUsize = AtomicUsize::new(0);
 /// See [`SPENT`].
@@ -64,7 +59,7 @@ pub(crate) fn is_due() -> bool {
 }
 
 fn allowed() -> usize {
-    ALLOWED + os::MAPPED.load(Relaxed) / PAGE / ALLOWED_PART + SLACK.load(Relaxed) / PAGE
+    allowance(os::MAPPED.load(Relaxed) / PAGE, ALLOWED_PART) + SLACK.slack() / PAGE
 }
 
 /// Pays back what time has earned since the last look; whether there is credit.
@@ -84,12 +79,6 @@ pub(crate) fn spend(bytes: usize) {
     SPENT.fetch_add(bytes, Relaxed);
 }
 
-fn widen(bytes: usize, now: u32) {
-    let most = os::MAPPED.load(Relaxed);
-    SLACK.store((SLACK.load(Relaxed) + bytes).min(most), Relaxed);
-    HALVED.store(now, Relaxed);
-}
-
 /// A slab without blocks in use is about to be given back. If a part of it was purged a moment ago, then all are on their way
 /// to empty: the purge was for nothing, and so will be the next.
 ///
@@ -104,7 +93,7 @@ pub(super) unsafe fn on_release(slab: *mut Slab) {
             let now = os::now_ms();
             if os::elapsed((*slab).purged_at, now) < MOMENT {
                 let bytes = (purged.count_ones() as usize) << Granules::of(slab).shift;
-                widen(bytes, now);
+                SLACK.widen(bytes, os::MAPPED.load(Relaxed), now);
             }
         }
     }
@@ -112,10 +101,7 @@ pub(super) unsafe fn on_release(slab: *mut Slab) {
 
 /// Half of the regret is forgotten now and then.
 pub(super) fn fade(now: u32) {
-    if os::elapsed(HALVED.load(Relaxed), now) >= REGRET {
-        HALVED.store(now, Relaxed);
-        SLACK.store(SLACK.load(Relaxed) / 2, Relaxed);
-    }
+    SLACK.fade(now);
 }
 
 #[cfg(test)]

@@ -1,3 +1,4 @@
+use crate::superslab::decay::REGRET;
 use crate::large::cache::*;
 
 const MIB: usize = 1 << 20;
