@@ -8,13 +8,13 @@ use crate::base::options;
 use crate::base::pause::Pause;
 use crate::base::table::Table;
 use crate::large::counters::{CACHE_HITS, IN_USE};
-use crate::large::kept::{Kept, LEAST_CUT};
 use crate::lockfree::waker;
 use crate::os;
 use crate::os::futex::{Guard, Inherit, Lock};
 use crate::os::{elapsed, now_ms};
 use crate::superslab::decay::Regret;
 use crate::superslab::layout::PAGE;
+use crate::superslab::thp::{HUGE_PAGE, Mapping};
 use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize, compiler_fence};
@@ -34,8 +34,26 @@ const AGAIN: u32 = 1000;
 const DEEP: usize = 1024;
 /// How many of them the system is asked for again at a time.
 const RETRIES: usize = 16;
+/// The least that is cut off a mapping to make room.
+const LEAST_CUT: usize = 1 << 20;
+
+impl Mapping {
+    /// The address behind it.
+    fn end(&self) -> usize {
+        self.block.addr() + self.len
+    }
+
+    /// What is left when at least `tail` bytes are cut off the end, if it is worth keeping. No huge page is cut in two:
+    /// the system could use neither part before both are free.
+    fn without(&self, tail: usize) -> Option<usize> {
+        let unit = if self.huge { HUGE_PAGE } else { PAGE };
+        let end = self.end().checked_sub(tail)? & !(unit - 1);
+        end.checked_sub(self.block.addr()).filter(|&rest| rest >= LEAST_CUT)
+    }
+}
+
 /// Gives memory that is out of the cache back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept.
-fn unmap(kept: Kept) -> os::Unmapped {
+fn unmap(kept: Mapping) -> os::Unmapped {
     // SAFETY: out of the cache, so ours alone.
     let unmapped = unsafe { os::unmap(kept.block, kept.len) };
     if unmapped == os::Unmapped::Gone {
@@ -69,8 +87,8 @@ impl Entry {
         self.len.load(Relaxed)
     }
 
-    fn kept(&self) -> Kept {
-        Kept { block: self.block, len: self.len(), huge: self.huge }
+    fn kept(&self) -> Mapping {
+        Mapping { block: self.block, len: self.len(), huge: self.huge }
     }
 
     fn end(&self) -> usize {
@@ -78,14 +96,14 @@ impl Entry {
     }
 
     /// Writes down memory in an empty place.
-    fn fill(&mut self, kept: Kept, now: u32, refused: bool) {
+    fn fill(&mut self, kept: Mapping, now: u32, refused: bool) {
         (self.block, self.huge, self.since, self.refused) = (kept.block, kept.huge, now, refused);
         compiler_fence(Release);
         self.len.store(kept.len, Relaxed);
     }
 
     /// Makes the place empty; what was there.
-    fn clear(&mut self) -> Kept {
+    fn clear(&mut self) -> Mapping {
         let kept = self.kept();
         self.len.store(0, Relaxed);
         compiler_fence(Release);
@@ -93,7 +111,7 @@ impl Entry {
     }
 
     /// Cuts the first `len` bytes off; all of it when the rest would be too short for a block of its own.
-    fn cut(&mut self, len: usize) -> Kept {
+    fn cut(&mut self, len: usize) -> Mapping {
         let kept = self.kept();
         if kept.len - len < PAGE {
             return self.clear();
@@ -102,14 +120,14 @@ impl Entry {
         self.len.store(kept.len - len, Relaxed);
         compiler_fence(Release);
         self.block = kept.block.wrapping_add(len);
-        Kept { len, ..kept }
+        Mapping { len, ..kept }
     }
 
     /// Cuts the end off, to be `len` bytes long; what is cut off.
-    fn shorten(&mut self, len: usize) -> Kept {
+    fn shorten(&mut self, len: usize) -> Mapping {
         let kept = self.kept();
         self.len.store(len, Relaxed);
-        Kept { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept }
+        Mapping { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept }
     }
 }
 
@@ -181,7 +199,7 @@ impl Cache {
     }
 
     /// Keeps memory that the system would not unmap, and for which there is no place.
-    fn stack(&mut self, kept: Kept) {
+    fn stack(&mut self, kept: Mapping) {
         let stacked = kept.block.cast::<Stacked>();
         // SAFETY: memory of ours, of at least a page of the map, that nobody uses until it is taken out again.
         unsafe { stacked.write(Stacked { next: self.stacked, len: kept.len, huge: kept.huge }) };
@@ -194,7 +212,7 @@ impl Cache {
     }
 
     /// Takes out one that fits, of the first [`DEEP`] that are stacked.
-    fn unstack(&mut self, fits: impl Fn(*mut u8, usize) -> bool) -> Option<Kept> {
+    fn unstack(&mut self, fits: impl Fn(*mut u8, usize) -> bool) -> Option<Mapping> {
         let mut link = &raw mut self.stacked;
         for _ in 0..DEEP {
             // SAFETY: a link of the list, whose members nobody else uses: see `stack`.
@@ -202,7 +220,7 @@ impl Cache {
             // SAFETY: as above.
             let Some(stacked) = (unsafe { at.as_ref() }) else { break };
             if fits(at.cast(), stacked.len) {
-                let kept = Kept { block: at.cast(), len: stacked.len, huge: stacked.huge };
+                let kept = Mapping { block: at.cast(), len: stacked.len, huge: stacked.huge };
                 // SAFETY: as above.
                 unsafe { *link = stacked.next };
                 compiler_fence(Release);
@@ -234,12 +252,12 @@ impl Cache {
         result
     }
 
-    fn remove(&mut self, index: usize) -> Kept {
+    fn remove(&mut self, index: usize) -> Mapping {
         self.with(index, Entry::clear)
     }
 
     /// Takes `len` bytes off the front of an entry, or all of it if hardly more is there.
-    fn cut(&mut self, index: usize, len: usize) -> Kept {
+    fn cut(&mut self, index: usize, len: usize) -> Mapping {
         self.with(index, |entry| entry.cut(len))
     }
 
@@ -274,7 +292,7 @@ impl Cache {
 
     /// Enters memory, made one with what lies beside it. False when there is no place. `refused` says that the system would not
     /// unmap it.
-    fn add(&mut self, mut kept: Kept, now: u32, refused: bool) -> bool {
+    fn add(&mut self, mut kept: Mapping, now: u32, refused: bool) -> bool {
         // Miri's mappings are allocations, which do not become one by lying side by side.
         for i in (0..ENTRIES).filter(|_| !cfg!(miri)) {
             let other = &self.entries[i];
@@ -291,7 +309,7 @@ impl Cache {
     }
 
     /// Takes out what has to go so that `len` bytes can be kept; nothing when there is room.
-    fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Kept> {
+    fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Mapping> {
         let excess = (self.bytes - self.refused + len).saturating_sub(limit);
         if excess == 0 && self.used().count() < ENTRIES {
             return None;
@@ -312,7 +330,7 @@ pub(crate) fn kept() -> usize {
 }
 
 /// Memory of at least `len` bytes at a multiple of `align`. What it holds is not known.
-pub(super) fn take_kept(len: usize, align: usize) -> Option<Kept> {
+pub(super) fn take_kept(len: usize, align: usize) -> Option<Mapping> {
     let regret = DROPPED.load(Relaxed) != 0;
     if BYTES.load(Relaxed) < len && !regret {
         return None;
@@ -323,7 +341,7 @@ pub(super) fn take_kept(len: usize, align: usize) -> Option<Kept> {
     let Some((best, _)) = cache.used().filter(|(_, e)| fits(e)).min_by_key(|(_, e)| e.len()) else {
         if let Some(mut kept) = cache.unstack(|block, l| l >= len && block.addr() & (align - 1) == 0) {
             if kept.len - len >= PAGE {
-                cache.stack(Kept { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept });
+                cache.stack(Mapping { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept });
                 kept.len = len;
             }
             CACHE_HITS.fetch_add(1, Relaxed);
@@ -342,7 +360,7 @@ pub(super) fn take_kept(len: usize, align: usize) -> Option<Kept> {
 }
 
 /// The longest memory there is, if it is a good part of `len` bytes: to be made longer.
-pub(super) fn take_part(len: usize) -> Option<Kept> {
+pub(super) fn take_part(len: usize) -> Option<Mapping> {
     if BYTES.load(Relaxed) < len / PART || cfg!(miri) {
         return None;
     }
@@ -367,7 +385,7 @@ pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize>
 /// # Safety
 ///
 /// A mapping of ours, or part of one, that nobody uses.
-pub(super) unsafe fn keep(kept: Kept) {
+pub(super) unsafe fn keep(kept: Mapping) {
     // The usual answer of those that keep nothing needs neither the time nor the lock.
     if options::get().large_cache == 0 {
         unmap(kept);
@@ -417,7 +435,7 @@ pub(crate) fn tick_at(now: u32) {
 
 /// Unmaps everything that is kept; how many bytes. Regrets are forgotten: who asks for this knows better.
 pub(crate) fn drain() -> usize {
-    if let Some(mut cache) = lock() {
+    if let Some(cache) = lock() {
         cache.regret.forget();
         DROPPED.store(0, Relaxed);
     }

@@ -4,9 +4,7 @@
 mod block;
 mod cache;
 mod counters;
-mod density;
 mod direct;
-mod kept;
 mod run;
 
 pub(crate) use block::{

@@ -16,4 +16,4 @@ pub(crate) mod slab;
 pub(crate) mod span_index;
 pub(crate) mod spans;
 pub(crate) mod survey;
-mod thp;
+pub(crate) mod thp;

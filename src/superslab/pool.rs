@@ -6,7 +6,6 @@
 //! changes the descriptors alone, and leaves the index to whoever has the lock next ([`span_index`]).
 
 use crate::base::options;
-use crate::base::options::Thp;
 use crate::lockfree::page_sets::span_mask;
 use crate::lockfree::waker;
 use crate::os;
@@ -14,7 +13,7 @@ use crate::superslab::desc::CHUNK;
 use crate::superslab::layout::{PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::pagemap::FOREIGN;
 use crate::superslab::slab::Slab;
-use crate::superslab::span_index::{BEHIND_FIRST, FILLED, Span, lock, with};
+use crate::superslab::span_index::{BEHIND_FIRST, Span, lock, with};
 use crate::superslab::{desc, pagemap, purge, span_index, thp};
 use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
@@ -133,7 +132,7 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
     // SAFETY: as above.
     if class != pagemap::RUN && unsafe { (*slab).filled } {
-        FILLED.fetch_sub(pages, Relaxed);
+        thp::no_more_filled(pages);
     }
     let mask = span_mask(index, pages);
     let now = os::now_ms();
@@ -236,11 +235,6 @@ pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
     since.map(|since| delay.saturating_sub(os::elapsed(since, now)))
 }
 
-/// Counts the pages of a slab that has just handed out its last fresh block.
-pub(crate) fn filled(pages: usize) {
-    FILLED.fetch_add(pages, Relaxed);
-}
-
 /// A part of a slab is about to be given back: what is left of it is not surely resident, and must not be made so.
 ///
 /// # Safety
@@ -250,7 +244,7 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
     // SAFETY: passed on. A SuperSlab with a span in use has a descriptor.
     unsafe {
         if core::mem::replace(&mut (*slab).filled, false) {
-            FILLED.fetch_sub((*slab).pages as usize, Relaxed);
+            thp::no_more_filled((*slab).pages as usize);
         }
         let desc = Slab::desc(slab);
         if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {
@@ -265,7 +259,7 @@ fn grow() -> bool {
     if base.is_null() {
         return false;
     }
-    let huge = wants_huge();
+    let huge = thp::wants_huge_superslab();
     // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
@@ -279,18 +273,6 @@ fn grow() -> bool {
         desc::supply(chunk);
     }
     true
-}
-
-/// Whether the next SuperSlab should be made of huge pages.
-fn wants_huge() -> bool {
-    match options::get().thp {
-        Thp::Always => true,
-        Thp::Never => false,
-        // Spans that are mostly untouched, as those of many small threads, must not become resident.
-        Thp::Auto => with(|pool| (pool.superslabs, pool.is_filled())).is_some_and(|(superslabs, filled)| {
-            thp::wants_huge(superslabs, || with(|pool| thp::choose(pool)).unwrap_or_default()) || filled
-        }),
-    }
 }
 
 fn map_superslab() -> *mut u8 {

@@ -9,8 +9,8 @@ use crate::os;
 use crate::superslab::decay::REGRET;
 use crate::superslab::desc::DescRef;
 use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
-use crate::superslab::span_index::State;
 use crate::superslab::span_index;
+use crate::superslab::span_index::State;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A purge for being above the allowance goes below it by this part: the next pages freed are wanted again more often than

@@ -14,14 +14,9 @@ use crate::superslab::desc::{DescRef, all_descs, descs, unused_desc};
 use crate::superslab::layout::{PAGE_SHIFT, PAGES};
 use crate::superslab::pagemap;
 use crate::superslab::slab::Slab;
+use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{self, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// Pages filled to the last block from which on huge pages are advised: 16 SuperSlabs' worth. One that then stays
-/// empty wastes a sixteenth.
-const HUGE_FROM: usize = 16 * PAGES;
-/// Pages of slabs that have handed out every block once: memory that is surely resident. Of a run nobody knows.
-pub(super) static FILLED: AtomicUsize = AtomicUsize::new(0);
 /// The index is not what the descriptors say.
 static STALE: AtomicBool = AtomicBool::new(false);
 
@@ -179,12 +174,6 @@ impl State {
     fn spare(&mut self, desc: DescRef) {
         desc.bucket.next.set(self.spare);
         self.spare = Some(desc);
-    }
-
-    /// Whether most of what is in use is surely resident.
-    pub(super) fn is_filled(&self) -> bool {
-        let filled = FILLED.load(Relaxed);
-        filled >= HUGE_FROM && filled * 8 >= self.used_pages * 7
     }
 
     /// Pages in spans.

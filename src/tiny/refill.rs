@@ -3,7 +3,7 @@
 use crate::base::counters::Counters;
 use crate::base::options;
 use crate::superslab::slab::{Allocation, List, Slab};
-use crate::superslab::{orphans, pool};
+use crate::superslab::{orphans, pool, thp};
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::{self, bits};
 use crate::tiny::release::{GivenUp, give_up, release_slab};
@@ -78,7 +78,7 @@ impl Bins {
         // SAFETY: passed on: ours.
         unsafe {
             if !(*slab).filled {
-                pool::filled((*slab).pages as usize);
+                thp::filled((*slab).pages as usize);
                 (*slab).filled = true;
             }
             self.current[(*slab).class as usize] = no_slab();
