@@ -2,6 +2,7 @@
 
 pub(crate) mod counters;
 pub(crate) mod limits;
+pub(crate) mod list;
 pub(crate) mod misuse;
 pub(crate) mod options;
 pub(crate) mod pause;

@@ -14,7 +14,7 @@ use crate::front::{registry, thread, visitor};
 use crate::os;
 use crate::os::futex;
 use crate::reclaim::{drain_magazines, left_heaps};
-use crate::superslab::slab::{List, Owner, Slab, VISITED};
+use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
 use crate::tiny::partial_purge;
@@ -228,7 +228,7 @@ impl Visit {
             let hazard = Heap::lock(heap).hazard();
             each(published, |slab| {
                 // The owner may be busy with its current slabs, and with the one it names.
-                if visit.is_none() || slab == hazard || (*slab).list == List::Current {
+                if visit.is_none() || slab == hazard || (*slab).list == Listed::Current {
                     unmark(slab, owner);
                     ready.push(slab);
                 } else if !Bins::accept_published(&raw mut (*heap).bins, slab) {

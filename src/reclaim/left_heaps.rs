@@ -1,12 +1,12 @@
 //! The heaps of threads that a fork has left behind: what they hold is taken over when the child needs memory.
 
+use crate::base::list::List;
 use crate::front::heap::Heap;
 use crate::front::{registry, visitor};
 use crate::superslab::slab::{LEFT, Slab, VISITED};
 use crate::superslab::{pool, spans};
 use crate::sync::Node;
 use crate::tiny::release::{self, GivenUp};
-use core::ptr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -89,7 +89,7 @@ unsafe fn each_left(mut f: impl FnMut(*mut Heap)) {
 /// Gives up the slabs of heaps that were left behind; in a heap where some stay, the exit's rounds are not 0. False when the pool
 /// cannot be looked through.
 unsafe fn take_over_slabs() -> bool {
-    let mut empty: *mut Slab = ptr::null_mut();
+    let mut empty = List::<Slab>::new();
     let done = spans::each_span(|slab| {
         // SAFETY: the record of a span in use; owners are never unmapped. A slab of a heap that was left behind is ours.
         unsafe {
@@ -107,20 +107,16 @@ unsafe fn take_over_slabs() -> bool {
             match given_up {
                 GivenUp::Orphan => {}
                 GivenUp::Empty => {
-                    (*slab).next = empty;
-                    empty = slab;
+                    empty.push_front(slab);
                 }
                 GivenUp::Not => (*Heap::of(plain)).exit.rounds.set(1),
             }
         }
     });
-    while !empty.is_null() {
+    // SAFETY: ours alone.
+    while let Some(slab) = unsafe { empty.pop_front() } {
         // SAFETY: without a block in use, and nobody's.
-        unsafe {
-            let next = (*empty).next;
-            release::release_slab(empty);
-            empty = next;
-        }
+        unsafe { release::release_slab(slab) };
     }
     done
 }

@@ -1,5 +1,6 @@
 //! What the pool knows of each SuperSlab: its descriptor, in atomics.
 
+use crate::base::list::{Linked, Links};
 use crate::lockfree::page_sets::{Pages, Sets};
 use crate::os;
 use crate::superslab::layout::PAGE;
@@ -49,10 +50,10 @@ pub(crate) struct Desc {
     /// Free pages, and purgeable ones, as indexed.
     pub(super) free_pages: Cell<u8>,
     pub(super) purgeable_pages: Cell<u8>,
-    /// Links of the bucket.
-    pub(super) bucket: Links,
-    /// Links of the list of SuperSlabs with purgeable pages.
-    pub(super) dirt: Links,
+    /// In its bucket.
+    bucket: Links<Desc>,
+    /// In the list of SuperSlabs with purgeable pages.
+    dirt: Links<Desc>,
 }
 
 /// A descriptor: they are never unmapped.
@@ -61,10 +62,36 @@ pub(crate) type DescRef = &'static Desc;
 // SAFETY: the cells are used under the pool's lock only.
 unsafe impl Sync for Desc {}
 
-/// Neighbours in a list.
-pub(super) struct Links {
-    pub(super) next: Cell<Option<DescRef>>,
-    pub(super) prev: Cell<Option<DescRef>>,
+/// The list of the SuperSlabs with the same number of free pages.
+pub(super) struct Bucket;
+/// The list of the SuperSlabs with purgeable pages.
+pub(super) struct Dirt;
+
+// SAFETY: these links are of that list only; descriptors are never unmapped.
+unsafe impl Linked<Bucket> for Desc {
+    unsafe fn links<'a>(desc: *mut Self) -> &'a Links<Self> {
+        // SAFETY: a descriptor; the cells are the caller's, who holds the pool's lock.
+        unsafe { &(*desc).bucket }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Linked<Dirt> for Desc {
+    unsafe fn links<'a>(desc: *mut Self) -> &'a Links<Self> {
+        // SAFETY: as above.
+        unsafe { &(*desc).dirt }
+    }
+}
+
+/// A descriptor as lists know it.
+pub(super) fn as_member(desc: DescRef) -> *mut Desc {
+    ptr::from_ref(desc).cast_mut()
+}
+
+/// What a list has, if that is not null.
+pub(super) fn of_member(desc: *mut Desc) -> Option<DescRef> {
+    // SAFETY: descriptors are never unmapped, and only read and changed through cells and atomics.
+    unsafe { desc.as_ref() }
 }
 
 impl Desc {
@@ -81,9 +108,14 @@ impl Desc {
         std::boxed::Box::leak(std::boxed::Box::new(unsafe { core::mem::zeroed() }))
     }
 
+    /// The next one with purgeable pages, which it has for a shorter time; under the lock.
+    pub(super) fn next_dirty(&self) -> Option<DescRef> {
+        of_member(self.dirt.next.get())
+    }
+
     /// The next one with as many free pages; under the lock.
     pub(super) fn next_of_bucket(&self) -> Option<DescRef> {
-        self.bucket.next.get()
+        of_member(self.bucket.next.get())
     }
 
     /// Claims an unused descriptor.

@@ -1,5 +1,6 @@
 //! The record of one slab.
 
+use crate::base::list::{Linked, Links};
 use crate::lockfree::ready_list::ReadyList;
 use crate::lockfree::remote_stack::RemoteStack;
 use crate::superslab::decay::Patience;
@@ -151,7 +152,7 @@ impl Owner {
 /// Which of its owner's lists a slab is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum List {
+pub(crate) enum Listed {
     /// None; it is being made or released, or it is an orphan's.
     None,
     /// The slab its class allocates from.
@@ -187,17 +188,15 @@ pub(crate) struct Slab {
     /// Blocks waiting on `remote` that `used` does not count any more. Written by the owner, read by statistics.
     pub(crate) counted: AtomicU32,
     /// The list that `next` and `prev` belong to. Owner only.
-    pub(crate) list: List,
+    pub(crate) list: Listed,
     /// Whether memory above `bump` is known to be zero. Owner only.
     pub(crate) zero: bool,
     /// Whether the pool knows that every block has been handed out once. Owner only.
     pub(crate) filled: bool,
     /// Whether memory that had been purged has been handed out again, so that `bump` does not say what is dirty. As `bump`.
     pub(crate) revived: bool,
-    /// Links of the owner's lists, or of the orphan list. Owner only, or under the orphans' lock.
-    pub(crate) next: *mut Slab,
-    /// See `next`.
-    pub(crate) prev: *mut Slab,
+    /// In the owner's lists, or in the orphans'. Owner only, or under the orphans' lock.
+    pub(crate) links: Links<Slab>,
     /// The granules of the span that have been given back ([`granules`](super::granules)): no block in them is in use or on `free`.
     /// Written by the owner, read by others of a block that is in none of them.
     pub(crate) purged: AtomicU64,
@@ -253,12 +252,11 @@ pub(crate) static NO_SLAB: Slab = Slab {
     used: AtomicU32::new(0),
     low: 0,
     counted: AtomicU32::new(0),
-    list: List::None,
+    list: Listed::None,
     zero: false,
     filled: false,
     revived: false,
-    next: ptr::null_mut(),
-    prev: ptr::null_mut(),
+    links: Links::new(),
     purged: AtomicU64::new(0),
     remote: RemoteStack::constant(),
     owner: AtomicPtr::new(ptr::null_mut()),
@@ -279,6 +277,15 @@ unsafe impl Sync for Slab {}
 
 const _: () = assert!(size_of::<Slab>() == 128 && size_of::<Slab>() * 32 == HEADER);
 const _: () = assert!(core::mem::offset_of!(Slab, remote) == 64);
+
+// SAFETY: `links` is of the lists only.
+unsafe impl Linked for Slab {
+    #[inline]
+    unsafe fn links<'a>(slab: *mut Self) -> &'a Links<Self> {
+        // SAFETY: a valid record; the links are the caller's.
+        unsafe { &(*slab).links }
+    }
+}
 
 // SAFETY: `ready_next` is only the link.
 unsafe impl Node for Slab {
@@ -350,17 +357,17 @@ impl Slab {
     /// # Safety
     ///
     /// The caller owns the slab.
-    pub(crate) unsafe fn enlist(slab: *mut Slab, list: List) {
+    pub(crate) unsafe fn enlist(slab: *mut Slab, list: Listed) {
         // SAFETY: passed on.
         unsafe {
             (*slab).list = list;
             (*slab).low = match list {
-                List::Current => i32::MIN,
-                List::Partial => Slab::few(slab) as i32,
-                List::Purged => (Slab::in_use(slab) / 2) as i32,
-                List::None | List::Full | List::Sparse => 0,
+                Listed::Current => i32::MIN,
+                Listed::Partial => Slab::few(slab) as i32,
+                Listed::Purged => (Slab::in_use(slab) / 2) as i32,
+                Listed::None | Listed::Full | Listed::Sparse => 0,
             };
-            let full = if list == List::Full { FULL } else { 0 };
+            let full = if list == Listed::Full { FULL } else { 0 };
             (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
         }
     }
@@ -446,13 +453,12 @@ impl Slab {
             AtomicU32::from_ptr(&raw mut (*slab).last).store(bytes as u32 - stride, Ordering::Relaxed);
             AtomicU32::from_ptr(&raw mut (*slab).stride).store(stride, Ordering::Relaxed);
             AtomicBool::from_ptr(&raw mut (*slab).revived).store(false, Ordering::Relaxed);
-            (*slab).list = List::None;
+            (*slab).list = Listed::None;
             (*slab).low = 0;
             (*slab).zero = zero;
             (*slab).filled = false;
             (*slab).purged.store(0, Ordering::Relaxed);
-            (*slab).next = ptr::null_mut();
-            (*slab).prev = ptr::null_mut();
+            (*slab).links = Links::new();
             (*slab).inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
             // Release: pairs with the acquire in statistics, which pass over a slab that nobody owns.
             (*slab).owner.store(owner, Ordering::Release);

@@ -4,13 +4,16 @@
 //! those with purgeable pages in order of age; with it a span is found in a few steps. It can be made anew at any time
 //! ([`State::rebuild`]): who cannot have the lock soon changes the descriptors alone, and says so ([`set_stale`]).
 
+use crate::base::list::List;
 use crate::base::table::Table;
 use crate::lockfree::page_sets::{Sets, span_mask};
 use crate::os;
 use crate::os::futex::{Guard, Inherit, Lock};
 use crate::os::process;
 use crate::superslab::decay::Policy;
-use crate::superslab::desc::{DescRef, all_descs, descs, unused_desc};
+use crate::superslab::desc::{
+    Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, of_member, unused_desc,
+};
 use crate::superslab::layout::{PAGE_SHIFT, PAGES};
 use crate::superslab::pagemap;
 use crate::superslab::slab::Slab;
@@ -100,19 +103,18 @@ const BUCKETS: usize = 64;
 /// The index over the descriptors.
 pub(crate) struct State {
     /// By the number of free pages, as indexed; those beyond 32 are of numbers that are wrong for a moment.
-    buckets: Table<Option<DescRef>, BUCKETS>,
+    buckets: Table<List<Desc, Bucket>, BUCKETS>,
     /// Bit n: bucket n is not empty.
     filled: u64,
     /// Descriptors that have been in use and are not, linked as in a bucket.
-    spare: Option<DescRef>,
+    spare: List<Desc, Bucket>,
     pub(super) superslabs: usize,
     /// Pages in spans.
     used_pages: usize,
     /// Free pages that are dirty.
     pub(crate) dirty_pages: usize,
     /// SuperSlabs that have some, the longest in that state first.
-    oldest: Option<DescRef>,
-    newest: Option<DescRef>,
+    dirty: List<Desc, Dirt>,
     /// Purges of everything so far.
     pub(crate) visits: u32,
     pub(crate) policy: Policy,
@@ -122,14 +124,13 @@ impl State {
     /// A pool without SuperSlabs.
     pub(super) const fn new() -> Self {
         Self {
-            buckets: Table([None; BUCKETS]),
+            buckets: Table([const { List::new() }; BUCKETS]),
             filled: 0,
-            spare: None,
+            spare: List::new(),
             superslabs: 0,
             used_pages: 0,
             dirty_pages: 0,
-            oldest: None,
-            newest: None,
+            dirty: List::new(),
             visits: 0,
             policy: Policy::new(),
         }
@@ -138,16 +139,16 @@ impl State {
     /// How many SuperSlabs are listed with so many free pages.
     #[cfg(test)]
     pub(super) fn listed(&self, free: usize) -> usize {
-        core::iter::successors(self.buckets[free], |desc| desc.next_of_bucket()).count()
+        core::iter::successors(self.first_of_bucket(free), |desc| desc.next_of_bucket()).count()
     }
 
     /// Makes the index anew. All that is dirty counts as having become so now.
     pub(super) fn rebuild(&mut self) {
-        self.buckets = Table([None; BUCKETS]);
+        self.buckets = Table([const { List::new() }; BUCKETS]);
         self.filled = 0;
-        self.spare = None;
+        self.spare = List::new();
         (self.superslabs, self.used_pages, self.dirty_pages) = (0, 0, 0);
-        (self.oldest, self.newest) = (None, None);
+        self.dirty = List::new();
         let now = os::now_ms();
         for desc in all_descs() {
             if !desc.base().is_null() {
@@ -172,8 +173,8 @@ impl State {
 
     /// Keeps a descriptor that is not in use.
     fn spare(&mut self, desc: DescRef) {
-        desc.bucket.next.set(self.spare);
-        self.spare = Some(desc);
+        // SAFETY: in no bucket, and we hold the lock.
+        unsafe { self.spare.push_front(as_member(desc)) };
     }
 
     /// Pages in spans.
@@ -183,17 +184,15 @@ impl State {
 
     /// The first SuperSlab with so many free pages: the one that came to have them last.
     pub(super) fn first_of_bucket(&self, free: usize) -> Option<DescRef> {
-        self.buckets[free]
+        of_member(self.buckets[free].first())
     }
 
     /// Enters a SuperSlab whose pages are free and clean. False when no descriptor is left.
     pub(crate) fn add(&mut self, base: *mut u8, huge: bool) -> bool {
-        let mut found = None;
-        while let (None, Some(desc)) = (found, self.spare) {
-            self.spare = desc.next_of_bucket();
-            // It may have been claimed without the lock.
-            found = desc.claim().then_some(desc);
-        }
+        // SAFETY: we hold the lock.
+        let spare = core::iter::from_fn(|| unsafe { self.spare.pop_front() }.and_then(of_member));
+        // It may have been claimed without the lock.
+        let found = spare.into_iter().find(|desc| desc.claim());
         let Some(desc) = found.or_else(unused_desc) else { return false };
         desc.fill(base, huge);
         self.enter(desc, os::now_ms());
@@ -272,55 +271,32 @@ impl State {
 
     /// Enters a SuperSlab that has purgeable pages now, or takes out one that has none any more.
     fn index_dirt(&mut self, desc: DescRef, now: u32, dirty: bool) {
-        if dirty {
-            desc.since.set(now);
-            desc.dirt.next.set(None);
-            desc.dirt.prev.set(self.newest);
-            match self.newest {
-                None => self.oldest = Some(desc),
-                Some(last) => last.dirt.next.set(Some(desc)),
+        // SAFETY: in the list if it had purgeable pages and only then, and we hold the lock.
+        unsafe {
+            if dirty {
+                desc.since.set(now);
+                self.dirty.push_back(as_member(desc));
+            } else {
+                self.dirty.remove(as_member(desc));
             }
-            self.newest = Some(desc);
-            return;
-        }
-        let (next, prev) = (desc.dirt.next.get(), desc.dirt.prev.get());
-        match prev {
-            None => self.oldest = next,
-            Some(prev) => prev.dirt.next.set(next),
-        }
-        match next {
-            None => self.newest = prev,
-            Some(next) => next.dirt.prev.set(prev),
         }
     }
 
     /// Enters a SuperSlab into the bucket of its free pages.
     fn link(&mut self, desc: DescRef) {
         let bucket = desc.free_pages.get() as usize;
-        let head = self.buckets[bucket];
-        desc.bucket.next.set(head);
-        desc.bucket.prev.set(None);
-        if let Some(head) = head {
-            head.bucket.prev.set(Some(desc));
-        }
-        self.buckets[bucket] = Some(desc);
+        // SAFETY: in no bucket, and we hold the lock.
+        unsafe { self.buckets[bucket].push_front(as_member(desc)) };
         self.filled |= 1 << bucket;
     }
 
     /// Takes it out again.
     fn unlink(&mut self, desc: DescRef) {
-        let (next, prev) = (desc.bucket.next.get(), desc.bucket.prev.get());
-        if let Some(next) = next {
-            next.bucket.prev.set(prev);
-        }
-        if let Some(prev) = prev {
-            prev.bucket.next.set(next);
-        } else {
-            let bucket = desc.free_pages.get() as usize;
-            self.buckets[bucket] = next;
-            if next.is_none() {
-                self.filled &= !(1 << bucket);
-            }
+        let bucket = desc.free_pages.get() as usize;
+        // SAFETY: in the bucket of its free pages, and we hold the lock.
+        unsafe { self.buckets[bucket].remove(as_member(desc)) };
+        if self.buckets[bucket].first().is_null() {
+            self.filled &= !(1 << bucket);
         }
     }
 
@@ -337,7 +313,7 @@ impl State {
     ) -> Option<Span> {
         let mut buckets = self.filled & (u64::MAX << (room & (BUCKETS - 1)));
         while buckets != 0 {
-            let mut at = self.buckets[buckets.trailing_zeros() as usize];
+            let mut at = self.first_of_bucket(buckets.trailing_zeros() as usize);
             let mut looks = looks;
             while let (Some(desc), true) = (at, looks > 0) {
                 if let Some((index, before)) = desc.pages.take(pages, room, among) {
@@ -372,10 +348,10 @@ impl State {
 
     /// SuperSlabs with purgeable pages, the longest in that state first, while `f` says so. `f` may change the one it gets.
     pub(crate) fn each_dirty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
-        let mut at = self.oldest;
+        let mut at = of_member(self.dirty.first());
         while let Some(desc) = at {
             // Read before `f` may unlist it.
-            at = desc.dirt.next.get();
+            at = desc.next_dirty();
             if !f(self, desc) {
                 return;
             }
@@ -384,7 +360,7 @@ impl State {
 
     /// SuperSlabs that are entirely free, while `f` says so. `f` may change the one it gets.
     pub(crate) fn each_empty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
-        let mut at = self.buckets[PAGES];
+        let mut at = self.first_of_bucket(PAGES);
         while let Some(desc) = at {
             at = desc.next_of_bucket();
             if !f(self, desc) {
@@ -395,7 +371,7 @@ impl State {
 
     /// When pages became purgeable that are so for the longest time; nothing when none are.
     pub(super) fn oldest_since(&self) -> Option<u32> {
-        self.oldest.map(|desc| desc.since.get())
+        of_member(self.dirty.first()).map(|desc| desc.since.get())
     }
 }
 

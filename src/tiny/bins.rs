@@ -8,11 +8,12 @@
 //! which do not. What a visitor runs, too, takes pointers and not references: the owner may be in those two.
 
 use crate::base::counters::Counters;
+use crate::base::list::List;
 use crate::base::table::Table;
 use crate::os;
 use crate::superslab::orphans;
 use crate::superslab::pagemap::KINDS;
-use crate::superslab::slab::{Allocation, Block, List, NO_SLAB, Owner, Slab};
+use crate::superslab::slab::{Allocation, Block, Listed, NO_SLAB, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::{free_list, idle, release};
 use core::ptr;
@@ -33,11 +34,11 @@ pub(crate) struct Bins {
     pub(crate) owner: *mut Owner,
     /// Mixed into the marks of free blocks, so that a program's data does not look like one.
     pub(crate) secret: usize,
-    pub(super) partial: Table<*mut Slab, KINDS>,
-    /// Rings: those with something to give back first, the purged ones last.
-    pub(super) sparse: Table<*mut Slab, KINDS>,
+    pub(super) partial: Table<List<Slab>, KINDS>,
+    /// Those with something to give back first, the purged ones last.
+    pub(super) sparse: Table<List<Slab>, KINDS>,
     /// Of all classes.
-    pub(super) full: *mut Slab,
+    pub(super) full: List<Slab>,
     /// By class: slabs that have nearly emptied since the magazine was last looked at for it.
     pub(super) emptied: Table<u8, KINDS>,
     /// See [`idle::tell`].
@@ -57,9 +58,9 @@ impl Bins {
             current: Table([no_slab(); KINDS]),
             owner: ptr::null_mut(),
             secret: 0,
-            partial: Table([ptr::null_mut(); KINDS]),
-            sparse: Table([ptr::null_mut(); KINDS]),
-            full: ptr::null_mut(),
+            partial: Table([const { List::new() }; KINDS]),
+            sparse: Table([const { List::new() }; KINDS]),
+            full: List::new(),
             emptied: Table([0; KINDS]),
             idle: 0,
             present: 0,
@@ -69,9 +70,9 @@ impl Bins {
     /// No slabs: in a new record, or after all have been [`disown`](super::release::disown)ed.
     pub(crate) fn clear(&mut self) {
         self.current.0.fill(no_slab());
-        self.partial.0.fill(ptr::null_mut());
-        self.sparse = self.partial;
-        self.full = ptr::null_mut();
+        self.partial = Table([const { List::new() }; KINDS]);
+        self.sparse = Table([const { List::new() }; KINDS]);
+        self.full = List::new();
         self.emptied.0.fill(0);
         self.present = 0;
         idle::tell(&mut self.idle);
@@ -128,7 +129,7 @@ impl Bins {
             (*slab).owner.store(self.owner, Release);
             (*slab).used.store(adopted.in_use, Relaxed);
             (*slab).counted.store(0, Relaxed);
-            Slab::enlist(slab, List::None);
+            Slab::enlist(slab, Listed::None);
             free_list::prepend(slab, adopted.chain.head);
             // Only now may anybody publish it: to us.
             let chain = (*slab).remote.rearm();
@@ -189,7 +190,7 @@ impl Bins {
         // SAFETY: passed on: the slab is ours.
         unsafe {
             let list = (*slab).list;
-            if list == List::Current {
+            if list == Listed::Current {
                 return false;
             }
             let used = Slab::in_use(slab);
@@ -203,7 +204,7 @@ impl Bins {
                     // over only for whoever takes them: arming did not acquire anything.
                     (*slab).remote.take_chain();
                 }
-                if list == List::Sparse {
+                if list == Listed::Sparse {
                     // Nearly empty only on its way here, as all are when everything is freed.
                     let emptied = (&raw mut (*bins).emptied).cast::<u8>().add((*slab).class as usize);
                     *emptied = (*emptied).saturating_sub(1);
@@ -214,23 +215,23 @@ impl Bins {
             }
             // Others may have given it anything from one block to nearly all.
             let few = used <= Slab::few(slab);
-            if list == List::Full {
+            if list == Listed::Full {
                 // What was announced may have been taken since, when the slab was the current one.
                 if (*slab).free.is_null() && !(*slab).remote.has_chain() {
                     return false;
                 }
                 Bins::unlink(bins, slab);
-                Bins::push(bins, slab, if few { List::Sparse } else { List::Partial });
-            } else if list == List::Partial && few
-                || list == List::Purged && Slab::in_use(slab) as i32 <= (*slab).low
+                Bins::push(bins, slab, if few { Listed::Sparse } else { Listed::Partial });
+            } else if list == Listed::Partial && few
+                || list == Listed::Purged && Slab::in_use(slab) as i32 <= (*slab).low
             {
                 // Of a purged one the blocks freed since may have kept most of its memory.
                 Bins::unlink(bins, slab);
-                Bins::push(bins, slab, List::Sparse);
+                Bins::push(bins, slab, Listed::Sparse);
             } else {
                 return false;
             }
-            if few && list != List::Purged {
+            if few && list != Listed::Purged {
                 let emptied = (&raw mut (*bins).emptied).cast::<u8>().add((*slab).class as usize);
                 *emptied = (*emptied).saturating_add(1);
             }
@@ -283,41 +284,38 @@ impl Bins {
         }
     }
 
-    /// Where the list begins that `slab` is in.
-    unsafe fn head(bins: *mut Bins, slab: *mut Slab) -> *mut *mut Slab {
-        // SAFETY: passed on: a slab has a class. Only places are computed.
+    /// The list that a slab is in that says so. Not for the current one, which is in none.
+    unsafe fn list_of<'a>(bins: *mut Bins, slab: *mut Slab) -> &'a mut List<Slab> {
+        // SAFETY: passed on: the lists are the caller's, and only one of them is used at a time.
         unsafe {
             let class = (*slab).class as usize;
-            match (*slab).list {
-                List::Full => &raw mut (*bins).full,
-                List::Partial => (&raw mut (*bins).partial).cast::<*mut Slab>().add(class),
-                List::Sparse | List::Purged => (&raw mut (*bins).sparse).cast::<*mut Slab>().add(class),
-                List::None | List::Current => (&raw mut (*bins).current).cast::<*mut Slab>().add(class),
-            }
+            let lists = match (*slab).list {
+                Listed::Full => return &mut *(&raw mut (*bins).full),
+                Listed::Partial => &raw mut (*bins).partial,
+                _ => &raw mut (*bins).sparse,
+            };
+            &mut *lists.cast::<List<Slab>>().add(class)
         }
     }
 
-    /// Puts a slab into a list other than the current one's place.
+    /// Puts a slab into a list other than the current one's place: at the end if there is nothing left in it to give back.
     ///
     /// # Safety
     ///
     /// As [`Bins::accept_published`]; the slab is in no list.
-    pub(super) unsafe fn push(bins: *mut Bins, slab: *mut Slab, list: List) {
+    pub(super) unsafe fn push(bins: *mut Bins, slab: *mut Slab, list: Listed) {
         // SAFETY: passed on: ours and in no list.
         unsafe {
             Slab::enlist(slab, list);
-            let at = Bins::head(bins, slab);
-            let head = *at;
-            (*slab).prev = ptr::null_mut();
-            (*slab).next = head;
-            if matches!(list, List::Sparse | List::Purged) {
-                link_ring(bins, at, slab, list);
-                return;
+            let to = Bins::list_of(bins, slab);
+            if list == Listed::Purged {
+                to.push_back(slab)
+            } else {
+                to.push_front(slab)
             }
-            if !head.is_null() {
-                (*head).prev = slab;
+            if list == Listed::Sparse {
+                idle::count(&mut (*bins).idle, (*slab).pages as i32);
             }
-            *at = slab;
         }
     }
 
@@ -329,24 +327,20 @@ impl Bins {
     pub(super) unsafe fn unlink(bins: *mut Bins, slab: *mut Slab) {
         // SAFETY: passed on: ours, and in the list that it says.
         unsafe {
-            let at = Bins::head(bins, slab);
             match (*slab).list {
-                List::None => return,
-                List::Current => *at = no_slab(),
-                List::Sparse | List::Purged => unlink_ring(bins, at, slab),
-                List::Partial | List::Full => {
-                    let (next, prev) = ((*slab).next, (*slab).prev);
-                    if prev.is_null() {
-                        *at = next;
-                    } else {
-                        (*prev).next = next;
-                    }
-                    if !next.is_null() {
-                        (*next).prev = prev;
+                Listed::None => return,
+                Listed::Current => (&raw mut (*bins).current)
+                    .cast::<*mut Slab>()
+                    .add((*slab).class as usize)
+                    .write(no_slab()),
+                list => {
+                    Bins::list_of(bins, slab).remove(slab);
+                    if list == Listed::Sparse {
+                        idle::count(&mut (*bins).idle, -((*slab).pages as i32));
                     }
                 }
             }
-            Slab::enlist(slab, List::None);
+            Slab::enlist(slab, Listed::None);
         }
     }
 }
@@ -361,52 +355,4 @@ fn prefetch(block: *mut Block) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = block;
-}
-
-/// Enters a sparse slab into its ring: at the end when there is nothing left in it to give back.
-///
-/// # Safety
-///
-/// `head` is the ring's head; it and the slab, which is in no list, are the caller's.
-unsafe fn link_ring(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Slab, list: List) {
-    // SAFETY: passed on: all in the ring are the caller's.
-    unsafe {
-        let first = *head;
-        if first.is_null() {
-            (*slab).next = slab;
-            (*slab).prev = slab;
-        } else {
-            let last = (*first).prev;
-            (*slab).next = first;
-            (*slab).prev = last;
-            (*last).next = slab;
-            (*first).prev = slab;
-        }
-        if first.is_null() || list == List::Sparse {
-            *head = slab;
-        }
-        if list == List::Sparse {
-            idle::count(&mut (*bins).idle, (*slab).pages as i32);
-        }
-    }
-}
-
-/// Takes a slab out of its ring.
-///
-/// # Safety
-///
-/// As [`link_ring`]; the slab is in that ring.
-unsafe fn unlink_ring(bins: *mut Bins, head: *mut *mut Slab, slab: *mut Slab) {
-    // SAFETY: passed on.
-    unsafe {
-        let (next, prev) = ((*slab).next, (*slab).prev);
-        (*prev).next = next;
-        (*next).prev = prev;
-        if *head == slab {
-            *head = if next == slab { ptr::null_mut() } else { next };
-        }
-        if (*slab).list == List::Sparse {
-            idle::count(&mut (*bins).idle, -((*slab).pages as i32));
-        }
-    }
 }

@@ -8,10 +8,11 @@
 //! further event. Slabs that are empty a moment later are a regret and widen what is allowed for a while. And the cost is bounded: after
 //! the first GiB only so much is purged in a second.
 
+use crate::base::list::List;
 use crate::base::table::Table;
 use crate::os;
 use crate::superslab::granules::{Granules, Run};
-use crate::superslab::slab::{Block, List, Slab};
+use crate::superslab::slab::{Block, Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
@@ -42,19 +43,15 @@ impl Chosen {
         for class in 1..=CLASSES {
             // SAFETY: passed on: the lists are the caller's, and what is in them stays.
             unsafe {
-                let head = (&raw mut (*bins).sparse).cast::<*mut Slab>().add(class).read();
-                let (mut slab, mut seen) = (head, 0);
-                while !slab.is_null() && (*slab).list == List::Sparse {
+                let (mut slab, mut seen) = ((&(*bins).sparse)[class].first(), 0);
+                while !slab.is_null() && (*slab).list == Listed::Sparse {
                     let Some(place) = chosen.slabs.get_mut(chosen.count) else { return chosen };
                     seen += 1;
                     if slab != skip && seen > newest {
                         *place = slab;
                         chosen.count += 1;
                     }
-                    slab = (*slab).next;
-                    if slab == head {
-                        break;
-                    }
+                    slab = List::<Slab>::next(slab);
                 }
             }
         }
@@ -79,7 +76,7 @@ impl Chosen {
             unsafe {
                 Bins::unlink(bins, slab);
                 bytes += purge(slab);
-                Bins::push(bins, slab, List::Purged);
+                Bins::push(bins, slab, Listed::Purged);
             }
         }
         bytes
@@ -95,28 +92,26 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
     let mut bytes = 0;
     for class in 1..=CLASSES as u8 {
         // Each of a class is adopted before the first is abandoned again, or the same one would come each time.
-        let mut adopted = ptr::null_mut::<Slab>();
+        let mut adopted = List::<Slab>::new();
         while let Some(orphan) = orphans::adopt(class) {
             let slab = orphan.slab;
             // SAFETY: ours now, and in no list.
             unsafe {
                 (*bins).install_adopted(orphan);
-                (*slab).next = adopted;
+                adopted.push_front(slab);
             }
-            adopted = slab;
         }
-        while !adopted.is_null() {
-            let slab = adopted;
+        // SAFETY: ours.
+        while let Some(slab) = unsafe { adopted.pop_front() } {
             // SAFETY: as above.
             unsafe {
-                adopted = (*slab).next;
                 let used = Slab::in_use(slab);
                 if used <= Slab::few(slab) {
                     bytes += purge(slab);
                 }
                 // What others have freed meanwhile has published it: then it stays with us until it arrives.
                 if !(*slab).remote.is_armed() || used != 0 && !orphans::abandon(slab, used) {
-                    Bins::push(bins, slab, List::Full);
+                    Bins::push(bins, slab, Listed::Full);
                 } else if used == 0 {
                     release::release_slab(slab);
                 }

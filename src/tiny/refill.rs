@@ -1,14 +1,14 @@
 //! Slabs come to a heap when it needs blocks, and leave it when it is trimmed or its thread ends.
 
 use crate::base::counters::Counters;
+use crate::base::list::List;
 use crate::base::options;
-use crate::superslab::slab::{Allocation, List, Slab};
+use crate::superslab::slab::{Allocation, Listed, Slab};
 use crate::superslab::{orphans, pool, thp};
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::{self, bits};
 use crate::tiny::release::{GivenUp, give_up, release_slab};
 use crate::tiny::{free_list, idle, partial_purge};
-use core::ptr;
 
 impl Bins {
     /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory.
@@ -32,7 +32,8 @@ impl Bins {
                 self.used_up(current);
             }
             loop {
-                let next = if self.partial[c].is_null() { self.sparse[c] } else { self.partial[c] };
+                let partial = self.partial[c].first();
+                let next = if partial.is_null() { self.sparse[c].first() } else { partial };
                 if next.is_null() {
                     break;
                 }
@@ -57,7 +58,7 @@ impl Bins {
                         self.make_current(slab);
                         return Bins::alloc(self, c, counters);
                     }
-                    Bins::push(self, slab, List::Full);
+                    Bins::push(self, slab, Listed::Full);
                 }
             }
             let pages = classes::pages(class);
@@ -82,14 +83,14 @@ impl Bins {
                 (*slab).filled = true;
             }
             self.current[(*slab).class as usize] = no_slab();
-            Bins::push(self, slab, List::Full);
+            Bins::push(self, slab, Listed::Full);
         }
     }
 
     pub(super) unsafe fn make_current(&mut self, slab: *mut Slab) {
         // SAFETY: passed on: ours and in no list.
         unsafe {
-            Slab::enlist(slab, List::Current);
+            Slab::enlist(slab, Listed::Current);
             self.current[(*slab).class as usize] = slab;
         }
     }
@@ -140,7 +141,7 @@ impl Bins {
 
     /// Gives up the slabs that can be given up now; how many stay.
     unsafe fn abandon_listed(&mut self) -> usize {
-        let mut staying = ptr::null_mut::<Slab>();
+        let mut staying = List::<Slab>::new();
         let mut count = 0;
         // SAFETY: passed on: each of the lists is ours, and `give_up` leaves it without the one it gets.
         unsafe {
@@ -154,23 +155,20 @@ impl Bins {
                     GivenUp::Orphan => {}
                     GivenUp::Empty => release_slab(slab),
                     GivenUp::Not => {
-                        (*slab).next = staying;
-                        staying = slab;
+                        staying.push_front(slab);
                         count += 1;
                     }
                 }
             };
             for class in bits(self.present) {
                 give_up_all(self, |bins, class| bins.current[class], class);
-                give_up_all(self, |bins, class| bins.partial[class], class);
-                give_up_all(self, |bins, class| bins.sparse[class], class);
+                give_up_all(self, |bins, class| bins.partial[class].first(), class);
+                give_up_all(self, |bins, class| bins.sparse[class].first(), class);
             }
-            give_up_all(self, |bins, _| bins.full, 0);
-            while !staying.is_null() {
-                let slab = staying;
-                staying = (*slab).next;
+            give_up_all(self, |bins, _| bins.full.first(), 0);
+            while let Some(slab) = staying.pop_front() {
                 // Wherever it belongs, it gets there when it is published.
-                Bins::push(self, slab, List::Full);
+                Bins::push(self, slab, Listed::Full);
             }
         }
         count

@@ -1,6 +1,6 @@
 //! Slabs leave a heap: given back when it is trimmed, given up when its thread ends, taken over in the child of a fork.
 
-use crate::superslab::slab::{List, Slab};
+use crate::superslab::slab::{Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::tiny::{free_list, idle};
 
@@ -78,10 +78,10 @@ unsafe fn dirty(slab: *mut Slab) -> u32 {
 pub(crate) unsafe fn disown(slab: *mut Slab) -> GivenUp {
     // SAFETY: passed on.
     unsafe {
-        if (*slab).list == List::Sparse {
+        if (*slab).list == Listed::Sparse {
             idle::forget((*slab).pages as usize);
         }
-        Slab::enlist(slab, List::None);
+        Slab::enlist(slab, Listed::None);
         if (*slab).revived {
             // Its owner may have been stopped between the two: what is between them may be in use.
             Slab::set_bump(slab, (*slab).end);
@@ -109,7 +109,7 @@ mod tests {
         unsafe {
             let slab = Slab::claim(base, 8, 8, CLASS, Desc::stand_in());
             Slab::make(slab, stride(CLASS as usize), false, ptr::without_provenance_mut::<Owner>(4096));
-            Slab::enlist(slab, List::Current);
+            Slab::enlist(slab, Listed::Current);
             (0..3).for_each(|_| Slab::count_taken(slab));
             // All of it has been handed out; the memory that is revived begins with the third block.
             (*slab).bump = (*slab).start.wrapping_add(2 * stride(CLASS as usize) as usize);
