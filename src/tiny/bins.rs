@@ -290,7 +290,7 @@ impl Bins {
         unsafe {
             let class = (*slab).class as usize;
             let lists = match (*slab).list {
-                Listed::Full => return &mut *(&raw mut (*bins).full),
+                Listed::Full => return &mut (*bins).full,
                 Listed::Partial => &raw mut (*bins).partial,
                 _ => &raw mut (*bins).sparse,
             };
