@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # The run behind docs/benchmarks.md: everything, on an otherwise idle machine.
-#   docs/benchmarks/run.sh [FOLDER [PART]...]     default: docs/benchmarks/DATE, all parts, 40 minutes on 2 cores
-# Parts: bench sizes latency replay presets programs memory rust remote instructions fairness (memory judges the programs' peaks, too,
-# as far as they lie in the folder)
-# Writes raw JSON, Markdown tables, a page with plots and tables.md (what page.py makes of all that) there. First it builds Hakmem, the
-# peers (benches/peers) and the Rust programs (benches/rust-programs), which takes ten minutes more the first time.
+#   docs/benchmarks/run.sh [FOLDER [PART]...]     default: target/benchmarks/DATE, all parts, 40 minutes on 2 cores
+# Parts: bench sizes latency replay presets programs memory rust remote instructions fairness
+# (memory judges the peaks of the programs, too, if their files are in the folder)
+# Writes to the folder: raw JSON, the commit that was built, Markdown tables, pages with plots, tables.md (what page.py makes
+# of all that), and for-docs/, which holds what docs/ keeps of a run (pack.py). First it builds Hakmem, the peers
+# (benches/peers) and the Rust programs (benches/rust-programs), which takes ten minutes more the first time.
 # QUICK=1 runs each thing once or twice, to see that all works; its figures mean nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-out=${1:-docs/benchmarks/$(date +%F)}
+out=${1:-target/benchmarks/$(date +%F)}
 parts=("${@:2}")
 all=(bench sizes latency replay presets programs memory rust remote instructions fairness)
 [ ${#parts[@]} -gt 0 ] || parts=("${all[@]}")
@@ -16,6 +17,8 @@ for part in "${parts[@]}"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "$part: not one of ${all[*]}" >&2; exit 2; }
 done
 mkdir -p "$out"
+# The build that all figures are of; "-dirty" where there are changes that no commit has.
+git describe --always --dirty --abbrev=10 >"$out/commit.txt"
 # Clocks, as the parts see them, must not depend on who runs this.
 export PYTHONHASHSEED=0 LC_ALL=C.UTF-8 TZ=UTC
 
@@ -176,4 +179,5 @@ for part in "${parts[@]}"; do
     echo "$part: $((SECONDS - start)) s"
 done
 docs/benchmarks/page.py "$out" >"$out/tables.md"
-echo "$out/tables.md"
+docs/benchmarks/pack.py "$out" "$out/for-docs"
+echo "$out/tables.md; to publish the run copy $out/for-docs/* to docs/benchmarks/"
