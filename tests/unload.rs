@@ -20,7 +20,7 @@ fn plugin() -> CString {
         let name = profile.file_name().unwrap().to_str().unwrap();
         let profile_flag = if name == "release" { "--release" } else { "--profile=dev" };
         let status = Command::new(cargo)
-            .args(["build", "--quiet", "-p", "hakmem-alloc", "--example", "plugin", profile_flag])
+            .args(["build", "--quiet", "-p", "hakmem-tests", "--example", "plugin", profile_flag])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status()
             .expect("cargo runs");
