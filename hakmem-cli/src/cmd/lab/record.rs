@@ -59,14 +59,14 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     command.args(rest).env("LD_PRELOAD", preload.value()).env(raw::VARIABLE, raw.path());
     let outcome = match process::run(&mut command) {
         Ok(outcome) => outcome,
-        Err(error) => return Ok(super::run::could_not_start(program, &error)),
+        Err(error) => return Ok(crate::cmd::run::could_not_start(program, &error)),
     };
     let line = match finish(&args, program, &raw) {
         Ok(line) => line,
         Err(error) => {
             // The program's own status is of no use to one who wanted a recording.
             report::say(&format!("hakmem: {}: the recording is lost: {error:#}", args.output.display()));
-            return Ok(ExitCode::from(super::USAGE));
+            return Ok(ExitCode::from(crate::cmd::USAGE));
         }
     };
     if !args.quiet {
