@@ -1,5 +1,5 @@
-//! A cache that shrinks when the program holds too much memory, and an allocation that fails instead of growing
-//! beyond the hard limit: `cargo run --example limits`.
+//! A cache that shrinks when the program holds too much memory, and an allocation that fails instead of
+//! growing beyond the hard limit: `cargo run --example limits`.
 
 use hakmem::Limits;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -12,8 +12,8 @@ const MIB: usize = 1 << 20;
 static TOO_MUCH: AtomicBool = AtomicBool::new(false);
 static CROSSINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// Called inside an allocation, on the thread that allocates: it only leaves a note. It must not take a lock that a
-/// thread may hold while it allocates.
+/// Called inside an allocation, on the thread that allocates: it only leaves a note. It must not take a lock
+/// that a thread may hold while it allocates.
 fn on_soft_limit(_held: usize, _limit: usize) {
     CROSSINGS.fetch_add(1, Relaxed);
     TOO_MUCH.store(true, Relaxed);
@@ -21,7 +21,8 @@ fn on_soft_limit(_held: usize, _limit: usize) {
 
 fn main() {
     hakmem::on_soft_limit(Some(on_soft_limit));
-    hakmem::set_limits(Limits { soft: 64 * MIB, hard: 128 * MIB }).expect("the soft limit is below the hard one");
+    hakmem::set_limits(Limits { soft: 64 * MIB, hard: 128 * MIB })
+        .expect("the soft limit is below the hard one");
 
     // The soft limit: the cache is emptied whenever the hook has been called.
     let mut cache: Vec<Vec<u8>> = Vec::new();
@@ -34,7 +35,11 @@ fn main() {
     }
     drop(cache);
     let stats = hakmem::stats();
-    println!("soft limit crossed {} times, purged for it {} times", CROSSINGS.load(Relaxed), stats.soft_limit_hits);
+    println!(
+        "soft limit crossed {} times, purged for it {} times",
+        CROSSINGS.load(Relaxed),
+        stats.soft_limit_hits
+    );
 
     // The hard limit: a request that does not fit is refused, and the program goes on.
     let mut buffer: Vec<u8> = Vec::new();

@@ -35,7 +35,8 @@ fn main() {
     for class in hakmem::class_stats().iter().filter(|class| class.is_used()) {
         println!("{class}");
     }
-    let sum = stats.allocated_bytes + stats.cached_bytes + stats.free_bytes + stats.fresh_bytes + stats.slack_bytes;
+    let sum =
+        stats.allocated_bytes + stats.cached_bytes + stats.free_bytes + stats.fresh_bytes + stats.slack_bytes;
     assert_eq!(stats.active_bytes, sum);
     assert!(stats.home_foreign > 0, "blocks of the other thread were freed");
     println!("{} messages kept, {} threads ended", kept.len(), stats.threads_exited);

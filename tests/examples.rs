@@ -1,4 +1,5 @@
-//! The examples are built and run, and say what they should. (Those in C and C++: hakmem-capi/tests/examples.rs.)
+//! The examples are built and run, and say what they should. (Those in C and C++:
+//! hakmem-capi/tests/examples.rs.)
 
 use std::path::Path;
 use std::process::Command;
@@ -40,7 +41,8 @@ fn hello() {
 #[test]
 fn threads_and_statistics() {
     let text = example("threads_and_statistics");
-    let all = ["  allocated_bytes ", "= resident ", "class         blocks", "200 messages kept, 1 threads ended"];
+    let all =
+        ["  allocated_bytes ", "= resident ", "class         blocks", "200 messages kept, 1 threads ended"];
     for part in all {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }

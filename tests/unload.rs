@@ -10,7 +10,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use support::{in_own_process, in_own_processes};
 
-/// The plugin of `examples/plugin.rs`, built if need be, as this test is (`cargo test --release` tests a release build).
+/// The plugin of `examples/plugin.rs`, built if need be, as this test is (`cargo test --release` tests a
+/// release build).
 fn plugin() -> CString {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let path = PATH.get_or_init(|| {

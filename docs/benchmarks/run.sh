@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # The run behind docs/benchmarks.md: everything, on an otherwise idle machine.
-#   docs/benchmarks/run.sh [FOLDER [PART]...]     default: target/benchmarks/DATE, all parts, 40 minutes on 2 cores
-# Parts: bench sizes latency replay presets programs memory rust remote instructions fairness
-# (memory judges the peaks of the programs, too, if their files are in the folder)
-# Writes to the folder: raw JSON, the commit that was built, Markdown tables, pages with plots, tables.md (what page.py makes
-# of all that), and for-docs/, which holds what docs/ keeps of a run (pack.py). First it builds Hakmem, the peers
+#   docs/benchmarks/run.sh [FOLDER [PART]...]
+# The default is all parts into target/benchmarks/DATE, which takes 40 minutes on 2 cores.
+# Parts: bench sizes latency replay presets programs memory rust remote instructions fairness (memory judges
+# the peaks of the programs, too, if their files are in the folder) Writes to the folder: raw JSON, the commit
+# that was built, Markdown tables, pages with plots, tables.md (what page.py makes of all that), and
+# for-docs/, which holds what docs/ keeps of a run (pack.py). First it builds Hakmem, the peers
 # (benches/peers) and the Rust programs (benches/rust-programs), which takes ten minutes more the first time.
 # QUICK=1 runs each thing once or twice, to see that all works; its figures mean nothing.
 set -euo pipefail
@@ -23,7 +24,8 @@ git describe --always --dirty --abbrev=10 >"$out/commit.txt"
 export PYTHONHASHSEED=0 LC_ALL=C.UTF-8 TZ=UTC
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-# One by one: built together they would share features of their dependencies, and the command would build the library anew.
+# One by one: built together they would share features of their dependencies, and the command would build the
+# library anew.
 cargo build --release -p hakmem-cli
 cargo build --release -p hakmem-capi
 hakmem=$target/release/hakmem
@@ -72,7 +74,8 @@ part_sizes() {
     measure sizes bench $(rounds 3 0) "${sizes[@]}"
 }
 
-# The targets: what these are about hardly varies from run to run. That one is missed is a result, and no reason to stop.
+# The targets: what these are about hardly varies from run to run. That one is missed is a result, and no
+# reason to stop.
 part_memory() {
     local programs=() file
     # The lab makes its file at the start and fills it at the end.

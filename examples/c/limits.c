@@ -1,4 +1,5 @@
-/* A C program that uses Hakmem by malloc and free as ever, and its own interface for limits and statistics. */
+/* A C program that uses Hakmem by malloc and free as ever, and its own interface for limits and
+ * statistics. */
 #include <errno.h>
 #include <hakmem.h>
 #include <stdio.h>
@@ -7,7 +8,8 @@
 
 enum { MIB = 1 << 20, BLOCKS = 100 };
 
-/* Called inside an allocation: it may allocate, but must not wait for locks that are held around allocations. */
+/* Called inside an allocation: it may allocate, but must not wait for locks that are held around
+ * allocations. */
 static void too_much(size_t held, size_t limit, void *calls) {
     (void)held;
     (void)limit;

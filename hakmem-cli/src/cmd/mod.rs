@@ -17,7 +17,9 @@ const USAGE: u8 = 2;
 #[command(name = "hakmem", version, arg_required_else_help = true)]
 #[cfg_attr(
     not(feature = "lab"),
-    command(after_help = "Built without the feature `lab`: ab, bench, memory, record, replay and others are missing.")
+    command(
+        after_help = "Built without the feature `lab`: ab, bench, memory, record, replay and others are missing."
+    )
 )]
 struct Cli {
     #[command(subcommand)]

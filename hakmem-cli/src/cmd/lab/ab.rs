@@ -15,11 +15,13 @@ use crate::why;
 
 /// Compare allocators on your own program: time, memory and page faults under each of them
 ///
-/// The program runs under Hakmem, glibc, every other allocator that is installed and those that --with and --peers name: in rounds,
-/// each in an order shuffled anew. With --linked there are several programs, each with an allocator of its own built in. Before each run as much memory as it needs is touched and freed, because on virtual
-/// machines the price of a page fault depends on what ran before. Its output and exit status must be the same under all.
-/// The verdict on an allocator is GO when it is 1% faster than the baseline or better, NO-GO when it is over 0.5% slower,
-/// both only where the 95% interval excludes no difference, else NEUTRAL.
+/// The program runs under Hakmem, glibc, every other allocator that is installed and those that --with and
+/// --peers name: in rounds, each in an order shuffled anew. With --linked there are several programs, each
+/// with an allocator of its own built in. Before each run as much memory as it needs is touched and freed,
+/// because on virtual machines the price of a page fault depends on what ran before. Its output and exit
+/// status must be the same under all. The verdict on an allocator is GO when it is 1% faster than the
+/// baseline or better, NO-GO when it is over 0.5% slower, both only where the 95% interval excludes no
+/// difference, else NEUTRAL.
 ///
 /// Exit status: 0, or 1 when an allocator failed or the output differed, or 2 when nothing could be measured.
 #[derive(clap::Args)]
@@ -35,7 +37,8 @@ pub struct Args {
     #[command(flatten)]
     outputs: Outputs,
 
-    /// Run these programs, which have allocators built in, instead of one under each allocator; all get the same ARGS
+    /// Run these programs, which have allocators built in, instead of one under each allocator; all get the
+    /// same ARGS
     #[arg(
         long,
         value_name = "NAME=PROGRAM,...",
@@ -110,8 +113,8 @@ fn task(name: String, line: String, program: &OsStr, arguments: &[OsString], arg
     }
 }
 
-/// Compares the baseline with itself and prints a line for every try; the exit status is 1 where more than one try in
-/// twenty comes out with a difference.
+/// Compares the baseline with itself and prints a line for every try; the exit status is 1 where more than
+/// one try in twenty comes out with a difference.
 fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -> anyhow::Result<ExitCode> {
     found.only_baseline_twice();
     println!(

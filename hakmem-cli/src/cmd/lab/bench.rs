@@ -15,8 +15,9 @@ use crate::lab::tasks::{self, Task};
 
 /// Run the built-in workloads under every allocator: time per operation, memory, page faults
 ///
-/// Each run is a process of its own with the allocator preloaded, measured as by `hakmem ab` (see `hakmem help ab` for
-/// rounds, verdicts and exit status). `hakmem bench --list` tells the workloads, what they model and their parameters.
+/// Each run is a process of its own with the allocator preloaded, measured as by `hakmem ab` (see
+/// `hakmem help ab` for rounds, verdicts and exit status). `hakmem bench --list` tells the workloads, what
+/// they model and their parameters.
 #[derive(clap::Args)]
 pub struct Args {
     /// The workloads to run, each NAME or NAME:PRESET (default: all, with their defaults)

@@ -14,10 +14,11 @@ use crate::{report, workspace};
 
 /// Count instructions per operation under callgrind, and compare Hakmem's with the budgets
 ///
-/// Counts what is executed in the allocator and in what it calls (libc's memset, say) while a pattern allocates and frees,
-/// so the figures are the same on every machine that runs the same libraries on the same processor. The patterns are those of `cargo
-/// bench`. Needs valgrind. Exit status: 0; 1 when Hakmem needs over 2% more instructions than its budgets, or could not
-/// be counted; 2 when something is wrong before that.
+/// Counts what is executed in the allocator and in what it calls (libc's memset, say) while a pattern
+/// allocates and frees, so the figures are the same on every machine that runs the same libraries on the same
+/// processor. The patterns are those of `cargo bench`. Needs valgrind. Exit status: 0; 1 when Hakmem needs
+/// over 2% more instructions than its budgets, or could not be counted; 2 when something is wrong before
+/// that.
 #[derive(clap::Args)]
 pub struct Args {
     /// Count only this pattern; can be repeated (default: all)

@@ -15,11 +15,12 @@ use crate::lab::targets;
 
 /// Compare what Hakmem holds and gives back with its targets, and with every other allocator
 ///
-/// Runs each workload that has a target (`hakmem bench --list` tells them) as `hakmem bench` does, under Hakmem, under the settings of it
-/// that a target is about, and under every other allocator, and adds a table of the targets to the report: met or missed.
+/// Runs each workload that has a target (`hakmem bench --list` tells them) as `hakmem bench` does, under
+/// Hakmem, under the settings of it that a target is about, and under every other allocator, and adds a table
+/// of the targets to the report: met or missed.
 ///
-/// Exit status: 0 when every target is met, 1 when one is missed or cannot be told, or an allocator failed, 2 when nothing could be
-/// measured.
+/// Exit status: 0 when every target is met, 1 when one is missed or cannot be told, or an allocator failed, 2
+/// when nothing could be measured.
 #[derive(clap::Args)]
 #[command(mut_arg("rounds", |arg| arg.default_value("3")), mut_arg("warmups", |arg| arg.default_value("0")))]
 pub struct Args {
@@ -27,7 +28,8 @@ pub struct Args {
     #[arg(value_name = "WORKLOAD")]
     scenarios: Vec<String>,
 
-    /// Set a parameter of every workload that has it, for a quick try: the targets are meant for the parameters as they are
+    /// Set a parameter of every workload that has it, for a quick try: the targets are meant for the
+    /// parameters as they are
     #[arg(long, value_name = "NAME=VALUE", value_parser = bench::pair)]
     set: Vec<(String, String)>,
 

@@ -14,12 +14,13 @@ use crate::{preload, process, report, why};
 
 /// Record the allocations of a program, and of all it starts, in a file that `hakmem replay` takes
 ///
-/// The file holds, for every process, its name (15 bytes of it; see --no-names) and which process started it; and for
-/// every call of malloc and its relatives, in the order of time: the thread, the size and alignment, and which object it
-/// freed. No arguments, no addresses, no times, nothing of what the program did with the memory.
+/// The file holds, for every process, its name (15 bytes of it; see --no-names) and which process started it;
+/// and for every call of malloc and its relatives, in the order of time: the thread, the size and alignment,
+/// and which object it freed. No arguments, no addresses, no times, nothing of what the program did with the
+/// memory.
 ///
-/// While the program runs it is on the C library's allocator, whatever LD_PRELOAD says; arguments, input, output, signals
-/// and exit status pass through untouched. What it did up to a crash is in the file.
+/// While the program runs it is on the C library's allocator, whatever LD_PRELOAD says; arguments, input,
+/// output, signals and exit status pass through untouched. What it did up to a crash is in the file.
 #[derive(clap::Args)]
 #[command(override_usage = "hakmem record [OPTIONS] -o FILE [--] PROGRAM [ARGS]...")]
 pub struct Args {
@@ -27,8 +28,8 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Stop recording, but not the program, after this much of the temporary raw recording, which takes 16 to 40 bytes an
-    /// operation; K, M and G are understood [default: 1G, or half of the free space]
+    /// Stop recording, but not the program, after this much of the temporary raw recording, which takes 16 to
+    /// 40 bytes an operation; K, M and G are understood [default: 1G, or half of the free space]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     limit: Option<u64>,
 
@@ -48,7 +49,8 @@ pub struct Args {
 /// Raw bytes that are recorded unless the user says otherwise.
 const LIMIT: u64 = 1 << 30;
 
-/// Runs the program and writes the file; returns only when it could not be started, else leaves with the program's status.
+/// Runs the program and writes the file; returns only when it could not be started, else leaves with the
+/// program's status.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     let (program, rest) = args.command.split_first().expect("clap requires one");
     let library = RECORDER.find()?;

@@ -15,9 +15,9 @@ use crate::lab::tasks::{self, Task};
 
 /// Replay traces that `hakmem record` wrote under every allocator: time per operation, memory, page faults
 ///
-/// Each run is a process of its own with the allocator preloaded, measured as by `hakmem ab` (see `hakmem help ab` for
-/// rounds, verdicts and exit status). It makes the recorded calls in the recorded order, with as many threads; what the
-/// program did between its calls is left out.
+/// Each run is a process of its own with the allocator preloaded, measured as by `hakmem ab` (see
+/// `hakmem help ab` for rounds, verdicts and exit status). It makes the recorded calls in the recorded order,
+/// with as many threads; what the program did between its calls is left out.
 #[derive(clap::Args)]
 pub struct Args {
     /// The traces
@@ -28,12 +28,13 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     process: Option<usize>,
 
-    /// What is written to each new object, which a trace does not tell: none, first (byte), pages (one byte in every
-    /// page) or all
+    /// What is written to each new object, which a trace does not tell: none, first (byte), pages (one byte
+    /// in every page) or all
     #[arg(long, value_name = "WHAT", default_value = "pages", value_parser = super::replay_worker::touch)]
     touch: Touch,
 
-    /// How often each process is replayed in a run (default: so often that the run makes some 3 million operations)
+    /// How often each process is replayed in a run (default: so often that the run makes some 3 million
+    /// operations)
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,
 

@@ -1,8 +1,9 @@
 //! One replay of a trace, on the allocator that was preloaded into this process; `hakmem replay` starts it.
 //!
-//! The processes of a trace are replayed one after another (nothing is known of how they ran together), each in a child
-//! of its own with a fresh heap. The trace is read by yet another child: so neither its memory nor its time are
-//! among what is measured. For that it is also not waited for; the kernel would add its figures to ours.
+//! The processes of a trace are replayed one after another (nothing is known of how they ran together), each
+//! in a child of its own with a fresh heap. The trace is read by yet another child: so neither its memory nor
+//! its time are among what is measured. For that it is also not waited for; the kernel would add its figures
+//! to ours.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -90,7 +91,8 @@ fn make_ready(path: &Path, process: Option<usize>, programs: &File) -> anyhow::R
     Program::save(wanted, programs).with_context(|| path.display().to_string())
 }
 
-/// Adds up operations and time. Memory is that of the process with the most of it in use: there are never two at a time.
+/// Adds up operations and time. Memory is that of the process with the most of it in use: there are never two
+/// at a time.
 fn add(total: &mut Report, one: Report) {
     let peak =
         |report: &Report| report.figures.iter().find(|(key, _)| key == "peak_live").map_or(-1.0, |f| f.1);
@@ -101,8 +103,8 @@ fn add(total: &mut Report, one: Report) {
     (total.operations, total.elapsed_ns) = (operations, elapsed);
 }
 
-/// Runs `work` in a child and returns what it returned. Where it is not `counted`, nothing of it is in the figures that
-/// the kernel keeps of this process and its children.
+/// Runs `work` in a child and returns what it returned. Where it is not `counted`, nothing of it is in the
+/// figures that the kernel keeps of this process and its children.
 fn apart(counted: bool, work: impl FnOnce() -> anyhow::Result<Vec<u8>>) -> anyhow::Result<Vec<u8>> {
     let (reader, writer) = nix::unistd::pipe().context("cannot make a pipe")?;
     let (mut reader, mut writer) = (File::from(reader), File::from(writer));

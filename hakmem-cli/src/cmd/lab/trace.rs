@@ -11,7 +11,8 @@ use hakmem_trace::{ProcessTrace, Trace};
 
 use crate::report::{mebibytes, printable};
 
-/// Print what is in a file that `hakmem record` wrote: its processes, what each called, and the sizes it asked for
+/// Print what is in a file that `hakmem record` wrote: its processes, what each called, and the sizes it
+/// asked for
 #[derive(clap::Args)]
 pub struct Args {
     /// The file
