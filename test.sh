@@ -13,6 +13,8 @@ step() { printf '\n== %s (%s)\n' "$1" "$(date +%H:%M:%S)"; }
 step "formatting and lints"
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
+# Without the lab: what the first command of the README builds.
+cargo clippy -p hakmem-cli --no-default-features --quiet -- -D warnings
 
 step "cargo test"
 # What runs under callgrind or counts resident memory shares the machine badly: two tests at a time.

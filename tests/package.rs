@@ -56,6 +56,28 @@ fn one_package_is_published() {
     assert!(ours.is_some_and(|package| package.starts_with("alloc\"")), "it is hakmem-alloc");
 }
 
+/// The first command of the README builds the command and the library, and nothing to measure or plot with.
+#[test]
+fn running_a_program_builds_only_what_it_needs() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains("cargo run --release -p hakmem-cli --no-default-features -- run -- "));
+    let tree = [
+        "tree",
+        "--offline",
+        "-e",
+        "no-dev",
+        "--prefix",
+        "none",
+        "-p",
+        "hakmem-cli",
+        "--no-default-features",
+    ];
+    let (packages, _) = cargo(&tree);
+    for lab in ["plotters ", "maud ", "statrs ", "csv ", "hakmem-workloads "] {
+        assert!(!packages.lines().any(|package| package.starts_with(lab)), "{lab}is built:\n{packages}");
+    }
+}
+
 /// A test that cargo does not know of would never run.
 #[test]
 fn every_test_and_example_is_declared() {
