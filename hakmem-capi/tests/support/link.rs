@@ -41,7 +41,8 @@ pub fn build(source: &str, link: Link, more: &[&str]) -> PathBuf {
         Link::Archive => args.extend(["-rdynamic", archive.as_str()]),
         Link::Static => {
             args.extend(["-static", "-DFULLY_STATIC", archive.as_str()]);
-            // Nothing else in a small program asks libstdc++.a for the function that throws (docs/use.md, fully static).
+            // Nothing else in a small program asks libstdc++.a for the function that throws (docs/use.md,
+            // fully static).
             if compiler == "g++" {
                 args.push("-Wl,-u,_ZSt17__throw_bad_allocv");
             }
