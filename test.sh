@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every test there is. On a machine that lacks something, run it as root: .ci/install then installs it (Debian).
+# Every test there is. On a machine that lacks something, run it as root: .ci/install then installs it
+# (Debian).
 #   ./test.sh            all of it (35 to 40 minutes on 2 cores)
 #   ./test.sh --quick    formatting, lints and cargo test only
 set -euo pipefail
@@ -12,6 +13,8 @@ step() { printf '\n== %s (%s)\n' "$1" "$(date +%H:%M:%S)"; }
 step "formatting and lints"
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
+# Without the lab: what the first command of the README builds.
+cargo clippy -p hakmem-cli --no-default-features --quiet -- -D warnings
 
 step "cargo test"
 # What runs under callgrind or counts resident memory shares the machine badly: two tests at a time.
@@ -80,9 +83,10 @@ HAKMEM_SHADOW_ROUNDS=2000 cargo test --release --target aarch64-unknown-linux-mu
 cargo build --quiet --target aarch64-unknown-linux-gnu -p hakmem-alloc
 
 step "16 and 64 KiB pages, under emulation"
-# The emulator does not mind what is no whole page; debug assertions do. With glibc: musl's malloc unmaps its own blocks in
-# units of 4 KiB, after which this emulator refuses memory now and then.
-# Even so it refuses some of std's own mappings now and then (an alternative stack, 1 run of 20), and the test program ends: hence three tries.
+# The emulator does not mind what is no whole page; debug assertions do. With glibc: musl's malloc unmaps its
+# own blocks in units of 4 KiB, after which this emulator refuses memory now and then. Even so it refuses some
+# of std's own mappings now and then (an alternative stack, 1 run of 20), and the test program ends: hence
+# three tries.
 pages() {
     CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
         CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu -p $1" \

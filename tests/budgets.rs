@@ -15,10 +15,10 @@ fn valgrind() -> bool {
 
 /// Builds the example with the release profile: fat LTO, as the budgets say.
 fn build() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "-p", "hakmem-alloc", "--example", "budget"])
+        .args(["build", "--release", "--quiet", "-p", "hakmem-tests", "--example", "budget"])
         .current_dir(root)
         .status()
         .expect("cargo runs");

@@ -154,7 +154,8 @@ fn every_block_is_somewhere_whoever_has_it() {
     let full = assert_live(&live);
     assert!(full.fresh_bytes > 0 && full.slack_bytes > 0 && full.untouched_bytes > 0, "{full:?}");
 
-    // A third of everybody's blocks, freed by the next one: a part waits in outboxes, a part on the slabs' stacks.
+    // A third of everybody's blocks, freed by the next one: a part waits in outboxes, a part on the slabs'
+    // stacks.
     for w in &workers {
         let gone = third(&mut live);
         w.run(move || gone.into_iter().for_each(give));
@@ -193,7 +194,8 @@ fn every_block_is_somewhere_whoever_has_it() {
 fn the_parts_of_one_class() {
     let _alone = alone();
     let worker = Worker::new();
-    // 64 KiB pages, 65 blocks of 1,000 bytes (class 1,024: 64 of them) in each slab, 60 in one behind the header.
+    // 64 KiB pages, 65 blocks of 1,000 bytes (class 1,024: 64 of them) in each slab, 60 in one behind the
+    // header.
     let mut blocks: Vec<_> = worker.run(|| (0..10).map(|_| (take(1024), 1024)).collect());
     let c = class(1024);
     let (page, header) = (64 * KIB as u64, 4 * KIB as u64);
@@ -300,7 +302,8 @@ fn large_blocks_have_rows_of_their_own() {
 /// The kernel counts in steps; everything else that the process does is small beside this.
 const NEAR: u64 = 2 * MIB as u64;
 
-/// Checks that between two moments the two figures of residence have risen by about as much; how much by the kernel's.
+/// Checks that between two moments the two figures of residence have risen by about as much; how much by the
+/// kernel's.
 #[track_caller]
 fn assert_near(before: &Stats, now: &Stats, what: &str) -> i64 {
     let of = |f: fn(&Stats) -> u64| f(now) as i64 - f(before) as i64;
@@ -342,9 +345,8 @@ fn the_estimate_follows_the_kernel() {
         worker.run(purge);
         step("given back", -bytes);
     }
-    // Address space alone is not resident: a mapping of which one page is touched counts as a whole all the same, and so
-    // the estimate is above what the kernel says, never below.
-    // SAFETY: the size is not zero.
+    // Address space alone is not resident: a mapping of which one page is touched counts as a whole all the
+    // same, and so the estimate is above what the kernel says, never below. SAFETY: the size is not zero.
     let block = unsafe { HAKMEM.alloc(layout(64 * MIB)) };
     let now = check();
     assert!(now.resident_bytes >= before.resident_bytes + 64 * MIB as u64);
@@ -353,7 +355,8 @@ fn the_estimate_follows_the_kernel() {
     worker.end();
 }
 
-/// Slabs of which all but a few blocks are free are given back in part; what is then free there is fresh, and not resident.
+/// Slabs of which all but a few blocks are free are given back in part; what is then free there is fresh, and
+/// not resident.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn slabs_given_back_in_part() {
@@ -457,7 +460,8 @@ fn the_pages_of_one_slab() {
     assert_eq!((c.cached_blocks, c.free_blocks, c.fresh_blocks), (0, free as u64, fresh), "{c:?}");
     assert_eq!((c.slabs, c.resident_bytes), (2, 4 * PAGE as u64), "{c:?}");
 
-    // A block from a page that was given back makes that resident, and no other; those before and behind are what they were.
+    // A block from a page that was given back makes that resident, and no other; those before and behind are
+    // what they were.
     let (mut live, mut last) = (3, c);
     while last.fresh_blocks + last.free_blocks > 0 {
         let block = worker.run(|| take(SIZE));
@@ -492,7 +496,8 @@ fn assert_class(stride: u64, blocks: usize) -> ClassStats {
     c
 }
 
-/// Figures of a heap that another thread has visited: magazines with holes, and slabs given back while their owner sleeps.
+/// Figures of a heap that another thread has visited: magazines with holes, and slabs given back while their
+/// owner sleeps.
 #[test]
 fn what_visitors_leave_counts() {
     let _alone = alone();
@@ -602,7 +607,8 @@ fn a_slab_in_dirty_pages_is_resident() {
     worker.end();
 }
 
-/// A thread's record grows with its magazines and when its outbox is first used, and stays when the thread ends.
+/// A thread's record grows with its magazines and when its outbox is first used, and stays when the thread
+/// ends.
 #[test]
 fn records_count_as_far_as_they_are_used() {
     let _alone = alone();
@@ -637,7 +643,8 @@ fn records_count_as_far_as_they_are_used() {
     next.end();
 }
 
-/// While others work the figures are glimpses; asking disturbs nobody, and nothing in the figures goes below zero.
+/// While others work the figures are glimpses; asking disturbs nobody, and nothing in the figures goes below
+/// zero.
 #[test]
 fn asking_disturbs_nobody() {
     let _alone = alone();

@@ -1,4 +1,5 @@
-//! The live figures where huge pages are asked for: a byte that is touched makes 2 MiB resident, and so the estimate says.
+//! The live figures where huge pages are asked for: a byte that is touched makes 2 MiB resident, and so the
+//! estimate says.
 
 use hakmem::{Hakmem, Options, Thp, purge, stats};
 use std::alloc::{GlobalAlloc, Layout};

@@ -103,7 +103,8 @@ fn children_of_children() {
     });
 }
 
-/// A signal handler forks while the thread that it has interrupted is in the middle of an allocation, whatever it holds.
+/// A signal handler forks while the thread that it has interrupted is in the middle of an allocation,
+/// whatever it holds.
 #[test]
 fn a_signal_handler_forks() {
     static FORKS: AtomicUsize = AtomicUsize::new(0);
@@ -161,8 +162,8 @@ fn a_signal_handler_forks() {
     });
 }
 
-/// The child of a process that holds much in other threads' heaps writes to nothing of theirs as long as it needs nothing of
-/// theirs; and then their memory serves it, and no new memory is mapped.
+/// The child of a process that holds much in other threads' heaps writes to nothing of theirs as long as it
+/// needs nothing of theirs; and then their memory serves it, and no new memory is mapped.
 #[test]
 fn a_child_takes_over_what_other_threads_had_when_it_needs_it() {
     let name = "a_child_takes_over_what_other_threads_had_when_it_needs_it";
@@ -209,7 +210,8 @@ fn a_child_takes_over_what_other_threads_had_when_it_needs_it() {
     });
 }
 
-/// While another thread gives memory back to the system, pages that are on their way belong to nobody; the child has them again.
+/// While another thread gives memory back to the system, pages that are on their way belong to nobody; the
+/// child has them again.
 #[test]
 fn pages_that_were_being_given_back_are_not_lost_to_the_child() {
     in_own_process("pages_that_were_being_given_back_are_not_lost_to_the_child", || {

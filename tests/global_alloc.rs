@@ -1,4 +1,5 @@
-//! `GlobalAlloc` through and through: every alignment, the ends of the size range, and a program that lives on it.
+//! `GlobalAlloc` through and through: every alignment, the ends of the size range, and a program that lives
+//! on it.
 
 use hakmem::{Hakmem, Options, StatsFormat, Thp};
 use std::alloc::{GlobalAlloc, Layout};

@@ -1,4 +1,5 @@
-//! Huge pages must not make resident what a program does not touch. Whether the system has any does not matter here.
+//! Huge pages must not make resident what a program does not touch. Whether the system has any does not
+//! matter here.
 
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
@@ -8,7 +9,8 @@ static GLOBAL: Hakmem = Hakmem::new();
 
 const MIB: usize = 1 << 20;
 
-/// Resident bytes, or nothing where that cannot be said, or where the system gives huge pages to all that do not refuse.
+/// Resident bytes, or nothing where that cannot be said, or where the system gives huge pages to all that do
+/// not refuse.
 fn resident() -> Option<usize> {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     // In KiB, whatever the size of a page.
@@ -52,7 +54,8 @@ fn a_program_with_sparse_blocks() {
 }
 
 fn a_sparse_table_of_a_dense_program() {
-    // Dense ones, so that huge pages are thought of: mappings, and SuperSlabs full of runs and of small blocks.
+    // Dense ones, so that huge pages are thought of: mappings, and SuperSlabs full of runs and of small
+    // blocks.
     free(make(40, 3 * MIB, 4096));
     let dense = [make(24, 2 * MIB, 4096), make(200, 300 << 10, 4096), make(20_000, 1000, 500)];
     let Some(before) = resident() else { return };

@@ -1,4 +1,5 @@
-//! Large blocks: what is kept of them, what they hold, and how they grow, with Hakmem as the program's allocator.
+//! Large blocks: what is kept of them, what they hold, and how they grow, with Hakmem as the program's
+//! allocator.
 
 use hakmem::{Hakmem, Options, Thp};
 use std::alloc::{GlobalAlloc, Layout};

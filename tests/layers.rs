@@ -1,5 +1,5 @@
-//! Each folder of `src` uses only those below it, in the order of the table in `docs/architecture.md`, and no files of a folder use
-//! each other in a circle.
+//! Each folder of `src` uses only those below it, in the order of the table in `docs/architecture.md`, and
+//! no files of a folder use each other in a circle.
 
 use proc_macro2::LineColumn;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ struct Use {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// All source files, relative to `src`.
@@ -230,7 +230,8 @@ fn no_files_of_a_folder_use_each_other_in_a_circle() {
         .iter()
         .filter(|place| place.from.parent() == place.to.parent() && !is_model(&place.from))
         .collect();
-    // What nothing that is left uses goes, until nothing changes: what stays then is in a circle, or behind one.
+    // What nothing that is left uses goes, and what uses nothing that is left, until nothing changes: what
+    // stays then is in a circle, or between two.
     let mut left: BTreeSet<&Path> = inside.iter().flat_map(|place| [&*place.from, &*place.to]).collect();
     loop {
         let used_by = |file: &Path| {

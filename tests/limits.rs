@@ -1,5 +1,5 @@
-//! The soft and the hard limit on what is held from the system. The test program lives on the system's allocator, so that
-//! only the blocks made here meet the limits.
+//! The soft and the hard limit on what is held from the system. The test program lives on the system's
+//! allocator, so that only the blocks made here meet the limits.
 
 use hakmem::{Hakmem, InvalidLimits, Limits, Options, Stats, Thp};
 use std::alloc::{GlobalAlloc, Layout};
@@ -503,7 +503,8 @@ fn purges_just_below_the_soft_limit_are_few() {
     let most = make(125 * MIB);
     let hits = stats().soft_limit_hits;
     for i in 0..50 {
-        // Each a little longer than the one before, which is kept: so each needs a mapping, and a purge would make room.
+        // Each a little longer than the one before, which is kept: so each needs a mapping, and a purge would
+        // make room.
         let size = 2 * MIB + i * 16384;
         // SAFETY: the size is not zero.
         let block = unsafe { OURS.alloc_zeroed(layout(size)) };

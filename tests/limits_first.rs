@@ -1,4 +1,5 @@
-//! A program that sets limits before it allocates anything: the options, which are read then, do not go over them.
+//! A program that sets limits before it allocates anything: the options, which are read then, do not go over
+//! them.
 
 use hakmem::{Hakmem, Limits, Options};
 use std::alloc::{GlobalAlloc, Layout};

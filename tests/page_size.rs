@@ -1,5 +1,5 @@
-//! Any page size of the system, found at run time. `test.sh` runs this, and the tests of slabs and large blocks, with
-//! 16 and 64 KiB, too: an emulator gives a program whatever size it is told to.
+//! Any page size of the system, found at run time. `test.sh` runs this, and the tests of slabs and large
+//! blocks, with 16 and 64 KiB, too: an emulator gives a program whatever size it is told to.
 //!
 //! The allocator under test is not the program's own, so what it does is all this test's.
 #![cfg(not(miri))]
@@ -52,8 +52,8 @@ fn the_page_size_is_the_one_that_was_asked_for() {
     }
 }
 
-/// The first page of a SuperSlab lies behind its header, which never goes back: with larger pages the system takes none of
-/// the blocks there, or only some, and the others still hold what they held.
+/// The first page of a SuperSlab lies behind its header, which never goes back: with larger pages the system
+/// takes none of the blocks there, or only some, and the others still hold what they held.
 #[test]
 fn zeroed_blocks_are_zero_wherever_they_were_before() {
     let _alone = alone();
@@ -94,7 +94,8 @@ fn zeroed_blocks_are_zero_wherever_they_were_before() {
     }
 }
 
-/// Mappings are whole pages, whatever was asked for; what grows and shrinks keeps its contents to the last byte.
+/// Mappings are whole pages, whatever was asked for; what grows and shrinks keeps its contents to the last
+/// byte.
 #[test]
 fn large_blocks_grow_and_shrink_by_odd_amounts() {
     let _alone = alone();

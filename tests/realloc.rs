@@ -1,4 +1,5 @@
-//! Blocks that grow, in a program with the default options and, as tests are built, every check of Rust's switched on.
+//! Blocks that grow, in a program with the default options and, as tests are built, every check of Rust's
+//! switched on.
 
 mod support;
 
@@ -15,7 +16,8 @@ fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 1).unwrap()
 }
 
-/// Every size in pages from 1 to 10 MiB that is odd, and some that are not: doubled, halved, and grown by a page.
+/// Every size in pages from 1 to 10 MiB that is odd, and some that are not: doubled, halved, and grown by a
+/// page.
 #[test]
 fn mappings_of_any_number_of_pages_grow_and_shrink() {
     in_own_process("mappings_of_any_number_of_pages_grow_and_shrink", || {
@@ -59,8 +61,8 @@ fn huge_bytes(address: usize) -> Option<usize> {
     None
 }
 
-/// What a program does with blocks of an odd number of pages is seen like that of all others: it fills them, so larger ones get
-/// huge pages.
+/// What a program does with blocks of an odd number of pages is seen like that of all others: it fills them,
+/// so larger ones get huge pages.
 #[test]
 fn blocks_of_an_odd_number_of_pages_that_are_filled_and_grow_get_huge_pages() {
     let name = "blocks_of_an_odd_number_of_pages_that_are_filled_and_grow_get_huge_pages";

@@ -1,8 +1,9 @@
-//! The shadow model: random operations over many threads, each block checked against a plain map of what is live.
+//! The shadow model: random operations over many threads, each block checked against a plain map of what is
+//! live.
 //!
-//! Every block carries its number in every word, so a block that overlaps another, loses its contents on the way through
-//! `realloc`, or comes back dirty from `alloc_zeroed` is found the next time it is touched. `HAKMEM_SHADOW_ROUNDS` makes
-//! the run longer, `HAKMEM_SHADOW_SEED` moves it.
+//! Every block carries its number in every word, so a block that overlaps another, loses its contents on the
+//! way through `realloc`, or comes back dirty from `alloc_zeroed` is found the next time it is touched.
+//! `HAKMEM_SHADOW_ROUNDS` makes the run longer, `HAKMEM_SHADOW_SEED` moves it.
 
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};

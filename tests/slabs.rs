@@ -1,5 +1,5 @@
-//! Slabs between threads: what becomes of one that is published, left behind, adopted or emptied, and of the memory that
-//! magazines and outboxes hold back. Few steps each, in a fixed order.
+//! Slabs between threads: what becomes of one that is published, left behind, adopted or emptied, and of the
+//! memory that magazines and outboxes hold back. Few steps each, in a fixed order.
 //!
 //! The allocator under test is not the program's own, so its figures are exact.
 
@@ -15,7 +15,8 @@ static HAKMEM: Hakmem = Hakmem::new();
 
 const KIB: usize = 1 << 10;
 
-/// Runs `f` on a thread of its own, one such thread at a time, after which there is nothing left of what it did.
+/// Runs `f` on a thread of its own, one such thread at a time, after which there is nothing left of what it
+/// did.
 fn alone(f: impl FnOnce() + Send) {
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -196,7 +197,8 @@ fn slabs_that_another_thread_empties_come_back_with_the_next_refill() {
             let (foreign, ()) = added(|s| s.home_foreign, || apart(|| give_many(blocks, size)));
             assert_eq!(foreign as usize, count, "size {size}");
             assert_eq!(stats().allocated_bytes, 0, "size {size}");
-            // Still the owner's: it has not looked yet. One refill, and all but the current slab are the pool's.
+            // Still the owner's: it has not looked yet. One refill, and all but the current slab are the
+            // pool's.
             let mut blocks = Vec::new();
             while added(|s| s.refill_ready, || blocks.push(take(size))).0 == 0 {}
             apart(purge);
@@ -231,8 +233,8 @@ fn a_slab_goes_with_a_chain_on_its_stack() {
     });
 }
 
-/// The first blocks that a thread frees lie one in each slab and fill its magazine; all the others go home. Without a look
-/// at the magazine they would keep all the slabs.
+/// The first blocks that a thread frees lie one in each slab and fill its magazine; all the others go home.
+/// Without a look at the magazine they would keep all the slabs.
 #[test]
 fn a_few_blocks_in_a_magazine_do_not_keep_their_slabs() {
     alone(|| {
@@ -289,14 +291,15 @@ fn a_magazine_is_not_emptied_for_slabs_that_are_well_used() {
     });
 }
 
-/// A thread that frees what others allocated and then does nothing any more withholds 256 KiB in its outbox at most, and
-/// what its magazine holds.
+/// A thread that frees what others allocated and then does nothing any more withholds 256 KiB in its outbox
+/// at most, and what its magazine holds.
 #[test]
 fn a_thread_that_stops_withholds_little() {
     alone(|| {
         for size in [64, 512, 4 * KIB] {
             let blocks = take_many(size, 130 * 64 * KIB / size);
-            // Slabs that have places of their own in the outbox; the other ones would make it send now and then.
+            // Slabs that have places of their own in the outbox; the other ones would make it send now and
+            // then.
             let places = by_slab(&blocks).into_iter().map(|blocks| ((blocks[0] >> 16) % 128, blocks));
             let slabs: Vec<Vec<usize>> = places.collect::<BTreeMap<_, _>>().into_values().collect();
             assert!(slabs.len() >= 64);
@@ -334,8 +337,8 @@ fn a_thread_that_stops_withholds_little() {
     });
 }
 
-/// The last blocks of a slab come home while its owner ends, which has taken note of a chain there: it may let go of the slab
-/// only when nobody is about to publish it.
+/// The last blocks of a slab come home while its owner ends, which has taken note of a chain there: it may
+/// let go of the slab only when nobody is about to publish it.
 #[test]
 fn the_last_frees_race_with_the_end_of_the_owner() {
     const BIG: usize = 4 * KIB;
@@ -362,8 +365,8 @@ fn the_last_frees_race_with_the_end_of_the_owner() {
                 give_many(slab, BIG);
                 purge();
                 barrier.wait();
-                // The owner takes note of the chain. Then it has another slab published, for which it will look at its
-                // ready list when it ends.
+                // The owner takes note of the chain. Then it has another slab published, for which it will
+                // look at its ready list when it ends.
                 barrier.wait();
                 give(other, 2 * BIG);
                 purge();
@@ -378,8 +381,8 @@ fn the_last_frees_race_with_the_end_of_the_owner() {
     });
 }
 
-/// An owner makes something new of a slab that others have emptied and knows that they have done with it from the slab
-/// alone. For ThreadSanitizer: nothing else orders what they did to the blocks before what it does.
+/// An owner makes something new of a slab that others have emptied and knows that they have done with it from
+/// the slab alone. For ThreadSanitizer: nothing else orders what they did to the blocks before what it does.
 #[test]
 fn what_others_did_to_a_slab_is_over_when_its_pages_serve_again() {
     static STEP: AtomicUsize = AtomicUsize::new(0);
@@ -391,8 +394,8 @@ fn what_others_did_to_a_slab_is_over_when_its_pages_serve_again() {
     alone(|| {
         let blocks = take_many(SIZE, 10 * PER_SLAB);
         let slabs = by_slab(&blocks);
-        // The magazine of the freer takes the first. Then a bundle of each slab publishes it, and the others of each slab
-        // come after that, without any lock.
+        // The magazine of the freer takes the first. Then a bundle of each slab publishes it, and the others
+        // of each slab come after that, without any lock.
         let parts = |from: usize, to: usize| slabs[..8].iter().flat_map(move |slab| &slab[from..to]);
         let order: Vec<usize> =
             slabs[8..].iter().flatten().chain(parts(0, 16)).chain(parts(16, 64)).copied().collect();

@@ -10,7 +10,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 use support::{in_own_process, in_own_processes};
 
-/// The plugin of `examples/plugin.rs`, built if need be, as this test is (`cargo test --release` tests a release build).
+/// The plugin of `examples/plugin.rs`, built if need be, as this test is (`cargo test --release` tests a
+/// release build).
 fn plugin() -> CString {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     let path = PATH.get_or_init(|| {
@@ -20,7 +21,7 @@ fn plugin() -> CString {
         let name = profile.file_name().unwrap().to_str().unwrap();
         let profile_flag = if name == "release" { "--release" } else { "--profile=dev" };
         let status = Command::new(cargo)
-            .args(["build", "--quiet", "-p", "hakmem-alloc", "--example", "plugin", profile_flag])
+            .args(["build", "--quiet", "-p", "hakmem-tests", "--example", "plugin", profile_flag])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
             .status()
             .expect("cargo runs");

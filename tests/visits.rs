@@ -1,5 +1,6 @@
-//! What one thread's heap holds is given back by another: blocks that others freed, magazines, shelves, whole free pages of
-//! slabs that are hardly used. Each test runs in a process of its own, because the figures are the process's.
+//! What one thread's heap holds is given back by another: blocks that others freed, magazines, shelves, whole
+//! free pages of slabs that are hardly used. Each test runs in a process of its own, because the figures are
+//! the process's.
 
 mod support;
 
@@ -242,7 +243,8 @@ fn threads_go_on_while_others_purge_all_the_time() {
     });
 }
 
-/// From now on this process has no barrier that reaches its other threads: an old kernel, or a filter that has not heard of it.
+/// From now on this process has no barrier that reaches its other threads: an old kernel, or a filter that
+/// has not heard of it.
 #[cfg(target_os = "linux")]
 fn forbid_barriers() {
     let statement = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };

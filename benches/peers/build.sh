@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Builds the allocators that no distribution packages as libraries to preload (about a minute on 2 cores; needs C, C++, cmake and jq):
-#   benches/peers/build.sh FOLDER      writes mimalloc3.so, snmalloc.so and rusty_alloc.so there; then: hakmem bench --peers FOLDER
+# Builds the allocators that no distribution packages as libraries to preload:
+#   benches/peers/build.sh FOLDER      writes mimalloc3.so, snmalloc.so and rusty_alloc.so there; then:
+#                                      hakmem bench --peers FOLDER
 #   benches/peers/build.sh --check     only checks the Rust part
-# Each is built as its own project builds its release of a library to preload, from the sources that Cargo.lock names.
+# It takes about a minute on 2 cores and needs C, C++, cmake and jq. Each allocator is built as its own
+# project builds its release of a library to preload, from the sources that Cargo.lock names.
 set -euo pipefail
 [ $# = 1 ] || { sed -n '2,5p' "$0"; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
@@ -24,8 +26,9 @@ sources() {
 # "NAME VERSION" of a package.
 version() { jq -er --arg name "$1" '.packages[] | select(.name == $name) | .name + " " + .version' <<<"$packages"; }
 
-# mimalloc: the sources, definitions and flags of the shared library in its CMakeLists.txt, CMAKE_BUILD_TYPE=Release. (The package leaves
-# out a file that cmake would need.) The package's own flags, made for Rust programs, override nothing and are slower.
+# mimalloc: the sources, definitions and flags of the shared library in its CMakeLists.txt,
+# CMAKE_BUILD_TYPE=Release. (The package leaves out a file that cmake would need.) The package's own flags,
+# made for Rust programs, override nothing and are slower.
 mimalloc=$(sources libmimalloc-sys)/c_src/mimalloc/v3
 mapfile -t files < <(sed -n '/^set(mi_sources/,/)/p' "$mimalloc/CMakeLists.txt" | grep -o 'src/[a-z/-]*\.c' | sed "s|^|$mimalloc/|")
 [ "${#files[@]}" -gt 10 ] || { echo "$mimalloc/CMakeLists.txt names its sources in another way now" >&2; exit 1; }

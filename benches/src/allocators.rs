@@ -1,7 +1,8 @@
 //! `cargo bench`: Hakmem beside other allocators, through `GlobalAlloc`, in one process.
 //!
-//! One group for each pattern of `hakmem-workloads`, one function in it for each allocator, so that criterion's plots
-//! compare the allocators. The process itself (criterion, and the lists of blocks) allocates from the system.
+//! One group for each pattern of `hakmem-workloads`, one function in it for each allocator, so that
+//! criterion's plots compare the allocators. The process itself (criterion, and the lists of blocks)
+//! allocates from the system.
 
 mod heaps;
 mod larson;
@@ -19,7 +20,8 @@ use heaps::Visit;
 struct OnePattern<'a>(&'a str);
 
 impl OnePattern<'_> {
-    /// The pattern after its first rounds, and the operations of those to come. (Some keep blocks between rounds.)
+    /// The pattern after its first rounds, and the operations of those to come. (Some keep blocks between
+    /// rounds.)
     fn ready<H: Heap>(&self, heap: &H) -> (Pattern, u64) {
         let mut pattern = patterns::pattern(self.0).expect("one of the names");
         pattern.round(heap);

@@ -27,8 +27,8 @@ impl Visit for Remote {
         2 * BATCH as u64
     }
 
-    /// The thread that frees lives as long as the benchmark does. The clock stops when the last batch is back, so that
-    /// neither side's work is left out.
+    /// The thread that frees lives as long as the benchmark does. The clock stops when the last batch is
+    /// back, so that neither side's work is left out.
     fn visit<H: Heap>(&self, heap: &H, bencher: &mut Bencher<'_>) {
         let (full, to_free) = sync_channel(DEPTH);
         let (freed, empty) = sync_channel(DEPTH);

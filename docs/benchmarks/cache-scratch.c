@@ -1,5 +1,5 @@
-/* Passive false sharing: one thread allocates small blocks that share cache lines and gives one to each thread, which
- * frees it and then allocates, writes and frees blocks of that size in a loop of its own.
+/* Passive false sharing: one thread allocates small blocks that share cache lines and gives one to each
+ * thread, which frees it and then allocates, writes and frees blocks of that size in a loop of its own.
  *   cc -O2 -pthread -o cache-scratch cache-scratch.c && LD_PRELOAD=... ./cache-scratch THREADS SIZE
  * Prints nanoseconds per write. */
 #include <pthread.h>

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The tables of docs/benchmarks.md, from a folder that run.sh wrote:  docs/benchmarks/page.py FOLDER
 
-Every figure comes from the files there; a table whose file is missing is left out."""
+Every figure comes from the files there; a table whose file is missing is left out. An archive beside this file is such a
+folder, packed."""
 
 import json
 import statistics
@@ -181,7 +182,7 @@ def plain_table(experiment, key=None, label="workload"):
     table([label, *experiment.names], lines)
 
 
-def source(experiment, folder):
+def source(experiment):
     data = experiment.data
     words, skip, files = [], False, False
     for word in data["command"][1:]:
@@ -197,7 +198,7 @@ def source(experiment, folder):
     name = experiment.path.stem
     took = f"{data['took'] / 60:.0f} minutes" if data["took"] > 90 else f"{data['took']:.0f} s"
     out(f"`hakmem {' '.join(words)}`: {data['method']['rounds']} rounds, seed {data['method']['seed']}, took {took}. "
-        f"Raw: [`{name}.json`](benchmarks/{folder.name}/{name}.json).", "")
+        f"Raw: `{name}.json`.", "")
 
 
 def machine(experiments):
@@ -272,14 +273,16 @@ def remote(path):
 
 
 def presets(experiment):
-    out("The first column is the defaults, which are the preset `balanced`. Time per operation:", "")
-    for key, head in (("per_op", "Peak resident memory:"), ("peak", "What each workload is about, where that is not time per operation:")):
+    out("The first column is the defaults, which are the preset `balanced`.", "")
+    for key, head in (("per_op", "Time per operation:"), ("peak", "Peak resident memory:")):
+        out(head, "")
         rows = rows_of([experiment], key)
         table(["workload", *experiment.names], [[row.name, *row.cells(experiment.names)] for row in rows])
-        out(head, "")
     rows = [row for row in rows_of([experiment], None) if row.key != "per_op"]
     lines = [[row.name] + [shown(row.median[name], row.unit) if name in row.median else "failed" for name in experiment.names] for row in rows]
-    table(["workload", *experiment.names], lines)
+    if lines:
+        out("What each workload is about, where that is not time per operation:", "")
+        table(["workload", *experiment.names], lines)
 
 
 def targets(experiment):
@@ -290,7 +293,7 @@ def targets(experiment):
               *("–" if value is None else shown(value, one["unit"]) for value in one["values"])] for one in judged]
     table(["target", "figure", "at most", "result", *experiment.names], lines, left=4)
     met = sum(one["outcome"] == "met" for one in judged)
-    out(f"{met} of {len(judged)} targets met. The page with plots: [`memory/`](benchmarks/{experiment.path.parent.name}/memory/index.html).", "")
+    out(f"{met} of {len(judged)} targets met.", "")
 
 
 def main():
@@ -306,6 +309,9 @@ def main():
     if not found:
         sys.exit(f"{folder}: no results there")
     out(f"## The run of {folder.name}", "")
+    commit = folder / "commit.txt"
+    build = f"commit {commit.read_text().strip()}" if commit.exists() else "a commit that the run did not write down"
+    out(f"Hakmem is built from {build}. The raw data is in [`{folder.name}.tar.xz`](benchmarks/{folder.name}.tar.xz).", "")
     machine(list(found.values()))
     out("Times and memory: the first column is the baseline's median, the others are ratios of runs of the same round, under 1 is better; "
         "`+`: the 95% interval lies under 1, `-`: above. The last columns compare Hakmem with peers, round by round, too.", "")
@@ -313,7 +319,7 @@ def main():
     def section(title, name):
         if name in found:
             out(f"### {title}", "")
-            source(found[name], folder)
+            source(found[name])
         return name in found
 
     if section("Workloads: time per operation", "bench"):
@@ -344,7 +350,7 @@ def main():
             took = sum(experiment.data["took"] for experiment in experiments) / 60
             out(f"### {title}", "", "Wall time from start to end; the programs are in [`run.sh`](benchmarks/run.sh). "
                 f"{experiments[0].data['method']['rounds']} rounds, {took:.0f} minutes. "
-                f"Raw: `{experiments[0].path.stem.split('-')[0]}-*.json` in [the folder](benchmarks/{folder.name}/).", "")
+                f"Raw: `{experiments[0].path.stem.split('-')[0]}-*.json`.", "")
             best_table(experiments, "wall", limit=limit, label="program")
             out("Processor time, user and system:", "")
             lines = [[row.name, row.best(), *(three(row.against(peer, "user", "system")) for peer in (row.best(), FASTEST))]
@@ -356,10 +362,11 @@ def main():
         presets(found["presets"])
     if (folder / "instructions.json").exists():
         out("### Instructions per operation", "", "`hakmem instructions`, under callgrind: the allocator and what it calls. "
-            f"Raw: [`instructions.json`](benchmarks/{folder.name}/instructions.json).", "")
+            "Raw: `instructions.json`.", "")
         instructions(folder / "instructions.json")
     if (folder / "fairness.txt").exists():
-        out("### Fairness", "", "```text", (folder / "fairness.txt").read_text().rstrip(), "```", "")
+        tries = [line for line in (folder / "fairness.txt").read_text().splitlines() if line.endswith("tries NEUTRAL")]
+        out("### Fairness", "", "`hakmem ab --allocators hakmem --fairness N`: an allocator against itself. " + "; ".join(tries) + ".", "")
     out("### Warnings", "")
     warnings = [f"* {name}: {warning}" for name, experiment in found.items() for warning in experiment.data["warnings"]]
     failures = [f"* {name}: {workload['name']}: {row['subject']} FAILED: {row['failure']}" for name, experiment in found.items()
@@ -368,4 +375,5 @@ def main():
     out(*(unfinished + failures + warnings or ["None."]))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 #!/bin/sh -e
-# A redis server and its load generator, which pipelines 16 requests, as one program for `hakmem ab`: both run under the allocator that is
-# preloaded. They meet on a socket of their own and leave nothing behind. Prints the same in every run.
+# A redis server and its load generator, which pipelines 16 requests, as one program for `hakmem ab`: both run
+# under the allocator that is preloaded. They meet on a socket of their own and leave nothing behind. Prints
+# the same in every run.
 folder=$(mktemp -d)
 socket=$folder/socket
 server=

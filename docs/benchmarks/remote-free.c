@@ -1,10 +1,13 @@
-// What it costs to free blocks that other threads allocated, alone: owners allocate, hand over, and wait; only then do others free.
+// What it costs to free blocks that other threads allocated, alone: owners allocate, hand over, and wait;
+// only then do others free.
 //   cc -O2 -pthread -o remote-free remote-free.c && LD_PRELOAD=... ./remote-free [ROUNDS [BLOCKS [SIZE]]]
-// Prints a line of JSON: for each form (owners to freers) nanoseconds of the freeing threads' processor time per block, and what the
-// owners' next allocation of as many blocks took, which includes taking the freed ones back. Medians over the rounds.
+// Prints a line of JSON: for each form (owners to freers) nanoseconds of the freeing threads' processor time
+// per block, and what the owners' next allocation of as many blocks took, which includes taking the freed
+// ones back. Medians over the rounds.
 //
-// Where several free, each takes every third block, so that all free into the same parts of the heap at once; where several own, the
-// freer takes one block of each in turn. Processor time, because three threads need not fit the machine.
+// Where several free, each takes every third block, so that all free into the same parts of the heap at once;
+// where several own, the freer takes one block of each in turn. Processor time, because three threads need
+// not fit the machine.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

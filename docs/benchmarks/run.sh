@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # The run behind docs/benchmarks.md: everything, on an otherwise idle machine.
-#   docs/benchmarks/run.sh [FOLDER [PART]...]     default: docs/benchmarks/DATE, all parts, 40 minutes on 2 cores
-# Parts: bench sizes latency replay presets programs memory rust remote instructions fairness (memory judges the programs' peaks, too,
-# as far as they lie in the folder)
-# Writes raw JSON, Markdown tables, a page with plots and tables.md (what page.py makes of all that) there. First it builds Hakmem, the
-# peers (benches/peers) and the Rust programs (benches/rust-programs), which takes ten minutes more the first time.
+#   docs/benchmarks/run.sh [FOLDER [PART]...]
+# The default is all parts into target/benchmarks/DATE, which takes 40 minutes on 2 cores.
+# Parts: bench sizes latency replay presets programs memory rust remote instructions fairness (memory judges
+# the peaks of the programs, too, if their files are in the folder) Writes to the folder: raw JSON, the commit
+# that was built, Markdown tables, pages with plots, tables.md (what page.py makes of all that), and
+# for-docs/, which holds what docs/ keeps of a run (pack.py). First it builds Hakmem, the peers
+# (benches/peers) and the Rust programs (benches/rust-programs), which takes ten minutes more the first time.
 # QUICK=1 runs each thing once or twice, to see that all works; its figures mean nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-out=${1:-docs/benchmarks/$(date +%F)}
+out=${1:-target/benchmarks/$(date +%F)}
 parts=("${@:2}")
 all=(bench sizes latency replay presets programs memory rust remote instructions fairness)
 [ ${#parts[@]} -gt 0 ] || parts=("${all[@]}")
@@ -16,11 +18,14 @@ for part in "${parts[@]}"; do
     [[ " ${all[*]} " == *" $part "* ]] || { echo "$part: not one of ${all[*]}" >&2; exit 2; }
 done
 mkdir -p "$out"
+# The build that all figures are of; "-dirty" where there are changes that no commit has.
+git describe --always --dirty --abbrev=10 >"$out/commit.txt"
 # Clocks, as the parts see them, must not depend on who runs this.
 export PYTHONHASHSEED=0 LC_ALL=C.UTF-8 TZ=UTC
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-# One by one: built together they would share features of their dependencies, and the command would build the library anew.
+# One by one: built together they would share features of their dependencies, and the command would build the
+# library anew.
 cargo build --release -p hakmem-cli
 cargo build --release -p hakmem-capi
 hakmem=$target/release/hakmem
@@ -69,7 +74,8 @@ part_sizes() {
     measure sizes bench $(rounds 3 0) "${sizes[@]}"
 }
 
-# The targets: what these are about hardly varies from run to run. That one is missed is a result, and no reason to stop.
+# The targets: what these are about hardly varies from run to run. That one is missed is a result, and no
+# reason to stop.
 part_memory() {
     local programs=() file
     # The lab makes its file at the start and fills it at the end.
@@ -176,4 +182,5 @@ for part in "${parts[@]}"; do
     echo "$part: $((SECONDS - start)) s"
 done
 docs/benchmarks/page.py "$out" >"$out/tables.md"
-echo "$out/tables.md"
+docs/benchmarks/pack.py "$out" "$out/for-docs"
+echo "$out/tables.md; to publish the run copy $out/for-docs/* to docs/benchmarks/"

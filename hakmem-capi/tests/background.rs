@@ -59,7 +59,8 @@ fn memory_goes_back_without_a_call() {
     with_option("drop", &[("HAKMEM_PURGE_DELAY", "0")]);
 }
 
-/// What is wanted again before the delay is over stays, however much it is; without the thread such a drop goes back at once.
+/// What is wanted again before the delay is over stays, however much it is; without the thread such a drop
+/// goes back at once.
 #[test]
 fn what_is_younger_than_the_delay_stays() {
     with_option("keep", &[("HAKMEM_PURGE_DELAY", "60000")]);

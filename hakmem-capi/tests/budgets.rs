@@ -55,7 +55,8 @@ fn instructions(program: &Path, args: &[&str], ours: bool) -> f64 {
     total.and_then(|t| t.trim().parse().ok()).expect("callgrind's file has a total")
 }
 
-/// The instructions of one operation: of two runs of different length the difference, so that start-up cancels.
+/// The instructions of one operation: of two runs of different length the difference, so that start-up
+/// cancels.
 fn each(program: &Path, kind: &str, size: &str, batch: f64) -> f64 {
     let (few, many) = (100.0, 2100.0);
     let count = |rounds: f64| instructions(program, &[kind, size, &rounds.to_string()], true);

@@ -1,6 +1,6 @@
-//! The C and C++ surface: every function of the malloc family and every operator new and delete, in programs that
-//! have the library preloaded, linked as a shared library, linked as an archive, and linked fully static; copies
-//! loaded with `dlopen`; and the list of what the shared library exports.
+//! The C and C++ surface: every function of the malloc family and every operator new and delete, in programs
+//! that have the library preloaded, linked as a shared library, linked as an archive, and linked fully
+//! static; copies loaded with `dlopen`; and the list of what the shared library exports.
 
 #[path = "support/link.rs"]
 mod link;
@@ -45,7 +45,8 @@ macro_rules! programs {
 }
 
 programs! {
-    /// Every size from 0 to 70,000 and the powers of two to 1 GiB: alignment, usable size, neighbours, zeroing.
+    /// Every size from 0 to 70,000 and the powers of two to 1 GiB: alignment, usable size, neighbours,
+    /// zeroing.
     sizes: "api_sizes.c";
     /// Sizes that cannot be had, and products that overflow.
     limits: "api_limits.c";
@@ -79,7 +80,8 @@ fn interposed_malloc() {
     expect_ok(support::preloaded(&program).arg("ours"), LIMIT);
 }
 
-/// The new-handler throws under a form of new that may not. Not fully static: there is no other `new` to catch it there.
+/// The new-handler throws under a form of new that may not. Not fully static: there is no other `new` to
+/// catch it there.
 #[test]
 fn quiet_handler() {
     for link in [Link::Preload, Link::Shared, Link::Archive] {

@@ -1,5 +1,5 @@
-//! Two copies of the crate in one program: two versions that cargo does not take for one, and the crate beside the C library's
-//! archive. Each is an allocator of its own, and neither knows of the other.
+//! Two copies of the crate in one program: two versions that cargo does not take for one, and the crate
+//! beside the C library's archive. Each is an allocator of its own, and neither knows of the other.
 
 mod support;
 

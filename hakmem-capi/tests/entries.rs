@@ -1,8 +1,9 @@
-//! The shape of every public entry: how many loads, stores and branches stand between its first instruction and its
-//! return, checked in as `entries.txt`. Slow paths are jumped to, so what an entry's own body holds is its hit path.
+//! The shape of every public entry: how many loads, stores and branches stand between its first instruction
+//! and its return, checked in as `entries.txt`. Slow paths are jumped to, so what an entry's own body holds
+//! is its hit path.
 //!
-//! The test fails when a figure grows, and when an entry that must not have them has locked instructions, calls or
-//! system calls. `HAKMEM_BLESS=1` writes the figures down. They are those of x86-64.
+//! The test fails when a figure grows, and when an entry that must not have them has locked instructions,
+//! calls or system calls. `HAKMEM_BLESS=1` writes the figures down. They are those of x86-64.
 #![cfg(target_arch = "x86_64")]
 
 mod support;

@@ -35,8 +35,8 @@ fn beside_libc(how: &str, modes: &[(&str, u32)]) {
     }
 }
 
-/// Forks for each of the things that other threads do. Forks beside stdio take long, with any allocator: they wait for a lock of
-/// the C library's that goes from thread to thread.
+/// Forks for each of the things that other threads do. Forks beside stdio take long, with any allocator: they
+/// wait for a lock of the C library's that goes from thread to thread.
 const BESIDE: [(&str, u32); 9] = [
     ("stdio", 15),
     ("names", 300),

@@ -1,4 +1,5 @@
-//! The library is a guest in the process: what is the program's own, and what the system does that it need not.
+//! The library is a guest in the process: what is the program's own, and what the system does that it need
+//! not.
 
 mod support;
 

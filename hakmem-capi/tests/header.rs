@@ -1,5 +1,5 @@
-//! The checked-in header is what cbindgen makes of `src/prefix.rs`, and it names the interface, no more and no less.
-//! `HAKMEM_BLESS=1` rewrites it.
+//! The checked-in header is what cbindgen makes of `src/prefix.rs`, and it names the interface, no more and
+//! no less. `HAKMEM_BLESS=1` rewrites it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Environments that refuse memory or watch closely, through the C library: address space limits, failing system
-//! calls, too many mappings, valgrind.
+//! Environments that refuse memory or watch closely, through the C library: address space limits, failing
+//! system calls, too many mappings, valgrind.
 
 mod support;
 

@@ -1,5 +1,5 @@
-//! Misuse of the C library: one tiny program per mistake, each of which must end in one line that names it and in
-//! SIGABRT. And a correct program that looks guilty, which must not be accused.
+//! Misuse of the C library: one tiny program per mistake, each of which must end in one line that names it
+//! and in SIGABRT. And a correct program that looks guilty, which must not be accused.
 
 mod support;
 
@@ -30,8 +30,8 @@ fn said(output: &Output) -> (Vec<String>, String) {
     (lines, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The program must abort after one line `hakmem: <function>(<the address it announced>): <what>`; `function` is
-/// empty where the mistake shows later, `what` lists the words of which one must be there.
+/// The program must abort after one line `hakmem: <function>(<the address it announced>): <what>`; `function`
+/// is empty where the mistake shows later, `what` lists the words of which one must be there.
 fn aborts(name: &str, args: &[&str], function: &str, what: &[&str]) {
     let mut command = program(name);
     command.args(args);
@@ -101,7 +101,8 @@ misuse! {
     sized_aligned [], "free_aligned_sized(", SIZE;
 }
 
-/// Blocks of another thread, or of one that has ended, freed by a thread whose magazine is full: they are looked at at once.
+/// Blocks of another thread, or of one that has ended, freed by a thread whose magazine is full: they are
+/// looked at at once.
 #[test]
 fn beyond_a_full_magazine() {
     for whose in ["own", "other", "orphan"] {

@@ -1,5 +1,6 @@
-//! No panic is reachable from an entry of the library: its code is searched for calls and jumps that lead to one. They are those
-//! of x86-64; calls through pointers are not followed, and there are none on these paths but into the C library.
+//! No panic is reachable from an entry of the library: its code is searched for calls and jumps that lead to
+//! one. They are those of x86-64; calls through pointers are not followed, and there are none on these paths
+//! but into the C library.
 #![cfg(target_arch = "x86_64")]
 
 mod support;
@@ -9,8 +10,9 @@ use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Functions that end the process after a line on standard error, or print for whoever asked for that: what formats text may
-/// panic for all that the compiler knows. A panic there aborts, too. And what ends it when an exception of C++ cannot go on.
+/// Functions that end the process after a line on standard error, or print for whoever asked for that: what
+/// formats text may panic for all that the compiler knows. A panic there aborts, too. And what ends it when
+/// an exception of C++ cannot go on.
 const PRINT: [&str; 5] =
     ["misuse6report", "message4line", "stats5print5write", "internal_error", "panic_cannot_unwind"];
 

@@ -1,4 +1,5 @@
-//! Statistics and options as a C program sees them: `hak_stats`, what is printed at exit, and the environment.
+//! Statistics and options as a C program sees them: `hak_stats`, what is printed at exit, and the
+//! environment.
 
 #[path = "support/link.rs"]
 mod link;
@@ -154,8 +155,8 @@ fn printed_on_request() {
 #[test]
 fn every_class_is_printed() {
     let program = build("stats_print.c", Link::Shared, &["-std=gnu99", "-pedantic"]);
-    // What is to be there: the classes that C's alignment leaves of the 60 (not those of 24, 40 and 56 bytes), and the two kinds
-    // of large blocks, with ever more blocks.
+    // What is to be there: the classes that C's alignment leaves of the 60 (not those of 24, 40 and 56
+    // bytes), and the two kinds of large blocks, with ever more blocks.
     let script = "import json,sys\nr = json.loads(sys.argv[1]); c = r['classes']\n\
         assert [x['class'] for x in c] == [str(x['block_bytes']) for x in c[:-2]] + ['runs', 'direct'], c\n\
         assert all(x['blocks'] >= n + 1 for n, x in enumerate(c[:-2])) and c[-2]['blocks'] == 61 + 62, c\n\

@@ -21,7 +21,8 @@ pub struct Library {
 
 /// The allocator.
 const HAKMEM: Library = Library { name: NAME, package: "hakmem-capi", replaceable: true };
-/// What `hakmem record` preloads. It goes with this very command, as both must know the same form of recording.
+/// What `hakmem record` preloads. It goes with this very command, as both must know the same form of
+/// recording.
 pub const RECORDER: Library =
     Library { name: "libhakmem_record.so", package: "hakmem-record", replaceable: false };
 
@@ -38,8 +39,9 @@ pub fn find(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 }
 
 impl Library {
-    /// Looks beside this executable, and at the source workspace it was compiled from, where it is built if needed.
-    /// An executable in the target folder of that workspace is a developer's: there cargo decides what is fresh.
+    /// Looks beside this executable, and at the source workspace it was compiled from, where it is built if
+    /// needed. An executable in the target folder of that workspace is a developer's: there cargo decides
+    /// what is fresh.
     pub fn find(&self) -> anyhow::Result<PathBuf> {
         let executable = std::env::current_exe().and_then(|path| path.canonicalize()).unwrap_or_default();
         let places = self.beside(&executable);

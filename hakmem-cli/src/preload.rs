@@ -33,8 +33,8 @@ impl Preload {
     }
 }
 
-/// Whether the loader takes `path` from LD_PRELOAD as it stands: it splits the list at ':' and white space, knows
-/// no escape, and replaces `$ORIGIN` and the like.
+/// Whether the loader takes `path` from LD_PRELOAD as it stands: it splits the list at ':' and white space,
+/// knows no escape, and replaces `$ORIGIN` and the like.
 pub fn is_plain(path: &Path) -> bool {
     !path
         .as_os_str()

@@ -84,7 +84,8 @@ fn summarise(records: &[Record], main: i32) -> Summary {
     }
 }
 
-/// The file that the library writes records to, in a folder of its own so that no late writer leaves it behind.
+/// The file that the library writes records to, in a folder of its own so that no late writer leaves it
+/// behind.
 pub struct Records {
     _folder: TempDir,
     path: PathBuf,
@@ -102,8 +103,8 @@ impl Records {
     fn make() -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("hakmem-").tempdir()?;
         let (_, path) = tempfile::Builder::new().prefix("records-").tempfile_in(folder.path())?.keep()?;
-        // Started by root, a program may go on as another user and must still be able to write. Nobody else can
-        // guess the file's name, nor list the folder.
+        // Started by root, a program may go on as another user and must still be able to write. Nobody else
+        // can guess the file's name, nor list the folder.
         if nix::unistd::geteuid().is_root() {
             std::fs::set_permissions(folder.path(), Permissions::from_mode(0o711))?;
             std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;

@@ -1,4 +1,5 @@
-//! The HAKMEM_ options of the program: what the user set, less the statistics, which `hakmem run` needs itself.
+//! The HAKMEM_ options of the program: what the user set, less the statistics, which `hakmem run` needs
+//! itself.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -85,7 +86,8 @@ impl Settings {
         Ok(Self { environment, counts_all, wanted, file, table: false })
     }
 
-    /// What to add to the program's environment. The statistics in it are overruled by what the caller adds next.
+    /// What to add to the program's environment. The statistics in it are overruled by what the caller adds
+    /// next.
     pub fn environment(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.environment.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
     }
@@ -95,7 +97,8 @@ impl Settings {
         self.counts_all
     }
 
-    /// Hands out the statistics that the user asked for, of us or of the library (which gave them to us instead).
+    /// Hands out the statistics that the user asked for, of us or of the library (which gave them to us
+    /// instead).
     pub fn deliver(&self, name: &str, records: &Records, summary: &Summary) {
         if self.table || (self.wanted == Wanted::Table && self.file.is_none()) {
             report::say(&report::table(name, summary));

@@ -19,7 +19,8 @@ pub struct Arrived {
     pub sender: i32,
 }
 
-/// Waits until a signal of `set`, which must be blocked, arrives. With `poll` returns `None` if none is there.
+/// Waits until a signal of `set`, which must be blocked, arrives. With `poll` returns `None` if none is
+/// there.
 pub fn next_signal(set: &SigSet, poll: bool) -> Option<Arrived> {
     let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let timeout = if poll { &raw const zero } else { std::ptr::null() };
@@ -30,7 +31,8 @@ pub fn next_signal(set: &SigSet, poll: bool) -> Option<Arrived> {
         if signal > 0 {
             // SAFETY: the call succeeded and filled it in; it was zeroed before, so every field has a value.
             let info = unsafe { info.assume_init() };
-            // SAFETY: a plain field of the union, valid for signals sent by a process and 0 or junk otherwise.
+            // SAFETY: a plain field of the union, valid for signals sent by a process and 0 or junk
+            // otherwise.
             let sender = unsafe { info.si_pid() };
             return Some(Arrived { signal, by_process: info.si_code <= 0, sender });
         }
@@ -126,7 +128,8 @@ pub static INHERITED: Inherited =
 extern "C" fn remember() {
     let ignored = |signal| {
         let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: asks only; the out-pointer points at a live value, of plain numbers, zero if the call fails.
+        // SAFETY: asks only; the out-pointer points at a live value, of plain numbers, zero if the call
+        // fails.
         let action = unsafe {
             libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
             action.assume_init()

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 use crate::records::Record;
 use crate::report::mebibytes;
 
-/// All statistics of `record`, in the library's order, figures as they are and sizes also in MiB; where the memory is; and the
-/// size classes in use. What the record does not have is left out.
+/// All statistics of `record`, in the library's order, figures as they are and sizes also in MiB; where the
+/// memory is; and the size classes in use. What the record does not have is left out.
 pub fn render(record: &Record) -> String {
     let all = [Some(statistics(record)), memory(record), classes(record)];
     all.into_iter().flatten().map(|table| table.to_string()).collect::<Vec<_>>().join("\n")

@@ -42,8 +42,8 @@ fn the_peak_is_the_programs_own() {
     let perl = |text| peak(&mut fake_run(["perl", "-e", text]));
     let grown = perl("$x = 'x' x (64 << 20)") - perl("0");
     assert!(grown > 60.0 && grown < 200.0, "{grown}");
-    // The least that the kernel reports is the size of whoever called exec; that must not be this command's own,
-    // which is about 4 MiB.
+    // The least that the kernel reports is the size of whoever called exec; that must not be this command's
+    // own, which is about 4 MiB.
     let least = peak(&mut fake_run(["true"]));
     assert!(least > 0.5 && least < 3.0, "{least}");
 }

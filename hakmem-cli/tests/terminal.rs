@@ -20,7 +20,8 @@ struct Terminal {
 }
 
 impl Terminal {
-    /// Runs `script`, with job control if `set -m` is in it; `$H` is the command and `$P` the program that prints its signals.
+    /// Runs `script`, with job control if `set -m` is in it; `$H` is the command and `$P` the program that
+    /// prints its signals.
     fn start(script: &str) -> Self {
         let pty = nix::pty::openpty(None, None).unwrap();
         let (master, slave) = (File::from(pty.master), File::from(pty.slave));
@@ -88,8 +89,8 @@ const CTRL_C: u8 = 3;
 const CTRL_Z: u8 = 26;
 const CTRL_BACKSLASH: u8 = 28;
 
-/// Makes the terminal send a signal that the program prints as `name`, while the command is held so that its own
-/// comes late and cannot coincide with the program's; then checks that it was not passed on.
+/// Makes the terminal send a signal that the program prints as `name`, while the command is held so that its
+/// own comes late and cannot coincide with the program's; then checks that it was not passed on.
 fn arrives_once(name: &str, make: impl Fn(&mut Terminal)) {
     let mut terminal = Terminal::start("$H run $P; echo status=$?");
     let program = terminal.program();

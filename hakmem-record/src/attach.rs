@@ -18,11 +18,12 @@ static SELF: AtomicU32 = AtomicU32::new(0);
 /// Of this process: the one it was forked from.
 static PARENT: AtomicU32 = AtomicU32::new(0);
 
-/// Whether this program image records. Never waited for: a child forked at the wrong moment would wait forever.
+/// Whether this program image records. Never waited for: a child forked at the wrong moment would wait
+/// forever.
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 const UNKNOWN: u32 = 0;
-/// Some thread is finding out; what others do meanwhile is not recorded. (The first allocation of a program is made by
-/// its only thread.)
+/// Some thread is finding out; what others do meanwhile is not recorded. (The first allocation of a program
+/// is made by its only thread.)
 const JOINING: u32 = 1;
 const ON: u32 = 2;
 const OFF: u32 = 3;
@@ -33,7 +34,8 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Claims a chunk for the thread and gives out `words` of it for an event of this `time`; null when it is not recorded.
+/// Claims a chunk for the thread and gives out `words` of it for an event of this `time`; null when it is not
+/// recorded.
 ///
 /// # Safety
 ///
@@ -50,7 +52,8 @@ pub(crate) unsafe fn chunk(local: *mut Local, words: usize, time: u64) -> *mut u
         }
         OFF | JOINING => return null_mut(),
         _ => {
-            // SAFETY: the location is valid for the life of the thread; a program must not see our failures there.
+            // SAFETY: the location is valid for the life of the thread; a program must not see our failures
+            // there.
             let errno = unsafe { *libc::__errno_location() };
             let joined = join();
             // SAFETY: as above.
@@ -61,8 +64,8 @@ pub(crate) unsafe fn chunk(local: *mut Local, words: usize, time: u64) -> *mut u
         }
     }
     let file = FILE.load(Ordering::Relaxed);
-    // SAFETY: mapped for good, with this many chunks behind it; chunk `index` is this thread's alone, because nobody
-    // else got that number.
+    // SAFETY: mapped for good, with this many chunks behind it; chunk `index` is this thread's alone, because
+    // nobody else got that number.
     unsafe {
         // Relaxed: a counter; what is in the chunk is nobody else's business until it is read from the file.
         let index = (*file).claimed.fetch_add(1, Ordering::Relaxed);
@@ -93,11 +96,13 @@ pub(crate) unsafe fn chunk(local: *mut Local, words: usize, time: u64) -> *mut u
     }
 }
 
-/// An event of this `time` is lost: whatever comes later in time is of no use, also where other threads still have room.
+/// An event of this `time` is lost: whatever comes later in time is of no use, also where other threads still
+/// have room.
 fn refuse(time: u64) {
     // SAFETY: mapped for good; only called when it is.
     let refused = unsafe { &(*FILE.load(Ordering::Relaxed)).refused };
-    // Relaxed: a maximum, read from the file later. Asked first, so that the threads do not fight for the line.
+    // Relaxed: a maximum, read from the file later. Asked first, so that the threads do not fight for the
+    // line.
     if refused.load(Ordering::Relaxed) < !time {
         refused.fetch_max(!time, Ordering::Relaxed);
     }
@@ -112,8 +117,8 @@ fn own_number(mine: u32) -> u32 {
         0 => {}
         number => return number,
     }
-    // Whichever thread of the child is first; the others find its number. What a late one does to PARENT and THREADS
-    // cannot happen, as a child has one thread until it allocates the memory of another.
+    // Whichever thread of the child is first; the others find its number. What a late one does to PARENT and
+    // THREADS cannot happen, as a child has one thread until it allocates the memory of another.
     match word.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => {
             PARENT.store(SELF.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -152,11 +157,11 @@ fn join() -> bool {
     joined
 }
 
-/// Maps the file at `path`, and the word that is wiped in a child. False when there is no file: `hakmem record` is done,
-/// and this was started by something that still runs in the background.
+/// Maps the file at `path`, and the word that is wiped in a child. False when there is no file:
+/// `hakmem record` is done, and this was started by something that still runs in the background.
 fn map(path: &[u8]) -> Result<bool, &'static [u8]> {
-    // SAFETY: system calls on our own values; `path` ends with a 0. The header is read only after the file is known to
-    // be as long as one, and mapped.
+    // SAFETY: system calls on our own values; `path` ends with a 0. The header is read only after the file is
+    // known to be as long as one, and mapped.
     unsafe {
         let fd = libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC);
         if fd < 0 {
@@ -214,8 +219,8 @@ fn complain(what: &[u8]) {
     unsafe { libc::writev(libc::STDERR_FILENO, line.as_ptr(), line.len() as c_int) };
 }
 
-/// Copies the path from the environment, with a 0 behind it. False where there is none, `None` as long as the loader has
-/// not come to set up the environment.
+/// Copies the path from the environment, with a 0 behind it. False where there is none, `None` as long as the
+/// loader has not come to set up the environment.
 fn find_path(path: &mut [u8; libc::PATH_MAX as usize]) -> Option<bool> {
     // A process with more rights than its caller does not write where the caller says.
     // SAFETY: no preconditions.

@@ -1,4 +1,5 @@
-//! The interposed functions. What each does is glibc's business; what is refused (alignments) is refused as glibc does.
+//! The interposed functions. What each does is glibc's business; what is refused (alignments) is refused as
+//! glibc does.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -109,8 +110,8 @@ pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
     aligned(align, size)
 }
 
-/// C's `aligned_alloc`. glibc before 2.38 took any alignment here and later ones refuse what is no power of two; the
-/// file says what was asked for either way.
+/// C's `aligned_alloc`. glibc before 2.38 took any alignment here and later ones refuse what is no power of
+/// two; the file says what was asked for either way.
 #[unsafe(no_mangle)]
 pub extern "C" fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
     aligned(align, size)
@@ -159,8 +160,8 @@ pub extern "C" fn pvalloc(size: usize) -> *mut c_void {
     }
 }
 
-/// glibc's `malloc_usable_size`. Not recorded, but a program that comes with an allocator of its own would ask that one
-/// about a block of glibc's. glibc has no other name for it, so it is looked up.
+/// glibc's `malloc_usable_size`. Not recorded, but a program that comes with an allocator of its own would
+/// ask that one about a block of glibc's. glibc has no other name for it, so it is looked up.
 ///
 /// # Safety
 ///

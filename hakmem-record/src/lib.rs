@@ -1,8 +1,9 @@
 //! `libhakmem_record.so`: preloaded by `hakmem record`, it writes down every allocation that a program makes.
 //!
-//! The malloc family is glibc's, reached by its `__libc_` names, so that nothing has to be looked up and the very first
-//! call of a process is served like any other. Around each call `write` puts an event into the shared file that
-//! HAKMEM_RECORD_FILE names; its layout, and why the times order events rightly, is in `raw`.
+//! The malloc family is glibc's, reached by its `__libc_` names, so that nothing has to be looked up and the
+//! very first call of a process is served like any other. Around each call `write` puts an event into the
+//! shared file that HAKMEM_RECORD_FILE names; its layout, and why the times order events rightly, is in
+//! `raw`.
 //!
 //! Built as it ships, with `panic = "abort"`, it is without std.
 #![cfg_attr(panic = "abort", no_std)]
@@ -22,8 +23,8 @@ fn panicked(_: &core::panic::PanicInfo<'_>) -> ! {
     unsafe { libc::abort() }
 }
 
-// Rust's libraries refer to the function that says what an exception means to a Rust frame. Ours mean nothing to any:
-// 8 is "go on unwinding".
+// Rust's libraries refer to the function that says what an exception means to a Rust frame. Ours mean nothing
+// to any: 8 is "go on unwinding".
 #[cfg(panic = "abort")]
 mod personality {
     macro_rules! go_on {

@@ -1,5 +1,6 @@
-//! What a thread knows: where in its chunk it is. Initial-exec, so that reading it is two instructions and never
-//! allocates; stable Rust has no attribute for that, hence the assembly (as in the core's `front/tls.rs`).
+//! What a thread knows: where in its chunk it is. Initial-exec, so that reading it is two instructions and
+//! never allocates; stable Rust has no attribute for that, hence the assembly (as in the core's
+//! `front/tls.rs`).
 
 /// A thread's part of the recording. A fresh one is all zeros.
 #[repr(C)]
@@ -32,7 +33,8 @@ core::arch::global_asm!(
 #[inline(always)]
 pub(crate) fn local() -> *mut Local {
     let at: *mut Local;
-    // SAFETY: computes the address of the thread's own variable; its first word is the thread pointer (the ABI says so).
+    // SAFETY: computes the address of the thread's own variable; its first word is the thread pointer (the
+    // ABI says so).
     unsafe {
         core::arch::asm!(
             "mov {0}, qword ptr fs:[0]",

@@ -11,8 +11,9 @@ static NOBODY: AtomicU32 = AtomicU32::new(0);
 
 /// The number of this process in the recording, 0 as long as it has none.
 ///
-/// The word it points at lies in a page that the kernel wipes in a forked child, by whatever call it was forked. So one
-/// load tells the child, before it writes anything, that the chunk it inherited is its parent's.
+/// The word it points at lies in a page that the kernel wipes in a forked child, by whatever call it was
+/// forked. So one load tells the child, before it writes anything, that the chunk it inherited is its
+/// parent's.
 pub(crate) static PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const NOBODY).cast_mut());
 
 /// Nanoseconds of CLOCK_MONOTONIC; the C library reads it without a system call. Not 0.
@@ -31,7 +32,8 @@ fn room(words: usize, time: u64) -> *mut u64 {
     let local = tls::local();
     // SAFETY: the thread's own variable. The word of PROCESS is never unmapped.
     unsafe {
-        // Relaxed: the mapping behind the chunk is older than this thread's claim of it, which is what it guards.
+        // Relaxed: the mapping behind the chunk is older than this thread's claim of it, which is what it
+        // guards.
         let process = (*PROCESS.load(Ordering::Relaxed)).load(Ordering::Relaxed);
         let cursor = (*local).cursor;
         // In a fresh thread all are 0, so the second condition fails.

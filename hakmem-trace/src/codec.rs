@@ -2,17 +2,18 @@
 //!
 //! Every event is a LEB128 number whose lower three bits are a tag and whose others are its main figure:
 //!
-//! | tag | event                                   | figure              | then                                  |
-//! |-----|-----------------------------------------|---------------------|---------------------------------------|
-//! | 0   | allocation                              | size                |                                       |
-//! | 1   | allocation of zeros                     | size                |                                       |
-//! | 2   | allocation with an alignment            | size                | one byte: its logarithm               |
-//! | 3   | free                                    | distance            |                                       |
-//! | 4   | new size                                | size                | the distance of the object before     |
-//! | 5   | from here on it is this thread's events | the thread's number |                                       |
+//! | tag | event                        | figure              | then                              |
+//! |-----|------------------------------|---------------------|-----------------------------------|
+//! | 0   | allocation                   | size                |                                   |
+//! | 1   | allocation of zeros          | size                |                                   |
+//! | 2   | allocation with an alignment | size                | one byte: its logarithm           |
+//! | 3   | free                         | distance            |                                   |
+//! | 4   | new size                     | size                | the distance of the object before |
+//! | 5   | this thread's events follow  | the thread's number |                                   |
 //!
-//! Objects are numbered in the order of allocation, and a new size makes a new object. A distance counts back from the
-//! newest object, which is 0. Threads are numbered in the order of their first event; the first events are thread 0's.
+//! Objects are numbered in the order of allocation, and a new size makes a new object. A distance counts back
+//! from the newest object, which is 0. Threads are numbered in the order of their first event; the first
+//! events are thread 0's.
 
 /// An object: the n-th allocation of its process.
 pub type Object = u64;

@@ -99,8 +99,8 @@ impl Process<'_> {
         self.threads.values().filter_map(first).min()
     }
 
-    /// The place of its parent among `order`: the process it was forked from; else what ran before an `exec` in the same
-    /// process, else the last program before it in its parent process.
+    /// The place of its parent among `order`: the process it was forked from; else what ran before an `exec`
+    /// in the same process, else the last program before it in its parent process.
     fn parent(&self, all: &BTreeMap<u32, Process>, order: &[(u64, u32)], own: usize) -> Option<u32> {
         let place = |test: &dyn Fn(u32, &Process) -> bool| {
             order[..own].iter().rposition(|(_, number)| test(*number, &all[number])).map(|place| place as u32)
@@ -168,8 +168,8 @@ impl Process<'_> {
     }
 }
 
-/// An object whose address has been given out again was freed in some way that is not recorded (by the C library at a
-/// thread's end, say).
+/// An object whose address has been given out again was freed in some way that is not recorded (by the C
+/// library at a thread's end, say).
 fn end(object: Option<Object>, builder: &mut Builder) {
     if let Some(object) = object {
         builder.free(object);

@@ -16,8 +16,8 @@
 //! | 8     | its length when decompressed                                |
 //! | 4     | CRC-32 of both lengths and the compressed bytes             |
 //!
-//! Decompressed: the length of the name and the name, the parent's place + 1 or 0, the number of frees left out (all
-//! LEB128), then the events (`codec`). Fixed-size numbers are little-endian.
+//! Decompressed: the length of the name and the name, the parent's place + 1 or 0, the number of frees left
+//! out (all LEB128), then the events (`codec`). Fixed-size numbers are little-endian.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -60,7 +60,8 @@ impl Trace {
         Self::from_bytes(&bytes).with_context(context)
     }
 
-    /// Writes it to a new file that takes the place of what was at `path`, all of it or nothing; returns its size.
+    /// Writes it to a new file that takes the place of what was at `path`, all of it or nothing; returns its
+    /// size.
     pub fn write(&self, path: &Path) -> anyhow::Result<u64> {
         let bytes = self.to_bytes()?;
         let draft = path.with_extension(format!("draft-{}", std::process::id()));

@@ -55,7 +55,8 @@ impl Mapping {
         assert!(offset % align_of::<T>() == 0, "aligned");
         let end = count.checked_mul(size_of::<T>()).and_then(|len| len.checked_add(offset));
         assert!(end.is_some_and(|end| end <= self.bytes), "within the mapping");
-        // SAFETY: within the mapping (just checked), aligned (pages are, and the offset), valid as the caller promises.
+        // SAFETY: within the mapping (just checked), aligned (pages are, and the offset), valid as the caller
+        // promises.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), count) }
     }
 }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::codec::{Decoder, Encoder, Event, Object, Step};
 
-/// One process of a trace. What is in here has been checked: every object is freed or gets a new size at most once, and
-/// after it was allocated.
+/// One process of a trace. What is in here has been checked: every object is freed or gets a new size at most
+/// once, and after it was allocated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProcessTrace {
     /// The program's name as the kernel had it, at most 15 bytes; empty in a trace without names.
@@ -40,7 +40,8 @@ pub struct Facts {
     pub peak_live: u64,
     /// That sum at the end, bytes.
     pub live_at_end: u64,
-    /// By the logarithm of the size (0 for 0 and 1 bytes; 17 to 32 bytes are 5): how many allocations and new sizes.
+    /// By the logarithm of the size (0 for 0 and 1 bytes; 17 to 32 bytes are 5): how many allocations and new
+    /// sizes.
     pub sizes: Vec<u64>,
 }
 

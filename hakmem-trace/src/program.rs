@@ -1,8 +1,8 @@
 //! One process of a trace, made ready to be replayed: for every thread, its operations at a fixed size each.
 //!
-//! It lives in a file without a name (memfd), so that one process can make it and another replay it, whose heap then has
-//! seen nothing of the work of reading a trace. A file holds any number of them, each at a multiple of [`PAGE`], and an
-//! index in front.
+//! It lives in a file without a name (memfd), so that one process can make it and another replay it, whose
+//! heap then has seen nothing of the work of reading a trace. A file holds any number of them, each at a
+//! multiple of [`PAGE`], and an index in front.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -37,8 +37,9 @@ pub(crate) enum Kind {
     OldSize = 8,
 }
 
-/// Set in the number of a slot whose object is ended by another thread than the one that makes it. Such slots are used
-/// once, so that one with something in it is always the right thing; others are used again by their thread.
+/// Set in the number of a slot whose object is ended by another thread than the one that makes it. Such slots
+/// are used once, so that one with something in it is always the right thing; others are used again by their
+/// thread.
 pub(crate) const SHARED: u32 = 1 << 31;
 
 /// An operation: size (48 bits), logarithm of the alignment (8), kind (8); two slots.
@@ -92,8 +93,8 @@ fn word(file: &File, index: u64) -> anyhow::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The start of a program: 8 numbers, then for every thread (and the one that cleans up) where its operations begin and how
-/// many they are, then those, then the spans.
+/// The start of a program: 8 numbers, then for every thread (and the one that cleans up) where its operations
+/// begin and how many they are, then those, then the spans.
 const NUMBERS: usize = 8;
 
 fn ops_at(threads: usize) -> usize {
@@ -306,7 +307,8 @@ impl Plan {
                 }
                 Event::Reallocate { object, from, size } => {
                     let old = live.remove(&from).expect("checked when the trace was made");
-                    // The alignment stays: a heap that is told it (`Heap::free`) must be told the same to the end.
+                    // The alignment stays: a heap that is told it (`Heap::free`) must be told the same to the
+                    // end.
                     let align_log2 = old.align_log2;
                     own.done_with(old.slot);
                     let slot = slot_for(own, object);
@@ -392,7 +394,8 @@ impl Plan {
     }
 }
 
-/// Ends the latest span: right behind the last operation in it of every thread, so that no thread keeps it open.
+/// Ends the latest span: right behind the last operation in it of every thread, so that no thread keeps it
+/// open.
 fn leave(threads: &mut [Thread], spans: &[u32]) {
     for thread in threads.iter_mut().filter(|thread| thread.takes_part) {
         thread.takes_part = false;

@@ -1,14 +1,14 @@
 //! The raw recording: the layout of the file that the recorder maps and writes while the program runs.
 //!
-//! `hakmem-record` includes this very file: without std it cannot depend on a package that has it, as cargo merges the
-//! features of what is built together.
+//! `hakmem-record` includes this very file: without std it cannot depend on a package that has it, as cargo
+//! merges the features of what is built together.
 //!
 //! The file is a [`Header`] followed by chunks of [`CHUNK`] bytes. A thread claims a chunk by adding 1 to
-//! [`Header::claimed`], fills in its [`ChunkHeader`] and writes events behind it, until it is full. No chunk is ever
-//! written by two threads or two processes. All of it starts as zeros (the file is sparse).
+//! [`Header::claimed`], fills in its [`ChunkHeader`] and writes events behind it, until it is full. No chunk
+//! is ever written by two threads or two processes. All of it starts as zeros (the file is sparse).
 //!
-//! An event is 2, 3 or 5 words of 8 bytes. Its first word, the time, is written last and is never 0: a 0 there is the end
-//! of the chunk so far, however the writer ended.
+//! An event is 2, 3 or 5 words of 8 bytes. Its first word, the time, is written last and is never 0: a 0
+//! there is the end of the chunk so far, however the writer ended.
 //!
 //! | event   | words                                                            |
 //! |---------|------------------------------------------------------------------|
@@ -16,9 +16,10 @@
 //! | others  | time after, place, size                                          |
 //! | realloc | time before, old place, new size, time after, new place          |
 //!
-//! A *place* is an address with the kind and the alignment in its upper bits ([`place`]). Times are nanoseconds of
-//! CLOCK_MONOTONIC. An allocation is stamped after it was made and a free before: so, of two objects that had the same
-//! address, the one that was there first also ends first, whichever threads took part.
+//! A *place* is an address with the kind and the alignment in its upper bits ([`place`]). Times are
+//! nanoseconds of CLOCK_MONOTONIC. An allocation is stamped after it was made and a free before: so, of two
+//! objects that had the same address, the one that was there first also ends first, whichever threads took
+//! part.
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -40,8 +41,8 @@ pub struct Header {
     pub chunks: u64,
     /// Chunks asked for so far; more than [`Header::chunks`] when the file is full.
     pub claimed: AtomicU64,
-    /// When a thread first found the file full, as the bitwise complement of the time; 0 if none has. (Complemented, so
-    /// that the earliest is the largest, and nothing needs to be set up.)
+    /// When a thread first found the file full, as the bitwise complement of the time; 0 if none has.
+    /// (Complemented, so that the earliest is the largest, and nothing needs to be set up.)
     pub refused: AtomicU64,
     /// Processes that could not record.
     pub failed: AtomicU64,
@@ -50,8 +51,8 @@ pub struct Header {
 /// The start of a chunk.
 #[repr(C)]
 pub struct ChunkHeader {
-    /// What tells the writing process from others: one more than the number of its first chunk. An `exec` makes a new
-    /// one, process ids do not matter. Written last; 0 is a chunk that nobody came to use.
+    /// What tells the writing process from others: one more than the number of its first chunk. An `exec`
+    /// makes a new one, process ids do not matter. Written last; 0 is a chunk that nobody came to use.
     pub process: AtomicU32,
     /// The process that forked it, 0 if it was started by `exec`.
     pub forked_from: u32,
@@ -87,8 +88,8 @@ pub enum Kind {
 const ADDRESS_BITS: u32 = 54;
 const ALIGN_BITS: u32 = 6;
 
-/// A place: the address (its lower 54 bits: more than any user space has), the alignment asked for as its logarithm
-/// (0 where none was), and the kind.
+/// A place: the address (its lower 54 bits: more than any user space has), the alignment asked for as its
+/// logarithm (0 where none was), and the kind.
 #[inline(always)]
 pub const fn place(kind: Kind, align_log2: u32, address: usize) -> u64 {
     (address as u64 & ((1 << ADDRESS_BITS) - 1))

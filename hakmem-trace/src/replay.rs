@@ -48,14 +48,16 @@ impl Default for Options {
     }
 }
 
-/// Replays `program`: as many threads as were recorded, each started where it made its first call and ended after its last
-/// one, each with its own calls in their order; across threads see `pace`. The calling thread is the first of them.
+/// Replays `program`: as many threads as were recorded, each started where it made its first call and ended
+/// after its last one, each with its own calls in their order; across threads see `pace`. The calling thread
+/// is the first of them.
 ///
-/// Objects are allocated, written to as [`Options::touch`] says, given new sizes (with alignment, which C's `realloc` does
-/// not keep, where there was one) and freed as in the recording. The bookkeeping is outside of the heap.
+/// Objects are allocated, written to as [`Options::touch`] says, given new sizes (with alignment, which C's
+/// `realloc` does not keep, where there was one) and freed as in the recording. The bookkeeping is outside of
+/// the heap.
 ///
-/// An allocation that fails is an error, after the replay. Where a thread cannot be started the process ends with a line on
-/// standard error: the others could only wait for it.
+/// An allocation that fails is an error, after the replay. Where a thread cannot be started the process ends
+/// with a line on standard error: the others could only wait for it.
 pub fn replay<H: Heap>(program: &Program, heap: &H, options: Options) -> anyhow::Result<Report> {
     ensure!(options.repeat > 0, "nothing to do: 0 times");
     let (threads, spans, slots) = (program.threads(), program.spans(), program.slots());
@@ -116,7 +118,8 @@ struct Stage<'a, H> {
     table: &'a [AtomicPtr<u8>],
     pace: Pace<'a>,
     members: &'a [Member],
-    /// The list of threads that are done and not yet joined, as number + 1; the memory of their stacks is theirs until then.
+    /// The list of threads that are done and not yet joined, as number + 1; the memory of their stacks is
+    /// theirs until then.
     done: AtomicU32,
     /// How many are done.
     ended: AtomicU32,
@@ -157,7 +160,8 @@ impl<H: Heap> Stage<'_, H> {
                 Kind::Zeroed => self.put(op, self.heap.allocate_zeroed(op.size(), op.align()), 0),
                 Kind::Free => {
                     if let Some(block) = self.take(op.slot) {
-                        // SAFETY: live, as it was in the slot; `Program` gives it the size and alignment it was made with.
+                        // SAFETY: live, as it was in the slot; `Program` gives it the size and alignment it
+                        // was made with.
                         unsafe { self.heap.free(block, op.size(), op.align()) };
                     }
                 }
@@ -193,8 +197,8 @@ impl<H: Heap> Stage<'_, H> {
         self.table[(op.slot & !SHARED) as usize].store(block, Ordering::Release);
     }
 
-    /// Takes a block out of its slot; `None` where its allocation had failed. Waits for one that another thread makes: it
-    /// is being made, or soon will be (`pace`), so this spins and lets others run.
+    /// Takes a block out of its slot; `None` where its allocation had failed. Waits for one that another
+    /// thread makes: it is being made, or soon will be (`pace`), so this spins and lets others run.
     #[inline(always)]
     fn take(&self, slot: u32) -> Option<*mut u8> {
         let place = &self.table[(slot & !SHARED) as usize];
@@ -225,7 +229,8 @@ impl<H: Heap> Stage<'_, H> {
         member.stage.store(std::ptr::from_ref(self).cast_mut().cast(), Ordering::Relaxed);
         member.number.store(thread as u32, Ordering::Relaxed);
         let mut handle = 0;
-        // SAFETY: `body` takes what it is given: a member, whose stage outlives the thread, as `perform` joins it.
+        // SAFETY: `body` takes what it is given: a member, whose stage outlives the thread, as `perform`
+        // joins it.
         let error = unsafe {
             libc::pthread_create(
                 &mut handle,
@@ -276,13 +281,15 @@ extern "C" fn body<H: Heap>(member: *mut c_void) -> *mut c_void {
     let mut head = stage.done.load(Ordering::Relaxed);
     loop {
         member.next.store(head, Ordering::Relaxed);
-        // Release: pairs with the Acquire in `join`. (The list is only ever taken whole, so nothing comes back to its head.)
+        // Release: pairs with the Acquire in `join`. (The list is only ever taken whole, so nothing comes
+        // back to its head.)
         match stage.done.compare_exchange_weak(head, number + 1, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => break,
             Err(now) => head = now,
         }
     }
-    // Release: pairs with the Acquire in `perform`, which joins after it, so `stage` is still there for the wake-up.
+    // Release: pairs with the Acquire in `perform`, which joins after it, so `stage` is still there for the
+    // wake-up.
     if stage.ended.fetch_add(1, Ordering::Release) + 2 == stage.members.len() as u32 {
         futex(&stage.ended, libc::FUTEX_WAKE, 1);
     }
@@ -297,7 +304,8 @@ extern "C" fn body<H: Heap>(member: *mut c_void) -> *mut c_void {
 #[inline(always)]
 unsafe fn touch(touch: Touch, block: *mut u8, kept: usize, size: usize) {
     const STEP: usize = 4096;
-    // SAFETY: each write is within the bytes. Volatile: the compiler knows what malloc is and would drop them.
+    // SAFETY: each write is within the bytes. Volatile: the compiler knows what malloc is and would drop
+    // them.
     unsafe {
         match touch {
             Touch::None => {}

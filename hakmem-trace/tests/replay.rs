@@ -153,7 +153,8 @@ fn a_producer_does_not_run_away() {
     let heap = Checked::default();
     replay(&Program::new(&builder.finish()).unwrap(), &heap, times(1)).unwrap();
     let most = heap.most.load(Ordering::Relaxed);
-    // As many as are allocated in three spans: the two that may be open, and what the first of them began with.
+    // As many as are allocated in three spans: the two that may be open, and what the first of them began
+    // with.
     assert!(most <= 3 * 1024 / 6 + 3, "{most} at a time");
 }
 

@@ -8,8 +8,8 @@ use crate::trim;
 ///
 /// # Safety
 ///
-/// `allocate`, `allocate_zeroed` and `reallocate` return null or a block of at least the wanted size and alignment
-/// that overlaps no other live block.
+/// `allocate`, `allocate_zeroed` and `reallocate` return null or a block of at least the wanted size and
+/// alignment that overlaps no other live block.
 pub unsafe trait Heap: Sync {
     /// Whether a child of a process with threads may use it.
     const FORKS: bool = true;
@@ -34,11 +34,13 @@ pub unsafe trait Heap: Sync {
     /// As for `free`; `new_size` is not 0.
     unsafe fn reallocate(&self, block: *mut u8, size: usize, align: usize, new_size: usize) -> *mut u8;
 
-    /// Asks for all that can be given back to the system, as a program can. Does nothing where there is no call for that.
+    /// Asks for all that can be given back to the system, as a program can. Does nothing where there is no
+    /// call for that.
     fn trim(&self) {}
 }
 
-/// `malloc` and `free` of this process: whatever LD_PRELOAD put there. Alignments above 16 go to `aligned_alloc`.
+/// `malloc` and `free` of this process: whatever LD_PRELOAD put there. Alignments above 16 go to
+/// `aligned_alloc`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Malloc;
 
@@ -92,8 +94,8 @@ unsafe impl Heap for Malloc {
         }
         let fresh = self.allocate(new_size, align);
         if !fresh.is_null() {
-            // SAFETY: both blocks are live, different, and at least as long as what is copied; the caller gives the
-            // old one up.
+            // SAFETY: both blocks are live, different, and at least as long as what is copied; the caller
+            // gives the old one up.
             unsafe {
                 fresh.copy_from_nonoverlapping(block, size.min(new_size));
                 self.free(block, size, align);

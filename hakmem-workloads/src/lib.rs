@@ -1,8 +1,9 @@
 //! Allocation patterns that the Hakmem benchmarks run over any allocator.
 //!
-//! A [`Workload`] models a kind of program and runs once per process, under `hakmem bench`; a [`patterns::Pattern`] is
-//! a small kernel that can be repeated for ever, for `cargo bench` and for counting instructions. Both are generic over
-//! the [`Heap`] they allocate from, write into what they get, and check on every free that it is still there.
+//! A [`Workload`] models a kind of program and runs once per process, under `hakmem bench`; a
+//! [`patterns::Pattern`] is a small kernel that can be repeated for ever, for `cargo bench` and for counting
+//! instructions. Both are generic over the [`Heap`] they allocate from, write into what they get, and check
+//! on every free that it is still there.
 
 mod block;
 mod heap;

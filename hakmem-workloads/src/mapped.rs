@@ -70,7 +70,8 @@ impl<T: Copy> Deref for Mapped<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: `length` values, zero at first (`Zero`) and only ever replaced by others; mapped as long as self lives.
+        // SAFETY: `length` values, zero at first (`Zero`) and only ever replaced by others; mapped as long as
+        // self lives.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 }

@@ -1,4 +1,5 @@
-//! Small kernels that can be repeated for ever: for criterion, for counting instructions, and inside the workloads.
+//! Small kernels that can be repeated for ever: for criterion, for counting instructions, and inside the
+//! workloads.
 
 use crate::block;
 use crate::heap::Heap;
@@ -26,8 +27,8 @@ pub enum Kind {
     Grow,
 }
 
-/// A kernel over `count` blocks: its own memory is mapped and touched before, and [`Pattern::round`] allocates nothing
-/// else.
+/// A kernel over `count` blocks: its own memory is mapped and touched before, and [`Pattern::round`]
+/// allocates nothing else.
 pub struct Pattern {
     kind: Kind,
     size: usize,
@@ -163,7 +164,8 @@ impl Pattern {
 
     #[inline(always)]
     fn give_up<H: Heap>(&mut self, heap: &H, i: usize) {
-        // SAFETY: made by `make` with this size, and given up once: every kind frees each index once per `make`.
+        // SAFETY: made by `make` with this size, and given up once: every kind frees each index once per
+        // `make`.
         unsafe { block::drop(heap, self.blocks[i] as *mut u8, self.sizes[i] as usize) };
     }
 

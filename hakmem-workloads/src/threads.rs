@@ -1,4 +1,5 @@
-//! Threads without anything of std's, which allocates for its own: these allocate what their job does and nothing else.
+//! Threads without anything of std's, which allocates for its own: these allocate what their job does and
+//! nothing else.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -41,8 +42,8 @@ impl Drop for NoUnwinding {
     }
 }
 
-/// Runs `job` on `count` threads at once and `meanwhile` here; returns when all have ended. Ends the program when the
-/// system refuses a thread: the others may wait for it for ever.
+/// Runs `job` on `count` threads at once and `meanwhile` here; returns when all have ended. Ends the program
+/// when the system refuses a thread: the others may wait for it for ever.
 pub fn with_threads<J: Job, R>(count: usize, job: &J, meanwhile: impl FnOnce() -> R) -> R {
     let shared = Shared { job, next: AtomicUsize::new(0) };
     let mut handles = Mapped::<libc::pthread_t>::new(count);

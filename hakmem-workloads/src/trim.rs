@@ -10,8 +10,9 @@ fn function(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
 }
 
-/// Calls what the allocators of this process have for it: `malloc_trim` (glibc, Hakmem), mimalloc's `mi_collect`,
-/// jemalloc's `arena.<all>.purge`, tcmalloc's `MallocExtension_ReleaseFreeMemory`. snmalloc and rusty_alloc have none.
+/// Calls what the allocators of this process have for it: `malloc_trim` (glibc, Hakmem), mimalloc's
+/// `mi_collect`, jemalloc's `arena.<all>.purge`, tcmalloc's `MallocExtension_ReleaseFreeMemory`. snmalloc and
+/// rusty_alloc have none.
 pub fn all() {
     let found = |name| Some(function(name)).filter(|address| !address.is_null());
     // SAFETY: nobody else gives functions these names, whose types are those of the allocators' own headers.

@@ -1,4 +1,5 @@
-//! `operator new` and `operator delete` by their mangled names, so that C++ programs need not go through libstdc++'s, which call malloc.
+//! `operator new` and `operator delete` by their mangled names, so that C++ programs need not go through
+//! libstdc++'s, which call malloc.
 //!
 //! Where there is no memory the throwing ones abort, because Rust cannot throw `std::bad_alloc`.
 

@@ -1,7 +1,8 @@
 //! rusty_alloc as a `malloc` to preload, for comparisons.
 //!
-//! Its core crate has a C-like interface (a `free` that needs no size), which each function here does no more than call: no header, no
-//! bookkeeping. It finds its thread's heap by an initial-exec word of thread-local storage of its own, so preloading costs it nothing.
+//! Its core crate has a C-like interface (a `free` that needs no size), which each function here does no more
+//! than call: no header, no bookkeeping. It finds its thread's heap by an initial-exec word of thread-local
+//! storage of its own, so preloading costs it nothing.
 
 #![allow(clippy::missing_safety_doc, reason = "the C and C++ standards say what each may be given")]
 

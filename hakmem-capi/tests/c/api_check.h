@@ -1,4 +1,5 @@
-/* What the api_, cxx_ and dlopen_ programs share: checks that name their place, patterns, and proof of who serves malloc. */
+/* What the api_, cxx_ and dlopen_ programs share: checks that name their place, patterns, and proof of
+ * who serves malloc. */
 #ifndef API_CHECK_H
 #define API_CHECK_H
 #ifndef _GNU_SOURCE
@@ -28,7 +29,8 @@
 #define MIB ((size_t)1024 * 1024)
 #define GIB ((size_t)1024 * 1024 * 1024)
 
-/* The name of the file whose malloc this process calls must be EXPECT_LIB: otherwise everything would pass on glibc. */
+/* The name of the file whose malloc this process calls must be EXPECT_LIB: otherwise everything would
+ * pass on glibc. */
 #ifndef FULLY_STATIC
 __attribute__((constructor)) static void served(void) {
     const char *want = getenv("EXPECT_LIB");

@@ -1,4 +1,5 @@
-/* Requests that cannot be met: null and ENOMEM, nothing overflows, and what was there before is still there after. */
+/* Requests that cannot be met: null and ENOMEM, nothing overflows, and what was there before is still
+ * there after. */
 #include "api_check.h"
 #include <fcntl.h>
 

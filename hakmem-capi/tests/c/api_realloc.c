@@ -41,7 +41,8 @@ static void jumps(void) {
     }
 }
 
-/* Doubling to 512 MiB and halving back, all contents checked; a neighbour after each step stands in the way. */
+/* Doubling to 512 MiB and halving back, all contents checked; a neighbour after each step stands in the
+ * way. */
 static void large(void) {
     void *p = NULL, *wall[64];
     size_t have = 0, walls = 0;

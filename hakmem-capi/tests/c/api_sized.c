@@ -12,7 +12,8 @@ void free_aligned_sized(void *, size_t, size_t);
 void cfree(void *);
 #endif
 
-/* What they free is used again: half a gigabyte goes through each in pieces, and is never resident at once. */
+/* What they free is used again: half a gigabyte goes through each in pieces, and is never resident at
+ * once. */
 static void frees(sized_fn sized, aligned_sized_fn aligned_sized, plain_fn old) {
     struct rusage usage;
     for (int which = 0; which < 3; which++) {

@@ -67,7 +67,8 @@ static void powers(void) {
     }
 }
 
-/* Many blocks of one size side by side: none may see another's bytes, also not after every second one was replaced. */
+/* Many blocks of one size side by side: none may see another's bytes, also not after every second one was
+ * replaced. */
 static void neighbours(void) {
     enum { MOST = 400 };
     static void *block[MOST];

@@ -2,12 +2,13 @@
  *
  *   background start|none|small|signals|fork|raw|ordinary|cancel|drop|keep|exit
  *
- * start: hak_background_start and _stop, and what is freed goes back; none: there is no such thread; small: nor has a
- * program with the option one that needs hardly any memory; signals: sent to the process they reach a thread of the program;
- * fork: a child starts its own when it allocates, not before, and may stop it; raw: one
- * made without handlers starts none, and may stop it, too; ordinary: it is no real-time thread, and on all CPUs, whoever starts it; cancel: whoever is cancelled while stopping it has
- * stopped it; drop: 200 MiB come and go, twice;
- * keep: with a long delay nothing of 200 MiB goes back; exit: the process ends in the middle of a pass. */
+ * start: hak_background_start and _stop, and what is freed goes back; none: there is no such thread;
+ * small: nor has a program with the option one that needs hardly any memory; signals: sent to the process
+ * they reach a thread of the program; fork: a child starts its own when it allocates, not before, and may
+ * stop it; raw: one made without handlers starts none, and may stop it, too; ordinary: it is no real-time
+ * thread, and on all CPUs, whoever starts it; cancel: whoever is cancelled while stopping it has stopped
+ * it; drop: 200 MiB come and go, twice; keep: with a long delay nothing of 200 MiB goes back; exit: the
+ * process ends in the middle of a pass. */
 #define _GNU_SOURCE
 #include "../support/test.h"
 #include "hakmem.h"

@@ -1,6 +1,8 @@
-/* Blocks of a thread's data, which a key's destructor frees: budget_exit nodes|pairs SIZE ROUNDS, 50 blocks a round.
+/* Blocks of a thread's data, which a key's destructor frees: budget_exit nodes|pairs SIZE ROUNDS, 50
+ * blocks a round.
  *
- * The key is younger than the allocator's, so this comes after the exit hook. `pairs` allocates in the destructor, too. */
+ * The key is younger than the allocator's, so this comes after the exit hook. `pairs` allocates in the
+ * destructor, too. */
 #include "../support/test.h"
 #include <pthread.h>
 

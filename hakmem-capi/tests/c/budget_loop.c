@@ -1,4 +1,5 @@
-/* Loops whose instructions are counted: budget_loop KIND SIZE ROUNDS. One round is BATCH operations (or pairs). */
+/* Loops whose instructions are counted: budget_loop KIND SIZE ROUNDS. One round is BATCH operations (or
+ * pairs). */
 #include "../support/test.h"
 
 enum { BATCH = 50, BURST = 1000 };

@@ -1,7 +1,7 @@
 /* What the first allocations of a thread cost in resident memory: budget_threads one|seven.
  *
- * 200 threads are parked; then each makes its allocations, touches every byte and parks again. Prints the growth
- * for each thread in bytes, beyond the blocks where there are seven. */
+ * 200 threads are parked; then each makes its allocations, touches every byte and parks again. Prints the
+ * growth for each thread in bytes, beyond the blocks where there are seven. */
 #include "../support/test.h"
 #include <pthread.h>
 

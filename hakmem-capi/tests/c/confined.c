@@ -1,7 +1,7 @@
 /* A process under a seccomp filter that ends it at the first system call that it may not make.
  *
  *   confined self              confines itself to what any allocator needs, and works on, with threads
- *   confined under PROGRAM...  may not make the calls that only some allocators make, from the start of PROGRAM
+ *   confined under PROGRAM...  may not make the calls that only some allocators make, from the start
  *   confined work              the work alone */
 #include "../support/test.h"
 #include <linux/filter.h>
@@ -63,7 +63,8 @@ static void filter(const int *calls, int count, unsigned then, unsigned otherwis
 static void *starts(void *arg) {
     free(malloc(100));
     pthread_barrier_wait(&meet);
-    /* The filter is the first thread's, and these inherit it where they are made after it: so it is put on here, too. */
+    /* The filter is the first thread's, and these inherit it where they are made after it: so it is put
+     * on here, too. */
     FILTER(SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS, SYS_mmap, SYS_munmap, SYS_mremap, SYS_madvise, SYS_futex, SYS_write,
            SYS_exit_group);
     work(arg);

@@ -1,4 +1,5 @@
-/* A plugin in C++, loaded by a C program that has no C++ library: its bad_alloc must still be thrown and caught. */
+/* A plugin in C++, loaded by a C program that has no C++ library: its bad_alloc must still be thrown and
+ * caught. */
 #include <cstddef>
 #include <new>
 

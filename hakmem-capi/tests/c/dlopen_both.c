@@ -1,5 +1,6 @@
-/* A program on the preloaded library that also opens a copy of it: two allocators, which know nothing of each other.
-   Usage: dlopen_both COPY */
+/* A program on the preloaded library that also opens a copy of it: two allocators, which know nothing of
+ * each other.
+ * Usage: dlopen_both COPY */
 #include "api_check.h"
 #include <hakmem.h>
 #include <pthread.h>

@@ -1,5 +1,7 @@
-/* Copies of the library loaded with dlopen, privately, by threads that are older and younger than the load.
-   Usage: dlopen_local MODE COPY...   MODE: use, or close (also closes the copies while their users are alive). */
+/* Copies of the library loaded with dlopen, privately, by threads that are older and younger than the
+ * load.
+ * Usage: dlopen_local MODE COPY...
+ * MODE: use, or close (also closes the copies while their users are alive). */
 #include "api_check.h"
 #include <pthread.h>
 
@@ -150,7 +152,8 @@ int main(int argc, char **argv) {
     for (size_t i = THREADS; i < 2 * THREADS; i++) CHECK(pthread_create(&thread[i], NULL, younger, (void *)i) == 0);
     for (size_t i = THREADS; i < 2 * THREADS; i++) CHECK(pthread_join(thread[i], NULL) == 0);
 
-    /* Threads that used a copy end after it was closed: their exit hook must still be there, or be gone in full. */
+    /* Threads that used a copy end after it was closed: their exit hook must still be there, or be gone
+     * in full. */
     if (strcmp(argv[1], "close") == 0)
         for (int c = 0; c < copies; c++) CHECK(dlclose(copy[c].handle) == 0);
     pthread_barrier_wait(&stage);

@@ -1,11 +1,12 @@
-/* fork() while other threads are inside the C library, holding its locks and allocating under them. An allocator that holds a
- * lock of its own across a fork waits for one of those threads, which waits for the allocator.
+/* fork() while other threads are inside the C library, holding its locks and allocating under them. An
+ * allocator that holds a lock of its own across a fork waits for one of those threads, which waits for
+ * the allocator.
  *
  *   fork_libc thread|signal|raw MODE FORKS
  *
- * thread: a thread forks in a loop. signal: a signal handler does, which has interrupted a thread that is inside malloc or free,
- * most of the time. raw: _Fork, of which no handler of ours hears.
- * MODE: what two other threads do: stdio, names, loader, pipes, environment, threads, close, none, or all of these. */
+ * thread: a thread forks in a loop. signal: a signal handler does, which has interrupted a thread that is
+ * inside malloc or free, most of the time. raw: _Fork, of which no handler of ours hears. MODE: what two
+ * other threads do: stdio, names, loader, pipes, environment, threads, close, none, or all of these. */
 #include "../support/test.h"
 #include <link.h>
 #include <netdb.h>
@@ -19,7 +20,8 @@ static long done;
 static volatile long forks, wanted;
 static FILE *lines;
 
-/* getline allocates with the FILE's lock held; fflush(NULL) waits for that with the list of all FILEs locked, as fork does. */
+/* getline allocates with the FILE's lock held; fflush(NULL) waits for that with the list of all FILEs
+ * locked, as fork does. */
 static void stdio(int first) {
     if (first) {
         char *line = NULL;
@@ -127,7 +129,8 @@ static void fork_once(int raw) {
     errno = before;
 }
 
-/* The child of a fork in a handler must not allocate in the handler; it returns into what was interrupted, and then ends. */
+/* The child of a fork in a handler must not allocate in the handler; it returns into what was
+ * interrupted, and then ends. */
 static volatile sig_atomic_t in_child;
 static sem_t handled;
 

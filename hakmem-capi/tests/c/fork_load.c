@@ -1,10 +1,11 @@
-/* fork() while other threads allocate. The child checks and frees what the parent's threads made, starts threads
- * that allocate, and ends; an alarm kills a child that hangs.
+/* fork() while other threads allocate. The child checks and frees what the parent's threads made, starts
+ * threads that allocate, and ends; an alarm kills a child that hangs.
  *
  *   fork_load load|large|churn|thread|nested FORKS
  *
- * load: mixed sizes; large: runs, direct mappings and realloc; churn: threads start and end at that moment;
- * thread: a thread other than main forks; nested: the child forks again, from a thread of its own. */
+ * load: mixed sizes; large: runs, direct mappings and realloc; churn: threads start and end at that
+ * moment; thread: a thread other than main forks; nested: the child forks again, from a thread of its
+ * own. */
 #include "../support/test.h"
 #include <pthread.h>
 #include <sys/resource.h>

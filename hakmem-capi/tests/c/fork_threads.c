@@ -1,4 +1,5 @@
-/* A process with one thread makes children without the handlers of fork; each starts threads, and all of them allocate. */
+/* A process with one thread makes children without the handlers of fork; each starts threads, and all of
+ * them allocate. */
 #define _GNU_SOURCE
 #include "../support/test.h"
 #include <pthread.h>

@@ -1,10 +1,11 @@
 /* What an allocator, a guest in the process, must leave alone or get right: guest MODE.
  *
- * locked, limit: memory that the program has locked does not keep other memory from going back; zeroed: what calloc returns is zero (under
- * lying_madvise_shim.c, which says yes to all advice and takes none); hopeless: what can never be had empties nobody's caches;
- * retries: nor does, each time, what cannot be had now; daemon PATH: statistics do not go into a file of the program's;
- * stats: a thread that is to be cancelled is not while it prints statistics; first: nor the first one while it allocates first
- * (in a static program: pthread_cancel itself may allocate). */
+ * locked, limit: memory that the program has locked does not keep other memory from going back; zeroed:
+ * what calloc returns is zero (under lying_madvise_shim.c, which says yes to all advice and takes none);
+ * hopeless: what can never be had empties nobody's caches; retries: nor does, each time, what cannot be
+ * had now; daemon PATH: statistics do not go into a file of the program's; stats: a thread that is to be
+ * cancelled is not while it prints statistics; first: nor the first one while it allocates first (in a
+ * static program: pthread_cancel itself may allocate). */
 #include "../support/test.h"
 #include "hakmem.h"
 #include <pthread.h>

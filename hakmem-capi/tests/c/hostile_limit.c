@@ -1,5 +1,5 @@
-/* The address space limit is lowered in the middle: every function must give NULL and ENOMEM, all that was freed
- * must be there again, and repeated cycles must not map more and more. */
+/* The address space limit is lowered in the middle: every function must give NULL and ENOMEM, all that
+ * was freed must be there again, and repeated cycles must not map more and more. */
 #include "../support/test.h"
 #include <pthread.h>
 #include <sys/resource.h>
@@ -57,7 +57,8 @@ static void *allocate(int way, size_t size) {
     }
 }
 
-/* Allocates until nothing more comes, checks that the failures are clean, and frees all. Returns the number. */
+/* Allocates until nothing more comes, checks that the failures are clean, and frees all. Returns the
+ * number. */
 static long exhaust(size_t size) {
     struct node *list = NULL;
     long number = 0;

@@ -1,5 +1,5 @@
-/* Near vm.max_map_count every system call that would make one mapping more fails with ENOMEM: mmap, and also the
- * munmap or madvise that would cut one in two. */
+/* Near vm.max_map_count every system call that would make one mapping more fails with ENOMEM: mmap, and
+ * also the munmap or madvise that would cut one in two. */
 #include "../support/test.h"
 #include <sys/mman.h>
 

@@ -1,8 +1,9 @@
 /* A library to preload before the allocator: makes chosen calls of mmap, mremap, madvise and munmap fail.
  *
- * Only calls through these symbols are seen: the allocator's, not glibc's own nor the loader's.
- * A move to a fixed place that fails has unmapped the place, as in several kernels, and somebody else has a page there then.
- * Control: shim_set() from the program, or SHIM="first last every" in the environment, in numbers of calls. */
+ * Only calls through these symbols are seen: the allocator's, not glibc's own nor the loader's. A move to
+ * a fixed place that fails has unmapped the place, as in several kernels, and somebody else has a page
+ * there then. Control: shim_set() from the program, or SHIM="first last every" in the environment, in
+ * numbers of calls. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
@@ -15,7 +16,8 @@
 
 enum { MAP = 1, REMAP = 2, ADVISE = 4, UNMAP = 8 };
 
-/* Call number n fails if first <= n <= last and (n - first) is a multiple of every. Only kinds in the mask count. */
+/* Call number n fails if first <= n <= last and (n - first) is a multiple of every. Only kinds in the
+ * mask count. */
 static long first = 0, last = -1, every = 1, mask = MAP | REMAP | ADVISE | UNMAP;
 static long calls, failed;
 static int started;
@@ -108,6 +110,7 @@ int madvise(void *at, size_t size, int advice) {
 }
 
 int munmap(void *at, size_t size) {
-    if (fails(UNMAP)) return errno = ENOMEM, -1; /* as when cutting a mapping in two would make one too many */
+    /* as when cutting a mapping in two would make one too many */
+    if (fails(UNMAP)) return errno = ENOMEM, -1;
     return (int)syscall(SYS_munmap, at, size);
 }

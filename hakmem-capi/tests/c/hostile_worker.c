@@ -62,7 +62,8 @@ static void zeroed(size_t n, size_t size) {
     keep(p, n * size, 1);
 }
 
-/* GCC takes it for granted that `posix_memalign` leaves `errno` alone, unless it cannot see that this is what it calls. */
+/* GCC takes it for granted that `posix_memalign` leaves `errno` alone, unless it cannot see that this is
+ * what it calls. */
 static int (*volatile const align_to)(void **, size_t, size_t) = posix_memalign;
 
 static void aligned(size_t align, size_t size) {
@@ -155,7 +156,8 @@ static void round_with(long first, long last, long every, long mask) {
     strict = 0;
 }
 
-/* Blocks of which the program has a part treated otherwise, as numpy does: several mappings, which cannot be moved as one. */
+/* Blocks of which the program has a part treated otherwise, as numpy does: several mappings, which cannot
+ * be moved as one. */
 static void advised(void) {
     for (int i = 0; i < 100; i++) {
         size_t size = (5 << 20) + i % 7 * 8192, part = size / 2 & ~(size_t)4095;

@@ -1,4 +1,5 @@
-/* A program that has a malloc of its own, which counts and passes on to glibc's second names: interposer [ours]. */
+/* A program that has a malloc of its own, which counts and passes on to glibc's second names: interposer
+ * [ours]. */
 #include "../support/test.h"
 #include "hakmem.h"
 #include <pthread.h>

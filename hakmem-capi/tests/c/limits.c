@@ -51,7 +51,8 @@ static void refuses(void *p, int line) {
     errno = 0;
 }
 
-/* Every function of the family is refused what is beyond the hard limit, with ENOMEM, and works again afterwards. */
+/* Every function of the family is refused what is beyond the hard limit, with ENOMEM, and works again
+ * afterwards. */
 static void hard(size_t n) {
     void *out = block;
     size_t held = stats().bytes_held, limit = held + 24 * MIB, count;

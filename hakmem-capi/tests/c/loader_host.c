@@ -1,8 +1,10 @@
-/* Plugins, loaded in the ways that give them an allocator of their own, or could: loader_host MODE MIDDLE PLUGIN.
+/* Plugins, loaded in the ways that give them an allocator of their own, or could: loader_host MODE MIDDLE
+ * PLUGIN.
  *
- * one: with RTLD_DEEPBIND there is one allocator, by dlopen and by dlmopen; kept: with HAKMEM_DEEPBIND=keep there are two; search: a
- * library's own search path is used for what it loads, as the loader knows who calls; namespace: a namespace of its own has an
- * allocator of its own, which works; errors: what cannot be loaded. */
+ * one: with RTLD_DEEPBIND there is one allocator, by dlopen and by dlmopen; kept: with
+ * HAKMEM_DEEPBIND=keep there are two; search: a library's own search path is used for what it loads, as
+ * the loader knows who calls; namespace: a namespace of its own has an allocator of its own, which works;
+ * errors: what cannot be loaded. */
 #include "../support/test.h"
 
 typedef struct {

@@ -2,7 +2,8 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
-/* Kept in a variable: else the compiler jumps to the function, and the caller's caller is who the loader sees. */
+/* Kept in a variable: else the compiler jumps to the function, and the caller's caller is who the loader
+ * sees. */
 void *middle_open(const char *name, int flags) {
     void *volatile handle = dlopen(name, flags);
     return handle;

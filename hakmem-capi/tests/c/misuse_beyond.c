@@ -1,4 +1,5 @@
-/* Mistakes with a small block when the magazine of the freeing thread is full, so that blocks go home at once.
+/* Mistakes with a small block when the magazine of the freeing thread is full, so that blocks go home at
+ * once.
  *
  *   misuse_beyond own|other|orphan twice|realloc|interior|misaligned
  *

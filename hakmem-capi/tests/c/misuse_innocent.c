@@ -1,9 +1,10 @@
 /* A correct program that looks as guilty as can be: it must never be accused.
  *
- * What a block holds while it is the program's, is the program's business. Here blocks are freed with anything in
- * them: what was in them when they came (also what an earlier tenant of the same address found there), copies of
- * what other blocks came with, addresses of live and of freed blocks, zeros, ones and noise. If a mark left in a
- * free block ever counted as proof, this would find it. Also checks that calloc clears all that. */
+ * What a block holds while it is the program's, is the program's business. Here blocks are freed with
+ * anything in them: what was in them when they came (also what an earlier tenant of the same address
+ * found there), copies of what other blocks came with, addresses of live and of freed blocks, zeros, ones
+ * and noise. If a mark left in a free block ever counted as proof, this would find it. Also checks that
+ * calloc clears all that. */
 #include "../support/test.h"
 #include <pthread.h>
 
@@ -15,7 +16,8 @@ typedef struct {
     uint64_t sum;
 } tenant;
 
-/* What a block at this address held when it was handed out, by address. Racy on purpose: any bytes will do. */
+/* What a block at this address held when it was handed out, by address. Racy on purpose: any bytes will
+ * do. */
 static struct {
     void *at;
     uint64_t words[WORDS];

@@ -50,7 +50,8 @@ static void grow(void) {
     for (int i = 0; i < GROWERS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
-/* At the limit of the address space, six adjacent free pages in one SuperSlab, and many others with scattered ones. */
+/* At the limit of the address space, six adjacent free pages in one SuperSlab, and many others with
+ * scattered ones. */
 static void adjacent(void) {
     static char *runs[20000];
     const uintptr_t superslab = (2 << 20) - 1;

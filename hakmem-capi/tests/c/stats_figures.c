@@ -1,4 +1,5 @@
-/* The figures of hak_stats move as their names say. Usage: stats_figures SCENARIO (options come from the environment). */
+/* The figures of hak_stats move as their names say. Usage: stats_figures SCENARIO (options come from the
+ * environment). */
 #include "api_check.h"
 #include <hakmem.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* hak_stats_print in the form that the first argument names, and nothing else on stderr. Second argument: "all" has a block of
- * every class, "limit" too, and no address space left to print it from. */
+/* hak_stats_print in the form that the first argument names, and nothing else on stderr. Second argument:
+ * "all" has a block of every class, "limit" too, and no address space left to print it from. */
 #include <hakmem.h>
 #include <stdint.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* All keys for thread-local data that there are: thread_all_keys take|churn.
  *
- * take: the program gets each of them, and threads that end without the allocator's exit hook leave their heaps to those that
- * begin; churn: keys come and go while threads do, and no destructor gets a value that the program has not set. */
+ * take: the program gets each of them, and threads that end without the allocator's exit hook leave their
+ * heaps to those that begin; churn: keys come and go while threads do, and no destructor gets a value
+ * that the program has not set. */
 #include "../support/test.h"
 #include "hakmem.h"
 #include <limits.h>

@@ -1,5 +1,5 @@
-// Allocation in destructors of C++ thread_local objects, of __cxa_thread_atexit callbacks, of pthread keys that
-// run after both, and of static objects of the process.
+// Allocation in destructors of C++ thread_local objects, of __cxa_thread_atexit callbacks, of pthread keys
+// that run after both, and of static objects of the process.
 #include "../support/test.h"
 #include <atomic>
 #include <climits>

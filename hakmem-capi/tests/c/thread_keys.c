@@ -1,8 +1,9 @@
 /* Allocation in destructors of pthread keys, which run before and after the allocator's own exit hook.
  *
- * A hundred keys: glibc allocates the table of the later ones with calloc at the first pthread_setspecific, so
- * in these threads that is the first allocation of all. Each destructor sets its key again, so that all
- * PTHREAD_DESTRUCTOR_ITERATIONS rounds happen, the later ones certainly after the allocator's hook. */
+ * A hundred keys: glibc allocates the table of the later ones with calloc at the first
+ * pthread_setspecific, so in these threads that is the first allocation of all. Each destructor sets its
+ * key again, so that all PTHREAD_DESTRUCTOR_ITERATIONS rounds happen, the later ones certainly after the
+ * allocator's hook. */
 #include "../support/test.h"
 #include <limits.h>
 #include <pthread.h>
@@ -81,7 +82,8 @@ int main(int argc, char **argv) {
     CHECK(destroyed == 3 * threads * KEYS * ROUNDS);
     dprintf(1, "resident %ld KiB after %ld threads, %ld KiB after %ld\n", before, threads, after,
             3 * threads);
-    /* What allocates after its exit hook gets memory that comes back: no growth with the number of threads. */
+    /* What allocates after its exit hook gets memory that comes back: no growth with the number of
+     * threads. */
     CHECK(after <= before + 8192);
     if (shared) box_free(shared);
     return 0;

@@ -1,4 +1,5 @@
-/* Threads with the smallest stack that is allowed, and detached threads that allocate while the process ends. */
+/* Threads with the smallest stack that is allowed, and detached threads that allocate while the process
+ * ends. */
 #include "../support/test.h"
 #include <limits.h>
 #include <pthread.h>

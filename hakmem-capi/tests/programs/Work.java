@@ -19,7 +19,9 @@ import java.util.stream.IntStream;
 import java.util.zip.GZIPInputStream;
 import java.util.zip.GZIPOutputStream;
 
-/** A mixed load for the native side of the machine: direct buffers, zip streams, threads, compiled code, children. */
+/**
+ * A mixed load for the native side: direct buffers, zip streams, threads, compiled code, children.
+ */
 public class Work {
     static void show(String name, Object value) throws Exception {
         byte[] digest = MessageDigest.getInstance("SHA-256").digest(value.toString().getBytes("UTF-8"));

@@ -28,7 +28,8 @@ fn gcc_compiles_and_links_something_large() {
     });
 }
 
-/// Containers, streams, exceptions, threads: the program is compiled with the standard library's headers, and run.
+/// Containers, streams, exceptions, threads: the program is compiled with the standard library's headers, and
+/// run.
 const CXX: &str = r#"
 #include <algorithm>
 #include <functional>

@@ -40,7 +40,8 @@ fn git_log_gc_and_fsck() {
         side.run(&["git", "-C", "clone", "blame", "-s", "main", "--", "folder1/file1.txt"]);
         side.run(&["git", "-C", "clone", "diff", "--stat", "v100", "v400"]);
         side.run(&["git", "-C", "clone", "status", "--short", "--branch"]);
-        // Two threads: which deltas they find is their race, so only the contents are compared, not the files.
+        // Two threads: which deltas they find is their race, so only the contents are compared, not the
+        // files.
         side.run(&[
             "git",
             "-C",

@@ -87,7 +87,8 @@ pub fn c_source(functions: usize) -> String {
     c
 }
 
-/// A stream for `git fast-import`: `commits` commits over 200 files, with a side branch merged again and again.
+/// A stream for `git fast-import`: `commits` commits over 200 files, with a side branch merged again and
+/// again.
 pub fn git_history(commits: usize) -> String {
     let mut random = Random::new(5);
     let mut stream = String::new();

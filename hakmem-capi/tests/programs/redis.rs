@@ -1,4 +1,5 @@
-//! redis-server under redis-benchmark, then a known data set, a snapshot by a forked child, and a second life from it.
+//! redis-server under redis-benchmark, then a known data set, a snapshot by a forked child, and a second life
+//! from it.
 
 use crate::inputs::Random;
 use crate::twin::{Side, Twin, missing};
@@ -113,7 +114,8 @@ fn steps(side: &mut Side, commands: &str) {
     let report = String::from_utf8_lossy(&benchmark.stdout).replace('\r', "\n");
     let results = report.lines().filter(|line| line.contains("requests per second")).count();
     assert!(results >= 14, "redis-benchmark reports every test:\n{report}");
-    // All 5,000 keys of SET and MSET, and of INCR's 5,000 counters all but about one in e^4; a few keys of one each.
+    // All 5,000 keys of SET and MSET, and of INCR's 5,000 counters all but about one in e^4; a few keys of
+    // one each.
     let size: u64 = ask(side, &["DBSIZE"]).parse().unwrap();
     assert!((9_700..=10_010).contains(&size), "{size} keys after the benchmark");
     side.say("errors in the benchmark", ask(side, &["INFO", "errorstats"]).as_bytes());

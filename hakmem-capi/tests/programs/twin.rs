@@ -1,4 +1,5 @@
-//! The twin runs: the same steps on glibc and on the library, in the same (fresh) folder one after the other, compared.
+//! The twin runs: the same steps on glibc and on the library, in the same (fresh) folder one after the other,
+//! compared.
 
 use crate::support;
 use std::collections::BTreeMap;
@@ -107,7 +108,8 @@ impl Twin {
         let _ = std::fs::remove_dir_all(&self.base);
     }
 
-    /// Runs one side in the folder `work`, which then gets the side's name: so both see the same absolute paths.
+    /// Runs one side in the folder `work`, which then gets the side's name: so both see the same absolute
+    /// paths.
     fn side(&self, name: &str, preload: bool, steps: &impl Fn(&mut Side)) -> Vec<Said> {
         let dir = self.base.join("work");
         std::fs::create_dir(&dir).unwrap();
@@ -172,7 +174,8 @@ impl Side {
         std::fs::write(path, contents).unwrap();
     }
 
-    /// What this side's programs find in their environment; the library's side gets the caller's options for it too.
+    /// What this side's programs find in their environment; the library's side gets the caller's options for
+    /// it too.
     fn environment(&self) -> Vec<(String, String)> {
         let mut env: Vec<_> = self.env.clone().into_iter().collect();
         if let Some(records) = &self.records {
@@ -199,7 +202,8 @@ impl Side {
 
     /// Runs a step to its end without recording it; fails unless it succeeds.
     pub fn output(&self, step: &[&str]) -> Output {
-        // `timeout` ends the whole process group, grandchildren too; the limit around it is only for `timeout` itself.
+        // `timeout` ends the whole process group, grandchildren too; the limit around it is only for
+        // `timeout` itself.
         let mut command = Command::new("timeout");
         command.arg("--kill-after=5").arg(self.limit.as_secs().to_string()).arg("env");
         command.args(self.environment().iter().map(|(key, value)| format!("{key}={value}")));

@@ -1,5 +1,6 @@
 <?php
-// A mixed load for the allocator: arrays, strings, regular expressions, extensions that bring libraries of their own, children.
+// A mixed load for the allocator: arrays, strings, regular expressions, extensions that bring libraries of
+// their own, children.
 $state = 42;
 function below(int $n): int {
     global $state;

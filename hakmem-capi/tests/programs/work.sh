@@ -1,4 +1,5 @@
-# A mixed load for the allocator in bash: arrays, long strings, expansions, subshells, pipes and here-documents.
+# A mixed load for the allocator in bash: arrays, long strings, expansions, subshells, pipes and
+# here-documents.
 set -eu
 declare -A table
 state=7

@@ -27,7 +27,8 @@ pub fn build(source: &str, link: Link, more: &[&str]) -> PathBuf {
     let dir = support::lib_dir();
     let (search, rpath) = (format!("-L{}", dir.display()), format!("-Wl,-rpath,{}", dir.display()));
     let archive = dir.join("libhakmem.a").display().to_string();
-    // -fno-builtin: the compiler takes some promises for granted that are tested here (posix_memalign keeps errno).
+    // -fno-builtin: the compiler takes some promises for granted that are tested here (posix_memalign keeps
+    // errno).
     let mut args = vec!["-pthread", "-Wextra", "-Werror", "-fno-builtin", "-Wl,--no-as-needed"];
     if compiler == "g++" {
         args.push("-std=c++17");
@@ -40,7 +41,8 @@ pub fn build(source: &str, link: Link, more: &[&str]) -> PathBuf {
         Link::Archive => args.extend(["-rdynamic", archive.as_str()]),
         Link::Static => {
             args.extend(["-static", "-DFULLY_STATIC", archive.as_str()]);
-            // Nothing else in a small program asks libstdc++.a for the function that throws (README, C++).
+            // Nothing else in a small program asks libstdc++.a for the function that throws (docs/use.md,
+            // fully static).
             if compiler == "g++" {
                 args.push("-Wl,-u,_ZSt17__throw_bad_allocv");
             }

@@ -1,17 +1,9 @@
 //! The command line: one module per subcommand.
 
-mod ab;
-mod bench;
-mod instructions;
+#[cfg(feature = "lab")]
+mod lab;
 mod lib_path;
-mod memory;
-mod record;
-mod replay;
-mod replay_worker;
-mod report;
 mod run;
-mod trace;
-mod worker;
 
 use std::process::ExitCode;
 
@@ -20,9 +12,15 @@ use clap::{Parser, Subcommand};
 /// What `hakmem` itself exits with when something is wrong before the program starts, as clap does.
 const USAGE: u8 = 2;
 
-/// Hakmem: a memory allocator that is fast, gives memory back and can be seen into.
+/// Run programs on Hakmem, a memory allocator; compare allocators
 #[derive(Parser)]
 #[command(name = "hakmem", version, arg_required_else_help = true)]
+#[cfg_attr(
+    not(feature = "lab"),
+    command(
+        after_help = "Built without the feature `lab`: ab, bench, memory, record, replay and others are missing."
+    )
+)]
 struct Cli {
     #[command(subcommand)]
     command: Sub,
@@ -31,34 +29,19 @@ struct Cli {
 #[derive(Subcommand)]
 enum Sub {
     Run(run::Args),
-    Ab(Box<ab::Args>),
-    Bench(Box<bench::Args>),
-    Memory(Box<memory::Args>),
-    Replay(Box<replay::Args>),
-    Instructions(instructions::Args),
-    Report(report::Args),
-    Record(record::Args),
-    Trace(trace::Args),
-    ReplayWorker(replay_worker::Args),
     Lib(lib_path::Args),
-    Worker(worker::Args),
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    Lab(lab::Sub),
 }
 
 /// Parses the command line and runs the subcommand.
 pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Sub::Run(args) => run::execute(args),
-        Sub::Ab(args) => ab::execute(*args),
-        Sub::Bench(args) => bench::execute(*args),
-        Sub::Memory(args) => memory::execute(*args),
-        Sub::Worker(args) => worker::execute(args),
-        Sub::Replay(args) => replay::execute(*args),
-        Sub::Instructions(args) => instructions::execute(args),
-        Sub::Report(args) => report::execute(args),
-        Sub::Record(args) => record::execute(args),
-        Sub::Trace(args) => trace::execute(args),
-        Sub::ReplayWorker(args) => replay_worker::execute(args),
         Sub::Lib(args) => lib_path::execute(args),
+        #[cfg(feature = "lab")]
+        Sub::Lab(sub) => lab::execute(sub),
     };
     result.unwrap_or_else(|error| {
         crate::report::say(&format!("hakmem: {error:#}"));

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 /// Per cent above its budget that a pattern may be: what another version of the compiler easily makes.
 pub const LEEWAY: f64 = 2.0;
-/// Per cent below its budget from which on the budget should be made lower, so that it guards what was reached.
+/// Per cent below its budget from which on the budget should be made lower, so that it guards what was
+/// reached.
 const SLACK: f64 = 5.0;
 
 /// The file.

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 
-/// The object that callgrind names where it does not know better. It knows of code in `.text` and in linkage tables only;
-/// tcmalloc, for one, has its `malloc` in a section of another name.
+/// The object that callgrind names where it does not know better. It knows of code in `.text` and in linkage
+/// tables only; tcmalloc, for one, has its `malloc` in a section of another name.
 pub const UNKNOWN: &str = "???";
 
 /// Instructions by the object file (library or program) that they are in.
@@ -18,9 +18,8 @@ pub struct Counts {
 impl Counts {
     /// Reads the text of a file that callgrind wrote.
     ///
-    /// Each line of costs gives a place and then the instructions there, which are of the object that `ob=` named last.
-    /// A line after `calls=` repeats what was spent in the function called: it does
-    /// not count.
+    /// Each line of costs gives a place and then the instructions there, which are of the object that `ob=`
+    /// named last. A line after `calls=` repeats what was spent in the function called: it does not count.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let Some(events) = text.lines().find_map(|line| line.strip_prefix("events:")) else {
             bail!("not a file of callgrind's: no line says which events it counts");
@@ -91,7 +90,8 @@ fn resolve<'a>(value: &'a str, names: &mut HashMap<&'a str, &'a str>) -> anyhow:
 mod tests {
     use super::*;
 
-    /// A program that spends 7 itself, calls the allocator (spends 11 + 4 there, 5 of libc's), in callgrind's form.
+    /// A program that spends 7 itself, calls the allocator (spends 11 + 4 there, 5 of libc's), in callgrind's
+    /// form.
     const FILE: &str = "# callgrind format\nversion: 1\nevents: Ir\n\nob=(1) /bin/program\nfl=(1) loop.rs\n\
         fn=(1) rounds\n10 3\n+2 4\ncob=(2) /lib/liballoc.so\ncfi=(2) a.rs\ncfn=(2) malloc\ncalls=5 +3\n* 20\n\
         \nob=(2)\nfl=(2)\nfn=(2)\n5 11\n-1 4\n7\ncob=(3) /lib/libc.so.6\ncfn=(3) memset\ncalls=1 0 \n5 5\n\n\

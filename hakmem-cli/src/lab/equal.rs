@@ -1,8 +1,8 @@
 //! Equal memory before every run.
 //!
-//! On a virtual machine the price of a page fault depends on which process ran before: memory that the host has backed
-//! already is cheap, other memory dear. Touching and freeing as much memory as the run needs, in huge pages, makes it
-//! equal. Without that an identical copy of a program measured 16% slower.
+//! On a virtual machine the price of a page fault depends on which process ran before: memory that the host
+//! has backed already is cheap, other memory dear. Touching and freeing as much memory as the run needs, in
+//! huge pages, makes it equal. Without that an identical copy of a program measured 16% slower.
 
 use std::ptr::null_mut;
 
@@ -22,8 +22,8 @@ pub fn equalise(bytes: u64) -> bool {
     if length == 0 {
         return false;
     }
-    // SAFETY: a new private mapping, touched inside its bounds and unmapped by nobody else; a failed advice only makes
-    // the pages small.
+    // SAFETY: a new private mapping, touched inside its bounds and unmapped by nobody else; a failed advice
+    // only makes the pages small.
     unsafe {
         let start = libc::mmap(
             null_mut(),

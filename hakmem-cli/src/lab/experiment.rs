@@ -167,7 +167,8 @@ impl Conductor<'_> {
                 task.name
             ));
         }
-        // Between fork and exec the child touches code, which the kernel maps 64 KiB at a time: 0.7 MiB were seen.
+        // Between fork and exec the child touches code, which the kernel maps 64 KiB at a time: 0.7 MiB were
+        // seen.
         let floor = sys::forked_peak()? + (1 << 20);
         if least <= floor {
             self.warnings.push(format!(

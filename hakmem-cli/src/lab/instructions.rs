@@ -127,10 +127,11 @@ fn option(name: &str, path: &Path) -> OsString {
     option
 }
 
-/// Instructions outside the worker's own program: in the allocator and in whatever it calls, such as libc's memset.
+/// Instructions outside the worker's own program: in the allocator and in whatever it calls, such as libc's
+/// memset.
 ///
-/// Not by the allocator's own file: callgrind puts code in sections of unusual names (tcmalloc's `malloc`) under an
-/// unknown object, and for glibc memset would count, for others not.
+/// Not by the allocator's own file: callgrind puts code in sections of unusual names (tcmalloc's `malloc`)
+/// under an unknown object, and for glibc memset would count, for others not.
 fn outside(counts: &Counts, program: &Path) -> u64 {
     counts.total() - counts.of(|object| real(object) == program)
 }

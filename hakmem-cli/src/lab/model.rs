@@ -1,4 +1,5 @@
-//! What an experiment is and what came out of it: all that the reports show, and all that the JSON file holds.
+//! What an experiment is and what came out of it: all that the reports show, and all that the JSON file
+//! holds.
 //!
 //! Sizes are bytes, times seconds, unless a metric's unit says otherwise.
 
@@ -198,7 +199,8 @@ pub struct Summary {
     pub ratio: Option<Interval>,
 }
 
-/// The median of the ratios of runs to the baseline's run in the same round, under 1 is better, and its interval.
+/// The median of the ratios of runs to the baseline's run in the same round, under 1 is better, and its
+/// interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The median of the ratios.

@@ -33,7 +33,8 @@ impl Track {
         }
     }
 
-    /// Its row: `base` are the baseline's runs, none for the baseline itself, `primary` what the verdict is about.
+    /// Its row: `base` are the baseline's runs, none for the baseline itself, `primary` what the verdict is
+    /// about.
     pub fn row(self, subject: &str, base: Option<&[Run]>, primary: &str, seed: u64) -> Row {
         let mut row = Row {
             subject: subject.to_string(),

@@ -85,8 +85,8 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     }
     // A group of its own, so that all of it can be ended, and counted.
     command.process_group(0);
-    // SAFETY: prctl is a plain system call. (Having a closure also makes std fork instead of vfork, whose child would
-    // inherit our own peak resident size.)
+    // SAFETY: prctl is a plain system call. (Having a closure also makes std fork instead of vfork, whose
+    // child would inherit our own peak resident size.)
     unsafe { command.pre_exec(|| sys::die_with_parent().map_err(Into::into)) };
 
     let start = Instant::now();
@@ -103,7 +103,8 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
         }
     }
     let wall = start.elapsed().as_secs_f64();
-    // What it left behind in the background would disturb the next run. Before it is reaped: then the number is free.
+    // What it left behind in the background would disturb the next run. Before it is reaped: then the number
+    // is free.
     sys::send(-pid, libc::SIGKILL);
     let (change, used) = sys::reap(pid)?;
     let ended = match change {

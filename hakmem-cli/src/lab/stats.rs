@@ -1,7 +1,7 @@
 //! The statistics: medians, the bootstrap of paired ratios, and the verdict.
 //!
-//! Runs are compared pairwise, each with the baseline's run in the same round, so that what changes slowly on the
-//! machine cancels out. The interval is the percentile bootstrap of the median of those ratios.
+//! Runs are compared pairwise, each with the baseline's run in the same round, so that what changes slowly on
+//! the machine cancels out. The interval is the percentile bootstrap of the median of those ratios.
 
 use rand::Rng;
 use rand::SeedableRng;
@@ -42,7 +42,8 @@ pub fn interval(ratios: &[f64], seed: u64) -> Option<Interval> {
     Some(Interval { median: median(ratios), low: medians.quantile(tail), high: medians.quantile(1.0 - tail) })
 }
 
-/// Summarises `values`; `pairs` are (this subject's, the baseline's) of the same round, empty for the baseline itself.
+/// Summarises `values`; `pairs` are (this subject's, the baseline's) of the same round, empty for the
+/// baseline itself.
 pub fn summary(values: &[f64], pairs: &[(f64, f64)], seed: u64) -> Option<Summary> {
     if values.is_empty() {
         return None;

@@ -50,12 +50,13 @@ pub struct Choice {
     #[arg(long = "with", value_name = "NAME=PATH", value_parser = named_path)]
     pub with: Vec<(String, PathBuf)>,
 
-    /// Preload every NAME.so in this folder, too, as allocator NAME (benches/peers/build.sh makes such a folder)
+    /// Preload every NAME.so in this folder, too, as allocator NAME (benches/peers/build.sh makes such a
+    /// folder)
     #[arg(long, value_name = "DIR")]
     pub peers: Option<PathBuf>,
 
-    /// Compare Hakmem with Hakmem under this setting, with or without HAKMEM_ prefix; NAME=VALUE,NAME=VALUE sets
-    /// several at once; can be repeated
+    /// Compare Hakmem with Hakmem under this setting, with or without HAKMEM_ prefix; NAME=VALUE,NAME=VALUE
+    /// sets several at once; can be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<OsString>,
 
@@ -93,7 +94,8 @@ pub fn named_path(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 impl Choice {
-    /// Finds what was chosen. Settings of Hakmem are compared with its defaults alone, unless allocators are named.
+    /// Finds what was chosen. Settings of Hakmem are compared with its defaults alone, unless allocators are
+    /// named.
     pub fn find(&self) -> anyhow::Result<Found> {
         self.look(self.has_settings() && self.allocators.is_empty())
     }

@@ -1,4 +1,5 @@
-//! Whether Hakmem reaches what it is to reach: the targets stand beside the workloads, the figures come from an experiment.
+//! Whether Hakmem reaches what it is to reach: the targets stand beside the workloads, the figures come from
+//! an experiment.
 
 use anyhow::{Context, ensure};
 use hakmem_workloads::{Limit, Target, Workload};
@@ -124,8 +125,8 @@ fn own<'a>(
     subjects.position(|name| name == subject).and_then(|at| values[at])
 }
 
-/// The peak resident memory of real programs, by what `hakmem ab` found of each: the geometric mean of the ratios to
-/// glibc, in the order of `subjects`.
+/// The peak resident memory of real programs, by what `hakmem ab` found of each: the geometric mean of the
+/// ratios to glibc, in the order of `subjects`.
 ///
 /// # Errors
 ///

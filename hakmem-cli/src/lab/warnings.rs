@@ -73,7 +73,8 @@ pub fn busy(usage: Usage, own: Option<f64>) -> Vec<String> {
     warnings
 }
 
-/// Compares what a program printed: for each subject that did not fail, (standard output, standard error) of all runs.
+/// Compares what a program printed: for each subject that did not fail, (standard output, standard error) of
+/// all runs.
 pub fn outputs(task: &str, baseline: &str, subjects: &[(&str, &[(Digest, Digest)])]) -> Vec<String> {
     let mut warnings = Vec::new();
     let reference = subjects.iter().find(|(name, _)| *name == baseline).or(subjects.first());

@@ -54,7 +54,8 @@ static void *work(void *passed) {
     return malloc(333);
 }
 
-/* Each of 4 threads: 1001 allocations and frees; main: 4 of 777 bytes, 4 frees. And what creating threads takes. */
+/* Each of 4 threads: 1001 allocations and frees; main: 4 of 777 bytes, 4 frees. And what creating threads
+ * takes. */
 static int threads(void) {
     pthread_t threads[4];
     for (int i = 0; i < 4; i++) pthread_create(&threads[i], NULL, work, malloc(777));

@@ -1,5 +1,5 @@
-/* Stands in for libhakmem.so where a test is about the command alone: writes the same records with figures that
- * a test can know beforehand. */
+/* Stands in for libhakmem.so where a test is about the command alone: writes the same records with
+ * figures that a test can know beforehand. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

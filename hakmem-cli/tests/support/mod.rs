@@ -54,8 +54,8 @@ pub fn clean(mut command: Command) -> Command {
             command.env_remove(name);
         }
     }
-    // Started in the background or by nohup, this process has some ignored, and the command would pass that on.
-    // SAFETY: signal may be called between fork and exec.
+    // Started in the background or by nohup, this process has some ignored, and the command would pass that
+    // on. SAFETY: signal may be called between fork and exec.
     unsafe {
         command.pre_exec(|| {
             for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {

@@ -88,7 +88,8 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
         over.store(true, Ordering::Relaxed);
         ended
     });
-    // Only what the children did is counted: frees, a round and a thread's round of two operations a block each.
+    // Only what the children did is counted: frees, a round and a thread's round of two operations a block
+    // each.
     let mut report = meter.finish(forks * blocks as u64 * 5, (blocks * SIZE) as u64);
     report.figures.push(("per_child".into(), report.elapsed_ns as f64 / forks as f64));
     inherited.down(heap);
@@ -97,8 +98,8 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
 
 /// Runs `work` in a child and waits for it; says what went wrong.
 fn child(mut work: impl FnMut()) -> Result<(), String> {
-    // SAFETY: the child allocates and starts a thread, which is what is tried here: POSIX leaves it to the C library
-    // and the allocator whether that works after a fork from a threaded process.
+    // SAFETY: the child allocates and starts a thread, which is what is tried here: POSIX leaves it to the C
+    // library and the allocator whether that works after a fork from a threaded process.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         work();
@@ -131,7 +132,8 @@ fn child(mut work: impl FnMut()) -> Result<(), String> {
     Ok(())
 }
 
-/// Waits for the end of `pid`, without looking again and again, which would show in the time. False: it took too long.
+/// Waits for the end of `pid`, without looking again and again, which would show in the time. False: it took
+/// too long.
 fn wait(pid: i32) -> io::Result<bool> {
     // SAFETY: takes plain numbers and returns a new descriptor.
     let handle = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };

@@ -174,7 +174,8 @@ fn idle(meter: &Meter, length: Duration, samples: &mut Mapped<u64>) {
     samples[0] = used as u64;
 }
 
-/// One thread allocates, another (this one) frees, while the first is parked (1), computes (2) or has ended (3).
+/// One thread allocates, another (this one) frees, while the first is parked (1), computes (2) or has ended
+/// (3).
 fn others<H: Heap>(
     heap: &H,
     mut blocks: Blocks,
@@ -194,7 +195,8 @@ fn others<H: Heap>(
             give.send(blocks).expect("the other side waits");
             match by {
                 1 => drop(stopped.recv()),
-                // It computes and never allocates: the worst for allocators that clean up only when they are called.
+                // It computes and never allocates: the worst for allocators that clean up only when they are
+                // called.
                 2 => {
                     // Relaxed: says only that it is time to end.
                     while busy.load(Ordering::Relaxed) != 0 {

@@ -100,7 +100,8 @@ fn serve<H: Heap, P: Probe + Send>(context: &Context<H>, probe: impl Fn() -> P) 
             .into_iter()
             .map(|mut shift| {
                 scope.spawn(move || {
-                    // This thread only waits: each stage is a thread of its own, begun when the one before has ended.
+                    // This thread only waits: each stage is a thread of its own, begun when the one before
+                    // has ended.
                     for stage in 0..stages {
                         let part = rounds * (stage + 1) / stages - rounds * stage / stages;
                         shift = thread::scope(|inner| {

@@ -8,7 +8,8 @@ use crate::meter::Meter;
 use crate::report::Report;
 use crate::workload::{Parameter, Preset, Workload};
 
-/// A preset for either mode of each size: KiB, MiB of volume (so that a run takes some time, and not too much), blocks live at once.
+/// A preset for either mode of each size: KiB, MiB of volume (so that a run takes some time, and not too
+/// much), blocks live at once.
 macro_rules! presets {
     ($($size:literal $volume:literal $live:literal $plain:literal $grown:literal;)*) => {
         &[$(

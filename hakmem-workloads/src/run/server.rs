@@ -1,6 +1,7 @@
 //! A server-like mix of lifetimes.
 //!
-//! With several threads the shared cache is raced for: equal seeds then give nearly, not exactly, the same calls.
+//! With several threads the shared cache is raced for: equal seeds then give nearly, not exactly, the same
+//! calls.
 
 use std::sync::Mutex;
 use std::thread;

@@ -46,7 +46,8 @@ const SIZES: [usize; 7] = [16, 100, 400, 1_000, 3_000, 9_000, 20_000];
 pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
     let (heap, settings) = (context.heap, context.settings);
     let (threads, sizes) = (settings.size("threads"), &SIZES[..settings.size("sizes")]);
-    // What the same threads cost that allocate nothing, in a process of its own: the allocator would remember them.
+    // What the same threads cost that allocate nothing, in a process of its own: the allocator would remember
+    // them.
     let bare = in_child(|| Ok(grown(heap, threads, &[])?.0))?;
     let (full, mut report) = grown(heap, threads, sizes)?;
     let blocks = (threads * sizes.iter().sum::<usize>()) as u64;
@@ -97,7 +98,8 @@ fn grown<H: Heap>(heap: &H, threads: usize, sizes: &[usize]) -> Result<(u64, Rep
 /// Runs `work` in a forked child and returns its figure.
 fn in_child(work: impl FnOnce() -> Result<u64, Error>) -> Result<u64, Error> {
     let mut pipe = [0; 2];
-    // SAFETY: room for two descriptors; there is no other thread yet that the child could miss; it ends by _exit.
+    // SAFETY: room for two descriptors; there is no other thread yet that the child could miss; it ends by
+    // _exit.
     unsafe {
         if libc::pipe(pipe.as_mut_ptr()) != 0 {
             return Err(error(format!("pipe: {}", io::Error::last_os_error())));

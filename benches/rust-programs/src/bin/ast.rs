@@ -1,4 +1,5 @@
-//! The front end of a compiler: Rust source is parsed into a syntax tree, names in it are changed, the tree is written as source again.
+//! The front end of a compiler: Rust source is parsed into a syntax tree, names in it are changed, the tree
+//! is written as source again.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! A large JSON document: read into a tree, changed, written again, as a service that passes documents on does.
+//! A large JSON document: read into a tree, changed, written again, as a service that passes documents on
+//! does.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! A server on tokio's threads: many connections as tasks, which send requests to workers as strings and get strings back.
+//! A server on tokio's threads: many connections as tasks, which send requests to workers as strings and get
+//! strings back.
 
 use std::sync::Arc;
 
@@ -27,7 +28,8 @@ async fn worker(mut requests: mpsc::Receiver<Request>) -> usize {
         }
         lines.push("x".repeat(64 + request.line.len() % 7 * 100));
         count += 1;
-        // Each request is dropped by the worker, and each answer by the connection: memory goes both ways between threads.
+        // Each request is dropped by the worker, and each answer by the connection: memory goes both ways
+        // between threads.
         request.answer.send(lines).expect("the connection waits");
     }
     count

@@ -1,5 +1,5 @@
-//! A page with everything: it opens without a network, and holds its plots and its style itself. Beside it lie the raw
-//! data and each plot as a file of its own.
+//! A page with everything: it opens without a network, and holds its plots and its style itself. Beside it
+//! lie the raw data and each plot as a file of its own.
 
 mod overview;
 mod page;
@@ -22,7 +22,8 @@ use self::palette::Palette;
 use self::plots::Plot;
 use crate::lab::model::{Experiment, Metric, Unit};
 
-/// Writes `dir`/index.html, `dir`/experiment.json and `dir`/plots/*.svg, and says what it wrote, the page first.
+/// Writes `dir`/index.html, `dir`/experiment.json and `dir`/plots/*.svg, and says what it wrote, the page
+/// first.
 ///
 /// # Errors
 ///

@@ -32,7 +32,8 @@ pub fn figure(value: f64, unit: Unit) -> String {
     }
 }
 
-/// The size and name to show values up to `largest` in, such as (1048576.0, "MiB"); no name for plain numbers.
+/// The size and name to show values up to `largest` in, such as (1048576.0, "MiB"); no name for plain
+/// numbers.
 pub fn scale(largest: f64, unit: Unit) -> (f64, &'static str) {
     let units = names(unit);
     let fitting = units.iter().find(|(size, _)| largest.abs() >= *size).or(units.last());
@@ -49,7 +50,8 @@ pub fn mark(value: f64, unit: Unit) -> String {
 
 /// In the first of `units` that leaves at least 1 when rounded, with three significant digits.
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    // 999.6 ms would be shown as "1000 ms"; for bytes this leaves 1000 to 1023 of the smaller unit, in four digits.
+    // 999.6 ms would be shown as "1000 ms"; for bytes this leaves 1000 to 1023 of the smaller unit, in four
+    // digits.
     let decimal = |size: f64| units.iter().any(|(next, _)| (next / size - 1000.0).abs() < 1e-6);
     let fits = |size: f64| value.abs() >= size * if decimal(size / 1000.0) { 0.9995 } else { 1.0 };
     let (size, name) = *units.iter().find(|(size, _)| fits(*size)).or(units.last()).expect("there are units");

@@ -4,8 +4,8 @@ use plotters::style::RGBColor;
 
 use crate::lab::model::Subject;
 
-/// Hakmem's, which no other subject gets. This one and the next five are Okabe and Ito's, which stay apart for the
-/// colour-blind; all have enough contrast on white and on nearly black.
+/// Hakmem's, which no other subject gets. This one and the next five are Okabe and Ito's, which stay apart
+/// for the colour-blind; all have enough contrast on white and on nearly black.
 const HAKMEM: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
 const OTHERS: [RGBColor; 8] = [
     RGBColor(0x1F, 0x7F, 0xC4),

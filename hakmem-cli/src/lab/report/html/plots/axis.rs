@@ -1,5 +1,5 @@
-//! The axes of all plots: linear, logarithmic or rows with names, with round marks. plotters' own ones panic or loop on
-//! empty ranges, know no units, and leave short logarithmic axes without marks.
+//! The axes of all plots: linear, logarithmic or rows with names, with round marks. plotters' own ones panic
+//! or loop on empty ranges, know no units, and leave short logarithmic axes without marks.
 
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 

@@ -1,4 +1,5 @@
-//! What all plots are drawn on and with: plotters' SVG backend, without font metrics, so that widths of texts are guessed.
+//! What all plots are drawn on and with: plotters' SVG backend, without font metrics, so that widths of texts
+//! are guessed.
 
 use maud::html;
 use plotters::chart::{ChartBuilder, ChartContext};
@@ -9,8 +10,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::axis::Axis;
 use crate::lab::report::html::palette::Look;
 
-// The colours that are not subjects'. The page's style sheet knows them by these values and changes them where the
-// reader prefers a dark page.
+// The colours that are not subjects'. The page's style sheet knows them by these values and changes them
+// where the reader prefers a dark page.
 const INK: RGBColor = RGBColor(0x1F, 0x23, 0x28);
 const MUTED: RGBColor = RGBColor(0x59, 0x63, 0x6E);
 const GRID: RGBColor = RGBColor(0xD8, 0xDE, 0xE4);
@@ -47,7 +48,8 @@ pub fn document(
             draw(&area)?;
             area.present()
         };
-        // Writing to a string does not fail; should a plot not fit into its space, the page says so in its place.
+        // Writing to a string does not fail; should a plot not fit into its space, the page says so in its
+        // place.
         if let Err(e) = all() {
             return html! { p { (title) ": cannot be drawn: " (e) } }.into_string();
         }
@@ -189,7 +191,8 @@ pub fn dot(chart: &mut Chart, place: (f64, f64), look: Look, radius: i32) -> Dra
     Ok(())
 }
 
-/// A legend of lines and names from (10, `top`) in as many lines as it needs; the height of those is [`legend_height`].
+/// A legend of lines and names from (10, `top`) in as many lines as it needs; the height of those is
+/// [`legend_height`].
 pub fn legend(area: &Area, room: i32, top: i32, entries: &[(String, Look)]) -> Drawn {
     for ((x, y), (name, look)) in legend_places(room, entries).into_iter().zip(entries) {
         let (x, y) = (x, top + y);

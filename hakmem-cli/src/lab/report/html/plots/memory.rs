@@ -83,7 +83,8 @@ fn thin(timeline: &[(f64, u64)]) -> Vec<(f64, f64)> {
     kept
 }
 
-/// Every run as a point, time to the right and memory upwards, with each subject's medians; none without both.
+/// Every run as a point, time to the right and memory upwards, with each subject's medians; none without
+/// both.
 pub fn against_time(
     experiment: &Experiment,
     workload: &Workload,
@@ -153,8 +154,8 @@ pub fn against_time(
 
 type Box4 = (i32, i32, i32, i32);
 
-/// Where a name of this width can stand beside a point: the left end of its middle line. None where all places are
-/// taken; the legend has the name too.
+/// Where a name of this width can stand beside a point: the left end of its middle line. None where all
+/// places are taken; the legend has the name too.
 fn free_place((x, y): (i32, i32), wide: i32, inside: Box4, taken: &mut Vec<Box4>) -> Option<(i32, i32)> {
     let around = [
         (-wide / 2, -15),

@@ -1,0 +1,46 @@
+//! The subcommands that measure, compare and record.
+
+mod ab;
+mod bench;
+mod instructions;
+mod memory;
+mod record;
+mod replay;
+mod replay_worker;
+mod report;
+mod trace;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+#[derive(Subcommand)]
+pub enum Sub {
+    Ab(Box<ab::Args>),
+    Bench(Box<bench::Args>),
+    Memory(Box<memory::Args>),
+    Replay(Box<replay::Args>),
+    Instructions(instructions::Args),
+    Report(report::Args),
+    Record(record::Args),
+    Trace(trace::Args),
+    ReplayWorker(replay_worker::Args),
+    Worker(worker::Args),
+}
+
+/// Runs the subcommand.
+pub fn execute(sub: Sub) -> anyhow::Result<ExitCode> {
+    match sub {
+        Sub::Ab(args) => ab::execute(*args),
+        Sub::Bench(args) => bench::execute(*args),
+        Sub::Memory(args) => memory::execute(*args),
+        Sub::Worker(args) => worker::execute(args),
+        Sub::Replay(args) => replay::execute(*args),
+        Sub::Instructions(args) => instructions::execute(args),
+        Sub::Report(args) => report::execute(args),
+        Sub::Record(args) => record::execute(args),
+        Sub::Trace(args) => trace::execute(args),
+        Sub::ReplayWorker(args) => replay_worker::execute(args),
+    }
+}

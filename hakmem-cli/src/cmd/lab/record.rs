@@ -1,0 +1,202 @@
+//! `hakmem record`: a program's allocations, written down.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail, ensure};
+use hakmem_trace::{Recording, Trace, convert, raw};
+use tempfile::NamedTempFile;
+
+use crate::library::RECORDER;
+use crate::{preload, process, report, why};
+
+/// Record the allocations of a program, and of all it starts, in a file that `hakmem replay` takes
+///
+/// The file holds, for every process, its name (15 bytes of it; see --no-names) and which process started it;
+/// and for every call of malloc and its relatives, in the order of time: the thread, the size and alignment,
+/// and which object it freed. No arguments, no addresses, no times, nothing of what the program did with the
+/// memory.
+///
+/// While the program runs it is on the C library's allocator, whatever LD_PRELOAD says; arguments, input,
+/// output, signals and exit status pass through untouched. What it did up to a crash is in the file.
+#[derive(clap::Args)]
+#[command(override_usage = "hakmem record [OPTIONS] -o FILE [--] PROGRAM [ARGS]...")]
+pub struct Args {
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// Stop recording, but not the program, after this much of the temporary raw recording, which takes 16 to
+    /// 40 bytes an operation; K, M and G are understood [default: 1G, or half of the free space]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    limit: Option<u64>,
+
+    /// Leave out the names of the programs
+    #[arg(long)]
+    no_names: bool,
+
+    /// Leave out the line about the recording
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, required = true)]
+    command: Vec<OsString>,
+}
+
+/// Raw bytes that are recorded unless the user says otherwise.
+const LIMIT: u64 = 1 << 30;
+
+/// Runs the program and writes the file; returns only when it could not be started, else leaves with the
+/// program's status.
+pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
+    let (program, rest) = args.command.split_first().expect("clap requires one");
+    let library = RECORDER.find()?;
+    let preload = preload::Preload::new(&library, std::env::var_os("LD_PRELOAD"))?;
+    let raw = raw_file(&args.output, args.limit)?;
+
+    let mut command = Command::new(program);
+    command.args(rest).env("LD_PRELOAD", preload.value()).env(raw::VARIABLE, raw.path());
+    let outcome = match process::run(&mut command) {
+        Ok(outcome) => outcome,
+        Err(error) => return Ok(crate::cmd::run::could_not_start(program, &error)),
+    };
+    let line = match finish(&args, program, &raw) {
+        Ok(line) => line,
+        Err(error) => {
+            // The program's own status is of no use to one who wanted a recording.
+            report::say(&format!("hakmem: {}: the recording is lost: {error:#}", args.output.display()));
+            return Ok(ExitCode::from(crate::cmd::USAGE));
+        }
+    };
+    if !args.quiet {
+        report::say(&line);
+    }
+    // Leaving runs no destructors, and both own something temporary.
+    drop((raw, preload));
+    outcome.status.leave()
+}
+
+/// Makes the trace; returns what there is to say about it.
+fn finish(args: &Args, program: &OsStr, raw: &NamedTempFile) -> anyhow::Result<String> {
+    let Recording { trace, failed } = convert(raw.as_file(), !args.no_names)?;
+    let name = report::name(program);
+    if trace.processes.is_empty() {
+        let why = why::not_preloadable(program)
+            .unwrap_or_else(|| "it made no allocation, or the loader refused the library".into());
+        return Ok(format!("hakmem: nothing was recorded of {name}: {why}"));
+    }
+    let size = trace.write(&args.output)?;
+    let mut line = format!("hakmem: recorded {name} in {}: {}", args.output.display(), summary(&trace, size));
+    if trace.truncated {
+        line += &format!(
+            "; TRUNCATED: it went on after the limit of {} (--limit)",
+            report::mebibytes(limit(raw)?)
+        );
+    }
+    if failed > 0 {
+        line += &format!("; {} could not be recorded", count(failed, "process", "processes"));
+    }
+    Ok(line)
+}
+
+/// What a trace amounts to, in a line.
+pub(super) fn summary(trace: &Trace, size: u64) -> String {
+    let sum =
+        |figure: fn(&hakmem_trace::ProcessTrace) -> u64| trace.processes.iter().map(figure).sum::<u64>();
+    let operations = sum(|process| process.facts.operations());
+    let peak = trace.processes.iter().map(|process| process.facts.peak_live).max().unwrap_or(0);
+    let several = trace.processes.len() > 1;
+    let mut text = format!(
+        "{} by {} with {}, {} live at the peak{}, {:.1} KiB ({:.1} bytes an operation)",
+        count(operations, "operation", "operations"),
+        count(trace.processes.len() as u64, "process", "processes"),
+        count(sum(|process| process.facts.threads.into()), "thread", "threads"),
+        report::mebibytes(peak),
+        if several { " of the largest process" } else { "" },
+        size as f64 / 1024.0,
+        size as f64 / operations.max(1) as f64,
+    );
+    let unknown = sum(|process| process.unknown);
+    if unknown > 0 {
+        text += &format!("; {} of older objects left out", count(unknown, "free", "frees"));
+    }
+    text
+}
+
+/// `n` things.
+fn count(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+/// A new raw recording beside `output`, sparse. `asked` is how large the user wants it at the most.
+fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> {
+    let context = || format!("cannot write {}", output.display());
+    if output.is_dir() {
+        bail!("{}: it is a folder", context());
+    }
+    let folder = output.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    // Absolute, for programs that are elsewhere.
+    let folder = folder.canonicalize().with_context(|| format!("{}: {}", context(), folder.display()))?;
+    let mut file =
+        tempfile::Builder::new().prefix(".hakmem-record-").tempfile_in(&folder).with_context(context)?;
+    // A write into a hole that the disk has no room for would kill the program.
+    let space = nix::sys::statvfs::statvfs(&folder).with_context(context)?;
+    let free = space.blocks_available() * space.fragment_size();
+    if let Some(limit) = asked {
+        ensure!(limit <= free, "{} has only {} free for --limit", folder.display(), report::mebibytes(free));
+    }
+    let limit = asked.unwrap_or(LIMIT.min(free / 2));
+    let chunks = (limit / raw::CHUNK as u64).clamp(1, u32::MAX.into());
+    file.write_all([raw::MAGIC, chunks].map(u64::to_ne_bytes).as_flattened()).with_context(context)?;
+    file.as_file().set_len(raw::file_size(chunks)).with_context(context)?;
+    Ok(file)
+}
+
+/// The limit that holds for a raw recording, bytes.
+fn limit(raw: &NamedTempFile) -> anyhow::Result<u64> {
+    Ok(raw.as_file().metadata()?.len())
+}
+
+/// Reads a size in bytes, with K, M or G for powers of 1024.
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1u64 << 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(factor)).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "expected a size such as 64M".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("12"), Ok(12));
+        assert_eq!((size("1k"), size("2M"), size("3G")), (Ok(1024), Ok(2 << 20), Ok(3 << 30)));
+        for wrong in ["", "0", "M", "1.5G", "-1", "1T", "99999999999G", "\u{e9}"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_raw_file_is_as_the_recorder_wants_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = raw_file(&dir.path().join("x"), Some(100_000)).unwrap();
+        assert_eq!(limit(&file).unwrap(), raw::file_size(6));
+        assert!(file.path().is_absolute());
+        assert!(convert(file.as_file(), true).unwrap().trace.processes.is_empty());
+        let error = format!("{:#}", raw_file(&dir.path().join("x"), Some(1 << 60)).unwrap_err());
+        assert!(error.contains("--limit"), "{error}");
+        let error = format!("{:#}", raw_file(Path::new("/does/not/exist/x"), None).unwrap_err());
+        assert!(error.contains("/does/not/exist"), "{error}");
+        assert!(raw_file(dir.path(), None).is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! `hakmem replay`: recorded traces under every allocator.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use hakmem_trace::{Touch, Trace};
+
+use crate::lab::experiment::{self, Schedule};
+use crate::lab::model::Metric;
+use crate::lab::report::Outputs;
+use crate::lab::subjects::Choice;
+use crate::lab::tasks::{self, Task};
+
+/// Replay traces that `hakmem record` wrote under every allocator: time per operation, memory, page faults
+///
+/// Each run is a process of its own with the allocator preloaded, measured as by `hakmem ab` (see
+/// `hakmem help ab` for rounds, verdicts and exit status). It makes the recorded calls in the recorded order,
+/// with as many threads; what the program did between its calls is left out.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The traces
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+
+    /// Only this process of each trace, counted from 0 (default: all, one after another)
+    #[arg(long, value_name = "N")]
+    process: Option<usize>,
+
+    /// What is written to each new object, which a trace does not tell: none, first (byte), pages (one byte
+    /// in every page) or all
+    #[arg(long, value_name = "WHAT", default_value = "pages", value_parser = super::replay_worker::touch)]
+    touch: Touch,
+
+    /// How often each process is replayed in a run (default: so often that the run makes some 3 million
+    /// operations)
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: Option<u32>,
+
+    #[command(flatten)]
+    choice: Choice,
+
+    #[command(flatten)]
+    schedule: Schedule,
+
+    #[command(flatten)]
+    outputs: Outputs,
+}
+
+/// Operations that make a run long enough to be measured.
+const ENOUGH: u64 = 3_000_000;
+
+/// Runs the comparison.
+pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
+    let tasks = args.files.iter().map(|file| task(file, &args)).collect::<anyhow::Result<Vec<_>>>()?;
+    args.outputs.prepare()?;
+    let found = args.choice.find()?;
+    let names: Vec<_> = tasks.iter().map(|task| task.name.as_str()).collect();
+    let title = format!("hakmem replay {}", names.join(" "));
+    let experiment = experiment::conduct(title, &found, &args.schedule, &tasks, metrics())?;
+    args.outputs.deliver(&experiment)?;
+    Ok(if experiment::is_clean(&experiment) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The general metrics and those of replays.
+fn metrics() -> Vec<Metric> {
+    let mut metrics = tasks::worker_metrics();
+    metrics
+        .extend(hakmem_trace::FIGURES.iter().map(|(key, label, unit)| tasks::own_metric(key, label, unit)));
+    metrics
+}
+
+/// The replay of one trace, which is read once to see that it can be.
+fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
+    let trace = Trace::read(file)?;
+    let count = trace.processes.len();
+    if let Some(process) = args.process {
+        ensure!(process < count, "{}: --process {process}: it has {count} processes", file.display());
+    }
+    let operations: u64 = trace.processes.iter().map(|process| process.facts.operations()).sum();
+    // One replay of a small trace takes a few milliseconds, which tells little.
+    let repeat = args.repeat.unwrap_or_else(|| (ENOUGH / operations.max(1)).clamp(1, 10_000) as u32);
+    let program = std::env::current_exe().context("this command's own file")?.into_os_string();
+    let mut arguments: Vec<OsString> = vec!["replay-worker".into(), file.into()];
+    if let Some(process) = args.process {
+        arguments.extend(["--process".into(), process.to_string().into()]);
+    }
+    arguments.extend(["--touch".into(), word(args.touch).into()]);
+    arguments.extend(["--repeat".into(), repeat.to_string().into()]);
+    let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    let only = args.process.map_or(String::new(), |process| format!(", only process {process}"));
+    Ok(Task {
+        name,
+        models: format!("a recording: {operations} operations in {count} processes, in the recorded order"),
+        parameters: format!("touch={} repeat={repeat}{only}", word(args.touch)),
+        primary: "per_op",
+        program,
+        arguments,
+        input: None,
+        apart: true,
+        worker: true,
+    })
+}
+
+fn word(touch: Touch) -> &'static str {
+    match touch {
+        Touch::None => "none",
+        Touch::First => "first",
+        Touch::Pages => "pages",
+        Touch::All => "all",
+    }
+}

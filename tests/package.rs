@@ -1,0 +1,94 @@
+//! What is published: sources, README and licences of `hakmem-alloc`, and no other package.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// Files in the package, and bytes in all of them.
+const MOST_FILES: usize = 120;
+const MOST_BYTES: u64 = 1 << 20;
+
+/// What cargo makes itself.
+const MADE: [&str; 3] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"];
+const BESIDE_SOURCES: [&str; 4] = ["Cargo.toml", "README.md", "LICENSE-MIT", "LICENSE-APACHE"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Runs cargo in the root of the repository; what it writes to stdout and stderr.
+fn cargo(arguments: &[&str]) -> (String, String) {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo).args(arguments).current_dir(root()).output().expect("cargo runs");
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    assert!(output.status.success(), "cargo {arguments:?}:\n{err}");
+    (out, err)
+}
+
+#[test]
+fn the_package_holds_sources_readme_and_licences() {
+    let (list, warnings) = cargo(&["package", "--list", "--allow-dirty", "-p", "hakmem-alloc"]);
+    assert!(!warnings.contains("warning"), "{warnings}");
+    let files: BTreeSet<&str> = list.lines().collect();
+    let beside: Vec<_> = files
+        .iter()
+        .filter(|file| !(file.starts_with("src/") && file.ends_with(".rs")))
+        .filter(|file| !MADE.contains(file) && !BESIDE_SOURCES.contains(file))
+        .collect();
+    assert!(beside.is_empty(), "neither sources nor README nor licences: {beside:?}");
+    for file in BESIDE_SOURCES.iter().chain(&["src/lib.rs"]) {
+        assert!(files.contains(file), "{file} is missing");
+    }
+    let bytes: u64 =
+        files.iter().map(|file| root().join(file).metadata().map_or(0, |metadata| metadata.len())).sum();
+    println!("{} files, {bytes} bytes", files.len());
+    assert!(files.len() <= MOST_FILES, "{} files", files.len());
+    assert!(bytes <= MOST_BYTES, "{bytes} bytes");
+}
+
+#[test]
+fn one_package_is_published() {
+    let (metadata, _) = cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    // `null`: to any registry. Of the others it is an empty list.
+    assert_eq!(metadata.matches(r#""publish":null"#).count(), 1);
+    let ours = metadata.split(r#""name":"hakmem-"#).find(|package| package.contains(r#""publish":null"#));
+    assert!(ours.is_some_and(|package| package.starts_with("alloc\"")), "it is hakmem-alloc");
+}
+
+/// The first command of the README builds the command and the library, and nothing to measure or plot with.
+#[test]
+fn running_a_program_builds_only_what_it_needs() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    assert!(readme.contains("cargo run --release -p hakmem-cli --no-default-features -- run -- "));
+    let tree = [
+        "tree",
+        "--offline",
+        "-e",
+        "no-dev",
+        "--prefix",
+        "none",
+        "-p",
+        "hakmem-cli",
+        "--no-default-features",
+    ];
+    let (packages, _) = cargo(&tree);
+    for lab in ["plotters ", "maud ", "statrs ", "csv ", "hakmem-workloads "] {
+        assert!(!packages.lines().any(|package| package.starts_with(lab)), "{lab}is built:\n{packages}");
+    }
+}
+
+/// A test that cargo does not know of would never run.
+#[test]
+fn every_test_and_example_is_declared() {
+    let manifest = std::fs::read_to_string(root().join("tests/Cargo.toml")).unwrap();
+    for (folder, prefix) in [("tests", ""), ("examples", "../examples/")] {
+        for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if name.ends_with(".rs") {
+                let line = format!("path = \"{prefix}{name}\"");
+                assert!(manifest.contains(&line), "tests/Cargo.toml has no {line}");
+            }
+        }
+    }
+}
