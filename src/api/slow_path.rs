@@ -93,13 +93,12 @@ pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
-    let kind = class as usize;
     // SAFETY: nobody uses the block. Where the page map agrees about the class, that is its answer.
     unsafe {
-        if pagemap::kind_index(block) != kind {
-            return free_cold(block, kind);
+        if pagemap::kind_index(block) != class as usize {
+            return free_cold(block, class as usize);
         }
-        free_second_level(block, heap, kind);
+        free_second_level(block, heap, class as usize);
     }
 }
 
