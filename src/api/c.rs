@@ -179,8 +179,8 @@ extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
 ///
 /// # Safety
 ///
-/// `block` is null or a block of this allocator that the caller has the use of. After success the caller has
-/// the use of the result instead.
+/// `block` is null or a block of this allocator that only the caller uses. After success the caller uses the
+/// result instead.
 pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     let kind = pagemap::kind_index(block);
     if kind == FOREIGN as usize || kind > CLASSES || size == 0 {
@@ -224,7 +224,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         unsafe { free(block) };
         return ptr::null_mut();
     }
-    // SAFETY: a block in use that the caller has the use of; `usable` has found that it has `old` bytes.
+    // SAFETY: a block that only the caller uses; `usable` has found that it has `old` bytes.
     let new = unsafe { slow_path::reallocate(block, kind, old, align_for(size), size, true, None) };
     if new.is_null() { out_of_memory() } else { new }
 }

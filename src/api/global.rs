@@ -63,8 +63,8 @@ unsafe impl GlobalAlloc for Hakmem {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: by the trait's contract the block is from this allocator and has this layout, and the
-        // caller has the use of it.
+        // SAFETY: by the trait's contract the block is from this allocator and has this layout, and only the
+        // caller uses it.
         unsafe { rust::realloc(block, layout.size(), layout.align(), new_size, &self.options) }
     }
 }

@@ -76,8 +76,8 @@ pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
     #[cfg(any(feature = "checked", debug_assertions))]
     checked::free(block, class);
     let heap = tls::get();
-    // SAFETY: the calling thread's heap or a placeholder. By the caller's clause the block is of this class
-    // and nobody's.
+    // SAFETY: the calling thread's heap or a placeholder. By the caller's clause the block is of this class,
+    // and nobody uses it.
     if !unsafe { MagazineTops::push(heap.cast(), class as usize, block) } {
         // SAFETY: the same heap, block and class, which the push has left alone.
         unsafe { free_slow(heap, block, class) }
@@ -111,7 +111,7 @@ unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
 #[inline(always)]
 pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: the clauses of `free_to_slab` are the caller's. What each answer calls for is done at once,
-    // with the slab that it names; where it says that nothing was done, the block is still nobody's.
+    // with the slab that it names; where it says that nothing was done, still nobody uses the block.
     unsafe {
         match Heap::free_to_slab(heap, block, kind) {
             Freed::Done => (),
@@ -189,7 +189,7 @@ pub(super) unsafe fn free_large(block: *mut u8, kind: u8, function: &str) {
 ///
 /// # Safety
 ///
-/// The block, if there is one, has at least `size` bytes, and the caller alone has the use of it.
+/// The block, if there is one, has at least `size` bytes, and nobody else uses it.
 #[inline(always)]
 pub(super) unsafe fn cleared(allocation: Allocation, size: usize) -> *mut u8 {
     if !allocation.zeroed && !allocation.ptr.is_null() {
@@ -208,8 +208,8 @@ pub(super) unsafe fn cleared(allocation: Allocation, size: usize) -> *mut u8 {
 ///
 /// # Safety
 ///
-/// The block is in use and has at least `old` bytes, and the caller has the use of it. After success the
-/// caller has the use of the result instead.
+/// The block has at least `old` bytes, and only the caller uses it. After success the caller uses the result
+/// instead.
 pub(super) unsafe fn reallocate(
     block: *mut u8,
     kind: u8,
@@ -221,7 +221,7 @@ pub(super) unsafe fn reallocate(
 ) -> *mut u8 {
     let is_large = stride(kind as usize) == 0;
     if is_large && class_of(size, align) == 0 {
-        // SAFETY: a large block of that kind that the caller has the use of.
+        // SAFETY: a large block of that kind, which only the caller uses.
         let moved = unsafe { resize(block, kind, size, align) };
         if !moved.is_null() {
             return moved;
@@ -282,8 +282,8 @@ pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> All
 ///
 /// # Safety
 ///
-/// `block` is the start of a large block of `kind`, in use, and the caller has the use of it. After success
-/// the caller has the use of the result instead.
+/// `block` is the start of a large block of `kind` that only the caller uses. After success the caller uses
+/// the result instead.
 unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
     if size > isize::MAX as usize {
         return ptr::null_mut();

@@ -67,8 +67,8 @@ fn unload() {
     let mut others = false;
     // SAFETY: records are still mapped here.
     registry::each(|heap| others |= unsafe { Heap::is_somebodys(heap) });
-    // The rest describes blocks in use, if there are any. If there are other heaps, their threads may be
-    // using it: the process may be ending.
+    // What follows describes blocks in use, so it stays if there are any. It stays as well if other threads
+    // have heaps: they may be using it, in a process that ends.
     if os::held::bytes() == large::kept() && !others {
         registry::unmap();
         pagemap::unmap();

@@ -47,7 +47,7 @@ impl Heap {
     /// The calling thread owns the heap and has [entered](Heap::enter) it; `class` is a size class.
     pub(crate) unsafe fn empty_magazine(heap: *mut Heap, class: usize) {
         // SAFETY: the caller has entered the heap. Every block in the magazine of a class was freed as one of
-        // that class, and is nobody's once it has been popped.
+        // that class, and the caller's alone once it has been popped.
         unsafe {
             loop {
                 let block = MagazineTops::pop(&raw mut (*heap).tops, class);

@@ -230,9 +230,9 @@ impl Heap {
     ///
     /// The calling thread owns the heap; `class` is a size class.
     pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Allocation {
-        // SAFETY: the calling thread owns the heap and enters it, so bins and run cache are its alone until
-        // the end of the block. `refill` borrows the bins exclusively: no visitor is in, and no other thread
-        // reads them without the lock.
+        // SAFETY: the calling thread owns the heap and enters it, so nobody else uses bins and run cache
+        // until the end of the block. `refill` borrows the bins exclusively: no visitor is in, and no other
+        // thread reads them without the lock.
         unsafe {
             let _entered = Heap::enter(heap);
             let allocation = Heap::alloc_from_slab(heap, class as usize);
@@ -296,7 +296,7 @@ impl Heap {
         block: *mut u8,
         class: usize,
     ) -> RemoteFreed {
-        // SAFETY: the block is nobody's now, and keeps its slab in use until it is sent. That answer comes
+        // SAFETY: nobody else has the block, and it keeps its slab in use until it is sent. That answer comes
         // only for a heap with an owner, so the outbox has bundles.
         unsafe {
             if !free::mark_free(&raw const (*heap).bins, slab, block, class) {
@@ -339,7 +339,7 @@ impl Heap {
     pub(crate) unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
         // SAFETY: the caller has entered the heap, so no visitor is in, and no other thread reads the bins
         // without the lock: they may be borrowed exclusively. `validate` has checked that the slab's record
-        // is valid and that the block is its.
+        // is valid and that the block belongs to it.
         unsafe {
             let bins = &mut (*heap).bins;
             let Some(slab) = free::validate(bins, block, class as usize) else { return };

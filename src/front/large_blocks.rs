@@ -32,7 +32,7 @@ pub(crate) fn hit(size: usize) -> *mut u8 {
 /// `heap` is null, or the calling thread owns it.
 pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Allocation {
     if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
-        // SAFETY: the calling thread owns the heap and enters it, so the run cache is its alone.
+        // SAFETY: the calling thread owns the heap and enters it, so nobody else uses the run cache.
         let run = unsafe {
             let _entered = Heap::enter(heap);
             (*heap).run_cache.take_run(pages)
@@ -53,7 +53,7 @@ pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Alloca
 /// As [`alloc`].
 pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Allocation {
     if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
-        // SAFETY: the calling thread owns the heap and enters it, so the run cache is its alone.
+        // SAFETY: the calling thread owns the heap and enters it, so nobody else uses the run cache.
         let run = unsafe {
             let _entered = Heap::enter(heap);
             (*heap).run_cache.take_longest(pages)

@@ -133,7 +133,7 @@ impl Outbox {
     /// # Safety
     ///
     /// The calling thread owns the heap, and the outbox has bundles. `block` is a block of `slab`, has been
-    /// marked as free, still counts as used there, and is nobody's.
+    /// marked as free, still counts as used there, and the caller alone has it.
     #[inline(always)]
     pub(crate) unsafe fn add(&self, slab: *mut Slab, block: *mut Block) -> *mut Owner {
         // SAFETY: places are below `BUNDLES`. The block is ours to link. As long as it counts as used, its

@@ -98,7 +98,8 @@ pub(crate) fn give_up_key() -> bool {
     if key == NO_KEY {
         return false;
     }
-    // Not for ever: in the child of a fork the users may be threads that do not exist there.
+    // Not for ever: in the child of a fork the users may be threads that do not exist there. FIXME: then the
+    // key stays, and `unhook` leaves it behind with a destructor that is about to be unmapped.
     let unused = (0..10).any(|_| {
         // SeqCst: see `with_key`. As an acquire it pairs with the release there.
         KEY_USERS.load(Ordering::SeqCst) == 0 || {
