@@ -1,4 +1,4 @@
-//! The core of the malloc family, for the `hakmem-capi` crate. Not part of the Rust interface.
+//! The core of the `malloc` family, for the `hakmem-capi` crate. Not part of the Rust interface.
 //!
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
@@ -18,7 +18,7 @@ use crate::superslab::pagemap::FOREIGN;
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
 use core::ptr;
 
-/// Alignment of blocks of at least as many bytes.
+/// Alignment of blocks of more than 8 bytes.
 const MIN_ALIGN: usize = 16;
 
 #[inline(always)]
@@ -39,42 +39,46 @@ pub fn malloc(size: usize) -> *mut u8 {
     }
     let words = size.div_ceil(8);
     let heap = tls::get();
-    // SAFETY: the thread's own heap.
+    // SAFETY: the calling thread's heap or a placeholder; `words` is in the table, because `size` is at most
+    // `MAX_TABLE`.
     let class = unsafe { MagazineTops::class(heap.cast(), words) };
-    // SAFETY: as above.
+    // SAFETY: the calling thread's heap or a placeholder; a class from the table.
     let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
     if !block.is_null() { block } else { malloc_slow(words, heap) }
 }
 
-/// What `malloc` can do at once: a block from a magazine, for sizes in the table. Null is no answer.
+/// The fast path of `malloc` alone: a block from a magazine, for sizes in the table. Null means take the slow
+/// path.
 #[inline(always)]
 pub fn malloc_hit(size: usize) -> *mut u8 {
     if size > MAX_TABLE {
         return ptr::null_mut();
     }
     let heap = tls::get();
-    // SAFETY: the thread's own heap.
+    // SAFETY: the calling thread's heap or a placeholder; the size is in the table, and so the class is one.
     unsafe { MagazineTops::pop_at(heap.cast(), MagazineTops::class(heap.cast(), size.div_ceil(8))) }
 }
 
-// The slow paths are `extern "C"`: what cannot unwind can be jumped to, without a frame on the fast path. Their arguments are
-// in the order that leaves each value in the register where the fast path has it.
+// The slow paths are `extern "C"`: what cannot unwind can be reached by a jump, without a stack frame in the
+// fast path. The order of their arguments leaves each value in the register where the fast path has it.
 
+/// `malloc` when the magazine is empty, for a size in words that is in the table.
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_slow(words: usize, heap: *mut Heap) -> *mut u8 {
-    // SAFETY: the thread's own heap, or a placeholder.
+    // SAFETY: `malloc` passes the calling thread's heap or a placeholder, and words that are in the table.
     malloc_second(heap, unsafe { MagazineTops::class(heap.cast(), words) })
 }
 
-/// The second level, behind an empty magazine.
+/// `malloc` when the magazine of `class` is empty: from the current slab.
 #[inline(always)]
 fn malloc_second(heap: *mut Heap, class: usize) -> *mut u8 {
-    // SAFETY: the thread's own heap, or a placeholder.
+    // SAFETY: the callers pass the calling thread's heap or a placeholder, and a size class.
     let block = unsafe { Heap::alloc_from_slab(heap, class) }.ptr;
     if !block.is_null() { block } else { malloc_cold(class) }
 }
 
+/// `malloc` when the current slab has no block either, or the thread has no heap.
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_cold(class: usize) -> *mut u8 {
@@ -82,6 +86,7 @@ extern "C" fn malloc_cold(class: usize) -> *mut u8 {
     if block.is_null() { out_of_memory() } else { block }
 }
 
+/// `malloc` for sizes that are not in the table.
 #[inline(never)]
 extern "C" fn malloc_rest(size: usize) -> *mut u8 {
     if size > MAX_SMALL {
@@ -89,7 +94,8 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
     }
     let class = medium(size) as usize;
     let heap = tls::get();
-    // SAFETY: the thread's own heap.
+    // SAFETY: the calling thread's heap or a placeholder; `medium` gives a size class for a size up to
+    // `MAX_SMALL`.
     let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
     if !block.is_null() { block } else { malloc_second(heap, class) }
 }
@@ -105,6 +111,7 @@ extern "C" fn malloc_large(size: usize) -> *mut u8 {
     if block.is_null() { out_of_memory() } else { block }
 }
 
+/// A large block for contents that have outgrown their block.
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_growing(size: usize) -> *mut u8 {
@@ -124,39 +131,46 @@ pub unsafe fn free(block: *mut u8) {
     if kind != FOREIGN as usize && kind <= CLASSES {
         checked::free(block, kind as u8);
     }
-    // Kinds that are no classes have no magazine: full, so they take the slow path.
+    // Kinds that are no classes have no magazine: to a push it looks full, so they take the slow path.
     let heap = tls::get();
-    // SAFETY: the thread's own heap; the block is free now.
+    // SAFETY: the calling thread's heap or a placeholder; a kind of the page map is below `KINDS`. By the
+    // caller's clause nobody uses the block any more.
     if !unsafe { MagazineTops::push(heap.cast(), kind, block) } {
-        // SAFETY: passed on.
+        // SAFETY: the same heap, kind and block, which the push has left alone.
         unsafe { free_rest(block, heap, kind) }
     }
 }
 
+/// `free` when the magazine is full, or `kind` is no class.
+///
+/// # Safety
+///
+/// As [`slow_path::free_second_level`].
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
-    // SAFETY: passed on; the thread's own heap, or a placeholder.
+    // SAFETY: the caller's clauses are the same.
     unsafe { slow_path::free_second_level(block, heap, kind) }
 }
 
 /// `calloc`.
 #[inline(always)]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
-    // What overflows is more than there is.
+    // A product that overflows becomes a size that no allocation can have.
     let bytes = count.saturating_mul(size);
     let block = malloc_hit(bytes);
     if block.is_null() {
         return calloc_rest(bytes);
     }
-    // SAFETY: a block of ours with that many bytes.
+    // SAFETY: just allocated, with at least that many bytes.
     unsafe { block.write_bytes(0, bytes) };
     block
 }
 
+/// `calloc` when the magazine is empty, or the size is not in the table.
 #[inline(never)]
 extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
-    // SAFETY: fresh from the gate.
+    // SAFETY: just allocated for that many bytes, or null.
     let block = unsafe { slow_path::cleared(slow_path::any_to_clear(bytes, align_for(bytes), None), bytes) };
     if block.is_null() { out_of_memory() } else { block }
 }
@@ -165,21 +179,23 @@ extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
 ///
 /// # Safety
 ///
-/// `block` is null or a block of this allocator; after success only the result is.
+/// `block` is null or a block of this allocator that only the caller uses. After success the caller uses the
+/// result instead.
 pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     let kind = pagemap::kind_index(block);
     if kind == FOREIGN as usize || kind > CLASSES || size == 0 {
-        // SAFETY: passed on.
+        // SAFETY: the caller's clause is the same; `kind` is the page map's answer.
         return unsafe { realloc_rest(block, kind as u8, size) };
     }
-    // In place while it fits and half of it is used.
+    // In place as long as the size fits and uses more than half of the block, or has this class anyway.
     let stride = stride(kind) as usize;
     if size <= stride && (size > stride / 2 || class_of(size, align_for(size)) as usize == kind) {
         return block;
     }
     let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
     if !new.is_null() {
-        // SAFETY: two blocks of ours with at least that many bytes; then the old one is free.
+        // SAFETY: the old block has `stride` bytes and the new one `size`; both are the caller's, and nobody
+        // uses the old one after the copy.
         unsafe {
             ptr::copy_nonoverlapping(block, new, stride.min(size));
             free(block);
@@ -188,6 +204,11 @@ pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     new
 }
 
+/// `realloc` when `block` is null, large or foreign, or `size` is 0.
+///
+/// # Safety
+///
+/// As [`realloc`]; `kind` is the page map's answer for `block`.
 #[inline(never)]
 unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut u8 {
     if block.is_null() {
@@ -195,25 +216,26 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
     }
     let old = slow_path::usable(block, kind, "realloc");
     if old == 0 {
-        // A foreign pointer, and the program runs on.
+        // Reported as misuse, and the program goes on.
         return out_of_memory();
     }
     if size == 0 {
-        // SAFETY: passed on.
+        // SAFETY: a block that the caller gives up, by the clause of `realloc`.
         unsafe { free(block) };
         return ptr::null_mut();
     }
-    // SAFETY: passed on.
+    // SAFETY: a block that only the caller uses; `usable` has found that it has `old` bytes.
     let new = unsafe { slow_path::reallocate(block, kind, old, align_for(size), size, true, None) };
     if new.is_null() { out_of_memory() } else { new }
 }
 
-/// Allocates at a multiple of `align`, a power of two. Null when there is no memory; leaves `errno` alone.
+/// Allocates `size` bytes at a multiple of `align`, a power of two. Null when there is no memory; leaves
+/// `errno` alone.
 pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
     slow_path::any(size, align.max(align_for(size)), None).ptr
 }
 
-/// `malloc_usable_size`, on behalf of `function`.
+/// `malloc_usable_size`: the bytes that a block has, 0 for null. Reports misuse on behalf of `function`.
 ///
 /// # Safety
 ///
@@ -223,7 +245,8 @@ pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
     if block.is_null() { 0 } else { slow_path::usable(block, pagemap::kind(block), function) }
 }
 
-/// `free_sized`, on behalf of `function`: `size` is what was asked for, which the block must have.
+/// `free_sized`: `size` is what the program says that it asked for. If the block cannot be one of that size,
+/// reports misuse on behalf of `function`.
 ///
 /// # Safety
 ///
@@ -231,7 +254,7 @@ pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
 pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let kind = pagemap::kind(block);
-        // Too small for the class it is in: neither `malloc` nor an in-place `realloc` leaves a block like that.
+        // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block.
         let class = class_of(size, align_for(size));
         if kind as usize <= CLASSES
             && kind != FOREIGN
@@ -241,11 +264,12 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
             misuse::report(function, block, Fault::FreedSize);
         }
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller's clause is the same.
     unsafe { free_aligned_sized(block, size, function) }
 }
 
-/// `free_aligned_sized`, on behalf of `function`; the alignment may have asked for a larger class than the size.
+/// `free_aligned_sized`: as [`free_sized`], but the block may be of any larger class, because of its
+/// alignment.
 ///
 /// # Safety
 ///
@@ -260,31 +284,31 @@ pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
             misuse::report(function, block, Fault::FreedSize);
         }
     }
-    // SAFETY: passed on.
+    // SAFETY: the caller's clause is the same.
     unsafe { free(block) }
 }
 
-/// Gives back what can be given back; how many bytes.
+/// Gives memory back to the system, as `hakmem::purge` does. Returns how many bytes.
 pub fn purge() -> usize {
     crate::api::global::purge()
 }
 
-/// Sets the limits. False, and nothing changed, if the soft one is above the hard one.
+/// Sets the limits, in bytes; 0 is none. False, and nothing changed, if the soft one is above the hard one.
 pub fn set_limits(soft: usize, hard: usize) -> bool {
     limits::set_limits(limits::Limits { soft, hard }).is_ok()
 }
 
-/// Sets what is called when the soft limit has been crossed.
+/// Sets the function that is called, with `argument`, when the soft limit has been crossed; `None` for none.
 pub fn on_soft_limit(hook: Option<CHook>, argument: *mut core::ffi::c_void) {
     limits::on_soft_limit_c(hook, argument);
 }
 
-/// Starts the background thread; 0 or the number of an error.
+/// Starts the background thread, if there is none. Returns 0 or the system's error number.
 pub fn start_background() -> i32 {
     process::start_background()
 }
 
-/// Ends the background thread.
+/// Ends the background thread, if there is one, and waits until it is gone.
 pub fn stop_background() {
     crate::reclaim::background::stop();
 }
@@ -294,21 +318,24 @@ pub fn few_syscalls() {
     crate::api::global::few_syscalls();
 }
 
-/// Whether libraries that the program loads keep the flag that would give them another allocator.
+/// Whether libraries that the program loads with `RTLD_DEEPBIND` keep that flag, which would give them
+/// another allocator.
 pub fn keeps_deepbind() -> bool {
     // The options are read before the first heap.
     thread::with_heap(None, |_| ());
     crate::base::options::get().keep_deepbind
 }
 
-/// The program has used up the C library's keys for thread-local data: gives up the one that is ours. False when that is not to be
-/// had. Ends of threads are then found out later.
+/// Gives up our key for thread-local data, for a program that has used up all that the C library has. False
+/// when there is none to give up. Without it, the heaps of threads that have ended are found later.
 pub fn give_up_key() -> bool {
     thread::give_up_key()
 }
 
-/// For the library's constructor: has the allocator hear of forks and of the end. A process that was given options hears about the
-/// bad ones, and is counted, even if it never allocates. From here on threads can be started.
+/// For the library's constructor: registers the handlers for forks and for exit. With options in the
+/// environment this also initialises the allocator, so that bad ones are reported, and the start record and
+/// the statistics are written, even if the process never allocates. From here on the background thread can be
+/// started.
 pub fn on_load() {
     let mut given = false;
     os::env::each(b"HAKMEM_", |_, _| given = true);
@@ -319,35 +346,35 @@ pub fn on_load() {
     crate::reclaim::background::ready();
 }
 
-/// One line, then abort.
+/// Prints one line to standard error and aborts.
 pub fn fatal(what: &str) -> ! {
     os::message::line(format_args!("{what}"));
     os::message::abort()
 }
 
-/// For the library's panic handler: one line, then abort.
+/// For the library's panic handler: prints one line to standard error and aborts.
 pub fn internal_error(what: &core::panic::PanicInfo<'_>) -> ! {
     os::message::line(format_args!("internal error: {what}"));
     os::message::abort()
 }
 
-/// Memory as `mallinfo2` wants it.
+/// The figures for `mallinfo2`.
 pub struct Info {
     /// Bytes of address space in SuperSlabs.
     pub arena: usize,
-    /// Large blocks with a mapping of their own count here with the runs.
+    /// Large blocks: those with a mapping of their own, and runs.
     pub large_blocks: usize,
     /// Bytes in large blocks.
     pub large_bytes: usize,
-    /// Bytes in blocks that the program holds, large ones not counted.
+    /// Bytes in blocks that the program holds, not counting large ones.
     pub in_use: usize,
-    /// Bytes in SuperSlabs that hold no such block.
+    /// Bytes in SuperSlabs that are not in such blocks.
     pub free: usize,
     /// Bytes that a purge could give back now.
     pub releasable: usize,
 }
 
-/// The figures for `mallinfo2`.
+/// Collects the figures for `mallinfo2`.
 pub fn info() -> Info {
     Snapshot::with(|now| {
         let (runs, direct) = (&now.classes[ClassStats::RUNS], &now.classes[ClassStats::DIRECT]);
@@ -364,7 +391,8 @@ pub fn info() -> Info {
     })
 }
 
-/// The figures of size class `index`, as `hakmem::class_stats` counts them; `None` when there is no such class.
+/// The statistics of size class `index`, as `hakmem::class_stats` numbers them; `None` when there is no such
+/// class.
 pub fn class_stats(index: usize) -> Option<ClassStats> {
     Snapshot::with(|now| now.classes.get(index).copied())
 }

@@ -1,21 +1,24 @@
-//! Fork: the child has one thread, and everything the others had.
+//! Fork: the child has one thread, and everything that the other threads had.
 //!
-//! Nothing is done before a fork, and nothing is held across it. The C library takes locks of its own after all handlers
-//! (those of stdio, of names, of the loader), while other threads that hold them wait for memory: an allocator that held its
-//! locks then would wait for ever. So the child finds all other threads stopped anywhere, each after some store and before the
-//! next, and everything is ordered for that:
+//! Nothing is done before a fork, and no lock is held across it. The C library takes locks of its own after
+//! all handlers have run (those of stdio, of names, of the loader), and threads that hold one of them may be
+//! waiting for memory: an allocator that held its locks then would deadlock. So in the child all other
+//! threads seem to have stopped anywhere, each after some store and before the next. Everything is ordered
+//! for that:
 //!
-//! * Locks name their holders: those of threads that do not exist here are free, and whoever takes one first brings in
-//!   order what it guards ([`crate::os::futex`]). The pool's index is made anew from its descriptors, in which pages between two
-//!   owners belong to neither; the lists of orphans are whole forwards; an entry of the large cache is valid or empty.
-//! * The heaps of the other threads are left behind: nobody's. Blocks of their slabs can be freed as ever. What they hold is
-//!   taken over when the child would otherwise need more SuperSlabs, or asks for all that can be given back: so a child
-//!   that only execs writes to nothing of theirs. Of what they had, their lists are not relied on, only the tops of their magazines
-//!   and the records of their slabs.
-//! * The forking thread goes on with its heap, unless somebody was visiting it.
+//! * Locks name their holders. Those of threads that do not exist in the child are free, and whoever takes
+//!   one first repairs what it guards ([`crate::os::futex`]). The pool's index is rebuilt from its
+//!   descriptors, in which pages on their way from one owner to another belong to neither; the lists of
+//!   orphans are intact when read forwards; an entry of the large cache is valid or empty.
+//! * The heaps of the other threads are left behind and belong to nobody. Blocks of their slabs can be freed
+//!   as always. What they hold is taken over when the child would otherwise need more SuperSlabs, or when it
+//!   asks for all that can be given back: so a child that only execs does not write to their memory. Of such
+//!   a heap only the tops of the magazines and the records of the slabs are relied on, not the lists.
+//! * The forking thread goes on with its heap, unless somebody was visiting that.
 //!
-//! What another thread was handing over at that moment can be lost to the child: a span or a mapping that was being taken or
-//! given back, bundles in its outbox, a slab that was about to be published. It is never with two.
+//! What another thread was handing over at that moment can be lost to the child: a span or a mapping that was
+//! being taken or given back, bundles in its outbox, a slab that was about to be published. It never ends up
+//! in two places.
 
 use crate::api::report;
 use crate::base::limits;
@@ -26,14 +29,15 @@ use crate::os::process;
 use crate::reclaim::{background, left_heaps};
 use crate::superslab::{orphans, span_index};
 
-/// The C library's handler in the child.
+/// The handler that the C library calls in the child.
 pub(crate) extern "C" fn child() {
     process::forked();
-    // Only here: where the C library's own handlers have not run either, threads cannot be started safely.
+    // Only here: in a child made without the C library's handlers, threads cannot be started safely.
     background::resume();
 }
 
-/// In the child, once; `alone` when no thread has been started there yet: see [`process::forked`].
+/// Repairs the allocator in the child. Called once there; `alone` says that no thread has been started yet:
+/// see [`process::forked`].
 pub(crate) fn on_fork(alone: bool) {
     if !alone {
         return background::after_fork();
@@ -45,10 +49,11 @@ pub(crate) fn on_fork(alone: bool) {
     visitor::inherit();
     let mine = thread::own_heap();
     if !mine.is_null() {
-        // SAFETY: the calling thread's heap.
+        // SAFETY: the calling thread owns the heap, and is the only thread of this process.
         unsafe {
             if Heap::lock(mine).inherit() {
-                // Somebody was in it: it is left behind like all others.
+                // A visitor was in it, and may have been in the middle of something: it is left behind like
+                // all others.
                 thread::leave_heap();
             } else {
                 Heap::claim(mine);

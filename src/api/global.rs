@@ -1,4 +1,4 @@
-//! The public face: the allocator as a `GlobalAlloc`.
+//! The public interface: the allocator as a `GlobalAlloc`, and what programs ask of it.
 
 use crate::api::{process, rust};
 use crate::base::options::Options;
@@ -6,7 +6,7 @@ use crate::os;
 use crate::reclaim::{background, purge};
 use core::alloc::{GlobalAlloc, Layout};
 
-/// The allocator. Zero-sized in spirit: all instances share the process's one set of heaps.
+/// The allocator. All instances share the heaps of the process; an instance holds nothing but its options.
 ///
 /// ```
 /// #[global_allocator]
@@ -24,9 +24,10 @@ impl Hakmem {
         Self { options: Options::new() }
     }
 
-    /// The allocator with `options`, over which the environment's `HAKMEM_*` still go.
+    /// The allocator with `options`. The environment's `HAKMEM_*` override them.
     ///
-    /// Options are read once, when the process's first block is allocated, from the instance that allocates it.
+    /// Options are read once: when the process allocates its first block, from the instance that allocates
+    /// it.
     ///
     /// ```
     /// use hakmem::{Hakmem, Options};
@@ -40,18 +41,18 @@ impl Hakmem {
     }
 }
 
-// SAFETY: blocks are disjoint, of the size and alignment of their layout, and stay until they are freed; the shadow-model
-// tests check it. No call unwinds, and none allocates through the global allocator.
+// SAFETY: blocks in use are disjoint, have the size and alignment of their layout, and stay until they are
+// freed; the shadow-model tests check this. No call unwinds, and none allocates through the global allocator.
 unsafe impl GlobalAlloc for Hakmem {
     #[inline(always)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: the clauses are those of the trait.
         unsafe { rust::alloc(layout, &self.options) }
     }
 
     #[inline(always)]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: passed on.
+        // SAFETY: by the trait's contract the block is from this allocator, has this layout, and is given up.
         unsafe { rust::dealloc(block, layout) }
     }
 
@@ -62,28 +63,32 @@ unsafe impl GlobalAlloc for Hakmem {
 
     #[inline]
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // SAFETY: passed on.
+        // SAFETY: by the trait's contract the block is from this allocator and has this layout, and only the
+        // caller uses it.
         unsafe { rust::realloc(block, layout.size(), layout.align(), new_size, &self.options) }
     }
 }
 
-/// Gives back to the system what can be given back, whichever thread has it: cached blocks go home, empty slabs to the pool,
-/// and the pool's free pages, whole free pages of slabs that are hardly used, and the large cache to the system. Returns how
-/// many bytes that were.
+/// Gives memory back to the system: all that can be given back, whichever thread has it. Returns how many
+/// bytes that were.
 ///
-/// Other threads are not stopped. One that is inside an allocation at each of several looks keeps what it has, and every
-/// thread keeps the topmost block of each magazine, the slabs that it allocates from, and what it has freed of others'
-/// blocks and not sent yet (256 KiB at most).
+/// Cached blocks return to their slabs, and empty slabs to the pool. The pool's free pages, whole free pages
+/// of slabs that are hardly used, and what is kept of freed large mappings go back to the system.
+///
+/// Other threads are not stopped. A thread that is inside an allocation at each of several looks keeps what
+/// it has. Every thread keeps the topmost block of each magazine, the slabs that it allocates from, and
+/// remote frees that it has not sent yet (256 KiB at most).
 pub fn purge() -> usize {
     purge::purge_from(true)
 }
 
-/// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
-/// delay says, without anybody calling. It gets no signals and sleeps while there is nothing to give back. False when the
-/// system has no thread for us.
+/// Starts the background thread, if there is none. It gives back memory that has been free for the purge
+/// delay, without any call from the program. It receives no signals, and sleeps while there is nothing to
+/// give back. Returns false if the system cannot start a thread.
 ///
-/// The child of `fork` starts one of its own, the next time that it allocates; one made without the C library's handlers (`_Fork`)
-/// when this is called there. Either has none before, so ending it there waits for nobody.
+/// A child of `fork` does not inherit the thread. It starts one of its own the next time that it allocates; a
+/// child made without the C library's handlers (`_Fork`) does so when it calls this function. Until then,
+/// stopping the thread there returns at once.
 ///
 /// ```
 /// # #[cfg(not(miri))]
@@ -94,22 +99,32 @@ pub fn start_background() -> bool {
     process::start_background() == 0
 }
 
-/// Ends the background thread, if there is one, and waits until it is gone. That is no cancellation point.
+/// Ends the background thread, if there is one, and waits until it is gone. The wait is no cancellation
+/// point.
 ///
-/// Also what `HAKMEM_BACKGROUND=on` has started or would start ends with it.
+/// This also ends the thread that `HAKMEM_BACKGROUND=on` has started, or keeps it from being started.
 pub fn stop_background() {
     background::stop();
 }
 
-/// Says that the process is about to give up system calls, with a seccomp filter that ends it when it makes others: from now on
-/// the allocator makes none but those of any allocator, `mmap`, `munmap`, `mremap`, `madvise` and `futex` (the clock is read without
-/// one, and `write` says why the process is about to be aborted). What needs others is left undone: memory that is freed to a thread
-/// which sleeps, or lies in its magazines, waits for it; huge pages are asked for as `HAKMEM_THP=always` says or not at all; the
-/// background thread is not started any more. Statistics are still printed when they are asked for, and read files then.
+/// Tells the allocator that the process is about to restrict its system calls, with a seccomp filter that
+/// kills it when it makes others.
 ///
-/// The first call of an allocator in a process makes others, so allocate something before the filter is there. Preloaded, or linked
-/// as a C library, it notices `prctl(PR_SET_NO_NEW_PRIVS)` and `prctl(PR_SET_SECCOMP)` by itself. A process that is under such a
-/// filter from the start has the option `HAKMEM_FEW_SYSCALLS=on`.
+/// From now on the allocator makes only the calls that any allocator makes: `mmap`, `munmap`, `mremap`,
+/// `madvise` and `futex`. It reads the clock without a system call, and uses `write` to say why the process
+/// is about to be aborted. What needs other calls is not done any more:
+///
+/// * Memory that was freed to a thread which sleeps, or that lies in such a thread's magazines, stays there
+///   until the thread is back.
+/// * Huge pages are requested as `HAKMEM_THP=always` says, or not at all.
+/// * The background thread is not started any more.
+///
+/// Statistics are still printed when they are asked for, and that reads files.
+///
+/// The allocator's first call in a process does make others, so allocate something before the filter is
+/// installed. If it is preloaded, or linked as a C library, it notices `prctl(PR_SET_NO_NEW_PRIVS)` and
+/// `prctl(PR_SET_SECCOMP)` by itself. A process that runs under such a filter from the start has the option
+/// `HAKMEM_FEW_SYSCALLS=on`.
 pub fn few_syscalls() {
     os::confine();
 }

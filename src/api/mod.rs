@@ -1,4 +1,4 @@
-//! The entries: `GlobalAlloc`, the core of the C family, and what the process is told and asked.
+//! The entries: `GlobalAlloc`, the core of the `malloc` family, and the hooks for forks, exit and unloading.
 
 pub mod c;
 #[cfg(any(feature = "checked", debug_assertions))]

@@ -1,4 +1,5 @@
-//! What the process needs once, besides heaps: to hear of forks and of its end, and the background thread if there is to be one.
+//! What a process needs once, besides heaps: handlers for forks and for its end, and the background thread if
+//! there is to be one.
 
 use crate::api::{fork, report, unload};
 use crate::base::options::{self, Options};
@@ -8,10 +9,11 @@ use crate::os::process;
 use crate::reclaim::background;
 use core::sync::atomic::{AtomicBool, Ordering};
 
+/// Whether [`hook`] has been called.
 static HOOKED: AtomicBool = AtomicBool::new(false);
 
-/// Runs `f` with the calling thread's heap, as [`thread::with_heap`] does. For Rust code, which says its `options`, this also sets
-/// up the process.
+/// Runs `f` with the calling thread's heap, as [`thread::with_heap`] does. With `options`, which Rust's
+/// entries pass, this also sets up the process.
 #[inline]
 pub(super) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) -> T) -> T {
     if options.is_some() && thread::is_new() {
@@ -20,7 +22,8 @@ pub(super) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
     thread::with_heap(options, f)
 }
 
-/// Rust code runs in a process that has been set up by then; the C library has a constructor to say so.
+/// Initialises the allocator and registers its handlers, for Rust code: when that allocates, the C library is
+/// ready for this. C code has the library's constructor instead: see [`hook`].
 #[cold]
 #[inline(never)]
 fn set_up(options: Option<&Options>) {
@@ -30,16 +33,21 @@ fn set_up(options: Option<&Options>) {
     }
 }
 
-/// Has us hear of forks and of the end. This calls functions of the C library that have locks of their own and allocate while they hold them.
-/// Where the C library allocates here, one of them may be the caller, so this is for its constructor; Rust code calls none.
+/// Registers the handlers for forks and for the end of the process, once.
+///
+/// The functions of the C library for this have locks of their own, and allocate while they hold them. Where
+/// the C library allocates from us, one of them may be what has called us, so there only the library's
+/// constructor may call this. They never call Rust's entries.
 #[cold]
 pub(super) fn hook() {
-    // Miri has neither fork nor exit handlers.
+    // Miri has neither fork nor exit handlers. Relaxed: only one caller goes on, and none waits for what it
+    // does.
     if cfg!(miri) || HOOKED.swap(true, Ordering::Relaxed) {
         return;
     }
     process::on_fork(fork::on_fork);
-    // SAFETY: a handler that the C library forgets when it unloads the library that this is part of.
+    // SAFETY: the handler is a function that takes nothing and never unwinds. The C library forgets it when
+    // it unloads the library that this is part of.
     unsafe { libc::pthread_atfork(None, None, Some(fork::child)) };
     report::begin();
     unload::init();
@@ -48,9 +56,10 @@ pub(super) fn hook() {
     }
 }
 
-/// Starts the background thread, if there is none. 0, or the system's error number.
+/// Starts the background thread, if there is none. Returns 0 or the system's error number.
 pub(super) fn start_background() -> i32 {
-    // The process may not have allocated anything yet; without this, nothing would be done about a fork.
+    // The process may not have allocated anything yet, and without the handlers its children would not be
+    // repaired.
     if thread::with_heap(None, |heap| heap.is_null()) {
         return libc::ENOMEM;
     }

@@ -1,4 +1,4 @@
-//! The records that the process writes: when it starts, and the statistics at its end.
+//! What the process writes: a record when it starts, and statistics when it ends.
 
 use crate::base::options::{self, StatsFormat};
 use crate::os::file::{File, Identity};
@@ -8,8 +8,8 @@ use core::cell::UnsafeCell;
 use core::fmt::Write;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Once, when the process begins: where statistics are to go. Many programs close standard error before they exit, and our handler
-/// runs after theirs.
+/// Prepares the output of statistics. Called once, when the process starts: many programs close standard
+/// error before they exit, and our handler runs after theirs.
 pub(super) fn begin() {
     let file = options::get().stats_file.as_c_str();
     match options::get().stats {
@@ -20,14 +20,14 @@ pub(super) fn begin() {
     }
 }
 
-/// In the child of a fork.
+/// Writes the start record of a child of a fork, if it is to have one.
 pub(super) fn begin_child() {
     if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
         announce();
     }
 }
 
-/// Writes the start record: the process is on Hakmem, whatever becomes of it.
+/// Writes the start record. It shows that the process uses Hakmem, even if it never gets to write statistics.
 fn announce() {
     let mut text = Text::<128>::new();
     let pid = os::process_id();
@@ -44,8 +44,8 @@ pub(super) fn print_at_exit() {
     }
 }
 
-/// Runs `f` with the file for statistics, or standard error. Not at all where that is not to be had any more: a daemon has closed
-/// what it did not open itself, and the number may stand for a file of its own by now.
+/// Runs `f` with the file for statistics, or standard error. Does not run it if standard error has gone: a
+/// daemon closes it, and the descriptor may stand for a file of the daemon's own by now.
 fn with_stats_file(f: impl FnOnce(i32)) {
     if let Some(path) = options::get().stats_file.as_c_str() {
         match File::append(path) {
@@ -65,7 +65,7 @@ fn with_stats_file(f: impl FnOnce(i32)) {
     }
 }
 
-/// Where statistics go when they do not go to a file.
+/// Standard error as it was when the process started: where statistics go if not to a file.
 #[derive(Clone, Copy)]
 struct Stderr {
     /// A duplicate of standard error, which many programs close before they exit.
@@ -73,27 +73,30 @@ struct Stderr {
     identity: Identity,
 }
 
-/// [`Stderr`], written once by the thread that hooks the process.
+/// A [`Stderr`] that is written once, by the thread that calls [`begin`], and a flag that says so.
 struct StderrCell(UnsafeCell<Option<Stderr>>, AtomicBool);
 
-// SAFETY: written once, before the flag is set, and read after that only.
+// SAFETY: the cell is written once, before the flag is set with release, and read only by those who have
+// acquired the flag.
 unsafe impl Sync for StderrCell {}
 
 static STDERR: StderrCell = StderrCell(UnsafeCell::new(None), AtomicBool::new(false));
 
 impl StderrCell {
-    /// Looks at what standard error is now.
+    /// Remembers what standard error is now.
     fn init(&self) {
         let stderr = Identity::of(2).map(|identity| Stderr { copy: os::duplicate(2), identity });
-        // SAFETY: only `remember_stderr` calls this, which runs once.
+        // SAFETY: only `begin` calls this, which `process::hook` calls once. Nobody reads the cell before the
+        // flag is set.
         unsafe { *self.0.get() = stderr };
         // Release: pairs with the acquire in `get`.
         self.1.store(true, Ordering::Release);
     }
 
+    /// What was remembered, if anything.
     fn get(&self) -> Option<Stderr> {
         // Acquire: pairs with the release in `init`.
-        // SAFETY: written before, and not again.
+        // SAFETY: the flag says that the cell has been written, and it is not written again.
         self.1.load(Ordering::Acquire).then(|| unsafe { *self.0.get() }).flatten()
     }
 }

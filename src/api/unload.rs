@@ -1,11 +1,13 @@
 //! The end: of the process, or of this code when the shared library that it is part of is unloaded.
 //!
-//! A Rust library for `dlopen` that has this allocator as its own is unmapped by `dlclose`, and nothing of ours may be called
-//! then: no exit hook of a thread, no handler, no thread of our own. What blocks are still in use stays mapped; the rest goes.
+//! `dlclose` unmaps a Rust library that was opened with `dlopen` and has this allocator as its own. After
+//! that nothing of ours may be called: no exit hook of a thread, no handler, no thread of our own. Blocks
+//! that are still in use stay mapped. Everything else goes.
 //!
-//! A library cannot always tell why its `.fini_array` is run. At exit the C library calls first what has been registered last,
-//! the handlers that are registered here or itself going through all libraries; `dlclose` goes through the one library only.
-//! So [`unload`] does what is right for a library that goes, and harmless in a process that ends.
+//! A library cannot always tell why its `.fini_array` runs. At exit the C library calls all handlers, the
+//! last registered one first: among them ours, and one of its own that goes through the `.fini_array` of
+//! every library. `dlclose` goes through that of one library only. So [`unload`] does what is right for a
+//! library that goes, and harmless in a process that ends.
 
 use crate::api::report;
 use crate::front::heap::Heap;
@@ -17,34 +19,38 @@ use core::ffi::c_void;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
-/// Where we are.
+/// How far this code has got: one of the following.
 static STAGE: AtomicU32 = AtomicU32::new(UNUSED);
 /// Nothing has been allocated yet.
 const UNUSED: u32 = 0;
-/// There is something to do at the end.
+/// [`init`] has been called: there is something to do at the end.
 const IN_USE: u32 = 1;
-/// It has been done.
+/// What is to be done at the end has been done, or is being done.
 const ENDED: u32 = 2;
 
 unsafe extern "C" {
-    /// What `atexit` calls. That itself is in no shared library, and whether a shared library of ours is linked with the
-    /// archive that has it depends on what else is built.
+    /// What `atexit` calls. `atexit` itself is in an archive, not in a shared library, and whether a shared
+    /// library of ours is linked with that archive depends on what else is built.
     fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, library: *const c_void) -> i32;
 }
 
-/// Registers what is to be done at the end. Once.
+/// Registers what is to be done at the end. Called once.
 pub(crate) fn init() {
+    // AcqRel and acquire, here and below: each change of the stage pairs with the one before.
     let _ = STAGE.compare_exchange(UNUSED, IN_USE, AcqRel, Acquire);
-    // SAFETY: a handler that is called before this code goes, because it is registered as this library's.
+    // SAFETY: the handler has the type that the C library asks for, and never unwinds. It is registered as
+    // this library's, so it is called before this code is unmapped.
     unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::library()) };
 }
 
+/// The handler for the end of the process, and for that of this library.
 extern "C" fn at_exit(_: *mut c_void) {
     if STAGE.compare_exchange(IN_USE, ENDED, AcqRel, Acquire).is_ok() {
         report::print_at_exit();
     }
 }
 
+/// What `.fini_array` calls.
 extern "C" fn fini() {
     if can_be_unloaded(imp::dynamic()) && STAGE.compare_exchange(IN_USE, ENDED, AcqRel, Acquire).is_ok() {
         report::print_at_exit();
@@ -52,16 +58,17 @@ extern "C" fn fini() {
     }
 }
 
-/// Leaves nothing behind that could be called, and no memory but that of blocks in use.
+/// Leaves nothing behind that could be called, and no memory except that of blocks in use.
 #[cold]
 fn unload() {
     background::stop();
     thread::unhook();
     purge::purge_from(true);
     let mut others = false;
-    // SAFETY: records are never unmapped before.
+    // SAFETY: records are still mapped here.
     registry::each(|heap| others |= unsafe { Heap::is_somebodys(heap) });
-    // Blocks in use are described by the rest; and the thread of another heap may be about to end with the process.
+    // What follows describes blocks in use, so it stays if there are any. It stays as well if other threads
+    // have heaps: they may be using it, in a process that ends.
     if os::held::bytes() == large::kept() && !others {
         registry::unmap();
         pagemap::unmap();
@@ -70,22 +77,23 @@ fn unload() {
     }
 }
 
-/// An entry of the section that tells the loader about a program or library.
+/// An entry of the dynamic section, which tells the loader about a program or library.
 #[repr(C)]
 struct Dynamic {
     tag: i64,
     value: u64,
 }
 
-/// Whether what this code is part of is a library that the loader may unload. `entries` are its own, or null in a static program.
+/// Whether this code is part of a library that the loader may unload. `entries` is the dynamic section of
+/// that library or program; null in a static program.
 fn can_be_unloaded(mut entries: *const Dynamic) -> bool {
     const END: i64 = 0;
-    /// Programs have one.
+    /// Only programs have this entry.
     const DEBUG: i64 = 21;
     const FLAGS_1: i64 = 0x6fff_fffb;
     const NODELETE: u64 = 8;
     while !entries.is_null() {
-        // SAFETY: the linker ends them with one of that tag.
+        // SAFETY: the linker ends the section with an entry of the tag `END`, at which the loop stops.
         let entry = unsafe { &*entries };
         match entry.tag {
             END => return true,
@@ -102,7 +110,7 @@ mod imp {
     use core::arch::{asm, global_asm};
     use core::ffi::c_void;
 
-    // Weak references: programs may be static, or linked without the compiler's start files.
+    // The references are weak, because programs may be static, or linked without the compiler's start files.
     global_asm!(
         ".pushsection .data.rel.ro.{name}.object,\"aw\",@progbits",
         ".weak __dso_handle",
@@ -122,7 +130,7 @@ mod imp {
     /// The two words above.
     fn object() -> [*const c_void; 2] {
         let (first, second);
-        // SAFETY: reads words that are constant after loading.
+        // SAFETY: reads two words of this library's own data that are constant after loading.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             asm!(
@@ -147,17 +155,19 @@ mod imp {
         [first, second]
     }
 
-    /// What the C library knows the library or program by that this code is part of, or null.
+    /// The handle by which the C library knows the library or program that this code is part of; null where
+    /// it has none.
     pub(crate) fn library() -> *const c_void {
         object()[0]
     }
 
-    /// What tells the loader about it.
+    /// The dynamic section of the library or program that this code is part of; null where it has none.
     pub(crate) fn dynamic() -> *const super::Dynamic {
         object()[1].cast()
     }
 
-    // SAFETY: the section holds pointers to functions that the loader calls once; they may take no arguments.
+    // SAFETY: the section holds pointers to functions, which the loader calls once; ones without parameters
+    // are allowed.
     #[used]
     #[unsafe(link_section = ".fini_array")]
     static FINI: extern "C" fn() = super::fini;
@@ -165,12 +175,12 @@ mod imp {
 
 #[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
 mod imp {
-    /// Not known.
+    /// Null: not known here.
     pub(crate) fn library() -> *const core::ffi::c_void {
         core::ptr::null()
     }
 
-    /// Not known.
+    /// Null: not known here.
     pub(crate) fn dynamic() -> *const super::Dynamic {
         core::ptr::null()
     }

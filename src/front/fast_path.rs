@@ -1,5 +1,5 @@
-//! What the hit paths touch of a heap: the tops and limits of its magazines ([`super::magazine`] says what those are), and the
-//! pops and pushes.
+//! The part of a heap that the fast path touches: the tops and limits of its magazines ([`super::magazine`]
+//! describes those), and the pops and pushes.
 
 use crate::base::table::Table;
 use crate::superslab::pagemap::KINDS;
@@ -11,42 +11,57 @@ use core::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
 /// A place for a block's address.
 pub(crate) type Slot = *mut u8;
 
-/// What the hit paths touch of a heap; indexed by class, and by the page map's kind, of which those that are no
-/// classes never get a magazine. Atomic only so that statistics may look; the owner's loads and stores are plain ones.
+/// The part of a heap that the fast path touches. Both tables are indexed by size class, and by the page
+/// map's kind; the kinds that are no classes never get a magazine.
+///
+/// Only the owner writes the tops and limits, and it may read them with plain loads. They are atomic because
+/// statistics and visitors read them.
 #[repr(C)]
 pub(crate) struct MagazineTops {
     pub(crate) top: Table<AtomicPtr<Slot>, KINDS>,
     pub(crate) limit: Table<AtomicPtr<Slot>, KINDS>,
-    /// C's classes by size in words: here, because a table elsewhere costs `malloc` an instruction for its address.
+    /// C's size classes, by size in words. A copy for each heap, because the address of a table elsewhere
+    /// would cost `malloc` one more instruction.
     pub(crate) classes: [u8; MAX_TABLE / 8 + 1],
 }
 
-/// The slot that every missing magazine's top points behind.
+/// The null slot below the top of every class without a magazine. The second slot is there for the top to
+/// point at.
 static NOTHING: [AtomicPtr<u8>; 2] = [const { AtomicPtr::new(ptr::null_mut()) }; 2];
 
+/// Top and limit of a class without a magazine.
 pub(crate) const fn missing() -> *mut Slot {
     (&raw const NOTHING).cast::<Slot>().cast_mut().wrapping_add(1)
 }
 
-/// A slot as the owner and a visitor see it.
+/// A slot as an atomic, for access while a visitor or statistics may look at it.
 ///
 /// # Safety
 ///
-/// A slot of an array in a heap's record, which is never unmapped.
+/// `slot` is a slot of a magazine's array in a heap's record, or of [`NOTHING`]: both stay mapped for as long
+/// as `'a`.
 #[inline(always)]
 pub(crate) unsafe fn shared<'a>(slot: *mut Slot) -> &'a AtomicPtr<u8> {
-    // SAFETY: passed on; as large and as aligned as an atomic.
+    // SAFETY: the slot is mapped for `'a`, by the caller's clause, and an atomic pointer has the size and
+    // alignment of a slot. Plain accesses of the owner race with nothing: see where they are made.
     unsafe { &*slot.cast::<AtomicPtr<u8>>() }
 }
 
-/// How a block is put into a slot. Where that costs nothing, such that who takes it out again sees what was done to the
-/// block before; elsewhere the visitor's barriers see to that.
+/// The ordering with which a push stores a block and the new top. Release where that is free: it pairs with
+/// the acquire of the swap in [`steal`](crate::lockfree::steal) and of the top's load in
+/// `reclaim::drain_magazines`, so that whoever takes the block out sees what was written to it before.
+/// Elsewhere the visitor's barriers order the two.
 const PUT: Ordering = if cfg!(target_arch = "x86_64") { Release } else { Relaxed };
 
-/// Reads what only this thread writes: an ordinary load, which the compiler may fold into its use.
+/// Reads a top or limit of the calling thread's own heap: a plain load, which the compiler may fold into its
+/// use.
+///
+/// # Safety
+///
+/// `slot` is valid, and no other thread writes it meanwhile.
 #[inline(always)]
 unsafe fn own(slot: *const AtomicPtr<Slot>) -> *mut Slot {
-    // SAFETY: other threads only read it, so there is no race.
+    // SAFETY: valid, by the caller's clause. Other threads only read it, and two reads are no race.
     unsafe { (*slot).as_ptr().read() }
 }
 
@@ -60,47 +75,58 @@ impl MagazineTops {
         }
     }
 
-    /// C's class for as many words, at most what the table has.
+    /// C's size class for a size in words, at most `MAX_TABLE / 8`.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap, or it is a placeholder.
+    /// `tops` belongs to a heap that the calling thread owns, or to a placeholder; `words` is at most
+    /// `MAX_TABLE / 8`.
     #[inline(always)]
     pub(crate) unsafe fn class(tops: *mut MagazineTops, words: usize) -> usize {
         debug_assert!(words <= MAX_TABLE / 8);
-        // SAFETY: passed on; the words are in the table.
+        // SAFETY: `words` is an index of the table. That is written only by the owner, before it first uses
+        // the heap.
         unsafe { (&raw const (*tops).classes).cast::<u8>().add(words).read() as usize }
     }
 
-    /// Takes a block of `class` from its magazine, or null.
+    /// Pops a block from the magazine of `class`; null when that is empty.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap, and `class` is below [`KINDS`].
+    /// `tops` belongs to a heap that the calling thread owns, or to a placeholder; `class` is below
+    /// [`KINDS`].
     #[inline(always)]
     pub(crate) unsafe fn pop(tops: *mut MagazineTops, class: usize) -> *mut u8 {
-        // SAFETY: passed on; top always has a slot below it.
+        // SAFETY: `class` is in the table. Only the owner writes its tops, so `own` may read this one. Below
+        // every top there is a slot: that of a block, or the null at the bottom. Nothing is written unless
+        // there is a block, which no placeholder has.
         unsafe {
             let top = (&raw const (*tops).top).cast::<AtomicPtr<Slot>>().add(class);
             let at = own(top);
+            // Relaxed: this thread's own push, or what a visitor put there: null, or the same block again.
             let block = shared(at.sub(1)).load(Relaxed);
             if !block.is_null() {
+                // Relaxed: this publishes nothing. drain_magazines.rs says what a visitor concludes from it.
                 (*top).store(at.sub(1), Relaxed);
-                // What the program does with the block must not come before: see `push`. Nor must the next pop: see `rob`.
+                // The program must not use the block before the top has moved: in the child of a fork, what
+                // is below the top counts as free. Nor may the next pop read its slot before: visitors rely
+                // on that order.
                 compiler_fence(SeqCst);
             }
             block
         }
     }
 
-    /// Puts a block into the magazine of `class`. False when it is full.
+    /// Pushes a block into the magazine of `class`. False, and nothing done, when that is full.
     ///
     /// # Safety
     ///
-    /// As [`MagazineTops::pop`]; the block is free, of that class, and nobody's.
+    /// As [`MagazineTops::pop`]; `block` is a block of that class, and nobody uses it.
     #[inline(always)]
     pub(crate) unsafe fn push(tops: *mut MagazineTops, class: usize, block: *mut u8) -> bool {
-        // SAFETY: passed on; below the limit there is a slot.
+        // SAFETY: `class` is in both tables. Only the owner writes them, so `own` may read them. Below the
+        // limit every slot from the top on is free. A placeholder is always full, so nothing is written to
+        // it.
         unsafe {
             let top = (&raw const (*tops).top).cast::<AtomicPtr<Slot>>().add(class);
             let limit = (&raw const (*tops).limit).cast::<AtomicPtr<Slot>>().add(class);
@@ -109,15 +135,15 @@ impl MagazineTops {
                 return false;
             }
             shared(at).store(block, PUT);
-            // The child of a fork takes every slot below the top for a block.
+            // The child of a fork takes every slot below the top for a block, so the block is stored first.
             compiler_fence(Release);
             (*top).store(at.add(1), PUT);
             true
         }
     }
 
-    /// [`MagazineTops::pop`] where the class is not known when compiling: the top moves in one instruction. The same in `push` saves an
-    /// instruction, too, and costs time: see decision 014.
+    /// [`MagazineTops::pop`] for a class that is not a compile-time constant: the top moves in one
+    /// instruction. The same in `push` would save an instruction, too, but costs time: see decision 014.
     ///
     /// # Safety
     ///
@@ -125,8 +151,9 @@ impl MagazineTops {
     #[inline(always)]
     pub(crate) unsafe fn pop_at(tops: *mut MagazineTops, class: usize) -> *mut u8 {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: as in `pop`. The tops are at the start of `hot`; an aligned store of a word, as atomic as the one that
-        // it stands for, and a barrier to the compiler.
+        // SAFETY: as in `pop`. `top` is the first field, so the operand is the top of `class`. To other
+        // threads the addition is an aligned store of a word, as atomic as the one in `pop`, since only this
+        // thread writes it; an `asm!` without `nomem` is a barrier to the compiler, too.
         unsafe {
             let block = own((&raw const (*tops).top).cast::<AtomicPtr<Slot>>().add(class))
                 .sub(1)
@@ -138,29 +165,29 @@ impl MagazineTops {
             block
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        // SAFETY: passed on.
+        // SAFETY: the caller's clauses are the same.
         unsafe {
             MagazineTops::pop(tops, class)
         }
     }
 
-    /// Whether the magazine of `class` holds `block`.
+    /// Whether the magazine of `class` holds `block`, as far down as no visitor has taken anything out.
     ///
     /// # Safety
     ///
     /// As [`MagazineTops::pop`].
     #[cfg(any(feature = "checked", debug_assertions))]
     pub(crate) unsafe fn holds(tops: *mut MagazineTops, class: usize, block: *mut u8) -> bool {
-        // SAFETY: passed on; a null ends the blocks.
-        unsafe {
-            let mut at = (&(*tops).top)[class].load(Relaxed).sub(1);
-            loop {
-                // A visitor may be at these slots.
-                let held = shared(at).load(Relaxed);
-                if held.is_null() || held == block {
-                    return !held.is_null();
-                }
-                at = at.sub(1);
+        // SAFETY: the table is the calling thread's own, or a placeholder's.
+        let top = unsafe { &(*tops).top };
+        let mut at = top[class].load(Relaxed);
+        loop {
+            at = at.wrapping_sub(1);
+            // Atomic, because a visitor may be taking blocks out of these slots.
+            // SAFETY: a slot of the magazine: a null ends it, and the loop with it.
+            let held = unsafe { shared(at) }.load(Relaxed);
+            if held.is_null() || held == block {
+                return !held.is_null();
             }
         }
     }

@@ -1,4 +1,5 @@
-//! One thread's heap: its fast path, its magazines, outbox and run cache, and how a thread gets it and gives it up.
+//! One thread's heap: its fast path, its magazines, outbox and run cache, and how a thread gets a heap and
+//! gives it up.
 
 pub(crate) mod fast_path;
 mod flush;

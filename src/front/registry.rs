@@ -1,28 +1,31 @@
-//! All heaps there are, and those that no thread has.
+//! All heaps, and a stack of the records that are free.
 
 use crate::front::heap::{Heap, NO_HEAP, RECORD};
 use crate::lockfree::record_stack::RecordStack;
 use crate::os;
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+/// Records without an owner.
 static FREE: RecordStack<Heap> = RecordStack::new();
+/// The list of all records, linked by `all_next`. It only grows.
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// Heaps given to threads, and given back.
+/// How often a thread has been given a heap. Relaxed, like [`EXITED`]: a figure.
 pub(crate) static STARTED: AtomicU64 = AtomicU64::new(0);
-/// See [`STARTED`].
+/// How often a heap has been given back.
 pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);
 
-/// Chooses the secret. Once, before the first heap.
+/// Chooses the secret. Called once, before the first heap is made.
 pub(crate) fn init() {
+    // Relaxed: `options::init` publishes it, by its own release and acquire.
     SECRET.store(os::random(), Ordering::Relaxed);
 }
 
-/// A heap for the calling thread, or null when there is no memory.
+/// Makes the calling thread the owner of a heap. Null when there is no memory.
 pub(crate) fn acquire() -> *mut Heap {
-    // SAFETY: records are never unmapped.
+    // SAFETY: all records that were ever pushed are still mapped, until `unmap`.
     let mut heap = unsafe { FREE.pop() };
     let fresh = heap.is_null();
     if fresh {
@@ -30,17 +33,19 @@ pub(crate) fn acquire() -> *mut Heap {
         if heap.is_null() {
             return heap;
         }
-        // SAFETY: just mapped. Records lie side by side: huge pages would make all of them resident.
+        // Records lie side by side: huge pages would make all of them resident.
+        // SAFETY: just mapped, with that length.
         unsafe { os::advise_huge(heap.cast(), RECORD, false) };
     }
-    // SAFETY: ours alone.
+    // SAFETY: just mapped, and zero then, or just taken from the stack, which gives each record to one thread
+    // only. `retire` or the kernel has left `live` false.
     unsafe { Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live()) };
     if fresh {
         let mut head = ALL.load(Ordering::Relaxed);
         loop {
-            // SAFETY: not yet published.
+            // SAFETY: ours, and nobody reads the link before the record is in the list.
             unsafe { (*heap).all_next = head };
-            // Release: pairs with the acquire in `each`.
+            // Release: pairs with the acquire in `each`, and publishes the link and what `reset` has written.
             match ALL.compare_exchange_weak(head, heap, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => head = now,
@@ -51,27 +56,31 @@ pub(crate) fn acquire() -> *mut Heap {
     heap
 }
 
-/// Gives up a heap.
+/// Gives up a heap and makes its record available.
 ///
 /// # Safety
 ///
-/// The calling thread owns it and will not use it again.
+/// The calling thread owns the heap and will not use it again.
 pub(crate) unsafe fn release_heap(heap: *mut Heap) {
-    // SAFETY: passed on.
+    // SAFETY: the calling thread owns the heap until `retire` has returned; then nobody does.
     unsafe {
         Heap::retire(heap);
         recycle(heap);
     }
 }
 
-/// Gives up the heaps of threads that have ended without an exit hook, and had the number `thread` while they lived.
+/// Gives up the heaps of threads that have ended without an exit hook and had the [id](os::thread::id)
+/// `thread`.
 ///
 /// # Safety
 ///
-/// No thread that has a heap has that number: the calling one may.
+/// The calling thread has that id, and no heap.
 pub(crate) unsafe fn release_of(thread: usize) {
     each(|heap| {
-        // SAFETY: passed on; records are never unmapped. Nobody else takes a heap for one of this number.
+        // SAFETY: the record is mapped. Of the threads that exist only the calling one has this id, and it
+        // has no heap: so the owner has ended, and the calling thread alone stands in for it. What the owner
+        // wrote is visible here because the C library, or the kernel, synchronises the end of a thread with
+        // whoever gets its control block next.
         unsafe {
             if Heap::is_somebodys(heap) && (*heap).thread.load(Ordering::Relaxed) == thread {
                 release_heap(heap);
@@ -80,7 +89,7 @@ pub(crate) unsafe fn release_of(thread: usize) {
     });
 }
 
-/// How many threads have a heap, about.
+/// About how many threads have a heap.
 pub(crate) fn live() -> usize {
     STARTED.load(Ordering::Relaxed).saturating_sub(EXITED.load(Ordering::Relaxed)) as usize
 }
@@ -89,28 +98,36 @@ pub(crate) fn live() -> usize {
 ///
 /// # Safety
 ///
-/// No thread has it.
+/// The caller has retired the heap, or taken all that it had. Nobody owns it any more.
 pub(crate) unsafe fn recycle(heap: *mut Heap) {
     EXITED.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: passed on; records are page-aligned.
+    // SAFETY: records are aligned to a page and stay mapped until `unmap`; nobody else pushes a record
+    // without an owner.
     unsafe { FREE.push(heap) };
 }
 
-/// Calls `f` with every record, in use or not.
+/// Calls `f` with every record, whether it has an owner or not.
 pub(crate) fn each(mut f: impl FnMut(*mut Heap)) {
+    // Acquire: pairs with the release in `acquire`, for all records in the list: each exchange there extends
+    // the release sequence of the one before.
     let mut heap = ALL.load(Ordering::Acquire);
     while !heap.is_null() {
         f(heap);
-        // SAFETY: never unmapped; constant once published.
+        // SAFETY: mapped until `unmap`, and the link is constant once the record is in the list.
         heap = unsafe { (*heap).all_next };
     }
 }
 
 /// Gives all records back to the system, when nobody can use one any more.
+///
+/// The stack of free records still points at them afterwards, so no thread may ask for a heap again. FIXME:
+/// `unload` cannot make sure of that. The C library calls destructors and `atexit` functions of the same
+/// library after our `fini`, and one that allocates crashes in `acquire`.
 pub(crate) fn unmap() {
+    // Acquire: as in `each`.
     let mut heap = ALL.swap(NO_HEAP, Ordering::Acquire);
     while !heap.is_null() {
-        // SAFETY: a record, in which nothing is of use but the link; then it is gone.
+        // SAFETY: a record from `acquire`, mapped with that length. The link is read before it goes.
         unsafe {
             let next = (*heap).all_next;
             os::unmap_uncounted(heap.cast(), RECORD);

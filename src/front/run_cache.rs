@@ -1,8 +1,10 @@
-//! Run caches: freed runs that a thread keeps for itself, so that a large block that comes and goes costs no lock.
+//! Run caches: freed runs that a thread keeps for itself, so that a large block that comes and goes costs no
+//! lock.
 //!
-//! A run cache has few places and few pages in all; to make room the run that has lain longest goes back to the pool, and so
-//! does one that has lain longer than the purge delay, when the thread next does anything with its run cache or refills a
-//! magazine. In the page map a cached run is foreign, so a second `free` is told.
+//! A run cache has few places and holds few pages in all. To make room, the run that has been there longest
+//! goes back to the pool. So does one that has been there longer than the purge delay, the next time that the
+//! thread uses its run cache or refills a magazine. The page map says that a cached run is foreign, so a
+//! second `free` of it is reported.
 
 use crate::base::counters::Counter;
 use crate::base::options;
@@ -19,40 +21,43 @@ use core::sync::atomic::{AtomicPtr, compiler_fence};
 const PLACES: usize = 8;
 /// Pages that a run cache holds at most: 1 MiB.
 const MOST: usize = 16;
-/// Pages that the run caches of all threads hold together, about: 32 MiB. What an idle thread has nobody else uses, and hundreds of
-/// threads are not all at work: so the more there are when one begins, the less it gets.
+/// Pages that the run caches of all threads together hold, about: 32 MiB. Nobody else uses what an idle
+/// thread has, and of hundreds of threads most are idle. So the more threads there are when one starts, the
+/// less it gets.
 const ALL: usize = 512;
-/// The clock is looked at with every so manieth free.
+/// Frees between two looks at the clock.
 const LOOK: u64 = 8;
-/// A byte 1 for each place.
+/// A one in each place's byte.
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// A thread's cache. The cells are the owner's, or a visitor's, alone; what is atomic others read, so there is never an exclusive
-/// reference to all of it.
+/// The run cache of a heap. The cells belong to whoever is in the heap, its owner or a visitor. Others read
+/// the atomics, so nobody makes an exclusive reference to the whole. Everything changes under the heap's
+/// lock, which orders the accesses of the owner and of visitors: so all of them are relaxed.
 pub(crate) struct RunCache {
-    /// The runs; null where there is none. Atomic only because the child of a fork reads other threads' run caches.
+    /// The runs; null where a place is free. Read by the owner without the heap's lock, too.
     runs: Table<AtomicPtr<u8>, PLACES>,
-    /// A byte for each place: the pages of the run there, or 0. Read by the owner without the heap's lock, under which all
-    /// changes here are.
+    /// A byte for each place: the pages of the run there, or 0. Read by the owner without the heap's lock,
+    /// too.
     sizes: Counter,
-    /// When each was put there.
+    /// When each run was put there, in milliseconds.
     since: Table<Cell<u32>, PLACES>,
-    /// When the ages were last looked at.
+    /// When the ages were last looked at, in milliseconds.
     looked: Cell<u32>,
-    /// Pages that can be put there yet.
+    /// Pages for which there is still room.
     room: Cell<u32>,
-    /// Blocks that a run cache served, and blocks that were freed to one. The pool has not seen these.
+    /// Blocks that this has served. The pool does not know of them.
     pub(crate) allocs: Counter,
-    /// See `allocs`.
+    /// Blocks that were freed to this. The pool does not know of them.
     pub(crate) frees: Counter,
-    /// Bytes held.
+    /// Bytes of the runs here.
     pub(crate) held: Counter,
 }
 
-/// The places whose byte in `sizes` is `pages`, as the top bits of their bytes.
+/// The places whose byte in `sizes` is `pages`: the top bit of each such byte.
 fn matching(sizes: u64, pages: usize) -> u64 {
     let different = sizes ^ (ONES * pages as u64);
-    // The sum has the top bit of each byte that is not zero in its lower bits, and carries nothing to the next.
+    // Adding 0x7f to the lower seven bits of a byte sets its top bit if they are not all zero, and never
+    // carries over.
     !((different & !(ONES << 7)).wrapping_add(!(ONES << 7)) | different) & (ONES << 7)
 }
 
@@ -71,19 +76,20 @@ impl RunCache {
         }
     }
 
-    /// Makes it ready for a thread, of about so many in all. It is empty: new, or flushed by the thread that had it.
+    /// Sets the room for a new owner, when there are about `threads` threads. The run cache is empty: new, or
+    /// flushed by the last owner.
     pub(crate) fn reset(&self, threads: usize) {
         let options = options::get();
         let room = (ALL / threads.max(1)).min(MOST);
         self.room.set(if options.magazine && options.purge_delay != 0 { room as u32 } else { 0 });
     }
 
-    /// Takes the run out of a place.
+    /// Takes the run out of a place, in which there is one.
     fn remove(&self, place: usize) -> *mut u8 {
         let run = self.runs[place].load(Relaxed);
         let pages = (self.sizes.get() >> (8 * place)) as u8;
         self.runs[place].store(ptr::null_mut(), Relaxed);
-        // In the child of a fork the run is in no two places: so out of here before anything is done with it.
+        // Before anything is done with the run: the child of a fork must not find it in two places.
         compiler_fence(Release);
         self.sizes.set(self.sizes.get() & !(0xff << (8 * place)));
         self.room.set(self.room.get() + pages as u32);
@@ -91,7 +97,7 @@ impl RunCache {
         run
     }
 
-    /// The run of `pages` pages that was put here last, or null.
+    /// Takes a run of exactly `pages` pages; null when there is none. Under the heap's lock.
     pub(crate) fn take_run(&self, pages: usize) -> *mut u8 {
         let places = matching(self.sizes.get(), pages);
         if places == 0 {
@@ -101,7 +107,7 @@ impl RunCache {
         self.remove((63 - places.leading_zeros() as usize) / 8)
     }
 
-    /// The longest run, if it has more than `pages` pages, or null.
+    /// Takes the longest run, if it has more than `pages` pages; otherwise null. Under the heap's lock.
     pub(crate) fn take_longest(&self, pages: usize) -> *mut u8 {
         let size = |place: usize| (self.sizes.get() >> (8 * place)) as u8;
         match (0..PLACES).max_by_key(|&place| size(place)) {
@@ -113,7 +119,7 @@ impl RunCache {
         }
     }
 
-    /// Puts a run, which is nobody's any more, into a free place. There is room.
+    /// Puts a run that nobody uses into a free place. There is a place, and room.
     fn put(&self, run: *mut u8, pages: usize, now: u32) {
         let place = matching(self.sizes.get(), 0).trailing_zeros() as usize / 8;
         self.since[place].set(now);
@@ -123,13 +129,13 @@ impl RunCache {
         self.runs[place].store(run, Relaxed);
     }
 
-    /// The place of the run that has lain longest. There is one.
+    /// The place of the run that has been here longest. There is one.
     fn oldest(&self, now: u32) -> usize {
         let taken = (0..PLACES).filter(|&i| self.sizes.get() >> (8 * i) & 0xff != 0);
         taken.max_by_key(|&i| os::elapsed(self.since[i].get(), now)).unwrap_or(0)
     }
 
-    /// Gives back what has lain longer than the purge delay.
+    /// Gives back the runs that have been here longer than the purge delay.
     #[cold]
     fn age(&self, now: u32) {
         let delay = options::get().purge_delay;
@@ -137,7 +143,7 @@ impl RunCache {
         for place in 0..PLACES {
             let old = os::elapsed(self.since[place].get(), now) as i64 >= delay;
             if delay >= 0 && old && self.sizes.get() >> (8 * place) & 0xff != 0 {
-                // SAFETY: a run of the run cache is nobody else's.
+                // SAFETY: a run that is taken out of the run cache is the caller's alone.
                 unsafe { large::give_run(self.remove(place)) };
             }
         }
@@ -147,14 +153,16 @@ impl RunCache {
     ///
     /// # Safety
     ///
-    /// The calling thread has entered the heap that this is part of, or visits it, or its thread no longer exists.
+    /// The calling thread owns the heap that this is part of and has entered it, or visits it, or alone
+    /// stands in for an owner that no longer exists.
     pub(crate) unsafe fn flush(&self) {
         for place in 0..PLACES {
-            // Only the places are relied on: the owner may have been stopped anywhere by a fork.
+            // Relies on the places only: a fork may have stopped the owner anywhere.
             let run = self.runs[place].load(Relaxed);
             if !run.is_null() {
                 self.runs[place].store(ptr::null_mut(), Relaxed);
-                // SAFETY: as above.
+                // SAFETY: by the caller's clause nobody else takes runs out of here, so this one is ours
+                // alone.
                 unsafe { large::give_run(run) };
             }
         }
@@ -163,29 +171,32 @@ impl RunCache {
         self.held.set(0);
     }
 
-    /// Puts a run on the self. False, and nothing done, when it does not fit or is not the caller's to free.
+    /// Frees a block by keeping its run here. False, and nothing done, when the run does not fit, or `block`
+    /// is not the start of one, or another thread has just freed it.
     ///
     /// # Safety
     ///
-    /// The page map says that `block` lies in a run, and nobody uses that any more.
+    /// The calling thread owns the heap that this is part of, and has entered it. The page map says that
+    /// `block` lies in the first page of a run, and nobody uses that any more.
     pub(crate) unsafe fn put_freed(&self, block: *mut u8) -> bool {
-        // Not the start of a run, or without a run cache: the long way tells.
+        // Not the start of a run: the slow path reports it.
         if block.addr() & (PAGE - 1) != 0 {
             return false;
         }
-        // SAFETY: the page map said that it is a run's.
+        // SAFETY: the start of a run in use, by the caller's clause.
         let pages = unsafe { large::pages_of_run(block) };
         let whole = self.room.get() as usize + self.held.get() as usize / PAGE;
         if pages > whole || !pagemap::claim(block, RUN) {
             return false;
         }
         self.frees.add(1);
-        // Looking at the clock would be a good part of the work. A run that seems older than it is goes back too soon.
+        // Reading the clock would be a good part of the work here. With an old time a run seems to have been
+        // here longer than it has, and goes back too soon.
         let look = self.frees.get() % LOOK == 0;
         let now = if look { os::now_ms() } else { self.looked.get() };
         while (self.room.get() as usize) < pages || matching(self.sizes.get(), 0) == 0 {
             let place = self.oldest(now);
-            // SAFETY: a run of the run cache is nobody else's.
+            // SAFETY: a run that is taken out of the run cache is the caller's alone.
             unsafe { large::give_run(self.remove(place)) };
         }
         self.put(block, pages, now);
@@ -196,18 +207,18 @@ impl RunCache {
         true
     }
 
-    /// Whether it holds a run of `pages` pages.
+    /// Whether there is a run of exactly `pages` pages. Needs no lock.
     #[inline(always)]
     pub(crate) fn has(&self, pages: usize) -> bool {
         matching(self.sizes.get(), pages) != 0
     }
 
-    /// Whether `block` lies here.
+    /// Whether `block` is the start of a run here. Needs no lock.
     pub(crate) fn holds(&self, block: *mut u8) -> bool {
         !block.is_null() && self.runs.0.iter().any(|run| run.load(Relaxed) == block)
     }
 
-    /// A look at the ages, for when the thread does something else that is rare.
+    /// Gives back what is too old, while the owner does something else that is rare. Under the heap's lock.
     pub(crate) fn tick(&self) {
         if self.sizes.get() != 0 {
             let now = os::now_ms();

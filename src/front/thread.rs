@@ -1,4 +1,4 @@
-//! Threads come and go: how one gets its heap, and what happens when it ends.
+//! How a thread gets its heap, and what happens to the heap when the thread ends.
 
 use crate::base::options::Options;
 use crate::base::{limits, options};
@@ -13,16 +13,20 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 /// The key whose destructor is the exit hook. See [`with_key`].
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
-/// Threads that are using it.
+/// Threads that are using the key at the moment.
 static KEY_USERS: AtomicUsize = AtomicUsize::new(0);
-/// How often a new thread waits a millisecond for the one that is looking after the child of a fork.
+/// Milliseconds that a new thread waits at most, in the child of a fork, for the thread that is repairing the
+/// allocator.
 const WAITS: u32 = 100;
-/// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least that there may be.
+/// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least
+/// that POSIX allows.
 const ROUNDS: u32 = 4;
 
-/// Runs `f` with the calling thread's heap, getting it one first if it has none; `f` gets null when there is no memory.
+/// Runs `f` with the calling thread's heap. A thread that has none gets one first; `f` gets null when there
+/// is no memory for that.
 ///
-/// A thread whose exit hook has run borrows a heap for this call only: nothing would give it back later.
+/// A thread whose exit hook has run borrows a heap for this call only, because nothing would give it back
+/// later.
 #[inline]
 pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) -> T) -> T {
     let heap = tls::get();
@@ -33,15 +37,15 @@ pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
         let heap = registry::acquire();
         let result = f(heap);
         if !heap.is_null() {
-            // SAFETY: nobody else has it.
+            // SAFETY: the calling thread has acquired it above, and does not use it after this.
             unsafe { registry::release_heap(heap) };
         }
         return result;
     }
-    f(enter(options))
+    f(attach(options))
 }
 
-/// Whether the calling thread has had no heap yet.
+/// Whether the calling thread has not had a heap yet.
 #[inline(always)]
 pub(crate) fn is_new() -> bool {
     ptr::eq(tls::get(), &raw const EMPTY)
@@ -58,41 +62,46 @@ fn is_placeholder(heap: *mut Heap) -> bool {
     ptr::eq(heap, &raw const EMPTY) || ptr::eq(heap, &raw const EXITED)
 }
 
-/// The calling thread goes on without the heap that it has, and without giving it up.
+/// Detaches the calling thread from its heap without giving that up: the thread goes on as if it had never
+/// had one.
 pub(crate) fn leave_heap() {
     tls::set((&raw const EMPTY).cast_mut());
-    // Without a value it has no hook.
+    // The C library runs no destructor for a null value.
     set_hook(ptr::null_mut());
 }
 
-/// Runs `f` with the key, while nobody gives it up. `None` when there is none.
+/// Runs `f` with the key, which nobody deletes meanwhile. `None` when there is no key.
 fn with_key<T>(f: impl FnOnce(libc::pthread_key_t) -> T) -> Option<T> {
-    // SeqCst, here and in `give_up_key`: either that sees the user, or the user sees that the key has gone.
+    // SeqCst, on both words here and in `give_up_key`: either that sees this user, or this user sees that the
+    // key is gone.
     KEY_USERS.fetch_add(1, Ordering::SeqCst);
     let key = KEY.load(Ordering::SeqCst);
     let result = (key != NO_KEY).then(|| f(key));
-    // Release: pairs with the acquire in `give_up_key`.
+    // Release: pairs with the load of `KEY_USERS` in `give_up_key`; the key has been used by then.
     KEY_USERS.fetch_sub(1, Ordering::Release);
     result
 }
 
-/// Has the exit hook run for the calling thread with `heap`, or not at all for null. False when that cannot be.
+/// Sets the exit hook of the calling thread to run with `heap`, or not at all if that is null. False on
+/// failure, which includes that there is no key.
 fn set_hook(heap: *mut Heap) -> bool {
-    // SAFETY: our key.
+    // SAFETY: our key, which nobody deletes while `with_key` runs.
     with_key(|key| unsafe { libc::pthread_setspecific(key, heap.cast::<c_void>()) }) == Some(0)
 }
 
-/// Gives our key back to the C library. False when there is none, or when a thread does not stop using it. From then on a thread's
-/// end is noticed when another thread begins in its place, or by whoever gives memory back.
+/// Gives our key back to the C library. False when there is none, or when some thread does not stop using it.
+/// Afterwards there are no exit hooks: the heap of a thread that has ended is given up when a new thread has
+/// the same [id](os::thread::id). Until then only visitors take back what lies idle in it.
 #[cold]
 pub(crate) fn give_up_key() -> bool {
     let key = KEY.swap(NO_KEY, Ordering::SeqCst);
     if key == NO_KEY {
         return false;
     }
-    // A child of a fork may wait for a thread that it does not have.
+    // Not for ever: in the child of a fork the users may be threads that do not exist there. FIXME: then the
+    // key stays, and `unhook` leaves it behind with a destructor that is about to be unmapped.
     let unused = (0..10).any(|_| {
-        // Acquire: pairs with the release in `with_key`.
+        // SeqCst: see `with_key`. As an acquire it pairs with the release there.
         KEY_USERS.load(Ordering::SeqCst) == 0 || {
             futex::pause();
             false
@@ -102,26 +111,27 @@ pub(crate) fn give_up_key() -> bool {
         KEY.store(key, Ordering::SeqCst);
         return false;
     }
-    // SAFETY: our key, which nobody uses.
+    // SAFETY: our key. Nobody uses it now, and whoever asks from here on finds `NO_KEY`.
     unsafe { libc::pthread_key_delete(key) == 0 }
 }
 
-/// No thread's end is to be heard of any more, and the calling thread has no heap of its own any more.
+/// Deletes the key, so that no exit hook runs any more, and gives up the calling thread's heap.
 pub(crate) fn unhook() {
     give_up_key();
     let heap = own_heap();
     if !heap.is_null() {
         tls::set((&raw const EXITED).cast_mut());
-        // SAFETY: it was this thread's.
+        // SAFETY: it was this thread's, which borrows heaps from now on and has no use for this one.
         unsafe { registry::release_heap(heap) };
     }
 }
 
-/// Gives the calling thread a heap.
+/// Gives the calling thread a heap, and initialises the allocator if this is its first. Null when there is no
+/// memory.
 #[cold]
 #[inline(never)]
-fn enter(base: Option<&Options>) -> *mut Heap {
-    // In the child of a fork, while the thread that survived looks after it.
+fn attach(base: Option<&Options>) -> *mut Heap {
+    // In the child of a fork, while the thread that survived repairs the allocator.
     for _ in 0..WAITS {
         if !process::look_before_heap() {
             break;
@@ -135,36 +145,45 @@ fn enter(base: Option<&Options>) -> *mut Heap {
             os::confine();
         }
         let mut key = 0;
-        // SAFETY: `key` is writable. Neither this nor anything before it allocates.
+        // Neither this nor anything before it allocates.
+        // SAFETY: `key` is writable. The hook gets what `set_hook` stores: null, or the heap of the thread
+        // that ends.
         if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_exit)) } == 0 {
+            // Relaxed: `options::init` publishes it, by its own release and acquire.
             KEY.store(key, Ordering::Relaxed);
         }
     });
     if KEY.load(Ordering::Relaxed) == NO_KEY {
-        // SAFETY: this thread has no heap, so those that say so are those of threads that have ended.
+        // SAFETY: this thread's id, and it has no heap.
         unsafe { registry::release_of(os::thread::id()) };
     }
     let heap = registry::acquire();
     if heap.is_null() {
         return heap;
     }
-    // From here on this thread can allocate, which what follows may do.
+    // From here on this thread can allocate, as `set_hook` below may.
     tls::set(heap);
-    // Only now: a signal handler in between would take it for one of a thread that has ended.
-    // SAFETY: a record, which is never unmapped.
+    // Not before: a signal handler that got here would find a heap with this thread's id, and give it up.
+    // SAFETY: this thread's heap; the field is atomic.
     unsafe { (*heap).thread.store(os::thread::id(), Ordering::Relaxed) };
-    // Again: a signal handler may have forked meanwhile, and the child not have known the heap for ours.
-    // SAFETY: it is.
+    // Once more after `reset`: a signal handler may have forked before `tls::set`, and this may be the child,
+    // which then did not know that the heap is ours.
+    // SAFETY: this thread's heap.
     unsafe { Heap::claim(heap) };
     set_hook(heap);
     heap
 }
 
-/// The exit hook: runs again, as long as other destructors still use the heap and the C library has rounds left. What runs after
-/// the last one can still allocate and free.
+/// The exit hook. It asks to run again as long as other destructors still use the heap and the C library has
+/// rounds left. Destructors that run after the last round can still allocate and free.
+///
+/// # Safety
+///
+/// `heap` is what [`set_hook`] has stored for the calling thread, which is ending: its heap.
 unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
     let heap = heap.cast::<Heap>();
-    // SAFETY: the value that `enter` set for this thread, whose heap it is.
+    // SAFETY: the calling thread owns the heap. Once TLS has the placeholder, nothing in this thread uses it
+    // any more.
     unsafe {
         let (exit, tops) = (&(*heap).exit, Heap::magazine_figure(heap));
         let rounds = exit.rounds.get() + 1;

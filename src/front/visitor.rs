@@ -1,4 +1,5 @@
-//! One visitor at a time in the process: the lock that it holds, and what it has seen of a heap's owner.
+//! Visitors of other threads' heaps: the lock that admits one visitor at a time in the process, and what a
+//! visitor remembers of a heap's owner.
 
 use crate::os::futex::{self, Guard, Lock};
 use crate::os::signals::Blocked;
@@ -8,28 +9,30 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 
 /// Held by the visitor.
 static VISITS: Lock<()> = Lock::new(());
-/// Waits until the visit in progress is over, or for a while.
+
+/// Waits until the visit in progress is over, or gives up after some milliseconds. The caller looks again.
 pub(crate) fn wait() {
     if VISITS.lock_soon().is_none() {
         futex::pause();
     }
 }
 
-/// The right to visit, until dropped. No signal handler runs meanwhile: an owner that wakes up waits for the visitor, and so
-/// would a handler that waits for that owner.
+/// The right to visit, until dropped. No signal handler interrupts the thread meanwhile: an owner that wakes
+/// up waits for the visitor, and a handler on the visitor's thread that waited for that owner would wait for
+/// ever.
 pub(crate) struct Visits {
     _guard: Guard<'static, ()>,
-    // Dropped last.
+    // Dropped last, since fields are dropped in order.
     _signals: Blocked,
 }
 
-/// The right to visit, if it is to be had soon.
+/// Waits some milliseconds at most for the right to visit.
 pub(crate) fn lock() -> Option<Visits> {
     let signals = Blocked::all();
     VISITS.lock_soon().map(|guard| Visits { _guard: guard, _signals: signals })
 }
 
-/// The right to visit, if nobody has it.
+/// Takes the right to visit, if nobody has it.
 pub(crate) fn try_lock() -> Option<Visits> {
     if VISITS.is_held() {
         return None;
@@ -43,33 +46,36 @@ pub(crate) fn inherit() {
     VISITS.inherit();
 }
 
-/// What was seen of a heap's owner, and when. Under the visits' lock.
+/// What was seen of a heap's owner, and when. Touched only with the right to visit, which passes from thread
+/// to thread and orders the accesses: so they are relaxed.
 pub(crate) struct Seen {
-    /// The heap's `activity`.
+    /// The heap's [`activity`](super::heap::Heap::activity) then.
     activity: AtomicUsize,
-    /// Since when it is so, in milliseconds.
+    /// When that was first seen, in milliseconds.
     since: AtomicU32,
+    /// Whether the heap's magazines have been emptied since.
     emptied: AtomicBool,
 }
 
-/// What a look at a heap's owner says.
+/// The result of a look at a heap's owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Look {
-    /// It has done something of late.
+    /// It has allocated or freed during the delay.
     Active,
     /// It has not.
     Idle,
-    /// Nor has it since its magazines were emptied.
+    /// It has not since a visitor emptied its magazines.
     Emptied,
 }
 
 impl Seen {
-    /// Nothing.
+    /// Nothing was seen yet.
     pub(crate) const fn new() -> Self {
         Self { activity: AtomicUsize::new(0), since: AtomicU32::new(0), emptied: AtomicBool::new(false) }
     }
 
-    /// What a look at `now` says, when its [`Heap::activity`](super::heap::Heap::activity) is `activity`.
+    /// Looks at `now`, in milliseconds, at an owner whose [`Heap::activity`](super::heap::Heap::activity) is
+    /// `activity`. It is idle if that has not changed for `delay` milliseconds.
     pub(crate) fn look(&self, activity: usize, now: u32, delay: i64) -> Look {
         if self.activity.swap(activity, Relaxed) != activity {
             self.since.store(now, Relaxed);
@@ -84,12 +90,13 @@ impl Seen {
         }
     }
 
-    /// Its magazines have been emptied.
+    /// Notes that the heap's magazines have been emptied, which made its activity `activity`.
     pub(crate) fn emptied(&self, activity: usize) {
         self.activity.store(activity, Relaxed);
         self.emptied.store(true, Relaxed);
     }
 
+    /// Whether the last look, or what followed it, found the heap [emptied](Look::Emptied).
     pub(crate) fn is_emptied(&self) -> bool {
         self.emptied.load(Relaxed)
     }
