@@ -47,6 +47,7 @@ pub(crate) fn on_fork(alone: bool) {
     large::inherit_cache();
     limits::inherit();
     visitor::inherit();
+    thread::forget_key_users();
     let mine = thread::own_heap();
     if !mine.is_null() {
         // SAFETY: the calling thread owns the heap, and is the only thread of this process.

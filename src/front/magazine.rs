@@ -15,6 +15,7 @@ use crate::front::fast_path::{MagazineTops, Slot, missing, shared};
 use crate::superslab::pagemap::KINDS;
 use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
 use core::cell::Cell;
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
@@ -380,12 +381,18 @@ impl Magazines {
         unsafe { &(*magazines).most }.load(Relaxed).cast()
     }
 
-    /// How many blocks the magazine of `class` holds: exact for the owner, approximate for other threads.
+    /// How many blocks the magazine of `class` holds: exact for the owner, approximate for other threads. `record` is
+    /// where the record's slots lie.
     ///
     /// # Safety
     ///
     /// Both are parts of one heap's record that is still mapped.
-    pub(crate) unsafe fn held(magazines: *const Magazines, tops: *const MagazineTops, class: usize) -> usize {
+    pub(crate) unsafe fn held(
+        magazines: *const Magazines,
+        tops: *const MagazineTops,
+        class: usize,
+        record: Range<usize>,
+    ) -> usize {
         // SAFETY: mapped, by the caller's clause; the reference is to an atomic.
         let log = unsafe { &(&(*magazines).logs)[class] }.load(Relaxed);
         if log == 0 {
@@ -401,12 +408,10 @@ impl Magazines {
             return held;
         }
         let first = limit.wrapping_sub((1 << log) - 1);
-        // SAFETY: these are slots of the magazine if `log` and `limit` belong together, as they do for the
-        // owner and for visitors. To another thread `log` may be older than `limit`. If the array was halved
-        // once in between, `first` still lies in the record: the smaller arrays that the magazine has grown
-        // out of lie below. FIXME: if it was halved several times, or if the record has a new owner by then,
-        // `first` may lie up to 8 KiB below the array, and so before the record.
-        (0..held).filter(|&i| !unsafe { shared(first.wrapping_add(i)) }.load(Relaxed).is_null()).count()
+        let slots = (0..held).map(|i| first.wrapping_add(i)).filter(|slot| record.contains(&slot.addr()));
+        // SAFETY: memory of this record, all of which may be read atomically. To another thread `log` may be older than
+        // `limit`, or the magazine gone: then `first` may lie outside.
+        slots.filter(|&slot| !unsafe { shared(slot) }.load(Relaxed).is_null()).count()
     }
 
     /// Notes that a visitor has taken blocks out of the magazine of `class`.

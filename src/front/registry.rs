@@ -120,10 +120,11 @@ pub(crate) fn each(mut f: impl FnMut(*mut Heap)) {
 
 /// Gives all records back to the system, when nobody can use one any more.
 ///
-/// The stack of free records still points at them afterwards, so no thread may ask for a heap again. FIXME:
-/// `unload` cannot make sure of that. The C library calls destructors and `atexit` functions of the same
-/// library after our `fini`, and one that allocates crashes in `acquire`.
+/// The C library calls destructors and `atexit` functions of the same library after our `fini`; one that allocates gets
+/// a new record.
 pub(crate) fn unmap() {
+    // SAFETY: the caller makes sure that no other thread has a heap or asks for one.
+    unsafe { FREE.clear() };
     // Acquire: as in `each`.
     let mut heap = ALL.swap(NO_HEAP, Ordering::Acquire);
     while !heap.is_null() {

@@ -78,7 +78,8 @@ fn with_key<T>(f: impl FnOnce(libc::pthread_key_t) -> T) -> Option<T> {
     let key = KEY.load(Ordering::SeqCst);
     let result = (key != NO_KEY).then(|| f(key));
     // Release: pairs with the load of `KEY_USERS` in `give_up_key`; the key has been used by then.
-    KEY_USERS.fetch_sub(1, Ordering::Release);
+    // It may be 0 in the child of a fork by a signal handler that has interrupted us: see `forget_key_users`.
+    let _ = KEY_USERS.fetch_update(Ordering::Release, Ordering::Relaxed, |users| users.checked_sub(1));
     result
 }
 
@@ -98,8 +99,7 @@ pub(crate) fn give_up_key() -> bool {
     if key == NO_KEY {
         return false;
     }
-    // Not for ever: in the child of a fork the users may be threads that do not exist there. FIXME: then the
-    // key stays, and `unhook` leaves it behind with a destructor that is about to be unmapped.
+    // Not for ever: a signal handler may have interrupted a user and wait for us.
     let unused = (0..10).any(|_| {
         // SeqCst: see `with_key`. As an acquire it pairs with the release there.
         KEY_USERS.load(Ordering::SeqCst) == 0 || {
@@ -113,6 +113,11 @@ pub(crate) fn give_up_key() -> bool {
     }
     // SAFETY: our key. Nobody uses it now, and whoever asks from here on finds `NO_KEY`.
     unsafe { libc::pthread_key_delete(key) == 0 }
+}
+
+/// In the child of a fork, by its only thread: the others that were using the key do not exist here.
+pub(crate) fn forget_key_users() {
+    KEY_USERS.store(0, Ordering::Relaxed);
 }
 
 /// Deletes the key, so that no exit hook runs any more, and gives up the calling thread's heap.

@@ -43,6 +43,16 @@ impl<N: Node> RecordStack<N> {
         Self { word: AtomicUsize::new(0), _nodes: PhantomData }
     }
 
+    /// Forgets all records, which are about to be unmapped.
+    ///
+    /// # Safety
+    ///
+    /// No thread pushes or pops meanwhile.
+    #[cfg(not(loom))]
+    pub(crate) unsafe fn clear(&self) {
+        self.word.store(0, Ordering::Relaxed);
+    }
+
     /// Gives `node` to whoever wants one next.
     ///
     /// # Safety

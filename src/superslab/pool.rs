@@ -305,6 +305,10 @@ fn map_superslab() -> *mut u8 {
 /// Gives the memory of all descriptors back to the system, when there is no SuperSlab and nobody comes any more.
 pub(crate) fn unmap() {
     desc::unmap();
+    // The index still names descriptors that are gone.
+    if let Some(mut pool) = lock() {
+        pool.rebuild();
+    }
 }
 
 /// Bytes of free pages, as far as that is known.

@@ -22,11 +22,13 @@ impl Heap {
             return;
         }
         for class in 1..=CLASSES {
-            // SAFETY: both are parts of this record. `Magazines::held` says in which case it reads beyond
-            // that.
-            match unsafe { Magazines::held(&raw const (*heap).magazines, &raw const (*heap).tops, class) } {
-                0 => {}
-                blocks => f(class, blocks),
+            // SAFETY: both are parts of this record, whose slots lie behind the heap.
+            let blocks = unsafe {
+                let slots = heap.wrapping_add(1).addr()..heap.addr() + RECORD - outbox::BYTES;
+                Magazines::held(&raw const (*heap).magazines, &raw const (*heap).tops, class, slots)
+            };
+            if blocks != 0 {
+                f(class, blocks);
             }
         }
         let bundles = heap.cast::<u8>().wrapping_add(RECORD - outbox::BYTES);
