@@ -460,7 +460,7 @@ mod tests {
     /// Pushes until the magazine of `class` is full and does not grow; how many blocks it holds then.
     fn fill(tops: *mut MagazineTops, m: &Magazines, class: usize) -> usize {
         // SAFETY: `tops` and `m` are this thread's alone, from `with_magazines`.
-        let now = |m: &Magazines| unsafe { Magazines::held(m, tops, class) };
+        let now = |m: &Magazines| unsafe { Magazines::held(m, tops, class, 0..usize::MAX) };
         let mut held = now(m);
         loop {
             let block = ptr::without_provenance_mut((held + 1) * 8);
