@@ -521,7 +521,7 @@ mod tests {
                 }
             }
             // SAFETY: `tops` and `m` are this thread's alone.
-            let held = |c| unsafe { Magazines::held(m, tops, c) };
+            let held = |c| unsafe { Magazines::held(m, tops, c, 0..usize::MAX) };
             let beyond: usize = (1..=CLASSES)
                 .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * stride(c) as usize)
                 .sum();
