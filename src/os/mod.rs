@@ -411,7 +411,7 @@ pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
     (result == 0).then(|| pages.filter(|&&page| page & 1 != 0).count())
 }
 
-/// Milliseconds on a clock that only goes forward, at the resolution of the system's tick. Wraps after 49 days.
+/// Milliseconds of a monotonic clock with the resolution of the system tick. Wraps after 49 days.
 pub(crate) fn now_ms() -> u32 {
     // SAFETY: all zeros is a valid timespec.
     let mut t: libc::timespec = unsafe { core::mem::zeroed() };

@@ -15,7 +15,11 @@ pub(crate) fn id() -> usize {
         let id;
         // SAFETY: reads one word. By the ABI the first word of the thread's control block is its own address.
         unsafe {
-            core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) id, options(pure, readonly, nostack, preserves_flags))
+            core::arch::asm!(
+                "mov {}, qword ptr fs:[0]",
+                out(reg) id,
+                options(pure, readonly, nostack, preserves_flags)
+            )
         };
         id
     }
@@ -24,7 +28,11 @@ pub(crate) fn id() -> usize {
         let id;
         // SAFETY: reads the thread pointer register only.
         unsafe {
-            core::arch::asm!("mrs {}, tpidr_el0", out(reg) id, options(pure, readonly, nostack, preserves_flags))
+            core::arch::asm!(
+                "mrs {}, tpidr_el0",
+                out(reg) id,
+                options(pure, readonly, nostack, preserves_flags)
+            )
         };
         id
     }
