@@ -49,7 +49,8 @@ impl Pages {
     /// Sets the word while no other thread uses it.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn set(&self, sets: Sets) {
-        // Relaxed: other threads learn of the SuperSlab through the pool, which publishes it.
+        // Relaxed: `Desc::fill` publishes these sets with the base, which it stores afterwards. A thread that
+        // still has the descriptor from an earlier SuperSlab may see them before that base.
         self.word.store(sets.word(), Ordering::Relaxed);
     }
 

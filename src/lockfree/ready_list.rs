@@ -31,7 +31,8 @@ impl<N: Node> ReadyList<N> {
     /// `node` is valid and in no ready list, and the caller alone has the duty to publish it: until it is on
     /// the list, nobody else touches its link or releases it.
     pub(crate) unsafe fn push(&self, node: *mut N) {
-        // SAFETY: one node is a list from itself to itself; the caller's duty for it is the same.
+        // SAFETY: one node is a list from itself to itself, and this function's contract is that of
+        // `push_all` for it.
         unsafe { self.push_all(node, node) }
     }
 

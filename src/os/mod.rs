@@ -152,7 +152,7 @@ fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
 pub(crate) fn could_map(len: usize) -> bool {
     let len = len.next_multiple_of(page_size());
     let p = map_raw(ptr::null_mut(), len);
-    // SAFETY: mapped two lines above; no other code has the address.
+    // SAFETY: just mapped; no other code has the address.
     !p.is_null() && unsafe { try_unmap(p, len) }
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
     if first.is_null() || first.addr() & (align - 1) == 0 {
         return first;
     }
-    // SAFETY: mapped above; no other code has the address.
+    // SAFETY: the mapping just made; no other code has the address.
     unsafe { unmap_uncounted(first, len) };
     let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
     let base = map_uncounted(total);
@@ -187,7 +187,7 @@ pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
 ///
 /// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
 unsafe fn trim(p: *mut u8, len: usize) {
-    // SAFETY: the caller's duty is the same as `try_unmap`'s.
+    // SAFETY: this function's contract is the same as `try_unmap`'s.
     if unsafe { try_unmap(p, len) } {
         MAPPED.fetch_sub(len, Relaxed);
     }
@@ -227,7 +227,7 @@ pub(crate) enum Unmapped {
 ///
 /// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
 pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: by this function's contract the range is ours and nobody uses it any more.
     let unmapped = unsafe { unmap_uncounted(p, len) };
     if unmapped == Unmapped::Gone {
         held::release(len);
@@ -241,7 +241,7 @@ pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
 ///
 /// As [`unmap`].
 pub(crate) unsafe fn unmap_uncounted(p: *mut u8, len: usize) -> Unmapped {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: by this function's contract the range is ours and nobody uses it any more.
     if unsafe { try_unmap(p, len) } {
         MAPPED.fetch_sub(len, Relaxed);
         return Unmapped::Gone;
@@ -328,7 +328,7 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
     if ADVICE.load(Relaxed) != TAKEN && !is_advice_taken() {
         return false;
     }
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: by this function's contract the range is ours and nobody needs its contents.
     let done = unsafe { drop_pages(p, len) };
     if done {
         PURGED.fetch_add(len, Relaxed);
@@ -395,7 +395,8 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
 ///
 /// # Safety
 ///
-/// The range is mapped, at most 2 MiB long, and `p` is page-aligned.
+/// `p` is page-aligned and `len` at most 2 MiB. The range need not be ours, nor mapped: then there is no
+/// answer.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
     // One byte per page; there are most pages where they are smallest.

@@ -88,7 +88,7 @@ pub(crate) fn everyone() {
 ///
 /// The calling thread owns the heap.
 unsafe fn flush_outbox(mine: *mut Heap) {
-    // SAFETY: the caller's duty is the same.
+    // SAFETY: by this function's contract the calling thread owns the heap.
     unsafe {
         let _entered = Heap::enter(mine);
         Heap::flush_outbox(mine);
@@ -266,7 +266,7 @@ impl Visit {
             each(published, |slab| mark(slab, owner));
         }
         // Entering executes the barrier that the marks need.
-        // SAFETY: the caller's duty is the same.
+        // SAFETY: by this function's contract we are the only visitor and stay so.
         let visit = unsafe { Visit::enter(heap) };
         // SAFETY: heap records are never unmapped.
         let hazard = unsafe { Heap::lock(heap) }.hazard();

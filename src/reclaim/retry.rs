@@ -159,8 +159,8 @@ pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize)
         return ptr::null_mut();
     }
     let attempt = || {
-        // SAFETY: the caller's duty is the same. While resizing fails, the block is unchanged, so trying
-        // again is allowed.
+        // SAFETY: this function's contract is that of `large::resize`. While it fails, the block is
+        // unchanged, so trying again is allowed.
         let moved = unsafe { large::resize(block, kind, size, align) };
         Allocation { ptr: moved, zeroed: false }
     };
