@@ -85,8 +85,8 @@ pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) {
 pub(crate) fn wake(word: *mut u32) {
     wake_some(word, i32::MAX);
 }
-/// Wakes at most `count` threads that sleep on the word.
 
+/// Wakes at most `count` threads that sleep on the word.
 fn wake_some(word: *mut u32, count: i32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the kernel uses the address as a key only and accesses no memory of ours.

@@ -270,10 +270,10 @@ impl Visit {
         let visit = unsafe { Visit::enter(heap) };
         // SAFETY: heap records are never unmapped.
         let hazard = unsafe { Heap::lock(heap) }.hazard();
-        // SAFETY: the slabs are still ours to take in or to publish. The first branch publishes those that
-        // the owner may be using: its current slabs and the one it has named. Those that get to the second it
-        // uses no more: since the barrier it finds the mark when it checks a slab, and we are inside its
-        // lock.
+        // SAFETY: the slabs are still ours to take in or to publish. The first branch publishes them again,
+        // all if we did not get in, else those that the owner may be using: its current slabs and the one it
+        // has named. The others it does not use: since the barrier it finds the mark when it checks a slab,
+        // and we are inside its lock.
         unsafe {
             each(published, |slab| {
                 if visit.is_none() || slab == hazard || (*slab).list == List::Current {
@@ -317,8 +317,8 @@ impl Visit {
 ///
 /// # Safety
 ///
-/// `owner` owns the slab, and nobody else changes that until [`unmark`]: the slab is disarmed and off its
-/// ready list, or the caller visits its heap.
+/// `owner` owns the slab, and it stays so until [`unmark`]: the caller visits the owner's heap, or has taken
+/// the slab off the owner's ready list, so that it is disarmed and can be neither released nor given up.
 unsafe fn mark(slab: *mut Slab, owner: *mut Owner) {
     // Release: pairs with the acquire of statistics, which read the slab's fields: see `Slab::make`. For the
     // owner it is the barrier that counts.
