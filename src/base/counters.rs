@@ -3,7 +3,8 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// A counter that only its owner changes, without a read-modify-write, and that any thread reads.
+/// A counter that only its owner changes, without a read-modify-write, and that any thread reads. Relaxed: a
+/// figure by itself, which publishes nothing.
 #[repr(transparent)]
 pub(crate) struct Counter(AtomicU64);
 

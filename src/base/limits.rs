@@ -133,7 +133,7 @@ impl Inherit for Config {
 static CONFIG: Lock<Config> =
     Lock::new(Config { chosen: false, hooks: Table([Hook::None; 2]), current: AtomicUsize::new(0) });
 /// The thread that is running the hook, or 0.
-static TELLING: AtomicUsize = AtomicUsize::new(0);
+static HOOK_RUNNER: AtomicUsize = AtomicUsize::new(0);
 
 /// Takes the limits from the options, unless the program has set its own.
 pub(crate) fn init(options: &Options) {
@@ -144,10 +144,10 @@ pub(crate) fn init(options: &Options) {
 
 /// Calls the hook if the soft limit has just been crossed. The caller holds none of the allocator's locks,
 /// and its heap is in a consistent state.
-pub(crate) fn tell() {
+pub(crate) fn report_crossing() {
     let Some((held, limit)) = held::crossed() else { return };
     // Acquire: pairs with the release below, so that a run of the hook sees what the run before has done.
-    if TELLING.compare_exchange(0, thread::id(), Ordering::Acquire, Ordering::Relaxed).is_err() {
+    if HOOK_RUNNER.compare_exchange(0, thread::id(), Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
     if let Some(hook) = CONFIG.lock_soon().map(|config| config.hook()) {
@@ -155,7 +155,7 @@ pub(crate) fn tell() {
         os::keep_errno(|| call(&hook, held, limit));
     }
     // Release: pairs with the acquire above.
-    TELLING.store(0, Ordering::Release);
+    HOOK_RUNNER.store(0, Ordering::Release);
 }
 
 /// Runs the hook. `extern "C"`, so that a panic in the hook ends the process: no allocation may unwind.
@@ -174,7 +174,7 @@ pub(crate) fn inherit() {
     CONFIG.inherit();
     held::reset_in_child();
     // A hook that another thread was running does not run here. But the caller's own hook may have forked.
-    if TELLING.load(Ordering::Relaxed) != thread::id() {
-        TELLING.store(0, Ordering::Relaxed);
+    if HOOK_RUNNER.load(Ordering::Relaxed) != thread::id() {
+        HOOK_RUNNER.store(0, Ordering::Relaxed);
     }
 }

@@ -481,7 +481,7 @@ mod tests {
         let preset = |value: &[u8]| {
             let mut o = Options::new().foreign(Foreign::Warn).purge_delay_ms(7);
             o.preset(b"HAKMEM_PROFILE", value);
-            assert_eq!(o.foreign, Foreign::Warn, "not the preset's business");
+            assert_eq!(o.foreign, Foreign::Warn, "a preset does not change it");
             (o.purge_delay, o.large_cache, o.thp)
         };
         assert_eq!(preset(b"throughput"), (1000, 256 << 20, Thp::Always));

@@ -4,6 +4,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 /// A pause between tries that doubles with each refusal. Threads that race may lose one refusal.
+/// Relaxed: a hint, which publishes nothing.
 pub(crate) struct Pause {
     /// The pause in milliseconds; 0 when the last try succeeded.
     length: AtomicU32,

@@ -299,11 +299,7 @@ fn adoption_races_with_the_last_free() {
         assert_ne!(mine, outcome == Pushed::Emptied, "exactly one thread gets the slab");
         if mine {
             let late = consume(shared.remote.rearm().head).0;
-            assert_eq!(
-                outcome == Pushed::Publish,
-                late == 5,
-                "what comes after the adoption announces itself"
-            );
+            assert_eq!(outcome == Pushed::Publish, late == 5, "a push after the adoption publishes the slab");
             assert_eq!(sum + late, 5);
         }
     });

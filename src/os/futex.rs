@@ -52,7 +52,7 @@ pub(crate) struct Lock<T> {
     /// The holder's thread id or 0, and the flags.
     word: AtomicUsize,
     /// A holder that some thread has waited for in vain, or 0. Others do not wait for it either until it
-    /// unlocks.
+    /// unlocks. Relaxed: a hint.
     overdue: AtomicUsize,
     value: UnsafeCell<T>,
 }
@@ -276,18 +276,18 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_stays_so_when_somebody_tries() {
+    fn a_failed_try_does_not_release_the_lock() {
         let lock = Lock::new(1);
         let held = lock.lock();
         assert!(lock.try_lock().is_none() && lock.try_lock().is_none(), "the first try has released it");
-        assert!(lock.lock_soon().is_none(), "nobody waits for himself");
+        assert!(lock.lock_soon().is_none(), "a thread does not wait for itself");
         drop(held);
         *lock.try_lock().unwrap() += 1;
         assert_eq!(*lock.lock(), 2);
     }
 
     #[test]
-    fn waiting_ends_and_what_is_overdue_is_not_waited_for_again() {
+    fn waiting_is_limited_and_an_overdue_holder_is_not_waited_for_again() {
         static LOCK: Lock<u32> = Lock::new(0);
         let held = LOCK.lock();
         thread::spawn(|| {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_it_when_it_is_free() {
+    fn waiters_get_the_lock_when_it_is_free() {
         static LOCK: Lock<u32> = Lock::new(0);
         let (rounds, threads) = if cfg!(miri) { (10, 2) } else { (100_000, 4) };
         let all: Vec<_> = (0..threads)
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_looks_at_what_it_inherits_once() {
+    fn a_child_repairs_an_inherited_value_once() {
         let lock = Lock::new(0);
         lock.inherit();
         assert!(!lock.is_held());
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_held_is_torn_until_somebody_has_looked() {
+    fn a_value_that_another_thread_held_is_torn_until_repaired() {
         static LOCK: Lock<u32> = Lock::new(0);
         let (held, hold) = channel();
         let (end, ended) = channel::<()>();

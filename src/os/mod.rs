@@ -16,6 +16,8 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
+// Relaxed for all atomics of this file: each is a figure or a flag by itself, and publishes nothing else.
+
 /// Bytes of address space held from the OS.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// The highest `MAPPED` has been.

@@ -23,6 +23,9 @@ const BUSY: u32 = 2;
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 /// What a child runs when it finds out: a `fn(bool)`, or null.
 static ON_FORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+// Relaxed for the following, and for the page's value but where `forked` says otherwise: the thread that
+// forked writes them in the child while it is alone, or before it stores `KNOWN` with release.
+
 /// How many forks lie between the first process that used this allocator and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// The thread that made this process by forking: its only thread at first. 0 in a process that was not

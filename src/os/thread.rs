@@ -144,7 +144,7 @@ pub(crate) fn name(name: &core::ffi::CStr) {
 }
 
 /// The CPUs that the process may use, one bit each; all 0 while they are not known. No system has more of
-/// them.
+/// them. Relaxed: each word is valid by itself, and a thread that reads too early does without.
 static CPUS: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
 /// Records the CPUs that the process's first thread may run on now, unless they are known already.

@@ -44,6 +44,8 @@ impl Inherit for Thread {
     }
 }
 
+// Relaxed for the following: flags that publish nothing. What a new thread must see, starting it publishes.
+
 /// Whether there is to be such a thread, also in the child of a fork.
 static WANTED: AtomicBool = AtomicBool::new(false);
 /// Whether to start it when a thread next allocates.
@@ -55,14 +57,14 @@ static REFUSED: AtomicU32 = AtomicU32::new(0);
 
 /// Milliseconds until the next try after a failure.
 const RETRY: u32 = 10_000;
-/// Bytes held for blocks from which on there is enough to give back to be worth a thread.
-const WORTH: usize = 2 * SUPERSLAB;
-/// Passes are at least so many milliseconds apart,
-const LEAST: u32 = 10;
-/// and at least this part of the purge delay.
-const PART: u32 = 4;
+/// The fewest bytes held for blocks with which a process may have enough to give back to be worth a thread.
+const MIN_HELD: usize = 2 * SUPERSLAB;
+/// The shortest time between two passes, in milliseconds.
+const MIN_PAUSE: u32 = 10;
+/// The time between two passes is also at least this part of the purge delay.
+const PAUSE_PART: u32 = 4;
 /// How often the pause doubles at most while the system takes nothing back, because memory is locked.
-const DOUBLINGS: u32 = 8;
+const MAX_DOUBLINGS: u32 = 8;
 
 /// From now on the process can start threads.
 pub(crate) fn ready() {
@@ -90,7 +92,7 @@ fn start_pending() {
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
     let soon = refused != 0 && os::elapsed(refused, now) < RETRY;
-    if soon || !READY.load(Relaxed) || held::bytes() < WORTH || os::is_confined() {
+    if soon || !READY.load(Relaxed) || held::bytes() < MIN_HELD || os::is_confined() {
         return;
     }
     // In the child of a fork, `PENDING` is inherited: this clears it.
@@ -195,12 +197,12 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
     os::thread::name(c"hakmem");
     os::thread::be_ordinary();
     let delay = u32::try_from(options::get().purge_delay).ok();
-    let pause = (delay.unwrap_or(0) / PART).max(LEAST);
-    let (mut fruitless, mut rung) = (0, true);
+    let pause = (delay.unwrap_or(0) / PAUSE_PART).max(MIN_PAUSE);
+    let (mut fruitless, mut woken) = (0, true);
     loop {
         let result = pass::pass();
         PASSES.fetch_add(1, Relaxed);
-        fruitless = if result == pass::Pass::Refused { (fruitless + 1).min(DOUBLINGS) } else { 0 };
+        fruitless = if result == pass::Pass::Refused { (fruitless + 1).min(MAX_DOUBLINGS) } else { 0 };
         if !WAKER.arm() {
             return ptr::null_mut();
         }
@@ -210,11 +212,11 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
             (None, _) => Some(u32::MAX),
             (_, Some(due)) => Some(due.max(pause.saturating_mul(1 << fruitless))),
             // Pages that become dirty and are used again at once should not wake us each time.
-            (_, None) if rung => Some(pause),
+            (_, None) if woken => Some(pause),
             (_, None) => None,
         };
         waker::sleep(wait);
         WAKEUPS.fetch_add(1, Relaxed);
-        rung = wait.is_none();
+        woken = wait.is_none();
     }
 }

@@ -52,11 +52,11 @@ pub(crate) unsafe fn drain(tops: *mut MagazineTops, magazines: *const Magazines,
             let top = || top().saturating_sub(i * BATCH);
             // SAFETY: `mine` has been entered. What `steal` hands us is a free block that is nobody else's;
             // it was in a magazine of `class`, so it was freed as one of that class.
-            let home = |block| unsafe {
+            let free = |block| unsafe {
                 (*mine).counters.flushed.add(1);
                 Heap::send_home(mine, block, class as u8);
             };
-            if !steal(batch, top, home) {
+            if !steal(batch, top, free) {
                 return;
             }
         }

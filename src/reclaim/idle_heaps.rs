@@ -27,8 +27,8 @@ use core::sync::atomic::Ordering::Release;
 
 /// How often [`everyone`] tries to enter a heap whose owner is inside.
 const TRIES: usize = 64;
-/// After so many tries in a row it sleeps for a moment.
-const SOON: usize = 8;
+/// After this many tries in a row it sleeps for a moment.
+const TRIES_AT_ONCE: usize = 8;
 /// Batches of sparse slabs that are purged in one visit. An owner that wakes up waits as long as that takes.
 const BATCHES: usize = 8;
 
@@ -61,18 +61,18 @@ pub(crate) fn everyone() {
         // All magazines first: a block in one heap's magazine may be all that keeps a slab of another.
         each_other(mine, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
-            let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Went::Nowhere };
+            let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
             // SAFETY: `mine` is the calling thread's heap, and `each_other` leaves it out.
             unsafe { visit.empty_caches(mine) };
-            Went::Through
+            Outcome::Done
         });
         // SAFETY: the calling thread's heap.
         unsafe { flush_outbox(mine) };
         each_other(mine, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
-            let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else { return Went::Nowhere };
+            let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else { return Outcome::NotEntered };
             let more = (0..BATCHES).all(|_| visit.purge_sparse());
-            if more { Went::Halfway } else { Went::Through }
+            if more { Outcome::More } else { Outcome::Done }
         });
         // SAFETY: the calling thread's heap, entered as long as the orphans are in its bins.
         unsafe {
@@ -158,8 +158,8 @@ pub(crate) fn idle(now: u32) -> bool {
 }
 
 /// Calls `f` with every heap but `mine` that a thread has, while we are the only visitor, and again for a
-/// heap until `f` says that it got through.
-fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Went) {
+/// heap while `f` asks for it.
+fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Outcome) {
     registry::each(|heap| {
         let mut tries = 0;
         while tries < TRIES {
@@ -169,13 +169,13 @@ fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Went) {
             }
             let Some(visits) = visitor::lock() else { return };
             match f(heap) {
-                Went::Through => return,
-                Went::Nowhere if os::barrier::is_missing() => return,
-                Went::Nowhere => tries += 1,
-                Went::Halfway => {}
+                Outcome::Done => return,
+                Outcome::NotEntered if os::barrier::is_missing() => return,
+                Outcome::NotEntered => tries += 1,
+                Outcome::More => {}
             }
             drop(visits);
-            if tries % SOON == SOON - 1 {
+            if tries % TRIES_AT_ONCE == TRIES_AT_ONCE - 1 {
                 futex::pause();
             }
         }
@@ -183,13 +183,13 @@ fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Went) {
 }
 
 /// How far a visit got.
-enum Went {
-    /// All the way.
-    Through,
+enum Outcome {
+    /// To its end.
+    Done,
     /// There is more to do: visit again.
-    Halfway,
+    More,
     /// The owner was inside, or no thread has the heap any more.
-    Nowhere,
+    NotEntered,
 }
 
 /// Being inside another thread's heap, as its only visitor.

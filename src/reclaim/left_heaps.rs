@@ -11,7 +11,8 @@ use core::ptr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// How often heaps that were left behind must still be looked for.
+/// How often heaps that were left behind must still be looked for. Relaxed: changed under the visitors' lock,
+/// or by a child while it has one thread; read without the lock it is a hint.
 static LOOKS: AtomicU32 = AtomicU32::new(0);
 /// How often after a fork. A slab that becomes published during the first look, because another thread frees
 /// one of its blocks, is found by the next.

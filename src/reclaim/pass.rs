@@ -17,7 +17,8 @@ pub(crate) enum Pass {
     Refused,
 }
 
-/// Whether idle heaps still held something at the end of the last pass.
+/// Whether idle heaps still held something at the end of the last pass. Relaxed: only the background thread
+/// uses it.
 static HEAPS: AtomicBool = AtomicBool::new(false);
 
 /// Gives back, piece by piece, what has been free longer than the purge delay. Holds no lock across a system

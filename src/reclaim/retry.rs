@@ -138,7 +138,7 @@ fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     if allocation.ptr.is_null() && !due {
         allocation = held::beyond_soft(|| reclaimed(attempt));
     }
-    limits::tell();
+    limits::report_crossing();
     allocation
 }
 
