@@ -81,11 +81,13 @@ fn a_slab_is_the_owners_or_the_visitors() {
             if other.bias.hazard() != SLAB {
                 touch(&other.slab);
             }
+            // Release: pairs with the owner's acquire below, as in the shipped `unmark` and `is_owned_by`.
             other.own.store(true, Ordering::Release);
             other.bias.end_visit();
         });
         for slab in [SLAB, OTHER, SLAB] {
             shared.bias.name(slab);
+            // Acquire: pairs with the release above.
             if slab == SLAB && shared.own.load(Ordering::Acquire) {
                 touch(&shared.slab);
             }
