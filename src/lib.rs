@@ -1,6 +1,6 @@
 //! # Hakmem
 //!
-//! A general-purpose memory allocator: fast, gives memory back, can be seen into.
+//! A general-purpose memory allocator: fast, gives memory back, observable.
 //!
 //! ```
 //! #[global_allocator]
@@ -13,9 +13,10 @@
 //! }
 //! ```
 //!
-//! A thread's frees and allocations meet in *magazines*, small arrays of blocks, which no other thread touches. A block
-//! that does not fit goes *home* to its *slab*, a span of 64 KiB pages in a 2 MiB *SuperSlab*, in bundles and without
-//! locks when another thread owns it. `docs/architecture.md` in the repository describes the whole.
+//! A thread's frees and allocations meet in *magazines*, small arrays of blocks that other threads do not
+//! use. A block that does not fit goes back to its *slab*, a span of 64 KiB pages in a 2 MiB *SuperSlab*. If
+//! another thread owns the slab, blocks go there in bundles and without locks. `docs/architecture.md` in the
+//! repository describes the whole.
 //!
 //! Settings come from the environment (`HAKMEM_*`) or from [`Hakmem::with_options`].
 #![cfg_attr(not(any(loom, test)), no_std)]

@@ -1,9 +1,10 @@
-//! Counters that one thread bumps and others read.
+//! Counters that one thread changes and others read.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// A counter that its owner bumps and others read: no read-modify-write.
+/// A counter that only its owner changes, without a read-modify-write, and that any thread reads. Relaxed: a
+/// figure by itself, which publishes nothing.
 #[repr(transparent)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -12,7 +13,7 @@ impl Counter {
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
-    /// Adds `n`. Owner only.
+    /// Adds `n`. Owner only: two threads that add at once lose one of the additions.
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
@@ -27,7 +28,7 @@ impl Counter {
     }
 }
 
-/// A heap's counters, all on slow paths. They survive the thread: records are recycled, counters go on.
+/// A heap's counters, all on slow paths. Records are recycled, and the counters go on with the next thread.
 #[repr(C)]
 pub(crate) struct Counters {
     pub(crate) refill_current: Counter,
@@ -38,7 +39,7 @@ pub(crate) struct Counters {
     pub(crate) refill_span: Counter,
     pub(crate) home_local: Counter,
     pub(crate) home_foreign: Counter,
-    /// Blocks that went home because their magazine was flushed.
+    /// Blocks returned to their slabs because their magazine was flushed.
     pub(crate) flushed: Counter,
 }
 

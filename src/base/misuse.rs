@@ -1,4 +1,4 @@
-//! What a program did wrong with a pointer: one line, then abort.
+//! Reports of wrong use of a pointer: one line, then abort.
 
 use crate::base::options;
 use crate::base::options::Foreign;
@@ -7,20 +7,22 @@ use crate::os::message;
 /// Kinds of misuse.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The page map does not know the address.
+    /// The page map does not have the address.
     Foreign,
-    /// The address is ours but not the start of a block.
+    /// The address is ours, but not the start of a block.
     Interior,
     /// The block is free already.
     DoubleFree,
-    /// The size does not fit the block.
+    /// The given size does not fit the block.
     Size,
-    /// The same, told by who frees it, where the page map knows better.
+    /// The same, for a size given with a free: the page map knows the right one.
     FreedSize,
 }
 
-/// Complains that `function` was called with `address`. Returns only for a foreign pointer, which the caller then leaves alone, and
-/// for a size that was told with a block to be freed, which it then frees as what it is; and only if the options say so.
+/// Reports that `function` was called with `address`, and aborts.
+///
+/// Returns in two cases, if the options say so: for a foreign pointer, which the caller then ignores, and for
+/// a wrong size given with a free, where the caller then frees the block by its real size.
 #[cold]
 #[inline(never)]
 pub(crate) fn report(function: &str, address: *const u8, fault: Fault) {

@@ -1,4 +1,5 @@
-//! What all of the allocator stands on besides the system: options and limits, counters, messages about misuse.
+//! What the rest of the allocator builds on, besides the system: options and limits, counters, reports of
+//! misuse.
 
 pub(crate) mod counters;
 pub(crate) mod limits;

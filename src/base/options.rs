@@ -1,21 +1,22 @@
-//! Options: `HAKMEM_*` in the environment, or the const builder. Read once, before the first allocation is served.
+//! Options: `HAKMEM_*` in the environment, or the const builder. Read once, before the first allocation is
+//! served.
 //!
-//! MagazineTops paths read none of them: what an option changes is laid down in a heap when the heap is made.
+//! Fast paths read no options: what an option changes is set up in a heap when the heap is made.
 
 use crate::os::{env, message};
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// When statistics are printed at exit.
+/// Format of the statistics printed at exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StatsFormat {
-    /// They are not.
+    /// No statistics are printed.
     None,
-    /// As a table for people.
+    /// A table for people.
     Table,
-    /// As one line of JSON.
+    /// One line of JSON.
     Json,
 }
 
@@ -23,42 +24,44 @@ pub enum StatsFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Thp {
-    /// For new SuperSlabs and mappings of 2 MiB and more, once the process is large and the kernel says that what it had of
-    /// their kind is resident.
+    /// For new SuperSlabs and mappings of 2 MiB and more, once the process is large and the kernel reports
+    /// that earlier ones of the same kind are resident.
     Auto,
     /// For every SuperSlab and mapping.
     Always,
-    /// For none.
+    /// For nothing.
     Never,
 }
 
-/// What happens to a pointer that is not ours, and when C or C++ frees a block with the size of another class.
+/// What happens when a pointer that is not ours is freed, or when C or C++ frees a block with the size of
+/// another class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Foreign {
     /// One line on standard error, then abort.
     Abort,
-    /// One line on standard error; the pointer is left alone, the block freed.
+    /// One line on standard error; a foreign pointer is ignored, a block with a wrong size is freed.
     Warn,
 }
 
-/// A preset: options that go together. Each is a trade; the single options still overrule it.
+/// A preset: a set of options for one goal. Single options override it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Profile {
-    /// The most work done per second, for more memory: huge pages for every SuperSlab, 256 MiB of freed mappings kept, free
-    /// pages kept for a second.
+    /// Highest throughput, for more memory: huge pages for every SuperSlab, 256 MiB of freed mappings kept,
+    /// free pages kept for a second.
     Throughput,
     /// The defaults.
     Balanced,
-    /// The least memory held, for more page faults: free pages go back at once, no freed mapping is kept, no huge pages.
+    /// Least memory, for more page faults: free pages go back at once, no freed mapping is kept, no huge
+    /// pages.
     Memory,
-    /// The shortest single calls, for more memory: nothing is given back unasked, 128 MiB of freed mappings are kept, and
-    /// no huge pages, whose first touch clears 2 MiB at a time.
+    /// Shortest single calls, for more memory: nothing is given back unless asked for, 128 MiB of freed
+    /// mappings are kept, and no huge pages, because the first touch of one clears 2 MiB.
     Latency,
 }
 
-/// Settings of the allocator. One set serves the whole process: see [`crate::Hakmem::with_options`].
+/// Settings of the allocator. The whole process uses one set: see [`crate::Hakmem::with_options`].
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     pub(crate) stats: StatsFormat,
@@ -74,11 +77,11 @@ pub struct Options {
     pub(crate) hard_limit: usize,
     pub(crate) background: bool,
     pub(crate) few_syscalls: bool,
-    /// The C library's alone: `HAKMEM_DEEPBIND`.
+    /// For the C library only: `HAKMEM_DEEPBIND`.
     pub(crate) keep_deepbind: bool,
 }
 
-/// A path, kept without allocating. Empty: none.
+/// A path, stored without allocating. Empty for none.
 #[derive(Clone, Copy)]
 pub(crate) struct Path {
     bytes: [u8; 256],
@@ -90,13 +93,13 @@ impl Path {
     /// A path, or `None` when it is too long.
     fn new(path: &[u8]) -> Option<Self> {
         let mut new = Self::NONE;
-        // The last byte ends it.
+        // The last byte stays 0 and ends the path.
         let (_, bytes) = new.bytes.split_last_mut()?;
         bytes.get_mut(..path.len())?.iter_mut().zip(path).for_each(|(to, from)| *to = *from);
         Some(new)
     }
 
-    /// The path as a C string, or `None`.
+    /// The path as a C string, or `None` if there is none.
     pub(crate) fn as_c_str(&self) -> Option<&core::ffi::CStr> {
         core::ffi::CStr::from_bytes_until_nul(&self.bytes).ok().filter(|path| !path.is_empty())
     }
@@ -135,7 +138,7 @@ impl Options {
         }
     }
 
-    /// `HAKMEM_PROFILE`: sets the options that the preset is made of; call it before the single ones.
+    /// `HAKMEM_PROFILE`: sets all options of the preset. Call it before you set single options.
     pub const fn profile(self, profile: Profile) -> Self {
         match profile {
             Profile::Throughput => self.purge_delay_ms(1000).large_cache(256 << 20).thp(Thp::Always),
@@ -156,20 +159,21 @@ impl Options {
         self
     }
 
-    /// `HAKMEM_PURGE_DELAY`: milliseconds until a free page is given back to the system; -1 never gives pages back
-    /// unasked.
+    /// `HAKMEM_PURGE_DELAY`: milliseconds until a free page is given back to the system. With -1, pages go
+    /// back only when asked for.
     pub const fn purge_delay_ms(mut self, delay: i32) -> Self {
         self.purge_delay = if delay < 0 { -1 } else { delay as i64 };
         self
     }
 
-    /// `HAKMEM_MAGAZINE`: whether threads cache blocks. Without, every call takes the slow path and is counted.
+    /// `HAKMEM_MAGAZINE`: whether threads cache blocks. Without it every call takes the slow path and is
+    /// counted.
     pub const fn magazine(mut self, on: bool) -> Self {
         self.magazine = on;
         self
     }
 
-    /// `HAKMEM_OUTBOX`: whether blocks of other threads' slabs are bundled before they are sent home.
+    /// `HAKMEM_OUTBOX`: whether remote frees are collected in bundles before they are sent to their slabs.
     pub const fn outbox(mut self, on: bool) -> Self {
         self.outbox = on;
         self
@@ -187,43 +191,44 @@ impl Options {
         self
     }
 
-    /// `HAKMEM_LARGE_CACHE`: how many bytes of freed large mappings are kept for reuse. Up to half of what large blocks are in
-    /// use is kept where that is more, and up to four times this option besides while memory that was let go is wanted again
-    /// at once. 0 keeps none.
+    /// `HAKMEM_LARGE_CACHE`: how many bytes of freed large mappings are kept for reuse. Up to half of the
+    /// bytes of the large blocks in use are kept where that is more, plus up to four times this option while
+    /// memory that was released is soon wanted again. 0 keeps none.
     pub const fn large_cache(mut self, bytes: usize) -> Self {
         self.large_cache = bytes;
         self
     }
 
-    /// `HAKMEM_FOREIGN`: what happens to a pointer that is not ours, and when C or C++ frees a block with the size of another class.
+    /// `HAKMEM_FOREIGN`: what happens when a pointer that is not ours is freed, or when C or C++ frees a
+    /// block with the size of another class.
     pub const fn foreign(mut self, foreign: Foreign) -> Self {
         self.foreign = foreign;
         self
     }
 
-    /// `HAKMEM_SOFT_LIMIT`: bytes held from the system beyond which memory is given back before there may be more of it; 0 is
-    /// none. See [`crate::set_limits`].
+    /// `HAKMEM_SOFT_LIMIT`: bytes held from the system. Before more are held, memory is given back. 0 is no
+    /// limit. See [`crate::set_limits`].
     pub const fn soft_limit(mut self, bytes: usize) -> Self {
         self.soft_limit = bytes;
         self
     }
 
-    /// `HAKMEM_HARD_LIMIT`: bytes held from the system beyond which allocations fail; 0 is none. A soft limit above it is not
-    /// used. See [`crate::set_limits`].
+    /// `HAKMEM_HARD_LIMIT`: bytes held from the system beyond which allocations fail. 0 is no limit. A soft
+    /// limit above it is ignored. See [`crate::set_limits`].
     pub const fn hard_limit(mut self, bytes: usize) -> Self {
         self.hard_limit = bytes;
         self
     }
 
-    /// `HAKMEM_BACKGROUND`: whether a thread of the allocator's own gives free memory back ([`crate::start_background`]). It
-    /// is started once the process holds a few MiB.
+    /// `HAKMEM_BACKGROUND`: whether a thread of the allocator gives free memory back
+    /// ([`crate::start_background`]). It starts once the process holds a few MiB.
     pub const fn background(mut self, on: bool) -> Self {
         self.background = on;
         self
     }
 
-    /// `HAKMEM_FEW_SYSCALLS`: no system calls but those of any allocator, for programs that confine themselves: see
-    /// [`crate::api::global::few_syscalls`].
+    /// `HAKMEM_FEW_SYSCALLS`: only the system calls that any allocator makes, for programs that restrict
+    /// themselves. See [`crate::api::global::few_syscalls`].
     pub const fn few_syscalls(mut self, on: bool) -> Self {
         self.few_syscalls = on;
         self
@@ -232,7 +237,8 @@ impl Options {
 
 struct Global(UnsafeCell<Options>);
 
-// SAFETY: written by the thread that claims `STATE`, before anybody reads.
+// SAFETY: written once, by the thread that moved `STATE` from `UNREAD` to `READING`. See `get` for the
+// readers.
 unsafe impl Sync for Global {}
 
 static OPTIONS: Global = Global(UnsafeCell::new(Options::new()));
@@ -241,14 +247,19 @@ const UNREAD: u32 = 0;
 const READING: u32 = 1;
 const READ: u32 = 2;
 
-/// The options in force. Defaults until [`init`] has run.
+/// The options in force; the defaults until [`init`] has run.
 pub(crate) fn get() -> &'static Options {
-    // SAFETY: `init` runs before the first heap exists, hence before anything that reads options.
+    // SAFETY: written once, by `init`, before the process's first heap. A thread that has a heap has gone
+    // through `init`, so the write happens before its reads, and so it does for whoever gets a block from
+    // such a thread. One kind of caller has neither: a thread without a heap that reports a foreign pointer
+    // (`misuse::report`), or that runs the library's constructor or exit handler. It reads the defaults if
+    // nothing has been allocated yet, and would race with the write if it read just while another thread
+    // makes the process's first allocation.
     unsafe { &*OPTIONS.0.get() }
 }
 
-/// Reads the options: `base` first, then the environment over it; then runs `then`. Only the first call does anything;
-/// the others wait until that is done.
+/// Reads the options: `base`, overridden by the environment. Then runs `then`. Only the first call does so;
+/// the others wait until it is done.
 #[inline]
 pub(crate) fn init(base: &Options, then: impl FnOnce()) {
     // Acquire: pairs with the release in `init_first`.
@@ -260,7 +271,7 @@ pub(crate) fn init(base: &Options, then: impl FnOnce()) {
 #[cold]
 #[inline(never)]
 fn init_first(base: &Options, then: impl FnOnce()) {
-    // Acquire: pairs with the release below.
+    // Acquire, also in the loop below: pairs with the release at the end.
     match STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Acquire) {
         Err(READ) => return,
         Err(_) => {
@@ -272,24 +283,27 @@ fn init_first(base: &Options, then: impl FnOnce()) {
         Ok(_) => {}
     }
     let mut options = *base;
-    // The preset first, wherever it stands, so that the single options overrule it.
+    // The preset first, wherever it stands in the environment, so that single options override it.
     env::each(b"HAKMEM_PROFILE", |name, value| options.preset(name, value));
     env::each(b"HAKMEM_", |name, value| options.set(name, value));
     options.check_limits();
-    // SAFETY: we alone hold READING.
+    // SAFETY: only the thread that moved `STATE` to `READING` gets here, once per process; for readers see
+    // `get`.
     unsafe { *OPTIONS.0.get() = options };
     then();
+    // Release: pairs with the acquires in `init` and above.
     STATE.store(READ, Ordering::Release);
 }
 
-const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, HAKMEM_OUTBOX, \
-                     HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, HAKMEM_SOFT_LIMIT, HAKMEM_HARD_LIMIT, \
-                     HAKMEM_BACKGROUND, HAKMEM_FEW_SYSCALLS, HAKMEM_DEEPBIND";
+const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, \
+                     HAKMEM_OUTBOX, HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, \
+                     HAKMEM_SOFT_LIMIT, HAKMEM_HARD_LIMIT, HAKMEM_BACKGROUND, HAKMEM_FEW_SYSCALLS, \
+                     HAKMEM_DEEPBIND";
 
 impl Options {
-    /// Takes the preset; complains as `set` does for the others.
+    /// Applies the preset; complains about an unknown one.
     fn preset(&mut self, name: &[u8], value: &[u8]) {
-        // What merely begins like it is left to `set`.
+        // Another variable that starts with that name is left to `set`.
         if name != b"HAKMEM_PROFILE" {
             return;
         }
@@ -311,7 +325,7 @@ impl Options {
         }
     }
 
-    /// Gives up a soft limit that could never be reached.
+    /// Drops a soft limit that could never be reached.
     fn check_limits(&mut self) {
         let Options { soft_limit: soft, hard_limit: hard, .. } = *self;
         if hard != 0 && soft > hard {
@@ -371,7 +385,7 @@ impl Options {
                 choose(&mut self.foreign, value, &[(b"abort", Foreign::Abort), (b"warn", Foreign::Warn)])
                     .then_some("abort or warn; using abort")
             }
-            // The preset has been taken; the others are the command's and the tests' own.
+            // The preset has been applied already; the others are for the command and the tests.
             b"HAKMEM_PROFILE"
             | b"HAKMEM_LIB"
             | b"HAKMEM_LONG"
@@ -398,7 +412,7 @@ fn complain(name: &[u8], value: &[u8], expected: &str) {
     message::line(format_args!("{}={value}: expected {expected}", message::Shown(name)));
 }
 
-/// Sets `option` to what `value` names. True when it names nothing.
+/// Sets `option` to the choice that `value` names. True when there is none of that name.
 fn choose<T: Copy>(option: &mut T, value: &[u8], choices: &[(&[u8], T)]) -> bool {
     match choices.iter().find(|(name, _)| *name == value) {
         Some((_, choice)) => *option = *choice,
@@ -411,7 +425,7 @@ fn switch(option: &mut bool, value: &[u8]) -> Option<&'static str> {
     choose(option, value, &[(b"on", true), (b"off", false)]).then_some("on or off; using on")
 }
 
-/// Sets `option` to a number of bytes. True when `value` is none.
+/// Sets `option` to a number of bytes. True when `value` is not one.
 fn bytes(option: &mut usize, value: &[u8]) -> bool {
     match number(value, true).and_then(|bytes| usize::try_from(bytes).ok()) {
         Some(bytes) => *option = bytes,
@@ -420,12 +434,12 @@ fn bytes(option: &mut usize, value: &[u8]) -> bool {
     false
 }
 
-/// Like [`switch`], for what is off by default.
+/// Like [`switch`], for an option that is off by default.
 fn switch_off(option: &mut bool, value: &[u8]) -> Option<&'static str> {
     switch(option, value).and(Some("on or off; using off"))
 }
 
-/// A whole number, with a suffix K, M or G where `suffix` allows one.
+/// A whole number. With `suffix`, it may end in K, M or G.
 fn number(value: &[u8], suffix: bool) -> Option<u64> {
     let (digits, shift) = match value.split_last() {
         Some((b'K' | b'k', rest)) if suffix => (rest, 10),
@@ -467,7 +481,7 @@ mod tests {
         let preset = |value: &[u8]| {
             let mut o = Options::new().foreign(Foreign::Warn).purge_delay_ms(7);
             o.preset(b"HAKMEM_PROFILE", value);
-            assert_eq!(o.foreign, Foreign::Warn, "not the preset's business");
+            assert_eq!(o.foreign, Foreign::Warn, "a preset does not change it");
             (o.purge_delay, o.large_cache, o.thp)
         };
         assert_eq!(preset(b"throughput"), (1000, 256 << 20, Thp::Always));

@@ -1,31 +1,32 @@
-//! What the system has refused is not tried again for a while.
+//! A pause before the next try of what the system has refused.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// A pause between tries, twice as long after each that was refused. Threads that race may lose one refusal.
+/// A pause between tries that doubles with each refusal. Threads that race may lose one refusal.
+/// Relaxed: a hint, which publishes nothing.
 pub(crate) struct Pause {
-    /// The pause in milliseconds; 0 when the last try was granted.
+    /// The pause in milliseconds; 0 when the last try succeeded.
     length: AtomicU32,
     since: AtomicU32,
     most: u32,
 }
 
-/// Milliseconds of the first pause.
+/// The first pause, in milliseconds.
 const FIRST: u32 = 16;
 
 impl Pause {
-    /// No pause now, and none longer than `most` milliseconds.
+    /// No pause yet, and never one longer than `most` milliseconds.
     pub(crate) const fn up_to(most: u32) -> Self {
         Self { length: AtomicU32::new(0), since: AtomicU32::new(0), most }
     }
 
-    /// Whether it is too soon to try again at `now`, in milliseconds.
+    /// Whether it is too early at `now`, in milliseconds, to try again.
     pub(crate) fn is_on(&self, now: u32) -> bool {
         crate::os::elapsed(self.since.load(Relaxed), now) < self.length.load(Relaxed)
     }
 
-    /// A try at `now` was granted, or refused.
+    /// A try at `now` was granted or refused.
     pub(crate) fn tried(&self, granted: bool, now: u32) {
         let before = self.length.load(Relaxed);
         let length = if granted { 0 } else { (2 * before).max(FIRST).min(self.most) };

@@ -1,8 +1,8 @@
-//! Arrays that any index is good for, so that looking something up is never a place where the allocator could panic.
+//! Arrays that accept any index, so that a lookup can never make the allocator panic.
 
 use core::ops::{Index, IndexMut};
 
-/// An array of a power of two of things. An index beyond its end, of which there is none, would be taken modulo its length.
+/// An array whose length is a power of two. An index is taken modulo the length; no caller relies on that.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Table<T, const N: usize>(pub(crate) [T; N]);

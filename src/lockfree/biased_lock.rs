@@ -1,24 +1,27 @@
-//! A heap's lock, biased to its owner: who enters it all the time pays two plain stores and a load, and who comes seldom,
-//! a *visitor*, a barrier in every running thread.
+//! A heap's lock, biased to its owner. The owner, which takes it all the time, pays two plain stores and a
+//! load. A *visitor*, another thread that takes it rarely, pays for a barrier in every running thread.
 //!
-//! The owner holds it where it changes which lists its slabs are in, sizes of magazines, and its run cache. Its two shortest
-//! paths hold nothing: taking a block of the current slab, which no visitor touches, and putting one back into any slab of
-//! its own. For the latter there is the *hazard*: the owner names the slab before it asks whether it is its own. A
-//! visitor first makes the slab somebody else's, then looks for its name there, with a barrier in between.
+//! The owner holds the lock where it moves slabs between lists, resizes magazines, and uses its run cache.
+//! Its two shortest paths hold nothing: taking a block from the current slab, which no visitor touches, and
+//! putting one back into any slab of its own. For the latter there is a *hazard pointer*: the owner names the
+//! slab before it checks that the slab is its own. A visitor first changes the slab's owner, then executes a
+//! barrier, and then looks whether the slab is named.
 
 use crate::sync::{AtomicBool, AtomicPtr, Ordering, heavy_barrier, light_barrier};
 
-/// The lock of one heap, and the slab that its owner is putting a block into or was the last time.
+/// The lock of one heap, and the slab that its owner is putting a block into, or did last.
 pub(crate) struct BiasedLock<S> {
-    /// The owner is in. Written by the owner.
+    /// The owner is inside, or about to look whether it may be. Written by the owner only.
     busy: AtomicBool,
-    /// A visitor is in, or about to be. Written by the visitor, of whom there is one at a time.
+    /// A visitor is inside, or about to look whether it may be. Written by the visitor only; there is one at
+    /// a time.
     wanted: AtomicBool,
+    /// The slab that the owner has named last. Written by the owner only.
     hazard: AtomicPtr<S>,
 }
 
 impl<S> BiasedLock<S> {
-    /// Nobody is in.
+    /// A free lock.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
         Self {
@@ -28,7 +31,7 @@ impl<S> BiasedLock<S> {
         }
     }
 
-    /// Nobody is in.
+    /// A free lock.
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
         Self {
@@ -38,20 +41,21 @@ impl<S> BiasedLock<S> {
         }
     }
 
-    /// Lets the owner in; `wait` is called, as often as need be, while a visitor is. What to give [`BiasedLock::leave`]: the owner
-    /// may be in already.
+    /// Lets the owner in. Calls `wait` again and again while a visitor is inside. Returns what
+    /// [`BiasedLock::leave`] needs: the owner may be inside already.
     #[inline]
     pub(crate) fn enter(&self, wait: impl Fn()) -> bool {
-        // Only the owner writes it.
+        // Relaxed: only this thread, the owner, writes it.
         let before = self.busy.load(Ordering::Relaxed);
         loop {
             self.busy.store(true, Ordering::Relaxed);
             light_barrier();
-            // Acquire: pairs with the release in `end_visit`. A visitor that has come while we are in goes away again.
+            // Acquire: pairs with the release in `end_visit`. A visitor that arrives while we are inside
+            // withdraws. The barrier pairs with the one in `visit`.
             if before || !self.wanted.load(Ordering::Acquire) {
                 return before;
             }
-            // Relaxed, here and in `visit`: nothing was done in there.
+            // Relaxed: since the barrier above we have changed nothing. It orders what we did before.
             self.busy.store(false, Ordering::Relaxed);
             wait();
         }
@@ -60,19 +64,23 @@ impl<S> BiasedLock<S> {
     /// Lets the owner out.
     #[inline]
     pub(crate) fn leave(&self, before: bool) {
-        // Release: pairs with the acquire in `visit`.
+        // Release: pairs with the acquire in `visit`, by which a visitor sees what we did inside.
         self.busy.store(before, Ordering::Release);
     }
 
-    /// Nobody is in: for the record of a thread that a fork has left behind.
+    /// Frees the lock, in the record of a thread that a fork has left behind.
     #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         self.busy.store(false, Ordering::Relaxed);
         self.wanted.store(false, Ordering::Relaxed);
     }
 
-    /// In the child of a fork, by the owner, if that is the thread that forked: there is no visitor here. Whether there was one in
-    /// the middle of something. Where the owner was in, interrupted by a signal handler that forked, there was not.
+    /// Removes a visitor, of which the child of a fork has none. Called by the owner, the thread that forked.
+    /// Returns whether a visitor was inside, and so may have been stopped halfway.
+    ///
+    /// An owner that is inside itself, interrupted by a signal handler that forked, has kept visitors out.
+    /// But `busy` is also set for the few instructions in [`BiasedLock::enter`] before the owner looks at
+    /// `wanted`. If the handler interrupts those, a visitor may be inside, and this does not report it.
     #[cfg(not(loom))]
     pub(crate) fn inherit(&self) -> bool {
         let visited = self.wanted.load(Ordering::Relaxed) && !self.busy.load(Ordering::Relaxed);
@@ -80,22 +88,27 @@ impl<S> BiasedLock<S> {
         visited
     }
 
-    /// Names the slab that the owner is about to put a block into, if it then finds that it is its own.
+    /// Names the slab that the owner is about to put a block into. Afterwards it checks that the slab is its
+    /// own.
     #[inline(always)]
     pub(crate) fn name(&self, slab: *mut S) {
-        // Release: pairs with the acquire in `hazard`; what was put into the slab named before is over.
+        // Release: pairs with the acquire in `hazard`; a visitor that reads this name sees all that was put
+        // into slabs named before. The barrier pairs with those in `visit` and `hazard_after_barrier`.
         self.hazard.store(slab, Ordering::Release);
         light_barrier();
     }
 
-    /// Lets a visitor in, unless the owner is. What the visitor has written before, the owner sees when it next names a slab,
-    /// or its name is there. One visitor at a time.
+    /// Lets a visitor in, unless the owner is inside. What the visitor wrote before this call the owner sees
+    /// when it names its next slab; if it has named one already, [`BiasedLock::hazard`] returns that one. One
+    /// visitor at a time.
     pub(crate) fn visit(&self) -> bool {
         self.wanted.store(true, Ordering::Relaxed);
-        // Acquire: pairs with the release in `leave`.
+        // Acquire: pairs with the release in `leave`. The barrier pairs with those in `enter` and `name`.
         if heavy_barrier() && !self.busy.load(Ordering::Acquire) {
             return true;
         }
+        // Relaxed: this visitor has changed nothing. What visitors before us did is ordered by our barrier,
+        // or, should the system have refused it, by their lock alone.
         self.wanted.store(false, Ordering::Relaxed);
         false
     }
@@ -106,7 +119,7 @@ impl<S> BiasedLock<S> {
         self.hazard.load(Ordering::Acquire)
     }
 
-    /// [`BiasedLock::hazard`] after a barrier of its own; `None` when the system has none.
+    /// Executes a barrier, then returns [`BiasedLock::hazard`]; `None` when the system has no barrier.
     #[cfg(not(loom))]
     pub(crate) fn hazard_after_barrier(&self) -> Option<*mut S> {
         heavy_barrier().then(|| self.hazard())
@@ -114,7 +127,7 @@ impl<S> BiasedLock<S> {
 
     /// Lets the visitor out.
     pub(crate) fn end_visit(&self) {
-        // Release: pairs with the acquire in `enter`.
+        // Release: pairs with the acquire in `enter`, by which the owner sees what the visitor did.
         self.wanted.store(false, Ordering::Release);
     }
 }

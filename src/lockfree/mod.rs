@@ -1,4 +1,5 @@
-//! Lock-free structures, which know nothing of slabs and heaps, each with a model that loom checks (in `model`).
+//! Lock-free structures. They know nothing of slabs and heaps. Loom checks each of them with a model in
+//! `model`.
 
 pub(crate) mod biased_lock;
 pub(crate) mod page_sets;

@@ -1,8 +1,8 @@
-//! Model tests: loom runs the shipped lock-free types through every interleaving and every outcome that the memory
-//! model allows. `RUSTFLAGS="--cfg loom" cargo test --release --lib model`.
+//! Model tests: loom runs the shipped lock-free types through every interleaving and every outcome that the
+//! memory model allows. `RUSTFLAGS="--cfg loom" cargo test --release --lib model`.
 //!
-//! Nodes carry a payload in a loom cell. Whoever takes a node off a structure reads what its pusher wrote there: when an
-//! ordering is too weak, that read races with the write, and loom says so.
+//! Nodes carry a payload in a loom cell. Whoever takes a node reads what its pusher wrote there. If an
+//! ordering is too weak, that read races with the write, and loom reports it.
 
 use crate::lockfree::ready_list::ReadyList;
 use crate::lockfree::remote_stack::{Pushed, RemoteStack};
@@ -18,21 +18,22 @@ mod record_stack;
 mod visit;
 mod waker;
 
-/// A block, as the remote stack sees one.
+/// Stands for a block on the remote stack.
 #[repr(align(8))]
 struct Item {
     next: UnsafeCell<*mut Item>,
     payload: UnsafeCell<u32>,
 }
 
-// SAFETY: the link is the loom cell, so loom checks that nobody else touches it.
+// SAFETY: the link is a loom cell of its own, and neither function touches anything else.
 unsafe impl Node for Item {
     unsafe fn next(node: *mut Self) -> *mut Self {
-        // SAFETY: passed on.
+        // SAFETY: `node` is valid by the contract of `Node::next`; loom checks that nobody writes the link.
         unsafe { (*node).next.with(|p| *p) }
     }
     unsafe fn set_next(node: *mut Self, next: *mut Self) {
-        // SAFETY: passed on.
+        // SAFETY: `node` is valid by the contract of `Node::set_next`; loom checks that the link is the
+        // caller's alone.
         unsafe { (*node).next.with_mut(|p| *p = next) }
     }
 }
@@ -41,17 +42,18 @@ fn item() -> *mut Item {
     Box::into_raw(Box::new(Item { next: UnsafeCell::new(ptr::null_mut()), payload: UnsafeCell::new(0) }))
 }
 
-/// Writes to a node what its taker must see.
+/// Writes the payload, which whoever takes the node must see.
 fn fill(node: *mut Item, value: u32) {
-    // SAFETY: the test's node; loom checks the access.
+    // SAFETY: the node is a box of the test that nobody has freed; loom checks the access.
     unsafe { (*node).payload.with_mut(|p| *p = value) }
 }
 
-/// Takes a chain apart: sum and count of its payloads.
+/// Frees a chain; returns the sum and the number of its payloads.
 fn consume(mut node: *mut Item) -> (u32, u32) {
     let (mut sum, mut count) = (0, 0);
     while !node.is_null() {
-        // SAFETY: taken off, so ours; loom checks it.
+        // SAFETY: the chain has been taken off, so each of its boxes is ours to read and free; loom checks
+        // the accesses.
         unsafe {
             sum += (*node).payload.with(|p| *p);
             count += 1;
@@ -63,25 +65,26 @@ fn consume(mut node: *mut Item) -> (u32, u32) {
     (sum, count)
 }
 
-/// A slab, as far as the protocol goes: a remote stack, and the owner's ready list it is published on.
+/// A slab as far as the protocol goes: a remote stack, and how often it was published on its owner's ready
+/// list.
 struct Slab {
     remote: RemoteStack<Item>,
     published: AtomicUsize,
 }
-// SAFETY: what the tests share.
+// SAFETY: the stack holds addresses of `Item`s, which loom guards, and the rest is an atomic.
 unsafe impl Sync for Slab {}
-// SAFETY: as above.
+// SAFETY: as for `Sync`; nothing in it belongs to a thread.
 unsafe impl Send for Slab {}
 
 fn slab() -> Arc<Slab> {
     Arc::new(Slab { remote: RemoteStack::new(), published: AtomicUsize::new(0) })
 }
 
-/// Pushes one node with a payload; the outcome.
+/// Pushes one node with a payload; returns the outcome.
 fn push_one(slab: &Slab, value: u32) -> Pushed {
     let node = item();
     fill(node, value);
-    // SAFETY: a chain of one node of ours.
+    // SAFETY: a chain of one node, made here and known to nobody else.
     let outcome = unsafe { slab.remote.push(node, node, 1).0 };
     if outcome == Pushed::Publish {
         slab.published.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +103,7 @@ fn remote_stack_loses_nothing_and_publishes_once_per_arming() {
                 thread::spawn(move || push_one(&slab, value))
             })
             .collect();
-        // The owner drains in between.
+        // The owner takes a chain in between.
         let early = shared.remote.take_chain();
         let early = (early.count, consume(early.head));
         let outcomes: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
@@ -125,7 +128,7 @@ fn rearming_publishes_again() {
         let first = shared.remote.rearm();
         let (mut sum, _) = consume(first.head);
         pusher.join().unwrap();
-        // Whatever is left was announced after the owner looked.
+        // Whatever is left was announced after the owner had looked.
         if shared.remote.has_chain() {
             assert!(!shared.remote.is_armed());
             assert!(shared.published.load(Ordering::Relaxed) >= 1);
@@ -135,25 +138,27 @@ fn rearming_publishes_again() {
     });
 }
 
-/// The owner arms a stack and leaves the chain there: whoever publishes the slab next may write the link that the owner has
-/// read before, the blocks are counted once, and all of them are there when the chain is taken at last.
+/// The owner arms a stack and leaves the chain there. Whoever publishes the slab next may write the link that
+/// the owner has read before; each block is counted once; and all of them are there when the chain is taken
+/// at last.
 #[test]
 fn an_armed_chain_is_counted_once_and_lost_never() {
     loom::model(|| {
         let shared = slab();
         let link = Arc::new(UnsafeCell::new(0u32));
-        // Published once: the owner has it from its ready list.
+        // Published once: the owner has taken the slab off its ready list.
         assert_eq!(push_one(&shared, 1), Pushed::Publish);
         let (other, theirs) = (shared.clone(), link.clone());
         let pusher = thread::spawn(move || {
             let outcome = push_one(&other, 2);
             if outcome == Pushed::Publish {
-                // SAFETY: the duty to publish makes the link ours; loom checks it.
+                // SAFETY: the duty to publish makes the link ours, and the cell outlives the thread; loom
+                // checks it.
                 unsafe { theirs.with_mut(|p| *p = 7) };
             }
             outcome
         });
-        // SAFETY: the owner's, until it has armed; loom checks it.
+        // SAFETY: the link is the owner's until it arms the stack; loom checks it.
         assert_eq!(unsafe { link.with(|p| *p) }, 0);
         let seen = shared.remote.arm();
         let outcome = pusher.join().unwrap();
@@ -164,22 +169,22 @@ fn an_armed_chain_is_counted_once_and_lost_never() {
     });
 }
 
-/// An owner lets go of a slab with two blocks, of which one waits on the armed stack while another thread frees the second: it
-/// takes the chain, and only then looks whether somebody is about to publish the slab. When it lets go, everything that was
-/// done to the slab is over.
+/// An owner releases a slab with two blocks. One of them waits on the armed stack while another thread frees
+/// the second. The owner takes the chain, and only then looks whether somebody is about to publish the slab.
+/// When it releases the slab, everything that others do to it is over.
 #[test]
 fn a_slab_is_let_go_of_only_when_nobody_is_about_to_publish_it() {
     loom::model(|| {
         let shared = slab();
-        // The slab's record and its memory, for whoever gets its pages next.
+        // The slab's record and memory, which whoever gets the pages next will write to.
         let record = Arc::new(UnsafeCell::new(0u32));
         assert_eq!(push_one(&shared, 1), Pushed::Publish);
         let (other, theirs) = (shared.clone(), record.clone());
         let freer = thread::spawn(move || {
-            // A thread with a block in use may read it; loom checks it.
+            // A thread that holds a block may read the record; loom checks it.
             theirs.with(|_| ());
             if push_one(&other, 2) == Pushed::Publish {
-                // SAFETY: so may one with the duty to publish, and write the link.
+                // SAFETY: one with the duty to publish may even write the link; loom checks it.
                 unsafe { theirs.with_mut(|p| *p = 7) };
             }
         });
@@ -191,7 +196,7 @@ fn a_slab_is_let_go_of_only_when_nobody_is_about_to_publish_it() {
             consume(chain.head);
         }
         if shared.remote.is_armed() && home == 2 {
-            // SAFETY: released; loom checks it.
+            // SAFETY: the slab is released, so all of it is ours; loom checks it.
             unsafe { record.with_mut(|p| *p = 9) };
         }
         freer.join().unwrap();
@@ -210,7 +215,7 @@ fn ready_list_delivers_every_node() {
                 thread::spawn(move || {
                     let node = item();
                     fill(node, value);
-                    // SAFETY: in no list, and ours to publish.
+                    // SAFETY: a new node, in no list, which only this thread publishes.
                     unsafe { list.push(node) };
                 })
             })
@@ -225,8 +230,8 @@ fn ready_list_delivers_every_node() {
     });
 }
 
-/// An owner gives a slab with two blocks in use up while another thread frees both: exactly one of them ends up with the
-/// slab, and sees everything the other did to it.
+/// An owner gives up a slab with two blocks in use while another thread frees both. Exactly one of them ends
+/// up with the slab, and sees everything that the other did to it.
 #[test]
 fn an_orphan_that_is_emptied_is_claimed_once() {
     loom::model(|| {
@@ -236,28 +241,28 @@ fn an_orphan_that_is_emptied_is_claimed_once() {
         let freer = thread::spawn(move || {
             let outcomes = [push_one(&other, 1), push_one(&other, 2)];
             if outcomes.contains(&Pushed::Emptied) {
-                // The slab is ours: what the owner wrote before giving it up is visible.
-                // SAFETY: loom checks it.
+                // The slab is ours: what the owner wrote before giving it up must be visible.
+                // SAFETY: the push has answered that the slab is ours; loom checks it.
                 assert_eq!(unsafe { seen.with(|p| *p) }, 7);
                 return 1;
             }
             0
         });
-        // SAFETY: loom checks it.
+        // SAFETY: the slab is still its owner's; loom checks it.
         unsafe { fields.with_mut(|p| *p = 7) };
         let abandoned = shared.remote.orphan(2);
         let claims = freer.join().unwrap();
         assert_eq!(claims, abandoned as i32, "an orphan is emptied by the last free, and only an orphan is");
         if !abandoned {
-            // It was published before: it must be found on the ready list, with a chain.
+            // It was published before: it is on the ready list, with a chain.
             assert_eq!(shared.published.load(Ordering::Relaxed), 1);
             assert_eq!(consume(shared.remote.rearm().head).0, 3);
         }
     });
 }
 
-/// A thread adopts an orphan while another frees its last block: one of the two gets the slab, no block is lost, and a
-/// free that has to publish the slab finds the new owner.
+/// A thread adopts an orphan while another frees its last block. One of the two gets the slab, no block is
+/// lost, and a free that has to publish the slab finds the new owner.
 #[test]
 fn adoption_races_with_the_last_free() {
     loom::model(|| {
@@ -271,7 +276,7 @@ fn adoption_races_with_the_last_free() {
         let freer = thread::spawn(move || {
             let outcome = push_one(&other, 5);
             match outcome {
-                // SAFETY: claimed, so ours; loom checks it.
+                // SAFETY: the push has answered that the slab is ours; loom checks it.
                 Pushed::Emptied => unsafe { seen.with_mut(|p| *p += 1) },
                 Pushed::Publish => {
                     assert_eq!(whose.load(Ordering::Relaxed), NEW, "published to the dead owner")
@@ -284,7 +289,7 @@ fn adoption_races_with_the_last_free() {
         let mut sum = 0;
         let mine = adopted.is_some();
         if let Some((chain, in_use)) = adopted {
-            // SAFETY: adopted, so ours; loom checks it.
+            // SAFETY: the slab has been adopted, so it is ours; loom checks it.
             unsafe { fields.with_mut(|p| *p += 1) };
             assert_eq!((in_use, consume(chain.head).1), (1, 0));
             owner.store(NEW, Ordering::Relaxed);
@@ -294,11 +299,7 @@ fn adoption_races_with_the_last_free() {
         assert_ne!(mine, outcome == Pushed::Emptied, "exactly one thread gets the slab");
         if mine {
             let late = consume(shared.remote.rearm().head).0;
-            assert_eq!(
-                outcome == Pushed::Publish,
-                late == 5,
-                "what comes after the adoption announces itself"
-            );
+            assert_eq!(outcome == Pushed::Publish, late == 5, "a push after the adoption publishes the slab");
             assert_eq!(sum + late, 5);
         }
     });
@@ -321,7 +322,7 @@ fn an_adopter_sees_what_was_freed_before() {
     });
 }
 
-/// A free that empties an orphan gets the blocks that others freed before it.
+/// A free that empties an orphan sees the blocks that others have freed before.
 #[test]
 fn the_last_free_sees_the_ones_before() {
     loom::model(|| {
@@ -333,10 +334,11 @@ fn the_last_free_sees_the_ones_before() {
             .map(|i| {
                 let (slab, written) = (shared.clone(), written.clone());
                 thread::spawn(move || {
-                    // SAFETY: this thread's own cell until the push.
+                    // SAFETY: each thread has a cell of its own until it pushes; loom checks it.
                     unsafe { written[i].with_mut(|p| *p = 1) };
                     if push_one(&slab, 1) == Pushed::Emptied {
-                        // SAFETY: all blocks are free, and all were written before; loom checks it.
+                        // SAFETY: all blocks are free, so both cells were written before and are ours now;
+                        // loom checks it.
                         return unsafe { written.iter().map(|cell| cell.with(|p| *p)).sum() };
                     }
                     0

@@ -1,30 +1,31 @@
-//! Which pages of a SuperSlab are free, and which are dirty: one word, so that each change is one step.
+//! Which pages of a SuperSlab are free and which are dirty: one atomic word, so that each change is one step.
 //!
-//! This word is what counts. Everything else that the pool knows of free pages (lists, numbers) can be made anew from it: in the
-//! child of a fork, and when a thread has changed it without the pool's lock, which it could not have.
+//! This word is the truth. Everything else that the pool knows of free pages (lists, counts) can be rebuilt
+//! from it. That happens in the child of a fork, and after a thread that could not get the pool's lock has
+//! changed the word without it.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The pages of a SuperSlab.
+/// The page sets of one SuperSlab, shared between threads.
 pub(crate) struct Pages {
     word: AtomicU64,
 }
 
-/// Sets of pages, as masks.
+/// Sets of pages, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sets {
-    /// Pages that belong to no span, and are not being given back.
+    /// Pages that belong to no span and are not being purged.
     pub(crate) free: u32,
-    /// Pages that may hold something other than zeros, or be resident.
+    /// Pages that may be resident or hold something other than zeros.
     pub(crate) dirty: u32,
 }
 
 impl Sets {
-    /// All are free and clean.
+    /// All pages free and clean.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) const ALL_FREE: Sets = Sets { free: u32::MAX, dirty: 0 };
 
-    /// Pages that can be given back.
+    /// Pages that can be purged.
     pub(crate) fn purgeable(self) -> u32 {
         self.free & self.dirty
     }
@@ -39,32 +40,35 @@ impl Sets {
 }
 
 impl Pages {
-    /// Pages that are so.
+    /// Starts with these sets.
     #[cfg_attr(not(test), allow(dead_code))]
     pub(crate) fn new(sets: Sets) -> Self {
         Self { word: AtomicU64::new(sets.word()) }
     }
 
-    /// Sets them, while nobody else uses them.
+    /// Sets the word while no other thread uses it.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn set(&self, sets: Sets) {
+        // Relaxed: `Desc::fill` publishes these sets with the base, which it stores afterwards. A thread that
+        // still has the descriptor from an earlier SuperSlab may see them before that base.
         self.word.store(sets.word(), Ordering::Relaxed);
     }
 
-    /// How they are now.
+    /// The sets at this moment.
     pub(crate) fn get(&self) -> Sets {
+        // Relaxed: a snapshot; whoever acts on it does so by `change`, which fails if it is outdated.
         Sets::of(self.word.load(Ordering::Relaxed))
     }
 
-    /// Changes them as `f` says, which is asked again when another thread has been faster; how they were, and are. `None`, and
-    /// nothing changed, when `f` has no answer.
+    /// Replaces the sets by what `f` returns for them. `f` is called again when another thread was faster.
+    /// Returns the sets before and after; `None`, with nothing changed, when `f` returns `None`.
     #[inline]
     pub(crate) fn change(&self, mut f: impl FnMut(Sets) -> Option<Sets>) -> Option<(Sets, Sets)> {
         let mut old = self.word.load(Ordering::Relaxed);
         loop {
             let new = f(Sets::of(old))?;
-            // Acquire: whoever takes pages sees what was done to them before, which pairs with the release of whoever gave
-            // them back.
+            // Acquire: whoever takes pages sees what was done to them before. Release: whoever gives pages
+            // back publishes what it did to them. Each pairs with the other, here in another thread.
             match self.word.compare_exchange_weak(old, new.word(), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Some((Sets::of(old), new)),
                 Err(now) => old = now,
@@ -72,8 +76,8 @@ impl Pages {
         }
     }
 
-    /// Takes the first `count` of `room` adjacent free pages of those in `among`, dirty ones if there are any. Where they begin,
-    /// and how all pages were before.
+    /// Takes the first `count` pages of `room` adjacent free ones in `among`, preferably dirty ones. Returns
+    /// the index of the first and all sets as they were before.
     pub(crate) fn take(&self, count: usize, room: usize, among: u32) -> Option<(usize, Sets)> {
         let mut index = 0;
         let (before, _) = self.change(|sets| {
@@ -84,14 +88,15 @@ impl Pages {
     }
 }
 
-/// Where adjacent free pages of those in `among` begin, dirty ones if there are any: they are resident already.
+/// The index of the first of `count` adjacent free pages in `among`, preferably dirty ones, which are
+/// resident already.
 fn find(sets: Sets, count: usize, among: u32) -> Option<usize> {
     let dirty = runs(sets.purgeable() & among, count);
     let any = if dirty != 0 { dirty } else { runs(sets.free & among, count) };
     (any != 0).then(|| any.trailing_zeros() as usize)
 }
 
-/// Bit i of the result: the `count` bits of `mask` from i on are all set.
+/// Bit i of the result is set if the `count` bits of `mask` from bit i on are all set.
 fn runs(mask: u32, count: usize) -> u32 {
     let mut result = mask;
     let mut have = 1;
@@ -103,7 +108,7 @@ fn runs(mask: u32, count: usize) -> u32 {
     result
 }
 
-/// The bits of the pages of a span.
+/// The mask of a span's pages.
 pub(crate) fn span_mask(index: usize, pages: usize) -> u32 {
     (((1u64 << pages) - 1) << index) as u32
 }

@@ -1,11 +1,12 @@
-//! The ready list: slabs that have something for their owner.
+//! The ready list: slabs that hold something for their owner.
 //!
-//! Any thread pushes, only the owner takes, and it takes everything at once: so there is no ABA.
+//! Any thread pushes. The owner, or a visitor on its behalf, takes everything at once, so there is no ABA
+//! problem.
 
 use crate::sync::{AtomicPtr, Node, Ordering};
 use core::ptr;
 
-/// A multi-producer, single-consumer list of slabs.
+/// A list of slabs with many producers, taken as a whole.
 pub(crate) struct ReadyList<N> {
     head: AtomicPtr<N>,
 }
@@ -27,9 +28,11 @@ impl<N: Node> ReadyList<N> {
     ///
     /// # Safety
     ///
-    /// `node` is valid, in no ready list, and the caller alone has the duty to publish it.
+    /// `node` is valid and in no ready list, and the caller alone has the duty to publish it: until it is on
+    /// the list, nobody else touches its link or releases it.
     pub(crate) unsafe fn push(&self, node: *mut N) {
-        // SAFETY: passed on.
+        // SAFETY: one node is a list from itself to itself, and this function's contract is that of
+        // `push_all` for it.
         unsafe { self.push_all(node, node) }
     }
 
@@ -37,13 +40,14 @@ impl<N: Node> ReadyList<N> {
     ///
     /// # Safety
     ///
-    /// As [`ReadyList::push`] for each of its nodes; they are linked.
+    /// As [`ReadyList::push`] for each of the nodes, which are linked from `first` to `last`.
     pub(crate) unsafe fn push_all(&self, first: *mut N, last: *mut N) {
         let mut old = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the duty to publish makes the link ours.
+            // SAFETY: the caller has the duty to publish `last` and has not fulfilled it before the exchange
+            // succeeds, so the node is valid and its link ours.
             unsafe { N::set_next(last, old) };
-            // Release: pairs with the acquire in `take`, which reads the link.
+            // Release: pairs with the acquire in `take_all`, whose caller reads the links.
             match self.head.compare_exchange_weak(old, first, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
@@ -51,14 +55,16 @@ impl<N: Node> ReadyList<N> {
         }
     }
 
-    /// Whether the list is empty: one load, no shared line written.
+    /// Whether the list is empty: one load, and no write to a shared cache line. A hint: Relaxed, and
+    /// `take_all` decides.
     pub(crate) fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()
     }
 
-    /// Takes the whole list; its nodes are linked through `Node::next`.
+    /// Takes the whole list. Its nodes are linked through `Node::next` and are the caller's.
     pub(crate) fn take_all(&self) -> *mut N {
-        // Acquire: pairs with the release in `push`.
+        // Acquire: pairs with the release in `push_all`. Later pushes are exchanges, so they continue the
+        // release sequence of the earlier ones.
         self.head.swap(ptr::null_mut(), Ordering::Acquire)
     }
 }

@@ -1,17 +1,19 @@
-//! Heap records of threads that have ended, for threads that begin.
+//! Heap records of threads that have ended, for new threads.
 //!
-//! A stack with a counter around the pointer. Records are never unmapped and their link is atomic, so reading the
-//! link of a record that another thread has just popped is harmless, and the counter makes the exchange that follows
-//! fail.
+//! A stack with a counter around the pointer. Records are never unmapped, and their link is atomic. So
+//! reading the link of a record that another thread has just popped is harmless, and the counter makes the
+//! exchange that follows fail.
 
 use crate::sync::{AtomicUsize, Node, Ordering};
 use core::marker::PhantomData;
 
-/// Records are aligned to this, which leaves the low bits of their address to the counter.
+/// Alignment of records, which leaves the low bits of their addresses to the counter.
 pub(crate) const RECORD_ALIGN: usize = 4096;
-/// Where the address sits: user addresses have 47 or 48 bits, so the counter gets 12 bits below and 16 above.
+/// The bits of the address: user addresses have 47 or 48 bits, so the counter gets 12 bits below and 16
+/// above.
 const ADDRESS: usize = ((1 << 48) - 1) & !(RECORD_ALIGN - 1);
-/// One step of the counter: carries run from the low bits over the address into the high ones.
+/// The counter's bits of `word`, one step further: the carry from the low bits skips the address and goes to
+/// the high ones.
 fn step(word: usize) -> usize {
     let low = (word & (RECORD_ALIGN - 1)) + 1;
     let high = (word >> 48).wrapping_add(low >> 12);
@@ -20,14 +22,15 @@ fn step(word: usize) -> usize {
 
 /// A stack of free records.
 pub(crate) struct RecordStack<N> {
-    /// Address of the top record, with a counter of changes in the bits around it.
+    /// Address of the top record, and around it a counter of changes.
     word: AtomicUsize,
     _nodes: PhantomData<*mut N>,
 }
 
-// SAFETY: the stack hands a record to one thread at a time; records themselves may move between threads.
+// SAFETY: what threads share is one atomic word. A record that `pop` returns is the popper's alone until it
+// pushes it, and by the contract of `push` any thread may have it next.
 unsafe impl<N> Sync for RecordStack<N> {}
-// SAFETY: as above.
+// SAFETY: as for `Sync`: the stack holds addresses only, and records may change threads.
 unsafe impl<N> Send for RecordStack<N> {}
 
 impl<N: Node> RecordStack<N> {
@@ -53,18 +56,20 @@ impl<N: Node> RecordStack<N> {
         self.word.store(0, Ordering::Relaxed);
     }
 
-    /// Gives `node` to whoever wants one next.
+    /// Makes `node` available.
     ///
     /// # Safety
     ///
-    /// `node` is aligned to [`RECORD_ALIGN`], never unmapped, and the caller's alone.
+    /// `node` is aligned to [`RECORD_ALIGN`], below 2^48, never unmapped, the caller's alone, and fit to be
+    /// used by any other thread next. Its link is atomic.
     pub(crate) unsafe fn push(&self, node: *mut N) {
         let mut old = self.word.load(Ordering::Relaxed);
         loop {
-            // SAFETY: `node` is ours until the exchange succeeds.
+            // SAFETY: by this function's contract `node` is valid and ours alone until the exchange succeeds.
+            // A `pop` that still has its address from earlier reads the link atomically.
             unsafe { N::set_next(node, (old & ADDRESS) as *mut N) };
             let new = node as usize | step(old);
-            // Release: pairs with the acquire in `pop`, which reads the link and hands out the record.
+            // Release: pairs with the acquire in `pop`, which reads the link and hands the record out.
             match self.word.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
@@ -72,24 +77,26 @@ impl<N: Node> RecordStack<N> {
         }
     }
 
-    /// Takes a record, or null.
+    /// Takes a record that is the caller's alone from now on; null when there is none.
     ///
     /// # Safety
     ///
-    /// Every record ever pushed is still mapped.
+    /// No record that was ever pushed has been unmapped.
     pub(crate) unsafe fn pop(&self) -> *mut N {
-        // Acquire, here and on failure: pairs with the release in `push`; the link is read before the exchange.
+        // Acquire, also on failure: pairs with the release in `push`. The link is read before the exchange.
         let mut old = self.word.load(Ordering::Acquire);
         loop {
             let node = (old & ADDRESS) as *mut N;
             if node.is_null() {
                 return node;
             }
-            // SAFETY: mapped for ever. A link read from a record that is no longer on top is not used: the counter
-            // makes the exchange fail.
+            // SAFETY: the record is mapped by this function's contract, and its link is atomic. A link read
+            // from a record that is not on top any more is not used, because the counter makes the exchange
+            // fail.
             let next = unsafe { N::next(node) } as usize;
             let new = next | step(old);
-            // Relaxed when it succeeds: the word is the one that was read with acquire, counter and all.
+            // Relaxed on success: the exchange finds the same word, counter included, that was read with
+            // acquire.
             match self.word.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Acquire) {
                 Ok(_) => return node,
                 Err(now) => old = now,

@@ -1,6 +1,6 @@
-//! The remote-free stack of a slab: how blocks come home from threads that do not own the slab.
+//! The remote-free stack of a slab: how blocks return to it from threads that do not own it.
 //!
-//! One word says everything, so that one compare-and-swap decides everything:
+//! The whole state is one word, so one compare-and-swap decides everything:
 //!
 //! ```text
 //!  63        48 47                          3   1   0
@@ -9,12 +9,13 @@
 //! +------------+-----------------------------+---+---+
 //! ```
 //!
-//! * `A` (armed): the slab is in no ready list, and nobody is about to put it there. The first push clears the
-//!   bit and thereby takes on the duty to publish the slab to its owner. So a slab is published once, by one
-//!   thread, however many push.
-//! * `O` (orphan): the slab has no owner. Then `count` is the number of blocks still in use; otherwise it is the
-//!   number of blocks in the chain, so that the owner learns it without walking through cold memory. The push that
-//!   brings an orphan's count to zero takes the slab, as does the thread that adopts it: whoever clears `O` owns it.
+//! * `A` (armed): the slab is in no ready list, and nobody is about to put it there. The first push clears
+//!   the bit and thereby takes on the duty to publish the slab to its owner. So a slab is published once, by
+//!   one thread, however many push.
+//! * `O` (orphan): the slab has no owner. Then `count` is the number of blocks still in use. Without `O` it
+//!   is the number of blocks in the chain, so that the owner learns it without walking through cold memory.
+//!   The push that brings an orphan's count to zero takes the slab, and so does the thread that adopts it:
+//!   whoever clears `O` owns the slab.
 
 use crate::sync::{AtomicUsize, Node, Ordering};
 use core::marker::PhantomData;
@@ -24,14 +25,14 @@ const ORPHAN: usize = 2;
 const POINTER: usize = ((1 << 48) - 1) & !7;
 const COUNT_SHIFT: u32 = 48;
 
-/// What a push obliges its caller to do.
+/// What a push obliges its caller to do next.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) enum Pushed {
     /// Nothing: the owner, or whoever adopts the slab, will find the chain.
     Queued,
-    /// Put the slab on its owner's ready list. The slab stays where it is until that is done.
+    /// To put the slab on its owner's ready list. Until that is done the owner does not release the slab.
     Publish,
-    /// The orphan has no block in use any more and is now the caller's, to be released.
+    /// To release the slab: it was an orphan, has no block in use any more, and is the caller's now.
     Emptied,
 }
 
@@ -39,11 +40,12 @@ pub(crate) enum Pushed {
 pub(crate) struct Chain<N> {
     /// Its first block; null when there is none.
     pub(crate) head: *mut N,
-    /// How many blocks it has (0 for the chain of an adopted orphan: there it is not known).
+    /// How many blocks it has; 0 for the chain of an adopted orphan, whose length is not known.
     pub(crate) count: u32,
 }
 
-/// A multi-producer stack of free blocks, drained by the slab's owner.
+/// A stack of free blocks that many threads push to and the slab's owner drains. A visitor of the owner's
+/// heap stands in for the owner.
 #[repr(transparent)]
 pub(crate) struct RemoteStack<N> {
     word: AtomicUsize,
@@ -67,23 +69,25 @@ impl<N: Node> RemoteStack<N> {
         Self { word: AtomicUsize::new(ARMED), _nodes: PhantomData }
     }
 
-    /// Makes it an empty, armed stack. For a slab that nobody else knows yet.
+    /// Makes it an empty, armed stack, for a slab that no other thread knows yet.
     #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
-        // Relaxed: the slab's blocks reach other threads only through the program's own synchronisation.
+        // Relaxed: other threads get the slab's blocks only through the program's own synchronisation.
         self.word.store(ARMED, Ordering::Relaxed);
     }
 
-    /// Pushes the chain `head..=tail` of `count` blocks. Besides what to do next, how many blocks of a slab with an owner then
-    /// wait.
+    /// Pushes the chain `head..=tail` of `count` blocks. Returns what to do next and, for a slab with an
+    /// owner, how many blocks wait now.
     ///
     /// # Safety
     ///
-    /// The chain is linked through `Node::next`, is the caller's alone, and belongs to this stack's slab.
+    /// The chain is linked through `Node::next` and consists of `count` free blocks of this stack's slab,
+    /// which are the caller's alone.
     pub(crate) unsafe fn push(&self, head: *mut N, tail: *mut N, count: u32) -> (Pushed, u32) {
         let mut old = self.word.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the chain is ours until the exchange below succeeds.
+            // SAFETY: by this function's contract `tail` is a valid block of ours alone, until the exchange
+            // below succeeds.
             unsafe { N::set_next(tail, chain(old)) };
             let held = (old >> COUNT_SHIFT) as u32;
             let (new, outcome) = if old & ORPHAN != 0 {
@@ -96,10 +100,11 @@ impl<N: Node> RemoteStack<N> {
                 let outcome = if old & ARMED != 0 { Pushed::Publish } else { Pushed::Queued };
                 (head as usize | ((held + count) as usize) << COUNT_SHIFT, outcome)
             };
-            // Release: pairs with the acquiring `take`, `rearm` and `adopt`, which read the links written above and hand
-            // out the blocks that the program wrote to before it freed them. Acquire: for the push that empties an
-            // orphan, pairs with `orphan` (the slab's fields) and with the pushes before it; for the one that has to
-            // publish, with `rearm` (the slab's owner).
+            // Release: pairs with the acquires in `take_chain`, `rearm` and `adopt`, which read the links
+            // written above and hand out the blocks that the program wrote to before it freed them. Acquire:
+            // a push that empties an orphan pairs with the releases in `orphan` (the slab's fields) and in
+            // the pushes before it. A push that has to publish pairs with those in `arm` (the slab's link)
+            // and `rearm` (the slab's owner).
             match self.word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return (outcome, held + count),
                 Err(now) => old = now,
@@ -107,58 +112,63 @@ impl<N: Node> RemoteStack<N> {
         }
     }
 
-    /// Whether a chain waits. A hint; only the owner may rely on `false` turning `true` later.
+    /// Whether a chain waits. `false` may become `true` at any time; for the owner, who alone takes the
+    /// chain, `true` stays true. Relaxed: `take_chain` acquires.
     pub(crate) fn has_chain(&self) -> bool {
         self.word.load(Ordering::Relaxed) & POINTER != 0
     }
 
-    /// Whether the slab is in no ready list and on its way to none. Exact for the owner when it says `true` and no
-    /// block is in use, since only a push disarms.
+    /// Whether the slab is in no ready list and nobody is about to put it there. Only a push disarms, so for
+    /// an owner of a slab without blocks in use `true` stays true. Relaxed: what the push did, the owner
+    /// acquires when it takes the slab off the ready list or takes the chain.
     pub(crate) fn is_armed(&self) -> bool {
         self.word.load(Ordering::Relaxed) & ARMED != 0
     }
 
-    /// Blocks in the chain, for statistics.
+    /// Number of blocks in the chain, for statistics.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn waiting(&self) -> u32 {
         let word = self.word.load(Ordering::Relaxed);
         if word & ORPHAN == 0 { (word >> COUNT_SHIFT) as u32 } else { 0 }
     }
 
-    /// An orphan's blocks still in use, for statistics.
+    /// Number of an orphan's blocks still in use, for statistics.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn orphan_in_use(&self) -> Option<u32> {
         let word = self.word.load(Ordering::Relaxed);
         (word & ORPHAN != 0).then_some((word >> COUNT_SHIFT) as u32)
     }
 
-    /// Takes the chain and leaves the armed bit as it is. For the owner.
+    /// Takes the chain and leaves the armed bit as it is. Owner only.
     pub(crate) fn take_chain(&self) -> Chain<N> {
         // Acquire: pairs with the release in `push`.
         let old = self.word.fetch_and(ARMED, Ordering::Acquire);
         Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
     }
 
-    /// Arms the stack and leaves the chain where it is; how many blocks it has. For the owner, when it has taken the slab
-    /// off its ready list: a chain that is not needed yet is better not looked at.
+    /// Arms the stack and leaves the chain where it is; returns how many blocks it has. For the owner, after
+    /// it has taken the slab off its ready list. It does not look at a chain before it needs the blocks.
     pub(crate) fn arm(&self) -> u32 {
-        // Release: pairs with the acquire in a `push` that takes the duty to publish, and so may write the link that the
-        // owner has just read. Nothing is read from the chain.
+        // Release: pairs with the acquire in a `push` that takes the duty to publish, and so may write the
+        // link that the owner has just read. No acquire: nothing is read from the chain.
         let old = self.word.fetch_or(ARMED, Ordering::Release);
         (old >> COUNT_SHIFT) as u32
     }
 
-    /// Takes the chain and arms the stack. For the owner, when it has taken the slab off its ready list.
+    /// Takes the chain and arms the stack. For the owner, after it has taken the slab off its ready list or
+    /// adopted it.
     pub(crate) fn rearm(&self) -> Chain<N> {
-        // Acquire: pairs with the release in `push`. Release: pairs with the acquire in a `push` that takes the duty to
-        // publish, and so finds the owner that was written before.
+        // Acquire: pairs with the release in `push`. Release: pairs with the acquire in a `push` that takes
+        // the duty to publish, and so finds the owner that was written before.
         let old = self.word.swap(ARMED, Ordering::AcqRel);
         Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
     }
 
-    /// Gives the slab up, with `in_use` blocks outstanding. Fails while a chain waits or the slab is published.
+    /// Makes the slab an orphan with `in_use` blocks in use. False, with nothing changed, while a chain waits
+    /// or the slab is published. Owner only.
     pub(crate) fn orphan(&self, in_use: u32) -> bool {
-        // Release: pairs with the acquire in `adopt` and in the emptying `push`, which read the slab's fields.
+        // Release: pairs with the acquires in `adopt` and in a `push` that empties the orphan, which read the
+        // slab's fields.
         self.word
             .compare_exchange(
                 ARMED,
@@ -169,10 +179,11 @@ impl<N: Node> RemoteStack<N> {
             .is_ok()
     }
 
-    /// Claims an orphan: its chain and the number of blocks still in use, or `None` when another thread was first.
+    /// Claims an orphan. Returns its chain and the number of blocks still in use; `None` when another thread
+    /// was first.
     ///
-    /// The stack is left disarmed: nobody may publish the slab before its new owner is written down. After that the
-    /// caller must [`RemoteStack::rearm`], and take what has been pushed meanwhile.
+    /// The stack is left disarmed, because nobody may publish the slab before its new owner is stored. After
+    /// storing it, the caller must [`RemoteStack::rearm`] and take in what has been pushed meanwhile.
     pub(crate) fn adopt(&self) -> Option<(Chain<N>, u32)> {
         let mut old = self.word.load(Ordering::Relaxed);
         loop {

@@ -1,25 +1,25 @@
 //! How the background thread goes to sleep, and how it is woken.
 //!
-//! It sleeps without a timeout when nothing is dirty, and is rung for by whoever makes something dirty. Each side does two
-//! things, in opposite order: the thread says that it sleeps, *then* looks, under the lock of what it looks at, whether
-//! something is dirty; the other makes it dirty, under the same lock, *then* looks whether the thread sleeps. Whichever of
-//! the two sections comes first, the second sees what was done before it: so no wake-up is lost, and one relaxed load is all
-//! that the others pay.
+//! It sleeps without a timeout when nothing is dirty, and is woken by whoever makes something dirty. Each
+//! side does two things, in opposite order. The thread says that it sleeps and *then* looks whether something
+//! is dirty, under the lock that guards it. The other makes something dirty, under the same lock, and *then*
+//! looks whether the thread sleeps. Whichever critical section comes second sees what the other side did
+//! before the first. So no wake-up is lost, and the others pay for one relaxed load only.
 
 use crate::sync::AtomicU32;
 use crate::sync::Ordering::Relaxed;
 
-/// It runs, or is about to look.
+/// The thread runs, or is about to look for something dirty.
 const AWAKE: u32 = 0;
-/// It sleeps until it is time; only being stopped wakes it.
+/// It sleeps until a timeout; only `stop` wakes it.
 const DOZING: u32 = 1;
-/// It sleeps until it is rung for.
+/// It sleeps until it is woken.
 const ASLEEP: u32 = 2;
-/// It is to end.
+/// It has been asked to end.
 const STOPPED: u32 = 3;
 
-/// One sleeper's word. Every change but a reset is an exchange, so none undoes another. All orderings are relaxed: what
-/// must be seen in time is seen by the locks (above).
+/// One sleeper's word. Every change but a reset is an atomic exchange, so none undoes another. All orderings
+/// are relaxed: the locks (see above) make visible what must be seen in time.
 pub(crate) struct Waker {
     word: AtomicU32,
 }
@@ -41,44 +41,45 @@ impl Waker {
         self.word.compare_exchange(from, to, Relaxed, Relaxed).is_ok()
     }
 
-    /// The sleeper says that it sleeps. It looks once more afterwards, and then [`Self::doze`]s if it has to, or waits while
+    /// The sleeper says that it sleeps. Then it looks once more, and [`Self::doze`]s or waits while
     /// [`Self::is_asleep`]. False when it has been stopped.
     pub(crate) fn arm(&self) -> bool {
         self.change(AWAKE, ASLEEP)
     }
 
-    /// The sleeper, armed, has found something that is not due yet. False when it has been rung for, or stopped.
+    /// The sleeper has armed and has found something that is not due yet: it will sleep with a timeout. False
+    /// when it has been woken or stopped meanwhile.
     pub(crate) fn doze(&self) -> bool {
         self.change(ASLEEP, DOZING)
     }
 
-    /// The sleeper goes on, whatever woke it.
+    /// The sleeper continues, whatever has woken it.
     pub(crate) fn rise(&self) {
         let _ = self.change(DOZING, AWAKE) || self.change(ASLEEP, AWAKE);
     }
 
-    /// Whether nobody has rung.
+    /// Whether the sleeper sleeps without a timeout and nobody has woken it.
     pub(crate) fn is_asleep(&self) -> bool {
         self.word.load(Relaxed) == ASLEEP
     }
 
-    /// Whether the sleeper is to end.
+    /// Whether the sleeper has been asked to end.
     pub(crate) fn is_stopped(&self) -> bool {
         self.word.load(Relaxed) == STOPPED
     }
 
-    /// Something has become dirty: whether the sleeper is to be woken now, by the caller.
+    /// Something has become dirty. Returns whether the caller must wake the sleeper now.
     #[inline]
     pub(crate) fn notify(&self) -> bool {
         self.is_asleep() && self.change(ASLEEP, AWAKE)
     }
 
-    /// Asks the sleeper to end. It is to be woken.
+    /// Asks the sleeper to end. The caller must wake it.
     pub(crate) fn stop(&self) {
         self.word.swap(STOPPED, Relaxed);
     }
 
-    /// As new. There is no sleeper.
+    /// Back to awake, for a new sleeper. There is none now.
     #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         self.word.store(AWAKE, Relaxed);
@@ -88,19 +89,20 @@ impl Waker {
 #[cfg(not(loom))]
 pub(crate) use thread::{WAKER, WATCHED, notify, sleep, stop};
 
-/// The background thread's.
+/// The background thread's waker.
 #[cfg(not(loom))]
 mod thread {
     use super::{ASLEEP, DOZING, Waker};
     use crate::os::futex;
     use core::sync::atomic::AtomicBool;
 
-    /// The background thread's alarm. For good awake while there is no such thread.
+    /// The background thread's waker. It stays awake while there is no such thread.
     pub(crate) static WAKER: Waker = Waker::new();
-    /// Whether there is such a thread, so that dirty memory is looked after without events.
+    /// Whether there is such a thread, so that dirty memory is purged even when no thread allocates or frees.
     pub(crate) static WATCHED: AtomicBool = AtomicBool::new(false);
 
-    /// Tells the background thread that something has become dirty. After the section that made it so.
+    /// Tells the background thread that something has become dirty. Call it after the critical section that
+    /// made it so.
     #[inline]
     pub(crate) fn notify() {
         if WAKER.notify() {
@@ -119,7 +121,7 @@ mod thread {
         futex::wake(WAKER.word.as_ptr());
     }
 
-    /// Sleeps, armed: for at most so many milliseconds when there are any; otherwise until somebody rings.
+    /// Sleeps after [`Waker::arm`]: for at most `ms` milliseconds, or without a timeout until woken.
     pub(crate) fn sleep(ms: Option<u32>) {
         match ms {
             Some(ms) => {

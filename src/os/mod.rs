@@ -1,6 +1,6 @@
-//! The only place with system calls: memory, threads, clock, environment, messages.
+//! Every system call: memory, threads, clock, environment, messages.
 //!
-//! Nothing here allocates, takes a std lock, or changes `errno` unless it says so.
+//! Nothing here allocates, takes a lock of std's, or changes `errno`, unless it says so.
 
 pub(crate) mod barrier;
 pub(crate) mod env;
@@ -16,20 +16,23 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 
+// Relaxed for all atomics of this file: each is a figure or a flag by itself, and publishes nothing else.
+
 /// Bytes of address space held from the OS.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// The highest `MAPPED` has been.
 pub(crate) static MAPPED_PEAK: AtomicUsize = AtomicUsize::new(0);
-/// Bytes given back to the OS: purged or unmapped.
+/// Bytes given back to the OS so far: purged or unmapped.
 pub(crate) static PURGED: AtomicUsize = AtomicUsize::new(0);
 
-/// No system of ours has smaller pages.
+/// The smallest page size of any system that we support.
 pub(crate) const SMALLEST_PAGE: usize = 4096;
 
-/// The process may not be allowed all system calls any more.
+/// Set when the process may be restricted to few system calls: see [`confine`].
 static CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// From now on there are no system calls but those that any allocator makes: mmap, munmap, mremap, madvise and futex.
+/// From now on the only system calls are those that any allocator makes: mmap, munmap, mremap, madvise and
+/// futex.
 pub(crate) fn confine() {
     CONFINED.store(true, Relaxed);
 }
@@ -47,26 +50,27 @@ pub(crate) fn page_size() -> usize {
     if known != 0 {
         return known;
     }
-    // SAFETY: no preconditions.
+    // SAFETY: `sysconf` takes any number.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     let size = if size > 0 { size as usize } else { SMALLEST_PAGE };
     PAGE_SIZE.store(size, Relaxed);
     size
 }
 
-/// Whether both are multiples of the page size, as the system wants it of all that is mapped; an emulator may not look.
+/// Whether both are multiples of the page size. The system requires that of every mapping; an emulator may
+/// not check.
 fn in_pages(address: usize, len: usize) -> bool {
     (address | len) & (page_size() - 1) == 0
 }
 
-/// Runs `f` and puts `errno` back to what it was.
+/// Runs `f` and then restores `errno`.
 pub(crate) fn keep_errno<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: the location is valid for the life of the thread.
+    // SAFETY: returns the address of this thread's `errno`.
     let location = unsafe { errno_location() };
-    // SAFETY: as above.
+    // SAFETY: `location` is this thread's own `errno`, valid until the thread ends.
     let before = unsafe { *location };
     let result = f();
-    // SAFETY: as above.
+    // SAFETY: as for the read above: still the same thread.
     unsafe { *location = before };
     result
 }
@@ -78,7 +82,7 @@ use libc::__errno_location as errno_location;
 
 /// Sets `errno`.
 pub fn set_errno(value: i32) {
-    // SAFETY: the location is valid for the life of the thread.
+    // SAFETY: this thread's own `errno`, valid until the thread ends.
     unsafe { *errno_location() = value };
 }
 
@@ -87,8 +91,8 @@ fn count_map(bytes: usize) {
     MAPPED_PEAK.fetch_max(now, Relaxed);
 }
 
-/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory for blocks. Null when the system or a limit
-/// refuses.
+/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory for blocks. Null when the system
+/// or a limit refuses.
 pub(crate) fn map(len: usize) -> *mut u8 {
     map_at(ptr::null_mut(), len)
 }
@@ -103,7 +107,7 @@ pub(crate) fn map_aligned(len: usize, align: usize) -> *mut u8 {
     reserved(len, || map_aligned_uncounted(len, align))
 }
 
-/// Runs `map` with `len` bytes reserved for it.
+/// Runs `map` after reserving `len` bytes against the limits; takes the reservation back when `map` fails.
 fn reserved(len: usize, map: impl FnOnce() -> *mut u8) -> *mut u8 {
     if !held::reserve(len) {
         return ptr::null_mut();
@@ -115,7 +119,8 @@ fn reserved(len: usize, map: impl FnOnce() -> *mut u8) -> *mut u8 {
     p
 }
 
-/// Like [`map`], for our own books or for what has been reserved: no limit counts it.
+/// Like [`map`], but no limit counts it: for the allocator's own records, or for bytes that are reserved
+/// already.
 pub(crate) fn map_uncounted(len: usize) -> *mut u8 {
     counted(map_raw(ptr::null_mut(), len), len)
 }
@@ -130,7 +135,7 @@ fn counted(p: *mut u8, len: usize) -> *mut u8 {
 fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
     debug_assert!(in_pages(hint.addr(), len));
     keep_errno(|| {
-        // SAFETY: an anonymous mapping without MAP_FIXED touches no existing memory.
+        // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
         let p = unsafe {
             libc::mmap(
                 hint.cast(),
@@ -145,11 +150,11 @@ fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
     })
 }
 
-/// Whether the system would map `len` bytes now, whatever our limits.
+/// Whether the system would map `len` bytes now, regardless of our limits.
 pub(crate) fn could_map(len: usize) -> bool {
     let len = len.next_multiple_of(page_size());
     let p = map_raw(ptr::null_mut(), len);
-    // SAFETY: just mapped, known to nobody.
+    // SAFETY: just mapped; no other code has the address.
     !p.is_null() && unsafe { try_unmap(p, len) }
 }
 
@@ -159,7 +164,7 @@ pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
     if first.is_null() || first.addr() & (align - 1) == 0 {
         return first;
     }
-    // SAFETY: just mapped, known to nobody.
+    // SAFETY: the mapping just made; no other code has the address.
     unsafe { unmap_uncounted(first, len) };
     let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
     let base = map_uncounted(total);
@@ -169,29 +174,40 @@ pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
     let head = base.addr().wrapping_neg() & (align - 1);
     let start = base.wrapping_add(head);
     if head != 0 {
-        // SAFETY: the part below the aligned block, known to nobody.
+        // SAFETY: the part of our new mapping below the aligned range; no other code has its address.
         unsafe { trim(base, head) };
     }
-    // SAFETY: the part above it.
+    // SAFETY: the part of our new mapping above the aligned range, `align - head` bytes; no other code has
+    // its address.
     unsafe { trim(start.wrapping_add(len), align - head) };
     start
 }
 
-/// Cuts an end off a mapping. It may fail when the process is at its limit of mappings; the end then stays.
+/// Cuts an end off a mapping. Fails when the process is at its limit of mappings; the end then stays mapped.
+///
+/// # Safety
+///
+/// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
 unsafe fn trim(p: *mut u8, len: usize) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: this function's contract is the same as `try_unmap`'s.
     if unsafe { try_unmap(p, len) } {
         MAPPED.fetch_sub(len, Relaxed);
     }
 }
 
+/// Unmaps a range. False when the system refuses; nothing has changed then. Counts nothing.
+///
+/// # Safety
+///
+/// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
 unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
     if cfg!(miri) {
-        // Miri unmaps whole mappings only; ours stay until it ends.
+        // Miri unmaps whole mappings only. Ours stay until it ends.
         return true;
     }
     debug_assert!(in_pages(p.addr(), len));
-    // SAFETY: the caller owns the range.
+    // SAFETY: by this function's contract no reference into the range is left, so unmapping it invalidates
+    // nothing.
     keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
 }
 
@@ -200,19 +216,20 @@ unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
 pub(crate) enum Unmapped {
     /// It is gone.
     Gone,
-    /// The system cannot do that (a hole needs one mapping more than it allows), but has taken the pages.
+    /// The system could not unmap it (a hole needs one mapping more than it allows), but has taken the pages
+    /// back.
     Zeroed,
-    /// The system has done nothing.
+    /// It is still mapped, with its contents.
     Kept,
 }
 
-/// Unmaps memory for blocks, or at least gives the pages back.
+/// Unmaps memory for blocks, or at least gives its pages back.
 ///
 /// # Safety
 ///
-/// The range is a mapping of ours, or part of one, and nobody uses it any more.
+/// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
 pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
-    // SAFETY: passed on.
+    // SAFETY: by this function's contract the range is ours and nobody uses it any more.
     let unmapped = unsafe { unmap_uncounted(p, len) };
     if unmapped == Unmapped::Gone {
         held::release(len);
@@ -220,28 +237,28 @@ pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
     unmapped
 }
 
-/// Like [`unmap`], for what no limit counts.
+/// Like [`unmap`], for memory that no limit counts.
 ///
 /// # Safety
 ///
 /// As [`unmap`].
 pub(crate) unsafe fn unmap_uncounted(p: *mut u8, len: usize) -> Unmapped {
-    // SAFETY: passed on.
+    // SAFETY: by this function's contract the range is ours and nobody uses it any more.
     if unsafe { try_unmap(p, len) } {
         MAPPED.fetch_sub(len, Relaxed);
         return Unmapped::Gone;
     }
-    // SAFETY: passed on.
+    // SAFETY: still mapped, ours and page-aligned; by this function's contract nobody wants its contents.
     if unsafe { purge(p, len) } { Unmapped::Zeroed } else { Unmapped::Kept }
 }
 
 /// Why a mapping has not been resized in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotResized {
-    /// There is no room behind it, or no memory. It could be moved.
+    /// There is no room behind it, or no memory. Moving it may work.
     NoRoom,
-    /// Another reason, which may stand in the way of moving it, too: a limit; or it is several mappings by now, because the program
-    /// has asked for something about part of it; or it is locked in memory.
+    /// Another reason, which may prevent moving it, too: a limit; or the range consists of several mappings
+    /// by now, because the program has given advice or protection to part of it; or it is locked in memory.
     Refused,
 }
 
@@ -249,7 +266,8 @@ pub(crate) enum NotResized {
 ///
 /// # Safety
 ///
-/// The range is a whole mapping of ours; after success only the result is valid.
+/// `p` is a whole mapping of ours of `old` bytes; both sizes are multiples of the page size. When it shrinks,
+/// nobody uses the part that goes.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), NotResized> {
     debug_assert!(in_pages(p.addr(), old | new));
@@ -257,10 +275,11 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
         return Err(NotResized::Refused);
     }
     keep_errno(|| {
-        // SAFETY: passed on. Without MREMAP_MAYMOVE it stays where it is.
+        // SAFETY: by this function's contract the range is ours, and what a smaller size cuts off is unused.
+        // Without MREMAP_MAYMOVE the rest keeps its address.
         if unsafe { libc::mremap(p.cast(), old, new, 0) } == libc::MAP_FAILED {
             held::not_resized(old, new);
-            // SAFETY: this thread's.
+            // SAFETY: this thread's own `errno`, as `mremap` has just set it.
             let error = unsafe { *errno_location() };
             return Err(if error == libc::ENOMEM { NotResized::NoRoom } else { NotResized::Refused });
         }
@@ -271,19 +290,22 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
     })
 }
 
-/// Moves the pages of a mapping onto another one of `new` bytes. False when the system refuses: the source is what it was, but the
-/// target is nobody's, because several versions of the kernel unmap it before they look at the source, and another thread may
-/// have mapped something there since. The caller keeps the books of what is held.
+/// Moves the pages of a mapping onto another mapping of `new` bytes. False when the system refuses: the
+/// source is unchanged, but the target must not be used or unmapped any more, because several versions of the
+/// kernel unmap it before they check the source, and another thread may have mapped something there since.
+/// The caller accounts for the bytes held.
 ///
 /// # Safety
 ///
-/// Both ranges are whole mappings of ours, and nobody uses the target; after success only that is valid, and otherwise only the source.
+/// `p` and `target` are whole mappings of ours, of `old` and `new` bytes, and nobody uses the target's
+/// contents. After success only the target may be used, after a failure only the source.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
     debug_assert!(in_pages(p.addr() | target.addr(), old | new));
     keep_errno(|| {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        // SAFETY: passed on.
+        // SAFETY: by this function's contract the target may be replaced, and after success nobody uses the
+        // source.
         let q = unsafe { libc::mremap(p.cast(), old, new, flags, target) };
         let moved = q != libc::MAP_FAILED;
         MAPPED.fetch_sub(if moved { old } else { new }, Relaxed);
@@ -291,23 +313,24 @@ pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u
     })
 }
 
-/// Gives the pages of a range back; it reads as zero afterwards. Says whether the system did it.
+/// Gives the pages of a range back to the system; they read as zero afterwards. False when the system did not
+/// do it.
 ///
 /// # Safety
 ///
-/// The range is ours, page-aligned, and holds nothing that anybody wants.
+/// The range is mapped, ours and page-aligned, and nobody needs its contents.
 pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
     debug_assert!(in_pages(p.addr(), len), "{p:?}, {len} bytes");
     if cfg!(miri) {
         // Miri has no madvise.
-        // SAFETY: passed on.
+        // SAFETY: the range is mapped and ours by this function's contract.
         unsafe { p.write_bytes(0, len) };
         return true;
     }
     if ADVICE.load(Relaxed) != TAKEN && !is_advice_taken() {
         return false;
     }
-    // SAFETY: passed on.
+    // SAFETY: by this function's contract the range is ours and nobody needs its contents.
     let done = unsafe { drop_pages(p, len) };
     if done {
         PURGED.fetch_add(len, Relaxed);
@@ -315,19 +338,25 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
     done
 }
 
+/// Has the system drop the pages of a range. False when it refuses.
+///
+/// # Safety
+///
+/// As [`purge`].
 unsafe fn drop_pages(p: *mut u8, len: usize) -> bool {
-    // SAFETY: passed on.
+    // SAFETY: the range is ours and nobody needs its contents, so that they become zero disturbs nobody.
     keep_errno(|| unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) } == 0)
 }
 
-/// Whether pages that the system says it has taken back are gone: one of these.
+/// Whether pages are really gone when the system says that it has taken them back: one of the three below.
 static ADVICE: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 const TAKEN: u8 = 1;
 const IGNORED: u8 = 2;
 
-/// Finds out with a page of its own, because emulators (qemu before 7.1) take all advice for a hint, say yes, and do nothing: what
-/// is taken for zero then holds what it held. False only where that is so.
+/// Finds out with a page of its own. Emulators (qemu before 7.1) treat all advice as a hint: they report
+/// success and do nothing, so what we would take for zero still holds its old contents. False only where that
+/// is so.
 #[cold]
 fn is_advice_taken() -> bool {
     if ADVICE.load(Relaxed) == UNKNOWN {
@@ -335,10 +364,11 @@ fn is_advice_taken() -> bool {
         if page.is_null() {
             return true;
         }
-        // SAFETY: a page of ours. Volatile: nothing is known of what the system makes of it.
+        // SAFETY: a page mapped here, which no other code knows. Volatile, because the compiler does not know
+        // what the system call does to it.
         unsafe {
             page.write_volatile(1);
-            // Where all is locked in memory it says no, and will say so about every other range that is.
+            // The system refuses where all memory is locked, and will refuse for every other range that is.
             if drop_pages(page, page_size()) {
                 ADVICE.store(if page.read_volatile() == 0 { TAKEN } else { IGNORED }, Relaxed);
             }
@@ -352,14 +382,14 @@ fn is_advice_taken() -> bool {
 ///
 /// # Safety
 ///
-/// The range is ours.
+/// The range is mapped, ours and page-aligned.
 pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
     debug_assert!(in_pages(p.addr(), len));
     if cfg!(miri) {
         return;
     }
     let advice = if yes { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // SAFETY: advice changes no contents.
+    // SAFETY: the range is ours, and this advice does not change its contents.
     keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) });
 }
 
@@ -367,43 +397,45 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
 ///
 /// # Safety
 ///
-/// The range is page-aligned.
+/// `p` is page-aligned and `len` at most 2 MiB. The range need not be ours, nor mapped: then there is no
+/// answer.
 #[cfg(target_os = "linux")]
 pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
-    // A byte for each page, of which there are most where they are smallest.
+    // One byte per page; there are most pages where they are smallest.
     let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];
     debug_assert!(in_pages(p.addr(), 0) && len.div_ceil(page_size()) <= answer.len());
     if cfg!(miri) || is_confined() {
         return None;
     }
-    // SAFETY: writes a byte for each page, for which there is room.
+    // SAFETY: `mincore` writes one byte per page. By this function's contract `len` is at most 2 MiB, so they
+    // fit into `answer`.
     let result = keep_errno(|| unsafe { libc::mincore(p.cast(), len, answer.as_mut_ptr()) });
     let pages = answer.iter().take(len.div_ceil(page_size()));
     (result == 0).then(|| pages.filter(|&&page| page & 1 != 0).count())
 }
 
-/// Milliseconds on a clock that only goes forward, at the resolution of the system's tick. Wraps after 49 days.
+/// Milliseconds of a monotonic clock with the resolution of the system tick. Wraps after 49 days.
 pub(crate) fn now_ms() -> u32 {
-    // SAFETY: all zeros is a timespec.
+    // SAFETY: all zeros is a valid timespec.
     let mut t: libc::timespec = unsafe { core::mem::zeroed() };
-    // It cannot fail, so it leaves `errno` alone.
-    // SAFETY: `t` is writable.
+    // This call cannot fail, so it leaves `errno` alone.
+    // SAFETY: `t` is a local variable that the call writes to.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) };
     (t.tv_sec as u64).wrapping_mul(1000).wrapping_add(t.tv_nsec as u64 / 1_000_000) as u32
 }
 
-/// Milliseconds from one reading of [`now_ms`] to another. None when the first is the later one: of two threads, each with a
-/// reading of its own, the one that goes on first may have read last.
+/// Milliseconds from one reading of [`now_ms`] to another. Zero when `since` is the later one: two threads
+/// read the clock, and the one that proceeds first may have read last.
 pub(crate) fn elapsed(since: u32, now: u32) -> u32 {
     const AHEAD: u32 = 3_600_000;
     let elapsed = now.wrapping_sub(since);
     if elapsed > u32::MAX - AHEAD { 0 } else { elapsed }
 }
 
-/// A number that an attacker cannot guess and two processes do not share.
+/// A number that an attacker cannot guess, and that differs from process to process.
 pub(crate) fn random() -> usize {
     let mut value = 0usize;
-    // SAFETY: `value` is writable for its size.
+    // SAFETY: `value` is a local variable with room for the bytes asked for.
     let n = keep_errno(|| unsafe {
         libc::syscall(libc::SYS_getrandom, &raw mut value, size_of::<usize>(), libc::GRND_NONBLOCK)
     });
@@ -414,19 +446,19 @@ pub(crate) fn random() -> usize {
     here.addr() ^ (now_ms() as usize).rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15
 }
 
-/// The kernel's figure for the largest resident set so far, in bytes.
+/// The largest resident set so far as the kernel reports it, in bytes.
 pub(crate) fn peak_resident() -> u64 {
     if cfg!(miri) {
         return 0;
     }
-    // SAFETY: all zeros is an rusage.
+    // SAFETY: all zeros is a valid rusage.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
-    // SAFETY: `usage` is writable.
+    // SAFETY: `usage` is a local variable that the call writes to.
     keep_errno(|| unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) });
     usage.ru_maxrss as u64 * 1024
 }
 
-/// The kernel's figure for the resident set, in bytes; 0 where it cannot be read.
+/// The resident set as the kernel reports it, in bytes; 0 where it cannot be read.
 pub(crate) fn resident() -> u64 {
     if cfg!(miri) {
         return 0;
@@ -437,22 +469,22 @@ pub(crate) fn resident() -> u64 {
     pages * page_size() as u64
 }
 
-/// The second of the numbers in a text that begins with some, or 0.
+/// The second number of a text that starts with numbers, or 0.
 fn second_number(text: &[u8]) -> u64 {
     let digits = text.split(|&b| b == b' ').nth(1).unwrap_or_default();
     digits.iter().take_while(|b| b.is_ascii_digit()).fold(0, |n, b| n * 10 + (b - b'0') as u64)
 }
 
-/// This process's id.
+/// The process id.
 pub(crate) fn process_id() -> u32 {
-    // SAFETY: no preconditions.
+    // SAFETY: `getpid` has no preconditions and cannot fail.
     unsafe { libc::getpid() as u32 }
 }
 
-/// Another file descriptor for the same file, closed on exec and out of the way of small numbers; `fd` itself if there is
-/// none to be had.
+/// Another file descriptor for the same file, closed on exec and at least 100, out of the way of small
+/// numbers; `fd` itself when the system has none to give.
 pub(crate) fn duplicate(fd: i32) -> i32 {
-    // SAFETY: any number is fine.
+    // SAFETY: touches no memory; an invalid number is an error.
     let copy = keep_errno(|| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) });
     if copy < 0 { fd } else { copy }
 }
@@ -474,7 +506,7 @@ mod tests {
     #[cfg_attr(miri, ignore)]
     fn the_kernel_knows_what_is_resident() {
         if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
-            // Under an emulator with pages of its own, the file counts the host's.
+            // Under an emulator with a page size of its own, the file counts pages of the host's size.
             return;
         }
         let (now, peak) = (resident(), peak_resident());

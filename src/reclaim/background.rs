@@ -1,9 +1,9 @@
-//! The background thread: gives back what the program has let go of, without events.
+//! The background thread: gives back what the program has released, without waiting for a call.
 //!
-//! Off by default, and never needed: whatever it does, the threads of the program do too when they come by. It exists once
-//! at most. It is started by a call, or by the option once the process holds a few MiB, when a thread is in the middle of
-//! *allocating* something: the C library calls `free` while it holds the lock of its stacks, and starting a thread takes
-//! that lock; it never allocates under it.
+//! It is off by default and never needed: the program's threads do the same work when they allocate and free.
+//! There is at most one. It is started by a call; or by the option, when a thread *allocates* and the process
+//! holds a few MiB by then. Never in `free`: the C library calls `free` while it holds the lock of its
+//! stacks, and starting a thread takes that lock. It never allocates under it.
 
 use crate::base::options;
 use crate::lockfree::waker;
@@ -18,65 +18,67 @@ use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Times that it looked after everything, and times that it woke up.
+/// How often the thread has looked for memory to give back.
 pub(crate) static PASSES: AtomicU64 = AtomicU64::new(0);
-/// See [`PASSES`].
+/// How often the thread has woken up.
 pub(crate) static WAKEUPS: AtomicU64 = AtomicU64::new(0);
 
-/// What there is of the thread; a futex. Those who find it changing wait.
+/// The state of the thread, and a futex: whoever needs it settled sleeps on it.
 static STATE: AtomicU32 = AtomicU32::new(OFF);
 const OFF: u32 = 0;
 const STARTING: u32 = 1;
 const ON: u32 = 2;
 const STOPPING: u32 = 3;
-/// The thread, for whoever ends it.
+/// The thread, for whoever joins it.
 static THREAD: Lock<Thread> = Lock::new(Thread(None));
 
 struct Thread(Option<libc::pthread_t>);
 
-// SAFETY: a name of a thread, which any thread may use.
+// SAFETY: a thread's id is a plain value that any thread may use; on some systems it is a pointer type.
 unsafe impl Send for Thread {}
 
 impl Inherit for Thread {
     fn inherit(&mut self, _torn: bool) {
-        // It is not there.
+        // The child does not have that thread.
         self.0 = None;
     }
 }
 
-/// Whether there is to be such a thread: in the child of a fork, too.
+// Relaxed for the following: flags that publish nothing. What a new thread must see, starting it publishes.
+
+/// Whether there is to be such a thread, also in the child of a fork.
 static WANTED: AtomicBool = AtomicBool::new(false);
-/// Whether it is to be started when a thread next allocates.
+/// Whether to start it when a thread next allocates.
 static PENDING: AtomicBool = AtomicBool::new(false);
-/// Whether the C library is ready for that: an allocation can come from the dynamic loader before it is.
+/// Whether the C library is ready to start threads: an allocation by the dynamic loader may come earlier.
 static READY: AtomicBool = AtomicBool::new(false);
-/// When it last could not be started, in milliseconds, or 0.
+/// When starting it last failed, in milliseconds; 0 for never.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
 
-/// Milliseconds until it is tried again.
+/// Milliseconds until the next try after a failure.
 const RETRY: u32 = 10_000;
-/// Bytes held for blocks from which a process has something to give back that is worth a thread.
-const WORTH: usize = 2 * SUPERSLAB;
-/// Passes are so many milliseconds apart at least, and so much of the purge delay.
-const LEAST: u32 = 10;
-/// See [`LEAST`].
-const PART: u32 = 4;
-/// How often the pause is doubled at most when the system takes nothing back: locked memory.
-const DOUBLINGS: u32 = 8;
+/// The fewest bytes held for blocks with which a process may have enough to give back to be worth a thread.
+const MIN_HELD: usize = 2 * SUPERSLAB;
+/// The shortest time between two passes, in milliseconds.
+const MIN_PAUSE: u32 = 10;
+/// The time between two passes is also at least this part of the purge delay.
+const PAUSE_PART: u32 = 4;
+/// How often the pause doubles at most while the system takes nothing back, because memory is locked.
+const MAX_DOUBLINGS: u32 = 8;
 
-/// The process can start threads.
+/// From now on the process can start threads.
 pub(crate) fn ready() {
     READY.store(true, Relaxed);
 }
 
-/// The option is on: the thread is to be started when it is worth while. The process has just begun.
+/// The option is on: start the thread when it is worth it. Called when the process begins.
 pub(crate) fn want() {
     os::thread::note_cpus();
     WANTED.store(true, Relaxed);
     PENDING.store(true, Relaxed);
 }
 
-/// Starts the thread if it is to be started. Only where a thread allocates (see above), and under no lock.
+/// Starts the thread if it is pending. Only where a thread allocates (see above), and with no lock held.
 #[inline]
 pub(crate) fn tick() {
     if PENDING.load(Relaxed) {
@@ -90,19 +92,20 @@ fn start_pending() {
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
     let soon = refused != 0 && os::elapsed(refused, now) < RETRY;
-    if soon || !READY.load(Relaxed) || held::bytes() < WORTH || os::is_confined() {
+    if soon || !READY.load(Relaxed) || held::bytes() < MIN_HELD || os::is_confined() {
         return;
     }
-    // What a child has inherited is not for it.
+    // In the child of a fork, `PENDING` is inherited: this clears it.
     process::look();
-    // Before the thread is started, which allocates.
+    // Cleared before the thread is started, because that allocates and comes here again.
     if PENDING.swap(false, Relaxed) && run(false) != 0 {
         REFUSED.store(now.max(1), Relaxed);
         PENDING.store(WANTED.load(Relaxed), Relaxed);
     }
 }
 
-/// Starts the thread, if there is none. 0, or the system's error number. The process hears of forks.
+/// Starts the thread if there is none. Returns 0 or an `errno` value. The process's fork handlers must be
+/// installed.
 pub(crate) fn start() -> i32 {
     if cfg!(miri) {
         return libc::ENOSYS;
@@ -118,10 +121,11 @@ pub(crate) fn start() -> i32 {
     error
 }
 
-/// Starts the thread, if there is none. When somebody else is at it: waits for that, or leaves it to them.
+/// Starts the thread if there is none. If another thread is starting or ending it, waits for that with
+/// `wait`, and else leaves it to them.
 fn run(wait: bool) -> i32 {
     loop {
-        // Acquire, here and on failure: pairs with the release in `set`.
+        // Acquire, also on failure: pairs with the release in `set`.
         match STATE.compare_exchange(OFF, STARTING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
             Err(ON) => return 0,
@@ -144,13 +148,13 @@ fn run(wait: bool) -> i32 {
     }
 }
 
-/// Ends the thread, if there is one, and waits until it is gone.
+/// Ends the thread, if there is one, and waits until it has ended.
 pub(crate) fn stop() {
     process::look();
     WANTED.store(false, Relaxed);
     PENDING.store(false, Relaxed);
     loop {
-        // Acquire, here and on failure: pairs with the release in `set`.
+        // Acquire, also on failure: pairs with the release in `set`.
         match STATE.compare_exchange(ON, STOPPING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
             Err(OFF) => return,
@@ -161,19 +165,20 @@ pub(crate) fn stop() {
     waker::stop();
     let thread = THREAD.lock().0.take();
     if let Some(thread) = thread {
-        // SAFETY: taken out, so nobody else waits for it.
+        // SAFETY: `run` has stored what `spawn` returned, and it has been taken out, so it is joined only
+        // here.
         unsafe { os::thread::join(thread) };
     }
     set(OFF);
 }
 
 fn set(state: u32) {
-    // Release: pairs with the acquire in `run` and `stop`.
+    // Release: pairs with the acquires in `run` and `stop`.
     STATE.store(state, Ordering::Release);
     futex::wake(STATE.as_ptr());
 }
 
-/// In the child of a fork, which has no such thread.
+/// Resets all this in the child of a fork, which has no such thread.
 pub(crate) fn after_fork() {
     THREAD.inherit();
     waker::WATCHED.store(false, Relaxed);
@@ -182,36 +187,36 @@ pub(crate) fn after_fork() {
     PENDING.store(false, Relaxed);
 }
 
-/// In a child that can start threads: it is started again when it would be in a new process.
+/// In a child that can start threads: has the thread started under the same conditions as in a new process.
 pub(crate) fn resume() {
     PENDING.store(WANTED.load(Relaxed), Relaxed);
 }
 
-/// What the thread does.
+/// The thread's main loop.
 extern "C" fn main(_: *mut c_void) -> *mut c_void {
     os::thread::name(c"hakmem");
     os::thread::be_ordinary();
     let delay = u32::try_from(options::get().purge_delay).ok();
-    let pause = (delay.unwrap_or(0) / PART).max(LEAST);
-    let (mut fruitless, mut rung) = (0, true);
+    let pause = (delay.unwrap_or(0) / PAUSE_PART).max(MIN_PAUSE);
+    let (mut fruitless, mut woken) = (0, true);
     loop {
         let result = pass::pass();
         PASSES.fetch_add(1, Relaxed);
-        fruitless = if result == pass::Pass::Refused { (fruitless + 1).min(DOUBLINGS) } else { 0 };
+        fruitless = if result == pass::Pass::Refused { (fruitless + 1).min(MAX_DOUBLINGS) } else { 0 };
         if !WAKER.arm() {
             return ptr::null_mut();
         }
-        // Armed first, then looked: see `alarm`.
+        // First arm, then look: see `waker`.
         let wait = match (delay, pass::due()) {
-            // Nothing is given back unasked: no dirty page rings.
+            // Nothing goes back unless asked for, so no dirty page needs to wake us.
             (None, _) => Some(u32::MAX),
             (_, Some(due)) => Some(due.max(pause.saturating_mul(1 << fruitless))),
-            // Whoever makes a page dirty and takes it again does not wake us each time.
-            (_, None) if rung => Some(pause),
+            // Pages that become dirty and are used again at once should not wake us each time.
+            (_, None) if woken => Some(pause),
             (_, None) => None,
         };
         waker::sleep(wait);
         WAKEUPS.fetch_add(1, Relaxed);
-        rung = wait.is_none();
+        woken = wait.is_none();
     }
 }

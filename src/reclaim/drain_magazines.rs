@@ -1,15 +1,18 @@
-//! Taking blocks out of another thread's magazines, in which that thread pops and pushes at will.
+//! Taking blocks out of another thread's magazines while that thread pops and pushes.
 //!
-//! The owner pops without a lock: it reads the slot below the top, then lowers the top. It may have been stopped between the
-//! two, for as long as it likes. But before it reads slot `i` it has set the top to `i + 1`, when it popped the slot above.
-//! So a visitor swaps a null into the slots that lie at least one block below the top, has every thread execute a
-//! barrier, and looks at the top again. Is it still above `i + 1`, and is the slot still null, then the owner has not read
-//! the slot before the swap: to get there and back it would have had to push something into it. If not, the owner may
-//! have the block, and the visitor puts it back where it was, unless something is there: if the owner has it, then that slot
-//! lies above its top, and what is in it means nothing.
+//! The owner pops without a lock: it reads the slot below the top, then lowers the top. It may be stopped
+//! between the two, for any length of time. But before it reads slot `i` it has set the top to `i + 1`, when
+//! it popped the slot above.
 //!
-//! The topmost block stays. To the owner the slots look like the end of the magazine, until it is made to
-//! [pull itself together](crate::front::magazine::Magazines::grow).
+//! So a visitor swaps null into slots that lie at least one block below the top, has every thread execute a
+//! barrier, and reads the top again. If the top is still above `i + 1` and the slot is still null, the owner
+//! has not read the slot before the swap: otherwise, to get there and back, it would have had to push
+//! something into the slot. If not, the owner may have the block. Then the visitor puts it back, unless the
+//! slot holds something else by now. If the owner does have the block, the slot lies above its top, where
+//! contents mean nothing.
+//!
+//! The topmost block stays. A null slot looks to the owner like the end of the magazine, until it
+//! [compacts](crate::front::magazine::Magazines::grow) the magazine.
 
 use crate::front::fast_path::{MagazineTops, Slot};
 use crate::front::heap::Heap;
@@ -20,34 +23,41 @@ use core::slice;
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::Acquire;
 
-/// Sends the blocks in another heap's magazines home, by way of `mine`.
+/// Returns the blocks in another heap's magazines to their slabs, by way of the heap `mine`.
 ///
 /// # Safety
 ///
-/// The caller visits the heap whose parts these are; `mine` is the calling thread's.
+/// The caller visits the heap that `tops` and `magazines` are parts of, and that lasts throughout. `mine` is
+/// the calling thread's heap, and another one.
 pub(crate) unsafe fn drain(tops: *mut MagazineTops, magazines: *const Magazines, mine: *mut Heap) {
     for class in 1..=CLASSES {
-        // SAFETY: passed on; the array stays while the owner is kept out, and all below the top is initialised.
-        unsafe {
-            let Some(first) = Magazines::first(magazines, tops, class) else { continue };
-            let slots_to = |slot: *mut Slot| slot.addr().saturating_sub(first.addr()) / size_of::<Slot>();
-            // Acquire: pairs with the release in `MagazineTops::push`, where that has one.
-            let top = || slots_to((&(*tops).top)[class].load(Acquire));
-            // The topmost is not for us.
-            let slots = slice::from_raw_parts(first.cast::<AtomicPtr<u8>>(), top().saturating_sub(1));
-            if !slots.is_empty() {
-                Magazines::set_drained(magazines, class);
-            }
-            for (i, batch) in slots.chunks(BATCH).enumerate() {
-                let _entered = Heap::enter(mine);
-                let top = || top().saturating_sub(i * BATCH);
-                let home = |block| {
-                    (*mine).counters.flushed.add(1);
-                    Heap::send_home(mine, block, class as u8);
-                };
-                if !steal(batch, top, home) {
-                    return;
-                }
+        // SAFETY: by this function's contract both are parts of the record of the heap that we visit.
+        let Some(first) = (unsafe { Magazines::first(magazines, tops, class) }) else { continue };
+        let slots_to = |slot: *mut Slot| slot.addr().saturating_sub(first.addr()) / size_of::<Slot>();
+        // Acquire: pairs with the release in `MagazineTops::push`, where that has one.
+        // SAFETY: an atomic in a heap record, which is never unmapped.
+        let top = || slots_to(unsafe { &(&(*tops).top)[class] }.load(Acquire));
+        // All but the topmost block.
+        // SAFETY: the slots lie in the heap's record. They stay this magazine's during the visit, because the
+        // owner resizes magazines only inside its lock. All of them below the top have been written, and
+        // whoever uses them meanwhile does so atomically.
+        let slots = unsafe { slice::from_raw_parts(first.cast::<AtomicPtr<u8>>(), top().saturating_sub(1)) };
+        if !slots.is_empty() {
+            // SAFETY: by this function's contract we visit the heap that this is part of.
+            unsafe { Magazines::set_drained(magazines, class) };
+        }
+        for (i, batch) in slots.chunks(BATCH).enumerate() {
+            // SAFETY: by this function's contract `mine` is the calling thread's heap.
+            let _entered = unsafe { Heap::enter(mine) };
+            let top = || top().saturating_sub(i * BATCH);
+            // SAFETY: `mine` has been entered. What `steal` hands us is a free block that is nobody else's;
+            // it was in a magazine of `class`, so it was freed as one of that class.
+            let free = |block| unsafe {
+                (*mine).counters.flushed.add(1);
+                Heap::send_home(mine, block, class as u8);
+            };
+            if !steal(batch, top, free) {
+                return;
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Giving memory back: when memory is refused, from heaps whose threads are idle, and by the background thread.
+//! Giving memory back: when memory is refused, from heaps whose threads are idle, and in the background.
 
 pub(crate) mod background;
 mod drain_magazines;

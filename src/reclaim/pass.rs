@@ -8,19 +8,21 @@ use crate::{large, os};
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// What became of a pass.
+/// What a pass has achieved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pass {
-    /// All that was due has been given back.
+    /// Everything that was due has been given back, if anything was.
     Done,
-    /// Something was due, and the system has taken none of it.
+    /// Something was due, but the system has taken nothing.
     Refused,
 }
 
-/// Whether the idle heaps had something left at the end of the last pass.
+/// Whether idle heaps still held something at the end of the last pass. Relaxed: only the background thread
+/// uses it.
 static HEAPS: AtomicBool = AtomicBool::new(false);
 
-/// Gives back what has lain longer than the purge delay, in pieces. Holds no lock across a system call.
+/// Gives back, piece by piece, what has been free longer than the purge delay. Holds no lock across a system
+/// call.
 pub(crate) fn pass() -> Pass {
     if options::get().purge_delay < 0 {
         return Pass::Done;
@@ -31,7 +33,8 @@ pub(crate) fn pass() -> Pass {
     if aged.any && aged.bytes == 0 { Pass::Refused } else { Pass::Done }
 }
 
-/// Milliseconds until something may be due; nothing when nothing is dirty. Looks under the locks of what it looks at.
+/// Milliseconds until something may be due; `None` when nothing is dirty. Looks under the locks that guard
+/// it, as the [waker](crate::lockfree::waker) needs.
 pub(crate) fn due() -> Option<u32> {
     let delay = u32::try_from(options::get().purge_delay).ok()?;
     let now = os::now_ms();

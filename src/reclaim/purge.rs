@@ -1,4 +1,4 @@
-//! Giving back all that can be had.
+//! Giving back everything that is possible.
 
 use crate::front::heap::Heap;
 use crate::front::thread;
@@ -7,12 +7,13 @@ use crate::superslab::pool;
 use crate::{large, os};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Gives back to the system what can be given back: from all threads, or from the calling one.
+/// Gives back to the system what the calling thread's heap and the shared caches hold, and with `all` what
+/// other heaps hold, too. Returns how many bytes.
 pub(crate) fn purge_from(all: bool) -> usize {
     let before = os::PURGED.load(Relaxed);
     let heap = thread::own_heap();
     if !heap.is_null() {
-        // SAFETY: the calling thread's heap.
+        // SAFETY: `own_heap` returns the calling thread's heap.
         unsafe { Heap::trim(heap) };
     }
     if all {

@@ -1,4 +1,5 @@
-//! What happens when memory has been refused, by the system or by a limit: some of ours goes back first.
+//! What happens when the system or a limit has refused memory: some of our free memory goes back first, then
+//! we try again.
 
 use crate::base::pause::Pause;
 use crate::base::{limits, options};
@@ -17,36 +18,38 @@ use core::sync::atomic::Ordering::Relaxed;
 
 const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
 
-/// Tries again when memory was refused. `need` is how many bytes the block has at least.
+/// Runs `attempt`, and again after reclaiming memory if it was refused. `need` is the least number of bytes
+/// that the block takes.
 #[inline]
 pub(crate) fn or_reclaim(need: usize, attempt: impl Fn() -> Allocation) -> Allocation {
     let allocation = attempt();
     if allocation.ptr.is_null() { again(need, &attempt) } else { allocation }
 }
 
-/// A reclaim has not helped: see [`reclaimed`].
+/// Set while the last reclaim did not help: see [`reclaimed`].
 static FRUITLESS: Pause = Pause::up_to(128);
 
-/// What could be given back without emptying anybody's magazines.
+/// Bytes that can be given back without emptying magazines.
 fn spare() -> usize {
     large::kept() + pool::free_bytes()
 }
 
-/// A figure that changes when the calling thread frees something, or another frees something large.
+/// A number that changes when the calling thread frees something, or another thread frees something large.
 fn freed() -> usize {
     let heap = thread::own_heap();
-    // SAFETY: the calling thread's, if there is one.
+    // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
     let own = if heap.is_null() { 0 } else { unsafe { Heap::activity(heap) } };
     own ^ spare().rotate_left(20) ^ (large::FREES.load(Relaxed) as usize).rotate_left(40)
 }
 
-/// Whether `need` bytes can never be had, whatever is given back: nobody's caches are to be emptied for that.
+/// Whether `need` bytes can never be had, whatever is given back. Then nobody's caches are emptied.
 fn is_hopeless(need: usize) -> bool {
-    // What is smaller than that may find room in memory that others use.
+    // A smaller block may find room in memory that other threads cache.
     if need <= large::MAX_RUN {
         return held::is_beyond_hard(need, usize::MAX);
     }
-    // All that is no large block in use; just after a reclaim has given back what magazines had, only what has been freed since.
+    // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
+    // magazines, only what has been freed since.
     let back = if FRUITLESS.is_on(os::now_ms()) {
         spare()
     } else {
@@ -55,16 +58,18 @@ fn is_hopeless(need: usize) -> bool {
     if held::is_beyond_hard(need, back) {
         return true;
     }
-    // Unless it is not the size that is in the way, but the number of mappings.
+    // It may be not the size that the system refuses, but one more mapping.
     need > back && !os::could_map(need - back) && os::could_map(os::page_size())
 }
 
-/// Gives back to the system what can be had back at once, and tries again if that was anything. Not from other threads, and not
-/// at all if nothing has been freed since, when that was done a moment ago and did not help.
+/// Gives back what can be given back at once, and tries again if that was anything. If the same has just been
+/// done and did not help, leaves other threads' caches alone, and does nothing at all unless something has
+/// been freed since.
 fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     let again = FRUITLESS.is_on(os::now_ms());
     let heap = thread::own_heap();
-    // SAFETY: the calling thread's, if there is one.
+    // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked. Only that thread uses
+    // the cell, and heap records are never unmapped.
     let seen = (!heap.is_null()).then(|| unsafe { &(*heap).fruitless });
     if again && seen.is_some_and(|seen| seen.get() == freed()) {
         return Allocation::NONE;
@@ -84,10 +89,10 @@ fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
 #[inline(never)]
 fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     if left_heaps::exist() {
-        // Before there is more memory, that of threads which a fork has left behind.
+        // Before there is more memory, what a fork has left behind is used.
         thread::with_heap(None, |heap| {
             if !heap.is_null() {
-                // SAFETY: the calling thread's.
+                // SAFETY: `with_heap` gives us the calling thread's heap.
                 unsafe { left_heaps::take_over(heap) };
             }
         });
@@ -103,10 +108,10 @@ fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     } else if held::limited() {
         within_limits(need, attempt)
     } else {
-        // Address space that one kind of block has no use for may be what the other needs.
+        // Address space that one kind of block keeps may be what the other kind needs.
         reclaimed(attempt)
     };
-    // Free pages that do not lie side by side are better than none.
+    // A shorter span than the class wants is better than no memory.
     if allocation.ptr.is_null() && !hopeless && need <= MAX_SMALL {
         allocation = pool::with_shorter(attempt);
     }
@@ -116,7 +121,8 @@ fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     allocation
 }
 
-/// See [`or_reclaim`]: where there are limits. The caller's heap is not in the middle of anything, and no lock is held.
+/// The part of [`or_reclaim`] for processes with limits. No lock is held, and the caller's heap is in a
+/// consistent state.
 fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     let due = held::purge_is_due(need.max(SUPERSLAB), options::get().purge_delay, os::now_ms());
     if due {
@@ -127,17 +133,17 @@ fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
             return allocation;
         }
     }
-    // Beyond the soft limit. What refuses now is the hard limit or the system.
+    // Go beyond the soft limit. Whatever refuses now is the hard limit or the system.
     let mut allocation = held::beyond_soft(attempt);
     if allocation.ptr.is_null() && !due {
         allocation = held::beyond_soft(|| reclaimed(attempt));
     }
-    limits::tell();
+    limits::report_crossing();
     allocation
 }
 
-/// A mapping could not grow where there are limits: tries again, as [`or_reclaim`] does. What cannot grow even so may
-/// still be copied.
+/// Tries again after a mapping could not grow in a process with limits, as [`or_reclaim`] does. Null when
+/// that fails, too; the block may still be copied.
 ///
 /// # Safety
 ///
@@ -153,7 +159,8 @@ pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize)
         return ptr::null_mut();
     }
     let attempt = || {
-        // SAFETY: passed on; while it fails, the block stays what it is.
+        // SAFETY: this function's contract is that of `large::resize`. While it fails, the block is
+        // unchanged, so trying again is allowed.
         let moved = unsafe { large::resize(block, kind, size, align) };
         Allocation { ptr: moved, zeroed: false }
     };

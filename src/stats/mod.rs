@@ -1,4 +1,5 @@
-//! Counters and live figures. Nothing is kept for the figures that could be found by looking: asking walks over all slabs.
+//! Counters and live figures. No figure is maintained that can be found by looking: every request walks over
+//! all slabs.
 
 mod classes;
 mod print;
@@ -15,19 +16,22 @@ pub(crate) use print::write;
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the allocator has done and holds, summed over all threads at the moment of asking.
+        /// What the allocator has done and holds, summed over all threads at the time of the call.
         ///
-        /// Counters of other threads are read while they run, so sums that should match can be off by what happened meanwhile.
-        /// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and `retained_bytes`,
-        /// which are estimates, and these sums hold to the byte:
+        /// Counters of other threads are read while those run, so sums that should match can be off by what
+        /// happens meanwhile. While no thread allocates or frees, everything is exact except
+        /// `resident_bytes`, `metadata_bytes` and `retained_bytes`, which are estimates, and these sums hold
+        /// to the byte:
         ///
-        /// * `active_bytes` is `allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`: why memory in use is more
-        ///   than the program's blocks;
-        /// * `resident_bytes` is `active_bytes - untouched_bytes + dirty_bytes + metadata_bytes`: why the process is larger than that;
-        /// * `bytes_mapped` is `resident_bytes + retained_bytes`, unless the system has ever refused to unmap memory.
+        /// * `active_bytes` is `allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`: why
+        ///   memory in use is more than the program's blocks;
+        /// * `resident_bytes` is `active_bytes - untouched_bytes + dirty_bytes + metadata_bytes`: why the
+        ///   process is larger than that;
+        /// * `bytes_mapped` is `resident_bytes + retained_bytes`, unless the system has ever refused to unmap
+        ///   memory.
         ///
-        /// Memory that is none of Hakmem's (the program's code, its stacks, its own mappings) is in the two figures of the kernel
-        /// only.
+        /// Memory that is not Hakmem's (the program's code, its stacks, its own mappings) is included in the
+        /// kernel's two figures only.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(C)]
@@ -36,7 +40,7 @@ macro_rules! stats {
         }
 
         impl Stats {
-            /// Names and values, in order of declaration.
+            /// Calls `f` with each name and value, in order of declaration.
             pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
                 $(f(stringify!($name), self.$name);)*
             }
@@ -45,18 +49,18 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
-    /// anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
+    /// Blocks taken from slabs plus large blocks. Blocks from a magazine do not count: the fast path counts
+    /// nothing. With `HAKMEM_MAGAZINE=off` every allocation counts.
     allocations,
     /// Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
     magazine_misses,
-    /// Frees that found their magazine full and as large as it may be; their blocks went home.
+    /// Frees that found their magazine full and at its largest size; their blocks returned to their slabs.
     magazine_overflows,
     /// Blocks from the free list of a current slab.
     refill_current,
-    /// Blocks from memory never handed out before.
+    /// Blocks from memory that had never been handed out.
     refill_bump,
-    /// Refills by a partly used slab of the thread's own.
+    /// Refills from a partly used slab of the thread's own.
     refill_partial,
     /// Slabs taken from ready lists.
     refill_ready,
@@ -66,77 +70,81 @@ stats! {
     refill_span,
     /// SuperSlabs mapped since the start.
     superslabs_mapped,
-    /// Blocks that went home to a slab of the freeing thread.
+    /// Blocks returned to a slab of the freeing thread.
     home_local,
-    /// Blocks that went home to a slab of another thread, or nobody's.
+    /// Blocks returned to a slab of another thread, or to an orphan.
     home_foreign,
-    /// The same as `home_foreign`: every such block passes the outbox.
+    /// The same as `home_foreign`: every such block goes through the outbox.
     outbox_blocks,
     /// Bundles sent.
     outbox_pushes,
-    /// Bundles that put their slab on its owner's ready list.
+    /// Bundles after which their slab was put on its owner's ready list.
     publishes,
     /// Large blocks allocated.
     large_allocs,
     /// Large blocks freed.
     large_frees,
-    /// Large blocks that a cached mapping served.
+    /// Large blocks allocated from a cached mapping.
     large_cache_hits,
     /// Times a thread got a heap.
     threads_started,
     /// Times a thread gave its heap up.
     threads_exited,
-    /// Bytes of address space held.
+    /// Bytes of address space mapped.
     bytes_mapped,
     /// The most that `bytes_mapped` has been.
     bytes_mapped_peak,
     /// Bytes given back to the system since the start.
     bytes_purged,
-    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the allocator's own
-    /// books.
+    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the
+    /// allocator's own records.
     bytes_held,
-    /// Times memory was given back because the soft limit was reached.
+    /// How often memory was given back because the soft limit was reached.
     soft_limit_hits,
     /// Allocations that failed because of the hard limit.
     hard_limit_hits,
-    /// Bytes in blocks that the program holds, at the size that they have, which is at least what was asked for.
+    /// Bytes in blocks that the program holds. A block counts with its full size, which is at least the size
+    /// requested.
     allocated_bytes,
-    /// The kernel's figure for the largest resident set of the process.
+    /// The largest resident set of the process so far, as the kernel reports it.
     peak_resident_bytes,
-    /// Times that the background thread looked for something to give back.
+    /// How often the background thread has looked for memory to give back.
     background_passes,
-    /// Times that the background thread woke up.
+    /// How often the background thread has woken up.
     background_wakeups,
-    /// Bytes of the memory that slabs, runs and direct mappings in use are made of.
+    /// Bytes of memory that slabs, runs and direct mappings in use take.
     active_bytes,
-    /// Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
+    /// Bytes in free blocks that threads cache in their magazines and outboxes.
     cached_bytes,
-    /// Bytes in free blocks of slabs: used once, and back home.
+    /// Bytes in free blocks of slabs that have been used before.
     free_bytes,
-    /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
+    /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory
+    /// was purged.
     fresh_bytes,
     /// Bytes at the ends of slabs that are too few for a block.
     slack_bytes,
-    /// Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched of its blocks
-    /// is not known, and does not count.
+    /// Bytes of `active_bytes` known not to be resident, most of them fresh. Blocks that the program holds
+    /// but has not touched are not known, and not included.
     untouched_bytes,
-    /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came from the system,
-    /// freed runs on threads' run caches, freed large mappings that are kept.
+    /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came
+    /// from the system, freed runs in threads' run caches, and freed large mappings that are kept.
     dirty_bytes,
-    /// Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page map, pool.
+    /// Bytes of Hakmem's own records that are resident, approximately: headers of SuperSlabs, threads' heaps,
+    /// page map, pool.
     metadata_bytes,
-    /// Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as a whole.
+    /// Bytes of Hakmem's mappings that may be resident: an upper bound, because large blocks count as a
+    /// whole.
     resident_bytes,
-    /// The kernel's figure for the resident set of the process now; 0 where the system does not tell. The kernel brings it
-    /// up to date in steps of some pages per processor.
+    /// The resident set of the process now, as the kernel reports it; 0 where the system does not say. The
+    /// kernel updates it in steps of some pages per processor.
     resident_kernel_bytes,
-    /// Bytes of address space that are mapped and not resident: free pages that were given back or never touched, what
-    /// slabs and records have not come to use yet.
+    /// Bytes of address space that are mapped and not resident: free pages that were purged or never touched,
+    /// and the parts of slabs and records that have not been used yet.
     retained_bytes,
 }
 
-/// Sums everything up, in one walk over all slabs under the pool's lock, and asks the kernel. Costs nothing when it is not
-/// called; no thread is stopped.
+/// Adds everything up, in one walk over all slabs under the pool's lock, and asks the kernel. Stops no
+/// thread, and costs nothing unless it is called.
 pub fn stats() -> Stats {
     let mut stats = Snapshot::now().stats;
     stats.peak_resident_bytes = os::peak_resident();
@@ -144,29 +152,30 @@ pub fn stats() -> Stats {
     stats
 }
 
-/// All figures of one moment, but for the kernel's.
+/// All figures at one moment, except for the kernel's.
 pub(crate) struct Snapshot {
     pub(crate) stats: Stats,
     pub(crate) classes: [ClassStats; ClassStats::COUNT],
-    /// Address space of SuperSlabs.
+    /// Bytes of address space of SuperSlabs.
     pub(crate) superslabs: u64,
 }
 
 impl Snapshot {
-    /// Calls `f` with those of this moment. They are kept off the stack, which may be a small one, and off the heap, which is what
-    /// is being described.
+    /// Calls `f` with the figures of this moment. They are kept in a mapping of their own: the stack may be
+    /// small, and the heap is what they describe.
     pub(crate) fn with<T>(f: impl FnOnce(&Self) -> T) -> T {
         let len = size_of::<Self>().next_multiple_of(os::page_size());
         let memory = os::map_uncounted(len).cast::<Self>();
         if memory.is_null() {
             return Self::with_on_stack(f);
         }
-        // SAFETY: just mapped, ours alone; and zeros are figures.
+        // SAFETY: mapped just above, so large enough, aligned, and ours alone. All fields are integers, for
+        // which zeros are valid.
         let snapshot = unsafe { &mut *memory };
         snapshot.look();
         snapshot.stats.bytes_mapped -= len as u64;
         let result = f(snapshot);
-        // SAFETY: mapped above, and not used any more.
+        // SAFETY: the mapping from above, whole; `snapshot` is not used any more.
         unsafe { os::unmap_uncounted(memory.cast(), len) };
         result
     }
@@ -177,7 +186,7 @@ impl Snapshot {
         f(&Self::now())
     }
 
-    /// Those of this moment, for Rust's interface, which returns them by value.
+    /// The figures of this moment, for Rust's interface, which returns them by value.
     fn now() -> Self {
         let mut snapshot = Self {
             stats: Stats::default(),
@@ -188,7 +197,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// Fills in those of this moment.
+    /// Fills in the figures of this moment.
     fn look(&mut self) {
         let Self { stats: s, classes, superslabs } = self;
         *s = counted();
@@ -224,7 +233,7 @@ impl Snapshot {
     }
 }
 
-/// What is counted for the whole process.
+/// The counters of the whole process.
 fn counted() -> Stats {
     Stats {
         superslabs_mapped: pool::SUPERSLABS_MAPPED.load(Relaxed),
@@ -245,12 +254,12 @@ fn counted() -> Stats {
     }
 }
 
-/// What the heaps have, in bytes but for `flushed`.
+/// Sums over the heaps, in bytes except for `flushed`.
 #[derive(Default)]
 struct Heaps {
-    /// Blocks that went home because their magazine was flushed.
+    /// Blocks returned to their slabs because their magazine was flushed.
     flushed: u64,
-    /// Freed runs on run caches.
+    /// Freed runs in run caches.
     cached: u64,
     mapped: u64,
     resident: u64,
@@ -258,12 +267,13 @@ struct Heaps {
 
 impl Heaps {
     fn add(&mut self, heap: *mut Heap, s: &mut Stats, classes: &mut [ClassStats; ClassStats::COUNT]) {
-        // SAFETY: heap records are never unmapped; counters are atomic, and no reference is made to anything else.
+        // SAFETY: heap records are never unmapped. Only the counters, which are atomic, are referred to: of
+        // the rest the owner may be writing what is not.
         let (c, outbox, run_cache) =
             unsafe { (&(*heap).counters, &raw const (*heap).outbox, &raw const (*heap).run_cache) };
-        // SAFETY: as above.
+        // SAFETY: parts of the same record, and counters only.
         let (pushes, publishes) = unsafe { (&(*outbox).pushes, &(*outbox).publishes) };
-        // SAFETY: as above.
+        // SAFETY: parts of the same record, and counters only.
         let (allocs, frees, held) =
             unsafe { (&(*run_cache).allocs, &(*run_cache).frees, &(*run_cache).held) };
         self.flushed += c.flushed.get();
@@ -281,7 +291,7 @@ impl Heaps {
         s.publishes += publishes.get();
         s.large_allocs += allocs.get();
         s.large_frees += frees.get();
-        // SAFETY: as above.
+        // SAFETY: heap records are never unmapped, which is all that these two ask for.
         unsafe {
             self.resident += Heap::resident_bytes(heap) as u64;
             Heap::each_cached(heap, |class, blocks| {

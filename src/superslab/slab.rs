@@ -523,8 +523,13 @@ impl Slab {
     }
 
     /// Whether this is a slab, not a run.
-    pub(crate) fn is_slab(&self) -> bool {
-        self.class != super::pagemap::RUN
+    ///
+    /// # Safety
+    ///
+    /// The record of a span in use, which stays so meanwhile.
+    pub(crate) unsafe fn is_slab(slab: *mut Slab) -> bool {
+        // SAFETY: constant while the span is in use. No reference to the record: its owner may be writing to it.
+        unsafe { (*slab).class != super::pagemap::RUN }
     }
 
     /// Publishes the slab to its owner.

@@ -1,4 +1,4 @@
-//! The pages of a SuperSlab: two threads take and give them back without a lock.
+//! The pages of a SuperSlab: two threads take them and give them back without a lock.
 
 use crate::lockfree::page_sets::{Pages, Sets};
 use loom::cell::UnsafeCell;
@@ -10,12 +10,13 @@ struct SuperSlab {
     memory: [UnsafeCell<u32>; 2],
 }
 
-// SAFETY: what the test shares; loom checks the cells.
+// SAFETY: the page word is atomic, and loom checks the cells.
 unsafe impl Sync for SuperSlab {}
-// SAFETY: as above.
+// SAFETY: as for `Sync`; nothing in it belongs to a thread.
 unsafe impl Send for SuperSlab {}
 
-/// A page is with one thread at a time, who sees what was done to it before, and is dirty once somebody had it.
+/// A page is with one thread at a time, which sees what was done to the page before. A page is dirty once a
+/// thread had it.
 #[test]
 fn a_page_belongs_to_whoever_took_it() {
     loom::model(|| {
@@ -26,7 +27,7 @@ fn a_page_belongs_to_whoever_took_it() {
         let work = |s: &SuperSlab| {
             for _ in 0..2 {
                 let Some((index, before)) = s.pages.take(1, 1, u32::MAX) else { continue };
-                // SAFETY: taken, so ours; loom checks it.
+                // SAFETY: the page has been taken, so its memory is ours; loom checks it.
                 unsafe {
                     s.memory[index].with_mut(|p| {
                         assert!(*p == 0 || before.dirty & 1 << index != 0);

@@ -1,4 +1,4 @@
-//! Visits: who is in a heap, whose a slab is, and who gets a block out of a magazine.
+//! Visits: who is inside a heap, whose a slab is, and who gets a block out of a magazine.
 
 use crate::lockfree::biased_lock::BiasedLock;
 use crate::lockfree::steal::steal;
@@ -11,16 +11,17 @@ use std::ptr;
 
 struct Heap {
     bias: BiasedLock<u32>,
-    /// What only who is in may touch.
+    /// What only the owner or the visitor may touch, whoever is inside.
     lists: UnsafeCell<u32>,
-    /// Whether the slab says that it is the owner's; and what only its owner or a visitor may touch.
+    /// Whether the slab's record names the owner.
     own: AtomicBool,
+    /// What the owner may touch while the record names it, and the visitor while it does not.
     slab: UnsafeCell<u32>,
 }
 
-// SAFETY: what the tests share; loom checks the cells.
+// SAFETY: the atomics may be shared, and loom checks the cells.
 unsafe impl Sync for Heap {}
-// SAFETY: as above.
+// SAFETY: as for `Sync`; nothing in it belongs to a thread.
 unsafe impl Send for Heap {}
 
 const SLAB: *mut u32 = ptr::without_provenance_mut(8);
@@ -37,7 +38,8 @@ fn heap() -> Arc<Heap> {
 
 /// Reads and writes a cell.
 fn touch(cell: &UnsafeCell<u32>) {
-    // SAFETY: loom checks that nobody else does at the same time, or did before without our knowing.
+    // SAFETY: the pointer is valid inside `with_mut`; loom checks that no other access is concurrent, and
+    // that all earlier ones happened before.
     cell.with_mut(|p| unsafe { *p += 1 });
 }
 
@@ -57,7 +59,7 @@ fn owner_and_visitor_are_never_in_together() {
         for _ in 0..2 {
             let before = shared.bias.enter(thread::yield_now);
             touch(&shared.lists);
-            // Inside, once more: as a path that has entered calls one that enters.
+            // Nested, as when a function that has entered calls another one that enters.
             let inner = shared.bias.enter(thread::yield_now);
             shared.bias.leave(inner);
             touch(&shared.lists);
@@ -73,17 +75,19 @@ fn a_slab_is_the_owners_or_the_visitors() {
         let shared = heap();
         let other = shared.clone();
         let visitor = thread::spawn(move || {
-            // Nobody is in, so the visitor always gets there.
+            // The owner never enters here, so the visitor always gets in.
             other.own.store(false, Ordering::Relaxed);
             assert!(other.bias.visit());
             if other.bias.hazard() != SLAB {
                 touch(&other.slab);
             }
+            // Release: pairs with the owner's acquire below, as in the shipped `unmark` and `is_owned_by`.
             other.own.store(true, Ordering::Release);
             other.bias.end_visit();
         });
         for slab in [SLAB, OTHER, SLAB] {
             shared.bias.name(slab);
+            // Acquire: pairs with the release above.
             if slab == SLAB && shared.own.load(Ordering::Acquire) {
                 touch(&shared.slab);
             }
@@ -92,7 +96,7 @@ fn a_slab_is_the_owners_or_the_visitors() {
     });
 }
 
-/// A magazine as the owner uses it: what `MagazineTops::pop` and `MagazineTops::push` do.
+/// A magazine with copies of what the owner's `MagazineTops::pop` and `MagazineTops::push` do.
 struct Magazine {
     slots: Vec<AtomicPtr<u8>>,
     top: AtomicUsize,
@@ -114,16 +118,17 @@ impl Magazine {
 
     fn push(&self, block: usize) {
         let at = self.top.load(Ordering::Relaxed);
-        // A store in what ships. Loom takes a store for older than an exchange of another thread that it cannot have preceded,
-        // and lets the exchange after that one overwrite it; exchanges it keeps in order.
+        // In the shipped code this is a plain store. Loom may order a store before an exchange of another
+        // thread that it cannot have preceded, and then lets the exchange after that one overwrite it.
+        // Exchanges it keeps in order.
         self.slots[at].swap(ptr::without_provenance_mut(block), Ordering::Relaxed);
         light_barrier();
         self.top.store(at + 1, Ordering::Relaxed);
     }
 }
 
-/// Runs the owner's moves (0: pop, else push) beside a visitor that takes the two lowest of three blocks; each block ends up
-/// with one of them, or in the magazine, once.
+/// Runs the owner's `moves` (0: pop, else push that block) beside a visitor that takes the two lowest of
+/// three blocks. Each block ends up with exactly one of them, or in the magazine.
 fn drained(moves: &'static [usize]) {
     loom::model(move || {
         let blocks = [8, 16, 24, 0, 0].map(|b: usize| AtomicPtr::new(ptr::without_provenance_mut(b)));

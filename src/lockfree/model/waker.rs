@@ -1,40 +1,41 @@
-//! How the background thread sleeps and is woken. The futex is loom's `park`; that a thread sleeps for ever shows as a
-//! deadlock.
+//! How the background thread sleeps and is woken. Loom's `park` stands for the futex. A thread that would
+//! sleep forever shows as a deadlock.
 
 use crate::lockfree::waker::Waker;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 struct Shared {
-    alarm: Waker,
+    waker: Waker,
     dirty: Mutex<u32>,
 }
 
 fn shared() -> Arc<Shared> {
-    Arc::new(Shared { alarm: Waker::new(), dirty: Mutex::new(0) })
+    Arc::new(Shared { waker: Waker::new(), dirty: Mutex::new(0) })
 }
 
-/// The thread's loop, until it has seen `until` dirty pages or is stopped; how many it has seen.
+/// The background thread's loop, until it has seen `until` dirty pages or is stopped. Returns how many it has
+/// seen.
 fn sleeper(shared: &Shared, until: u32) -> u32 {
     let mut seen = 0;
     loop {
         seen += std::mem::take(&mut *shared.dirty.lock().unwrap());
-        if seen == until || !shared.alarm.arm() {
+        if seen == until || !shared.waker.arm() {
             return seen;
         }
-        // Armed first, looked afterwards.
+        // First arm, then look.
         if *shared.dirty.lock().unwrap() == 0 {
-            while shared.alarm.is_asleep() {
+            while shared.waker.is_asleep() {
                 thread::park();
             }
         }
-        shared.alarm.rise();
+        shared.waker.rise();
     }
 }
 
 fn give(shared: &Shared, sleeper: &thread::Thread) {
     *shared.dirty.lock().unwrap() += 1;
-    if shared.alarm.notify() {
+    if shared.waker.notify() {
         sleeper.unpark();
     }
 }
@@ -59,25 +60,25 @@ fn a_sleeper_that_is_stopped_ends_whatever_else_happens() {
         let thread = thread::spawn(move || sleeper(&other, u32::MAX));
         let (second, handle) = (shared.clone(), thread.thread().clone());
         let giver = thread::spawn(move || give(&second, &handle));
-        shared.alarm.stop();
+        shared.waker.stop();
         thread.thread().unpark();
         giver.join().unwrap();
         assert!(thread.join().unwrap() <= 1);
-        assert!(shared.alarm.is_stopped());
+        assert!(shared.waker.is_stopped());
     });
 }
 
-/// One that sleeps until it is time is not woken by something dirty, and stays stopped when it rises.
+/// A sleeper with a timeout is not woken by something dirty, and stays stopped when it rises.
 #[test]
 fn a_dozing_sleeper_is_woken_by_nothing_but_its_end() {
     loom::model(|| {
         let shared = shared();
-        assert!(shared.alarm.arm() && shared.alarm.doze());
+        assert!(shared.waker.arm() && shared.waker.doze());
         let other = shared.clone();
-        let giver = thread::spawn(move || assert!(!other.alarm.notify()));
-        shared.alarm.stop();
+        let giver = thread::spawn(move || assert!(!other.waker.notify()));
+        shared.waker.stop();
         giver.join().unwrap();
-        shared.alarm.rise();
-        assert!(shared.alarm.is_stopped() && !shared.alarm.arm());
+        shared.waker.rise();
+        assert!(shared.waker.is_stopped() && !shared.waker.arm());
     });
 }
