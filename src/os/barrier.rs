@@ -5,6 +5,7 @@
 //! wrote, which takes a full barrier between write and read on both sides. [`light`] only stops the compiler
 //! from reordering them; [`heavy`] makes up for the missing barrier.
 
+use crate::os::{confined, errno};
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
 /// The frequent side's barrier. Pairs with [`heavy`].
@@ -33,14 +34,14 @@ pub(crate) fn heavy() -> bool {
     // SAFETY: `membarrier` accesses no memory of the process.
     let call = |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 };
     // A process has to register once. Its child may have to do so again.
-    super::keep_errno(|| {
+    errno::keep_errno(|| {
         if call(PRIVATE_EXPEDITED) {
             return true;
         }
         if !call(REGISTER) {
             // An old kernel, or a filter; but a lack of memory is temporary.
             // SAFETY: this thread's own `errno`, as the failed call has just set it.
-            let errno = unsafe { *super::errno_location() };
+            let errno = unsafe { *errno::errno_location() };
             MISSING.store(errno != libc::ENOMEM, Ordering::Relaxed);
             return false;
         }
@@ -53,7 +54,7 @@ static MISSING: AtomicBool = AtomicBool::new(false);
 
 /// Whether trying [`heavy`] again is useless after it has failed.
 pub(crate) fn is_missing() -> bool {
-    cfg!(not(target_os = "linux")) || MISSING.load(Ordering::Relaxed) || super::is_confined()
+    cfg!(not(target_os = "linux")) || MISSING.load(Ordering::Relaxed) || confined::is_confined()
 }
 
 /// There is no such barrier.

@@ -1,11 +1,12 @@
 //! Files, by raw system calls: the C library's functions are cancellation points, and no function of ours may
 //! be one.
 
+use crate::os::errno;
 use core::ffi::CStr;
 
 /// Runs a system call that returns a count or a descriptor, negative on failure, and preserves `errno`.
 fn call(f: impl FnOnce() -> libc::c_long) -> libc::c_long {
-    super::keep_errno(f)
+    errno::keep_errno(f)
 }
 
 /// An open file, closed on drop.
@@ -54,9 +55,9 @@ pub(crate) fn write(fd: i32, mut rest: &[u8]) {
     while !rest.is_empty() {
         // SAFETY: `rest` is readable for its length, and `errno` is this thread's own, read right after the
         // call.
-        let (n, interrupted) = super::keep_errno(|| unsafe {
+        let (n, interrupted) = errno::keep_errno(|| unsafe {
             let n = libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len());
-            (n, n < 0 && *super::errno_location() == libc::EINTR)
+            (n, n < 0 && *errno::errno_location() == libc::EINTR)
         });
         if n <= 0 && !interrupted {
             return;
@@ -82,7 +83,7 @@ impl Identity {
         // SAFETY: all zeros is a valid stat.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: `stat` is a local variable that the call writes to.
-        let failed = super::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
+        let failed = errno::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
         (!failed).then_some(Identity { device: stat.st_dev, inode: stat.st_ino, special: stat.st_rdev })
     }
 }

@@ -6,7 +6,7 @@
 //! memory and sees no change). It is checked where a thread would have to wait for another one, which in a
 //! child may not exist.
 
-use crate::os::thread;
+use crate::os::{errno, memory, thread};
 use core::ptr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
@@ -40,16 +40,16 @@ pub(crate) fn on_fork(f: fn(bool)) {
     if cfg!(miri) {
         return;
     }
-    let len = super::page_size();
-    let page = super::map_uncounted(len);
+    let len = memory::page_size();
+    let page = memory::map_uncounted(len);
     if page.is_null() {
         return;
     }
     // SAFETY: the page was mapped just above, so it is ours, page-aligned, zeroed, and no other thread has
     // its address yet.
     unsafe {
-        if super::keep_errno(|| libc::madvise(page.cast(), len, MADV_WIPEONFORK)) != 0 {
-            super::unmap_uncounted(page, len);
+        if errno::keep_errno(|| libc::madvise(page.cast(), len, MADV_WIPEONFORK)) != 0 {
+            memory::unmap_uncounted(page, len);
             return;
         }
         (*page.cast::<AtomicU32>()).store(KNOWN, Relaxed);
@@ -64,13 +64,13 @@ pub(crate) fn unmap() {
     if !page.is_null() {
         // SAFETY: `on_fork` mapped it, and it is not published any more. That no thread still uses what
         // `page` returned before is the duty of the caller, who unloads the library.
-        unsafe { super::unmap_uncounted(page.cast(), super::page_size()) };
+        unsafe { memory::unmap_uncounted(page.cast(), memory::page_size()) };
     }
 }
 
 /// Bytes that the page takes.
 pub(crate) fn bytes() -> usize {
-    if PAGE.load(Relaxed).is_null() { 0 } else { super::page_size() }
+    if PAGE.load(Relaxed).is_null() { 0 } else { memory::page_size() }
 }
 
 /// The page, if the system supports such pages.

@@ -1,5 +1,6 @@
 //! Blocking signals in a thread for a short time.
 
+use crate::os::{confined, errno};
 use core::mem::MaybeUninit;
 use core::ptr;
 
@@ -17,13 +18,13 @@ impl Blocked {
     /// Blocks all signals but those that a thread raises itself. Does nothing where the system call may be
     /// forbidden: there are no visits there either.
     pub(crate) fn all() -> Self {
-        if cfg!(miri) || super::is_confined() {
+        if cfg!(miri) || confined::is_confined() {
             return Self { before: None };
         }
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: both sets are local variables. `sigfillset` initialises the first; `pthread_sigmask`
         // initialises the second when it succeeds, and only then is it read.
-        super::keep_errno(|| unsafe {
+        errno::keep_errno(|| unsafe {
             libc::sigfillset(set.as_mut_ptr());
             OWN.iter().for_each(|&signal| {
                 libc::sigdelset(set.as_mut_ptr(), signal);
@@ -38,7 +39,7 @@ impl Drop for Blocked {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             // SAFETY: `before` is a signal mask that `pthread_sigmask` has returned.
-            super::keep_errno(|| unsafe {
+            errno::keep_errno(|| unsafe {
                 libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut())
             });
         }

@@ -1,5 +1,6 @@
 //! Threads: their ids, and one of our own.
 
+use crate::os::{confined, errno};
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -40,13 +41,13 @@ pub(crate) fn id() -> usize {
     {
         // SAFETY: returns the address of this thread's `errno`. It is a multiple of 4, so twice that is one
         // of 8.
-        unsafe { super::errno_location() }.addr() << 1
+        unsafe { errno::errno_location() }.addr() << 1
     }
 }
 
 /// Whether the calling thread is the first one of its process. Assumed where it cannot be asked.
 pub(crate) fn is_first() -> bool {
-    if cfg!(miri) || super::is_confined() {
+    if cfg!(miri) || confined::is_confined() {
         return true;
     }
     // SAFETY: neither call has preconditions, and neither can fail.
@@ -63,7 +64,7 @@ const STACK: usize = 128 << 10;
 ///
 /// The C library allocates for it, so the caller must hold no lock of the allocator.
 pub(crate) fn spawn(main: Main) -> Result<libc::pthread_t, i32> {
-    super::keep_errno(|| {
+    errno::keep_errno(|| {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: both sets are local variables. `sigfillset` initialises the first; `pthread_sigmask`
         // initialises the second when it succeeds, and only then is it read. The new thread inherits the
@@ -130,7 +131,7 @@ pub(crate) unsafe fn join(thread: libc::pthread_t) {
     let mut before = 0;
     // SAFETY: by this function's contract the thread is joinable and is joined only once; `before` is a local
     // variable.
-    super::keep_errno(|| unsafe {
+    errno::keep_errno(|| unsafe {
         pthread_setcancelstate(DISABLE, &mut before);
         libc::pthread_join(thread, ptr::null_mut());
         pthread_setcancelstate(before, &mut before);
@@ -140,7 +141,7 @@ pub(crate) unsafe fn join(thread: libc::pthread_t) {
 /// Names the calling thread, for tools that show the process.
 pub(crate) fn name(name: &core::ffi::CStr) {
     // SAFETY: `name` is a C string, of which the kernel copies what fits.
-    super::keep_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
+    errno::keep_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
 }
 
 /// The CPUs that the process may use, one bit each; all 0 while they are not known. No system has more of
@@ -155,7 +156,7 @@ pub(crate) fn note_cpus() {
     let mut words = [0u64; 128];
     // SAFETY: writes at most the given number of bytes, which `words` has. Not by the C library's wrapper:
     // its set has a fixed size, which may be too small for the system.
-    let bytes = super::keep_errno(|| unsafe {
+    let bytes = errno::keep_errno(|| unsafe {
         libc::syscall(libc::SYS_sched_getaffinity, libc::getpid(), size_of_val(&words), words.as_mut_ptr())
     });
     if bytes > 0 {
@@ -176,7 +177,7 @@ pub(crate) fn be_ordinary() {
     // SAFETY: all zeros is a valid sched_param, and the priority of an ordinary thread.
     let parameter: libc::sched_param = unsafe { core::mem::zeroed() };
     // SAFETY: the calls only read `words` and `parameter`, which outlive them.
-    super::keep_errno(|| unsafe {
+    errno::keep_errno(|| unsafe {
         if known {
             libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&words), words.as_ptr());
         }

@@ -1,6 +1,5 @@
 //! Figures by size class.
 
-use crate::stats::Snapshot;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::survey;
 use crate::superslab::survey::Survey;
@@ -73,29 +72,6 @@ impl ClassStats {
     pub fn is_used(&self) -> bool {
         self.active_bytes != 0
     }
-}
-
-/// Figures by size class, in ascending order, then of runs ([`ClassStats::RUNS`]) and direct mappings
-/// ([`ClassStats::DIRECT`]). Costs as much as [`stats`](super::stats) and does not allocate.
-///
-/// ```
-/// #[global_allocator]
-/// static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
-///
-/// fn main() {
-///     let words = vec![[0u64; 6]; 1];
-///     let classes = hakmem::class_stats();
-///     let class = classes.iter().find(|c| c.block_bytes == 48).unwrap();
-///     assert!(class.blocks >= 1 && class.allocated_bytes == class.blocks * 48);
-///     println!("{}", hakmem::ClassStats::HEADING);
-///     for class in classes.iter().filter(|c| c.is_used()) {
-///         println!("{class}");
-///     }
-///     drop(words);
-/// }
-/// ```
-pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
-    Snapshot::now().classes
 }
 
 /// Adds up the spans in use. Afterwards `blocks` still includes those in magazines and outboxes: see

@@ -2,7 +2,8 @@
 
 use crate::os;
 use crate::os::message::Lines;
-use crate::stats::{ClassStats, Snapshot, Stats};
+use crate::stats::classes::ClassStats;
+use crate::stats::snapshot::{Snapshot, Stats};
 use core::fmt::{self, Write};
 
 /// Bytes of the text buffer, which is neither on the stack nor on the heap. It is large enough to write
