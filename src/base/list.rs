@@ -33,7 +33,8 @@ pub(crate) unsafe trait Linked<Which = ()>: Sized {
     unsafe fn links<'a>(member: *mut Self) -> &'a Links<Self>;
 }
 
-/// A list. After each store of a change it is whole when it is followed forwards: a fork may stop the thread there.
+/// A list. After each store of a change it is whole when it is followed forwards: a fork may stop the thread
+/// there.
 ///
 /// The caller of each function has the right to the list, and every member stays valid until it is taken out.
 pub(crate) struct List<T, Which = ()> {
@@ -144,7 +145,8 @@ impl<T: Linked<Which>, Which> List<T, Which> {
         Some(first)
     }
 
-    /// Makes what a thread has left that a fork stopped in the middle of a change whole backwards, too. How many members there are.
+    /// Makes what a thread has left that a fork stopped in the middle of a change whole backwards, too. How
+    /// many members there are.
     ///
     /// # Safety
     ///

@@ -381,8 +381,8 @@ impl Magazines {
         unsafe { &(*magazines).most }.load(Relaxed).cast()
     }
 
-    /// How many blocks the magazine of `class` holds: exact for the owner, approximate for other threads. `record` is
-    /// where the record's slots lie.
+    /// How many blocks the magazine of `class` holds: exact for the owner, approximate for other threads.
+    /// `record` is where the record's slots lie.
     ///
     /// # Safety
     ///
@@ -409,8 +409,8 @@ impl Magazines {
         }
         let first = limit.wrapping_sub((1 << log) - 1);
         let slots = (0..held).map(|i| first.wrapping_add(i)).filter(|slot| record.contains(&slot.addr()));
-        // SAFETY: memory of this record, all of which may be read atomically. To another thread `log` may be older than
-        // `limit`, or the magazine gone: then `first` may lie outside.
+        // SAFETY: memory of this record, all of which may be read atomically. To another thread `log` may be
+        // older than `limit`, or the magazine gone: then `first` may lie outside.
         slots.filter(|&slot| !unsafe { shared(slot) }.load(Relaxed).is_null()).count()
     }
 

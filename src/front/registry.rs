@@ -120,8 +120,8 @@ pub(crate) fn each(mut f: impl FnMut(*mut Heap)) {
 
 /// Gives all records back to the system, when nobody can use one any more.
 ///
-/// The C library calls destructors and `atexit` functions of the same library after our `fini`; one that allocates gets
-/// a new record.
+/// The C library calls destructors and `atexit` functions of the same library after our `fini`; one that
+/// allocates gets a new record.
 pub(crate) fn unmap() {
     // SAFETY: the caller makes sure that no other thread has a heap or asks for one.
     unsafe { FREE.clear() };
