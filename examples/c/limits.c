@@ -21,6 +21,7 @@ int main(void) {
     static void *blocks[BLOCKS];
     int allocated = 0;
 
+    printf("Hakmem %s\n", hak_version());
     hak_on_soft_limit(too_much, &calls);
     if (hak_set_limits(32 * (size_t)MIB, 64 * (size_t)MIB) != 0)
         return 1;
@@ -38,6 +39,6 @@ int main(void) {
 
     hak_stats_t stats;
     hak_stats(&stats);
-    printf("Hakmem %s, refusals by the hard limit: %d\n", hak_version(), (int)stats.hard_limit_hits);
+    printf("refusals by the hard limit: %d\n", (int)stats.hard_limit_hits);
     return 0;
 }
