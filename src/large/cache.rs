@@ -78,7 +78,8 @@ struct Entry {
     /// 0 where nothing is kept.
     len: AtomicUsize,
     huge: bool,
-    /// The system has refused to unmap it, but has taken its pages. Not tried again for [`AGAIN`].
+    /// The system has refused to unmap it, though as a rule it has taken the pages. Not tried again for
+    /// [`AGAIN`].
     refused: bool,
     /// When it was kept, in milliseconds.
     since: u32,
