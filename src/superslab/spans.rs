@@ -17,7 +17,9 @@ pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
 /// Calls `f` with the record of every span in use of a SuperSlab. The caller holds the pool's lock.
 pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
     let (base, free) = (d.base(), d.pages.get().free);
-    // A SuperSlab that is hidden as a whole may have been unmapped.
+    // A SuperSlab that is hidden as a whole may have been unmapped. If it is removed without the lock just
+    // between these two lines, it does not look hidden; then the page map must say that its pages are
+    // foreign.
     let mut index = if d.is_hidden() { PAGES } else { 0 };
     while index < PAGES {
         if free & (1 << index) != 0
