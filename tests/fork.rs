@@ -109,6 +109,8 @@ fn children_of_children() {
 fn a_signal_handler_forks() {
     static FORKS: AtomicUsize = AtomicUsize::new(0);
     static IN_CHILD: AtomicBool = AtomicBool::new(false);
+    /// The thread is at work. Before that the C library's own allocator may be in the middle of starting it.
+    static BEGUN: AtomicBool = AtomicBool::new(false);
     extern "C" fn on_signal(_: libc::c_int) {
         // SAFETY: calls that a handler may make; the child goes on where the parent was interrupted.
         unsafe {
@@ -132,6 +134,7 @@ fn a_signal_handler_forks() {
                 let mut blocks: Vec<Vec<u8>> = (0..16).map(|_| Vec::new()).collect();
                 let mut x = 1usize;
                 let mut after = 0;
+                BEGUN.store(true, Relaxed);
                 while FORKS.load(Relaxed) < 200 {
                     x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     blocks[x >> 60] = Vec::with_capacity((x >> 33) % 1_500_000);
@@ -149,6 +152,9 @@ fn a_signal_handler_forks() {
             unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
             use std::os::unix::thread::JoinHandleExt;
             let thread = interrupted.as_pthread_t();
+            while !BEGUN.load(Relaxed) {
+                thread::yield_now();
+            }
             while !interrupted.is_finished() {
                 let before = FORKS.load(Relaxed);
                 // SAFETY: it has not been joined.

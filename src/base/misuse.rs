@@ -33,7 +33,7 @@ pub(crate) fn report(function: &str, address: *const u8, fault: Fault) {
         Fault::Size | Fault::FreedSize => "size mismatch: the block was allocated with another size class",
     };
     message::line(format_args!("{function}({address:p}): {what}"));
-    if matches!(fault, Fault::Foreign | Fault::FreedSize) && options::get().foreign == Foreign::Warn {
+    if matches!(fault, Fault::Foreign | Fault::FreedSize) && options::foreign() == Foreign::Warn {
         return;
     }
     message::abort()

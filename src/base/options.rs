@@ -237,8 +237,8 @@ impl Options {
 
 struct Global(UnsafeCell<Options>);
 
-// SAFETY: written once, by the thread that moved `STATE` from `UNREAD` to `READING`. See `get` for the
-// readers.
+// SAFETY: written once, by the thread that moved `STATE` from `UNREAD` to `READING`, and read once it is
+// `READ`.
 unsafe impl Sync for Global {}
 
 static OPTIONS: Global = Global(UnsafeCell::new(Options::new()));
@@ -247,21 +247,34 @@ const UNREAD: u32 = 0;
 const READING: u32 = 1;
 const READ: u32 = 2;
 
+/// What is in force before the options have been read.
+static DEFAULTS: Options = Options::new();
+
 /// The options in force; the defaults until [`init`] has run.
 pub(crate) fn get() -> &'static Options {
-    // SAFETY: written once, by `init`, before the process's first heap. A thread that has a heap has gone
-    // through `init`, so the write happens before its reads, and so it does for whoever gets a block from
-    // such a thread. One kind of caller has neither: a thread without a heap that reports a foreign pointer
-    // (`misuse::report`), or that runs the library's constructor or exit handler. It reads the defaults if
-    // nothing has been allocated yet, and would race with the write if it read just while another thread
-    // makes the process's first allocation.
+    // Acquire: pairs with the release in `init_first`.
+    if STATE.load(Ordering::Acquire) != READ {
+        return &DEFAULTS;
+    }
+    // SAFETY: written before that, and not again.
     unsafe { &*OPTIONS.0.get() }
 }
 
-/// Reads the options: `base`, overridden by the environment. Then runs `then`. Only the first call does so;
-/// the others wait until it is done.
+/// What to do about foreign pointers, which somebody may free before the process has allocated anything.
+#[cold]
+pub(crate) fn foreign() -> Foreign {
+    if STATE.load(Ordering::Acquire) == READ {
+        return get().foreign;
+    }
+    let mut options = Options::new();
+    env::each(b"HAKMEM_FOREIGN", |name, value| options.set(name, value));
+    options.foreign
+}
+
+/// Reads the options: `base`, overridden by the environment. Then runs `then` with them. Only the first call
+/// does so; the others wait until it is done.
 #[inline]
-pub(crate) fn init(base: &Options, then: impl FnOnce()) {
+pub(crate) fn init(base: &Options, then: impl FnOnce(&Options)) {
     // Acquire: pairs with the release in `init_first`.
     if STATE.load(Ordering::Acquire) != READ {
         init_first(base, then);
@@ -270,7 +283,7 @@ pub(crate) fn init(base: &Options, then: impl FnOnce()) {
 
 #[cold]
 #[inline(never)]
-fn init_first(base: &Options, then: impl FnOnce()) {
+fn init_first(base: &Options, then: impl FnOnce(&Options)) {
     // Acquire, also in the loop below: pairs with the release at the end.
     match STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Acquire) {
         Err(READ) => return,
@@ -287,10 +300,10 @@ fn init_first(base: &Options, then: impl FnOnce()) {
     env::each(b"HAKMEM_PROFILE", |name, value| options.preset(name, value));
     env::each(b"HAKMEM_", |name, value| options.set(name, value));
     options.check_limits();
-    // SAFETY: only the thread that moved `STATE` to `READING` gets here, once per process; for readers see
-    // `get`.
+    then(&options);
+    // SAFETY: only the thread that moved `STATE` to `READING` gets here, once per process, and nobody reads
+    // before it is `READ`.
     unsafe { *OPTIONS.0.get() = options };
-    then();
     // Release: pairs with the acquires in `init` and above.
     STATE.store(READ, Ordering::Release);
 }

@@ -20,7 +20,7 @@ use crate::tiny::free;
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, compiler_fence};
 use crossbeam_utils::CachePadded;
 
@@ -176,7 +176,9 @@ impl Heap {
             (*heap).exit.rounds.set(0);
             Heap::claim(heap);
             (*heap).thread.store(0, Relaxed);
-            (*heap).live.store(true, Relaxed);
+            // Release: pairs with the acquires in `is_somebodys` and `is_left_behind`, which look at the
+            // generation next.
+            (*heap).live.store(true, Release);
         }
     }
 
@@ -381,8 +383,9 @@ impl Heap {
     ///
     /// `heap` is a record that is still mapped.
     pub(crate) unsafe fn is_somebodys(heap: *mut Heap) -> bool {
+        // Acquire: pairs with the release in `reset`.
         // SAFETY: mapped, by the caller's clause; both fields are atomic.
-        unsafe { (*heap).live.load(Relaxed) && (*heap).generation.load(Relaxed) == process::generation() }
+        unsafe { (*heap).live.load(Acquire) && (*heap).generation.load(Relaxed) == process::generation() }
     }
 
     /// Whether a fork has left the heap behind: it has an owner, and that does not exist in this process.
@@ -391,8 +394,9 @@ impl Heap {
     ///
     /// As [`Heap::is_somebodys`].
     pub(crate) unsafe fn is_left_behind(heap: *mut Heap) -> bool {
+        // Acquire: pairs with the release in `reset`.
         // SAFETY: mapped, by the caller's clause; both fields are atomic.
-        unsafe { (*heap).live.load(Relaxed) && (*heap).generation.load(Relaxed) != process::generation() }
+        unsafe { (*heap).live.load(Acquire) && (*heap).generation.load(Relaxed) != process::generation() }
     }
 
     /// Notes that the owner exists in this process.

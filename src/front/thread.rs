@@ -143,10 +143,10 @@ fn attach(base: Option<&Options>) -> *mut Heap {
         }
         futex::pause();
     }
-    options::init(base.unwrap_or(&const { Options::new() }), || {
+    options::init(base.unwrap_or(&const { Options::new() }), |options| {
         registry::init();
-        limits::init(options::get());
-        if options::get().few_syscalls {
+        limits::init(options);
+        if options.few_syscalls {
             os::confine();
         }
         let mut key = 0;

@@ -7,7 +7,7 @@
 //! slab before it checks that the slab is its own. A visitor first changes the slab's owner, then executes a
 //! barrier, and then looks whether the slab is named.
 
-use crate::sync::{AtomicBool, AtomicPtr, Ordering, heavy_barrier, light_barrier};
+use crate::sync::{AtomicBool, AtomicPtr, Ordering, fence, heavy_barrier, light_barrier};
 
 /// The lock of one heap, and the slab that its owner is putting a block into, or did last.
 pub(crate) struct BiasedLock<S> {
@@ -18,6 +18,8 @@ pub(crate) struct BiasedLock<S> {
     wanted: AtomicBool,
     /// The slab that the owner has named last. Written by the owner only.
     hazard: AtomicPtr<S>,
+    /// A visitor is inside, for the child of a fork. Written by visitors only.
+    inside: AtomicBool,
 }
 
 impl<S> BiasedLock<S> {
@@ -28,6 +30,7 @@ impl<S> BiasedLock<S> {
             busy: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             hazard: AtomicPtr::new(core::ptr::null_mut()),
+            inside: AtomicBool::new(false),
         }
     }
 
@@ -38,6 +41,7 @@ impl<S> BiasedLock<S> {
             busy: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             hazard: AtomicPtr::new(core::ptr::null_mut()),
+            inside: AtomicBool::new(false),
         }
     }
 
@@ -73,17 +77,16 @@ impl<S> BiasedLock<S> {
     pub(crate) fn reset(&self) {
         self.busy.store(false, Ordering::Relaxed);
         self.wanted.store(false, Ordering::Relaxed);
+        self.inside.store(false, Ordering::Relaxed);
     }
 
     /// Removes a visitor, of which the child of a fork has none. Called by the owner, the thread that forked.
     /// Returns whether a visitor was inside, and so may have been stopped halfway.
-    ///
-    /// An owner that is inside itself, interrupted by a signal handler that forked, has kept visitors out.
-    /// But `busy` is also set for the few instructions in [`BiasedLock::enter`] before the owner looks at
-    /// `wanted`. If the handler interrupts those, a visitor may be inside, and this does not report it.
     #[cfg(not(loom))]
     pub(crate) fn inherit(&self) -> bool {
-        let visited = self.wanted.load(Ordering::Relaxed) && !self.busy.load(Ordering::Relaxed);
+        // Relaxed, here and below: there is no other thread.
+        let visited = self.inside.load(Ordering::Relaxed);
+        self.inside.store(false, Ordering::Relaxed);
         self.wanted.store(false, Ordering::Relaxed);
         visited
     }
@@ -105,6 +108,10 @@ impl<S> BiasedLock<S> {
         self.wanted.store(true, Ordering::Relaxed);
         // Acquire: pairs with the release in `leave`. The barrier pairs with those in `enter` and `name`.
         if heavy_barrier() && !self.busy.load(Ordering::Acquire) {
+            // Relaxed, with a fence behind it: the child of a fork sees it before anything that this visitor
+            // changes.
+            self.inside.store(true, Ordering::Relaxed);
+            fence(Ordering::Release);
             return true;
         }
         // Relaxed: this visitor has changed nothing. What visitors before us did is ordered by our barrier,
@@ -127,6 +134,8 @@ impl<S> BiasedLock<S> {
 
     /// Lets the visitor out.
     pub(crate) fn end_visit(&self) {
+        // Release: in the child of a fork, what the visitor did is done by then.
+        self.inside.store(false, Ordering::Release);
         // Release: pairs with the acquire in `enter`, by which the owner sees what the visitor did.
         self.wanted.store(false, Ordering::Release);
     }

@@ -49,9 +49,8 @@ impl Pages {
     /// Sets the word while no other thread uses it.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn set(&self, sets: Sets) {
-        // Relaxed: `Desc::fill` publishes these sets with the base, which it stores afterwards. A thread that
-        // still has the descriptor from an earlier SuperSlab may see them before that base.
-        self.word.store(sets.word(), Ordering::Relaxed);
+        // Release: pairs with the acquire in `change`: who takes pages sees all that has been stored before.
+        self.word.store(sets.word(), Ordering::Release);
     }
 
     /// The sets at this moment.

@@ -57,10 +57,9 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: only a `Guard` reaches the value, and there is one guard at a time. A guard hands the value from
-// thread to thread, so this also needs `T: Send`, which the bound does not say: the value of every lock in
-// this crate is `Send`.
-unsafe impl<T> Sync for Lock<T> {}
+// SAFETY: only a `Guard` reaches the value, and there is one guard at a time, which hands the value from
+// thread to thread.
+unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// Exclusive access to the value, until dropped.
 pub(crate) struct Guard<'a, T: Inherit> {

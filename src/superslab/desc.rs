@@ -140,15 +140,15 @@ impl Desc {
 
     /// Describes a SuperSlab whose pages are free and clean. The caller has claimed the descriptor.
     ///
-    /// The pages are set before the address. So a thread that takes pages without the lock, and has seen the
-    /// address of an earlier SuperSlab here, may get pages of this one before it can see its address.
+    /// The address is stored before the pages: a thread that takes pages without the lock may have found the
+    /// descriptor when it was another SuperSlab's.
     pub(super) fn fill(&self, base: *mut u8, huge: bool) {
         self.huge.store(huge, Relaxed);
         self.unmapping.store(false, Relaxed);
         self.job.store(0, Relaxed);
-        self.pages.set(Sets::ALL_FREE);
         // Release: pairs with the acquire in `base`.
         self.base.store(base, Ordering::Release);
+        self.pages.set(Sets::ALL_FREE);
     }
 
     /// Whether the whole SuperSlab is being given back. Relaxed, here and below: jobs begin and end under the

@@ -608,9 +608,8 @@ impl Slab {
     ///
     /// The record of a span in use, which stays so meanwhile.
     pub(crate) unsafe fn is_slab(slab: *mut Slab) -> bool {
-        // SAFETY: constant while the span is in use. No reference to the record: its owner may be writing to
-        // it.
-        unsafe { (*slab).class != super::pagemap::RUN }
+        // SAFETY: by this function's contract. Only what other threads may read is read.
+        unsafe { Slab::glimpse(slab) }.class != super::pagemap::RUN
     }
 
     /// Puts the slab on its owner's ready list.

@@ -126,6 +126,9 @@ pub(crate) struct State {
     pub(crate) policy: Policy,
 }
 
+// SAFETY: the lists hold descriptors, which any thread may use under the lock.
+unsafe impl Send for State {}
+
 impl State {
     /// A pool without SuperSlabs.
     pub(super) const fn new() -> Self {
