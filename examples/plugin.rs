@@ -1,6 +1,7 @@
 //! A library for `dlopen` that has Hakmem as its allocator, whatever its host has.
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 
 #[global_allocator]
 static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
@@ -29,6 +30,28 @@ pub extern "C" fn plugin_keep() -> *mut std::ffi::c_char {
 pub unsafe extern "C" fn plugin_release(text: *mut std::ffi::c_char) {
     // SAFETY: passed on.
     drop(unsafe { std::ffi::CString::from_raw(text) });
+}
+
+unsafe extern "C" {
+    static __dso_handle: u8;
+    fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, library: *const u8) -> i32;
+}
+
+/// Has the plugin allocate when it is unloaded: after the allocator's own end, if this is called before the plugin's
+/// first allocation. Then the byte at `done` is 1.
+///
+/// # Safety
+///
+/// The byte is writable until the plugin is gone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn plugin_works_at_its_end(done: *mut c_void) {
+    extern "C" fn work(done: *mut c_void) {
+        let sum = plugin_work(3000);
+        // SAFETY: the host's byte.
+        unsafe { done.cast::<u8>().write((sum >= 3000).into()) };
+    }
+    // SAFETY: called before the plugin goes.
+    unsafe { __cxa_atexit(work, done, &raw const __dso_handle) };
 }
 
 /// Bytes of memory that the plugin's allocator has mapped.

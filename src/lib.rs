@@ -1,6 +1,6 @@
 //! # Hakmem
 //!
-//! A general-purpose memory allocator: fast, gives memory back, can be seen into.
+//! A general-purpose memory allocator: fast, gives memory back, observable.
 //!
 //! ```
 //! #[global_allocator]
@@ -13,59 +13,47 @@
 //! }
 //! ```
 //!
-//! A thread's frees and allocations meet in *magazines*, small arrays of blocks, which no other thread touches. A block
-//! that does not fit goes *home* to its *slab*, a span of 64 KiB pages in a 2 MiB *SuperSlab*, in bundles and without
-//! locks when another thread owns it. `docs/architecture.md` in the repository describes the whole.
+//! A thread's frees and allocations meet in *magazines*, small arrays of blocks that other threads do not
+//! use. A block that does not fit goes back to its *slab*, a span of 64 KiB pages in a 2 MiB *SuperSlab*. If
+//! another thread owns the slab, blocks go there in bundles and without locks. `docs/architecture.md` in the
+//! repository describes the whole.
 //!
 //! Settings come from the environment (`HAKMEM_*`) or from [`Hakmem::with_options`].
 #![cfg_attr(not(any(loom, test)), no_std)]
 
+mod lockfree;
 mod sync;
 
-mod alarm;
-mod front;
-mod superslab;
-
 #[cfg(not(loom))]
-mod background;
+mod api;
+#[cfg(not(loom))]
+mod base;
+#[cfg(not(loom))]
+mod front;
 #[cfg(not(loom))]
 mod large;
 #[cfg(not(loom))]
-mod limits;
-#[cfg(not(loom))]
-mod misuse;
-#[cfg(not(loom))]
-mod options;
-#[cfg(not(loom))]
 mod os;
 #[cfg(not(loom))]
-mod pause;
+mod reclaim;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
-mod table;
+mod superslab;
 #[cfg(not(loom))]
 mod tiny;
-#[cfg(not(loom))]
-mod upkeep;
-
-#[cfg(all(test, loom))]
-mod model;
 
 #[cfg(not(loom))]
 #[doc(hidden)]
-pub use front::c as __c;
+pub use api::c as __c;
 #[cfg(not(loom))]
-pub use global::{Hakmem, few_syscalls, purge, start_background, stop_background};
+pub use api::global::{Hakmem, few_syscalls, purge, start_background, stop_background};
 #[cfg(not(loom))]
-pub use limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
+pub use base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]
-pub use options::{Foreign, Options, Profile, StatsFormat, Thp};
+pub use base::options::{Foreign, Options, Profile, StatsFormat, Thp};
 #[cfg(not(loom))]
 pub use stats::{ClassStats, Stats, class_stats, stats};
-
-#[cfg(not(loom))]
-mod global;
 
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -3,7 +3,8 @@
 
 use hakmem::{Hakmem, InvalidLimits, Limits, Options, Stats, Thp};
 use std::alloc::{GlobalAlloc, Layout};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, Once};
 
 const MIB: usize = 1 << 20;

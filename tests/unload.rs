@@ -148,6 +148,26 @@ fn it_is_gone_at_once_and_comes_back() {
     });
 }
 
+/// The C library calls a library's own `atexit` functions after the allocator has given all back.
+#[test]
+fn it_can_allocate_after_its_allocators_end() {
+    in_own_process("it_can_allocate_after_its_allocators_end", || {
+        for _ in 0..3 {
+            let plugin = Plugin::load();
+            let mut done = 0u8;
+            // SAFETY: a function of that type; the byte lives until the plugin is gone.
+            unsafe {
+                let register = plugin.symbol(c"plugin_works_at_its_end");
+                std::mem::transmute::<*mut c_void, extern "C" fn(*mut u8)>(register)(&raw mut done);
+            }
+            assert!(plugin.work(2000) >= 2000);
+            plugin.unload();
+            // SAFETY: written by the plugin.
+            assert_eq!(unsafe { (&raw const done).read_volatile() }, 1, "it was not called");
+        }
+    });
+}
+
 /// What the host still holds stays where it is.
 #[test]
 fn blocks_in_use_stay() {

@@ -12,8 +12,8 @@
 
 // What the allocator has done and holds, summed over all threads. Counts and bytes.
 //
-// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and `retained_bytes`, which
-// are estimates, and these sums hold to the byte:
+// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and
+// `retained_bytes`, which are estimates, and these sums hold to the byte:
 //
 // `active_bytes = allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`
 //
@@ -23,8 +23,8 @@
 //
 // Later versions may add members at the end: the header has to be the library's.
 typedef struct hak_stats_t {
-    // Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
-    // anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
+    // Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit
+    // counts anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
     uint64_t allocations;
     // Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
     uint64_t magazine_misses;
@@ -70,14 +70,15 @@ typedef struct hak_stats_t {
     uint64_t bytes_mapped_peak;
     // Bytes given back to the system since the start.
     uint64_t bytes_purged;
-    // Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the allocator's
-    // own books.
+    // Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the
+    // allocator's own books.
     uint64_t bytes_held;
     // Times memory was given back because the soft limit was reached.
     uint64_t soft_limit_hits;
     // Allocations that failed because of the hard limit.
     uint64_t hard_limit_hits;
-    // Bytes in blocks that the program holds, at the size that they have, which is at least what was asked for.
+    // Bytes in blocks that the program holds, at the size that they have, which is at least what was asked
+    // for.
     uint64_t allocated_bytes;
     // The kernel's figure for the largest resident set of the process.
     uint64_t peak_resident_bytes;
@@ -91,32 +92,35 @@ typedef struct hak_stats_t {
     uint64_t cached_bytes;
     // Bytes in free blocks of slabs: used once, and back home.
     uint64_t free_bytes;
-    // Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
+    // Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory
+    // was given back.
     uint64_t fresh_bytes;
     // Bytes at the ends of slabs that are too few for a block.
     uint64_t slack_bytes;
-    // Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched of its blocks
-    // is not known, and does not count.
+    // Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched
+    // of its blocks is not known, and does not count.
     uint64_t untouched_bytes;
-    // Bytes of free memory that may be resident: free pages of the pool that were touched since they came from the system,
-    // freed runs on threads' shelves, freed large mappings that are kept.
+    // Bytes of free memory that may be resident: free pages of the pool that were touched since they came
+    // from the system, freed runs on threads' shelves, freed large mappings that are kept.
     uint64_t dirty_bytes;
-    // Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page map, pool.
+    // Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page
+    // map, pool.
     uint64_t metadata_bytes;
-    // Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as a whole.
+    // Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as
+    // a whole.
     uint64_t resident_bytes;
-    // The kernel's figure for the resident set of the process now; 0 where the system does not tell. The kernel brings it
-    // up to date in steps of some pages per processor.
+    // The kernel's figure for the resident set of the process now; 0 where the system does not tell. The
+    // kernel brings it up to date in steps of some pages per processor.
     uint64_t resident_kernel_bytes;
-    // Bytes of address space that are mapped and not resident: free pages that were given back or never touched, what
-    // slabs and records have not come to use yet.
+    // Bytes of address space that are mapped and not resident: free pages that were given back or never
+    // touched, what slabs and records have not come to use yet.
     uint64_t retained_bytes;
 } hak_stats_t;
 
 // The live figures of one size class, or of one kind of large block. Free pages belong to no class.
 //
-// While no thread allocates or frees they are exact, `resident_bytes` apart, and
-// `active_bytes = allocated_bytes + (cached_blocks + free_blocks + fresh_blocks) * block_bytes + slack_bytes`.
+// While no thread allocates or frees they are exact, `resident_bytes` apart, and `active_bytes =
+// allocated_bytes + (cached_blocks + free_blocks + fresh_blocks) * block_bytes + slack_bytes`.
 typedef struct hak_class_stats_t {
     // Bytes from block to block; 0 for the two kinds of large blocks, which have no common size.
     uint64_t block_bytes;
@@ -128,7 +132,8 @@ typedef struct hak_class_stats_t {
     uint64_t cached_blocks;
     // Free blocks of slabs: used once, and back home.
     uint64_t free_blocks;
-    // Blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
+    // Blocks of slabs that have not been handed out since the slab was made, or since their memory was given
+    // back.
     uint64_t fresh_blocks;
     // Slabs; 0 for large blocks.
     uint64_t slabs;
@@ -202,35 +207,34 @@ void hak_free_sized(void *ptr, size_t size);
 // `ptr` is NULL or a block of this allocator.
 void hak_free_aligned_sized(void *ptr, size_t align, size_t size);
 
-// Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes that came back.
+// Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes
+// that came back.
 size_t hak_purge(void);
 
-// Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it when it makes
-// others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex, and leaves undone what needs
-// others. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too, where this library is preloaded or linked, and so
-// does HAKMEM_FEW_SYSCALLS=on, from the start.
+// Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it
+// when it makes others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex,
+// and leaves undone what needs others. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too,
+// where this library is preloaded or linked, and so does HAKMEM_FEW_SYSCALLS=on, from the start.
 void hak_few_syscalls(void);
 
-// Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of what was set
-// before; 0 is none. `bytes_held` of `hak_stats` is what counts. Beyond the soft limit memory is given back before there
-// may be more of it; beyond the hard limit allocations fail with ENOMEM. A limit below what is held only stops growth.
-// Returns 0, or EINVAL, and changes nothing, if there are both and the soft limit is above the hard one. `errno` is left
-// alone.
-int hak_set_limits(size_t soft,
-                   size_t hard);
+// Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of
+// what was set before; 0 is none. `bytes_held` of `hak_stats` is what counts. Beyond the soft limit memory
+// is given back before there may be more of it; beyond the hard limit allocations fail with ENOMEM. A limit
+// below what is held only stops growth. Returns 0, or EINVAL, and changes nothing, if there are both and the
+// soft limit is above the hard one. `errno` is left alone.
+int hak_set_limits(size_t soft, size_t hard);
 
-// Sets what is called when more than the soft limit is held in spite of giving memory back, in place of what was set
-// before; NULL for nothing. It gets the bytes held, the limit, and `arg`, and is called once for each crossing: again only
-// after the bytes held have fallen below the limit by an eighth. It runs on the thread that allocates, within the
-// allocation, by one thread at a time. It may allocate and free; it must return, and must not wait for a lock that a
-// thread may hold while it allocates.
-void hak_on_soft_limit(void (*hook)(size_t held, size_t limit, void *arg),
-                       void *arg);
+// Sets what is called when more than the soft limit is held in spite of giving memory back, in place of what
+// was set before; NULL for nothing. It gets the bytes held, the limit, and `arg`, and is called once for
+// each crossing: again only after the bytes held have fallen below the limit by an eighth. It runs on the
+// thread that allocates, within the allocation, by one thread at a time. It may allocate and free; it must
+// return, and must not wait for a lock that a thread may hold while it allocates.
+void hak_on_soft_limit(void (*hook)(size_t held, size_t limit, void *arg), void *arg);
 
-// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
-// delay says, without anybody calling. 0, or the number of an error, as of pthread_create.
-// The child of fork starts one of its own, the next time that it allocates; one made without the handlers of the C library
-// (_Fork) when this is called there.
+// Starts the background thread, if there is none: it gives back what the program has let go of for as long
+// as the purge delay says, without anybody calling. 0, or the number of an error, as of pthread_create. The
+// child of fork starts one of its own, the next time that it allocates; one made without the handlers of the
+// C library (_Fork) when this is called there.
 int hak_background_start(void);
 
 // Ends the background thread, if there is one, and waits until it is gone. No cancellation point.
@@ -246,16 +250,15 @@ const char *hak_version(void);
 // `out` is writable.
 void hak_stats(struct hak_stats_t *out);
 
-// Fills `out` with the figures of size class `index`: from 0 in ascending order of `block_bytes`, then the runs (large blocks
-// of up to 960 KiB), then the direct mappings (all larger blocks). 0, or EINVAL when there is no such class (so a loop ends at
-// the first that is not 0) or `out` is NULL; `errno` is left alone. Each call looks at all slabs: figures of two calls are
-// of two moments.
+// Fills `out` with the figures of size class `index`: from 0 in ascending order of `block_bytes`, then the
+// runs (large blocks of up to 960 KiB), then the direct mappings (all larger blocks). 0, or EINVAL when
+// there is no such class (so a loop ends at the first that is not 0) or `out` is NULL; `errno` is left
+// alone. Each call looks at all slabs: figures of two calls are of two moments.
 //
 // # Safety
 //
 // `out` is NULL or writable.
-int hak_class_stats(size_t index,
-                    struct hak_class_stats_t *out);
+int hak_class_stats(size_t index, struct hak_class_stats_t *out);
 
 // Writes the statistics to standard error: as one line of JSON, or as a table.
 void hak_stats_print(bool json);

@@ -1,8 +1,8 @@
 //! C++'s `operator new` and `operator delete`, in all their forms.
 //!
-//! When there is no memory, `new` calls the new-handler until there is some or none is installed, and then throws
-//! `std::bad_alloc`. Rust cannot throw, so the C++ library does it for us, where one is in the process: the
-//! two functions of its that we need are referred to weakly.
+//! When there is no memory, `new` calls the new-handler until there is some or none is installed, and then
+//! throws `std::bad_alloc`. Rust cannot throw, so the C++ library does it for us, where one is in the
+//! process: the two functions of its that we need are referred to weakly.
 
 use crate::wrapped;
 use core::arch::global_asm;
@@ -29,8 +29,8 @@ global_asm!(
     ".popsection",
 );
 
-/// The address of a function of the C++ library, or 0. Where none was in the process at its start, one may have come with
-/// a plugin: it is then not in the global scope, but `dlopen` knows it by name.
+/// The address of a function of the C++ library, or 0. Where none was in the process at its start, one may
+/// have come with a plugin: it is then not in the global scope, but `dlopen` knows it by name.
 fn cxx(index: usize, name: *const c_char) -> usize {
     // SAFETY: constant after loading.
     let known = unsafe { __hakmem_v0_cxx[index] };
@@ -95,9 +95,10 @@ extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_vo
     }
 }
 
-/// A nothrow `new` calls the handler too, and answers null when the handler throws. Rust cannot catch that, but the C++
-/// library's own nothrow `new`, of that name, can: it is our `operator new` in a `catch`. Where there is none, as in a
-/// fully static program, what the handler throws ends the process. `align` is 0 for the forms without alignment.
+/// A nothrow `new` calls the handler too, and answers null when the handler throws. Rust cannot catch that,
+/// but the C++ library's own nothrow `new`, of that name, can: it is our `operator new` in a `catch`. Where
+/// there is none, as in a fully static program, what the handler throws ends the process. `align` is 0 for
+/// the forms without alignment.
 #[cold]
 #[inline(never)]
 extern "C-unwind" fn retry_nothrow(size: usize, align: usize, name: *const c_char) -> *mut c_void {

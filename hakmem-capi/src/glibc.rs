@@ -82,7 +82,8 @@ pub extern "C" fn mallinfo() -> Mallinfo {
     Mallinfo { fields: all.map(|n| n.min(c_int::MAX as usize) as c_int) }
 }
 
-/// What has a second name in glibc, which programs call that define the first one themselves: the two must not be two allocators.
+/// What has a second name in glibc, which programs call that define the first one themselves: the two must
+/// not be two allocators.
 macro_rules! second_names {
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty = $function:ident;)*) => {
         $(

@@ -1,10 +1,11 @@
 //! `libhakmem.so` and `libhakmem.a`: the C and C++ allocation interfaces on Hakmem.
 //!
-//! An exported function *is* the fast path: it inlines the gate of the core. Semantics and `errno` are those of POSIX,
-//! glibc and C23; what each function does is documented where those document it.
+//! An exported function *is* the fast path: it inlines the gate of the core. Semantics and `errno` are those
+//! of POSIX, glibc and C23; what each function does is documented where those document it.
 //!
-//! Built as it ships, with `panic = "abort"`, it is without std: a fifth of the size, and no thread-local storage but the
-//! core's one word. Test builds unwind and so need std, but only to exist: the tests load the release build.
+//! Built as it ships, with `panic = "abort"`, it is without std: a fifth of the size, and no thread-local
+//! storage but the core's one word. Test builds unwind and so need std, but only to exist: the tests load the
+//! release build.
 #![allow(non_snake_case)]
 #![cfg_attr(panic = "abort", no_std)]
 
@@ -22,8 +23,8 @@ fn panicked(info: &core::panic::PanicInfo<'_>) -> ! {
     core_c::internal_error(info)
 }
 
-// Rust's libraries refer to the function that says what an exception means to a Rust frame. Ours mean nothing to any:
-// 8 is "go on unwinding". Weak, so that a Rust program that links the archive keeps its own.
+// Rust's libraries refer to the function that says what an exception means to a Rust frame. Ours mean nothing
+// to any: 8 is "go on unwinding". Weak, so that a Rust program that links the archive keeps its own.
 #[cfg(panic = "abort")]
 mod personality {
     macro_rules! go_on {
@@ -135,8 +136,8 @@ pub unsafe extern "C" fn posix_memalign(out: *mut *mut c_void, align: usize, siz
     0
 }
 
-/// POSIX leaves `errno` open when `posix_memalign` fails. glibc sets it for a lack of memory, and not for a wrong alignment, and
-/// there are programs that read it.
+/// POSIX leaves `errno` open when `posix_memalign` fails. glibc sets it for a lack of memory, and not for a
+/// wrong alignment, and there are programs that read it.
 #[cold]
 #[inline(never)]
 fn no_memory() -> c_int {

@@ -1,5 +1,5 @@
-//! The same under names of their own, for programs that want Hakmem beside another allocator. `include/hakmem.h` is made
-//! from this file by cbindgen.
+//! The same under names of their own, for programs that want Hakmem beside another allocator.
+//! `include/hakmem.h` is made from this file by cbindgen.
 
 use core::ffi::{c_char, c_int, c_void};
 use hakmem_core::__c as core_c;
@@ -100,36 +100,37 @@ pub unsafe extern "C" fn hak_free_aligned_sized(ptr: *mut c_void, align: usize, 
     unsafe { core_c::free_aligned_sized(ptr.cast(), size, "hak_free_aligned_sized") }
 }
 
-/// Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes that came back.
+/// Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes
+/// that came back.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_purge() -> usize {
     core_c::purge()
 }
 
-/// Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it when it makes
-/// others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex, and leaves undone what needs
-/// others. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too, where this library is preloaded or linked, and so
-/// does HAKMEM_FEW_SYSCALLS=on, from the start.
+/// Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it
+/// when it makes others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex,
+/// and leaves undone what needs others. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too,
+/// where this library is preloaded or linked, and so does HAKMEM_FEW_SYSCALLS=on, from the start.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_few_syscalls() {
     core_c::few_syscalls();
 }
 
-/// Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of what was set
-/// before; 0 is none. `bytes_held` of `hak_stats` is what counts. Beyond the soft limit memory is given back before there
-/// may be more of it; beyond the hard limit allocations fail with ENOMEM. A limit below what is held only stops growth.
-/// Returns 0, or EINVAL, and changes nothing, if there are both and the soft limit is above the hard one. `errno` is left
-/// alone.
+/// Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of
+/// what was set before; 0 is none. `bytes_held` of `hak_stats` is what counts. Beyond the soft limit memory
+/// is given back before there may be more of it; beyond the hard limit allocations fail with ENOMEM. A limit
+/// below what is held only stops growth. Returns 0, or EINVAL, and changes nothing, if there are both and the
+/// soft limit is above the hard one. `errno` is left alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_set_limits(soft: usize, hard: usize) -> c_int {
     if core_c::set_limits(soft, hard) { 0 } else { libc::EINVAL }
 }
 
-/// Sets what is called when more than the soft limit is held in spite of giving memory back, in place of what was set
-/// before; NULL for nothing. It gets the bytes held, the limit, and `arg`, and is called once for each crossing: again only
-/// after the bytes held have fallen below the limit by an eighth. It runs on the thread that allocates, within the
-/// allocation, by one thread at a time. It may allocate and free; it must return, and must not wait for a lock that a
-/// thread may hold while it allocates.
+/// Sets what is called when more than the soft limit is held in spite of giving memory back, in place of what
+/// was set before; NULL for nothing. It gets the bytes held, the limit, and `arg`, and is called once for
+/// each crossing: again only after the bytes held have fallen below the limit by an eighth. It runs on the
+/// thread that allocates, within the allocation, by one thread at a time. It may allocate and free; it must
+/// return, and must not wait for a lock that a thread may hold while it allocates.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_on_soft_limit(
     hook: Option<unsafe extern "C" fn(held: usize, limit: usize, arg: *mut c_void)>,
@@ -138,10 +139,10 @@ pub extern "C" fn hak_on_soft_limit(
     core_c::on_soft_limit(hook, arg);
 }
 
-/// Starts the background thread, if there is none: it gives back what the program has let go of for as long as the purge
-/// delay says, without anybody calling. 0, or the number of an error, as of pthread_create.
-/// The child of fork starts one of its own, the next time that it allocates; one made without the handlers of the C library
-/// (_Fork) when this is called there.
+/// Starts the background thread, if there is none: it gives back what the program has let go of for as long
+/// as the purge delay says, without anybody calling. 0, or the number of an error, as of pthread_create. The
+/// child of fork starts one of its own, the next time that it allocates; one made without the handlers of the
+/// C library (_Fork) when this is called there.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_background_start() -> c_int {
     core_c::start_background()
@@ -161,8 +162,8 @@ pub extern "C" fn hak_version() -> *const c_char {
 
 /// What the allocator has done and holds, summed over all threads. Counts and bytes.
 ///
-/// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and `retained_bytes`, which
-/// are estimates, and these sums hold to the byte:
+/// While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and
+/// `retained_bytes`, which are estimates, and these sums hold to the byte:
 ///
 /// `active_bytes = allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`
 ///
@@ -174,8 +175,8 @@ pub extern "C" fn hak_version() -> *const c_char {
 #[repr(C)]
 #[allow(non_camel_case_types)]
 pub struct hak_stats_t {
-    /// Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit counts
-    /// anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
+    /// Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit
+    /// counts anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
     pub allocations: u64,
     /// Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
     pub magazine_misses: u64,
@@ -221,14 +222,15 @@ pub struct hak_stats_t {
     pub bytes_mapped_peak: u64,
     /// Bytes given back to the system since the start.
     pub bytes_purged: u64,
-    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the allocator's
-    /// own books.
+    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the
+    /// allocator's own books.
     pub bytes_held: u64,
     /// Times memory was given back because the soft limit was reached.
     pub soft_limit_hits: u64,
     /// Allocations that failed because of the hard limit.
     pub hard_limit_hits: u64,
-    /// Bytes in blocks that the program holds, at the size that they have, which is at least what was asked for.
+    /// Bytes in blocks that the program holds, at the size that they have, which is at least what was asked
+    /// for.
     pub allocated_bytes: u64,
     /// The kernel's figure for the largest resident set of the process.
     pub peak_resident_bytes: u64,
@@ -242,25 +244,28 @@ pub struct hak_stats_t {
     pub cached_bytes: u64,
     /// Bytes in free blocks of slabs: used once, and back home.
     pub free_bytes: u64,
-    /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
+    /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory
+    /// was given back.
     pub fresh_bytes: u64,
     /// Bytes at the ends of slabs that are too few for a block.
     pub slack_bytes: u64,
-    /// Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched of its blocks
-    /// is not known, and does not count.
+    /// Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched
+    /// of its blocks is not known, and does not count.
     pub untouched_bytes: u64,
-    /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came from the system,
-    /// freed runs on threads' shelves, freed large mappings that are kept.
+    /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came
+    /// from the system, freed runs on threads' shelves, freed large mappings that are kept.
     pub dirty_bytes: u64,
-    /// Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page map, pool.
+    /// Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page
+    /// map, pool.
     pub metadata_bytes: u64,
-    /// Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as a whole.
+    /// Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as
+    /// a whole.
     pub resident_bytes: u64,
-    /// The kernel's figure for the resident set of the process now; 0 where the system does not tell. The kernel brings it
-    /// up to date in steps of some pages per processor.
+    /// The kernel's figure for the resident set of the process now; 0 where the system does not tell. The
+    /// kernel brings it up to date in steps of some pages per processor.
     pub resident_kernel_bytes: u64,
-    /// Bytes of address space that are mapped and not resident: free pages that were given back or never touched, what
-    /// slabs and records have not come to use yet.
+    /// Bytes of address space that are mapped and not resident: free pages that were given back or never
+    /// touched, what slabs and records have not come to use yet.
     pub retained_bytes: u64,
 }
 
@@ -322,8 +327,8 @@ pub unsafe extern "C" fn hak_stats(out: *mut hak_stats_t) {
 
 /// The live figures of one size class, or of one kind of large block. Free pages belong to no class.
 ///
-/// While no thread allocates or frees they are exact, `resident_bytes` apart, and
-/// `active_bytes = allocated_bytes + (cached_blocks + free_blocks + fresh_blocks) * block_bytes + slack_bytes`.
+/// While no thread allocates or frees they are exact, `resident_bytes` apart, and `active_bytes =
+/// allocated_bytes + (cached_blocks + free_blocks + fresh_blocks) * block_bytes + slack_bytes`.
 #[repr(C)]
 #[allow(non_camel_case_types)]
 pub struct hak_class_stats_t {
@@ -337,7 +342,8 @@ pub struct hak_class_stats_t {
     pub cached_blocks: u64,
     /// Free blocks of slabs: used once, and back home.
     pub free_blocks: u64,
-    /// Blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
+    /// Blocks of slabs that have not been handed out since the slab was made, or since their memory was given
+    /// back.
     pub fresh_blocks: u64,
     /// Slabs; 0 for large blocks.
     pub slabs: u64,
@@ -349,10 +355,10 @@ pub struct hak_class_stats_t {
     pub resident_bytes: u64,
 }
 
-/// Fills `out` with the figures of size class `index`: from 0 in ascending order of `block_bytes`, then the runs (large blocks
-/// of up to 960 KiB), then the direct mappings (all larger blocks). 0, or EINVAL when there is no such class (so a loop ends at
-/// the first that is not 0) or `out` is NULL; `errno` is left alone. Each call looks at all slabs: figures of two calls are
-/// of two moments.
+/// Fills `out` with the figures of size class `index`: from 0 in ascending order of `block_bytes`, then the
+/// runs (large blocks of up to 960 KiB), then the direct mappings (all larger blocks). 0, or EINVAL when
+/// there is no such class (so a loop ends at the first that is not 0) or `out` is NULL; `errno` is left
+/// alone. Each call looks at all slabs: figures of two calls are of two moments.
 ///
 /// # Safety
 ///

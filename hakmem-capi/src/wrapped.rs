@@ -1,12 +1,13 @@
-//! Functions of the C library that the allocator must know of: those by which a program would get a second allocator, confines
-//! itself, or wants what the allocator has taken. Each does what the C library's does.
+//! Functions of the C library that the allocator must know of: those by which a program would get a second
+//! allocator, confines itself, or wants what the allocator has taken. Each does what the C library's does.
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use hakmem_core::__c as core_c;
 
-/// Linux's `prctl`. Before a program confines itself to some system calls, it says here that it, or gets no more privileges.
+/// Linux's `prctl`. Before a program confines itself to some system calls, it says here that it, or gets no
+/// more privileges.
 ///
 /// # Safety
 ///
@@ -16,7 +17,8 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     if matches!(option, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
         core_c::few_syscalls();
     }
-    // SAFETY: passed on. Callers leave out arguments that the option has not: registers hold something all the same.
+    // SAFETY: passed on. Callers leave out arguments that the option has not: registers hold something all
+    // the same.
     unsafe { libc::syscall(libc::SYS_prctl, option as c_long, a, b, c, d) as c_int }
 }
 
@@ -49,7 +51,8 @@ mod glibc {
         ) -> c_int;
     }
 
-    /// POSIX's `pthread_key_create`. One of the keys is the allocator's: the program gets that, too, when it wants them all.
+    /// POSIX's `pthread_key_create`. One of the keys is the allocator's: the program gets that, too, when it
+    /// wants them all.
     ///
     /// # Safety
     ///
@@ -116,9 +119,9 @@ mod glibc {
         unsafe { core::mem::transmute::<*mut c_void, Dlmopen>(real)(namespace, file, mode) }
     }
 
-    /// The C library's `dlopen`, jumped to, so that it knows its caller, but without `RTLD_DEEPBIND`: a library that looks for its
-    /// symbols first in the libraries that it needs itself finds libc's `malloc` and `free` there, and frees blocks of ours with
-    /// those. `HAKMEM_DEEPBIND=keep` leaves the flag alone.
+    /// The C library's `dlopen`, jumped to, so that it knows its caller, but without `RTLD_DEEPBIND`: a
+    /// library that looks for its symbols first in the libraries that it needs itself finds libc's `malloc`
+    /// and `free` there, and frees blocks of ours with those. `HAKMEM_DEEPBIND=keep` leaves the flag alone.
     ///
     /// # Safety
     ///
@@ -126,7 +129,8 @@ mod glibc {
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn dlopen(file: *const c_char, mode: c_int) -> *mut c_void {
         let real = DLOPEN.load(Ordering::Acquire);
-        // SAFETY: a function of that type. Called last, with the arguments where they are: the compiler makes that a jump.
+        // SAFETY: a function of that type. Called last, with the arguments where they are: the compiler makes
+        // that a jump.
         unsafe {
             core::mem::transmute::<*mut c_void, Dlopen>(real)(file, mode & FLAGS.load(Ordering::Relaxed))
         }

@@ -1,141 +1,180 @@
-//! A thread's heap: magazines in front, its slabs behind, an outbox beside.
+//! A thread's heap: its magazines, its slabs, its outbox and its run cache.
 
 mod figures;
 
-use super::bias::Bias;
-use super::hot::Hot;
-use super::magazine::Magazines;
-use super::outbox::{self, Outbox};
-use super::registry;
-use super::shelf::Shelf;
-use super::visit::{self, Seen};
-use crate::background;
-use crate::options;
-use crate::stats::Counters;
-use crate::superslab::Fresh;
-use crate::superslab::{Block, Owner, Slab};
+use crate::base::counters::Counters;
+use crate::base::options;
+use crate::front::fast_path::MagazineTops;
+use crate::front::magazine::Magazines;
+use crate::front::outbox;
+use crate::front::outbox::Outbox;
+use crate::front::run_cache::RunCache;
+use crate::front::visitor::{self, Seen};
+use crate::large;
+use crate::lockfree::biased_lock::BiasedLock;
+use crate::os::process;
+use crate::superslab::slab::{Allocation, Block, Owner, Slab};
 use crate::sync::Node;
 use crate::tiny::bins::Bins;
-use crate::tiny::{home, sparse};
+use crate::tiny::free;
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, compiler_fence};
 use crossbeam_utils::CachePadded;
 
-/// Address space of a record: the heap, behind it the slots of its magazines, at its end the outbox; resident as far as
-/// they are used.
+/// Address space of a record: the heap, the slots of its magazines behind it, and the outbox's bundles at the
+/// end. Resident as far as it is used.
 pub(crate) const RECORD: usize = 512 << 10;
 
-/// A heap. Everything belongs to the owning thread but for `owner.ready`, to which any thread pushes, and what
-/// statistics read. Records are recycled and never unmapped.
+/// A heap.
+///
+/// Its *owner* is the thread that has acquired the record and not released it. In the child of a fork,
+/// whoever stands in for a thread that does not exist there counts as the owner of that thread's heap. All
+/// fields are the owner's alone, with these exceptions:
+///
+/// * Any thread pushes slabs to `owner.ready`.
+/// * Any thread reads atomics: for statistics, or to see whether the owner is idle.
+/// * A visitor that is let in by `lock` does what the owner does under that lock: it changes the lists of
+///   slabs, takes blocks out of magazines, and flushes the run cache.
+///
+/// So nobody makes a reference to a whole record, and no exclusive one to a field that others read. Records
+/// are recycled. They stay mapped until [`registry::unmap`](crate::front::registry::unmap), when nobody can
+/// use one any more.
 #[repr(C)]
 pub(crate) struct Heap {
-    pub(crate) hot: Hot,
-    pub(super) bins: Bins,
+    pub(crate) tops: MagazineTops,
+    pub(crate) bins: Bins,
     pub(crate) outbox: Outbox,
     pub(crate) counters: Counters,
-    pub(super) magazines: Magazines,
-    pub(crate) shelf: Shelf,
+    pub(crate) magazines: Magazines,
+    pub(crate) run_cache: RunCache,
     /// Link of the stack of free records.
     recycle_next: AtomicPtr<Heap>,
-    /// Link of the list of all records; constant once published.
+    /// Link of the list of all records. Constant once the record is published there.
     pub(crate) all_next: *mut Heap,
-    /// Whether a thread has it, of this process or of the one that it was forked from: see [`registry::is_somebodys`].
+    /// Whether it has an owner, in this process or in the one that this was forked from: see
+    /// [`Heap::is_somebodys`]. Relaxed, like the next two: whoever relies on them has the heap's lock, or is
+    /// the owner; for others they are hints.
     pub(crate) live: AtomicBool,
-    /// The number of the thread that has it ([`os::thread::id`](crate::os::thread::id)); 0 where it is only borrowed.
-    pub(super) thread: AtomicUsize,
-    /// The process in which a thread got it, or survived a fork with it.
+    /// The owner's [`os::thread::id`](crate::os::thread::id); 0 if that has only borrowed it for one call.
+    pub(crate) thread: AtomicUsize,
+    /// The [generation](process::generation) of the process in which the owner got it, or survived a fork
+    /// with it.
     pub(crate) generation: AtomicU32,
-    /// How things stood when giving memory back did not help an allocation of the owner: see [`reclaim`](super::reclaim).
-    pub(super) fruitless: Cell<usize>,
-    /// How often the exit hook has run for the thread, and how the magazines stood the last time.
-    pub(super) exit: Exit,
-    /// What a visitor that comes round has seen of the owner: see [`visit::idle`].
-    pub(super) seen: Seen,
-    /// Held by the owner wherever more happens than taking a block of a slab and putting one back; see there.
-    pub(super) bias: Bias<Slab>,
+    /// What had been freed when giving memory back last did not help an allocation of the owner: see
+    /// [`retry`](crate::reclaim::retry).
+    pub(crate) fruitless: Cell<usize>,
+    /// How often the exit hook has run for the owner, and what it saw the last time.
+    pub(crate) exit: Exit,
+    /// What the last visitor saw of the owner: see [`idle_heaps`](crate::reclaim::idle_heaps).
+    pub(crate) seen: Seen,
+    /// Held by the owner whenever it does more than take a block from a slab or put one back: see
+    /// [`BiasedLock`].
+    pub(crate) lock: BiasedLock<Slab>,
     owner: CachePadded<Owner>,
 }
 
 const _: () =
     assert!(size_of::<Heap>() <= 4096 - 7 * 64, "the first page holds a thread's first seven magazines");
 
-/// Where a block goes that has no room in its magazine.
-pub(crate) enum Way {
-    /// It is home.
-    Home,
-    /// It is home, and [`Heap::settle`] is to look at its slab.
-    Settle(*mut Slab),
-    /// To this slab, which is not the heap's.
-    Foreign(*mut Slab),
-    /// The magazine may grow, or the heap is a placeholder, or something is wrong with the block.
-    Other,
+/// The result of [`Heap::free_to_slab`].
+pub(crate) enum Freed {
+    /// The block is on its slab's list.
+    Done,
+    /// The same, and [`Heap::relist`] has to look at the slab.
+    Relist(*mut Slab),
+    /// Nothing was done: the block belongs to this slab of another heap. [`Heap::free_remote`] frees it.
+    Remote(*mut Slab),
+    /// Nothing was done: the magazine may grow, the heap is a placeholder, or the kind is no class.
+    Unserved,
+    /// Nothing was done: something is wrong with the block.
+    Invalid,
 }
 
-/// What the exit hook remembers between its rounds.
-pub(super) struct Exit {
-    pub(super) rounds: Cell<u32>,
-    pub(super) tops: Cell<usize>,
+/// The result of [`Heap::free_remote`].
+pub(crate) enum RemoteFreed {
+    /// The block is in the outbox, or sent.
+    Done,
+    /// The same, and so much waits for this owner that somebody should visit its heap.
+    Idle(*mut Owner),
+    /// Nothing was done: something is wrong with the block.
+    Invalid,
 }
 
-/// Says that the owner of a heap has taken its lock, until dropped.
-pub(super) struct Busy {
-    bias: *const Bias<Slab>,
+/// What the exit hook remembers from one round to the next.
+pub(crate) struct Exit {
+    /// Rounds so far.
+    pub(crate) rounds: Cell<u32>,
+    /// The [`Heap::magazine_figure`] of the last round.
+    pub(crate) tops: Cell<usize>,
+}
+
+/// The owner holds its heap's lock until this is dropped.
+pub(crate) struct Entered {
+    lock: *const BiasedLock<Slab>,
+    /// Whether it held the lock before, too.
     before: bool,
 }
 
-impl Drop for Busy {
+impl Drop for Entered {
     fn drop(&mut self) {
-        // SAFETY: a record's, which is never unmapped.
-        unsafe { &*self.bias }.leave(self.before);
+        // SAFETY: the lock is part of a record, which stays mapped. `Heap::enter` made this on the owner's
+        // thread.
+        unsafe { &*self.lock }.leave(self.before);
     }
 }
 
-// SAFETY: the link is an atomic of its own.
+// SAFETY: `recycle_next` is an atomic that serves as nothing but this link.
 unsafe impl Node for Heap {
     unsafe fn next(node: *mut Self) -> *mut Self {
-        // SAFETY: passed on.
+        // SAFETY: the caller's `node` is valid. The access is atomic, so a record that has just been popped
+        // may be read.
         unsafe { (*node).recycle_next.load(Relaxed) }
     }
     unsafe fn set_next(node: *mut Self, next: *mut Self) {
-        // SAFETY: passed on.
+        // SAFETY: the caller's `node` is valid.
         unsafe { (*node).recycle_next.store(next, Relaxed) }
     }
 }
 
 impl Heap {
-    /// Makes a record ready for a thread.
+    /// Prepares a record for a thread; `threads` is about how many threads there are.
     ///
     /// # Safety
     ///
-    /// The record is mapped, zeroed when `fresh`, and the caller's alone. Slabs that its last thread could not give up are there,
-    /// and are this one's.
-    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool) {
+    /// The record is mapped, all zero when `fresh`, and `live` is false. The calling thread alone has it: it
+    /// has just mapped it or taken it from the stack of free records. Slabs that the last owner could not
+    /// give up are still in its bins, and become the new owner's.
+    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool, threads: usize) {
         let options = options::get();
-        // SAFETY: passed on: the record is ours, and a visitor finds nobody there before we leave.
-        let _busy = unsafe { Heap::enter(heap) };
-        // SAFETY: passed on. Statistics may look on, at atomics only.
+        // SAFETY: the caller is the only owner. A visitor that got in before us leaves again, because `live`
+        // is false.
+        let _entered = unsafe { Heap::enter(heap) };
+        // SAFETY: we have entered the heap, so everything but atomics is ours, and others at most read those.
+        // The bins are borrowed exclusively only while the record is fresh, and so known to nobody else. The
+        // slots and the bundles lie behind the heap in the same mapping and do not overlap.
         unsafe {
             let bytes = heap.cast::<u8>();
             (*heap).magazines.reset(
-                &raw mut (*heap).hot,
+                &raw mut (*heap).tops,
                 options.magazine,
                 bytes.wrapping_add(size_of::<Heap>()),
                 bytes.wrapping_add(RECORD - outbox::BYTES),
             );
             (*heap).outbox.reset(bytes.wrapping_add(RECORD - outbox::BYTES), options.outbox);
-            // Not written to as a whole: whoever has sent something to the thread that had it may be counting still, or look in
-            // vain for something to take in.
+            // Field by field: whoever has sent something to the last owner may still be counting there, and
+            // somebody may be looking at the ready list.
             (*Heap::owner(heap)).reset();
             if fresh {
                 (*heap).bins.clear();
                 (*heap).bins.owner = (&raw mut (*heap).owner).cast();
                 (*heap).bins.secret = secret;
             }
-            (*heap).shelf.reset();
+            (*heap).run_cache.reset(threads);
             (*heap).exit.rounds.set(0);
-            registry::claim(heap);
+            Heap::claim(heap);
             (*heap).thread.store(0, Relaxed);
             (*heap).live.store(true, Relaxed);
         }
@@ -145,150 +184,145 @@ impl Heap {
     ///
     /// # Safety
     ///
-    /// A record, which is never unmapped.
+    /// `heap` is a record or a placeholder. Both stay mapped for as long as `'a`.
     #[inline(always)]
-    pub(super) unsafe fn bias<'a>(heap: *mut Heap) -> &'a Bias<Slab> {
-        // SAFETY: passed on; atomics only.
-        unsafe { &(*heap).bias }
+    pub(crate) unsafe fn lock<'a>(heap: *mut Heap) -> &'a BiasedLock<Slab> {
+        // SAFETY: mapped for `'a`, by the caller's clause. The lock consists of atomics, so any thread may
+        // refer to it.
+        unsafe { &(*heap).lock }
     }
 
-    /// Takes the heap's lock, for its owner.
+    /// Enters the heap: takes its lock, for the owner, until the result is dropped. May be nested.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap.
     #[inline]
-    pub(super) unsafe fn enter(heap: *mut Heap) -> Busy {
-        // SAFETY: passed on; records are never unmapped.
-        let bias = unsafe { Heap::bias(heap) };
-        Busy { bias, before: bias.enter(visit::wait) }
+    pub(crate) unsafe fn enter(heap: *mut Heap) -> Entered {
+        // SAFETY: what has an owner is a record.
+        let lock = unsafe { Heap::lock(heap) };
+        Entered { lock, before: lock.enter(visitor::wait) }
     }
 
-    /// Takes a block of `class` when the magazine is empty: from the current slab, or null.
+    /// Takes a block of `class` from the current slab, when the magazine is empty. Null when that slab has
+    /// none either.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap, or it is a placeholder.
+    /// The calling thread owns the heap, or it is a placeholder; `class` is a size class.
     #[inline(always)]
-    pub(crate) unsafe fn take(heap: *mut Heap, class: usize) -> Fresh {
-        // SAFETY: passed on. Only a thread's own heap has a block to give.
+    pub(crate) unsafe fn alloc_from_slab(heap: *mut Heap, class: usize) -> Allocation {
+        // SAFETY: the bins are the caller's, or a placeholder's, which have no block. So only the owner
+        // reaches `on_miss`.
         unsafe {
-            let fresh = Bins::take(&raw mut (*heap).bins, class, &raw const (*heap).counters);
-            if !fresh.block.is_null() {
+            let allocation = Bins::alloc(&raw mut (*heap).bins, class, &raw const (*heap).counters);
+            if !allocation.ptr.is_null() {
                 (*heap).magazines.on_miss(class);
             }
-            fresh
+            allocation
         }
     }
 
-    /// Takes a block of `class` when the current slab has none either.
+    /// Takes a block of `class` when the current slab has none either: from another slab, which becomes the
+    /// current one. Null when there is no memory.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap.
-    pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Fresh {
-        // SAFETY: passed on.
+    /// The calling thread owns the heap; `class` is a size class.
+    pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Allocation {
+        // SAFETY: the calling thread owns the heap and enters it, so nobody else uses bins and run cache
+        // until the end of the block. `refill` borrows the bins exclusively: no visitor is in, and no other
+        // thread reads them without the lock.
         unsafe {
-            let _busy = Heap::enter(heap);
-            let fresh = Heap::take(heap, class as usize);
-            if !fresh.block.is_null() {
-                return fresh;
+            let _entered = Heap::enter(heap);
+            let allocation = Heap::alloc_from_slab(heap, class as usize);
+            if !allocation.ptr.is_null() {
+                return allocation;
             }
-            (*heap).shelf.tick();
-            background::tick();
-            (*heap).bins.refill(class, &(*heap).counters)
+            (*heap).run_cache.tick();
+            let spans = (*heap).counters.refill_span.get();
+            let allocation = (*heap).bins.refill(class, &(*heap).counters);
+            if (*heap).counters.refill_span.get() != spans {
+                // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look
+                // at what the cache of large blocks keeps.
+                large::tick();
+            }
+            allocation
         }
     }
 
-    /// Frees a block of `kind` when the magazine is full and stays as it is; what else there is to do with it.
+    /// Frees a block of `kind` to its slab, when the magazine is full and must not grow. The result says what
+    /// remains to be done.
     ///
-    /// This and [`Heap::take`] are the second level behind the magazines: they serve every burst longer than those.
+    /// This and [`Heap::alloc_from_slab`] are the second level behind the magazines: they serve every burst
+    /// that is longer than a magazine.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap, or it is a placeholder. The page map says that `block` lies in a page of `kind`, and
-    /// it is nobody's now.
+    /// The calling thread owns the heap, or it is a placeholder. `kind` is the page map's answer for `block`,
+    /// which nobody uses any more.
     #[inline(always)]
-    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, kind: usize) -> Way {
-        // SAFETY: passed on. No kind but a class goes home, and no placeholder's.
+    pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
+        // SAFETY: what passes the first check is a class in a heap that the calling thread owns, so the page
+        // of `block` belongs to a slab. Once the lock names that slab, and it is then found to be ours, no
+        // visitor touches it.
         unsafe {
-            if !(*heap).magazines.goes_home(kind) {
-                return Way::Other;
+            if !(*heap).magazines.frees_to_slab(kind) {
+                return Freed::Unserved;
             }
             let slab = Slab::of(block);
-            Heap::bias(heap).name(slab);
-            if !home::is_own(slab, (*heap).bins.owner) {
-                return Way::Foreign(slab);
+            Heap::lock(heap).name(slab);
+            if !free::is_owned_by(slab, (*heap).bins.owner) {
+                return Freed::Remote(slab);
             }
-            if !home::mark(&raw const (*heap).bins, slab, block, kind) {
-                return Way::Other;
+            if !free::mark_free(&raw const (*heap).bins, slab, block, kind) {
+                return Freed::Invalid;
             }
             (*heap).counters.home_local.add(1);
-            if Bins::put(slab, block.cast::<Block>()) { Way::Settle(slab) } else { Way::Home }
+            if Bins::push_free(slab, block.cast::<Block>()) { Freed::Relist(slab) } else { Freed::Done }
         }
     }
 
-    /// Goes on after [`Way::Settle`].
+    /// Frees a block of another heap's slab, by way of the outbox.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap, and `slab` is its.
-    pub(crate) unsafe fn settle(heap: *mut Heap, slab: *mut Slab) {
-        // SAFETY: passed on; the class is read before the slab can be gone. That is ours for as long as we name it.
-        unsafe {
-            let class = (*slab).class as usize;
-            let _busy = Heap::enter(heap);
-            let bins = &raw mut (*heap).bins;
-            Bins::settle(bins, slab);
-            if sparse::is_due() {
-                let chosen = sparse::Chosen::from(bins, ptr::null_mut(), sparse::NEWEST);
-                sparse::spend(chosen.purge(bins, ptr::null_mut()));
-            }
-            if (*heap).bins.are_sparse(class) && (*heap).magazines.may_shrink(class) {
-                // A few blocks in the magazine may be all that keeps these slabs: those that become empty are given back, or
-                // begin anew with blocks in the order of their addresses.
-                Heap::empty_magazine(heap, class);
-                (*heap).magazines.shrink(&raw mut (*heap).hot, class);
-            }
-        }
-    }
-
-    /// Frees a block of `slab`, for which [`Heap::take_back`] has answered that it is not this heap's. False, and nothing
-    /// done, when something is wrong with it.
-    ///
-    /// # Safety
-    ///
-    /// As [`Heap::take_back`].
+    /// The calling thread owns the heap. [`Heap::free_to_slab`] has just answered [`Freed::Remote`] with
+    /// `slab`, for this `block` and this `class`.
     #[inline(always)]
-    pub(crate) unsafe fn take_foreign(
+    pub(crate) unsafe fn free_remote(
         heap: *mut Heap,
         slab: *mut Slab,
         block: *mut u8,
         class: usize,
-    ) -> bool {
-        // SAFETY: passed on.
+    ) -> RemoteFreed {
+        // SAFETY: nobody else has the block, and it keeps its slab in use until it is sent. That answer comes
+        // only for a heap with an owner, so the outbox has bundles.
         unsafe {
-            if !home::mark(&raw const (*heap).bins, slab, block, class) {
-                return false;
+            if !free::mark_free(&raw const (*heap).bins, slab, block, class) {
+                return RemoteFreed::Invalid;
             }
             (*heap).counters.home_foreign.add(1);
-            (*heap).outbox.add(slab, block.cast::<Block>());
-            true
+            let idle = (*heap).outbox.add(slab, block.cast::<Block>());
+            if idle.is_null() { RemoteFreed::Done } else { RemoteFreed::Idle(idle) }
         }
     }
 
-    /// Frees a block of `class` when the magazine is full.
+    /// Frees a block of `class` when the magazine is full: grows the magazine, or returns the block to its
+    /// slab.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap; the block was freed as one of `class`.
+    /// The calling thread owns the heap. `class` is a size class; the block was freed as one of it, and
+    /// nobody uses it.
     pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, class: u8) {
-        // SAFETY: passed on.
+        // SAFETY: the calling thread owns the heap and enters it, which is what the magazines and `send_home`
+        // ask for.
         unsafe {
-            let _busy = Heap::enter(heap);
-            let hot = &raw mut (*heap).hot;
-            if (*heap).magazines.grow(hot, class as usize) {
-                let pushed = Hot::push(hot, class as usize, block);
+            let _entered = Heap::enter(heap);
+            let tops = &raw mut (*heap).tops;
+            if (*heap).magazines.grow(tops, class as usize) {
+                let pushed = MagazineTops::push(tops, class as usize, block);
                 debug_assert!(pushed);
                 return;
             }
@@ -296,75 +330,139 @@ impl Heap {
         }
     }
 
-    /// Sends a block back to its slab.
+    /// Returns a block to its slab: directly, or through the outbox if another heap owns the slab.
     ///
     /// # Safety
     ///
-    /// The calling thread has [entered](Heap::enter) the heap; the block was freed as one of `class`.
-    pub(super) unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
-        // SAFETY: passed on.
+    /// The calling thread owns the heap and has [entered](Heap::enter) it. The block was freed as one of
+    /// `class`, and nobody uses it.
+    pub(crate) unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: the caller has entered the heap, so no visitor is in, and no other thread reads the bins
+        // without the lock: they may be borrowed exclusively. `validate` has checked that the slab's record
+        // is valid and that the block belongs to it.
         unsafe {
             let bins = &mut (*heap).bins;
-            let Some(slab) = home::check_in(bins, block, class as usize) else { return };
-            if home::is_own(slab, bins.owner) {
+            let Some(slab) = free::validate(bins, block, class as usize) else { return };
+            if free::is_owned_by(slab, bins.owner) {
                 (*heap).counters.home_local.add(1);
-                if Bins::put(slab, block.cast::<Block>()) {
-                    Bins::settle(bins, slab);
+                if Bins::push_free(slab, block.cast::<Block>()) {
+                    Bins::relist(bins, slab);
                 }
             } else {
                 (*heap).counters.home_foreign.add(1);
-                (*heap).outbox.add(slab, block.cast::<Block>());
+                Heap::leave_idle((*heap).outbox.add(slab, block.cast::<Block>()));
+            }
+        }
+    }
+
+    /// Puts off the visit that `owner` should get, if it is not null: the next thread that sends it something
+    /// is told to visit. For callers that send many blocks and cannot stop for a visit.
+    pub(super) fn leave_idle(owner: *mut Owner) {
+        // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
+        if let Some(owner) = unsafe { owner.as_ref() } {
+            owner.is_still_idle();
+        }
+    }
+
+    /// Sends all that is in the outbox.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    pub(crate) unsafe fn flush_outbox(heap: *mut Heap) {
+        // SAFETY: the outbox is the owner's alone, whether or not it has entered the heap.
+        Heap::leave_idle(unsafe { (*heap).outbox.flush() });
+    }
+
+    /// Whether a thread of this process owns the heap. One that is `live` without that was left behind by a
+    /// fork.
+    ///
+    /// # Safety
+    ///
+    /// `heap` is a record that is still mapped.
+    pub(crate) unsafe fn is_somebodys(heap: *mut Heap) -> bool {
+        // SAFETY: mapped, by the caller's clause; both fields are atomic.
+        unsafe { (*heap).live.load(Relaxed) && (*heap).generation.load(Relaxed) == process::generation() }
+    }
+
+    /// Whether a fork has left the heap behind: it has an owner, and that does not exist in this process.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::is_somebodys`].
+    pub(crate) unsafe fn is_left_behind(heap: *mut Heap) -> bool {
+        // SAFETY: mapped, by the caller's clause; both fields are atomic.
+        unsafe { (*heap).live.load(Relaxed) && (*heap).generation.load(Relaxed) != process::generation() }
+    }
+
+    /// Notes that the owner exists in this process.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    pub(crate) unsafe fn claim(heap: *mut Heap) {
+        loop {
+            let generation = process::generation();
+            // SAFETY: what has an owner is a record, which stays mapped; the field is atomic.
+            unsafe { (*heap).generation.store(generation, Relaxed) };
+            compiler_fence(SeqCst);
+            // A signal handler may have forked between the load and the store, and this may be the child.
+            if generation == process::generation() {
+                return;
             }
         }
     }
 
     /// The heap that `owner` is part of.
-    pub(super) fn of(owner: *mut Owner) -> *mut Heap {
+    pub(crate) fn of(owner: *mut Owner) -> *mut Heap {
         owner.cast::<u8>().wrapping_sub(offset_of!(Heap, owner)).cast()
     }
 
-    /// What slabs of this heap say that they belong to.
+    /// What the slabs of this heap, a record or a placeholder, name as their owner.
     pub(crate) fn owner(heap: *mut Heap) -> *mut Owner {
-        // SAFETY: only an address is computed.
+        // SAFETY: only an address inside the record is computed.
         unsafe { (&raw mut (*heap).owner).cast() }
     }
 
-    /// A figure that changes when the owner's magazines do, mostly.
+    /// A sum over the magazines' tops: mostly another one when the owner has used its magazines meanwhile.
     ///
     /// # Safety
     ///
     /// As [`Heap::each_cached`].
-    pub(super) unsafe fn tops(heap: *const Heap) -> usize {
-        // SAFETY: passed on.
-        let tops = unsafe { &(*heap).hot.top.0 };
+    pub(crate) unsafe fn magazine_figure(heap: *const Heap) -> usize {
+        // SAFETY: mapped, by the caller's clause; the reference is to atomics only.
+        let tops = unsafe { &(*heap).tops.top.0 };
         tops.iter().fold(0usize, |sum, top| sum.wrapping_add(top.load(Relaxed).addr()))
     }
 
-    /// A figure that changes when the owner allocates or frees: of how its magazines stand, and of what went past them.
+    /// A hash of the magazines' tops and of the counters of blocks and runs that went past the magazines:
+    /// mostly another one when the owner has allocated or freed meanwhile.
     ///
     /// # Safety
     ///
     /// As [`Heap::each_cached`].
-    pub(super) unsafe fn activity(heap: *const Heap) -> usize {
-        // SAFETY: passed on.
+    pub(crate) unsafe fn activity(heap: *const Heap) -> usize {
+        // SAFETY: mapped, by the caller's clause; the references are to atomics only.
         unsafe {
-            let tops = (*heap).hot.top.0.iter().map(|top| top.load(Relaxed).addr());
+            let tops = (*heap).tops.top.0.iter().map(|top| top.load(Relaxed).addr());
             let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
-            let past = [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).shelf.frees];
+            let past =
+                [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).run_cache.frees];
             past.iter().fold(sum, |sum, counter| sum.rotate_left(5) ^ counter.get() as usize)
         }
     }
 }
 
-/// A heap that has nothing and can keep nothing, so that every path goes on to where a thread gets a real one.
+/// A heap that has nothing and can keep nothing: every path goes on to the slow path, where a thread gets a
+/// real one.
 const fn placeholder() -> Heap {
     Heap {
-        hot: Hot::without(),
+        tops: MagazineTops::without(),
         bins: Bins::new(),
         outbox: Outbox::new(),
         counters: Counters::new(),
         magazines: Magazines::none(),
-        shelf: Shelf::none(),
+        run_cache: RunCache::none(),
         recycle_next: AtomicPtr::new(NO_HEAP),
         all_next: NO_HEAP,
         live: AtomicBool::new(false),
@@ -373,12 +471,14 @@ const fn placeholder() -> Heap {
         fruitless: Cell::new(0),
         exit: Exit { rounds: Cell::new(0), tops: Cell::new(0) },
         seen: Seen::new(),
-        bias: Bias::new(),
+        lock: BiasedLock::new(),
         owner: CachePadded::new(Owner::new()),
     }
 }
 
-// SAFETY: the placeholders are never written to.
+// SAFETY: only the two statics below need this, and they are never written to: they have no block to hand out
+// and no room for one, and the slow path tells them from a thread's own heap. Records are reached through raw
+// pointers; `Heap` says who may touch what in them.
 unsafe impl Sync for Heap {}
 
 /// Stands in for the heap of a thread that has none yet.
@@ -400,15 +500,15 @@ mod tests {
         for heap in [&EMPTY, &EXITED] {
             let heap = ptr::from_ref(heap).cast_mut();
             for kind in 0..KINDS {
-                // SAFETY: nothing is written to a magazine that is full.
+                // SAFETY: placeholders; nothing is written to a magazine that is empty and full at once.
                 unsafe {
-                    assert!(Hot::pop(heap.cast(), kind).is_null());
-                    assert!(!Hot::push(heap.cast(), kind, ptr::without_provenance_mut(8)));
+                    assert!(MagazineTops::pop(heap.cast(), kind).is_null());
+                    assert!(!MagazineTops::push(heap.cast(), kind, ptr::without_provenance_mut(8)));
                 }
             }
             for class in 1..=CLASSES {
-                // SAFETY: nothing is written to the slab that is none.
-                assert!(unsafe { Heap::take(heap, class) }.block.is_null());
+                // SAFETY: placeholders; nothing is written to `NO_SLAB`.
+                assert!(unsafe { Heap::alloc_from_slab(heap, class) }.ptr.is_null());
             }
         }
     }

@@ -1,41 +1,43 @@
-//! Magazines: a thread's cached blocks of one class, as bounded arrays of pointers.
+//! Magazines: a thread's cached blocks of one size class, as bounded arrays of pointers.
 //!
 //! ```text
 //!   [ null | block | block |  ...  |       ]
 //!            first           ^ top          ^ limit
 //! ```
 //!
-//! The slot below the first is null: a pop that reads null has found the magazine empty. A push at the limit has found
-//! it full. A class without a magazine has `top == limit` above a null, so it is empty and full at once, and so is
-//! everything in the constant heaps that stand in where a thread has none.
+//! The slot below the first block is null: a pop that reads null has found the magazine empty. A push at the
+//! limit has found it full. A class without a magazine has `top == limit` just above a null, so it is empty
+//! and full at once. So is every class of the placeholders, the constant heaps of threads that have none of
+//! their own.
 
-use super::hot::{Hot, Slot, missing, shared};
+use crate::base::table::Table;
+use crate::front::fast_path::{MagazineTops, Slot, missing, shared};
 use crate::superslab::pagemap::KINDS;
-use crate::table::Table;
 use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
 use core::cell::Cell;
+use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::{
-    AtomicPtr, AtomicU8, AtomicU64,
-    Ordering::{Relaxed, Release},
-    compiler_fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
 
 /// log2 of the slots of the smallest magazine.
 const MIN_LOG: u8 = 3;
-/// log2 of the slots that every magazine may grow to, and bytes of the blocks that it then holds at most.
+/// log2 of the slots that every magazine may grow to.
 const FREE_LOG: u8 = 8;
+/// Bytes of blocks that every magazine may grow to.
 const FREE_BYTES: usize = 16 << 10;
-/// The same for a magazine that has run empty since it last grew: its thread swings by more than it holds. One that only
-/// ever overflows, as when a program clears up at its end, would merely withhold memory.
+/// [`FREE_LOG`] for a magazine that has run empty since it last grew: the number of blocks that its thread
+/// holds swings by more than the magazine has room for. One that only ever overflows, as when a program frees
+/// everything at its end, would merely withhold memory.
 const MAX_LOG: u8 = 10;
+/// [`FREE_BYTES`] for such a magazine.
 const MAX_BYTES: usize = 256 << 10;
-/// Bytes of blocks that all of a thread's magazines may hold beyond [`FREE_BYTES`] each.
+/// Bytes of blocks that all magazines of a thread together may hold beyond [`FREE_BYTES`] each.
 const MAX_EXTRA: usize = 1 << 20;
-/// Slots that every class may have up to 8 KiB.
+/// log2 of the slots that every class up to 8 KiB may have at least.
 const FEW: u8 = 2;
 
-/// log2 of the slots of a magazine of `class` with `bytes` bytes of blocks, and at most `1 << most`.
+/// log2 of the slots of a magazine of `class` for at most `bytes` bytes of blocks; at most `most`.
 const fn log_for(class: usize, bytes: usize, most: u8) -> u8 {
     let stride = stride(class) as usize;
     let blocks = bytes / stride;
@@ -51,6 +53,7 @@ const fn log_for(class: usize, bytes: usize, most: u8) -> u8 {
     }
 }
 
+/// [`log_for`] of every class; 0 for the kinds that are no classes.
 const fn logs_for(bytes: usize, most: u8) -> Table<u8, KINDS> {
     let mut logs = [0; KINDS];
     let mut class = 1;
@@ -67,38 +70,43 @@ static MAX_LOGS: Table<u8, KINDS> = logs_for(MAX_BYTES, MAX_LOG);
 const SPARES: usize = 16;
 const _: () = assert!((MAX_LOG as usize) < SPARES);
 
-/// The owner's part of the magazines: their sizes, and the memory they live in. The cells are the owner's alone; what is atomic
-/// visitors and statistics read, so there is never an exclusive reference to all of it.
+/// The sizes of a heap's magazines, and the memory of their arrays. The cells are the owner's alone. Visitors
+/// and statistics read the atomics, so nobody makes an exclusive reference to the whole. All accesses are
+/// relaxed: the heap's lock orders those of the owner and of visitors, and statistics need no order.
 pub(crate) struct Magazines {
-    /// By kind: not [`QUIET`] when a free that finds no room has something to do other than take the block home.
+    /// By kind: [`QUIET`] if a block that finds the magazine full just returns to its slab.
     notices: Table<Cell<u8>, KINDS>,
-    /// log2 of the slots, by class; 0: no magazine.
+    /// log2 of the slots, by class; 0 where there is no magazine. Written under the heap's lock.
     logs: Table<AtomicU8, KINDS>,
     /// The classes that have a magazine, a bit for each.
     present: Cell<u64>,
     enabled: Cell<bool>,
-    /// Bytes that may still be held beyond what is every magazine's own.
+    /// What is left of [`MAX_EXTRA`].
     extra: Cell<usize>,
-    /// Free memory for slots.
+    /// Memory from here to `end` has not been used for arrays since the record was reset.
     at: Cell<*mut Slot>,
-    /// The end of what was ever slots, whoever had the record; read by statistics. Null before there were any.
+    /// The end of the memory that was ever used for arrays, under any owner. Null before the first. For
+    /// statistics.
     most: AtomicPtr<Slot>,
+    /// See `at`.
     end: Cell<*mut Slot>,
-    /// Magazines that a visitor has taken something out of, a bit for each class. Under the heap's lock.
-    robbed: AtomicU64,
-    /// Arrays that a magazine has grown out of, by log2 of their slots, linked through their first slot.
+    /// Magazines that a visitor has taken blocks out of, a bit for each class. Written under the heap's lock.
+    drained: AtomicU64,
+    /// Arrays that magazines have grown or shrunk out of, by log2 of their slots, linked through their first
+    /// slot.
     spare: Table<Cell<*mut Slot>, SPARES>,
 }
 
-/// A full magazine stays as it is.
+/// A notice: the magazine stays as it is when it is full.
 const QUIET: u8 = 0;
-/// It may grow as far as every magazine may; or there is none, because the heap is a placeholder or the kind no class.
+/// A notice: it may grow up to what every magazine may have. Or there is none to grow, because the heap is a
+/// placeholder or the kind no class.
 const SMALL: u8 = 1;
-/// It has run empty since it last grew.
+/// A notice: it has run empty since it last grew, so it may grow further.
 const MISSED: u8 = 2;
 
 impl Magazines {
-    /// None, and none to come.
+    /// No magazines, and no room for any.
     pub(crate) const fn none() -> Self {
         Self {
             notices: Table([const { Cell::new(SMALL) }; KINDS]),
@@ -109,33 +117,36 @@ impl Magazines {
             at: Cell::new(ptr::null_mut()),
             most: AtomicPtr::new(ptr::null_mut()),
             end: Cell::new(ptr::null_mut()),
-            robbed: AtomicU64::new(0),
+            drained: AtomicU64::new(0),
             spare: Table([const { Cell::new(ptr::null_mut()) }; SPARES]),
         }
     }
 
-    /// Whether a block of `kind` that finds no room need only be taken home.
+    /// Whether a block of `kind` that finds the magazine full just returns to its slab.
+    ///
+    /// `kind` is below [`KINDS`], as every answer of the page map is.
     #[inline(always)]
-    pub(crate) fn goes_home(&self, kind: usize) -> bool {
-        // SAFETY: callers have a kind, of which there are as many.
+    pub(crate) fn frees_to_slab(&self, kind: usize) -> bool {
+        // SAFETY: the table has an entry for every kind, and all callers pass one.
         unsafe { self.notices.0.get_unchecked(kind) }.get() == QUIET
     }
 
-    /// No magazines; they will live between `at` and `end`.
+    /// Forgets all magazines. New ones will get their arrays between `at` and `end`.
     ///
     /// # Safety
     ///
-    /// The calling thread alone has the heap that `hot` and these belong to, and these hold nothing.
-    pub(crate) unsafe fn reset(&self, hot: *mut Hot, enabled: bool, at: *mut u8, end: *mut u8) {
+    /// The calling thread owns the heap that `tops` and these belong to, and has entered it. The magazines
+    /// hold nothing. The memory from `at` to `end` is that heap's, all of it slots.
+    pub(crate) unsafe fn reset(&self, tops: *mut MagazineTops, enabled: bool, at: *mut u8, end: *mut u8) {
         for kind in 0..KINDS {
-            // SAFETY: the caller's own heap.
+            // SAFETY: the tops are the calling thread's to write; the references are to atomics only.
             unsafe {
-                (&(*hot).top)[kind].store(missing(), Relaxed);
-                (&(*hot).limit)[kind].store(missing(), Relaxed);
+                (&(*tops).top)[kind].store(missing(), Relaxed);
+                (&(*tops).limit)[kind].store(missing(), Relaxed);
             }
         }
-        // SAFETY: as above.
-        unsafe { (*hot).classes = C_TABLE };
+        // SAFETY: nobody but the owner, the calling thread, ever looks at this table.
+        unsafe { (*tops).classes = C_TABLE };
         for (kind, notice) in self.notices.0.iter().enumerate() {
             notice.set(if !enabled && (1..=CLASSES).contains(&kind) { QUIET } else { SMALL });
         }
@@ -145,18 +156,18 @@ impl Magazines {
         self.extra.set(if enabled { MAX_EXTRA } else { 0 });
         self.at.set(at.cast());
         self.end.set(end.cast());
-        self.robbed.store(0, Relaxed);
+        self.drained.store(0, Relaxed);
         self.spare.0.iter().for_each(|spare| spare.set(ptr::null_mut()));
     }
 
-    /// The magazine of `class` has run empty.
+    /// Notes that the magazine of `class` has run empty.
     ///
     /// # Safety
     ///
-    /// `class` is one.
+    /// `class` is a size class, and the calling thread owns the heap.
     #[inline(always)]
     pub(crate) unsafe fn on_miss(&self, class: usize) {
-        // SAFETY: passed on.
+        // SAFETY: the table has an entry for every class.
         unsafe { self.notices.0.get_unchecked(class) }.set(MISSED);
     }
 
@@ -165,20 +176,21 @@ impl Magazines {
         bits(self.present.get())
     }
 
-    /// Doubles the magazine of `class`. False when it is as large as it may be.
+    /// Makes room in the magazine of `class`, which is full: closes the gaps that a visitor has left, or
+    /// doubles the array. False when there are no gaps and it must not grow.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap that `hot` and these belong to.
-    pub(crate) unsafe fn grow(&self, hot: *mut Hot, class: usize) -> bool {
+    /// The calling thread owns the heap that `tops` and these belong to, and has entered it.
+    pub(crate) unsafe fn grow(&self, tops: *mut MagazineTops, class: usize) -> bool {
         let notice = self.notices[class].replace(QUIET);
         if notice == QUIET || !self.enabled.get() {
             return false;
         }
-        // SAFETY: passed on.
+        // SAFETY: the references are to atomics only; `gather` asks for the same as this function.
         unsafe {
-            if self.gather(hot, class)
-                && (&(*hot).top)[class].load(Relaxed) != (&(*hot).limit)[class].load(Relaxed)
+            if self.gather(tops, class)
+                && (&(*tops).top)[class].load(Relaxed) != (&(*tops).limit)[class].load(Relaxed)
             {
                 self.notices[class].set(notice);
                 return true;
@@ -189,36 +201,39 @@ impl Magazines {
         let log = (before + 1).max(MIN_LOG).min(most);
         let own = FREE_LOGS[class];
         let more = ((1usize << log.max(own)) - (1 << before.max(own))) * stride(class) as usize;
-        let array = if before < most && more <= self.extra.get() { self.take(log) } else { ptr::null_mut() };
+        let array =
+            if before < most && more <= self.extra.get() { self.take_array(log) } else { ptr::null_mut() };
         if array.is_null() {
             return false;
         }
         self.extra.set(self.extra.get() - more);
         self.present.set(self.present.get() | 1 << class);
-        // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
+        // SAFETY: the new array is in no magazine, so it is ours, with `1 << log` slots. The old one ends at
+        // the limit and has `1 << before` slots, all written up to the top. No visitor is in, but statistics
+        // may read the slots and the tops: all accesses are atomic.
         unsafe {
             shared(array).store(ptr::null_mut(), Relaxed);
             if before != 0 {
-                let old = (&(*hot).limit)[class].load(Relaxed).sub(1 << before);
-                let count = (&(*hot).top)[class].load(Relaxed).offset_from(old.add(1)) as usize;
-                // Statistics may look on, here and below.
+                let old = (&(*tops).limit)[class].load(Relaxed).sub(1 << before);
+                let count = (&(*tops).top)[class].load(Relaxed).offset_from(old.add(1)) as usize;
                 for i in 1..=count {
                     shared(array.add(i)).store(shared(old.add(i)).load(Relaxed), Relaxed);
                 }
-                // A fork between any two of these must leave its child a magazine that ends in a null.
+                // Compiler fences, here and below: a fork between any two of these steps must leave its child
+                // a magazine that ends in a null.
                 compiler_fence(Release);
-                (&(*hot).top)[class].store(array.add(1 + count), Relaxed);
-                (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
+                (&(*tops).top)[class].store(array.add(1 + count), Relaxed);
+                (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
                 compiler_fence(Release);
                 shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
             } else {
                 compiler_fence(Release);
-                (&(*hot).top)[class].store(array.add(1), Relaxed);
-                (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
+                (&(*tops).top)[class].store(array.add(1), Relaxed);
+                (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
             }
         }
         self.logs[class].store(log, Relaxed);
-        // Beyond that it grows by one step for every time it runs empty.
+        // Beyond its own share it grows by one step for every time that it runs empty.
         self.notices[class].set(if log < FREE_LOGS[class] { SMALL } else { QUIET });
         true
     }
@@ -227,41 +242,54 @@ impl Magazines {
     ///
     /// # Safety
     ///
-    /// Both are parts of one heap's record; the calling thread has entered the heap or visits it.
+    /// Both are parts of one heap's record. The calling thread owns that heap and has entered it, or visits
+    /// it: so neither the array nor its size changes meanwhile.
     pub(crate) unsafe fn first(
         magazines: *const Magazines,
-        hot: *const Hot,
+        tops: *const MagazineTops,
         class: usize,
     ) -> Option<*mut Slot> {
-        // SAFETY: passed on; these fields are atomic.
+        // SAFETY: parts of a record, by the caller's clause; the references are to atomics only.
         unsafe {
             let log = (&(*magazines).logs)[class].load(Relaxed);
-            let limit = (&(*hot).limit)[class].load(Relaxed);
+            let limit = (&(*tops).limit)[class].load(Relaxed);
             (log != 0).then(|| limit.wrapping_sub(1 << log).wrapping_add(1))
         }
     }
 
-    /// Pulls together what a visitor has left of the magazine of `class`. True when it had taken something.
+    /// Closes the gaps that a visitor has left in the magazine of `class`. True when a visitor had taken
+    /// something.
     ///
     /// # Safety
     ///
     /// As [`Magazines::grow`].
     #[inline]
-    pub(crate) unsafe fn gather(&self, hot: *mut Hot, class: usize) -> bool {
-        // Asked of every class of every thread that ends.
-        // SAFETY: passed on.
-        self.robbed.load(Relaxed) & (1 << class) != 0 && unsafe { self.gather_robbed(hot, class) }
+    pub(crate) unsafe fn gather(&self, tops: *mut MagazineTops, class: usize) -> bool {
+        // The check is in line because a thread that ends makes it for every class.
+        // SAFETY: the caller's clauses are the same.
+        self.drained.load(Relaxed) & (1 << class) != 0 && unsafe { self.gather_drained(tops, class) }
     }
 
+    /// [`Magazines::gather`] for a magazine that was drained.
+    ///
+    /// # Safety
+    ///
+    /// As [`Magazines::grow`].
     #[cold]
     #[inline(never)]
-    unsafe fn gather_robbed(&self, hot: *mut Hot, class: usize) -> bool {
-        // SAFETY: passed on; between the first slot and the top all are initialised.
+    unsafe fn gather_drained(&self, tops: *mut MagazineTops, class: usize) -> bool {
+        // SAFETY: a part of the caller's own heap; the reference is to an atomic.
+        let top = unsafe { &(&(*tops).top)[class] };
+        // SAFETY: the calling thread has entered the heap.
+        let Some(first) = (unsafe { Magazines::first(self, tops, class) }) else { return false };
+        // Load and store, no exchange: under the heap's lock nobody else writes it.
+        self.drained.store(self.drained.load(Relaxed) & !(1 << class), Relaxed);
+        // SAFETY: all slots from the first to the top were written, and lie in the magazine's array. No
+        // visitor is in, so only we write them, and may read them plainly; statistics may be reading, so we
+        // write them atomically.
         unsafe {
-            let top = &(&(*hot).top)[class];
-            let Some(first) = Magazines::first(self, hot, class) else { return false };
-            self.robbed.store(self.robbed.load(Relaxed) & !(1 << class), Relaxed);
-            // One after the other out of the magazine and to the bottom, so that the child of a fork finds none twice.
+            // Each block leaves the top before it is stored further down, so that the child of a fork finds
+            // none twice.
             let mut put = first;
             while top.load(Relaxed) > put {
                 let at = top.load(Relaxed).sub(1);
@@ -280,36 +308,38 @@ impl Magazines {
                     put = put.add(1);
                 }
             }
-            true
         }
+        true
     }
 
-    /// Whether the magazine of `class` has more than the least.
+    /// Whether the magazine of `class` has more than the fewest slots.
     pub(crate) fn may_shrink(&self, class: usize) -> bool {
         self.logs[class].load(Relaxed) > MIN_LOG
     }
 
-    /// Halves the magazine of `class`, which is empty.
+    /// Halves the magazine of `class`, if there is memory for the smaller array.
     ///
     /// # Safety
     ///
-    /// As [`Magazines::grow`]; the magazine holds nothing, and [`Magazines::may_shrink`].
-    pub(crate) unsafe fn shrink(&self, hot: *mut Hot, class: usize) {
+    /// As [`Magazines::grow`]; the magazine is empty, and [`Magazines::may_shrink`] says that it may.
+    pub(crate) unsafe fn shrink(&self, tops: *mut MagazineTops, class: usize) {
         let before = self.logs[class].load(Relaxed);
         let log = before - 1;
-        let array = self.take(log);
+        let array = self.take_array(log);
         if array.is_null() {
             return;
         }
-        // SAFETY: passed on; both arrays are ours and have the slots that their logs say.
+        // SAFETY: the new array is in no magazine, so it is ours; the old one ends at the limit and has `1 <<
+        // before` slots. No visitor is in, but statistics may read the slots and the tops: all accesses are
+        // atomic.
         unsafe {
-            let old = (&(*hot).limit)[class].load(Relaxed).sub(1 << before);
-            debug_assert!((&(*hot).top)[class].load(Relaxed) == old.add(1));
+            let old = (&(*tops).limit)[class].load(Relaxed).sub(1 << before);
+            debug_assert!((&(*tops).top)[class].load(Relaxed) == old.add(1));
             shared(array).store(ptr::null_mut(), Relaxed);
-            // As in `grow`.
+            // Compiler fences: see `grow`.
             compiler_fence(Release);
-            (&(*hot).top)[class].store(array.add(1), Relaxed);
-            (&(*hot).limit)[class].store(array.add(1 << log), Relaxed);
+            (&(*tops).top)[class].store(array.add(1), Relaxed);
+            (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
             shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
         }
@@ -320,10 +350,12 @@ impl Magazines {
         self.notices[class].set(QUIET);
     }
 
-    fn take(&self, log: u8) -> *mut Slot {
+    /// Takes an array of `1 << log` slots, used before or not; null when there is no memory for it. Under the
+    /// heap's lock.
+    fn take_array(&self, log: u8) -> *mut Slot {
         let spare = self.spare[log as usize].get();
         if !spare.is_null() {
-            // SAFETY: a spare array's first slot links the next.
+            // SAFETY: an array of this heap, in whose first slot its last magazine has stored the link.
             self.spare[log as usize].set(unsafe { spare.read() }.cast());
             return spare;
         }
@@ -339,49 +371,58 @@ impl Magazines {
         array
     }
 
-    /// See `most`.
+    /// The end of the memory that was ever used for arrays, under any owner; null before the first.
     ///
     /// # Safety
     ///
-    /// Part of a heap's record, which is never unmapped.
+    /// `magazines` is part of a heap's record that is still mapped.
     pub(crate) unsafe fn most(magazines: *const Magazines) -> *mut u8 {
-        // SAFETY: passed on; the field is atomic.
+        // SAFETY: mapped, by the caller's clause; the reference is to an atomic.
         unsafe { &(*magazines).most }.load(Relaxed).cast()
     }
 
-    /// How many blocks the magazine of `class` holds: exact for the owner, a glimpse for others.
+    /// How many blocks the magazine of `class` holds: exact for the owner, approximate for other threads.
+    /// `record` is where the record's slots lie.
     ///
     /// # Safety
     ///
-    /// Both are parts of one heap's record, which is never unmapped.
-    pub(crate) unsafe fn held(magazines: *const Magazines, hot: *const Hot, class: usize) -> usize {
-        // SAFETY: passed on; these fields are atomic.
+    /// Both are parts of one heap's record that is still mapped.
+    pub(crate) unsafe fn held(
+        magazines: *const Magazines,
+        tops: *const MagazineTops,
+        class: usize,
+        record: Range<usize>,
+    ) -> usize {
+        // SAFETY: mapped, by the caller's clause; the reference is to an atomic.
         let log = unsafe { &(&(*magazines).logs)[class] }.load(Relaxed);
         if log == 0 {
             return 0;
         }
-        // SAFETY: as above.
+        // SAFETY: as for `log`.
         let (top, limit) =
-            unsafe { ((&(*hot).top)[class].load(Relaxed), (&(*hot).limit)[class].load(Relaxed)) };
+            unsafe { ((&(*tops).top)[class].load(Relaxed), (&(*tops).limit)[class].load(Relaxed)) };
         let free = (limit.addr().wrapping_sub(top.addr())) / size_of::<Slot>();
         let held = ((1usize << log) - 1).saturating_sub(free);
-        // SAFETY: as above.
-        if unsafe { (*magazines).robbed.load(Relaxed) } & (1 << class) == 0 {
+        // SAFETY: as for `log`.
+        if unsafe { (*magazines).drained.load(Relaxed) } & (1 << class) == 0 {
             return held;
         }
         let first = limit.wrapping_sub((1 << log) - 1);
-        // SAFETY: slots of a magazine, or what was one a moment ago: in the record either way.
-        (0..held).filter(|&i| !unsafe { shared(first.wrapping_add(i)) }.load(Relaxed).is_null()).count()
+        let slots = (0..held).map(|i| first.wrapping_add(i)).filter(|slot| record.contains(&slot.addr()));
+        // SAFETY: memory of this record, all of which may be read atomically. To another thread `log` may be
+        // older than `limit`, or the magazine gone: then `first` may lie outside.
+        slots.filter(|&slot| !unsafe { shared(slot) }.load(Relaxed).is_null()).count()
     }
 
-    /// Says that a visitor has taken something out of the magazine of `class`.
+    /// Notes that a visitor has taken blocks out of the magazine of `class`.
     ///
     /// # Safety
     ///
-    /// The caller visits the heap that these belong to.
-    pub(crate) unsafe fn set_robbed(magazines: *const Magazines, class: usize) {
-        // SAFETY: passed on.
-        unsafe { (*magazines).robbed.fetch_or(1 << class, Relaxed) };
+    /// `magazines` is part of the record of a heap that the caller visits.
+    pub(crate) unsafe fn set_drained(magazines: *const Magazines, class: usize) {
+        // SAFETY: records stay mapped; the field is atomic. Relaxed: the owner reads it under the lock that
+        // we hold.
+        unsafe { (*magazines).drained.fetch_or(1 << class, Relaxed) };
     }
 }
 
@@ -395,7 +436,7 @@ mod tests {
     #[test]
     fn all_magazines_fit_at_the_size_that_is_their_own() {
         let slots: usize = (1..=CLASSES).map(|c| 1usize << FREE_LOGS[c]).sum();
-        // Arrays grown out of are at most as much again.
+        // The arrays that magazines have grown out of take at most as much again.
         assert!(2 * slots * 8 + size_of::<super::super::heap::Heap>() <= super::super::heap::RECORD / 2);
         assert!(
             FREE_LOGS.0[1..=CLASSES]
@@ -405,28 +446,30 @@ mod tests {
         );
     }
 
-    /// A heap's hot part and magazines over `slots` slots, for `f`.
-    fn with_magazines(slots: usize, f: impl FnOnce(*mut Hot, &Magazines)) {
-        let mut hot = Box::new(Hot::without());
+    /// Runs `f` with the tops and the magazines of a heap that has memory for `slots` slots.
+    fn with_magazines(slots: usize, f: impl FnOnce(*mut MagazineTops, &Magazines)) {
+        let mut tops = Box::new(MagazineTops::without());
         let mut memory = vec![ptr::null_mut::<u8>(); slots];
         let m = Magazines::none();
         let range = memory.as_mut_ptr_range();
-        // SAFETY: this thread's.
-        unsafe { m.reset(&raw mut *hot, true, range.start.cast(), range.end.cast()) };
-        f(&raw mut *hot, &m);
+        // SAFETY: all of it is this thread's alone, and the memory outlives the call of `f`.
+        unsafe { m.reset(&raw mut *tops, true, range.start.cast(), range.end.cast()) };
+        f(&raw mut *tops, &m);
     }
 
     /// Pushes until the magazine of `class` is full and does not grow; how many blocks it holds then.
-    fn fill(hot: *mut Hot, m: &Magazines, class: usize) -> usize {
-        // SAFETY: this thread's.
-        let now = |m: &Magazines| unsafe { Magazines::held(m, hot, class) };
+    fn fill(tops: *mut MagazineTops, m: &Magazines, class: usize) -> usize {
+        // SAFETY: `tops` and `m` are this thread's alone, from `with_magazines`.
+        let now = |m: &Magazines| unsafe { Magazines::held(m, tops, class, 0..usize::MAX) };
         let mut held = now(m);
         loop {
             let block = ptr::without_provenance_mut((held + 1) * 8);
-            // SAFETY: `hot` is this thread's; the blocks are only numbers.
+            // SAFETY: `tops` and `m` are this thread's alone; the blocks are numbers that nobody follows.
             unsafe {
-                if !(Hot::push(hot, class, block) || m.grow(hot, class) && Hot::push(hot, class, block)) {
-                    assert!(m.goes_home(class));
+                if !(MagazineTops::push(tops, class, block)
+                    || m.grow(tops, class) && MagazineTops::push(tops, class, block))
+                {
+                    assert!(m.frees_to_slab(class));
                     return held;
                 }
             }
@@ -437,17 +480,17 @@ mod tests {
 
     #[test]
     fn last_in_first_out_and_growing_keeps_everything() {
-        with_magazines(2000, |hot, m| {
+        with_magazines(2000, |tops, m| {
             for class in [1usize, 8, 30, CLASSES] {
-                // SAFETY: as above.
+                // SAFETY: `tops` and `m` are this thread's alone.
                 unsafe {
-                    assert!(Hot::pop(hot, class).is_null());
-                    let capacity = fill(hot, m, class);
+                    assert!(MagazineTops::pop(tops, class).is_null());
+                    let capacity = fill(tops, m, class);
                     assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
                     for i in (1..=capacity).rev() {
-                        assert_eq!(Hot::pop(hot, class).addr(), i * 8);
+                        assert_eq!(MagazineTops::pop(tops, class).addr(), i * 8);
                     }
-                    assert!(Hot::pop(hot, class).is_null());
+                    assert!(MagazineTops::pop(tops, class).is_null());
                 }
             }
         });
@@ -455,30 +498,30 @@ mod tests {
 
     #[test]
     fn what_runs_empty_grows_by_one_step_for_every_miss_and_within_bounds() {
-        with_magazines(20_000, |hot, m| {
+        with_magazines(20_000, |tops, m| {
             let class = 8;
-            let mut capacity = fill(hot, m, class);
+            let mut capacity = fill(tops, m, class);
             assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
             for log in FREE_LOGS[class] + 1..=MAX_LOGS[class] {
-                // SAFETY: a class.
+                // SAFETY: `class` is a size class, and `m` this thread's.
                 unsafe { m.on_miss(class) };
-                assert!(!m.goes_home(class));
-                capacity = fill(hot, m, class);
+                assert!(!m.frees_to_slab(class));
+                capacity = fill(tops, m, class);
                 assert_eq!(capacity, (1 << log) - 1);
             }
-            // SAFETY: a class.
+            // SAFETY: `class` is a size class, and `m` this thread's.
             unsafe { m.on_miss(class) };
-            assert_eq!(fill(hot, m, class), capacity);
+            assert_eq!(fill(tops, m, class), capacity);
             // All classes together: beyond their own share no more than the extra bytes.
             for class in 1..=CLASSES {
                 for _ in 0..MAX_LOG {
-                    // SAFETY: a class.
+                    // SAFETY: `class` is a size class, and `m` this thread's.
                     unsafe { m.on_miss(class) };
-                    fill(hot, m, class);
+                    fill(tops, m, class);
                 }
             }
-            // SAFETY: as above.
-            let held = |c| unsafe { Magazines::held(m, hot, c) };
+            // SAFETY: `tops` and `m` are this thread's alone.
+            let held = |c| unsafe { Magazines::held(m, tops, c, 0..usize::MAX) };
             let beyond: usize = (1..=CLASSES)
                 .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * stride(c) as usize)
                 .sum();
@@ -488,29 +531,29 @@ mod tests {
 
     #[test]
     fn what_shrinks_gives_back_its_room_and_grows_again() {
-        with_magazines(4096, |hot, m| {
+        with_magazines(4096, |tops, m| {
             let class = 8;
             for _ in 0..3 {
                 for _ in FREE_LOGS[class]..MAX_LOGS[class] {
-                    fill(hot, m, class);
-                    // SAFETY: a class.
+                    fill(tops, m, class);
+                    // SAFETY: `class` is a size class, and `m` this thread's.
                     unsafe { m.on_miss(class) };
                 }
-                assert_eq!(fill(hot, m, class), (1 << MAX_LOGS[class]) - 1);
+                assert_eq!(fill(tops, m, class), (1 << MAX_LOGS[class]) - 1);
                 for log in (MIN_LOG..MAX_LOGS[class]).rev() {
                     assert!(m.may_shrink(class));
-                    // SAFETY: as above; the magazine is empty.
+                    // SAFETY: `tops` and `m` are this thread's alone, and the magazine is emptied first.
                     unsafe {
-                        while !Hot::pop(hot, class).is_null() {}
-                        m.shrink(hot, class);
-                        assert!(Hot::pop(hot, class).is_null());
+                        while !MagazineTops::pop(tops, class).is_null() {}
+                        m.shrink(tops, class);
+                        assert!(MagazineTops::pop(tops, class).is_null());
                     }
-                    // It does not grow of its own accord.
-                    assert_eq!(fill(hot, m, class), (1 << log) - 1);
+                    // Without a miss it does not grow.
+                    assert_eq!(fill(tops, m, class), (1 << log) - 1);
                 }
                 assert!(!m.may_shrink(class));
                 assert_eq!(m.extra.get(), MAX_EXTRA);
-                // SAFETY: a class.
+                // SAFETY: `class` is a size class, and `m` this thread's.
                 unsafe { m.on_miss(class) };
             }
         });
@@ -518,11 +561,11 @@ mod tests {
 
     #[test]
     fn a_miss_before_the_first_free_gives_no_magazine_more_than_its_own() {
-        with_magazines(2000, |hot, m| {
-            // What first only allocates and then only frees.
-            // SAFETY: a class.
+        with_magazines(2000, |tops, m| {
+            // As in a thread that first only allocates and then only frees.
+            // SAFETY: 8 is a size class, and `m` this thread's.
             unsafe { m.on_miss(8) };
-            assert_eq!(fill(hot, m, 8), (1 << FREE_LOGS[8]) - 1);
+            assert_eq!(fill(tops, m, 8), (1 << FREE_LOGS[8]) - 1);
         });
     }
 }

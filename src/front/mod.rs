@@ -1,40 +1,14 @@
-//! What runs on every call: the gates, the calling thread's heap, its magazines and its outbox.
+//! One thread's heap: its fast path, its magazines, outbox and run cache, and how a thread gets a heap and
+//! gives it up.
 
-pub(crate) mod bias;
-pub(crate) mod recycle;
-pub(crate) mod steal;
-
-#[cfg(not(loom))]
-pub mod c;
-#[cfg(all(not(loom), any(feature = "checked", debug_assertions)))]
-mod checked;
-#[cfg(not(loom))]
-pub(crate) mod fork;
-#[cfg(not(loom))]
-pub(crate) mod gate;
-#[cfg(not(loom))]
+pub(crate) mod fast_path;
+mod flush;
 pub(crate) mod heap;
-#[cfg(not(loom))]
-mod hot;
-#[cfg(not(loom))]
-mod leave;
-#[cfg(not(loom))]
-mod magazine;
-#[cfg(not(loom))]
+pub(crate) mod large_blocks;
+pub(crate) mod magazine;
 mod outbox;
-#[cfg(not(loom))]
-mod reclaim;
-#[cfg(not(loom))]
 pub(crate) mod registry;
-#[cfg(not(loom))]
-mod rob;
-#[cfg(not(loom))]
-mod shelf;
-#[cfg(not(loom))]
+pub(crate) mod run_cache;
 pub(crate) mod thread;
-#[cfg(not(loom))]
-mod tls;
-#[cfg(not(loom))]
-mod unload;
-#[cfg(not(loom))]
-pub(crate) mod visit;
+pub(crate) mod tls;
+pub(crate) mod visitor;

@@ -1,49 +1,51 @@
-//! The outbox: blocks of other owners' slabs, collected by slab, so that one compare-and-swap sends many.
+//! The outbox: blocks of slabs that other heaps own, collected by slab, so that one compare-and-swap sends
+//! many.
 
-use super::visit;
-use crate::stats::Counter;
-use crate::superslab::pagemap::{self, PAGE_SHIFT};
-use crate::superslab::{Block, Slab};
+use crate::base::counters::Counter;
+use crate::superslab::layout::PAGE_SHIFT;
+use crate::superslab::pagemap;
+use crate::superslab::slab::{Block, Owner, Slab};
 use crate::sync::Node;
-use crate::tiny::home;
+use crate::tiny::free;
 use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32,
-    Ordering::{Relaxed, Release},
-    compiler_fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, compiler_fence};
 
-/// Open bundles. A direct-mapped set: a slab has one place, and evicts what is there. Too few of them and a thread that frees
-/// what many slabs have given sends its blocks one by one: with 16, 3.4 at a time where 32 could be.
+/// Open bundles. They are direct-mapped: each slab has one place, and its bundle evicts the one that is
+/// there. With too few of them, a thread that frees blocks of many slabs sends them one by one: with 16, it
+/// sent 3.4 at a time where 32 would have been possible.
 const BUNDLES: usize = 128;
-/// Blocks of a bundle at most.
+/// Blocks in a bundle at most.
 const MAX_BLOCKS: u32 = 32;
-/// Bytes of a bundle at most.
+/// Bytes in a bundle at most.
 const MAX_BYTES: u32 = 16 << 10;
-/// Bytes that wait at most, in all bundles: what a thread that goes to sleep withholds.
+/// Bytes in all bundles together at most. A thread that goes to sleep withholds that much.
 const MAX_WAITING: u64 = 256 << 10;
 
-/// The owner's alone, but that statistics look at the slab and the count.
+/// Blocks of one slab. The owner's alone, but statistics read the slab and the count.
 struct Bundle {
-    /// Null when there are no blocks.
+    /// Null when the bundle is empty.
     slab: AtomicPtr<Slab>,
     head: Cell<*mut Block>,
     tail: Cell<*mut Block>,
     count: AtomicU32,
+    /// The count at which the bundle is sent.
     limit: Cell<u32>,
 }
 
-/// Bytes of the bundles: a page of their own, so that a thread that frees nothing of others' does not touch it.
+/// Bytes of the bundles. They have a page of their own, which a thread that frees no remote blocks never
+/// touches.
 pub(crate) const BYTES: usize = BUNDLES * size_of::<Bundle>();
 
-/// The outbox of a heap. The cells are the owner's alone; what is atomic statistics read, so there is never an exclusive
-/// reference to all of it.
+/// The outbox of a heap. The cells are the owner's alone. Statistics read the atomics, so nobody makes an
+/// exclusive reference to the whole. They need no order, so all accesses are relaxed.
 pub(crate) struct Outbox {
-    /// [`BYTES`] of them, zero until the first block. Null in a placeholder, which sends nothing.
+    /// [`BUNDLES`] of them, zero until the first block. Null in a placeholder, which sends nothing.
     bundles: Cell<*mut Bundle>,
+    /// Whether blocks are collected; otherwise each is sent at once.
     bundling: Cell<bool>,
-    /// Whether a bundle was ever opened since the bundles were last known to be zero.
+    /// Whether a bundle was opened since the last [`Outbox::reset`].
     touched: AtomicBool,
     /// Whether one was before that.
     resident: AtomicBool,
@@ -51,19 +53,34 @@ pub(crate) struct Outbox {
     pub(crate) pushes: Counter,
     /// Bundles that published their slab.
     pub(crate) publishes: Counter,
-    /// Bytes of blocks that wait; goes up and down.
+    /// Bytes of the blocks in the bundles. Goes up and down.
     pub(crate) waiting: Counter,
 }
 
-/// The place of a slab: its page in the SuperSlab, and a part for each of four neighbouring SuperSlabs.
+/// The place of a slab's bundle: by its page in the SuperSlab, so that the slabs of four neighbouring
+/// SuperSlabs all have different places.
 #[inline(always)]
 fn place(slab: *mut Slab) -> usize {
     let a = slab.addr();
     (((a >> 7) & 31) | ((a >> 21) << 5)) % BUNDLES
 }
 
+/// One of two owners that should be visited, either of which may be null. If neither is, the visit to the
+/// first is put off until somebody sends it something.
+fn either(one: *mut Owner, other: *mut Owner) -> *mut Owner {
+    // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
+    match unsafe { (one.as_ref(), other.as_ref()) } {
+        (Some(first), Some(_)) => {
+            first.is_still_idle();
+            other
+        }
+        (Some(_), None) => one,
+        _ => other,
+    }
+}
+
 impl Outbox {
-    /// An outbox without room.
+    /// An outbox without bundles.
     pub(crate) const fn new() -> Self {
         Self {
             bundles: Cell::new(ptr::null_mut()),
@@ -76,17 +93,19 @@ impl Outbox {
         }
     }
 
-    /// Empties the outbox without sending anything. Its bundles are at `bundles` from now on.
+    /// Empties the outbox without sending anything. From now on its bundles are at `bundles`.
     ///
     /// # Safety
     ///
-    /// There are [`BYTES`] bytes, zero unless they have been this outbox's bundles before, and the caller's alone.
+    /// The calling thread owns the heap that this is part of. At `bundles` there are [`BYTES`] bytes of that
+    /// heap's record, which are zero or have been this outbox's bundles before.
     pub(crate) unsafe fn reset(&self, bundles: *mut u8, bundling: bool) {
         self.bundles.set(bundles.cast());
         self.bundling.set(bundling);
         if self.touched.load(Relaxed) {
             for i in 0..BUNDLES {
-                // SAFETY: passed on. One by one, because statistics may look on.
+                // One by one, because statistics may be reading.
+                // SAFETY: the outbox has bundles, as of now.
                 unsafe { self.bundle(i) }.slab.store(ptr::null_mut(), Relaxed);
             }
             self.resident.store(true, Relaxed);
@@ -99,21 +118,26 @@ impl Outbox {
     ///
     /// # Safety
     ///
-    /// The outbox has room; `place` is below [`BUNDLES`].
+    /// The outbox has bundles; `place` is below [`BUNDLES`]; the calling thread owns the heap.
     #[inline(always)]
     unsafe fn bundle(&self, place: usize) -> &Bundle {
-        // SAFETY: passed on.
+        // SAFETY: in the array, by the caller's clauses. Zero or written by the owner, it is a valid bundle;
+        // what other threads read of it is atomic.
         unsafe { &*self.bundles.get().add(place) }
     }
 
-    /// Adds a block; sends a bundle that is full or in the way, and all of them when much waits.
+    /// Adds a block to its slab's bundle. Sends that if it is full, what was in its place before, and all
+    /// bundles when too much waits. Returns an owner for whom so much waits that somebody should visit its
+    /// heap, or null.
     ///
     /// # Safety
     ///
-    /// `block` is a checked-in block of `slab`, which another thread owns, or nobody. The outbox has room.
+    /// The calling thread owns the heap, and the outbox has bundles. `block` is a block of `slab`, has been
+    /// marked as free, still counts as used there, and the caller alone has it.
     #[inline(always)]
-    pub(crate) unsafe fn add(&self, slab: *mut Slab, block: *mut Block) {
-        // SAFETY: the block is ours, constant fields of its slab may be read, and the place is one of the bundles.
+    pub(crate) unsafe fn add(&self, slab: *mut Slab, block: *mut Block) -> *mut Owner {
+        // SAFETY: places are below `BUNDLES`. The block is ours to link. As long as it counts as used, its
+        // slab stays, and with it the constant fields of the record.
         unsafe {
             let bundle = self.bundle(place(slab));
             let waiting = self.waiting.get() + (*slab).stride as u64;
@@ -125,27 +149,32 @@ impl Outbox {
             let count = bundle.count.load(Relaxed) + 1;
             bundle.count.store(count, Relaxed);
             self.waiting.set(waiting);
-            if count >= bundle.limit.get() {
-                self.send(bundle);
-            }
+            if count >= bundle.limit.get() { self.send(bundle) } else { ptr::null_mut() }
         }
     }
 
-    /// Opens a bundle with its first block, after sending what is in its place, or everything when much waits.
+    /// Opens a bundle with its first block, after sending the one in its place, or all of them when too much
+    /// waits. Returns what [`Outbox::add`] does.
+    ///
+    /// # Safety
+    ///
+    /// As [`Outbox::add`]; `bundle` is the one in the slab's place.
     #[cold]
     #[inline(never)]
-    unsafe fn open(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) {
-        // SAFETY: passed on.
+    unsafe fn open(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) -> *mut Owner {
+        // SAFETY: the block is ours to link, and keeps its slab in use until it is sent: with the bundle that
+        // it begins.
         unsafe {
             let stride = (*slab).stride;
+            let mut idle = ptr::null_mut();
             if self.waiting.get() + stride as u64 > MAX_WAITING {
-                self.flush();
+                idle = self.flush();
             }
-            self.send(bundle);
+            idle = either(idle, self.send(bundle));
             let limit =
                 if self.bundling.get() { (MAX_BYTES / stride.max(1)).clamp(1, MAX_BLOCKS) } else { 1 };
             Block::set_next(block, ptr::null_mut());
-            // First, or a fork in between could leave its child a bundle that `reset` passes over.
+            // First: otherwise a fork in between could leave its child a bundle that `reset` does not clear.
             self.touched.store(true, Relaxed);
             compiler_fence(Release);
             bundle.slab.store(slab, Relaxed);
@@ -154,71 +183,79 @@ impl Outbox {
             bundle.count.store(1, Relaxed);
             bundle.limit.set(limit);
             self.waiting.add(stride as u64);
-            if limit == 1 {
-                self.send(bundle);
-            }
+            if limit == 1 { either(idle, self.send(bundle)) } else { idle }
         }
     }
 
+    /// Sends a bundle, unless it is empty. Returns what [`Outbox::add`] does.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap; `bundle` is one of this outbox.
     #[inline(never)]
-    unsafe fn send(&self, bundle: &Bundle) {
-        // SAFETY: passed on. A bundle is a chain of blocks of its slab, which lives until they are sent. Out of the bundle
-        // first: in the child of a fork in between they are lost.
-        unsafe {
-            let slab = bundle.slab.load(Relaxed);
-            if !slab.is_null() {
-                let count = bundle.count.load(Relaxed);
-                bundle.slab.store(ptr::null_mut(), Relaxed);
-                self.pushes.add(1);
-                self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
-                let sent = home::send(slab, bundle.head.get(), bundle.tail.get(), count);
-                self.publishes.add(sent.published as u64);
-                if !sent.idle.is_null() {
-                    visit::owner(sent.idle);
-                }
-            }
+    unsafe fn send(&self, bundle: &Bundle) -> *mut Owner {
+        let slab = bundle.slab.load(Relaxed);
+        if slab.is_null() {
+            return ptr::null_mut();
         }
+        let count = bundle.count.load(Relaxed);
+        // The blocks leave the bundle before they are sent: the child of a fork in between loses them, but
+        // never has them twice.
+        bundle.slab.store(ptr::null_mut(), Relaxed);
+        self.pushes.add(1);
+        // SAFETY: the bundle is a chain of `count` free blocks of its slab, from `head` to `tail`. They count
+        // as used there, so the slab stays until they are sent. Nobody else has them.
+        let sent = unsafe {
+            self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
+            free::push_remote(slab, bundle.head.get(), bundle.tail.get(), count)
+        };
+        self.publishes.add(sent.published as u64);
+        sent.idle
     }
 
-    /// Sends every bundle.
+    /// Sends every bundle. Returns what [`Outbox::add`] does.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    pub(crate) unsafe fn flush(&self) {
-        if self.waiting.get() == 0 {
-            return;
+    pub(crate) unsafe fn flush(&self) -> *mut Owner {
+        let mut idle = ptr::null_mut();
+        if self.waiting.get() != 0 {
+            for i in 0..BUNDLES {
+                // SAFETY: something waits, so there are bundles; they are the calling thread's.
+                idle = either(idle, unsafe { self.send(self.bundle(i)) });
+            }
         }
-        for i in 0..BUNDLES {
-            // SAFETY: passed on; something waits, so there are bundles.
-            unsafe { self.send(self.bundle(i)) };
-        }
+        idle
     }
 
-    /// Calls `f` with the class and the number of blocks of every bundle of the outbox whose bundles are at `bundles`: exact
-    /// for the owner, a glimpse for others.
+    /// Calls `f` with the class and the number of blocks of every bundle of `outbox`, whose bundles are at
+    /// `bundles`. Exact for the owner, approximate for other threads.
     ///
     /// # Safety
     ///
-    /// Both are parts of one heap's record, which is never unmapped.
+    /// Both are parts of one heap's record that is still mapped.
     pub(crate) unsafe fn each_bundle(
         outbox: *const Outbox,
         bundles: *const u8,
         mut f: impl FnMut(u8, usize),
     ) {
-        // SAFETY: passed on; these fields are atomic.
-        unsafe {
-            if (*outbox).waiting.get() == 0 {
-                return;
-            }
-            for i in 0..BUNDLES {
+        // SAFETY: mapped, by the caller's clause; the counter is atomic.
+        if unsafe { (*outbox).waiting.get() } == 0 {
+            return;
+        }
+        for i in 0..BUNDLES {
+            // SAFETY: in the array of bundles, which stays mapped; the references are to atomics only.
+            let (slab, count) = unsafe {
                 let bundle = bundles.cast::<Bundle>().add(i);
-                let slab = (*bundle).slab.load(Relaxed);
-                // By the page map: when the owner has just sent the bundle, the slab's record may be gone.
-                let page = Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT);
-                if !slab.is_null() {
-                    f(pagemap::kind(page), (*bundle).count.load(Relaxed) as usize);
-                }
+                (&(*bundle).slab, &(*bundle).count)
+            };
+            let slab = slab.load(Relaxed);
+            // The class comes from the page map: if the owner has just sent the bundle, the slab's record may
+            // be gone.
+            let page = Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT);
+            if !slab.is_null() {
+                f(pagemap::kind(page), count.load(Relaxed) as usize);
             }
         }
     }
@@ -229,7 +266,7 @@ impl Outbox {
     ///
     /// As [`Outbox::each_bundle`].
     pub(crate) unsafe fn is_resident(outbox: *const Outbox) -> bool {
-        // SAFETY: passed on; these fields are atomic.
+        // SAFETY: mapped, by the caller's clause; both fields are atomic.
         unsafe { (*outbox).resident.load(Relaxed) || (*outbox).touched.load(Relaxed) }
     }
 }

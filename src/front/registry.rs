@@ -1,28 +1,31 @@
-//! All heaps there are, and those that no thread has.
+//! All heaps, and a stack of the records that are free.
 
-use super::heap::{Heap, NO_HEAP, RECORD};
-use super::recycle::RecycleStack;
-use crate::os::{self, process};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, compiler_fence};
+use crate::front::heap::{Heap, NO_HEAP, RECORD};
+use crate::lockfree::record_stack::RecordStack;
+use crate::os;
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-static FREE: RecycleStack<Heap> = RecycleStack::new();
+/// Records without an owner.
+static FREE: RecordStack<Heap> = RecordStack::new();
+/// The list of all records, linked by `all_next`. It only grows.
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// Heaps given to threads, and given back.
+/// How often a thread has been given a heap. Relaxed, like [`EXITED`]: a figure.
 pub(crate) static STARTED: AtomicU64 = AtomicU64::new(0);
-/// See [`STARTED`].
+/// How often a heap has been given back.
 pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);
 
-/// Chooses the secret. Once, before the first heap.
+/// Chooses the secret. Called once, before the first heap is made.
 pub(crate) fn init() {
+    // Relaxed: `options::init` publishes it, by its own release and acquire.
     SECRET.store(os::random(), Ordering::Relaxed);
 }
 
-/// A heap for the calling thread, or null when there is no memory.
+/// Makes the calling thread the owner of a heap. Null when there is no memory.
 pub(crate) fn acquire() -> *mut Heap {
-    // SAFETY: records are never unmapped.
+    // SAFETY: all records that were ever pushed are still mapped, until `unmap`.
     let mut heap = unsafe { FREE.pop() };
     let fresh = heap.is_null();
     if fresh {
@@ -30,17 +33,19 @@ pub(crate) fn acquire() -> *mut Heap {
         if heap.is_null() {
             return heap;
         }
-        // SAFETY: just mapped. Records lie side by side: huge pages would make all of them resident.
+        // Records lie side by side: huge pages would make all of them resident.
+        // SAFETY: just mapped, with that length.
         unsafe { os::advise_huge(heap.cast(), RECORD, false) };
     }
-    // SAFETY: ours alone.
-    unsafe { Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh) };
+    // SAFETY: just mapped, and zero then, or just taken from the stack, which gives each record to one thread
+    // only. `retire` or the kernel has left `live` false.
+    unsafe { Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live()) };
     if fresh {
         let mut head = ALL.load(Ordering::Relaxed);
         loop {
-            // SAFETY: not yet published.
+            // SAFETY: ours, and nobody reads the link before the record is in the list.
             unsafe { (*heap).all_next = head };
-            // Release: pairs with the acquire in `each`.
+            // Release: pairs with the acquire in `each`, and publishes the link and what `reset` has written.
             match ALL.compare_exchange_weak(head, heap, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => head = now,
@@ -51,37 +56,41 @@ pub(crate) fn acquire() -> *mut Heap {
     heap
 }
 
-/// Gives up a heap.
+/// Gives up a heap and makes its record available.
 ///
 /// # Safety
 ///
-/// The calling thread owns it and will not use it again.
-pub(crate) unsafe fn release(heap: *mut Heap) {
-    // SAFETY: passed on.
+/// The calling thread owns the heap and will not use it again.
+pub(crate) unsafe fn release_heap(heap: *mut Heap) {
+    // SAFETY: the calling thread owns the heap until `retire` has returned; then nobody does.
     unsafe {
         Heap::retire(heap);
         recycle(heap);
     }
 }
 
-/// Gives up the heaps of threads that have ended without an exit hook, and had the number `thread` while they lived.
+/// Gives up the heaps of threads that have ended without an exit hook and had the [id](os::thread::id)
+/// `thread`.
 ///
 /// # Safety
 ///
-/// No thread that has a heap has that number: the calling one may.
+/// The calling thread has that id, and no heap.
 pub(crate) unsafe fn release_of(thread: usize) {
     each(|heap| {
-        // SAFETY: passed on; records are never unmapped. Nobody else takes a heap for one of this number.
+        // SAFETY: the record is mapped. Of the threads that exist only the calling one has this id, and it
+        // has no heap: so the owner has ended, and the calling thread alone stands in for it. What the owner
+        // wrote is visible here because the C library, or the kernel, synchronises the end of a thread with
+        // whoever gets its control block next.
         unsafe {
-            if is_somebodys(heap) && (*heap).thread.load(Ordering::Relaxed) == thread {
-                release(heap);
+            if Heap::is_somebodys(heap) && (*heap).thread.load(Ordering::Relaxed) == thread {
+                release_heap(heap);
             }
         }
     });
 }
 
-/// How many threads have a heap, about.
-pub(super) fn live() -> usize {
+/// About how many threads have a heap.
+pub(crate) fn live() -> usize {
     STARTED.load(Ordering::Relaxed).saturating_sub(EXITED.load(Ordering::Relaxed)) as usize
 }
 
@@ -89,72 +98,37 @@ pub(super) fn live() -> usize {
 ///
 /// # Safety
 ///
-/// No thread has it.
+/// The caller has retired the heap, or taken all that it had. Nobody owns it any more.
 pub(crate) unsafe fn recycle(heap: *mut Heap) {
     EXITED.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: passed on; records are page-aligned.
+    // SAFETY: records are aligned to a page and stay mapped until `unmap`; nobody else pushes a record
+    // without an owner.
     unsafe { FREE.push(heap) };
 }
 
-/// Whether a thread of this process has the heap. One that is `live` and not that was left behind by a fork.
-///
-/// # Safety
-///
-/// A record, which is never unmapped.
-pub(crate) unsafe fn is_somebodys(heap: *mut Heap) -> bool {
-    // SAFETY: passed on; atomics.
-    unsafe {
-        (*heap).live.load(Ordering::Relaxed)
-            && (*heap).generation.load(Ordering::Relaxed) == process::generation()
-    }
-}
-
-/// Whether the heap's thread was left behind by a fork: it has something, and does not exist in this process.
-///
-/// # Safety
-///
-/// As [`is_somebodys`].
-pub(crate) unsafe fn is_left_behind(heap: *mut Heap) -> bool {
-    // SAFETY: passed on; atomics.
-    unsafe {
-        (*heap).live.load(Ordering::Relaxed)
-            && (*heap).generation.load(Ordering::Relaxed) != process::generation()
-    }
-}
-
-/// Says that the calling thread has the heap, in this process.
-///
-/// # Safety
-///
-/// It does.
-pub(crate) unsafe fn claim(heap: *mut Heap) {
-    loop {
-        let generation = process::generation();
-        // SAFETY: passed on.
-        unsafe { (*heap).generation.store(generation, Ordering::Relaxed) };
-        compiler_fence(Ordering::SeqCst);
-        // A signal handler may have forked in between, and this be the child.
-        if generation == process::generation() {
-            return;
-        }
-    }
-}
-
-/// Calls `f` with every record, in use or not.
+/// Calls `f` with every record, whether it has an owner or not.
 pub(crate) fn each(mut f: impl FnMut(*mut Heap)) {
+    // Acquire: pairs with the release in `acquire`, for all records in the list: each exchange there extends
+    // the release sequence of the one before.
     let mut heap = ALL.load(Ordering::Acquire);
     while !heap.is_null() {
         f(heap);
-        // SAFETY: never unmapped; constant once published.
+        // SAFETY: mapped until `unmap`, and the link is constant once the record is in the list.
         heap = unsafe { (*heap).all_next };
     }
 }
 
 /// Gives all records back to the system, when nobody can use one any more.
-pub(super) fn unmap() {
+///
+/// The C library calls destructors and `atexit` functions of the same library after our `fini`; one that
+/// allocates gets a new record.
+pub(crate) fn unmap() {
+    // SAFETY: the caller makes sure that no other thread has a heap or asks for one.
+    unsafe { FREE.clear() };
+    // Acquire: as in `each`.
     let mut heap = ALL.swap(NO_HEAP, Ordering::Acquire);
     while !heap.is_null() {
-        // SAFETY: a record, in which nothing is of use but the link; then it is gone.
+        // SAFETY: a record from `acquire`, mapped with that length. The link is read before it goes.
         unsafe {
             let next = (*heap).all_next;
             os::unmap_uncounted(heap.cast(), RECORD);

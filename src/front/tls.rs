@@ -1,14 +1,16 @@
-//! One pointer of thread-local storage: the calling thread's heap.
+//! One word of thread-local storage: the calling thread's heap.
 //!
-//! It starts as the address of a constant empty heap, so no path asks whether it is set. Initial-exec, so reading it is
-//! two instructions even in a shared library; one word, so that the library can be loaded with `dlopen`. Stable Rust has
-//! no attribute for that, hence the assembly. The symbol is named after one of Rust's, whose name differs in every copy of the crate:
-//! so several versions of it, or the crate and `libhakmem.a`, can be linked together, each with a word of its own.
-//!
-//! The read is `readonly`, not `nomem`: the compiler may not keep the pointer across a call, in which a slow path may set
-//! it or a green thread may move to another thread.
+//! * It starts as the address of a constant empty heap, so no path has to check whether it is set.
+//! * Its TLS model is initial-exec, so reading it takes two instructions even in a shared library. It is a
+//!   single word, so that the library can still be loaded with `dlopen`. Stable Rust has no attribute for the
+//!   model, hence the assembly.
+//! * The symbol is named after one of Rust's, whose name differs in every copy of the crate. So several
+//!   versions of the crate, or the crate and `libhakmem.a`, can be linked together, each with a word of its
+//!   own.
+//! * The read is `readonly`, not `nomem`: the compiler must not keep the pointer across a call, in which a
+//!   slow path may set it or a green thread may move to another thread.
 
-use super::heap::Heap;
+use crate::front::heap::Heap;
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
 core::arch::global_asm!(
@@ -33,7 +35,8 @@ mod imp {
     #[inline(always)]
     pub(crate) fn get() -> *mut Heap {
         let heap: *mut Heap;
-        // SAFETY: reads the thread's own word.
+        // SAFETY: reads the calling thread's own word, which exists from the start of the thread; changes
+        // nothing else.
         unsafe {
             asm!(
                 "mov {0}, qword ptr [rip + {empty}.tls@GOTTPOFF]",
@@ -46,9 +49,10 @@ mod imp {
         heap
     }
 
-    /// Sets it.
+    /// Sets the calling thread's heap, which is a record that the thread owns, or a placeholder.
     pub(crate) fn set(heap: *mut Heap) {
-        // SAFETY: writes the thread's own word.
+        // SAFETY: writes the calling thread's own word, which no other thread touches, and changes nothing
+        // else.
         unsafe {
             asm!(
                 "mov {0}, qword ptr [rip + {empty}.tls@GOTTPOFF]",
@@ -71,7 +75,8 @@ mod imp {
     #[inline(always)]
     pub(crate) fn get() -> *mut Heap {
         let heap: *mut Heap;
-        // SAFETY: reads the thread's own word.
+        // SAFETY: reads the calling thread's own word, which exists from the start of the thread; changes
+        // nothing else.
         unsafe {
             asm!(
                 "mrs {1}, tpidr_el0",
@@ -87,9 +92,10 @@ mod imp {
         heap
     }
 
-    /// Sets it.
+    /// Sets the calling thread's heap, which is a record that the thread owns, or a placeholder.
     pub(crate) fn set(heap: *mut Heap) {
-        // SAFETY: writes the thread's own word.
+        // SAFETY: writes the calling thread's own word, which no other thread touches, and changes nothing
+        // else.
         unsafe {
             asm!(
                 "mrs {1}, tpidr_el0",
@@ -124,7 +130,7 @@ mod imp {
         HEAP.with(Cell::get)
     }
 
-    /// Sets it.
+    /// Sets the calling thread's heap, which is a record that the thread owns, or a placeholder.
     pub(crate) fn set(heap: *mut Heap) {
         HEAP.with(|word| word.set(heap));
     }

@@ -4,24 +4,20 @@
 //! a block that grows takes what is kept behind it. So a buffer that doubles, again and again, ends up in place and in
 //! memory that is resident.
 
-use super::IN_USE;
-use super::dense::HUGE;
-use crate::alarm;
-use crate::options;
-use crate::os::{
-    self, elapsed,
-    futex::{Guard, Inherit, Lock},
-    now_ms,
-};
-use crate::pause::Pause;
-use crate::superslab::pagemap::PAGE;
-use crate::table::Table;
+use crate::base::options;
+use crate::base::pause::Pause;
+use crate::base::table::Table;
+use crate::large::counters::{CACHE_HITS, IN_USE};
+use crate::lockfree::waker;
+use crate::os;
+use crate::os::futex::{Guard, Inherit, Lock};
+use crate::os::{elapsed, now_ms};
+use crate::superslab::decay::Regret;
+use crate::superslab::layout::PAGE;
+use crate::superslab::thp::{HUGE_PAGE, Mapping};
 use core::ptr;
-use core::sync::atomic::{
-    AtomicBool, AtomicUsize,
-    Ordering::{Relaxed, Release},
-    compiler_fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicUsize, compiler_fence};
 
 const ENTRIES: usize = 64;
 /// A mapping may be longer than what is asked for by this part before it is cut.
@@ -32,8 +28,6 @@ const KEPT_PART: usize = 2;
 const WIDEST: usize = 4;
 /// What is made longer has at least this part of the new length.
 const PART: usize = 4;
-/// How long dropping a mapping can be regretted, and how long half of the regret lasts, in milliseconds.
-const REGRET: u32 = 1000;
 /// Milliseconds until the system is asked again to unmap what it has refused to.
 const AGAIN: u32 = 1000;
 /// How many of those that are stacked are looked at.
@@ -43,18 +37,8 @@ const RETRIES: usize = 16;
 /// The least that is cut off a mapping to make room.
 const LEAST_CUT: usize = 1 << 20;
 
-/// Memory that is kept.
-#[derive(Clone, Copy)]
-pub(super) struct Kept {
-    /// Where it begins.
-    pub(super) block: *mut u8,
-    /// Its bytes: a multiple of the system's page.
-    pub(super) len: usize,
-    /// Whether huge pages have been advised.
-    pub(super) huge: bool,
-}
-
-impl Kept {
+impl Mapping {
+    /// The address behind it.
     fn end(&self) -> usize {
         self.block.addr() + self.len
     }
@@ -62,24 +46,24 @@ impl Kept {
     /// What is left when at least `tail` bytes are cut off the end, if it is worth keeping. No huge page is cut in two:
     /// the system could use neither part before both are free.
     fn without(&self, tail: usize) -> Option<usize> {
-        let unit = if self.huge { HUGE } else { PAGE };
+        let unit = if self.huge { HUGE_PAGE } else { PAGE };
         let end = self.end().checked_sub(tail)? & !(unit - 1);
         end.checked_sub(self.block.addr()).filter(|&rest| rest >= LEAST_CUT)
     }
+}
 
-    /// Gives it back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept.
-    fn unmap(self) -> os::Unmapped {
-        // SAFETY: out of the cache, so ours alone.
-        let unmapped = unsafe { os::unmap(self.block, self.len) };
-        if unmapped == os::Unmapped::Gone {
-            os::PURGED.fetch_add(self.len, Relaxed);
-        } else if let Some(mut cache) = lock() {
-            if !cache.add(self, now_ms(), true) {
-                cache.stack(self);
-            }
+/// Gives memory that is out of the cache back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept.
+fn unmap(kept: Mapping) -> os::Unmapped {
+    // SAFETY: out of the cache, so ours alone.
+    let unmapped = unsafe { os::unmap(kept.block, kept.len) };
+    if unmapped == os::Unmapped::Gone {
+        os::PURGED.fetch_add(kept.len, Relaxed);
+    } else if let Some(mut cache) = lock() {
+        if !cache.add(kept, now_ms(), true) {
+            cache.stack(kept);
         }
-        unmapped
     }
+    unmapped
 }
 
 /// A place for memory that is kept. In the child of a fork each of them is what it was before or after any change: see
@@ -103,8 +87,8 @@ impl Entry {
         self.len.load(Relaxed)
     }
 
-    fn kept(&self) -> Kept {
-        Kept { block: self.block, len: self.len(), huge: self.huge }
+    fn kept(&self) -> Mapping {
+        Mapping { block: self.block, len: self.len(), huge: self.huge }
     }
 
     fn end(&self) -> usize {
@@ -112,14 +96,14 @@ impl Entry {
     }
 
     /// Writes down memory in an empty place.
-    fn fill(&mut self, kept: Kept, now: u32, refused: bool) {
+    fn fill(&mut self, kept: Mapping, now: u32, refused: bool) {
         (self.block, self.huge, self.since, self.refused) = (kept.block, kept.huge, now, refused);
         compiler_fence(Release);
         self.len.store(kept.len, Relaxed);
     }
 
     /// Makes the place empty; what was there.
-    fn clear(&mut self) -> Kept {
+    fn clear(&mut self) -> Mapping {
         let kept = self.kept();
         self.len.store(0, Relaxed);
         compiler_fence(Release);
@@ -127,7 +111,7 @@ impl Entry {
     }
 
     /// Cuts the first `len` bytes off; all of it when the rest would be too short for a block of its own.
-    fn cut(&mut self, len: usize) -> Kept {
+    fn cut(&mut self, len: usize) -> Mapping {
         let kept = self.kept();
         if kept.len - len < PAGE {
             return self.clear();
@@ -136,14 +120,14 @@ impl Entry {
         self.len.store(kept.len - len, Relaxed);
         compiler_fence(Release);
         self.block = kept.block.wrapping_add(len);
-        Kept { len, ..kept }
+        Mapping { len, ..kept }
     }
 
     /// Cuts the end off, to be `len` bytes long; what is cut off.
-    fn shorten(&mut self, len: usize) -> Kept {
+    fn shorten(&mut self, len: usize) -> Mapping {
         let kept = self.kept();
         self.len.store(len, Relaxed);
-        Kept { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept }
+        Mapping { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept }
     }
 }
 
@@ -161,12 +145,8 @@ struct Cache {
     /// Bytes of all of them, and of those that the system has refused.
     bytes: usize,
     refused: usize,
-    /// What the limit is widened by, and when that was last halved.
-    slack: usize,
-    halved: u32,
-    /// Bytes dropped for want of room, and when that was last done.
-    dropped: usize,
-    when: u32,
+    /// In bytes; what is dropped is dropped for want of room.
+    regret: Regret,
 }
 
 // SAFETY: only used under the lock.
@@ -200,7 +180,7 @@ impl Cache {
     const fn new() -> Self {
         let entries = Table([const { Entry::empty() }; ENTRIES]);
         let stacked = ptr::null_mut();
-        Self { entries, stacked, bytes: 0, refused: 0, slack: 0, halved: 0, dropped: 0, when: 0 }
+        Self { entries, stacked, bytes: 0, refused: 0, regret: Regret::none() }
     }
 
     /// Adds up what is there.
@@ -219,7 +199,7 @@ impl Cache {
     }
 
     /// Keeps memory that the system would not unmap, and for which there is no place.
-    fn stack(&mut self, kept: Kept) {
+    fn stack(&mut self, kept: Mapping) {
         let stacked = kept.block.cast::<Stacked>();
         // SAFETY: memory of ours, of at least a page of the map, that nobody uses until it is taken out again.
         unsafe { stacked.write(Stacked { next: self.stacked, len: kept.len, huge: kept.huge }) };
@@ -232,7 +212,7 @@ impl Cache {
     }
 
     /// Takes out one that fits, of the first [`DEEP`] that are stacked.
-    fn unstack(&mut self, fits: impl Fn(*mut u8, usize) -> bool) -> Option<Kept> {
+    fn unstack(&mut self, fits: impl Fn(*mut u8, usize) -> bool) -> Option<Mapping> {
         let mut link = &raw mut self.stacked;
         for _ in 0..DEEP {
             // SAFETY: a link of the list, whose members nobody else uses: see `stack`.
@@ -240,7 +220,7 @@ impl Cache {
             // SAFETY: as above.
             let Some(stacked) = (unsafe { at.as_ref() }) else { break };
             if fits(at.cast(), stacked.len) {
-                let kept = Kept { block: at.cast(), len: stacked.len, huge: stacked.huge };
+                let kept = Mapping { block: at.cast(), len: stacked.len, huge: stacked.huge };
                 // SAFETY: as above.
                 unsafe { *link = stacked.next };
                 compiler_fence(Release);
@@ -253,11 +233,6 @@ impl Cache {
             link = at.map_addr(|a| a + core::mem::offset_of!(Stacked, next)).cast();
         }
         None
-    }
-
-    fn set_dropped(&mut self, bytes: usize) {
-        self.dropped = bytes;
-        DROPPED.store(bytes, Relaxed);
     }
 
     fn used(&self) -> impl Iterator<Item = (usize, &Entry)> {
@@ -277,12 +252,12 @@ impl Cache {
         result
     }
 
-    fn remove(&mut self, index: usize) -> Kept {
+    fn remove(&mut self, index: usize) -> Mapping {
         self.with(index, Entry::clear)
     }
 
     /// Takes `len` bytes off the front of an entry, or all of it if hardly more is there.
-    fn cut(&mut self, index: usize, len: usize) -> Kept {
+    fn cut(&mut self, index: usize, len: usize) -> Mapping {
         self.with(index, |entry| entry.cut(len))
     }
 
@@ -299,34 +274,25 @@ impl Cache {
         if option == 0 {
             return 0;
         }
-        if elapsed(self.halved, now) >= REGRET {
-            self.halved = now;
-            self.slack /= 2;
-        }
-        option.max(IN_USE.load(Relaxed) / KEPT_PART).saturating_add(self.slack)
+        self.regret.fade(now);
+        option.max(IN_USE.load(Relaxed) / KEPT_PART).saturating_add(self.regret.slack())
     }
 
-    /// Memory was wanted that was not there: if as much was dropped just before, more should have been kept.
+    /// Memory was wanted that was not there.
     fn regret(&mut self, len: usize, now: u32) {
-        let widest = options::get().large_cache.saturating_mul(WIDEST);
-        if elapsed(self.when, now) < REGRET {
-            self.slack = (self.slack + len.min(self.dropped)).min(widest);
-            self.halved = now;
-        }
-        let rest = self.dropped.saturating_sub(len);
-        self.set_dropped(rest);
+        self.regret.regret(len, options::get().large_cache.saturating_mul(WIDEST), now);
+        DROPPED.store(self.regret.dropped(), Relaxed);
     }
 
     /// Counts what is dropped.
     fn drop_for_room(&mut self, len: usize, now: u32) {
-        let fresh = if elapsed(self.when, now) < REGRET { self.dropped } else { 0 };
-        self.set_dropped(fresh + len);
-        self.when = now;
+        self.regret.drop(len, now);
+        DROPPED.store(self.regret.dropped(), Relaxed);
     }
 
     /// Enters memory, made one with what lies beside it. False when there is no place. `refused` says that the system would not
     /// unmap it.
-    fn add(&mut self, mut kept: Kept, now: u32, refused: bool) -> bool {
+    fn add(&mut self, mut kept: Mapping, now: u32, refused: bool) -> bool {
         // Miri's mappings are allocations, which do not become one by lying side by side.
         for i in (0..ENTRIES).filter(|_| !cfg!(miri)) {
             let other = &self.entries[i];
@@ -343,7 +309,7 @@ impl Cache {
     }
 
     /// Takes out what has to go so that `len` bytes can be kept; nothing when there is room.
-    fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Kept> {
+    fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Mapping> {
         let excess = (self.bytes - self.refused + len).saturating_sub(limit);
         if excess == 0 && self.used().count() < ENTRIES {
             return None;
@@ -364,7 +330,7 @@ pub(crate) fn kept() -> usize {
 }
 
 /// Memory of at least `len` bytes at a multiple of `align`. What it holds is not known.
-pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
+pub(super) fn take_kept(len: usize, align: usize) -> Option<Mapping> {
     let regret = DROPPED.load(Relaxed) != 0;
     if BYTES.load(Relaxed) < len && !regret {
         return None;
@@ -375,10 +341,10 @@ pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
     let Some((best, _)) = cache.used().filter(|(_, e)| fits(e)).min_by_key(|(_, e)| e.len()) else {
         if let Some(mut kept) = cache.unstack(|block, l| l >= len && block.addr() & (align - 1) == 0) {
             if kept.len - len >= PAGE {
-                cache.stack(Kept { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept });
+                cache.stack(Mapping { block: kept.block.wrapping_add(len), len: kept.len - len, ..kept });
                 kept.len = len;
             }
-            super::CACHE_HITS.fetch_add(1, Relaxed);
+            CACHE_HITS.fetch_add(1, Relaxed);
             return Some(kept);
         }
         if regret {
@@ -389,12 +355,12 @@ pub(super) fn take(len: usize, align: usize) -> Option<Kept> {
     let whole = cache.entries[best].len() - len <= len / SLACK;
     let kept = if whole { cache.remove(best) } else { cache.cut(best, len) };
     drop(cache);
-    super::CACHE_HITS.fetch_add(1, Relaxed);
+    CACHE_HITS.fetch_add(1, Relaxed);
     Some(kept)
 }
 
 /// The longest memory there is, if it is a good part of `len` bytes: to be made longer.
-pub(super) fn take_part(len: usize) -> Option<Kept> {
+pub(super) fn take_part(len: usize) -> Option<Mapping> {
     if BYTES.load(Relaxed) < len / PART || cfg!(miri) {
         return None;
     }
@@ -419,10 +385,10 @@ pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize>
 /// # Safety
 ///
 /// A mapping of ours, or part of one, that nobody uses.
-pub(super) unsafe fn give(kept: Kept) {
+pub(super) unsafe fn keep(kept: Mapping) {
     // The usual answer of those that keep nothing needs neither the time nor the lock.
     if options::get().large_cache == 0 {
-        kept.unmap();
+        unmap(kept);
         return;
     }
     let now = now_ms();
@@ -435,18 +401,18 @@ pub(super) unsafe fn give(kept: Kept) {
         }
         if let Some(out) = cache.make_room(kept.len, limit, now) {
             drop(cache);
-            out.unmap();
+            unmap(out);
             continue;
         }
         // There is no place where all hold what the system would not unmap.
         if cache.add(kept, now, false) {
             drop(cache);
-            alarm::ring();
+            waker::notify();
             return tick_at(now);
         }
         break;
     }
-    kept.unmap();
+    unmap(kept);
 }
 
 /// Unmaps what has been kept longer than the purge delay.
@@ -469,9 +435,9 @@ pub(crate) fn tick_at(now: u32) {
 
 /// Unmaps everything that is kept; how many bytes. Regrets are forgotten: who asks for this knows better.
 pub(crate) fn drain() -> usize {
-    if let Some(mut cache) = lock() {
-        cache.slack = 0;
-        cache.set_dropped(0);
+    if let Some(cache) = lock() {
+        cache.regret.forget();
+        DROPPED.store(0, Relaxed);
     }
     unmap_while(now_ms(), |_| true) + unmap_refused(usize::MAX)
 }
@@ -486,7 +452,7 @@ fn unmap_refused(most: usize) -> usize {
             break;
         };
         drop(cache);
-        if kept.unmap() != os::Unmapped::Gone {
+        if unmap(kept) != os::Unmapped::Gone {
             break;
         }
         bytes += kept.len;
@@ -501,7 +467,7 @@ fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
         let Some(i) = cache.oldest(now, &wanted) else { return bytes };
         let kept = cache.remove(i);
         drop(cache);
-        if kept.unmap() != os::Unmapped::Kept {
+        if unmap(kept) != os::Unmapped::Kept {
             bytes += kept.len;
         }
     }

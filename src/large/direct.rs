@@ -3,12 +3,15 @@
 //! A mapping has at least 64 KiB, so no two begin in the same page of the page map, and the page map needs to know only
 //! where they begin. Its side table holds the length, and the place within the page.
 
-use super::cache::{self, Kept};
-use super::dense;
-use crate::os::{self, NotResized, held};
-use crate::pause::Pause;
-use crate::superslab::Fresh;
-use crate::superslab::pagemap::{self, DIRECT, PAGE};
+use crate::base::pause::Pause;
+use crate::large::cache;
+use crate::os;
+use crate::os::{NotResized, held};
+use crate::superslab::layout::PAGE;
+use crate::superslab::pagemap;
+use crate::superslab::pagemap::DIRECT;
+use crate::superslab::slab::Allocation;
+use crate::superslab::thp::{self, HUGE_PAGE, Mapping};
 use core::ptr;
 
 /// Unit of the place within the page: the smallest page size there is.
@@ -20,7 +23,7 @@ const HUGE: usize = PAGE / UNIT;
 const FRESH: usize = HUGE << 1;
 
 /// The side table's entry: the length (a multiple of the unit) and, below it, the place and the advice.
-fn entry(block: Kept) -> u64 {
+fn entry(block: Mapping) -> u64 {
     let place = (block.block.addr() & (PAGE - 1)) / UNIT;
     (block.len | place | if block.huge { HUGE } else { 0 }) as u64
 }
@@ -38,72 +41,72 @@ fn length_for(size: usize) -> Option<usize> {
 }
 
 /// A block; `clear` says that it will be cleared unless it is known to be zero.
-pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Fresh {
-    let Some(len) = length_for(size) else { return Fresh::NONE };
-    if let Some(kept) = cache::take(len, align) {
+pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
+    let Some(len) = length_for(size) else { return Allocation::NONE };
+    if let Some(kept) = cache::take_kept(len, align) {
         // What was cut off the front of a mapping may end in a part of the map that nothing has begun in yet.
         if pagemap::prepare_direct(kept.block) {
             // Clearing what was hardly touched would make all of it resident.
             // SAFETY: just taken.
-            let zero = clear && dense::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
+            let zero = clear && thp::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
             pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
-            return Fresh { block: kept.block, zero };
+            return Allocation { ptr: kept.block, zeroed: zero };
         }
         // SAFETY: just taken.
-        unsafe { cache::give(kept) };
-        return Fresh::NONE;
+        unsafe { cache::keep(kept) };
+        return Allocation::NONE;
     }
     // Clearing would touch the part that is new, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
         let block = stretch(kept, len);
         if !block.is_null() {
-            return Fresh { block, zero: false };
+            return Allocation { ptr: block, zeroed: false };
         }
     }
-    let huge = dense::wants_huge(len);
-    let place = if huge && len >= dense::HUGE { align.max(dense::HUGE) } else { align };
+    let huge = thp::wants_huge_mapping(len);
+    let place = if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
     let block = if place <= os::page_size() { os::map(len) } else { os::map_aligned(len, place) };
     if block.is_null() {
-        return Fresh::NONE;
+        return Allocation::NONE;
     }
     if !pagemap::prepare_direct(block) {
         // SAFETY: just mapped, known to nobody.
         unsafe { os::unmap(block, len) };
-        return Fresh::NONE;
+        return Allocation::NONE;
     }
     if huge {
         // SAFETY: ours.
         unsafe { os::advise_huge(block, len, true) };
-        look_at_earlier(dense::control());
-    } else if len >= dense::HUGE {
-        look_at_earlier(dense::remember(block));
+        look_at_earlier(thp::control());
+    } else if len >= HUGE_PAGE {
+        look_at_earlier(thp::remember(block));
     }
-    pagemap::set_direct(block, entry(Kept { block, len, huge }) | FRESH as u64);
-    Fresh { block, zero: true }
+    pagemap::set_direct(block, entry(Mapping { block, len, huge }) | FRESH as u64);
+    Allocation { ptr: block, zeroed: true }
 }
 
 /// Makes a block of memory that was kept and is too short. Null, and it is kept again, when the system refuses.
-fn stretch(kept: Kept, len: usize) -> *mut u8 {
+fn stretch(kept: Mapping, len: usize) -> *mut u8 {
     let mut huge = kept.huge;
     let mut block = ptr::null_mut();
     if pagemap::prepare_direct(kept.block) {
         // Huge pages that do not move to the same place in another huge page are cut up.
-        let may_move = !huge || kept.block.addr() & (dense::HUGE - 1) == 0;
+        let may_move = !huge || kept.block.addr() & (HUGE_PAGE - 1) == 0;
         // SAFETY: just taken.
         block = unsafe { extend(kept.block, kept.len, len, may_move, huge) };
     }
     if block.is_null() {
         // SAFETY: as above.
-        unsafe { cache::give(kept) };
+        unsafe { cache::keep(kept) };
         return block;
     }
-    if !huge && dense::wants_huge_grown(len) {
+    if !huge && thp::wants_huge_grown(len) {
         huge = true;
         // SAFETY: ours. Pages that are there stay as they are.
         unsafe { os::advise_huge(block, len, true) };
     }
-    pagemap::set_direct(block, entry(Kept { block, len, huge }));
+    pagemap::set_direct(block, entry(Mapping { block, len, huge }));
     block
 }
 
@@ -112,7 +115,7 @@ fn look_at_earlier(block: *mut u8) {
     if pagemap::kind(block) == DIRECT {
         let entry = pagemap::direct(block);
         if entry as usize & FRESH != 0 {
-            dense::look(Kept { block, len: length(entry), huge: is_huge(entry) }, 0);
+            thp::look(Mapping { block, len: length(entry), huge: is_huge(entry) }, 0);
         }
     }
 }
@@ -133,12 +136,12 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
     if entry == 0 || !pagemap::clear_direct(address, entry) {
         return false;
     }
-    let kept = Kept { block: address, len: length(entry), huge: is_huge(entry) };
+    let kept = Mapping { block: address, len: length(entry), huge: is_huge(entry) };
     if entry as usize & FRESH != 0 {
-        dense::look(kept, 0);
+        thp::look(kept, 0);
     }
     // SAFETY: passed on; we alone claimed it.
-    unsafe { cache::give(kept) };
+    unsafe { cache::keep(kept) };
     true
 }
 
@@ -155,28 +158,27 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
     }
     let mut huge = is_huge(old);
     if len > before {
-        let block = Kept { block: address, len: before, huge };
+        let block = Mapping { block: address, len: before, huge };
         if let Some(more) = cache::take_behind(address.wrapping_add(before), len - before, huge) {
-            pagemap::set_direct(address, entry(Kept { len: before + more, ..block }));
+            pagemap::set_direct(address, entry(Mapping { len: before + more, ..block }));
             return address;
         }
         // The part that it grew by last time, which the program has had the time to fill.
-        dense::look(block, (before / 2).next_multiple_of(os::page_size()));
+        thp::look(block, (before / 2).next_multiple_of(os::page_size()));
     }
     // SAFETY: passed on; the whole mapping.
-    let moved = unsafe {
-        extend(address, before, len, align <= os::page_size(), huge || dense::wants_huge_grown(len))
-    };
+    let moved =
+        unsafe { extend(address, before, len, align <= os::page_size(), huge || thp::wants_huge_grown(len)) };
     if moved.is_null() {
         pagemap::set_direct(address, old);
         return moved;
     }
-    if len > before && !huge && dense::wants_huge_grown(len) {
+    if len > before && !huge && thp::wants_huge_grown(len) {
         huge = true;
         // SAFETY: ours. Pages that are there stay as they are.
         unsafe { os::advise_huge(moved, len, true) };
     }
-    pagemap::set_direct(moved, entry(Kept { block: moved, len, huge }));
+    pagemap::set_direct(moved, entry(Mapping { block: moved, len, huge }));
     moved
 }
 
@@ -203,8 +205,8 @@ unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -
     if !held::reserve_growth(before, len) {
         return ptr::null_mut();
     }
-    let target = if huge && len >= dense::HUGE {
-        os::map_aligned_uncounted(len, dense::HUGE)
+    let target = if huge && len >= HUGE_PAGE {
+        os::map_aligned_uncounted(len, HUGE_PAGE)
     } else {
         os::map_uncounted(len)
     };

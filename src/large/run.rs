@@ -1,8 +1,9 @@
 //! Blocks of whole pages inside SuperSlabs.
 
-use crate::superslab::Fresh;
-use crate::superslab::pagemap::{self, PAGE, RUN};
-use crate::superslab::{Slab, pool};
+use crate::superslab::layout::PAGE;
+use crate::superslab::pagemap::RUN;
+use crate::superslab::slab::{Allocation, Slab};
+use crate::superslab::{pagemap, pool};
 use core::ptr;
 
 pub(super) fn pages_for(size: usize) -> usize {
@@ -16,9 +17,9 @@ fn record(address: *mut u8) -> *mut Slab {
 }
 
 /// A run for `size` bytes; where it can grow to `room` bytes, if there is such a place.
-pub(super) fn alloc(size: usize, room: usize) -> Fresh {
-    match pool::take_with_room(pages_for(size), RUN, pages_for(room)) {
-        None => Fresh { block: ptr::null_mut(), zero: false },
+pub(super) fn alloc(size: usize, room: usize) -> Allocation {
+    match pool::take_span_with_room(pages_for(size), RUN, pages_for(room)) {
+        None => Allocation { ptr: ptr::null_mut(), zeroed: false },
         Some(span) => {
             // Runs never lie in page 0, so the block begins with its page.
             let block = pool::address(span.slab);
@@ -27,7 +28,7 @@ pub(super) fn alloc(size: usize, room: usize) -> Fresh {
                 // SAFETY: the run is ours.
                 unsafe { block.cast::<usize>().add(1).write(0) };
             }
-            Fresh { block, zero: span.zero }
+            Allocation { ptr: block, zeroed: span.zero }
         }
     }
 }
@@ -67,7 +68,7 @@ pub(super) unsafe fn free_replaced(address: *mut u8) -> bool {
         return false;
     }
     // SAFETY: we alone claimed it.
-    unsafe { pool::give_replaced(record(address)) };
+    unsafe { pool::give_replaced_run(record(address)) };
     true
 }
 
@@ -75,11 +76,11 @@ pub(super) unsafe fn free_replaced(address: *mut u8) -> bool {
 pub(super) unsafe fn give(address: *mut u8) {
     let slab = record(address);
     // SAFETY: passed on; every page may have been written.
-    unsafe { pool::give(slab, u32::MAX >> (32 - (*slab).pages as u32)) };
+    unsafe { pool::give_span(slab, u32::MAX >> (32 - (*slab).pages as u32)) };
 }
 
 /// Grows into free neighbours, or gives the tail back. Null when it cannot.
 pub(super) unsafe fn resize(address: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: passed on.
-    if unsafe { pool::resize(record(address), pages_for(size)) } { address } else { ptr::null_mut() }
+    if unsafe { pool::resize_run(record(address), pages_for(size)) } { address } else { ptr::null_mut() }
 }

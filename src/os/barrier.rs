@@ -1,11 +1,14 @@
-//! A barrier that costs one side nothing: the other side has the system make every running thread of the process execute one.
+//! An asymmetric barrier: one side pays nothing, and the other has the system execute a barrier in every
+//! running thread of the process (`membarrier`).
 //!
-//! Two sides that each write a word and then read the other's must not both miss what the other wrote, for which each
-//! needs a full barrier in between. [`light`] only keeps the compiler from reordering; [`heavy`] makes up for it.
+//! Two threads each write a word and then read the other's. At least one of them must see what the other
+//! wrote, which takes a full barrier between write and read on both sides. [`light`] only stops the compiler
+//! from reordering them; [`heavy`] makes up for the missing barrier.
 
+use crate::os::{confined, errno};
 use core::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
 
-/// The side that runs all the time.
+/// The frequent side's barrier. Pairs with [`heavy`].
 #[inline(always)]
 pub(crate) fn light() {
     if cfg!(miri) {
@@ -15,7 +18,8 @@ pub(crate) fn light() {
     }
 }
 
-/// The side that runs seldom. False, and no barrier, when the system has none: then it must not rely on what it reads.
+/// The rare side's barrier. Pairs with [`light`]. False when the system has no such barrier: the caller must
+/// not rely on what it reads then.
 #[cfg(target_os = "linux")]
 pub(crate) fn heavy() -> bool {
     if cfg!(miri) {
@@ -27,17 +31,17 @@ pub(crate) fn heavy() -> bool {
     }
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER: libc::c_int = 1 << 4;
-    // SAFETY: changes nothing in the process.
+    // SAFETY: `membarrier` accesses no memory of the process.
     let call = |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 };
-    // A process has to register once, and its child may have to do so again.
-    super::keep_errno(|| {
+    // A process has to register once. Its child may have to do so again.
+    errno::keep_errno(|| {
         if call(PRIVATE_EXPEDITED) {
             return true;
         }
         if !call(REGISTER) {
-            // An old kernel, or a filter. Want of memory passes.
-            // SAFETY: no preconditions.
-            let errno = unsafe { *super::errno_location() };
+            // An old kernel, or a filter; but a lack of memory is temporary.
+            // SAFETY: this thread's own `errno`, as the failed call has just set it.
+            let errno = unsafe { *errno::errno_location() };
             MISSING.store(errno != libc::ENOMEM, Ordering::Relaxed);
             return false;
         }
@@ -45,15 +49,15 @@ pub(crate) fn heavy() -> bool {
     })
 }
 
-/// The system has no such barrier: known since the first attempt.
+/// Whether the system is known to lack the barrier.
 static MISSING: AtomicBool = AtomicBool::new(false);
 
-/// Whether it is worth trying [`heavy`] again when it has failed.
+/// Whether trying [`heavy`] again is useless after it has failed.
 pub(crate) fn is_missing() -> bool {
-    cfg!(not(target_os = "linux")) || MISSING.load(Ordering::Relaxed) || super::is_confined()
+    cfg!(not(target_os = "linux")) || MISSING.load(Ordering::Relaxed) || confined::is_confined()
 }
 
-/// See above.
+/// There is no such barrier.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn heavy() -> bool {
     false

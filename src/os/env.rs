@@ -1,41 +1,44 @@
-//! The environment, readable before and without the C library's own start-up.
+//! The environment, readable even before the C library has started up.
 
-use super::file::File;
+use crate::os::file::File;
 use core::ffi::{CStr, c_char};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// Calls `f` with every `NAME=VALUE` whose name starts with `prefix`. Nothing for a process that runs with more rights
-/// than its caller: its environment is not to be trusted.
+/// Calls `f` with name and value of every variable whose name starts with `prefix`. With none when the
+/// process runs with more privileges than its caller, whose environment cannot be trusted.
 pub(crate) fn each(prefix: &[u8], mut f: impl FnMut(&[u8], &[u8])) {
     if cfg!(miri) {
         return;
     }
-    // SAFETY: no preconditions.
+    // SAFETY: `getauxval` takes any number.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return;
     }
-    // SAFETY: the C library's own variable; we only read it, before the program can change it.
+    // SAFETY: the C library's variable. This runs before the process's first allocation is served, so
+    // normally before there is a second thread. A program that calls `setenv` beside this breaks every call
+    // of `getenv`, too.
     let mut at = unsafe { environ };
     if at.is_null() {
         from_proc(prefix, f);
         return;
     }
     loop {
-        // SAFETY: the array ends with a null pointer.
+        // SAFETY: `at` points into the environment's array, and the null pointer that ends it has not been
+        // reached yet.
         let entry = unsafe { *at };
         if entry.is_null() {
             return;
         }
-        // SAFETY: entries are C strings.
+        // SAFETY: the entries before that null pointer are C strings.
         one(unsafe { CStr::from_ptr(entry) }.to_bytes(), prefix, &mut f);
         at = at.wrapping_add(1);
     }
 }
 
-/// `entry` is `NAME=VALUE`.
+/// Calls `f` with name and value if `entry`, which is `NAME=VALUE`, starts with `prefix`.
 fn one(entry: &[u8], prefix: &[u8], f: &mut impl FnMut(&[u8], &[u8])) {
     if entry.starts_with(prefix) {
         let mut parts = entry.splitn(2, |&b| b == b'=');
@@ -45,13 +48,13 @@ fn one(entry: &[u8], prefix: &[u8], f: &mut impl FnMut(&[u8], &[u8])) {
     }
 }
 
-/// The longest entry that is looked at: an option with a path has less.
+/// Longer entries are ignored. An option with a path is shorter.
 const LONGEST: usize = 512;
 
-/// An allocation can come from the dynamic loader, before the C library has set `environ`: the kernel's copy then
-/// serves. Entries longer than ours can be are passed over.
+/// Reads the kernel's copy of the environment, for an allocation by the dynamic loader, before the C library
+/// has set `environ`. Ignores entries longer than any of ours.
 ///
-/// Apart, because of the buffers: whoever calls [`each`] should not need so much stack.
+/// A function of its own because of the buffers, which should not be on the stack of [`each`]'s callers.
 #[cold]
 #[inline(never)]
 fn from_proc(prefix: &[u8], mut f: impl FnMut(&[u8], &[u8])) {
@@ -64,7 +67,7 @@ fn from_proc(prefix: &[u8], mut f: impl FnMut(&[u8], &[u8])) {
         }
         for &byte in read {
             if byte == 0 {
-                // One that did not fit has no end.
+                // An entry that was too long has no `get`.
                 one(entry.get(..len).unwrap_or_default(), prefix, &mut f);
                 len = 0;
             } else {

@@ -1,13 +1,15 @@
-//! Files, by system call: the C library's functions are places where a thread may be cancelled, and none of ours is.
+//! Files, by raw system calls: the C library's functions are cancellation points, and no function of ours may
+//! be one.
 
+use crate::os::errno;
 use core::ffi::CStr;
 
-/// A system call that answers a count or a descriptor; negative when it failed. `errno` stays what it is.
+/// Runs a system call that returns a count or a descriptor, negative on failure, and preserves `errno`.
 fn call(f: impl FnOnce() -> libc::c_long) -> libc::c_long {
-    super::keep_errno(f)
+    errno::keep_errno(f)
 }
 
-/// An open file of ours.
+/// An open file, closed on drop.
 pub(crate) struct File(i32);
 
 impl File {
@@ -16,26 +18,26 @@ impl File {
         Self::open(path, libc::O_RDONLY)
     }
 
-    /// Opens a file for appending, making it if need be.
+    /// Opens a file for appending, creating it if need be.
     pub(crate) fn append(path: &CStr) -> Option<File> {
         Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND)
     }
 
     fn open(path: &CStr, flags: libc::c_int) -> Option<File> {
         let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC);
-        // SAFETY: a C string.
+        // SAFETY: `path` is a C string that outlives the call.
         let fd = call(|| unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o644) });
         (fd >= 0).then_some(File(fd as i32))
     }
 
-    /// Reads some of it: what it put into the buffer, nothing at the end or when it cannot.
+    /// Reads some bytes into the buffer and returns them; none at the end of the file or on an error.
     pub(crate) fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a [u8] {
-        // SAFETY: as many writable bytes as said.
+        // SAFETY: `buffer` is writable for its length.
         let n = call(|| unsafe { libc::syscall(libc::SYS_read, self.0, buffer.as_mut_ptr(), buffer.len()) });
         buffer.get(..n.max(0) as usize).unwrap_or_default()
     }
 
-    /// Its number.
+    /// The file descriptor.
     pub(crate) fn fd(&self) -> i32 {
         self.0
     }
@@ -43,18 +45,19 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // SAFETY: ours, and not used again.
+        // SAFETY: this `File` owns the descriptor, and nobody uses it after the drop.
         call(|| unsafe { libc::syscall(libc::SYS_close, self.0) });
     }
 }
 
-/// Writes all of `rest` to a file descriptor, as far as that works.
+/// Writes `rest` to a file descriptor, up to the first error.
 pub(crate) fn write(fd: i32, mut rest: &[u8]) {
     while !rest.is_empty() {
-        // SAFETY: readable for its length. `errno` is read before anything else can change it, and put back.
-        let (n, interrupted) = super::keep_errno(|| unsafe {
+        // SAFETY: `rest` is readable for its length, and `errno` is this thread's own, read right after the
+        // call.
+        let (n, interrupted) = errno::keep_errno(|| unsafe {
             let n = libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len());
-            (n, n < 0 && *super::errno_location() == libc::EINTR)
+            (n, n < 0 && *errno::errno_location() == libc::EINTR)
         });
         if n <= 0 && !interrupted {
             return;
@@ -63,7 +66,7 @@ pub(crate) fn write(fd: i32, mut rest: &[u8]) {
     }
 }
 
-/// Which file a descriptor stands for, so that it can be told whether it still does; `None` when it is not open.
+/// Identifies the file behind a descriptor, to tell later whether the descriptor still stands for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
     device: u64,
@@ -72,15 +75,15 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// That of a descriptor.
+    /// The identity of a descriptor's file; `None` when it is not open.
     pub(crate) fn of(fd: i32) -> Option<Identity> {
         if cfg!(miri) {
             return None;
         }
-        // SAFETY: all zeros is a stat.
+        // SAFETY: all zeros is a valid stat.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `stat` is writable.
-        let failed = super::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
+        // SAFETY: `stat` is a local variable that the call writes to.
+        let failed = errno::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
         (!failed).then_some(Identity { device: stat.st_dev, inode: stat.st_ino, special: stat.st_rdev })
     }
 }

@@ -1,69 +1,74 @@
-//! A lock for the rare, short sections that are shared: no allocation, no poisoning, no system call unless contended.
+//! A lock for rare, short critical sections: no allocation, no poisoning, no system call unless contended.
 //!
-//! No lock is held across a fork, and nobody waits for one for ever:
+//! No lock is held across a fork, and no thread waits for one forever:
 //!
-//! * The word names the thread that holds the lock. So the child of a fork knows which locks were held by threads that it
-//!   does not have ([`Lock::inherit`]); whoever takes such a lock first brings its value in order ([`Inherit`]).
-//! * [`Lock::lock_soon`] gives up after some milliseconds. A thread can be interrupted by a signal handler while it holds a lock,
-//!   and the handler may wait, by way of the C library's own locks, for a thread that waits here: `fork` takes them, and a
-//!   thread with a `FILE` locked allocates. What cannot be had soon is done without: see each caller.
+//! * The word names the thread that holds the lock. So the child of a fork can tell which locks are held by
+//!   threads that it does not have ([`Lock::inherit`]). Whoever takes such a lock first repairs its value
+//!   ([`Inherit`]).
+//! * [`Lock::lock_soon`] gives up after some milliseconds. A signal handler can interrupt a thread that holds
+//!   a lock, and then wait, by way of the C library's own locks, for a thread that waits here: `fork` takes
+//!   those locks, and a thread that holds a `FILE` allocates. Each caller says what it does without the lock.
 
-use super::{process, thread};
+use crate::os::{errno, process, thread};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use crossbeam_utils::Backoff;
 
-/// Looks at a held lock before sleeping, each after twice as long a pause as the one before: about as long together as a
-/// section takes.
+/// How often to look at a held lock before sleeping. Each pause is twice as long as the one before; together
+/// they last about as long as a critical section.
 const SPINS: u32 = 6;
-/// How often a thread that cannot wait for ever sleeps at most, and for how many milliseconds each time. A holder that has lost
-/// its processor to others has it back by then, unless many compete.
+/// How often a thread that must not wait forever sleeps at most, and for how many milliseconds each time. A
+/// holder that was descheduled is running again by then, unless many threads compete.
 const NAPS: u32 = 5;
 /// See [`NAPS`].
 const NAP: u32 = 2;
 
-/// Flags below the holder's [`thread::id`]: somebody may be asleep.
+/// Flags below the holder's [`thread::id`]: a thread may be asleep on this word.
 const WAITED_FOR: usize = 1;
-/// In the child of a fork: the value has not been looked at since.
+/// In the child of a fork: nobody has repaired the value yet.
 const INHERITED: usize = 2;
-/// The same, and another thread was in the middle of changing it.
+/// The same, and another thread was changing the value when the fork stopped it.
 const TORN: usize = 4;
 const FLAGS: usize = WAITED_FOR | INHERITED | TORN;
 
-/// What a lock guards.
+/// A value that a lock guards.
 pub(crate) trait Inherit {
-    /// In the child of a fork, before anything else is done with the value: brings in order what threads of the parent have left.
-    /// Some of them may have been stopped in work that they had begun under the lock, and, if `torn`, one in the middle of
-    /// changing the value. Its stores up to that point have all been done, in the order of the program.
+    /// Repairs what threads of the parent have left. Called in the child of a fork before anything else is
+    /// done with the value. Threads may have been stopped in work that they had begun under the lock; if
+    /// `torn`, one of them was changing the value itself. Its stores up to that point have all been done, in
+    /// program order.
     fn inherit(&mut self, torn: bool);
 }
 
-/// For what is in order whenever a thread stops.
+/// Nothing to repair.
 impl Inherit for () {
     fn inherit(&mut self, _torn: bool) {}
 }
 
-/// A mutual-exclusion lock around a value, sleeping on a futex when it is contended.
+/// A mutual-exclusion lock around a value. Sleeps on a futex when contended.
 pub(crate) struct Lock<T> {
-    /// The holder, or 0, and flags.
+    /// The holder's thread id or 0, and the flags.
     word: AtomicUsize,
-    /// A holder for whom somebody has waited in vain: the others do not even try, until it lets go.
+    /// A holder that some thread has waited for in vain, or 0. Others do not wait for it either until it
+    /// unlocks. Relaxed: a hint.
     overdue: AtomicUsize,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the lock gives out one reference at a time.
+// SAFETY: only a `Guard` reaches the value, and there is one guard at a time. A guard hands the value from
+// thread to thread, so this also needs `T: Send`, which the bound does not say: the value of every lock in
+// this crate is `Send`.
 unsafe impl<T> Sync for Lock<T> {}
 
-/// The right to use the value, until dropped.
+/// Exclusive access to the value, until dropped.
 pub(crate) struct Guard<'a, T: Inherit> {
     lock: &'a Lock<T>,
     me: usize,
 }
 
-/// Sleeps while the word is `value`, for at most so many milliseconds. May return for no reason.
+/// Sleeps while the word is `value`, for at most `ms` milliseconds if given. May return spuriously.
 pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) {
     let time = ms.map(|ms| libc::timespec {
         tv_sec: (ms / 1000) as libc::time_t,
@@ -71,22 +76,24 @@ pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) {
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel reads the word and the time; a word that is gone is only an error to it.
-    super::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, value, time) });
+    // SAFETY: `time` is null or points at a local variable. The kernel reads the word itself and reports an
+    // error if the address is not mapped.
+    errno::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, value, time) });
 }
 
-/// Wakes all that sleep on the word.
+/// Wakes all threads that sleep on the word.
 pub(crate) fn wake(word: *mut u32) {
     wake_some(word, i32::MAX);
 }
 
+/// Wakes at most `count` threads that sleep on the word.
 fn wake_some(word: *mut u32, count: i32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: only wakes.
-    super::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, count) });
+    // SAFETY: the kernel uses the address as a key only and accesses no memory of ours.
+    errno::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, count) });
 }
 
-/// Lets others run for a moment.
+/// Sleeps for a millisecond, so that other threads can run.
 pub(crate) fn pause() {
     let mut word = 0;
     wait(&raw mut word, 0, Some(1));
@@ -98,7 +105,8 @@ impl<T: Inherit> Lock<T> {
         Self { word: AtomicUsize::new(0), overdue: AtomicUsize::new(0), value: UnsafeCell::new(value) }
     }
 
-    /// Waits for the lock, as long as it takes: for calls that the program makes for their own sake. A signal handler must not.
+    /// Waits for the lock, however long it takes: for calls that the program makes on purpose. Not for signal
+    /// handlers.
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         loop {
             if let Some(guard) = self.lock_soon() {
@@ -108,39 +116,40 @@ impl<T: Inherit> Lock<T> {
         }
     }
 
-    /// Waits for the lock, but not for long: not at all when this very thread holds it, in code that a signal handler has
-    /// interrupted.
+    /// Waits for the lock for a limited time. Does not wait at all when this thread itself holds the lock, in
+    /// code that a signal handler has interrupted.
     #[inline]
     pub(crate) fn lock_soon(&self) -> Option<Guard<'_, T>> {
         let me = thread::id();
-        // Acquire: pairs with the release in `release`.
+        // Acquire: pairs with the releases in `unlock` and `unlock_flagged`.
         let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        // Not `then_some`, which would make a guard first, and release with it what is another thread's.
+        // Not `then_some`: that would build the guard in any case, and dropping it would release another
+        // thread's lock.
         (free || self.wait(me, NAPS)).then(|| Guard { lock: self, me })
     }
 
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
         let me = thread::id();
-        self.take(self.word.load(Ordering::Relaxed), me).then(|| Guard { lock: self, me })
+        self.try_take(self.word.load(Ordering::Relaxed), me).then(|| Guard { lock: self, me })
     }
 
-    /// Takes the lock if `word` says that it is free, and still is what it is.
-    fn take(&self, word: usize, me: usize) -> bool {
-        // Acquire: pairs with the release in `release`.
+    /// Takes the lock if `word` says that it is free and is still current.
+    fn try_take(&self, word: usize, me: usize) -> bool {
+        // Acquire: pairs with the releases in `unlock` and `unlock_flagged`.
         if word & !FLAGS != 0
             || self.word.compare_exchange(word, me, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
             return false;
         }
         if word & INHERITED != 0 {
-            // SAFETY: we hold the lock.
+            // SAFETY: the exchange above took the lock, so this thread alone has access to the value.
             unsafe { (*self.value.get()).inherit(word & TORN != 0) };
         }
         true
     }
 
-    /// Waits for a lock that was not free. False after so many naps in vain.
+    /// Waits for a lock that was not free. False after `naps` sleeps in vain.
     #[cold]
     #[inline(never)]
     fn wait(&self, me: usize, naps: u32) -> bool {
@@ -150,16 +159,16 @@ impl<T: Inherit> Lock<T> {
             let word = self.word.load(Ordering::Relaxed);
             let holder = word & !FLAGS;
             if holder == 0 {
-                if self.take(word, me) {
+                if self.try_take(word, me) {
                     if napped != 0 {
-                        // Others may be asleep, too: whoever lets go wakes one of us only.
+                        // Others may be asleep, too, and unlocking wakes only one of us.
                         self.word.fetch_or(WAITED_FOR, Ordering::Relaxed);
                     }
                     return true;
                 }
                 continue;
             }
-            // In a child the holder may not exist.
+            // In the child of a fork the holder may not exist.
             if process::look() {
                 continue;
             }
@@ -179,38 +188,40 @@ impl<T: Inherit> Lock<T> {
                 return false;
             }
             let asleep = word | WAITED_FOR;
-            // Acquire is not needed: nothing is taken.
+            // Relaxed: this takes nothing; `try_take` acquires.
             if word == asleep
                 || self.word.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
                 napped += 1;
-                // The lower half, which the kernel compares, comes first in memory. Two holders may have it in common: then
-                // one of them is taken for the other, and we wake up too late, but within the nap.
+                // The kernel compares the lower half, which comes first in memory. Two holders may share it.
+                // Then we sleep although the holder has changed, but no longer than the nap.
                 wait(self.word.as_ptr().cast(), asleep as u32, Some(NAP));
             }
         }
     }
 
-    fn release(&self, me: usize) {
-        // Release: pairs with the acquire of whoever takes the lock next.
+    fn unlock(&self, me: usize) {
+        // Release: pairs with the acquire in `lock_soon` and `try_take`, by which the next holder sees the
+        // value as we leave it.
         if self.word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
-            self.release_flagged();
+            self.unlock_flagged();
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn release_flagged(&self) {
+    fn unlock_flagged(&self) {
         self.overdue.store(0, Ordering::Relaxed);
-        // Release: as in `release`.
+        // Release: pairs with the acquire in `lock_soon` and `try_take`, as in `unlock`.
         let before = self.word.fetch_and(INHERITED | TORN, Ordering::Release);
         if before & WAITED_FOR != 0 {
             wake_some(self.word.as_ptr().cast(), 1);
         }
     }
 
-    /// In the child of a fork, by the thread that forked: frees the lock from threads that do not exist here. What this thread
-    /// holds, in code that a signal handler has interrupted, it keeps.
+    /// Frees the lock from threads that do not exist here. Called in the child of a fork by the thread that
+    /// forked, while it is the only one. What this thread holds itself, in code that a signal handler has
+    /// interrupted, it keeps.
     pub(crate) fn inherit(&self) {
         let word = self.word.load(Ordering::Relaxed);
         let (holder, me) = (word & !FLAGS, thread::id());
@@ -233,21 +244,22 @@ impl<T: Inherit> Lock<T> {
 impl<T: Inherit> Deref for Guard<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: the guard holds the lock.
+        // SAFETY: this guard holds the lock, so nobody else has a reference to the value; `self` is borrowed
+        // as long as the result.
         unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T: Inherit> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard holds the lock.
+        // SAFETY: as in `deref`; `self` is borrowed exclusively as long as the result.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
 impl<T: Inherit> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        self.lock.release(self.me);
+        self.lock.unlock(self.me);
     }
 }
 
@@ -264,18 +276,18 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_stays_so_when_somebody_tries() {
+    fn a_failed_try_does_not_release_the_lock() {
         let lock = Lock::new(1);
         let held = lock.lock();
         assert!(lock.try_lock().is_none() && lock.try_lock().is_none(), "the first try has released it");
-        assert!(lock.lock_soon().is_none(), "nobody waits for himself");
+        assert!(lock.lock_soon().is_none(), "a thread does not wait for itself");
         drop(held);
         *lock.try_lock().unwrap() += 1;
         assert_eq!(*lock.lock(), 2);
     }
 
     #[test]
-    fn waiting_ends_and_what_is_overdue_is_not_waited_for_again() {
+    fn waiting_is_limited_and_an_overdue_holder_is_not_waited_for_again() {
         static LOCK: Lock<u32> = Lock::new(0);
         let held = LOCK.lock();
         thread::spawn(|| {
@@ -292,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_it_when_it_is_free() {
+    fn waiters_get_the_lock_when_it_is_free() {
         static LOCK: Lock<u32> = Lock::new(0);
         let (rounds, threads) = if cfg!(miri) { (10, 2) } else { (100_000, 4) };
         let all: Vec<_> = (0..threads)
@@ -309,13 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn a_child_looks_at_what_it_inherits_once() {
+    fn a_child_repairs_an_inherited_value_once() {
         let lock = Lock::new(0);
         lock.inherit();
         assert!(!lock.is_held());
         assert_eq!(*lock.lock(), 10);
         assert_eq!(*lock.try_lock().unwrap(), 10);
-        // What the surviving thread holds it keeps, and looks at it afterwards.
+        // A lock that the surviving thread holds stays locked; its value is repaired afterwards.
         let held = lock.lock();
         lock.inherit();
         assert!(lock.is_held() && lock.try_lock().is_none());
@@ -324,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_held_is_torn_until_somebody_has_looked() {
+    fn a_value_that_another_thread_held_is_torn_until_repaired() {
         static LOCK: Lock<u32> = Lock::new(0);
         let (held, hold) = channel();
         let (end, ended) = channel::<()>();
@@ -332,12 +344,12 @@ mod tests {
             let guard = LOCK.lock();
             held.send(()).unwrap();
             let _ = ended.recv();
-            // There it would not exist.
+            // In a real child this guard would not exist.
             core::mem::forget(guard);
         });
         hold.recv().unwrap();
         LOCK.inherit();
-        // A child of the child, before anybody has looked.
+        // A child of the child, before anybody has repaired the value.
         LOCK.inherit();
         assert_eq!(*LOCK.lock_soon().unwrap(), 100);
         assert_eq!(*LOCK.lock(), 100);

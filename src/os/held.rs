@@ -1,23 +1,25 @@
 //! Bytes held from the system, and the limits on them.
 //!
-//! Held is what blocks are made of: SuperSlabs and direct mappings, those that are free or kept for reuse included. Our own
-//! books (heap records, the page map, descriptors) are not: they are small, and a process at its limit can still start a
-//! thread.
+//! Held bytes are those that blocks are made of: SuperSlabs and direct mappings, including those that are
+//! free or kept for reuse. The allocator's own records (heaps, the page map, descriptors) are not counted:
+//! they are small, and a process at its limit can still start a thread.
 //!
-//! Bytes are reserved before they are mapped and given back after they are unmapped, so there is never more than the hard
-//! limit allows. What the soft limit refuses, the gate (`front/reclaim.rs`) asks for again once it has purged, and then
-//! gets. All of it is asked on the way to a system call only.
+//! Bytes are reserved before they are mapped and given back after they are unmapped, so the hard limit is
+//! never exceeded. When the soft limit refuses bytes, `reclaim/retry.rs` purges, asks again, and then gets
+//! them. All of this runs only on the way to a system call.
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use crate::os::clock;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
-// Each of these is a figure of its own and publishes nothing, so Relaxed will do: what matters is that each change of
-// `HELD` is one atomic step.
+// Each of these is a figure by itself and publishes nothing, so Relaxed is enough: each change of `HELD` only
+// has to be one atomic step.
 
-/// Bytes, counted by threads that race.
+/// A number of bytes that several threads change at once.
 struct Meter(AtomicUsize);
 
 impl Meter {
-    /// Adds bytes, if there are then not more than `most`. If not: how many there would have been.
+    /// Adds `bytes` if the sum is at most `most`. The error is what the sum would have been.
     fn add(&self, bytes: usize, most: usize) -> Result<(), usize> {
         let mut now = self.0.load(Relaxed);
         loop {
@@ -32,41 +34,44 @@ impl Meter {
         }
     }
 
-    /// Takes bytes away that were added; how many are left.
+    /// Subtracts bytes that were added before; returns what is left.
     fn sub(&self, bytes: usize) -> usize {
         self.0.fetch_sub(bytes, Relaxed) - bytes
     }
 }
 
-/// Bytes held, and bytes about to be.
+/// Bytes held, and bytes about to be mapped.
 static HELD: Meter = Meter(AtomicUsize::new(0));
 /// The limits, or `NONE`.
 static SOFT: AtomicUsize = AtomicUsize::new(NONE);
 static HARD: AtomicUsize = AtomicUsize::new(NONE);
 const NONE: usize = usize::MAX;
-/// Whether there has ever been a limit. One that has been taken away may have refused something just before.
+/// Whether there has ever been a limit. It stays set when limits are removed: one of them may have refused
+/// something just before.
 static LIMITED: AtomicBool = AtomicBool::new(false);
-/// How far growth beyond the soft limit goes before it is looked at again; 0 while the limit has not been crossed, or what
-/// is held has fallen well below it since.
+/// How far memory may grow beyond the soft limit before it is checked again. 0 while the limit has not been
+/// crossed, or since held bytes have fallen well below it.
 static RAISED: AtomicUsize = AtomicUsize::new(0);
-/// The least that has been held since the last purge for the soft limit, and when that was, in milliseconds.
+/// The fewest bytes held since the last purge for the soft limit.
 static LEAST: AtomicUsize = AtomicUsize::new(0);
+/// When that purge was, in milliseconds.
 static PURGED: AtomicU32 = AtomicU32::new(0);
-/// Threads that may go beyond the soft limit now. Others then pass with them, and are looked at the next time.
+/// Threads that may go beyond the soft limit now. Other threads pass, too, meanwhile, and are checked the
+/// next time.
 static PASSING: AtomicUsize = AtomicUsize::new(0);
-/// Growths that the hard limit has refused; a call that fails tries more than one.
+/// Growths that the hard limit has refused. A call that fails may try more than one.
 static REFUSALS: AtomicUsize = AtomicUsize::new(0);
 
-/// Purges for the soft limit.
+/// Purges made for the soft limit.
 pub(crate) static SOFT_HITS: AtomicU64 = AtomicU64::new(0);
-/// Allocations that failed for the hard limit.
+/// Allocations that failed because of the hard limit.
 pub(crate) static HARD_HITS: AtomicU64 = AtomicU64::new(0);
 
-/// Beyond the soft limit, growth by this part of it is looked at again.
+/// Beyond the soft limit, growth is checked again after each such part of the limit.
 const STEP_PART: usize = 16;
-/// But no growth by less than this, which is a SuperSlab.
+/// The smallest step between two checks: one SuperSlab.
 pub(crate) const LEAST_STEP: usize = 2 << 20;
-/// What is held must fall below the soft limit by this part before it can be crossed anew.
+/// Held bytes must fall below the soft limit by this part of it before the limit counts as crossed again.
 const REARM_PART: usize = 8;
 
 fn step(soft: usize) -> usize {
@@ -78,13 +83,13 @@ pub(crate) fn bytes() -> usize {
     HELD.0.load(Relaxed)
 }
 
-/// Whether a limit may be the reason that something was refused.
+/// Whether a limit may be the reason for a refusal.
 #[inline]
 pub(crate) fn limited() -> bool {
     LIMITED.load(Relaxed)
 }
 
-/// Sets the limits; 0 is none. The soft one counts as not yet crossed.
+/// Sets the limits; 0 is none. The soft limit then counts as not crossed.
 pub(crate) fn set(soft: usize, hard: usize) {
     let or_none = |limit| if limit == 0 { NONE } else { limit };
     if soft != 0 || hard != 0 {
@@ -96,7 +101,7 @@ pub(crate) fn set(soft: usize, hard: usize) {
     LEAST.store(0, Relaxed);
 }
 
-/// Reserves bytes that are to be mapped. False, and nothing reserved, when a limit is in the way.
+/// Reserves bytes that are about to be mapped. False, with nothing reserved, when a limit forbids it.
 pub(super) fn reserve(bytes: usize) -> bool {
     let hard = HARD.load(Relaxed);
     let passing = PASSING.load(Relaxed) != 0;
@@ -112,7 +117,7 @@ pub(super) fn reserve(bytes: usize) -> bool {
     }
 }
 
-/// Gives back what was reserved: it is not mapped any more, or never was.
+/// Gives a reservation back: the bytes are unmapped, or were never mapped.
 pub(super) fn release(bytes: usize) {
     let raised = RAISED.load(Relaxed);
     let now = HELD.sub(bytes);
@@ -124,32 +129,33 @@ pub(super) fn release(bytes: usize) {
     if now >= soft - soft / REARM_PART {
         RAISED.fetch_min(soft.max(now.saturating_add(step(soft))), Relaxed);
     } else if raised != 0 {
-        // Not if another thread has crossed the limit meanwhile: it would be told twice.
+        // Fails if another thread has crossed the limit meanwhile: the hook would hear of it twice.
         let _ = RAISED.compare_exchange(raised, 0, Relaxed, Relaxed);
     }
 }
 
-/// Reserves what a mapping of `old` bytes needs to have `new`. False, and nothing changed, when a limit is in the way.
+/// Reserves what a mapping needs to grow from `old` to `new` bytes. False, with nothing reserved, when a
+/// limit forbids it.
 pub(crate) fn reserve_growth(old: usize, new: usize) -> bool {
     new <= old || reserve(new - old)
 }
 
-/// A mapping that had `old` bytes and a reservation by [`reserve_growth`] now has `new`.
+/// A mapping of `old` bytes, reserved for by [`reserve_growth`], now has `new` bytes.
 pub(crate) fn resized(old: usize, new: usize) {
     if new < old {
         release(old - new);
     }
 }
 
-/// A mapping has not been resized: undoes [`reserve_growth`].
+/// The mapping could not be resized: undoes [`reserve_growth`].
 pub(crate) fn not_resized(old: usize, new: usize) {
     if new > old {
         release(new - old);
     }
 }
 
-/// Whether growth by `need` bytes, which the soft limit refuses, has to be preceded by a purge: unless the last was just
-/// before. `delay` is the purge delay, `now` the time, both in milliseconds.
+/// Whether to purge before growing by `need` bytes beyond the soft limit. Not if the last purge was a moment
+/// ago. `delay` is the purge delay and `now` the time, both in milliseconds.
 pub(crate) fn purge_is_due(need: usize, delay: i64, now: u32) -> bool {
     let soft = SOFT.load(Relaxed);
     let new = bytes().saturating_add(need);
@@ -157,18 +163,18 @@ pub(crate) fn purge_is_due(need: usize, delay: i64, now: u32) -> bool {
         return false;
     }
     let grown = new >= LEAST.load(Relaxed).saturating_add(step(soft));
-    // Not within one tick of the clock, whatever the delay.
-    grown || delay >= 0 && super::elapsed(PURGED.load(Relaxed), now) as i64 > delay
+    // At most once per tick of the clock, whatever the delay.
+    grown || delay >= 0 && clock::elapsed(PURGED.load(Relaxed), now) as i64 > delay
 }
 
-/// A purge for the soft limit has been done at `now`.
+/// A purge for the soft limit was done at `now`.
 pub(crate) fn purged(now: u32) {
     SOFT_HITS.fetch_add(1, Relaxed);
     PURGED.store(now, Relaxed);
     LEAST.store(bytes(), Relaxed);
 }
 
-/// Runs `f`, which the soft limit does not stop.
+/// Runs `f` while the soft limit does not apply.
 pub(crate) fn beyond_soft<T>(f: impl FnOnce() -> T) -> T {
     PASSING.fetch_add(1, Relaxed);
     let result = f();
@@ -176,8 +182,8 @@ pub(crate) fn beyond_soft<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// After growing beyond the soft limit: lets growth go on for a step. What is held and the limit, if the limit had not
-/// been crossed before.
+/// After growing beyond the soft limit: allows growth by one more step. Returns the bytes held and the limit
+/// if this is a new crossing.
 pub(crate) fn crossed() -> Option<(usize, usize)> {
     let (held, soft) = (bytes(), SOFT.load(Relaxed));
     if held <= soft {
@@ -187,18 +193,18 @@ pub(crate) fn crossed() -> Option<(usize, usize)> {
     first.then_some((held, soft))
 }
 
-/// Whether the hard limit refuses `need` bytes even when `back` of those that are held have been given back.
+/// Whether the hard limit refuses `need` bytes even after `back` of the held bytes have been given back.
 pub(crate) fn is_beyond_hard(need: usize, back: usize) -> bool {
     bytes().saturating_sub(back).saturating_add(need) > HARD.load(Relaxed)
 }
 
-/// The number of growths that the hard limit has refused so far.
+/// How many growths the hard limit has refused so far.
 pub(crate) fn refusals() -> usize {
     REFUSALS.load(Relaxed)
 }
 
-/// In the child of a fork the threads that were passing do not exist. What others were just mapping or unmapping stays
-/// counted: the child may have it, and nobody knows where.
+/// In the child of a fork: the threads that were passing do not exist. Bytes that they were mapping or
+/// unmapping stay counted: the child may have them, and cannot tell where.
 pub(crate) fn reset_in_child() {
     PASSING.store(0, Relaxed);
 }

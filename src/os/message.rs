@@ -1,9 +1,9 @@
-//! Messages without allocation: a line is formatted on the stack and written in one system call.
+//! Messages without allocation: each line is formatted on the stack and written by one system call.
 
-use super::file;
+use crate::os::file;
 use core::fmt::{self, Write};
 
-/// A buffer for text on the stack. What does not fit is cut off.
+/// A text buffer on the stack. What does not fit is cut off.
 pub(crate) struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -22,7 +22,7 @@ impl<const N: usize> Text<N> {
     }
 }
 
-/// Text of any length on its way to a file descriptor: it goes there whenever the buffer is full.
+/// Text of any length for a file descriptor. It is written whenever the buffer is full.
 pub(crate) struct Lines<'a> {
     fd: i32,
     buffer: &'a mut [u8],
@@ -30,12 +30,12 @@ pub(crate) struct Lines<'a> {
 }
 
 impl<'a> Lines<'a> {
-    /// Nothing yet, in a buffer that is not empty.
+    /// No text yet. `buffer` must not be empty.
     pub(crate) fn new(fd: i32, buffer: &'a mut [u8]) -> Self {
         Self { fd, buffer, len: 0 }
     }
 
-    /// Writes what is in the buffer.
+    /// Writes out what is in the buffer.
     pub(crate) fn flush(&mut self) {
         file::write(self.fd, self.buffer.get(..self.len).unwrap_or_default());
         self.len = 0;
@@ -67,7 +67,7 @@ impl<const N: usize> Write for Text<N> {
     }
 }
 
-/// Bytes from outside, shown as text: what is not printable ASCII becomes `?`.
+/// Bytes from outside, displayed as text: whatever is not printable ASCII becomes `?`.
 pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Shown<'_> {
@@ -79,7 +79,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Prints one line on standard error.
+/// Prints one line to standard error.
 pub(crate) fn line(args: fmt::Arguments<'_>) {
     let mut text = Text::<512>::new();
     let _ = text.write_str("hakmem: ");
@@ -91,7 +91,7 @@ pub(crate) fn line(args: fmt::Arguments<'_>) {
 
 /// Ends the process with SIGABRT.
 pub(crate) fn abort() -> ! {
-    // SAFETY: no preconditions.
+    // SAFETY: `abort` may be called at any time.
     unsafe { libc::abort() }
 }
 

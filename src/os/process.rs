@@ -1,110 +1,113 @@
-//! Which process this is: how the child of a fork finds out that it is one.
+//! How the child of a fork finds out that it is one.
 //!
-//! The C library's handlers tell the child of `fork`. Nobody tells the child of `_Fork` or of a bare `clone`, and other handlers of
-//! the program may allocate before ours has run. So there is a page that the kernel clears in a child that gets memory of its
-//! own (`MADV_WIPEONFORK`; a child of `vfork` shares its parent's and sees no change). It is looked at where a thread would have
-//! to wait for another one, which in a child may not exist.
+//! The C library's handlers tell the child of `fork`. Nothing tells the child of `_Fork` or of a bare
+//! `clone`, and other handlers of the program may allocate before ours has run. So there is a page that the
+//! kernel clears in a child with its own memory (`MADV_WIPEONFORK`; a child of `vfork` shares its parent's
+//! memory and sees no change). It is checked where a thread would have to wait for another one, which in a
+//! child may not exist.
 
-use super::{futex, thread};
+use crate::os::{errno, memory, thread};
 use core::ptr;
-use core::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 const MADV_WIPEONFORK: libc::c_int = 18;
-/// What the page holds in a child that nobody has looked after yet.
+/// The page's value in a child that nobody has repaired yet.
 const UNKNOWN: u32 = 0;
-/// In the process that knows itself.
+/// The page's value in normal operation.
 const KNOWN: u32 = 1;
-/// While a child is being looked after.
+/// The page's value while a child is being repaired.
 const BUSY: u32 = 2;
 
 /// The page; null where the system has no such pages.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-/// How often a new thread waits a millisecond for the one that is looking after the child.
-const WAITS: u32 = 100;
 /// What a child runs when it finds out: a `fn(bool)`, or null.
 static ON_FORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
-/// Forks between the first process that used this allocator and this one.
+// Relaxed for the following, and for the page's value but where `forked` says otherwise: the thread that
+// forked writes them in the child while it is alone, or before it stores `KNOWN` with release.
+
+/// How many forks lie between the first process that used this allocator and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-/// The thread that made this process by forking, or 0.
+/// The thread that made this process by forking: its only thread at first. 0 in a process that was not
+/// forked.
 static SURVIVOR: AtomicUsize = AtomicUsize::new(0);
 
-/// From now on a child of a fork runs `f`, once, before it waits for anybody, before a thread gets a heap, or when [`forked`] is
-/// called. What `f` gets is whether the calling thread is the one that has survived: see [`forked`].
+/// From now on a child of a fork runs `f` once: before it waits for another thread, before a thread gets a
+/// heap, or when [`forked`] is called. The argument says whether the calling thread is the one that forked:
+/// see [`forked`].
 pub(crate) fn on_fork(f: fn(bool)) {
     ON_FORK.store(f as *mut (), Relaxed);
     if cfg!(miri) {
         return;
     }
-    let len = super::page_size();
-    let page = super::map_uncounted(len);
+    let len = memory::page_size();
+    let page = memory::map_uncounted(len);
     if page.is_null() {
         return;
     }
-    // SAFETY: just mapped, and ours alone.
+    // SAFETY: the page was mapped just above, so it is ours, page-aligned, zeroed, and no other thread has
+    // its address yet.
     unsafe {
-        if super::keep_errno(|| libc::madvise(page.cast(), len, MADV_WIPEONFORK)) != 0 {
-            super::unmap_uncounted(page, len);
+        if errno::keep_errno(|| libc::madvise(page.cast(), len, MADV_WIPEONFORK)) != 0 {
+            memory::unmap_uncounted(page, len);
             return;
         }
         (*page.cast::<AtomicU32>()).store(KNOWN, Relaxed);
     }
-    // Release: pairs with the acquire in `page`, so that nobody sees it before it says that this process is known.
+    // Release: pairs with the acquire in `page`, so that whoever sees the page finds `KNOWN` in it.
     PAGE.store(page.cast(), Release);
 }
 
-/// Gives the page back, when nobody asks any more.
+/// Unmaps the page, when this code is about to be unloaded: no other thread may be in the allocator any more.
 pub(crate) fn unmap() {
     let page = PAGE.swap(ptr::null_mut(), Relaxed);
     if !page.is_null() {
-        // SAFETY: mapped by `on_fork`.
-        unsafe { super::unmap_uncounted(page.cast(), super::page_size()) };
+        // SAFETY: `on_fork` mapped it, and it is not published any more. That no thread still uses what
+        // `page` returned before is the duty of the caller, who unloads the library.
+        unsafe { memory::unmap_uncounted(page.cast(), memory::page_size()) };
     }
 }
 
-/// Bytes of memory that this takes.
+/// Bytes that the page takes.
 pub(crate) fn bytes() -> usize {
-    if PAGE.load(Relaxed).is_null() { 0 } else { super::page_size() }
+    if PAGE.load(Relaxed).is_null() { 0 } else { memory::page_size() }
 }
 
-/// The page, where the system has such pages.
+/// The page, if the system supports such pages.
 fn page() -> Option<&'static AtomicU32> {
     // Acquire: pairs with the release in `on_fork`.
-    // SAFETY: the page is never unmapped while anybody asks.
+    // SAFETY: null, or the page that `on_fork` has mapped; it is unmapped only when the library is unloaded.
     unsafe { PAGE.load(Acquire).as_ref() }
 }
 
-/// Looks after a child that nobody has told that it is one. Returns whether this was one.
+/// Repairs a child of a fork that has not been told that it is one. Returns whether there was something to
+/// repair.
 pub(crate) fn look() -> bool {
     let Some(page) = page() else { return false };
     page.load(Relaxed) == UNKNOWN && forked()
 }
 
-/// Like [`look`], for a thread that is about to have a heap: afterwards none is taken for one that the fork has left behind.
-pub(crate) fn look_before_heap() {
-    let Some(page) = page() else { return };
+/// Like [`look`], for a thread that is about to get a heap. Returns whether the thread that forked is still
+/// repairing. Once it has finished, no heap of this process is mistaken for one that the fork has left
+/// behind.
+pub(crate) fn look_before_heap() -> bool {
+    let Some(page) = page() else { return false };
     if page.load(Relaxed) == KNOWN {
-        return;
+        return false;
     }
     look();
-    // The thread that survived is at it, or a signal handler has interrupted it there: then there is no use in waiting.
-    for _ in 0..WAITS {
-        // Acquire: pairs with the release in `forked`.
-        if page.load(Acquire) != BUSY || thread::is_first() {
-            break;
-        }
-        futex::pause();
-    }
+    // If this thread is the first one, a signal handler has interrupted its own repair: waiting would be
+    // useless.
+    // Acquire: pairs with the release in `forked`.
+    page.load(Acquire) == BUSY && !thread::is_first()
 }
 
-/// Looks after the child of a fork, and returns whether that was still to be done.
+/// Repairs the child of a fork. Returns whether that was still to be done.
 ///
-/// If the program has started a thread here before anybody looked, and that is the caller, everything stays what it is: the
-/// thread that survived goes on meanwhile, with its heap and with what it holds, and cannot be told from the others. If the parent had
-/// no other threads, there is nothing to bring in order; if it had, their memory is lost to the child, and what they held is done
-/// without.
+/// If the program started a thread in the child before anybody noticed the fork, and that thread is the
+/// caller, nothing is repaired: the thread that forked keeps running, with its heap and whatever it holds,
+/// and cannot be told from the others. If the parent had no other threads, there is nothing to repair. If it
+/// had, their memory is lost to the child, and it does without the locks that they held.
 pub(crate) fn forked() -> bool {
     let first = thread::is_first();
     if let Some(page) = page() {
@@ -119,22 +122,24 @@ pub(crate) fn forked() -> bool {
     }
     let f = ON_FORK.load(Relaxed);
     if !f.is_null() {
-        // SAFETY: stored by `on_fork`.
+        // SAFETY: only `on_fork` stores here, and what it stores is a `fn(bool)`.
         unsafe { core::mem::transmute::<*mut (), fn(bool)>(f)(first) };
     }
     if let Some(page) = page() {
-        // Release: pairs with the acquire in `look_before_heap`.
+        // Release: pairs with the acquire in `look_before_heap`, by which the waiting thread sees the repair.
         page.store(KNOWN, Release);
     }
     true
 }
 
-/// A number that differs from the one of the process that this one was forked from.
+/// How many forks there were before this process: differs from the number in the process that it was forked
+/// from.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Relaxed)
 }
 
-/// The thread that forked, in the child: the only one whose work the fork has not cut off. 0 in a process that was not forked.
+/// The thread that forked, in the child: the only one that the fork has not stopped. 0 in a process that was
+/// not forked.
 pub(crate) fn survivor() -> usize {
     SURVIVOR.load(Relaxed)
 }

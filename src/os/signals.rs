@@ -1,26 +1,30 @@
-//! Signals, kept away from a thread for a moment.
+//! Blocking signals in a thread for a short time.
 
+use crate::os::{confined, errno};
 use core::mem::MaybeUninit;
 use core::ptr;
 
-/// Signals that stay what they are: a thread raises them itself, and cannot go on without their handlers.
+/// Signals that stay unblocked: a thread raises them itself and cannot go on without their handlers.
 const OWN: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
-/// While this lives, no signal handler interrupts the calling thread.
+/// While this lives, no signal handler interrupts the calling thread, except for signals that the thread
+/// raises itself.
 pub(crate) struct Blocked {
     before: Option<libc::sigset_t>,
 }
 
 impl Blocked {
-    /// Blocks all signals but those that a thread raises itself. Not where that may not be allowed: nobody is visited there.
+    /// Blocks all signals but those that a thread raises itself. Does nothing where the system call may be
+    /// forbidden: there are no visits there either.
     pub(crate) fn all() -> Self {
-        if cfg!(miri) || super::is_confined() {
+        if cfg!(miri) || confined::is_confined() {
             return Self { before: None };
         }
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both sets are writable; the first is initialised by the first call, the second by the last when that succeeds.
-        super::keep_errno(|| unsafe {
+        // SAFETY: both sets are local variables. `sigfillset` initialises the first; `pthread_sigmask`
+        // initialises the second when it succeeds, and only then is it read.
+        errno::keep_errno(|| unsafe {
             libc::sigfillset(set.as_mut_ptr());
             OWN.iter().for_each(|&signal| {
                 libc::sigdelset(set.as_mut_ptr(), signal);
@@ -34,8 +38,8 @@ impl Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // SAFETY: a set that the system gave us.
-            super::keep_errno(|| unsafe {
+            // SAFETY: `before` is a signal mask that `pthread_sigmask` has returned.
+            errno::keep_errno(|| unsafe {
                 libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut())
             });
         }
@@ -48,7 +52,8 @@ mod tests {
 
     fn is_blocked(signal: libc::c_int) -> bool {
         let mut now = MaybeUninit::uninit();
-        // SAFETY: asks for the mask, which is then initialised.
+        // SAFETY: without a new mask the first call only writes the current one to `now`, which the second
+        // then reads.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), now.as_mut_ptr());
             libc::sigismember(now.as_ptr(), signal) == 1

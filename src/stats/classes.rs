@@ -1,16 +1,17 @@
 //! Figures by size class.
 
-use super::Snapshot;
-use crate::superslab::figures::{self, Survey};
 use crate::superslab::pagemap::RUN;
+use crate::superslab::survey;
+use crate::superslab::survey::Survey;
 use crate::tiny::classes::{CLASSES, stride};
 
 macro_rules! class_stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The live figures of one size class, or of one kind of large block: see [`class_stats`].
+        /// The live figures of one size class, or of one kind of large block: see [`class_stats()`].
         ///
-        /// While no thread allocates or frees they are exact, `resident_bytes` apart, and `active_bytes` is `allocated_bytes`, the
-        /// cached, free and fresh blocks at `block_bytes` each, and `slack_bytes` together. Free pages belong to no class.
+        /// While no thread allocates or frees, all but `resident_bytes` are exact. Then `active_bytes` is the
+        /// sum of `allocated_bytes`, of the cached, free and fresh blocks at `block_bytes` each, and of
+        /// `slack_bytes`. Free pages belong to no class.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(C)]
@@ -19,7 +20,7 @@ macro_rules! class_stats {
         }
 
         impl ClassStats {
-            /// Names and values, in order of declaration.
+            /// Calls `f` with each name and value, in order of declaration.
             pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
                 $(f(stringify!($name), self.$name);)*
             }
@@ -28,37 +29,38 @@ macro_rules! class_stats {
 }
 
 class_stats! {
-    /// Bytes from block to block; 0 for the two kinds of large blocks, which have no common size.
+    /// Bytes from one block to the next. 0 for the two kinds of large blocks, which have no common size.
     block_bytes,
     /// Blocks that the program holds.
     blocks,
-    /// Bytes in them.
+    /// Bytes in the blocks that the program holds.
     allocated_bytes,
     /// Free blocks in magazines and outboxes.
     cached_blocks,
-    /// Free blocks of slabs: used once, and back home.
+    /// Free blocks in slabs that have been used before.
     free_blocks,
-    /// Blocks of slabs that have not been handed out since the slab was made, or since their memory was given back.
+    /// Blocks in slabs that have not been handed out since the slab was made, or since their memory was
+    /// purged.
     fresh_blocks,
     /// Slabs; 0 for large blocks.
     slabs,
-    /// Bytes at the ends of the slabs that are too few for a block.
+    /// Bytes at the ends of slabs that are too few for a block.
     slack_bytes,
-    /// Bytes of the memory that the slabs, or the large blocks, are made of.
+    /// Bytes of memory that the slabs or the large blocks take.
     active_bytes,
-    /// How many of them may be resident, as far as is known.
+    /// How many of the active bytes may be resident, as far as is known.
     resident_bytes,
 }
 
 impl ClassStats {
-    /// How many there are: one for each size class, and two kinds of large blocks.
+    /// Number of rows: one per size class, and one for each of the two kinds of large blocks.
     pub const COUNT: usize = CLASSES + 2;
-    /// Where the runs are: large blocks of up to 960 KiB, which lie in SuperSlabs.
+    /// Row of the runs: large blocks of up to 960 KiB, which lie in SuperSlabs.
     pub const RUNS: usize = CLASSES;
-    /// Where the direct mappings are: all larger blocks.
+    /// Row of the direct mappings: all larger blocks.
     pub const DIRECT: usize = CLASSES + 1;
 
-    /// Nothing of any class.
+    /// Sets all rows to zero.
     pub(super) fn clear(all: &mut [Self; Self::COUNT]) {
         for (row, stats) in all.iter_mut().enumerate() {
             let block_bytes = if row < CLASSES { stride(row + 1) as u64 } else { 0 };
@@ -66,38 +68,16 @@ impl ClassStats {
         }
     }
 
-    /// Whether there is any memory of this class.
+    /// Whether this class has any memory.
     pub fn is_used(&self) -> bool {
         self.active_bytes != 0
     }
 }
 
-/// Figures by size class, in ascending order, then of runs ([`ClassStats::RUNS`]) and of direct mappings
-/// ([`ClassStats::DIRECT`]). Costs as much as [`stats`](super::stats), and allocates nothing.
-///
-/// ```
-/// #[global_allocator]
-/// static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
-///
-/// fn main() {
-///     let words = vec![[0u64; 6]; 1];
-///     let classes = hakmem::class_stats();
-///     let class = classes.iter().find(|c| c.block_bytes == 48).unwrap();
-///     assert!(class.blocks >= 1 && class.allocated_bytes == class.blocks * 48);
-///     println!("{}", hakmem::ClassStats::HEADING);
-///     for class in classes.iter().filter(|c| c.is_used()) {
-///         println!("{class}");
-///     }
-///     drop(words);
-/// }
-/// ```
-pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
-    Snapshot::now().classes
-}
-
-/// Adds up the spans. Afterwards `blocks` counts those in magazines and outboxes, too.
+/// Adds up the spans in use. Afterwards `blocks` still includes those in magazines and outboxes: see
+/// [`finish`].
 pub(super) fn look(classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
-    figures::survey(|span| {
+    survey::survey(|span| {
         let row = if span.class == RUN { ClassStats::RUNS } else { (span.class as usize).wrapping_sub(1) };
         let Some(class) = classes.get_mut(row) else { return };
         class.blocks += span.used as u64;
@@ -114,7 +94,8 @@ pub(super) fn look(classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
     })
 }
 
-/// Subtracts the cached blocks, now that they are known, and fills in the direct mappings: of large blocks what are no runs.
+/// Subtracts the cached blocks, which are known by now, and fills in the direct mappings: the large blocks
+/// that are not runs.
 pub(super) fn finish(classes: &mut [ClassStats; ClassStats::COUNT], large_blocks: u64, large_bytes: u64) {
     for class in &mut classes[..CLASSES] {
         class.blocks = class.blocks.saturating_sub(class.cached_blocks);

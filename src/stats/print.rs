@@ -1,11 +1,13 @@
-//! Statistics in words: a table for people, one line of JSON for programs.
+//! Statistics as text: a table for people, one line of JSON for programs.
 
-use super::{ClassStats, Snapshot, Stats};
-use crate::os::{self, message::Lines};
+use crate::os;
+use crate::os::message::Lines;
+use crate::stats::classes::ClassStats;
+use crate::stats::snapshot::{Snapshot, Stats};
 use core::fmt::{self, Write};
 
-/// Bytes of memory for the text, off the stack and the heap, so that it is written in one go: a line of JSON with every class has about 20 KiB. What is
-/// longer comes in pieces.
+/// Bytes of the text buffer, which is neither on the stack nor on the heap. It is large enough to write
+/// everything in one go: a line of JSON with every class has about 20 KiB. Longer text is written in pieces.
 const TEXT: usize = 64 << 10;
 
 /// Writes the statistics to a file descriptor, as a table or as one line of JSON.
@@ -19,20 +21,21 @@ pub(crate) fn write(fd: i32, json: bool) {
         let buffer = if memory.is_null() {
             &mut few[..]
         } else {
-            // SAFETY: just mapped, zero, and ours alone.
+            // SAFETY: mapped just above: `TEXT` zeroed bytes that are ours alone until they are unmapped
+            // below.
             unsafe { core::slice::from_raw_parts_mut(memory, TEXT) }
         };
         let mut out = Lines::new(fd, buffer);
         let _ = if json { line(&mut out, &s, &now.classes) } else { table(&mut out, &s, &now.classes) };
         out.flush();
         if !memory.is_null() {
-            // SAFETY: mapped above, and not used any more.
+            // SAFETY: the mapping from above, whole; `out` and its buffer are not used any more.
             unsafe { os::unmap_uncounted(memory, TEXT) };
         }
     });
 }
 
-/// One line of JSON.
+/// Writes one line of JSON.
 fn line(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
     let (version, pid) = (env!("CARGO_PKG_VERSION"), os::process_id());
     write!(out, "{{\"hakmem\":\"{version}\",\"event\":\"exit\",\"pid\":{pid}")?;
@@ -54,7 +57,7 @@ fn line(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result 
     out.write_str("]}\n")
 }
 
-/// All figures, where the memory is, and the classes in use.
+/// Writes all figures, where the memory is, and the classes in use.
 fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
     write!(out, "hakmem {} statistics\n{s}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "{}", ClassStats::HEADING)?;
@@ -95,7 +98,7 @@ impl fmt::Display for Stats {
     }
 }
 
-/// A row of the table that [`ClassStats::HEADING`] is the heading of. The size of the blocks is its name, or `large`.
+/// A row of the table under [`ClassStats::HEADING`]. It starts with the block size, or `large`.
 impl fmt::Display for ClassStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.block_bytes {
@@ -107,7 +110,7 @@ impl fmt::Display for ClassStats {
 }
 
 impl ClassStats {
-    /// What stands above the rows that `Display` makes.
+    /// The heading above the rows that `Display` writes.
     pub const HEADING: &str = concat!(
         "class         blocks           bytes    cached      free     fresh    slabs",
         "          active        resident       in use"
@@ -140,7 +143,7 @@ fn used(classes: &[ClassStats]) -> impl Iterator<Item = (usize, &ClassStats)> {
     classes.iter().enumerate().filter(|(_, class)| class.is_used())
 }
 
-/// What a row is called.
+/// The name of a row.
 struct Name<'a>(usize, &'a ClassStats);
 
 impl fmt::Display for Name<'_> {
@@ -153,7 +156,7 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// One number as a part of another, in a column of 13.
+/// One number as a percentage of another, in a column of 13 characters.
 struct Part(u64, u64);
 
 impl fmt::Display for Part {
@@ -170,19 +173,19 @@ mod tests {
     use std::string::String;
     use std::vec::Vec;
 
-    /// Every figure as long as it can be, and every class in use.
+    /// Every figure at its longest, and every class in use.
     fn longest() -> (Stats, [ClassStats; ClassStats::COUNT]) {
         let most = u64::MAX;
         let mut classes = [ClassStats::default(); ClassStats::COUNT];
         ClassStats::clear(&mut classes);
         for c in &mut classes {
             let block_bytes = c.block_bytes;
-            // SAFETY: nothing but numbers.
+            // SAFETY: `ClassStats` is `repr(C)` and consists of ten `u64`, which all values are valid for.
             *c = unsafe { core::mem::transmute::<[u64; 10], ClassStats>([most; 10]) };
             c.block_bytes = block_bytes;
         }
         const FIGURES: usize = size_of::<Stats>() / size_of::<u64>();
-        // SAFETY: as above.
+        // SAFETY: `Stats` is `repr(C)` and consists of `FIGURES` fields of type `u64`.
         (unsafe { core::mem::transmute::<[u64; FIGURES], Stats>([most; FIGURES]) }, classes)
     }
 

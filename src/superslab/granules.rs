@@ -1,11 +1,12 @@
 //! The granules of a slab: the pieces of its span that are given back, and found missing, one by one.
 //!
-//! A granule is one page of the system, or more where a span has too many for a mask. [`Slab::purged`](super::Slab) says which
+//! A granule is one page of the system, or more where a span has too many for a mask. [`Slab::purged`](super::slab::Slab) says which
 //! ones have been given back, and no block that touches one of these is in use, on a list, or above `bump`.
 
-use super::pagemap::PAGE_SHIFT;
-use super::{Slab, pool};
 use crate::os;
+use crate::superslab::layout::PAGE_SHIFT;
+use crate::superslab::pool;
+use crate::superslab::slab::Slab;
 
 /// Where a slab's granules lie.
 pub(crate) struct Granules {

@@ -1,25 +1,26 @@
 //! Slabs whose owner has exited while blocks of theirs were in use.
 //!
-//! Who owns an orphan is decided by its remote word alone ([`super::remote`]); the lists here only make orphans findable
+//! Who owns an orphan is decided by its remote word alone ([`remote_stack`](crate::lockfree::remote_stack)); the lists here only make orphans findable
 //! by class. A slab in a list may therefore have been claimed already by the free that emptied it: that thread is
 //! about to unlink it.
 
-use super::pagemap::KINDS;
-use super::ready::ReadyList;
-use super::remote::Chain;
-use super::slab::{Block, LEFT, Slab, VISITED};
+use crate::base::list::List;
+use crate::base::table::Table;
+use crate::lockfree::ready_list::ReadyList;
+use crate::lockfree::remote_stack::Chain;
 use crate::os::futex::{Inherit, Lock};
+use crate::superslab::pagemap::KINDS;
+use crate::superslab::slab::{Block, LEFT, Slab, VISITED};
 use crate::sync::Node;
-use crate::table::Table;
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
+use core::sync::atomic::{AtomicUsize, Ordering};
 
-struct Lists(Table<*mut Slab, KINDS>);
+struct Lists(Table<List<Slab>, KINDS>);
 
 // SAFETY: only used under the lock.
 unsafe impl Send for Lists {}
 
-static LISTS: Lock<Lists> = Lock::new(Lists(Table([ptr::null_mut(); KINDS])));
+static LISTS: Lock<Lists> = Lock::new(Lists(Table([const { List::new() }; KINDS])));
 /// How many slabs are listed per class: lets a refill that would find none pass by without the lock.
 static COUNTS: Table<AtomicUsize, KINDS> = Table([const { AtomicUsize::new(0) }; KINDS]);
 /// Slabs that were emptied by threads that could not have the lock: still listed, and to be released by whoever has it next.
@@ -30,20 +31,9 @@ impl Inherit for Lists {
         if !torn {
             return;
         }
-        // Forwards the lists are whole at any time: see `link` and `unlink`.
-        for (class, &first) in self.0.0.iter().enumerate() {
-            let (mut slab, mut prev, mut count) = (first, ptr::null_mut::<Slab>(), 0);
-            while !slab.is_null() {
-                // SAFETY: listed, and the lists are ours.
-                unsafe {
-                    if (*slab).prev != prev {
-                        (*slab).prev = prev;
-                    }
-                    (prev, slab) = (slab, (*slab).next);
-                }
-                count += 1;
-            }
-            COUNTS[class].store(count, Ordering::Relaxed);
+        for (class, list) in self.0.0.iter_mut().enumerate() {
+            // SAFETY: under the lock the lists are ours.
+            COUNTS[class].store(unsafe { list.mend() }, Ordering::Relaxed);
         }
     }
 }
@@ -77,37 +67,22 @@ pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
     true
 }
 
-/// Takes `slab` off its list. After each store the lists are whole when followed forwards.
+/// Takes `slab` off its list.
 fn unlink(lists: &mut Lists, slab: *mut Slab) {
-    // SAFETY: listed, and links are used under the lock only.
+    // SAFETY: listed by its class; links are used under the lock only.
     unsafe {
-        let (next, prev, class) = ((*slab).next, (*slab).prev, (*slab).class as usize);
-        if prev.is_null() {
-            lists.0[class] = next;
-        } else {
-            (*prev).next = next;
-        }
-        compiler_fence(Ordering::Release);
-        if !next.is_null() {
-            (*next).prev = prev;
-        }
+        let class = (*slab).class as usize;
+        lists.0[class].remove(slab);
         COUNTS[class].fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Puts `slab` in front of its class's list. After each store the lists are whole when followed forwards.
+/// Puts `slab` in front of its class's list.
 fn link(lists: &mut Lists, slab: *mut Slab) {
-    // SAFETY: the caller's; links are used under the lock only.
+    // SAFETY: the caller's, and in no list; links are used under the lock only.
     unsafe {
         let class = (*slab).class as usize;
-        let head = lists.0[class];
-        (*slab).prev = ptr::null_mut();
-        (*slab).next = head;
-        compiler_fence(Ordering::Release);
-        if !head.is_null() {
-            (*head).prev = slab;
-        }
-        lists.0[class] = slab;
+        lists.0[class].push_front(slab);
         COUNTS[class].fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -128,7 +103,7 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
         return None;
     }
     let mut lists = LISTS.lock_soon()?;
-    let mut slab = lists.0[class as usize];
+    let mut slab = lists.0[class as usize].first();
     while !slab.is_null() {
         // SAFETY: listed slabs stay valid while we hold the lock.
         if let Some((chain, in_use)) = unsafe { (*slab).remote.adopt() } {
@@ -136,7 +111,7 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
             return Some(Adopted { slab, chain, in_use });
         }
         // SAFETY: as above.
-        slab = unsafe { (*slab).next };
+        slab = unsafe { List::<Slab>::next(slab) };
     }
     None
 }
@@ -146,14 +121,14 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
 ///
 /// # Safety
 ///
-/// A push by the caller has answered [`super::remote::Pushed::Emptied`].
+/// A push by the caller has answered [`Pushed::Emptied`](crate::lockfree::remote_stack::Pushed::Emptied).
 pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
     let Some(mut lists) = LISTS.lock_soon() else {
         // SAFETY: passed on: in no ready list, and ours.
         return unsafe { EMPTIED.push(slab) };
     };
     unlink(&mut lists, slab);
-    let mut others = if EMPTIED.is_empty() { ptr::null_mut() } else { EMPTIED.take() };
+    let mut others = if EMPTIED.is_empty() { ptr::null_mut() } else { EMPTIED.take_all() };
     let mut at = others;
     while !at.is_null() {
         unlink(&mut lists, at);

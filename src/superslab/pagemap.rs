@@ -7,13 +7,10 @@
 //! number index the leaf directly.
 
 use crate::os;
+use crate::superslab::layout::{PAGE, PAGE_SHIFT};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// log2 of the page that the map describes.
-pub(crate) const PAGE_SHIFT: u32 = 16;
-/// The page that the map describes and slabs are made of.
-pub(crate) const PAGE: usize = 1 << PAGE_SHIFT;
 /// log2 of the entries of a leaf. A leaf is touched only where something lives, but each entry of the root is a pointer that the
 /// dynamic linker has to relocate when a process starts: with leaves a quarter as long, 2,048 of them and what relocates them take 64 KiB.
 const LEAF_SHIFT: u32 = 23;

@@ -3,33 +3,24 @@
 //! SuperSlabs are kept in buckets by their number of free pages and asked fullest first, so that empty ones drain.
 //! Descriptors live apart from the SuperSlabs: searching touches no header page. One lock guards the index over them; it is held
 //! for a few dozen instructions, never across a system call, and never across a fork. Who cannot have it soon does without it:
-//! changes the descriptors alone, and leaves the index to whoever has the lock next ([`state`]).
+//! changes the descriptors alone, and leaves the index to whoever has the lock next ([`span_index`]).
 
-use super::pagemap::{self, FOREIGN, PAGE_SHIFT};
-use super::pages::span_mask;
-use super::slab::{SUPERSLAB, Slab};
-use super::state::{self, BEHIND_FIRST, CHUNK, Desc, FILLED, State};
-use super::{dense, purge};
-use crate::alarm;
-use crate::options::{self, Thp};
+use crate::base::options;
+use crate::lockfree::page_sets::span_mask;
+use crate::lockfree::waker;
 use crate::os;
-use crate::os::futex::{Guard, Lock};
+use crate::superslab::desc::CHUNK;
+use crate::superslab::layout::{PAGE_SHIFT, PAGES, SUPERSLAB};
+use crate::superslab::pagemap::FOREIGN;
+use crate::superslab::slab::Slab;
+use crate::superslab::span_index::{BEHIND_FIRST, Span, lock, with};
+use crate::superslab::{desc, pagemap, purge, span_index, thp};
 use core::ptr;
-use core::sync::atomic::{
-    AtomicBool, AtomicU64, AtomicUsize,
-    Ordering::{Relaxed, Release},
-    compiler_fence,
-};
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
-/// Pages of a SuperSlab.
-pub(crate) const PAGES: usize = SUPERSLAB >> PAGE_SHIFT;
-/// The largest span: two of them and the first page make a SuperSlab. A larger one would lie in a SuperSlab alone, and half of a
-/// huge page would stay resident for nothing.
-pub(crate) const MAX_SPAN: usize = (PAGES - 1) / 2;
 /// SuperSlabs of one bucket that a search for several adjacent pages looks at before it goes on to the next bucket.
 pub(super) const LOOKS: usize = 8;
-
-static POOL: Lock<State> = Lock::new(State::new());
 
 /// The pool does not grow: there is memory to be had that it does not know of yet.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
@@ -40,40 +31,27 @@ pub(crate) static SUPERSLABS_MAPPED: AtomicU64 = AtomicU64::new(0);
 /// Where to ask the system for the next SuperSlab: beside the last one, so that mappings merge.
 static HINT: AtomicUsize = AtomicUsize::new(0);
 
-/// A span of pages that is the caller's.
-pub(crate) struct Span {
-    /// The record of its first page, claimed.
-    pub(crate) slab: *mut Slab,
-    /// Whether its pages are known to be zero.
-    pub(crate) zero: bool,
-}
-
-/// The pool, locked, if it is to be had soon: a thread may hold it that a signal handler has interrupted.
-pub(super) fn lock() -> Option<Guard<'static, State>> {
-    let mut pool = POOL.lock_soon()?;
-    if state::is_stale() {
-        pool.rebuild();
-    }
-    Some(pool)
-}
-
 /// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
 /// for a run. `None` when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
-pub(crate) fn take(pages: usize, class: u8) -> Option<Span> {
-    take_with_room(pages, class, pages)
+pub(crate) fn take_span(pages: usize, class: u8) -> Option<Span> {
+    take_span_with_room(pages, class, pages)
 }
 
-/// Like [`take`], with free pages behind it, if there is such a place: `room` pages in all.
-pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
+/// Like [`take_span`], with free pages behind it, if there is such a place: `room` pages in all.
+pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
-    let among = |pages| state::usable(pages, class);
+    let among = |pages| span_index::usable(pages, class);
     let mut looks = LOOKS;
     loop {
         match lock() {
             Some(mut pool) => {
-                let roomy =
-                    if room > pages { pool.take(pages, room, class, among(room), looks, now) } else { None };
-                if let Some(span) = roomy.or_else(|| pool.take(pages, pages, class, among(pages), looks, now))
+                let roomy = if room > pages {
+                    pool.take_span(pages, room, class, among(room), looks, now)
+                } else {
+                    None
+                };
+                if let Some(span) =
+                    roomy.or_else(|| pool.take_span(pages, pages, class, among(pages), looks, now))
                 {
                     let due = purge::is_due(&pool, now);
                     drop(pool);
@@ -84,7 +62,7 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
                 }
             }
             None => {
-                if let Some(span) = state::take_unlocked(pages, class, among(pages)) {
+                if let Some(span) = span_index::take_unlocked(pages, class, among(pages)) {
                     return Some(span);
                 }
             }
@@ -99,7 +77,7 @@ pub(crate) fn take_with_room(pages: usize, class: u8, room: usize) -> Option<Spa
     }
 }
 
-/// Runs `f`, which [`take_shorter`] serves, too.
+/// Runs `f`, which [`take_shorter_span`] serves, too.
 pub(crate) fn with_shorter<T>(f: impl FnOnce() -> T) -> T {
     SHORTER.fetch_add(1, Relaxed);
     let result = f();
@@ -110,7 +88,7 @@ pub(crate) fn with_shorter<T>(f: impl FnOnce() -> T) -> T {
 /// Takes a span of fewer than `pages` pages, the longest there is, for a slab of `class` that holds fewer blocks than it should. Only for
 /// who would get none at all: see [`with_shorter`].
 #[cold]
-pub(crate) fn take_shorter(pages: usize, class: u8) -> Option<Span> {
+pub(crate) fn take_shorter_span(pages: usize, class: u8) -> Option<Span> {
     if SHORTER.load(Relaxed) == 0 {
         return None;
     }
@@ -119,8 +97,8 @@ pub(crate) fn take_shorter(pages: usize, class: u8) -> Option<Span> {
         pages /= 2;
         // A block may be too long for what is left of the first page.
         let span = match lock() {
-            Some(mut pool) => pool.take(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
-            None => state::take_unlocked(pages, class, BEHIND_FIRST),
+            Some(mut pool) => pool.take_span(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
+            None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
         };
         if span.is_some() {
             return span;
@@ -139,12 +117,12 @@ pub(crate) fn defer_growth(yes: bool) {
 /// # Safety
 ///
 /// The span is the caller's, and no block of it is in use.
-pub(crate) unsafe fn give(slab: *mut Slab, touched: u32) {
+pub(crate) unsafe fn give_span(slab: *mut Slab, touched: u32) {
     // SAFETY: passed on.
     unsafe { give_as(slab, |dirty, index| dirty | touched << index) }
 }
 
-/// [`give`]; `dirty` says which pages of the SuperSlab are dirty then, of those that were and the index of the span.
+/// [`give_span`]; `dirty` says which pages of the SuperSlab are dirty then, of those that were and the index of the span.
 unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     // SAFETY: the caller's span.
     let (desc, pages, class) = unsafe { (Slab::desc(slab), (*slab).pages as usize, (*slab).class) };
@@ -154,19 +132,19 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
     // SAFETY: as above.
     if class != pagemap::RUN && unsafe { (*slab).filled } {
-        FILLED.fetch_sub(pages, Relaxed);
+        thp::no_more_filled(pages);
     }
     let mask = span_mask(index, pages);
     let now = os::now_ms();
     let Some(mut pool) = lock() else {
-        state::give_unlocked(desc, mask, |before| dirty(before, index));
-        alarm::ring();
+        span_index::give_unlocked(desc, mask, |before| dirty(before, index));
+        waker::notify();
         return;
     };
-    pool.give(desc, mask, pages, |before| dirty(before, index), now);
+    pool.give_span(desc, mask, pages, |before| dirty(before, index), now);
     let due = purge::is_due(&pool, now);
     drop(pool);
-    alarm::ring();
+    waker::notify();
     if due {
         purge::run_due(now);
     }
@@ -177,8 +155,8 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
 ///
 /// # Safety
 ///
-/// As [`give`].
-pub(crate) unsafe fn give_replaced(slab: *mut Slab) {
+/// As [`give_span`].
+pub(crate) unsafe fn give_replaced_run(slab: *mut Slab) {
     // SAFETY: the caller's span.
     let (desc, pages) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
     // Part of a huge page is cheap to keep and dear to take out.
@@ -200,7 +178,7 @@ pub(crate) unsafe fn give_replaced(slab: *mut Slab) {
 /// # Safety
 ///
 /// `slab` is the record of a run, in use and the caller's.
-pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
+pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
     // SAFETY: passed on.
     let (desc, before) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
     let index = Slab::index(slab);
@@ -224,11 +202,11 @@ pub(crate) unsafe fn resize(slab: *mut Slab, pages: usize) -> bool {
         // SAFETY: passed on.
         unsafe { (*slab).pages = pages as u8 };
         compiler_fence(Release);
-        pool.give(desc, change, before - pages, |dirty| dirty | change, now);
+        pool.give_span(desc, change, before - pages, |dirty| dirty | change, now);
     }
     let due = purge::is_due(&pool, now);
     drop(pool);
-    alarm::ring();
+    waker::notify();
     if due {
         purge::run_due(now);
     }
@@ -257,11 +235,6 @@ pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
     since.map(|since| delay.saturating_sub(os::elapsed(since, now)))
 }
 
-/// Counts the pages of a slab that has just handed out its last fresh block.
-pub(crate) fn filled(pages: usize) {
-    FILLED.fetch_add(pages, Relaxed);
-}
-
 /// A part of a slab is about to be given back: what is left of it is not surely resident, and must not be made so.
 ///
 /// # Safety
@@ -271,7 +244,7 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
     // SAFETY: passed on. A SuperSlab with a span in use has a descriptor.
     unsafe {
         if core::mem::replace(&mut (*slab).filled, false) {
-            FILLED.fetch_sub((*slab).pages as usize, Relaxed);
+            thp::no_more_filled((*slab).pages as usize);
         }
         let desc = Slab::desc(slab);
         if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {
@@ -280,43 +253,26 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
     }
 }
 
-/// Runs `f` on the pool's state, locked, if the lock is to be had.
-pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
-    lock().map(|mut pool| f(&mut pool))
-}
-
 /// Adds a SuperSlab to the pool. False when the system or a limit refuses.
 fn grow() -> bool {
     let base = map_superslab();
     if base.is_null() {
         return false;
     }
-    let huge = wants_huge();
+    let huge = thp::wants_huge_superslab();
     // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
     // pages of many SuperSlabs would get all of them.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
-    while !with(|pool| pool.add(base, huge)).unwrap_or_else(|| state::add_unlocked(base, huge)) {
+    while !with(|pool| pool.add(base, huge)).unwrap_or_else(|| span_index::add_unlocked(base, huge)) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
             // SAFETY: known to nobody.
             unsafe { os::unmap(base, SUPERSLAB) };
             return false;
         }
-        state::supply(chunk);
+        desc::supply(chunk);
     }
     true
-}
-
-/// Whether the next SuperSlab should be made of huge pages.
-fn wants_huge() -> bool {
-    match options::get().thp {
-        Thp::Always => true,
-        Thp::Never => false,
-        // Spans that are mostly untouched, as those of many small threads, must not become resident.
-        Thp::Auto => with(|pool| (pool.superslabs, pool.is_filled())).is_some_and(|(superslabs, filled)| {
-            dense::wants_huge(superslabs, || with(|pool| dense::choose(pool)).unwrap_or_default()) || filled
-        }),
-    }
 }
 
 fn map_superslab() -> *mut u8 {
@@ -348,7 +304,11 @@ fn map_superslab() -> *mut u8 {
 
 /// Gives the memory of all descriptors back to the system, when there is no SuperSlab and nobody comes any more.
 pub(crate) fn unmap() {
-    state::unmap();
+    desc::unmap();
+    // The index still names descriptors that are gone.
+    if let Some(mut pool) = lock() {
+        pool.rebuild();
+    }
 }
 
 /// Bytes of free pages, as far as that is known.
@@ -357,47 +317,11 @@ pub(crate) fn free_bytes() -> usize {
     pages << PAGE_SHIFT
 }
 
-/// In the child of a fork: see [`Lock::inherit`].
-pub(crate) fn inherit() {
-    POOL.inherit();
-}
-
-/// Calls `f` with the record of every span in use. The pool is locked meanwhile. False, and nothing done, when it cannot be.
-pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
-    let Some(_pool) = lock() else { return false };
-    state::descs().for_each(|desc| spans(desc, &mut f));
-    true
-}
-
-/// Calls `f` with the record of every span in use of a SuperSlab; the pool is locked.
-pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
-    let (base, free) = (d.base(), d.pages.get().free);
-    // One that is hidden as a whole may be gone.
-    let mut index = if d.is_hidden() { PAGES } else { 0 };
-    while index < PAGES {
-        if free & (1 << index) != 0
-            || pagemap::kind_published(base.wrapping_add(index << PAGE_SHIFT)) == FOREIGN
-        {
-            index += 1;
-            continue;
-        }
-        let slab = Slab::at(base, index);
-        // SAFETY: the record of a page of a SuperSlab, which stays while the pool is locked.
-        let seen = unsafe { Slab::glimpse(slab) };
-        // A span that is just being given back may be half out of the page map.
-        if seen.lead == 0 {
-            f(slab);
-            index += seen.pages.max(1);
-        } else {
-            index += 1;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::superslab::pagemap::RUN;
+    use crate::superslab::span_index::{POOL, State};
 
     /// What the pool has counted is what it counts when it begins anew.
     fn is_exact() -> bool {
@@ -416,14 +340,15 @@ mod tests {
     #[cfg_attr(miri, ignore)]
     fn work_goes_on_without_the_lock() {
         // Spans that come and go meanwhile need no further SuperSlab.
-        let first = take(8, RUN).unwrap();
+        let first = take_span(8, RUN).unwrap();
         let place = Slab::base(first.slab);
         assert!(is_exact());
         let held = POOL.lock();
         let (mut spans, mut taken) = (Vec::new(), 0);
         std::thread::scope(|threads| {
-            let worker = threads
-                .spawn(|| (0..8).map(|i| take(1 + i % 3, RUN).unwrap().slab.expose_provenance()).collect());
+            let worker = threads.spawn(|| {
+                (0..8).map(|i| take_span(1 + i % 3, RUN).unwrap().slab.expose_provenance()).collect()
+            });
             spans = worker.join().unwrap();
             for &slab in &spans {
                 let slab = core::ptr::with_exposed_provenance_mut::<Slab>(slab);
@@ -437,7 +362,7 @@ mod tests {
             threads.spawn(|| {
                 for &slab in spans.iter().step_by(2) {
                     // SAFETY: ours.
-                    unsafe { give(core::ptr::with_exposed_provenance_mut(slab), 1) };
+                    unsafe { give_span(core::ptr::with_exposed_provenance_mut(slab), 1) };
                 }
             });
         });
@@ -445,10 +370,10 @@ mod tests {
         assert!(is_exact(), "the next holder has not brought the index in order");
         for &slab in spans.iter().skip(1).step_by(2) {
             // SAFETY: ours.
-            unsafe { give(core::ptr::with_exposed_provenance_mut(slab), 1) };
+            unsafe { give_span(core::ptr::with_exposed_provenance_mut(slab), 1) };
         }
         // SAFETY: ours.
-        unsafe { give(first.slab, 0) };
+        unsafe { give_span(first.slab, 0) };
         assert!(is_exact());
     }
 }

@@ -1,80 +1,23 @@
 //! Giving pages back to the system.
 //!
 //! Free dirty pages are given back when they have been so for the purge delay, and at once when there are more of them
-//! than the allowance: after the last free of a program there is no further event, so a large drop must be purged
-//! while it happens. Memory that is wanted again soon after such a purge is a *regret* and widens the allowance for as long
-//! as that is of use, and a while longer, so that a program that swings steadily does not pay for faults at every swing.
+//! than the allowance ([`decay`](super::decay)).
 
-use super::pagemap::{PAGE, PAGE_SHIFT};
-use super::pool::{self, PAGES};
-use super::slab::{HEADER, SUPERSLAB};
-use super::state::{self, DescRef, State};
-use crate::pause::Pause;
-use crate::{alarm, options, os};
+use crate::base::options;
+use crate::lockfree::waker;
+use crate::os;
+use crate::superslab::decay::REGRET;
+use crate::superslab::desc::DescRef;
+use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
+use crate::superslab::span_index;
+use crate::superslab::span_index::State;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Dirty pages that are always allowed: 16 MiB.
-const ALLOWED: usize = (16 << 20) / PAGE;
-/// Of the pages in use, this part may lie dirty besides.
-const ALLOWED_PART: usize = 8;
-/// A purge for being over the allowance goes below it by this part: the next pages freed are wanted again more often than
+/// A purge for being above the allowance goes below it by this part: the next pages freed are wanted again more often than
 /// those that have lain longest.
 const KEPT_PART: usize = 8;
-/// How long a purge can be regretted, and how long half of the regret lasts, in milliseconds.
-const REGRET: u32 = 1000;
-/// Milliseconds after which the system is asked again at the latest when it has refused all that was to be given back.
-const PAUSE: u32 = 4096;
 /// SuperSlabs handled in one go.
 const BATCH: usize = 16;
-
-/// What the policy remembers. Guarded by the pool's lock.
-pub(crate) struct Policy {
-    /// Pages that the allowance is widened by, and the most pages in use of late: by no more than that.
-    slack: usize,
-    peak: usize,
-    /// Pages purged for being over the allowance, and when that was last done.
-    purged: usize,
-    when: u32,
-    /// When pages were last looked through by age, and when the slack was last of use or halved.
-    looked: u32,
-    halved: u32,
-    /// When the background thread last looked.
-    seen: u32,
-    /// Nothing is given back for being over the allowance, because the system has refused all of it: memory that is locked.
-    pause: Pause,
-}
-
-impl Policy {
-    pub(crate) const fn new() -> Self {
-        Self {
-            slack: 0,
-            peak: 0,
-            purged: 0,
-            when: 0,
-            looked: 0,
-            halved: 0,
-            seen: 0,
-            pause: Pause::up_to(PAUSE),
-        }
-    }
-
-    /// `pages` pages are in use.
-    pub(crate) fn used(&mut self, pages: usize) {
-        self.peak = self.peak.max(pages);
-    }
-
-    /// `pages` pages had to be touched afresh.
-    pub(crate) fn fresh(&mut self, pages: usize) {
-        let regretted = pages.min(self.purged);
-        self.purged -= regretted;
-        self.slack = (self.slack + regretted).min(self.peak);
-    }
-
-    /// Pages were taken again that would have been given back without the slack: it is worth having, and stays.
-    pub(crate) fn worth_it(&mut self, now: u32) {
-        self.halved = now;
-    }
-}
 
 /// Pages that have been taken out of the pool to be purged.
 pub(crate) struct Job {
@@ -126,7 +69,7 @@ impl Job {
         let bytes =
             items.map(|item| if item.pages == u32::MAX { item.unmap() } else { item.give_back() }).sum();
         // What the system has not taken is dirty again.
-        alarm::ring();
+        waker::notify();
         bytes
     }
 }
@@ -142,9 +85,9 @@ impl Item {
         match unsafe { os::unmap(base, SUPERSLAB) } {
             os::Unmapped::Gone => {
                 os::PURGED.fetch_add(resident, Relaxed);
-                match pool::lock() {
+                match span_index::lock() {
                     Some(mut pool) => pool.remove(self.desc),
-                    None => state::remove_unlocked(self.desc),
+                    None => span_index::remove_unlocked(self.desc),
                 }
             }
             // The place can be used again.
@@ -173,9 +116,9 @@ impl Item {
 
     /// Gives the pages to the pool again; the ones in `clean` are not dirty any more.
     fn put_back(&self, clean: u32) {
-        match pool::lock() {
+        match span_index::lock() {
             Some(mut pool) => pool.put_back(self.desc, clean, os::now_ms()),
-            None => state::put_back_unlocked(self.desc, clean),
+            None => span_index::put_back_unlocked(self.desc, clean),
         }
     }
 
@@ -213,35 +156,27 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
 
 /// Whether there are more dirty pages than the allowance, and nobody else will see to them when they have lain for the delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
-    pool.dirty_pages > allowed(pool) && !is_watched(pool, now, delay) && !pool.policy.pause.is_on(now)
+    pool.dirty_pages > pool.policy.allowed(pool.used_pages())
+        && !is_watched(pool, now, delay)
+        && !pool.policy.pause.is_on(now)
 }
 
 /// Whether there is a background thread, and it has looked lately: it may be kept from running.
 fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
-    alarm::WATCHED.load(Relaxed)
+    waker::WATCHED.load(Relaxed)
         && i64::from(now.wrapping_sub(pool.policy.seen) as i32) <= delay + i64::from(REGRET)
-}
-
-/// Dirty pages that may lie about, without what regret adds.
-pub(super) fn allowed_always(pool: &State) -> usize {
-    ALLOWED + pool.used_pages() / ALLOWED_PART
-}
-
-/// Dirty pages that may lie about.
-fn allowed(pool: &State) -> usize {
-    allowed_always(pool) + pool.policy.slack
 }
 
 /// Gives back what is due. Apart from its callers, so that they need no room for a job on their stacks.
 #[cold]
 #[inline(never)]
 pub(crate) fn run_due(now: u32) {
-    let Some(mut pool) = pool::lock() else { return };
+    let Some(mut pool) = span_index::lock() else { return };
     let job = due(&mut pool, now);
     drop(pool);
     let (any, bytes) = (job.len > 0, job.run());
     if any {
-        if let Some(pool) = pool::lock() {
+        if let Some(pool) = span_index::lock() {
             pool.policy.pause.tried(bytes != 0, now);
         }
     }
@@ -263,7 +198,7 @@ pub(crate) fn aged(stop: impl Fn() -> bool) -> Aged {
     // Without a delay what is refused is due again at once: then this ends it.
     let mut left = usize::MAX;
     while !stop() && left > 0 {
-        let Some(mut pool) = pool::lock() else { break };
+        let Some(mut pool) = span_index::lock() else { break };
         left = left.min(pool.superslabs);
         let mut job = Job::none();
         pool.policy.seen = os::now_ms();
@@ -298,15 +233,9 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
 fn due(pool: &mut State, now: u32) -> Job {
     let mut job = Job::none();
     let delay = options::get().purge_delay;
-    if os::elapsed(pool.policy.halved, now) >= REGRET {
-        pool.policy.halved = now;
-        pool.policy.slack /= 2;
-        pool.policy.peak = pool.used_pages().max(pool.policy.peak / 2);
-    }
-    if os::elapsed(pool.policy.when, now) >= REGRET {
-        pool.policy.purged = 0;
-    }
-    let allowed = allowed(pool);
+    let used = pool.used_pages();
+    pool.policy.fade(used, now);
+    let allowed = pool.policy.allowed(used);
     let keep = allowed - allowed / KEPT_PART;
     if delay >= 0 && is_over(pool, now, delay) {
         // Whole SuperSlabs first: they cost least, both ways.
@@ -315,8 +244,7 @@ fn due(pool: &mut State, now: u32) -> Job {
                 if !whole || desc.pages.get().free == u32::MAX {
                     let before = job.pages;
                     job.add(pool, desc);
-                    pool.policy.purged += job.pages - before;
-                    pool.policy.when = now;
+                    pool.policy.regret.drop(job.pages - before, now);
                 }
                 pool.dirty_pages > keep && !job.is_full()
             });
@@ -337,7 +265,7 @@ fn due(pool: &mut State, now: u32) -> Job {
 pub(crate) fn everything() -> usize {
     let (mut bytes, mut visit, mut left) = (0, 0, usize::MAX);
     while left > 0 {
-        let Some(mut pool) = pool::lock() else { break };
+        let Some(mut pool) = span_index::lock() else { break };
         if left == usize::MAX {
             left = pool.superslabs;
             pool.visits = pool.visits.wrapping_add(1);
@@ -364,24 +292,3 @@ pub(crate) fn everything() -> usize {
 }
 
 const _: () = assert!(PAGES == 32);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn regret_is_bounded_by_what_was_purged_and_by_the_peak() {
-        let mut policy = Policy::new();
-        policy.used(1000);
-        policy.used(400);
-        policy.fresh(50);
-        assert_eq!(policy.slack, 0, "nothing was purged");
-        policy.purged = 300;
-        policy.fresh(200);
-        policy.fresh(200);
-        assert_eq!((policy.slack, policy.purged), (300, 0));
-        policy.purged = 900;
-        policy.fresh(900);
-        assert_eq!((policy.slack, policy.peak), (1000, 1000));
-    }
-}

@@ -1,31 +1,28 @@
 //! The record of one slab.
 
-use super::pagemap::PAGE_SHIFT;
-use super::ready::ReadyList;
-use super::remote::RemoteStack;
-use super::state::{Desc, DescRef};
+use crate::base::list::{Linked, Links};
+use crate::lockfree::ready_list::ReadyList;
+use crate::lockfree::remote_stack::RemoteStack;
+use crate::superslab::decay::Patience;
+use crate::superslab::desc::{Desc, DescRef};
+use crate::superslab::layout::{HEADER, PAGE_SHIFT, SUPERSLAB};
 use crate::sync::Node;
 use core::ptr;
 use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
 };
 
-/// Size and alignment of a SuperSlab.
-pub(crate) const SUPERSLAB: usize = 2 << 20;
-/// Bytes of slab records at the start of a SuperSlab.
-pub(crate) const HEADER: usize = 4096;
-
-/// A block, and whether it is known to be zero.
-pub(crate) struct Fresh {
+/// What an allocation gives: a block, and whether it is known to be zero.
+pub(crate) struct Allocation {
     /// The block; null when there is no memory.
-    pub(crate) block: *mut u8,
-    /// Whether every byte of it is zero.
-    pub(crate) zero: bool,
+    pub(crate) ptr: *mut u8,
+    /// Whether every byte of it is known to be zero.
+    pub(crate) zeroed: bool,
 }
 
-impl Fresh {
+impl Allocation {
     /// No block: there is no memory.
-    pub(crate) const NONE: Fresh = Fresh { block: ptr::null_mut(), zero: false };
+    pub(crate) const NONE: Allocation = Allocation { ptr: ptr::null_mut(), zeroed: false };
 }
 
 /// A free block: its first word links it. Blocks of 16 bytes and more carry a mark in the second word while they are
@@ -93,14 +90,12 @@ pub(crate) struct Owner {
     pub(crate) idle: AtomicUsize,
     /// When somebody took that in instead, in milliseconds and not 0, until the owner is back.
     pub(crate) visited: AtomicU32,
-    /// How often the owner was back soon: log2 of how much longer others wait before they visit.
-    pub(crate) patience: AtomicU32,
+    /// With owners that were back soon others wait longer before they visit.
+    patience: Patience,
 }
 
 /// Pages of slabs that others have emptied, from which on an owner who does not come for them is visited: 8 MiB.
 const VISIT_FROM: usize = 128;
-/// What patience grows by, and to at most: 512 MiB.
-const PATIENCE: (u32, u32) = (3, 6);
 /// An owner that is back within so many milliseconds would have taken in all that itself.
 const SOON: u32 = 1000;
 
@@ -111,7 +106,7 @@ impl Owner {
             ready: ReadyList::new(),
             idle: AtomicUsize::new(0),
             visited: AtomicU32::new(0),
-            patience: AtomicU32::new(0),
+            patience: Patience::none(),
         }
     }
 
@@ -119,18 +114,23 @@ impl Owner {
     pub(crate) fn reset(&self) {
         self.idle.store(0, Ordering::Relaxed);
         self.visited.store(0, Ordering::Relaxed);
-        self.patience.store(0, Ordering::Relaxed);
+        self.patience.forget();
     }
 
     /// Counts pages that others have emptied; whether the owner should be visited.
     pub(crate) fn leave_idle(&self, pages: usize) -> bool {
         // Relaxed, here and below: figures.
         let idle = self.idle.fetch_add(pages, Ordering::Relaxed) + pages;
-        let much = idle >= VISIT_FROM << self.patience.load(Ordering::Relaxed);
+        let much = idle >= self.patience.stretch(VISIT_FROM);
         if much {
             self.idle.store(0, Ordering::Relaxed);
         }
         much
+    }
+
+    /// It should be visited, and nobody does now: whoever leaves something next is told so, too.
+    pub(crate) fn is_still_idle(&self) {
+        self.idle.fetch_add(Patience::longest(VISIT_FROM), Ordering::Relaxed);
     }
 
     /// Somebody has taken in what waited.
@@ -144,9 +144,7 @@ impl Owner {
         let visited = self.visited.load(Ordering::Relaxed);
         if visited != 0 {
             self.visited.store(0, Ordering::Relaxed);
-            let soon = now().wrapping_sub(visited) < SOON;
-            let patience = self.patience.load(Ordering::Relaxed) + PATIENCE.0;
-            self.patience.store(if soon { patience.min(PATIENCE.1) } else { 0 }, Ordering::Relaxed);
+            self.patience.learn(now().wrapping_sub(visited) < SOON);
         }
     }
 }
@@ -154,7 +152,7 @@ impl Owner {
 /// Which of its owner's lists a slab is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum List {
+pub(crate) enum Listed {
     /// None; it is being made or released, or it is an orphan's.
     None,
     /// The slab its class allocates from.
@@ -190,18 +188,16 @@ pub(crate) struct Slab {
     /// Blocks waiting on `remote` that `used` does not count any more. Written by the owner, read by statistics.
     pub(crate) counted: AtomicU32,
     /// The list that `next` and `prev` belong to. Owner only.
-    pub(crate) list: List,
+    pub(crate) list: Listed,
     /// Whether memory above `bump` is known to be zero. Owner only.
     pub(crate) zero: bool,
     /// Whether the pool knows that every block has been handed out once. Owner only.
     pub(crate) filled: bool,
     /// Whether memory that had been purged has been handed out again, so that `bump` does not say what is dirty. As `bump`.
     pub(crate) revived: bool,
-    /// Links of the owner's lists, or of the orphan list. Owner only, or under the orphans' lock.
-    pub(crate) next: *mut Slab,
-    /// See `next`.
-    pub(crate) prev: *mut Slab,
-    /// The granules of the span that have been given back ([`Slab::granule`]): no block in them is in use or on `free`.
+    /// In the owner's lists, or in the orphans'. Owner only, or under the orphans' lock.
+    pub(crate) links: Links<Slab>,
+    /// The granules of the span that have been given back ([`granules`](super::granules)): no block in them is in use or on `free`.
     /// Written by the owner, read by others of a block that is in none of them.
     pub(crate) purged: AtomicU64,
 
@@ -256,12 +252,11 @@ pub(crate) static NO_SLAB: Slab = Slab {
     used: AtomicU32::new(0),
     low: 0,
     counted: AtomicU32::new(0),
-    list: List::None,
+    list: Listed::None,
     zero: false,
     filled: false,
     revived: false,
-    next: ptr::null_mut(),
-    prev: ptr::null_mut(),
+    links: Links::new(),
     purged: AtomicU64::new(0),
     remote: RemoteStack::constant(),
     owner: AtomicPtr::new(ptr::null_mut()),
@@ -282,6 +277,15 @@ unsafe impl Sync for Slab {}
 
 const _: () = assert!(size_of::<Slab>() == 128 && size_of::<Slab>() * 32 == HEADER);
 const _: () = assert!(core::mem::offset_of!(Slab, remote) == 64);
+
+// SAFETY: `links` is of the lists only.
+unsafe impl Linked for Slab {
+    #[inline]
+    unsafe fn links<'a>(slab: *mut Self) -> &'a Links<Self> {
+        // SAFETY: a valid record; the links are the caller's.
+        unsafe { &(*slab).links }
+    }
+}
 
 // SAFETY: `ready_next` is only the link.
 unsafe impl Node for Slab {
@@ -315,7 +319,7 @@ impl Slab {
     }
 
     /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then the
-    /// long way tells: `sparse::block_at`.
+    /// long way tells: `partial_purge::block_at`.
     ///
     /// # Safety
     ///
@@ -353,17 +357,17 @@ impl Slab {
     /// # Safety
     ///
     /// The caller owns the slab.
-    pub(crate) unsafe fn enlist(slab: *mut Slab, list: List) {
+    pub(crate) unsafe fn enlist(slab: *mut Slab, list: Listed) {
         // SAFETY: passed on.
         unsafe {
             (*slab).list = list;
             (*slab).low = match list {
-                List::Current => i32::MIN,
-                List::Partial => Slab::few(slab) as i32,
-                List::Purged => (Slab::in_use(slab) / 2) as i32,
-                List::None | List::Full | List::Sparse => 0,
+                Listed::Current => i32::MIN,
+                Listed::Partial => Slab::few(slab) as i32,
+                Listed::Purged => (Slab::in_use(slab) / 2) as i32,
+                Listed::None | Listed::Full | Listed::Sparse => 0,
             };
-            let full = if list == List::Full { FULL } else { 0 };
+            let full = if list == Listed::Full { FULL } else { 0 };
             (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
         }
     }
@@ -449,13 +453,12 @@ impl Slab {
             AtomicU32::from_ptr(&raw mut (*slab).last).store(bytes as u32 - stride, Ordering::Relaxed);
             AtomicU32::from_ptr(&raw mut (*slab).stride).store(stride, Ordering::Relaxed);
             AtomicBool::from_ptr(&raw mut (*slab).revived).store(false, Ordering::Relaxed);
-            (*slab).list = List::None;
+            (*slab).list = Listed::None;
             (*slab).low = 0;
             (*slab).zero = zero;
             (*slab).filled = false;
             (*slab).purged.store(0, Ordering::Relaxed);
-            (*slab).next = ptr::null_mut();
-            (*slab).prev = ptr::null_mut();
+            (*slab).links = Links::new();
             (*slab).inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
             // Release: pairs with the acquire in statistics, which pass over a slab that nobody owns.
             (*slab).owner.store(owner, Ordering::Release);
@@ -474,7 +477,7 @@ impl Slab {
         // SAFETY: passed on; atomic as in `set_bump`.
         unsafe {
             AtomicBool::from_ptr(&raw mut (*slab).revived).store(true, Ordering::Relaxed);
-            // The child of a fork in between relies on neither of the two: see `leave::disown`.
+            // The child of a fork in between relies on neither of the two: see `release::disown`.
             compiler_fence(Ordering::Release);
             Slab::set_bump(slab, bump);
             AtomicPtr::from_ptr(&raw mut (*slab).end).store(end, Ordering::Relaxed);
@@ -520,15 +523,20 @@ impl Slab {
     }
 
     /// Whether this is a slab, not a run.
-    pub(crate) fn is_slab(&self) -> bool {
-        self.class != super::pagemap::RUN
+    ///
+    /// # Safety
+    ///
+    /// The record of a span in use, which stays so meanwhile.
+    pub(crate) unsafe fn is_slab(slab: *mut Slab) -> bool {
+        // SAFETY: constant while the span is in use. No reference to the record: its owner may be writing to it.
+        unsafe { (*slab).class != super::pagemap::RUN }
     }
 
     /// Publishes the slab to its owner.
     ///
     /// # Safety
     ///
-    /// A push by the caller has answered [`super::remote::Pushed::Publish`].
+    /// A push by the caller has answered [`Pushed::Publish`](crate::lockfree::remote_stack::Pushed::Publish).
     pub(crate) unsafe fn publish(slab: *mut Slab) {
         // SAFETY: until it is published the slab stays, and its owner's record is never unmapped.
         unsafe {
@@ -568,13 +576,13 @@ mod tests {
         assert!(!owner.leave_idle(VISIT_FROM - 1) && owner.leave_idle(1));
         owner.was_visited(0);
         owner.is_back(|| SOON - 1);
-        assert!(!owner.leave_idle((VISIT_FROM << PATIENCE.0) - 1) && owner.leave_idle(1));
+        assert!(!owner.leave_idle((VISIT_FROM << 3) - 1) && owner.leave_idle(1));
         owner.is_back(|| unreachable!("nobody was here"));
         for _ in 0..9 {
             owner.was_visited(5);
             owner.is_back(|| 6);
         }
-        assert!(!owner.leave_idle((VISIT_FROM << PATIENCE.1) - 1) && owner.leave_idle(1));
+        assert!(!owner.leave_idle(Patience::longest(VISIT_FROM) - 1) && owner.leave_idle(1));
         owner.was_visited(5);
         owner.is_back(|| SOON + 6);
         assert!(owner.leave_idle(VISIT_FROM), "it was away for long");

@@ -1,7 +1,10 @@
-//! Small blocks: size classes, the slabs of one heap, and a block's way home.
+//! Small blocks: size classes, the slabs of one heap, and how a block returns to its slab.
 
 pub(crate) mod bins;
 pub(crate) mod classes;
-pub(crate) mod home;
-pub(crate) mod leave;
-pub(crate) mod sparse;
+pub(crate) mod free;
+mod free_list;
+pub(crate) mod idle;
+pub(crate) mod partial_purge;
+mod refill;
+pub(crate) mod release;

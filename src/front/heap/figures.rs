@@ -1,32 +1,39 @@
-//! What statistics read of a heap. Other threads ask: so nothing but atomics, and no reference to the whole of it.
+//! What statistics read of a heap. They run on any thread while the owner goes on, so all reads are atomic,
+//! and no reference to a whole heap is made.
 
-use super::super::magazine::Magazines;
-use super::super::outbox::{self, Outbox};
-use super::{Heap, RECORD};
+use crate::front::heap::{Heap, RECORD};
+use crate::front::magazine::Magazines;
+use crate::front::outbox;
+use crate::front::outbox::Outbox;
 use crate::os;
 use crate::tiny::classes::CLASSES;
 use core::sync::atomic::Ordering::Relaxed;
 
 impl Heap {
-    /// Calls `f` with classes and numbers of free blocks in magazines and outbox: exact when the owner does nothing
-    /// meanwhile, else a glimpse. A class may come several times.
+    /// Calls `f` with classes and numbers of free blocks in the magazines and the outbox. Exact if the owner
+    /// does nothing meanwhile, otherwise approximate. A class may come several times.
     ///
     /// # Safety
     ///
-    /// The record is one of those that are never unmapped.
+    /// `heap` is a record that is still mapped.
     pub(crate) unsafe fn each_cached(heap: *const Heap, mut f: impl FnMut(usize, usize)) {
-        // SAFETY: passed on.
+        // SAFETY: the record is mapped, and `live` is atomic.
+        if !unsafe { (*heap).live.load(Relaxed) } {
+            return;
+        }
+        for class in 1..=CLASSES {
+            // SAFETY: both are parts of this record, whose slots lie behind the heap.
+            let blocks = unsafe {
+                let slots = heap.wrapping_add(1).addr()..heap.addr() + RECORD - outbox::BYTES;
+                Magazines::held(&raw const (*heap).magazines, &raw const (*heap).tops, class, slots)
+            };
+            if blocks != 0 {
+                f(class, blocks);
+            }
+        }
+        let bundles = heap.cast::<u8>().wrapping_add(RECORD - outbox::BYTES);
+        // SAFETY: `bundles` is where `Heap::reset` has put the bundles of this record's outbox.
         unsafe {
-            if !(*heap).live.load(Relaxed) {
-                return;
-            }
-            for class in 1..=CLASSES {
-                match Magazines::held(&raw const (*heap).magazines, &raw const (*heap).hot, class) {
-                    0 => {}
-                    blocks => f(class, blocks),
-                }
-            }
-            let bundles = heap.cast::<u8>().wrapping_add(RECORD - outbox::BYTES);
             Outbox::each_bundle(&raw const (*heap).outbox, bundles, |kind, blocks| {
                 if (1..=CLASSES).contains(&(kind as usize)) {
                     f(kind as usize, blocks);
@@ -35,13 +42,13 @@ impl Heap {
         }
     }
 
-    /// Bytes of the record that are resident: those in whose system page something was written.
+    /// Bytes of the record that are resident: the system pages in which something was ever written.
     ///
     /// # Safety
     ///
     /// As [`Heap::each_cached`].
     pub(crate) unsafe fn resident_bytes(heap: *const Heap) -> usize {
-        // SAFETY: passed on.
+        // SAFETY: both are parts of a record that is still mapped.
         let (most, outbox) = unsafe {
             (
                 Magazines::most(&raw const (*heap).magazines).addr(),

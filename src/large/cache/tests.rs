@@ -1,10 +1,11 @@
-use super::*;
+use crate::large::cache::*;
+use crate::superslab::decay::REGRET;
 
 const MIB: usize = 1 << 20;
 
-fn kept(mib: usize, mibs: usize) -> Kept {
+fn kept(mib: usize, mibs: usize) -> Mapping {
     let block = ptr::without_provenance_mut((1 << 30) + mib * MIB);
-    Kept { block, len: mibs * MIB, huge: false }
+    Mapping { block, len: mibs * MIB, huge: false }
 }
 
 /// Where the entries are and how long, in MiB.
@@ -22,7 +23,7 @@ fn neighbours_become_one_and_are_cut_again() {
     let mut cache = Cache::new();
     assert!(cache.add(kept(0, 2), 0, false) && cache.add(kept(6, 2), 0, false));
     assert_eq!(places(&cache), [(0, 2), (6, 2)]);
-    assert!(cache.add(Kept { huge: true, ..kept(2, 1) }, 0, false), "other pages, so it stays apart");
+    assert!(cache.add(Mapping { huge: true, ..kept(2, 1) }, 0, false), "other pages, so it stays apart");
     assert!(cache.add(kept(3, 3), 1, false));
     assert_eq!(places(&cache), [(0, 2), (2, 1), (3, 5)]);
     let i = cache.used().find(|(_, e)| e.len() == 5 * MIB).unwrap().0;
@@ -45,7 +46,7 @@ fn room_is_made_at_the_end_of_the_oldest() {
     assert!(cache.make_room(4 * MIB, 18 * MIB, 9).is_none());
     let out = cache.make_room(18 * MIB, 18 * MIB, 9).unwrap();
     assert_eq!((out.block, out.len), (kept(0, 6).block, 6 * MIB));
-    let huge = Kept { huge: true, ..kept(1, 9) };
+    let huge = Mapping { huge: true, ..kept(1, 9) };
     assert_eq!((huge.without(MIB), huge.without(3 * MIB + 1)), (Some(7 * MIB), Some(5 * MIB)));
     while cache.used().count() < ENTRIES {
         assert!(cache.add(kept(100 + 2 * cache.used().count(), 1), 10, false));
@@ -81,7 +82,7 @@ fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
     let start = (&raw mut memory.0).cast::<u8>();
     let block = |i: usize| start.wrapping_add(i * PAGE);
     for (i, pages) in [(0, 1), (1, 1), (2, 2)] {
-        cache.stack(Kept { block: block(i), len: pages * PAGE, huge: i == 1 });
+        cache.stack(Mapping { block: block(i), len: pages * PAGE, huge: i == 1 });
     }
     assert_eq!((cache.bytes, cache.refused), (4 * PAGE, 4 * PAGE));
     cache.inherit(true);

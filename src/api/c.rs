@@ -1,0 +1,403 @@
+//! The core of the `malloc` family, for the `hakmem-capi` crate. Not part of the Rust interface.
+//!
+//! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
+
+#[cfg(any(feature = "checked", debug_assertions))]
+use crate::api::checked;
+use crate::api::{process, slow_path};
+pub use crate::base::limits::CHook;
+use crate::base::misuse::Fault;
+use crate::base::{limits, misuse};
+use crate::front::fast_path::MagazineTops;
+use crate::front::heap::Heap;
+use crate::front::{large_blocks, thread, tls};
+use crate::os;
+use crate::stats::{ClassStats, Snapshot};
+use crate::superslab::pagemap;
+use crate::superslab::pagemap::FOREIGN;
+use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
+use core::ptr;
+
+/// Alignment of blocks of more than 8 bytes.
+const MIN_ALIGN: usize = 16;
+
+#[inline(always)]
+fn align_for(size: usize) -> usize {
+    if size <= 8 { 8 } else { MIN_ALIGN }
+}
+
+fn out_of_memory() -> *mut u8 {
+    os::set_errno(libc::ENOMEM);
+    ptr::null_mut()
+}
+
+/// `malloc`.
+#[inline(always)]
+pub fn malloc(size: usize) -> *mut u8 {
+    if size > MAX_TABLE {
+        return malloc_rest(size);
+    }
+    let words = size.div_ceil(8);
+    let heap = tls::get();
+    // SAFETY: the calling thread's heap or a placeholder; `words` is in the table, because `size` is at most
+    // `MAX_TABLE`.
+    let class = unsafe { MagazineTops::class(heap.cast(), words) };
+    // SAFETY: the calling thread's heap or a placeholder; a class from the table.
+    let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
+    if !block.is_null() { block } else { malloc_slow(words, heap) }
+}
+
+/// The fast path of `malloc` alone: a block from a magazine, for sizes in the table. Null means take the slow
+/// path.
+#[inline(always)]
+pub fn malloc_hit(size: usize) -> *mut u8 {
+    if size > MAX_TABLE {
+        return ptr::null_mut();
+    }
+    let heap = tls::get();
+    // SAFETY: the calling thread's heap or a placeholder; the size is in the table, and so the class is one.
+    unsafe { MagazineTops::pop_at(heap.cast(), MagazineTops::class(heap.cast(), size.div_ceil(8))) }
+}
+
+// The slow paths are `extern "C"`: what cannot unwind can be reached by a jump, without a stack frame in the
+// fast path. The order of their arguments leaves each value in the register where the fast path has it.
+
+/// `malloc` when the magazine is empty, for a size in words that is in the table.
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_slow(words: usize, heap: *mut Heap) -> *mut u8 {
+    // SAFETY: `malloc` passes the calling thread's heap or a placeholder, and words that are in the table.
+    malloc_second(heap, unsafe { MagazineTops::class(heap.cast(), words) })
+}
+
+/// `malloc` when the magazine of `class` is empty: from the current slab.
+#[inline(always)]
+fn malloc_second(heap: *mut Heap, class: usize) -> *mut u8 {
+    // SAFETY: the callers pass the calling thread's heap or a placeholder, and a size class.
+    let block = unsafe { Heap::alloc_from_slab(heap, class) }.ptr;
+    if !block.is_null() { block } else { malloc_cold(class) }
+}
+
+/// `malloc` when the current slab has no block either, or the thread has no heap.
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_cold(class: usize) -> *mut u8 {
+    let block = slow_path::refill(class as u8, None).ptr;
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// `malloc` for sizes that are not in the table.
+#[inline(never)]
+extern "C" fn malloc_rest(size: usize) -> *mut u8 {
+    if size > MAX_SMALL {
+        return malloc_large(size);
+    }
+    let class = medium(size) as usize;
+    let heap = tls::get();
+    // SAFETY: the calling thread's heap or a placeholder; `medium` gives a size class for a size up to
+    // `MAX_SMALL`.
+    let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
+    if !block.is_null() { block } else { malloc_second(heap, class) }
+}
+
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_large(size: usize) -> *mut u8 {
+    let block = large_blocks::hit(size);
+    if !block.is_null() {
+        return block;
+    }
+    let block = slow_path::any(size, MIN_ALIGN, None).ptr;
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// A large block for contents that have outgrown their block.
+#[cold]
+#[inline(never)]
+extern "C" fn malloc_growing(size: usize) -> *mut u8 {
+    let block = slow_path::grown(size, MIN_ALIGN, None).ptr;
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// `free`.
+///
+/// # Safety
+///
+/// `block` is null or a block of this allocator that nobody uses any more.
+#[inline(always)]
+pub unsafe fn free(block: *mut u8) {
+    let kind = pagemap::kind_index(block);
+    #[cfg(any(feature = "checked", debug_assertions))]
+    if kind != FOREIGN as usize && kind <= CLASSES {
+        checked::free(block, kind as u8);
+    }
+    // Kinds that are no classes have no magazine: to a push it looks full, so they take the slow path.
+    let heap = tls::get();
+    // SAFETY: the calling thread's heap or a placeholder; a kind of the page map is below `KINDS`. By the
+    // caller's clause nobody uses the block any more.
+    if !unsafe { MagazineTops::push(heap.cast(), kind, block) } {
+        // SAFETY: the same heap, kind and block, which the push has left alone.
+        unsafe { free_rest(block, heap, kind) }
+    }
+}
+
+/// `free` when the magazine is full, or `kind` is no class.
+///
+/// # Safety
+///
+/// As [`slow_path::free_second_level`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the caller's clauses are the same.
+    unsafe { slow_path::free_second_level(block, heap, kind) }
+}
+
+/// `calloc`.
+#[inline(always)]
+pub fn calloc(count: usize, size: usize) -> *mut u8 {
+    // A product that overflows becomes a size that no allocation can have.
+    let bytes = count.saturating_mul(size);
+    let block = malloc_hit(bytes);
+    if block.is_null() {
+        return calloc_rest(bytes);
+    }
+    // SAFETY: just allocated, with at least that many bytes.
+    unsafe { block.write_bytes(0, bytes) };
+    block
+}
+
+/// `calloc` when the magazine is empty, or the size is not in the table.
+#[inline(never)]
+extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
+    // SAFETY: just allocated for that many bytes, or null.
+    let block = unsafe { slow_path::cleared(slow_path::any_to_clear(bytes, align_for(bytes), None), bytes) };
+    if block.is_null() { out_of_memory() } else { block }
+}
+
+/// `realloc`. Frees `block` and returns null when `size` is 0.
+///
+/// # Safety
+///
+/// `block` is null or a block of this allocator that only the caller uses. After success the caller uses the
+/// result instead.
+pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
+    let kind = pagemap::kind_index(block);
+    if kind == FOREIGN as usize || kind > CLASSES || size == 0 {
+        // SAFETY: the caller's clause is the same; `kind` is the page map's answer.
+        return unsafe { realloc_rest(block, kind as u8, size) };
+    }
+    // In place as long as the size fits and uses more than half of the block, or has this class anyway.
+    let stride = stride(kind) as usize;
+    if size <= stride && (size > stride / 2 || class_of(size, align_for(size)) as usize == kind) {
+        return block;
+    }
+    let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
+    if !new.is_null() {
+        // SAFETY: the old block has `stride` bytes and the new one `size`; both are the caller's, and nobody
+        // uses the old one after the copy.
+        unsafe {
+            ptr::copy_nonoverlapping(block, new, stride.min(size));
+            free(block);
+        }
+    }
+    new
+}
+
+/// `realloc` when `block` is null, large or foreign, or `size` is 0.
+///
+/// # Safety
+///
+/// As [`realloc`]; `kind` is the page map's answer for `block`.
+#[inline(never)]
+unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut u8 {
+    if block.is_null() {
+        return malloc(size);
+    }
+    let old = slow_path::usable(block, kind, "realloc");
+    if old == 0 {
+        // Reported as misuse, and the program goes on.
+        return out_of_memory();
+    }
+    if size == 0 {
+        // SAFETY: a block that the caller gives up, by the clause of `realloc`.
+        unsafe { free(block) };
+        return ptr::null_mut();
+    }
+    // SAFETY: a block that only the caller uses; `usable` has found that it has `old` bytes.
+    let new = unsafe { slow_path::reallocate(block, kind, old, align_for(size), size, true, None) };
+    if new.is_null() { out_of_memory() } else { new }
+}
+
+/// Allocates `size` bytes at a multiple of `align`, a power of two. Null when there is no memory; leaves
+/// `errno` alone.
+pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
+    slow_path::any(size, align.max(align_for(size)), None).ptr
+}
+
+/// `malloc_usable_size`: the bytes that a block has, 0 for null. Reports misuse on behalf of `function`.
+///
+/// # Safety
+///
+/// `block` is null or a block of this allocator.
+#[inline]
+pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
+    if block.is_null() { 0 } else { slow_path::usable(block, pagemap::kind(block), function) }
+}
+
+/// `free_sized`: `size` is what the program says that it asked for. If the block cannot be one of that size,
+/// reports misuse on behalf of `function`.
+///
+/// # Safety
+///
+/// As [`free`].
+pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
+    if !block.is_null() {
+        let kind = pagemap::kind(block);
+        // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block.
+        let class = class_of(size, align_for(size));
+        if kind as usize <= CLASSES
+            && kind != FOREIGN
+            && size <= stride(kind as usize) as usize / 2
+            && class != kind
+        {
+            misuse::report(function, block, Fault::FreedSize);
+        }
+    }
+    // SAFETY: the caller's clause is the same.
+    unsafe { free_aligned_sized(block, size, function) }
+}
+
+/// `free_aligned_sized`: as [`free_sized`], but the block may be of any larger class, because of its
+/// alignment.
+///
+/// # Safety
+///
+/// As [`free`].
+pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
+    if !block.is_null() {
+        let usable = slow_path::usable(block, pagemap::kind(block), function);
+        if usable < size {
+            if usable == 0 {
+                return;
+            }
+            misuse::report(function, block, Fault::FreedSize);
+        }
+    }
+    // SAFETY: the caller's clause is the same.
+    unsafe { free(block) }
+}
+
+/// Gives memory back to the system, as `hakmem::purge` does. Returns how many bytes.
+pub fn purge() -> usize {
+    crate::api::global::purge()
+}
+
+/// Sets the limits, in bytes; 0 is none. False, and nothing changed, if the soft one is above the hard one.
+pub fn set_limits(soft: usize, hard: usize) -> bool {
+    limits::set_limits(limits::Limits { soft, hard }).is_ok()
+}
+
+/// Sets the function that is called, with `argument`, when the soft limit has been crossed; `None` for none.
+pub fn on_soft_limit(hook: Option<CHook>, argument: *mut core::ffi::c_void) {
+    limits::on_soft_limit_c(hook, argument);
+}
+
+/// Starts the background thread, if there is none. Returns 0 or the system's error number.
+pub fn start_background() -> i32 {
+    process::start_background()
+}
+
+/// Ends the background thread, if there is one, and waits until it is gone.
+pub fn stop_background() {
+    crate::reclaim::background::stop();
+}
+
+/// See [`crate::api::global::few_syscalls`].
+pub fn few_syscalls() {
+    crate::api::global::few_syscalls();
+}
+
+/// Whether libraries that the program loads with `RTLD_DEEPBIND` keep that flag, which would give them
+/// another allocator.
+pub fn keeps_deepbind() -> bool {
+    // The options are read before the first heap.
+    thread::with_heap(None, |_| ());
+    crate::base::options::get().keep_deepbind
+}
+
+/// Gives up our key for thread-local data, for a program that has used up all that the C library has. False
+/// when there is none to give up. Without it, the heaps of threads that have ended are found later.
+pub fn give_up_key() -> bool {
+    thread::give_up_key()
+}
+
+/// For the library's constructor: registers the handlers for forks and for exit. With options in the
+/// environment this also initialises the allocator, so that bad ones are reported, and the start record and
+/// the statistics are written, even if the process never allocates. From here on the background thread can be
+/// started.
+pub fn on_load() {
+    let mut given = false;
+    os::env::each(b"HAKMEM_", |_, _| given = true);
+    if given {
+        thread::with_heap(None, |_| ());
+    }
+    process::hook();
+    crate::reclaim::background::ready();
+}
+
+/// Prints one line to standard error and aborts.
+pub fn fatal(what: &str) -> ! {
+    os::message::line(format_args!("{what}"));
+    os::message::abort()
+}
+
+/// For the library's panic handler: prints one line to standard error and aborts.
+pub fn internal_error(what: &core::panic::PanicInfo<'_>) -> ! {
+    os::message::line(format_args!("internal error: {what}"));
+    os::message::abort()
+}
+
+/// The figures for `mallinfo2`.
+pub struct Info {
+    /// Bytes of address space in SuperSlabs.
+    pub arena: usize,
+    /// Large blocks: those with a mapping of their own, and runs.
+    pub large_blocks: usize,
+    /// Bytes in large blocks.
+    pub large_bytes: usize,
+    /// Bytes in blocks that the program holds, not counting large ones.
+    pub in_use: usize,
+    /// Bytes in SuperSlabs that are not in such blocks.
+    pub free: usize,
+    /// Bytes that a purge could give back now.
+    pub releasable: usize,
+}
+
+/// Collects the figures for `mallinfo2`.
+pub fn info() -> Info {
+    Snapshot::with(|now| {
+        let (runs, direct) = (&now.classes[ClassStats::RUNS], &now.classes[ClassStats::DIRECT]);
+        let large_bytes = (runs.allocated_bytes + direct.allocated_bytes) as usize;
+        let in_use = now.stats.allocated_bytes as usize - large_bytes;
+        Info {
+            arena: now.superslabs as usize,
+            large_blocks: (runs.blocks + direct.blocks) as usize,
+            large_bytes,
+            in_use,
+            free: (now.superslabs as usize).saturating_sub(in_use),
+            releasable: now.stats.dirty_bytes as usize,
+        }
+    })
+}
+
+/// The statistics of size class `index`, as `hakmem::class_stats` numbers them; `None` when there is no such
+/// class.
+pub fn class_stats(index: usize) -> Option<ClassStats> {
+    Snapshot::with(|now| now.classes.get(index).copied())
+}
+
+/// Writes the statistics to standard error.
+pub fn print_stats(json: bool) {
+    crate::stats::write(2, json);
+}

@@ -1,0 +1,33 @@
+//! Checks on every free, for builds with debug assertions or the feature `checked`. A release build makes
+//! them only when a block returns to its slab.
+
+use crate::base::misuse;
+use crate::base::misuse::Fault;
+use crate::front::fast_path::MagazineTops;
+use crate::front::{thread, tls};
+use crate::superslab::pagemap;
+use crate::superslab::slab::Slab;
+use crate::tiny::partial_purge;
+
+/// Reports misuse if `block` cannot be a block of `class` that is in use.
+pub(crate) fn free(block: *mut u8, class: u8) {
+    let kind = pagemap::kind(block);
+    if kind != class {
+        let fault = if kind == pagemap::FOREIGN { Fault::Foreign } else { Fault::Size };
+        return misuse::report("free", block, fault);
+    }
+    // SAFETY: the page map says that the page belongs to a slab. That has a block in use, unless this is a
+    // double free: then its record is at least still mapped.
+    match unsafe { partial_purge::block_at(Slab::of(block), block) } {
+        None => misuse::report("free", block, Fault::Interior),
+        Some(true) => misuse::report("free", block, Fault::DoubleFree),
+        Some(false) => {}
+    }
+    if thread::own_heap().is_null() {
+        return;
+    }
+    // SAFETY: the calling thread owns a heap, as has just been checked; `class` is a kind of the page map.
+    if unsafe { MagazineTops::holds(tls::get().cast(), class as usize, block) } {
+        misuse::report("free", block, Fault::DoubleFree);
+    }
+}

@@ -1,0 +1,67 @@
+//! Fork: the child has one thread, and everything that the other threads had.
+//!
+//! Nothing is done before a fork, and no lock is held across it. The C library takes locks of its own after
+//! all handlers have run (those of stdio, of names, of the loader), and threads that hold one of them may be
+//! waiting for memory: an allocator that held its locks then would deadlock. So in the child all other
+//! threads seem to have stopped anywhere, each after some store and before the next. Everything is ordered
+//! for that:
+//!
+//! * Locks name their holders. Those of threads that do not exist in the child are free, and whoever takes
+//!   one first repairs what it guards ([`crate::os::futex`]). The pool's index is rebuilt from its
+//!   descriptors, in which pages on their way from one owner to another belong to neither; the lists of
+//!   orphans are intact when read forwards; an entry of the large cache is valid or empty.
+//! * The heaps of the other threads are left behind and belong to nobody. Blocks of their slabs can be freed
+//!   as always. What they hold is taken over when the child would otherwise need more SuperSlabs, or when it
+//!   asks for all that can be given back: so a child that only execs does not write to their memory. Of such
+//!   a heap only the tops of the magazines and the records of the slabs are relied on, not the lists.
+//! * The forking thread goes on with its heap, unless somebody was visiting that.
+//!
+//! What another thread was handing over at that moment can be lost to the child: a span or a mapping that was
+//! being taken or given back, bundles in its outbox, a slab that was about to be published. It never ends up
+//! in two places.
+
+use crate::api::report;
+use crate::base::limits;
+use crate::front::heap::Heap;
+use crate::front::{thread, visitor};
+use crate::large;
+use crate::os::process;
+use crate::reclaim::{background, left_heaps};
+use crate::superslab::{orphans, span_index};
+
+/// The handler that the C library calls in the child.
+pub(crate) extern "C" fn child() {
+    process::forked();
+    // Only here: in a child made without the C library's handlers, threads cannot be started safely.
+    background::resume();
+}
+
+/// Repairs the allocator in the child. Called once there; `alone` says that no thread has been started yet:
+/// see [`process::forked`].
+pub(crate) fn on_fork(alone: bool) {
+    if !alone {
+        return background::after_fork();
+    }
+    span_index::inherit();
+    orphans::inherit();
+    large::inherit_cache();
+    limits::inherit();
+    visitor::inherit();
+    thread::forget_key_users();
+    let mine = thread::own_heap();
+    if !mine.is_null() {
+        // SAFETY: the calling thread owns the heap, and is the only thread of this process.
+        unsafe {
+            if Heap::lock(mine).inherit() {
+                // A visitor was in it, and may have been in the middle of something: it is left behind like
+                // all others.
+                thread::leave_heap();
+            } else {
+                Heap::claim(mine);
+            }
+        }
+    }
+    left_heaps::expect();
+    background::after_fork();
+    report::begin_child();
+}

@@ -1,0 +1,130 @@
+//! The public interface: the allocator as a `GlobalAlloc`, and what programs ask of it.
+
+use crate::api::{process, rust};
+use crate::base::options::Options;
+use crate::os;
+use crate::reclaim::{background, purge};
+use core::alloc::{GlobalAlloc, Layout};
+
+/// The allocator. All instances share the heaps of the process; an instance holds nothing but its options.
+///
+/// ```
+/// #[global_allocator]
+/// static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
+/// # fn main() {}
+/// ```
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hakmem {
+    options: Options,
+}
+
+impl Hakmem {
+    /// The allocator with default options.
+    pub const fn new() -> Self {
+        Self { options: Options::new() }
+    }
+
+    /// The allocator with `options`. The environment's `HAKMEM_*` override them.
+    ///
+    /// Options are read once: when the process allocates its first block, from the instance that allocates
+    /// it.
+    ///
+    /// ```
+    /// use hakmem::{Hakmem, Options};
+    ///
+    /// #[global_allocator]
+    /// static GLOBAL: Hakmem = Hakmem::with_options(Options::new().purge_delay_ms(1000));
+    /// # fn main() {}
+    /// ```
+    pub const fn with_options(options: Options) -> Self {
+        Self { options }
+    }
+}
+
+// SAFETY: blocks in use are disjoint, have the size and alignment of their layout, and stay until they are
+// freed; the shadow-model tests check this. No call unwinds, and none allocates through the global allocator.
+unsafe impl GlobalAlloc for Hakmem {
+    #[inline(always)]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the clauses are those of the trait.
+        unsafe { rust::alloc(layout, &self.options) }
+    }
+
+    #[inline(always)]
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: by the trait's contract the block is from this allocator, has this layout, and is given up.
+        unsafe { rust::dealloc(block, layout) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        rust::alloc_zeroed(layout.size(), layout.align(), &self.options)
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        // SAFETY: by the trait's contract the block is from this allocator and has this layout, and only the
+        // caller uses it.
+        unsafe { rust::realloc(block, layout.size(), layout.align(), new_size, &self.options) }
+    }
+}
+
+/// Gives memory back to the system: all that can be given back, whichever thread has it. Returns how many
+/// bytes that were.
+///
+/// Cached blocks return to their slabs, and empty slabs to the pool. The pool's free pages, whole free pages
+/// of slabs that are hardly used, and what is kept of freed large mappings go back to the system.
+///
+/// Other threads are not stopped. A thread that is inside an allocation at each of several looks keeps what
+/// it has. Every thread keeps the topmost block of each magazine, the slabs that it allocates from, and
+/// remote frees that it has not sent yet (256 KiB at most).
+pub fn purge() -> usize {
+    purge::purge_from(true)
+}
+
+/// Starts the background thread, if there is none. It gives back memory that has been free for the purge
+/// delay, without any call from the program. It receives no signals, and sleeps while there is nothing to
+/// give back. Returns false if the system cannot start a thread.
+///
+/// A child of `fork` does not inherit the thread. It starts one of its own the next time that it allocates; a
+/// child made without the C library's handlers (`_Fork`) does so when it calls this function. Until then,
+/// stopping the thread there returns at once.
+///
+/// ```
+/// # #[cfg(not(miri))]
+/// assert!(hakmem::start_background());
+/// hakmem::stop_background();
+/// ```
+pub fn start_background() -> bool {
+    process::start_background() == 0
+}
+
+/// Ends the background thread, if there is one, and waits until it is gone. The wait is no cancellation
+/// point.
+///
+/// This also ends the thread that `HAKMEM_BACKGROUND=on` has started, or keeps it from being started.
+pub fn stop_background() {
+    background::stop();
+}
+
+/// Tells the allocator that the process is about to restrict its system calls, with a seccomp filter that
+/// kills it when it makes others.
+///
+/// From now on the allocator makes only the calls that any allocator makes: `mmap`, `munmap`, `mremap`,
+/// `madvise` and `futex`. It reads the clock without a system call, and uses `write` to say why the process
+/// is about to be aborted. What needs other calls is not done any more:
+///
+/// * Memory that was freed to a thread which sleeps, or that lies in such a thread's magazines, stays there
+///   until the thread is back.
+/// * Huge pages are requested as `HAKMEM_THP=always` says, or not at all.
+/// * The background thread is not started any more.
+///
+/// Statistics are still printed when they are asked for, and that reads files.
+///
+/// The allocator's first call in a process does make others, so allocate something before the filter is
+/// installed. If it is preloaded, or linked as a C library, it notices `prctl(PR_SET_NO_NEW_PRIVS)` and
+/// `prctl(PR_SET_SECCOMP)` by itself. A process that runs under such a filter from the start has the option
+/// `HAKMEM_FEW_SYSCALLS=on`.
+pub fn few_syscalls() {
+    os::confine();
+}

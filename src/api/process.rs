@@ -1,0 +1,68 @@
+//! What a process needs once, besides heaps: handlers for forks and for its end, and the background thread if
+//! there is to be one.
+
+use crate::api::{fork, report, unload};
+use crate::base::options::{self, Options};
+use crate::front::heap::Heap;
+use crate::front::thread;
+use crate::os::process;
+use crate::reclaim::background;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether [`hook`] has been called.
+static HOOKED: AtomicBool = AtomicBool::new(false);
+
+/// Runs `f` with the calling thread's heap, as [`thread::with_heap`] does. With `options`, which Rust's
+/// entries pass, this also sets up the process.
+#[inline]
+pub(super) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) -> T) -> T {
+    if options.is_some() && thread::is_new() {
+        set_up(options);
+    }
+    thread::with_heap(options, f)
+}
+
+/// Initialises the allocator and registers its handlers, for Rust code: when that allocates, the C library is
+/// ready for this. C code has the library's constructor instead: see [`hook`].
+#[cold]
+#[inline(never)]
+fn set_up(options: Option<&Options>) {
+    if !thread::with_heap(options, |heap| heap.is_null()) {
+        background::ready();
+        hook();
+    }
+}
+
+/// Registers the handlers for forks and for the end of the process, once.
+///
+/// The functions of the C library for this have locks of their own, and allocate while they hold them. Where
+/// the C library allocates from us, one of them may be what has called us, so there only the library's
+/// constructor may call this. They never call Rust's entries.
+#[cold]
+pub(super) fn hook() {
+    // Miri has neither fork nor exit handlers. Relaxed: only one caller goes on, and none waits for what it
+    // does.
+    if cfg!(miri) || HOOKED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    process::on_fork(fork::on_fork);
+    // SAFETY: the handler is a function that takes nothing and never unwinds. The C library forgets it when
+    // it unloads the library that this is part of.
+    unsafe { libc::pthread_atfork(None, None, Some(fork::child)) };
+    report::begin();
+    unload::init();
+    if options::get().background {
+        background::want();
+    }
+}
+
+/// Starts the background thread, if there is none. Returns 0 or the system's error number.
+pub(super) fn start_background() -> i32 {
+    // The process may not have allocated anything yet, and without the handlers its children would not be
+    // repaired.
+    if thread::with_heap(None, |heap| heap.is_null()) {
+        return libc::ENOMEM;
+    }
+    hook();
+    background::start()
+}

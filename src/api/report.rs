@@ -1,0 +1,102 @@
+//! What the process writes: a record when it starts, and statistics when it ends.
+
+use crate::base::options::{self, StatsFormat};
+use crate::os::file::{File, Identity};
+use crate::os::message::Text;
+use crate::{os, stats};
+use core::cell::UnsafeCell;
+use core::fmt::Write;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+/// Prepares the output of statistics. Called once, when the process starts: many programs close standard
+/// error before they exit, and our handler runs after theirs.
+pub(super) fn begin() {
+    let file = options::get().stats_file.as_c_str();
+    match options::get().stats {
+        StatsFormat::None => {}
+        _ if file.is_none() => STDERR.init(),
+        StatsFormat::Json => announce(),
+        StatsFormat::Table => {}
+    }
+}
+
+/// Writes the start record of a child of a fork, if it is to have one.
+pub(super) fn begin_child() {
+    if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
+        announce();
+    }
+}
+
+/// Writes the start record. It shows that the process uses Hakmem, even if it never gets to write statistics.
+fn announce() {
+    let mut text = Text::<128>::new();
+    let pid = os::process_id();
+    let _ =
+        writeln!(text, "{{\"hakmem\":\"{}\",\"event\":\"start\",\"pid\":{pid}}}", env!("CARGO_PKG_VERSION"));
+    with_stats_file(|fd| text.send(fd));
+}
+
+/// Prints the statistics that were asked for at exit.
+pub(super) fn print_at_exit() {
+    let format = options::get().stats;
+    if format != StatsFormat::None {
+        with_stats_file(|fd| stats::write(fd, format == StatsFormat::Json));
+    }
+}
+
+/// Runs `f` with the file for statistics, or standard error. Does not run it if standard error has gone: a
+/// daemon closes it, and the descriptor may stand for a file of the daemon's own by now.
+fn with_stats_file(f: impl FnOnce(i32)) {
+    if let Some(path) = options::get().stats_file.as_c_str() {
+        match File::append(path) {
+            Some(file) => f(file.fd()),
+            None => {
+                let path = os::message::Shown(path.to_bytes());
+                os::message::line(format_args!("HAKMEM_STATS_FILE: cannot open {path}"));
+                f(2);
+            }
+        }
+        return;
+    }
+    let Some(stderr) = STDERR.get() else { return };
+    let is_it = |fd: &i32| Identity::of(*fd) == Some(stderr.identity);
+    if let Some(fd) = [stderr.copy, 2].into_iter().find(is_it) {
+        f(fd);
+    }
+}
+
+/// Standard error as it was when the process started: where statistics go if not to a file.
+#[derive(Clone, Copy)]
+struct Stderr {
+    /// A duplicate of standard error, which many programs close before they exit.
+    copy: i32,
+    identity: Identity,
+}
+
+/// A [`Stderr`] that is written once, by the thread that calls [`begin`], and a flag that says so.
+struct StderrCell(UnsafeCell<Option<Stderr>>, AtomicBool);
+
+// SAFETY: the cell is written once, before the flag is set with release, and read only by those who have
+// acquired the flag.
+unsafe impl Sync for StderrCell {}
+
+static STDERR: StderrCell = StderrCell(UnsafeCell::new(None), AtomicBool::new(false));
+
+impl StderrCell {
+    /// Remembers what standard error is now.
+    fn init(&self) {
+        let stderr = Identity::of(2).map(|identity| Stderr { copy: os::duplicate(2), identity });
+        // SAFETY: only `begin` calls this, which `process::hook` calls once. Nobody reads the cell before the
+        // flag is set.
+        unsafe { *self.0.get() = stderr };
+        // Release: pairs with the acquire in `get`.
+        self.1.store(true, Ordering::Release);
+    }
+
+    /// What was remembered, if anything.
+    fn get(&self) -> Option<Stderr> {
+        // Acquire: pairs with the release in `init`.
+        // SAFETY: the flag says that the cell has been written, and it is not written again.
+        self.1.load(Ordering::Acquire).then(|| unsafe { *self.0.get() }).flatten()
+    }
+}

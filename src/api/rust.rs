@@ -1,0 +1,128 @@
+//! The four calls of `GlobalAlloc`. A layout gives the size class, so the fast path asks neither the page map
+//! nor the slab.
+//!
+//! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
+
+use crate::api::slow_path;
+use crate::base::options::Options;
+use crate::front::fast_path::MagazineTops;
+use crate::front::heap::Heap;
+use crate::front::tls;
+use crate::superslab::pagemap;
+use crate::tiny::classes::{MAX_TABLE, class_of, class_of_rest};
+use core::alloc::Layout;
+
+/// Whether the table gives the class of a layout, so that it pays to inline the fast path.
+#[inline(always)]
+const fn in_table(size: usize, align: usize) -> bool {
+    size <= MAX_TABLE && align <= 16
+}
+
+/// `GlobalAlloc::alloc`.
+///
+/// # Safety
+///
+/// As [`GlobalAlloc::alloc`](core::alloc::GlobalAlloc::alloc), but the size may be 0.
+#[inline(always)]
+pub(crate) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
+    let (size, align) = (layout.size(), layout.align());
+    if !in_table(size, align) {
+        return alloc_rest(size, align, options);
+    }
+    let class = class_of(size, align);
+    let heap = tls::get();
+    // SAFETY: the calling thread's heap or a placeholder; `class_of` gives a size class for a layout in the
+    // table.
+    let block = unsafe { MagazineTops::pop(heap.cast(), class as usize) };
+    if !block.is_null() { block } else { alloc_slow(heap, class, options) }
+}
+
+/// [`alloc`] when the magazine is empty: from the current slab.
+#[cold]
+#[inline(never)]
+extern "C" fn alloc_slow(heap: *mut Heap, class: u8, options: &Options) -> *mut u8 {
+    // SAFETY: `alloc` passes the calling thread's heap or a placeholder, and a size class.
+    let block = unsafe { Heap::alloc_from_slab(heap, class as usize) }.ptr;
+    if !block.is_null() { block } else { alloc_cold(class, options) }
+}
+
+/// [`alloc`] when the current slab has no block either, or the thread has no heap.
+#[cold]
+#[inline(never)]
+extern "C" fn alloc_cold(class: u8, options: &Options) -> *mut u8 {
+    slow_path::refill(class, Some(options)).ptr
+}
+
+/// [`alloc`] for sizes and alignments that are not in the table.
+#[inline(never)]
+extern "C" fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u8 {
+    slow_path::any(size, align, Some(options)).ptr
+}
+
+/// `GlobalAlloc::dealloc`.
+///
+/// # Safety
+///
+/// As [`GlobalAlloc::dealloc`](core::alloc::GlobalAlloc::dealloc).
+#[inline(always)]
+pub(crate) unsafe fn dealloc(block: *mut u8, layout: Layout) {
+    let (size, align) = (layout.size(), layout.align());
+    if !in_table(size, align) {
+        // SAFETY: the caller's clauses are the same.
+        return unsafe { dealloc_rest(block, size, align) };
+    }
+    let class = class_of(size, align);
+    // SAFETY: the caller gives up the block, which was allocated with this layout, and so is one of this
+    // class.
+    unsafe { slow_path::free_small(block, class) }
+}
+
+/// [`dealloc`] for sizes and alignments that are not in the table.
+///
+/// # Safety
+///
+/// As [`dealloc`], for a layout of that size and alignment.
+#[inline(never)]
+unsafe extern "C" fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
+    let class = class_of_rest(size, align);
+    // SAFETY: the caller gives up the block, which was allocated with this layout: as one of this class, or
+    // as a large one.
+    unsafe {
+        if class != 0 {
+            slow_path::free_small(block, class)
+        } else {
+            slow_path::free_large(block, pagemap::kind(block), "dealloc")
+        }
+    }
+}
+
+/// `GlobalAlloc::alloc_zeroed`.
+pub(crate) extern "C" fn alloc_zeroed(size: usize, align: usize, options: &Options) -> *mut u8 {
+    // SAFETY: just allocated for that many bytes, or null.
+    unsafe { slow_path::cleared(slow_path::any_to_clear(size, align, Some(options)), size) }
+}
+
+/// `GlobalAlloc::realloc`, for a block of a layout of `old` bytes.
+///
+/// # Safety
+///
+/// As [`GlobalAlloc::realloc`](core::alloc::GlobalAlloc::realloc).
+pub(crate) unsafe extern "C" fn realloc(
+    block: *mut u8,
+    old: usize,
+    align: usize,
+    size: usize,
+    options: &Options,
+) -> *mut u8 {
+    let (from, to) = (class_of(old, align), class_of(size, align));
+    if from == to && from != 0 {
+        return block;
+    }
+    // If the new layout has a class, the block cannot stay a large one: `dealloc` gets the class from the
+    // layout.
+    let may_stay = to == 0;
+    let kind = if from == 0 { pagemap::kind(block) } else { from };
+    // SAFETY: only the caller uses the block, which was allocated with the old layout: `kind` is its
+    // class, or for a large one the page map's answer, and it has at least `old` bytes.
+    unsafe { slow_path::reallocate(block, kind, old, align, size, may_stay, Some(options)) }
+}

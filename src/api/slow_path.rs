@@ -1,0 +1,307 @@
+//! The slow paths that Rust's entries and C's share: when the fast path has no block, or no room for one.
+//!
+//! A `free` from top to bottom: if the magazine has room, the entry itself pushes the block there. If it has
+//! not ([`free_second_level`]), the block returns to its slab, which belongs to this heap or to another one
+//! ([`free_remote`]). [`free_cold`] does everything else.
+//!
+//! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
+
+#[cfg(any(feature = "checked", debug_assertions))]
+use crate::api::checked;
+use crate::api::process;
+use crate::base::options::Options;
+use crate::front::fast_path::MagazineTops;
+use crate::front::heap::{Freed, Heap, RemoteFreed};
+use crate::front::{large_blocks, thread, tls};
+use crate::large;
+use crate::os::held;
+use crate::reclaim::retry::{self, or_reclaim};
+use crate::reclaim::{background, idle_heaps};
+use crate::superslab::pagemap::{self, FOREIGN, RUN};
+use crate::superslab::slab::{Allocation, Slab};
+use crate::tiny::classes::{CLASSES, class_of, stride};
+use core::ptr;
+
+/// Allocates a block of `class` when neither the magazine nor the current slab has one.
+pub(super) fn refill(class: u8, options: Option<&Options>) -> Allocation {
+    background::tick();
+    or_reclaim(stride(class as usize) as usize, || {
+        process::with_heap(options, |heap| {
+            if heap.is_null() {
+                return Allocation::NONE;
+            }
+            // SAFETY: `with_heap` passes a heap that the calling thread owns; the callers pass a size class.
+            unsafe { Heap::refill(heap, class) }
+        })
+    })
+}
+
+/// Allocates a block of any size and alignment, from the magazine if that has one.
+pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    if size > isize::MAX as usize {
+        return Allocation::NONE;
+    }
+    // A block of size 0 has the alignment that was asked for, too.
+    let size = size.max(1);
+    let class = class_of(size, align);
+    if class == 0 {
+        background::tick();
+        return or_reclaim(size, || {
+            process::with_heap(options, |heap| {
+                // SAFETY: `with_heap` passes a heap that the calling thread owns, or null.
+                unsafe { large_blocks::alloc(heap, size, align) }
+            })
+        });
+    }
+    // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
+    let block = unsafe { MagazineTops::pop(tls::get().cast(), class as usize) };
+    if !block.is_null() { Allocation { ptr: block, zeroed: false } } else { refill(class, options) }
+}
+
+/// Like [`any`], for a block that will be cleared unless it is known to be zero.
+pub(super) fn any_to_clear(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    if large::run_pages(size, align).is_some() || size > isize::MAX as usize {
+        return any(size, align, options);
+    }
+    or_reclaim(size, || process::with_heap(options, |_| large::alloc_to_clear(size, align)))
+}
+
+/// Frees a block of `class`.
+///
+/// # Safety
+///
+/// `class` is a size class. `block` was allocated as one of it, and nobody uses it any more.
+#[inline(always)]
+pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
+    #[cfg(any(feature = "checked", debug_assertions))]
+    checked::free(block, class);
+    let heap = tls::get();
+    // SAFETY: the calling thread's heap or a placeholder. By the caller's clause the block is of this class,
+    // and nobody uses it.
+    if !unsafe { MagazineTops::push(heap.cast(), class as usize, block) } {
+        // SAFETY: the same heap, block and class, which the push has left alone.
+        unsafe { free_slow(heap, block, class) }
+    }
+}
+
+/// [`free_small`] when the magazine is full. The class is the layout's; here the page map is asked for its
+/// answer, too.
+///
+/// # Safety
+///
+/// As [`free_small`]; `heap` is the calling thread's, or a placeholder.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
+    // SAFETY: nobody uses the block. Where the page map agrees about the class, that is its answer.
+    unsafe {
+        if pagemap::kind_index(block) != class as usize {
+            return free_cold(block, class as usize);
+        }
+        free_second_level(block, heap, class as usize);
+    }
+}
+
+/// Frees a block when the magazine of its `kind` is full: returns it to its slab.
+///
+/// # Safety
+///
+/// `heap` is the calling thread's, or a placeholder. `kind` is the page map's answer for `block`, which
+/// nobody uses any more.
+#[inline(always)]
+pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the clauses of `free_to_slab` are the caller's. What each answer calls for is done at once,
+    // with the slab that it names; where it says that nothing was done, still nobody uses the block.
+    unsafe {
+        match Heap::free_to_slab(heap, block, kind) {
+            Freed::Done => (),
+            Freed::Relist(slab) => relist(heap, slab),
+            Freed::Remote(slab) => free_remote(block, heap, kind, slab),
+            Freed::Unserved | Freed::Invalid => free_cold(block, kind),
+        }
+    }
+}
+
+/// [`Heap::relist`], out of line.
+///
+/// # Safety
+///
+/// As [`Heap::relist`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn relist(heap: *mut Heap, slab: *mut Slab) {
+    // SAFETY: the caller's clauses are the same.
+    unsafe { Heap::relist(heap, slab) }
+}
+
+/// Frees a block of another heap's slab, and visits that heap if too much waits there.
+///
+/// # Safety
+///
+/// As [`Heap::free_remote`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, slab: *mut Slab) {
+    // SAFETY: the caller's clauses are the same. An invalid block was left alone, and `free_cold` reports it.
+    unsafe {
+        match Heap::free_remote(heap, slab, block, kind) {
+            RemoteFreed::Done => (),
+            RemoteFreed::Idle(owner) => idle_heaps::take_in(owner),
+            RemoteFreed::Invalid => free_cold(block, kind),
+        }
+    }
+}
+
+/// Frees a block when the magazine may grow, the thread has no heap, the block is a large one, or something
+/// is wrong with it.
+///
+/// # Safety
+///
+/// `kind` is the class as which the block is freed, or the page map's answer for it. Nobody uses the block
+/// any more.
+#[cold]
+#[inline(never)]
+pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
+    if kind == FOREIGN as usize || kind > CLASSES {
+        // SAFETY: no size class, so the page map's answer; nobody uses the block.
+        return unsafe { free_large(block, kind as u8, "free") };
+    }
+    thread::with_heap(None, |heap| {
+        if !heap.is_null() {
+            // SAFETY: `with_heap` passes a heap that the calling thread owns. `kind` is a size class.
+            unsafe { Heap::free(heap, block, kind as u8) }
+        }
+        // Without memory for a heap the block is lost. The next call may find some.
+    });
+}
+
+/// Frees a block that is no slab's, or reports misuse on behalf of `function`.
+///
+/// # Safety
+///
+/// `kind` is the page map's answer for `block`, and no size class. Nobody uses the block any more.
+pub(super) unsafe fn free_large(block: *mut u8, kind: u8, function: &str) {
+    // SAFETY: the calling thread's own heap, or null; the other clauses are the caller's.
+    unsafe { large_blocks::free(thread::own_heap(), block, kind, function) }
+}
+
+/// Clears a block, unless it is null or known to be zero.
+///
+/// # Safety
+///
+/// The block, if there is one, has at least `size` bytes, and nobody else uses it.
+#[inline(always)]
+pub(super) unsafe fn cleared(allocation: Allocation, size: usize) -> *mut u8 {
+    if !allocation.zeroed && !allocation.ptr.is_null() {
+        // SAFETY: not null; the rest is the caller's clause.
+        unsafe { allocation.ptr.write_bytes(0, size) };
+    }
+    allocation.ptr
+}
+
+/// Resizes a block of `old` bytes and of `kind` to `size` bytes. `kind` is a size class, or for a large block
+/// the page map's answer. A large block that stays large is resized in place if possible, any other is
+/// copied.
+///
+/// Null, and nothing changed, when there is no memory. But if a large block should shrink then, it stays as
+/// it is and is returned, provided that it `may_stay`.
+///
+/// # Safety
+///
+/// The block has at least `old` bytes, and only the caller uses it. After success the caller uses the result
+/// instead.
+pub(super) unsafe fn reallocate(
+    block: *mut u8,
+    kind: u8,
+    old: usize,
+    align: usize,
+    size: usize,
+    may_stay: bool,
+    options: Option<&Options>,
+) -> *mut u8 {
+    let is_large = stride(kind as usize) == 0;
+    if is_large && class_of(size, align) == 0 {
+        // SAFETY: a large block of that kind, which only the caller uses.
+        let moved = unsafe { resize(block, kind, size, align) };
+        if !moved.is_null() {
+            return moved;
+        }
+    }
+    let new = if size > old { grown(size, align, options) } else { any(size, align, options) };
+    if new.ptr.is_null() {
+        return if is_large && size <= old && may_stay { block } else { ptr::null_mut() };
+    }
+    // SAFETY: two different blocks, of at least `old` and `size` bytes. After the copy nobody uses the old
+    // one, and its kind says how it is freed.
+    unsafe {
+        ptr::copy_nonoverlapping(block, new.ptr, old.min(size));
+        if !is_large {
+            free_small(block, kind);
+        } else if new.zeroed {
+            free_replaced(block, kind, new.ptr);
+        } else {
+            free_large(block, kind, "realloc");
+        }
+    }
+    new.ptr
+}
+
+/// Frees a large block whose contents have moved to `new`, which was fresh memory.
+///
+/// # Safety
+///
+/// `kind` is the page map's answer for `block`, a large block that nobody uses any more.
+unsafe fn free_replaced(block: *mut u8, kind: u8, new: *mut u8) {
+    // SAFETY: a run that nobody uses, where the kind says so; otherwise the caller's clauses are those of
+    // `free_large`.
+    unsafe {
+        if kind == RUN && pagemap::kind(new) == RUN && large::is_worth_purging(block) {
+            large::free_replaced(block)
+        } else {
+            free_large(block, kind, "realloc")
+        }
+    }
+}
+
+/// Allocates a block of `size` bytes for contents that have outgrown their block. A large one lies where it
+/// can grow further, if there is such a place.
+pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    if size > isize::MAX as usize || class_of(size, align) != 0 {
+        return any(size, align, options);
+    }
+    let attempt = || {
+        process::with_heap(options, |heap| {
+            // SAFETY: `with_heap` passes a heap that the calling thread owns, or null.
+            unsafe { large_blocks::alloc_growing(heap, size, align) }
+        })
+    };
+    or_reclaim(size, attempt)
+}
+
+/// Resizes a large block in place or by moving its pages. Null when it has to be copied.
+///
+/// # Safety
+///
+/// `block` is the start of a large block of `kind` that only the caller uses. After success the caller uses
+/// the result instead.
+unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
+    if size > isize::MAX as usize {
+        return ptr::null_mut();
+    }
+    // SAFETY: the caller's clauses are the same.
+    let moved = unsafe { large::resize(block, kind, size, align) };
+    if !moved.is_null() || !held::limited() {
+        return moved;
+    }
+    // SAFETY: the block has not changed, so the caller's clauses still hold.
+    unsafe { retry::resize(block, kind, size, align) }
+}
+
+/// The bytes that a block of `kind` has, a size class or the page map's answer. 0 after reporting misuse on
+/// behalf of `function`, when that is no block.
+pub(super) fn usable(block: *mut u8, kind: u8, function: &str) -> usize {
+    match stride(kind as usize) {
+        0 => large::usable_checked(block, kind, function),
+        stride => stride as usize,
+    }
+}

@@ -1,0 +1,209 @@
+//! The end: of the process, or of this code when the shared library that it is part of is unloaded.
+//!
+//! `dlclose` unmaps a Rust library that was opened with `dlopen` and has this allocator as its own. After
+//! that nothing of ours may be called: no exit hook of a thread, no handler, no thread of our own. Blocks
+//! that are still in use stay mapped. Everything else goes.
+//!
+//! A library cannot always tell why its `.fini_array` runs. At exit the C library calls all handlers, the
+//! last registered one first: among them ours, and one of its own that goes through the `.fini_array` of
+//! every library. `dlclose` goes through that of one library only. So [`unload`] does what is right for a
+//! library that goes, and harmless in a process that ends.
+
+use crate::api::report;
+use crate::front::heap::Heap;
+use crate::front::{registry, thread};
+use crate::reclaim::{background, purge};
+use crate::superslab::{pagemap, pool};
+use crate::{large, os};
+use core::ffi::c_void;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::{AcqRel, Acquire};
+
+/// How far this code has got: one of the following.
+static STAGE: AtomicU32 = AtomicU32::new(UNUSED);
+/// Nothing has been allocated yet.
+const UNUSED: u32 = 0;
+/// [`init`] has been called: there is something to do at the end.
+const IN_USE: u32 = 1;
+/// What is to be done at the end has been done, or is being done.
+const ENDED: u32 = 2;
+
+unsafe extern "C" {
+    /// What `atexit` calls. `atexit` itself is in an archive, not in a shared library, and whether a shared
+    /// library of ours is linked with that archive depends on what else is built.
+    fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, library: *const c_void) -> i32;
+}
+
+/// Registers what is to be done at the end. Called once.
+pub(crate) fn init() {
+    // AcqRel and acquire, here and below: each change of the stage pairs with the one before.
+    let _ = STAGE.compare_exchange(UNUSED, IN_USE, AcqRel, Acquire);
+    // SAFETY: the handler has the type that the C library asks for, and never unwinds. It is registered as
+    // this library's, so it is called before this code is unmapped.
+    unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::library()) };
+}
+
+/// The handler for the end of the process, and for that of this library.
+extern "C" fn at_exit(_: *mut c_void) {
+    if STAGE.compare_exchange(IN_USE, ENDED, AcqRel, Acquire).is_ok() {
+        report::print_at_exit();
+    }
+}
+
+/// What `.fini_array` calls.
+extern "C" fn fini() {
+    if can_be_unloaded(imp::dynamic()) && STAGE.compare_exchange(IN_USE, ENDED, AcqRel, Acquire).is_ok() {
+        report::print_at_exit();
+        unload();
+    }
+}
+
+/// Leaves nothing behind that could be called, and no memory except that of blocks in use.
+#[cold]
+fn unload() {
+    background::stop();
+    thread::unhook();
+    purge::purge_from(true);
+    let mut others = false;
+    // SAFETY: records are still mapped here.
+    registry::each(|heap| others |= unsafe { Heap::is_somebodys(heap) });
+    // What follows describes blocks in use, so it stays if there are any. It stays as well if other threads
+    // have heaps: they may be using it, in a process that ends.
+    if os::held::bytes() == large::kept() && !others {
+        registry::unmap();
+        pagemap::unmap();
+        pool::unmap();
+        os::process::unmap();
+    }
+}
+
+/// An entry of the dynamic section, which tells the loader about a program or library.
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: u64,
+}
+
+/// Whether this code is part of a library that the loader may unload. `entries` is the dynamic section of
+/// that library or program; null in a static program.
+fn can_be_unloaded(mut entries: *const Dynamic) -> bool {
+    const END: i64 = 0;
+    /// Only programs have this entry.
+    const DEBUG: i64 = 21;
+    const FLAGS_1: i64 = 0x6fff_fffb;
+    const NODELETE: u64 = 8;
+    while !entries.is_null() {
+        // SAFETY: the linker ends the section with an entry of the tag `END`, at which the loop stops.
+        let entry = unsafe { &*entries };
+        match entry.tag {
+            END => return true,
+            DEBUG => return false,
+            FLAGS_1 if entry.value & NODELETE != 0 => return false,
+            _ => entries = entries.wrapping_add(1),
+        }
+    }
+    false
+}
+
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
+mod imp {
+    use core::arch::{asm, global_asm};
+    use core::ffi::c_void;
+
+    // The references are weak, because programs may be static, or linked without the compiler's start files.
+    global_asm!(
+        ".pushsection .data.rel.ro.{name}.object,\"aw\",@progbits",
+        ".weak __dso_handle",
+        ".hidden __dso_handle",
+        ".weak _DYNAMIC",
+        ".hidden _DYNAMIC",
+        ".globl {name}.object",
+        ".hidden {name}.object",
+        ".p2align 3",
+        "{name}.object:",
+        ".quad __dso_handle",
+        ".quad _DYNAMIC",
+        ".popsection",
+        name = sym crate::front::heap::EMPTY,
+    );
+
+    /// The two words above.
+    fn object() -> [*const c_void; 2] {
+        let (first, second);
+        // SAFETY: reads two words of this library's own data that are constant after loading.
+        unsafe {
+            #[cfg(target_arch = "x86_64")]
+            asm!(
+                "mov {0}, qword ptr [rip + {name}.object]",
+                "mov {1}, qword ptr [rip + {name}.object + 8]",
+                out(reg) first,
+                out(reg) second,
+                name = sym crate::front::heap::EMPTY,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+            #[cfg(target_arch = "aarch64")]
+            asm!(
+                "adrp {0}, {name}.object",
+                "add {0}, {0}, :lo12:{name}.object",
+                "ldp {0}, {1}, [{0}]",
+                out(reg) first,
+                out(reg) second,
+                name = sym crate::front::heap::EMPTY,
+                options(pure, readonly, nostack, preserves_flags)
+            );
+        }
+        [first, second]
+    }
+
+    /// The handle by which the C library knows the library or program that this code is part of; null where
+    /// it has none.
+    pub(crate) fn library() -> *const c_void {
+        object()[0]
+    }
+
+    /// The dynamic section of the library or program that this code is part of; null where it has none.
+    pub(crate) fn dynamic() -> *const super::Dynamic {
+        object()[1].cast()
+    }
+
+    // SAFETY: the section holds pointers to functions, which the loader calls once; ones without parameters
+    // are allowed.
+    #[used]
+    #[unsafe(link_section = ".fini_array")]
+    static FINI: extern "C" fn() = super::fini;
+}
+
+#[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
+mod imp {
+    /// Null: not known here.
+    pub(crate) fn library() -> *const core::ffi::c_void {
+        core::ptr::null()
+    }
+
+    /// Null: not known here.
+    pub(crate) fn dynamic() -> *const super::Dynamic {
+        core::ptr::null()
+    }
+
+    #[used]
+    static FINI: extern "C" fn() = super::fini;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_and_libraries_that_stay_are_told_from_those_that_go() {
+        let entries = |tags: &[(i64, u64)]| -> Vec<Dynamic> {
+            tags.iter().map(|&(tag, value)| Dynamic { tag, value }).collect()
+        };
+        let can = |tags: &[(i64, u64)]| can_be_unloaded(entries(tags).as_ptr());
+        assert!(can(&[(1, 5), (0x6fff_fffb, 1), (0, 0)]));
+        assert!(!can(&[(1, 5), (21, 0), (0, 0)]), "a program");
+        assert!(!can(&[(0x6fff_fffb, 9), (0, 0)]), "linked with -z nodelete");
+        assert!(!can_be_unloaded(core::ptr::null()), "a static program");
+        // This test is a program.
+        assert!(cfg!(miri) || !can_be_unloaded(imp::dynamic()));
+    }
+}

@@ -1,0 +1,248 @@
+//! Doubly linked lists through their members.
+
+use core::cell::Cell;
+use core::marker::PhantomData;
+use core::ptr;
+use core::sync::atomic::Ordering::Release;
+use core::sync::atomic::compiler_fence;
+
+/// The neighbours of a member: next, null at the end; and previous, which of the first one is the last one.
+pub(crate) struct Links<T> {
+    pub(crate) next: Cell<*mut T>,
+    prev: Cell<*mut T>,
+}
+
+impl<T> Links<T> {
+    /// Of nothing.
+    pub(crate) const fn new() -> Self {
+        Self { next: Cell::new(ptr::null_mut()), prev: Cell::new(ptr::null_mut()) }
+    }
+}
+
+/// Something that can be in a list. `Which` tells apart the lists that it can be in at the same time.
+///
+/// # Safety
+///
+/// The links are the same ones each time, and nothing else touches them while it is in a list.
+pub(crate) unsafe trait Linked<Which = ()>: Sized {
+    /// Its links.
+    ///
+    /// # Safety
+    ///
+    /// The member is valid, and its links are the caller's: see each list.
+    unsafe fn links<'a>(member: *mut Self) -> &'a Links<Self>;
+}
+
+/// A list. After each store of a change it is whole when it is followed forwards: a fork may stop the thread
+/// there.
+///
+/// The caller of each function has the right to the list, and every member stays valid until it is taken out.
+pub(crate) struct List<T, Which = ()> {
+    first: *mut T,
+    which: PhantomData<Which>,
+}
+
+impl<T: Linked<Which>, Which> List<T, Which> {
+    /// An empty one.
+    pub(crate) const fn new() -> Self {
+        Self { first: ptr::null_mut(), which: PhantomData }
+    }
+
+    /// The first member, or null.
+    #[inline]
+    pub(crate) fn first(&self) -> *mut T {
+        self.first
+    }
+
+    /// The member behind `member`, or null.
+    ///
+    /// # Safety
+    ///
+    /// `member` is in a list that is the caller's.
+    #[inline]
+    pub(crate) unsafe fn next(member: *mut T) -> *mut T {
+        // SAFETY: a member of the caller's list.
+        unsafe { T::links(member) }.next.get()
+    }
+
+    /// Puts `member` in front.
+    ///
+    /// # Safety
+    ///
+    /// It is valid, the caller's, and in no list.
+    #[inline]
+    pub(crate) unsafe fn push_front(&mut self, member: *mut T) {
+        let first = self.first;
+        // SAFETY: the caller's member, and the first one of the caller's list.
+        let (links, before) = unsafe { (T::links(member), first.as_ref().map(|_| T::links(first))) };
+        links.next.set(first);
+        links.prev.set(before.map_or(member, |links| links.prev.get()));
+        compiler_fence(Release);
+        if let Some(before) = before {
+            before.prev.set(member);
+        }
+        self.first = member;
+    }
+
+    /// Puts `member` at the end.
+    ///
+    /// # Safety
+    ///
+    /// As [`List::push_front`].
+    #[inline]
+    pub(crate) unsafe fn push_back(&mut self, member: *mut T) {
+        let first = self.first;
+        if first.is_null() {
+            // SAFETY: passed on.
+            return unsafe { self.push_front(member) };
+        }
+        // SAFETY: the caller's member, and the first and the last one of the caller's list.
+        unsafe {
+            let last = T::links(first).prev.get();
+            T::links(member).next.set(ptr::null_mut());
+            T::links(member).prev.set(last);
+            compiler_fence(Release);
+            T::links(last).next.set(member);
+            T::links(first).prev.set(member);
+        }
+    }
+
+    /// Takes `member` out.
+    ///
+    /// # Safety
+    ///
+    /// It is in this list.
+    #[inline]
+    pub(crate) unsafe fn remove(&mut self, member: *mut T) {
+        // SAFETY: members of the caller's list.
+        unsafe {
+            let (next, prev) = (T::links(member).next.get(), T::links(member).prev.get());
+            if self.first == member {
+                self.first = next;
+            } else {
+                T::links(prev).next.set(next);
+            }
+            compiler_fence(Release);
+            let behind = if next.is_null() { self.first } else { next };
+            if !behind.is_null() {
+                T::links(behind).prev.set(prev);
+            }
+        }
+    }
+
+    /// Takes the first member out.
+    ///
+    /// # Safety
+    ///
+    /// The list is the caller's.
+    pub(crate) unsafe fn pop_front(&mut self) -> Option<*mut T> {
+        let first = self.first;
+        if first.is_null() {
+            return None;
+        }
+        // SAFETY: a member of this list.
+        unsafe { self.remove(first) };
+        Some(first)
+    }
+
+    /// Makes what a thread has left that a fork stopped in the middle of a change whole backwards, too. How
+    /// many members there are.
+    ///
+    /// # Safety
+    ///
+    /// The list is the caller's.
+    pub(crate) unsafe fn mend(&mut self) -> usize {
+        let (mut member, mut last, mut count) = (self.first, ptr::null_mut::<T>(), 0);
+        while !member.is_null() {
+            // SAFETY: forwards the list is whole.
+            let links = unsafe { T::links(member) };
+            // Written to only where it has to be: what is not, parent and child go on sharing.
+            if links.prev.get() != last && !last.is_null() {
+                links.prev.set(last);
+            }
+            (last, member) = (member, links.next.get());
+            count += 1;
+        }
+        if !last.is_null() {
+            // SAFETY: as above.
+            let links = unsafe { T::links(self.first) };
+            if links.prev.get() != last {
+                links.prev.set(last);
+            }
+        }
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Item {
+        links: Links<Item>,
+    }
+
+    // SAFETY: always the same field, which nothing else touches.
+    unsafe impl Linked for Item {
+        unsafe fn links<'a>(member: *mut Self) -> &'a Links<Self> {
+            // SAFETY: valid.
+            unsafe { &(*member).links }
+        }
+    }
+
+    fn members(list: &List<Item>) -> Vec<*mut Item> {
+        let mut found = Vec::new();
+        let mut at = list.first();
+        while !at.is_null() {
+            found.push(at);
+            // SAFETY: a member.
+            at = unsafe { List::<Item>::next(at) };
+        }
+        // Backwards it is the same.
+        let mut back = Vec::new();
+        if let Some(&first) = found.first() {
+            // SAFETY: a member.
+            let mut at = unsafe { Item::links(first) }.prev.get();
+            for _ in &found {
+                back.insert(0, at);
+                // SAFETY: as above.
+                at = unsafe { Item::links(at) }.prev.get();
+            }
+        }
+        assert_eq!(found, back);
+        found
+    }
+
+    #[test]
+    fn members_come_and_go_anywhere() {
+        let items: Vec<*mut Item> =
+            (0..4).map(|_| Box::into_raw(Box::new(Item { links: Links::new() }))).collect();
+        let [a, b, c, d] = [items[0], items[1], items[2], items[3]];
+        let mut list = List::<Item>::new();
+        assert!(list.first().is_null());
+        // SAFETY: valid, ours, and in the list or not as it has to be.
+        unsafe {
+            assert!(list.pop_front().is_none() && list.mend() == 0);
+            list.push_back(b);
+            list.push_front(a);
+            list.push_back(c);
+            list.push_back(d);
+            assert_eq!(members(&list), [a, b, c, d]);
+            list.remove(b);
+            assert_eq!(members(&list), [a, c, d]);
+            list.remove(d);
+            assert_eq!(members(&list), [a, c]);
+            list.remove(a);
+            assert_eq!(members(&list), [c]);
+            list.push_front(b);
+            list.push_front(a);
+            Item::links(a).prev.set(b);
+            Item::links(c).prev.set(a);
+            assert_eq!(list.mend(), 3);
+            assert_eq!(members(&list), [a, b, c]);
+            assert_eq!([list.pop_front(), list.pop_front(), list.pop_front()], [Some(a), Some(b), Some(c)]);
+            assert!(members(&list).is_empty());
+            items.into_iter().for_each(|item| drop(Box::from_raw(item)));
+        }
+    }
+}

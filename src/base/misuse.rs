@@ -1,0 +1,40 @@
+//! Reports of wrong use of a pointer: one line, then abort.
+
+use crate::base::options;
+use crate::base::options::Foreign;
+use crate::os::message;
+
+/// Kinds of misuse.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The page map does not have the address.
+    Foreign,
+    /// The address is ours, but not the start of a block.
+    Interior,
+    /// The block is free already.
+    DoubleFree,
+    /// The given size does not fit the block.
+    Size,
+    /// The same, for a size given with a free: the page map knows the right one.
+    FreedSize,
+}
+
+/// Reports that `function` was called with `address`, and aborts.
+///
+/// Returns in two cases, if the options say so: for a foreign pointer, which the caller then ignores, and for
+/// a wrong size given with a free, where the caller then frees the block by its real size.
+#[cold]
+#[inline(never)]
+pub(crate) fn report(function: &str, address: *const u8, fault: Fault) {
+    let what = match fault {
+        Fault::Foreign => "foreign pointer: not a block of this allocator, or of memory freed before",
+        Fault::Interior => "interior pointer: not the start of a block",
+        Fault::DoubleFree => "double free: the block is free already",
+        Fault::Size | Fault::FreedSize => "size mismatch: the block was allocated with another size class",
+    };
+    message::line(format_args!("{function}({address:p}): {what}"));
+    if matches!(fault, Fault::Foreign | Fault::FreedSize) && options::get().foreign == Foreign::Warn {
+        return;
+    }
+    message::abort()
+}

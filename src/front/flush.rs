@@ -1,0 +1,146 @@
+//! Returning what a heap holds: when a magazine is emptied, when the thread ends, in the child of a fork.
+
+use crate::front::fast_path::MagazineTops;
+use crate::front::heap::Heap;
+use crate::superslab::slab::Slab;
+use crate::tiny::bins::Bins;
+use crate::tiny::classes::CLASSES;
+use crate::tiny::{idle, partial_purge};
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+
+impl Heap {
+    /// Moves a slab to the list where it belongs now, purges sparse slabs if that is due, and shrinks the
+    /// magazine if several slabs of the class are nearly empty. What
+    /// [`Freed::Relist`](crate::front::heap::Freed::Relist) asks for.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap. [`Heap::free_to_slab`] has just returned `slab`, so the heap's lock
+    /// still names it.
+    pub(crate) unsafe fn relist(heap: *mut Heap, slab: *mut Slab) {
+        // SAFETY: the slab stays this heap's as long as the lock names it, and its record with it. Once we
+        // have entered, no visitor is in, and the lists are ours to change; `relist` may release the slab, so
+        // the class is read first.
+        unsafe {
+            let class = (*slab).class as usize;
+            let _entered = Heap::enter(heap);
+            let bins = &raw mut (*heap).bins;
+            Bins::relist(bins, slab);
+            if idle::is_due() {
+                let chosen = partial_purge::Chosen::from(bins, ptr::null_mut(), partial_purge::NEWEST);
+                idle::spend(chosen.purge(bins, ptr::null_mut()));
+            }
+            if (*heap).bins.are_sparse(class) && (*heap).magazines.may_shrink(class) {
+                // A few blocks in the magazine may be all that keeps these slabs in use. Without them they
+                // are released, or start over and hand out their blocks in address order.
+                Heap::empty_magazine(heap, class);
+                (*heap).magazines.shrink(&raw mut (*heap).tops, class);
+            }
+        }
+    }
+
+    /// Returns the blocks of one magazine to their slabs.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and has [entered](Heap::enter) it; `class` is a size class.
+    pub(crate) unsafe fn empty_magazine(heap: *mut Heap, class: usize) {
+        // SAFETY: the caller has entered the heap. Every block in the magazine of a class was freed as one of
+        // that class, and the caller's alone once it has been popped.
+        unsafe {
+            loop {
+                let block = MagazineTops::pop(&raw mut (*heap).tops, class);
+                if block.is_null() {
+                    break;
+                }
+                (*heap).counters.flushed.add(1);
+                Heap::send_home(heap, block, class as u8);
+            }
+            // Where a visitor has left nulls, there may be more blocks below.
+            if (*heap).magazines.gather(&raw mut (*heap).tops, class) {
+                Heap::empty_magazine(heap, class);
+            }
+        }
+    }
+
+    /// Returns all cached blocks and runs, and sends what is in the outbox.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and has [entered](Heap::enter) it.
+    pub(crate) unsafe fn flush(heap: *mut Heap) {
+        // SAFETY: the caller has entered the heap, which is all that these ask for.
+        unsafe {
+            for class in (*heap).magazines.present() {
+                Heap::empty_magazine(heap, class);
+            }
+            Heap::flush_outbox(heap);
+            (*heap).run_cache.flush();
+        }
+    }
+
+    /// Flushes the heap, gives empty slabs back to the pool, and purges all sparse ones.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    pub(crate) unsafe fn trim(heap: *mut Heap) {
+        // SAFETY: the calling thread owns the heap, so it may enter it; then the bins are its own as well.
+        unsafe {
+            let _entered = Heap::enter(heap);
+            Heap::flush(heap);
+            (*heap).bins.trim(&(*heap).counters);
+            let bins = &raw mut (*heap).bins;
+            loop {
+                let chosen = partial_purge::Chosen::from(bins, ptr::null_mut(), 0);
+                if chosen.slabs().is_empty() {
+                    break;
+                }
+                chosen.purge(bins, ptr::null_mut());
+            }
+        }
+    }
+
+    /// Gives up all that the heap has. Afterwards the record can serve another thread.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and will not use it again.
+    pub(crate) unsafe fn retire(heap: *mut Heap) {
+        // SAFETY: the calling thread owns the heap, so it may enter it; then the bins are its own as well.
+        unsafe {
+            let _entered = Heap::enter(heap);
+            Heap::flush(heap);
+            (*heap).bins.abandon(&(*heap).counters);
+            // Relaxed: a visitor that finds nobody in has acquired this through the lock.
+            (*heap).live.store(false, Relaxed);
+        }
+    }
+
+    /// Empties the magazines and the run cache of a heap that a fork has left behind, by way of the heap
+    /// `mine`. Relies on nothing but the tops of the magazines and the places of the run cache: the thread
+    /// may have been stopped anywhere.
+    ///
+    /// # Safety
+    ///
+    /// The thread of `heap` does not exist in this process, and the calling thread alone stands in for it.
+    /// The calling thread owns `mine` and has [entered](Heap::enter) it.
+    pub(crate) unsafe fn take_over(heap: *mut Heap, mine: *mut Heap) {
+        // SAFETY: nobody else uses the run cache of a thread that does not exist.
+        unsafe { (*heap).run_cache.flush() };
+        for class in 1..=CLASSES {
+            loop {
+                // SAFETY: we stand in for the owner. A null lies below every magazine's first block, wherever
+                // `grow` and `shrink` were stopped: they store it before they move the top.
+                let block = unsafe { MagazineTops::pop(&raw mut (*heap).tops, class) };
+                if block.is_null() {
+                    break;
+                }
+                // SAFETY: what lay below the top is a free block of that class; once it is popped, it is ours
+                // alone.
+                unsafe { Heap::send_home(mine, block, class as u8) };
+            }
+        }
+    }
+}

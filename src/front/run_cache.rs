@@ -1,0 +1,275 @@
+//! Run caches: freed runs that a thread keeps for itself, so that a large block that comes and goes costs no
+//! lock.
+//!
+//! A run cache has few places and holds few pages in all. To make room, the run that has been there longest
+//! goes back to the pool. So does one that has been there longer than the purge delay, the next time that the
+//! thread uses its run cache or refills a magazine. The page map says that a cached run is foreign, so a
+//! second `free` of it is reported.
+
+use crate::base::counters::Counter;
+use crate::base::options;
+use crate::base::table::Table;
+use crate::superslab::layout::PAGE;
+use crate::superslab::pagemap;
+use crate::superslab::pagemap::RUN;
+use crate::{large, os};
+use core::cell::Cell;
+use core::ptr;
+use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::{AtomicPtr, compiler_fence};
+
+const PLACES: usize = 8;
+/// Pages that a run cache holds at most: 1 MiB.
+const MOST: usize = 16;
+/// Pages that the run caches of all threads together hold, about: 32 MiB. Nobody else uses what an idle
+/// thread has, and of hundreds of threads most are idle. So the more threads there are when one starts, the
+/// less it gets.
+const ALL: usize = 512;
+/// Frees between two looks at the clock.
+const LOOK: u64 = 8;
+/// A one in each place's byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// The run cache of a heap. The cells belong to whoever is in the heap, its owner or a visitor. Others read
+/// the atomics, so nobody makes an exclusive reference to the whole. Everything changes under the heap's
+/// lock, which orders the accesses of the owner and of visitors: so all of them are relaxed.
+pub(crate) struct RunCache {
+    /// The runs; null where a place is free. Read by the owner without the heap's lock, too.
+    runs: Table<AtomicPtr<u8>, PLACES>,
+    /// A byte for each place: the pages of the run there, or 0. Read by the owner without the heap's lock,
+    /// too.
+    sizes: Counter,
+    /// When each run was put there, in milliseconds.
+    since: Table<Cell<u32>, PLACES>,
+    /// When the ages were last looked at, in milliseconds.
+    looked: Cell<u32>,
+    /// Pages for which there is still room.
+    room: Cell<u32>,
+    /// Blocks that this has served. The pool does not know of them.
+    pub(crate) allocs: Counter,
+    /// Blocks that were freed to this. The pool does not know of them.
+    pub(crate) frees: Counter,
+    /// Bytes of the runs here.
+    pub(crate) held: Counter,
+}
+
+/// The places whose byte in `sizes` is `pages`: the top bit of each such byte.
+fn matching(sizes: u64, pages: usize) -> u64 {
+    let different = sizes ^ (ONES * pages as u64);
+    // Adding 0x7f to the lower seven bits of a byte sets its top bit if they are not all zero, and never
+    // carries over.
+    !((different & !(ONES << 7)).wrapping_add(!(ONES << 7)) | different) & (ONES << 7)
+}
+
+impl RunCache {
+    /// A run cache that can hold nothing.
+    pub(crate) const fn none() -> Self {
+        Self {
+            runs: Table([const { AtomicPtr::new(ptr::null_mut()) }; PLACES]),
+            sizes: Counter::new(),
+            since: Table([const { Cell::new(0) }; PLACES]),
+            looked: Cell::new(0),
+            room: Cell::new(0),
+            allocs: Counter::new(),
+            frees: Counter::new(),
+            held: Counter::new(),
+        }
+    }
+
+    /// Sets the room for a new owner, when there are about `threads` threads. The run cache is empty: new, or
+    /// flushed by the last owner.
+    pub(crate) fn reset(&self, threads: usize) {
+        let options = options::get();
+        let room = (ALL / threads.max(1)).min(MOST);
+        self.room.set(if options.magazine && options.purge_delay != 0 { room as u32 } else { 0 });
+    }
+
+    /// Takes the run out of a place, in which there is one.
+    fn remove(&self, place: usize) -> *mut u8 {
+        let run = self.runs[place].load(Relaxed);
+        let pages = (self.sizes.get() >> (8 * place)) as u8;
+        self.runs[place].store(ptr::null_mut(), Relaxed);
+        // Before anything is done with the run: the child of a fork must not find it in two places.
+        compiler_fence(Release);
+        self.sizes.set(self.sizes.get() & !(0xff << (8 * place)));
+        self.room.set(self.room.get() + pages as u32);
+        self.held.set(self.held.get().wrapping_sub((pages as usize * PAGE) as u64));
+        run
+    }
+
+    /// Takes a run of exactly `pages` pages; null when there is none. Under the heap's lock.
+    pub(crate) fn take_run(&self, pages: usize) -> *mut u8 {
+        let places = matching(self.sizes.get(), pages);
+        if places == 0 {
+            return ptr::null_mut();
+        }
+        self.allocs.add(1);
+        self.remove((63 - places.leading_zeros() as usize) / 8)
+    }
+
+    /// Takes the longest run, if it has more than `pages` pages; otherwise null. Under the heap's lock.
+    pub(crate) fn take_longest(&self, pages: usize) -> *mut u8 {
+        let size = |place: usize| (self.sizes.get() >> (8 * place)) as u8;
+        match (0..PLACES).max_by_key(|&place| size(place)) {
+            Some(place) if size(place) as usize > pages => {
+                self.allocs.add(1);
+                self.remove(place)
+            }
+            _ => ptr::null_mut(),
+        }
+    }
+
+    /// Puts a run that nobody uses into a free place. There is a place, and room.
+    fn put(&self, run: *mut u8, pages: usize, now: u32) {
+        let place = matching(self.sizes.get(), 0).trailing_zeros() as usize / 8;
+        self.since[place].set(now);
+        self.sizes.add((pages as u64) << (8 * place));
+        self.room.set(self.room.get() - pages as u32);
+        self.held.add((pages * PAGE) as u64);
+        self.runs[place].store(run, Relaxed);
+    }
+
+    /// The place of the run that has been here longest. There is one.
+    fn oldest(&self, now: u32) -> usize {
+        let taken = (0..PLACES).filter(|&i| self.sizes.get() >> (8 * i) & 0xff != 0);
+        taken.max_by_key(|&i| os::elapsed(self.since[i].get(), now)).unwrap_or(0)
+    }
+
+    /// Gives back the runs that have been here longer than the purge delay.
+    #[cold]
+    fn age(&self, now: u32) {
+        let delay = options::get().purge_delay;
+        self.looked.set(now);
+        for place in 0..PLACES {
+            let old = os::elapsed(self.since[place].get(), now) as i64 >= delay;
+            if delay >= 0 && old && self.sizes.get() >> (8 * place) & 0xff != 0 {
+                // SAFETY: a run that is taken out of the run cache is the caller's alone.
+                unsafe { large::give_run(self.remove(place)) };
+            }
+        }
+    }
+
+    /// Gives everything back to the pool.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap that this is part of and has entered it, or visits it, or alone
+    /// stands in for an owner that no longer exists.
+    pub(crate) unsafe fn flush(&self) {
+        for place in 0..PLACES {
+            // Relies on the places only: a fork may have stopped the owner anywhere.
+            let run = self.runs[place].load(Relaxed);
+            if !run.is_null() {
+                self.runs[place].store(ptr::null_mut(), Relaxed);
+                // SAFETY: by the caller's clause nobody else takes runs out of here, so this one is ours
+                // alone.
+                unsafe { large::give_run(run) };
+            }
+        }
+        self.room.set(self.room.get() + (self.held.get() as usize / PAGE) as u32);
+        self.sizes.set(0);
+        self.held.set(0);
+    }
+
+    /// Frees a block by keeping its run here. False, and nothing done, when the run does not fit, or `block`
+    /// is not the start of one, or another thread has just freed it.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap that this is part of, and has entered it. The page map says that
+    /// `block` lies in the first page of a run, and nobody uses that any more.
+    pub(crate) unsafe fn put_freed(&self, block: *mut u8) -> bool {
+        // Not the start of a run: the slow path reports it.
+        if block.addr() & (PAGE - 1) != 0 {
+            return false;
+        }
+        // SAFETY: the start of a run in use, by the caller's clause.
+        let pages = unsafe { large::pages_of_run(block) };
+        let whole = self.room.get() as usize + self.held.get() as usize / PAGE;
+        if pages > whole || !pagemap::claim(block, RUN) {
+            return false;
+        }
+        self.frees.add(1);
+        // Reading the clock would be a good part of the work here. With an old time a run seems to have been
+        // here longer than it has, and goes back too soon.
+        let look = self.frees.get() % LOOK == 0;
+        let now = if look { os::now_ms() } else { self.looked.get() };
+        while (self.room.get() as usize) < pages || matching(self.sizes.get(), 0) == 0 {
+            let place = self.oldest(now);
+            // SAFETY: a run that is taken out of the run cache is the caller's alone.
+            unsafe { large::give_run(self.remove(place)) };
+        }
+        self.put(block, pages, now);
+        if now != self.looked.get() {
+            self.age(now);
+            large::tick_at(now);
+        }
+        true
+    }
+
+    /// Whether there is a run of exactly `pages` pages. Needs no lock.
+    #[inline(always)]
+    pub(crate) fn has(&self, pages: usize) -> bool {
+        matching(self.sizes.get(), pages) != 0
+    }
+
+    /// Whether `block` is the start of a run here. Needs no lock.
+    pub(crate) fn holds(&self, block: *mut u8) -> bool {
+        !block.is_null() && self.runs.0.iter().any(|run| run.load(Relaxed) == block)
+    }
+
+    /// Gives back what is too old, while the owner does something else that is rare. Under the heap's lock.
+    pub(crate) fn tick(&self) {
+        if self.sizes.get() != 0 {
+            let now = os::now_ms();
+            if now != self.looked.get() {
+                self.age(now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(n: usize) -> *mut u8 {
+        ptr::without_provenance_mut(n * PAGE)
+    }
+
+    #[test]
+    fn exactly_the_equal_bytes_match() {
+        for sizes in [0u64, 0x0100_0001_0201_0001, 0x1010_0810_0f11_0710, u64::MAX, 0x80ff_7f01_0081_8000] {
+            for pages in 0..=MOST {
+                let expected = (0..PLACES)
+                    .filter(|i| (sizes >> (8 * i)) as u8 as usize == pages)
+                    .fold(0u64, |bits, i| bits | 0x80 << (8 * i));
+                assert_eq!(matching(sizes, pages), expected, "{sizes:x} {pages}");
+            }
+        }
+    }
+
+    #[test]
+    fn last_in_first_out_by_size() {
+        let cache = RunCache::none();
+        cache.room.set(MOST as u32);
+        for (n, pages) in [(1, 2), (2, 3), (3, 2), (4, 3)] {
+            cache.put(run(n), pages, n as u32);
+        }
+        assert_eq!((cache.room.get(), cache.held.get()), (6, 10 * PAGE as u64));
+        assert_eq!(cache.take_run(4), ptr::null_mut());
+        assert_eq!((cache.take_run(2), cache.oldest(9)), (run(3), 0));
+        assert_eq!((cache.take_run(2), cache.oldest(9)), (run(1), 1));
+        assert_eq!(cache.take_run(2), ptr::null_mut());
+        cache.put(run(5), 1, 5);
+        assert_eq!(
+            (cache.oldest(9), cache.take_run(3), cache.take_run(3), cache.take_run(1)),
+            (1, run(4), run(2), run(5))
+        );
+        assert_eq!((cache.sizes.get(), cache.room.get(), cache.held.get()), (0, MOST as u32, 0));
+        cache.put(run(6), 3, 6);
+        assert!(cache.holds(run(6)) && !cache.holds(run(5)) && !cache.holds(ptr::null_mut()));
+        assert_eq!((cache.take_longest(3), cache.take_longest(2)), (ptr::null_mut(), run(6)));
+        assert_eq!((cache.allocs.get(), cache.frees.get()), (6, 0));
+    }
+}

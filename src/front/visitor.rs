@@ -1,0 +1,123 @@
+//! Visitors of other threads' heaps: the lock that admits one visitor at a time in the process, and what a
+//! visitor remembers of a heap's owner.
+
+use crate::os::futex::{self, Guard, Lock};
+use crate::os::signals::Blocked;
+use crate::os::{self};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+
+/// Held by the visitor.
+static VISITS: Lock<()> = Lock::new(());
+
+/// Waits until the visit in progress is over, or gives up after some milliseconds. The caller looks again.
+pub(crate) fn wait() {
+    if VISITS.lock_soon().is_none() {
+        futex::pause();
+    }
+}
+
+/// The right to visit, until dropped. No signal handler interrupts the thread meanwhile: an owner that wakes
+/// up waits for the visitor, and a handler on the visitor's thread that waited for that owner would wait for
+/// ever.
+pub(crate) struct Visits {
+    _guard: Guard<'static, ()>,
+    // Dropped last, since fields are dropped in order.
+    _signals: Blocked,
+}
+
+/// Waits some milliseconds at most for the right to visit.
+pub(crate) fn lock() -> Option<Visits> {
+    let signals = Blocked::all();
+    VISITS.lock_soon().map(|guard| Visits { _guard: guard, _signals: signals })
+}
+
+/// Takes the right to visit, if nobody has it.
+pub(crate) fn try_lock() -> Option<Visits> {
+    if VISITS.is_held() {
+        return None;
+    }
+    let signals = Blocked::all();
+    VISITS.try_lock().map(|guard| Visits { _guard: guard, _signals: signals })
+}
+
+/// In the child of a fork: see [`Lock::inherit`].
+pub(crate) fn inherit() {
+    VISITS.inherit();
+}
+
+/// What was seen of a heap's owner, and when. Touched only with the right to visit, which passes from thread
+/// to thread and orders the accesses: so they are relaxed.
+pub(crate) struct Seen {
+    /// The heap's [`activity`](super::heap::Heap::activity) then.
+    activity: AtomicUsize,
+    /// When that was first seen, in milliseconds.
+    since: AtomicU32,
+    /// Whether the heap's magazines have been emptied since.
+    emptied: AtomicBool,
+}
+
+/// The result of a look at a heap's owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    /// It has allocated or freed during the delay.
+    Active,
+    /// It has not.
+    Idle,
+    /// It has not since a visitor emptied its magazines.
+    Emptied,
+}
+
+impl Seen {
+    /// Nothing was seen yet.
+    pub(crate) const fn new() -> Self {
+        Self { activity: AtomicUsize::new(0), since: AtomicU32::new(0), emptied: AtomicBool::new(false) }
+    }
+
+    /// Looks at `now`, in milliseconds, at an owner whose [`Heap::activity`](super::heap::Heap::activity) is
+    /// `activity`. It is idle if that has not changed for `delay` milliseconds.
+    pub(crate) fn look(&self, activity: usize, now: u32, delay: i64) -> Look {
+        if self.activity.swap(activity, Relaxed) != activity {
+            self.since.store(now, Relaxed);
+            self.emptied.store(false, Relaxed);
+        }
+        if self.is_emptied() {
+            Look::Emptied
+        } else if os::elapsed(self.since.load(Relaxed), now) as i64 >= delay {
+            Look::Idle
+        } else {
+            Look::Active
+        }
+    }
+
+    /// Notes that the heap's magazines have been emptied, which made its activity `activity`.
+    pub(crate) fn emptied(&self, activity: usize) {
+        self.activity.store(activity, Relaxed);
+        self.emptied.store(true, Relaxed);
+    }
+
+    /// Whether the last look, or what followed it, found the heap [emptied](Look::Emptied).
+    pub(crate) fn is_emptied(&self) -> bool {
+        self.emptied.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_idle_once_it_has_done_nothing_for_the_delay() {
+        let seen = Seen::new();
+        assert_eq!(seen.look(7, 1000, 250), Look::Active);
+        assert_eq!(seen.look(7, 1249, 250), Look::Active);
+        assert_eq!(seen.look(8, 1260, 250), Look::Active, "it has done something");
+        assert_eq!(seen.look(8, 1509, 250), Look::Active);
+        assert_eq!(seen.look(8, 1510, 250), Look::Idle);
+        seen.emptied(9);
+        assert_eq!((seen.look(9, 1520, 250), seen.look(9, 5000, 250)), (Look::Emptied, Look::Emptied));
+        assert_eq!(seen.look(10, 5001, 250), Look::Active);
+        assert!(!seen.is_emptied());
+        assert_eq!(seen.look(11, 3, 0), Look::Idle, "no delay");
+    }
+}

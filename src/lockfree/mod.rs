@@ -1,0 +1,13 @@
+//! Lock-free structures. They know nothing of slabs and heaps. Loom checks each of them with a model in
+//! `model`.
+
+pub(crate) mod biased_lock;
+pub(crate) mod page_sets;
+pub(crate) mod ready_list;
+pub(crate) mod record_stack;
+pub(crate) mod remote_stack;
+pub(crate) mod steal;
+pub(crate) mod waker;
+
+#[cfg(all(test, loom))]
+mod model;

@@ -1,0 +1,48 @@
+//! The pages of a SuperSlab: two threads take them and give them back without a lock.
+
+use crate::lockfree::page_sets::{Pages, Sets};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+struct SuperSlab {
+    pages: Pages,
+    memory: [UnsafeCell<u32>; 2],
+}
+
+// SAFETY: the page word is atomic, and loom checks the cells.
+unsafe impl Sync for SuperSlab {}
+// SAFETY: as for `Sync`; nothing in it belongs to a thread.
+unsafe impl Send for SuperSlab {}
+
+/// A page is with one thread at a time, which sees what was done to the page before. A page is dirty once a
+/// thread had it.
+#[test]
+fn a_page_belongs_to_whoever_took_it() {
+    loom::model(|| {
+        let shared = Arc::new(SuperSlab {
+            pages: Pages::new(Sets { free: 0b11, dirty: 0 }),
+            memory: [UnsafeCell::new(0), UnsafeCell::new(0)],
+        });
+        let work = |s: &SuperSlab| {
+            for _ in 0..2 {
+                let Some((index, before)) = s.pages.take(1, 1, u32::MAX) else { continue };
+                // SAFETY: the page has been taken, so its memory is ours; loom checks it.
+                unsafe {
+                    s.memory[index].with_mut(|p| {
+                        assert!(*p == 0 || before.dirty & 1 << index != 0);
+                        *p += 1;
+                    });
+                }
+                let given =
+                    |sets: Sets| Some(Sets { free: sets.free | 1 << index, dirty: sets.dirty | 1 << index });
+                assert!(s.pages.change(given).is_some());
+            }
+        };
+        let other = shared.clone();
+        let thread = thread::spawn(move || work(&other));
+        work(&shared);
+        thread.join().unwrap();
+        assert_eq!(shared.pages.get().free, 0b11);
+    });
+}

@@ -1,0 +1,180 @@
+//! Visits: who is inside a heap, whose a slab is, and who gets a block out of a magazine.
+
+use crate::lockfree::biased_lock::BiasedLock;
+use crate::lockfree::steal::steal;
+use crate::sync::light_barrier;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use loom::thread;
+use std::ptr;
+
+struct Heap {
+    bias: BiasedLock<u32>,
+    /// What only the owner or the visitor may touch, whoever is inside.
+    lists: UnsafeCell<u32>,
+    /// Whether the slab's record names the owner.
+    own: AtomicBool,
+    /// What the owner may touch while the record names it, and the visitor while it does not.
+    slab: UnsafeCell<u32>,
+}
+
+// SAFETY: the atomics may be shared, and loom checks the cells.
+unsafe impl Sync for Heap {}
+// SAFETY: as for `Sync`; nothing in it belongs to a thread.
+unsafe impl Send for Heap {}
+
+const SLAB: *mut u32 = ptr::without_provenance_mut(8);
+const OTHER: *mut u32 = ptr::without_provenance_mut(16);
+
+fn heap() -> Arc<Heap> {
+    Arc::new(Heap {
+        bias: BiasedLock::new(),
+        lists: UnsafeCell::new(0),
+        own: AtomicBool::new(true),
+        slab: UnsafeCell::new(0),
+    })
+}
+
+/// Reads and writes a cell.
+fn touch(cell: &UnsafeCell<u32>) {
+    // SAFETY: the pointer is valid inside `with_mut`; loom checks that no other access is concurrent, and
+    // that all earlier ones happened before.
+    cell.with_mut(|p| unsafe { *p += 1 });
+}
+
+#[test]
+fn owner_and_visitor_are_never_in_together() {
+    loom::model(|| {
+        let shared = heap();
+        let other = shared.clone();
+        let visitor = thread::spawn(move || {
+            for _ in 0..2 {
+                if other.bias.visit() {
+                    touch(&other.lists);
+                    other.bias.end_visit();
+                }
+            }
+        });
+        for _ in 0..2 {
+            let before = shared.bias.enter(thread::yield_now);
+            touch(&shared.lists);
+            // Nested, as when a function that has entered calls another one that enters.
+            let inner = shared.bias.enter(thread::yield_now);
+            shared.bias.leave(inner);
+            touch(&shared.lists);
+            shared.bias.leave(before);
+        }
+        visitor.join().unwrap();
+    });
+}
+
+#[test]
+fn a_slab_is_the_owners_or_the_visitors() {
+    loom::model(|| {
+        let shared = heap();
+        let other = shared.clone();
+        let visitor = thread::spawn(move || {
+            // The owner never enters here, so the visitor always gets in.
+            other.own.store(false, Ordering::Relaxed);
+            assert!(other.bias.visit());
+            if other.bias.hazard() != SLAB {
+                touch(&other.slab);
+            }
+            // Release: pairs with the owner's acquire below, as in the shipped `unmark` and `is_owned_by`.
+            other.own.store(true, Ordering::Release);
+            other.bias.end_visit();
+        });
+        for slab in [SLAB, OTHER, SLAB] {
+            shared.bias.name(slab);
+            // Acquire: pairs with the release above.
+            if slab == SLAB && shared.own.load(Ordering::Acquire) {
+                touch(&shared.slab);
+            }
+        }
+        visitor.join().unwrap();
+    });
+}
+
+/// A magazine with copies of what the owner's `MagazineTops::pop` and `MagazineTops::push` do.
+struct Magazine {
+    slots: Vec<AtomicPtr<u8>>,
+    top: AtomicUsize,
+}
+
+impl Magazine {
+    fn pop(&self) -> usize {
+        let at = self.top.load(Ordering::Relaxed);
+        if at == 0 {
+            return 0;
+        }
+        let block = self.slots[at - 1].load(Ordering::Relaxed);
+        if !block.is_null() {
+            self.top.store(at - 1, Ordering::Relaxed);
+            light_barrier();
+        }
+        block.addr()
+    }
+
+    fn push(&self, block: usize) {
+        let at = self.top.load(Ordering::Relaxed);
+        // In the shipped code this is a plain store. Loom may order a store before an exchange of another
+        // thread that it cannot have preceded, and then lets the exchange after that one overwrite it.
+        // Exchanges it keeps in order.
+        self.slots[at].swap(ptr::without_provenance_mut(block), Ordering::Relaxed);
+        light_barrier();
+        self.top.store(at + 1, Ordering::Relaxed);
+    }
+}
+
+/// Runs the owner's `moves` (0: pop, else push that block) beside a visitor that takes the two lowest of
+/// three blocks. Each block ends up with exactly one of them, or in the magazine.
+fn drained(moves: &'static [usize]) {
+    loom::model(move || {
+        let blocks = [8, 16, 24, 0, 0].map(|b: usize| AtomicPtr::new(ptr::without_provenance_mut(b)));
+        let shared = Arc::new(Magazine { slots: blocks.into(), top: AtomicUsize::new(3) });
+        let other = shared.clone();
+        let visitor = thread::spawn(move || {
+            let mut taken = Vec::new();
+            let top = || other.top.load(Ordering::Relaxed);
+            assert!(steal(&other.slots[..2], top, |block| taken.push(block.addr())));
+            taken
+        });
+        let mut had: Vec<usize> = Vec::new();
+        let mut pushed = Vec::new();
+        for &block in moves {
+            match block {
+                0 => had.push(shared.pop()),
+                _ => {
+                    shared.push(block);
+                    pushed.push(block);
+                }
+            }
+        }
+        let mut all = visitor.join().unwrap();
+        all.extend(had.iter().filter(|&&block| block != 0));
+        let top = shared.top.load(Ordering::Relaxed);
+        let rest = shared.slots[..top].iter().map(|slot| slot.load(Ordering::Relaxed).addr());
+        all.extend(rest.filter(|&block| block != 0));
+        all.sort_unstable();
+        let mut expected = vec![8, 16, 24];
+        expected.extend(pushed);
+        expected.sort_unstable();
+        assert_eq!(all, expected);
+    });
+}
+
+#[test]
+fn a_block_is_popped_or_robbed() {
+    drained(&[0, 0, 0]);
+}
+
+#[test]
+fn nor_is_it_both_when_the_owner_comes_back() {
+    drained(&[0, 0, 32, 40]);
+}
+
+#[test]
+fn nor_when_it_goes_down_again() {
+    drained(&[0, 0, 32, 0, 0]);
+}

@@ -1,0 +1,70 @@
+//! The ready list: slabs that hold something for their owner.
+//!
+//! Any thread pushes. The owner, or a visitor on its behalf, takes everything at once, so there is no ABA
+//! problem.
+
+use crate::sync::{AtomicPtr, Node, Ordering};
+use core::ptr;
+
+/// A list of slabs with many producers, taken as a whole.
+pub(crate) struct ReadyList<N> {
+    head: AtomicPtr<N>,
+}
+
+impl<N: Node> ReadyList<N> {
+    /// An empty list.
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self { head: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// An empty list (loom's atomics have no constant constructor).
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self { head: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Publishes `node`.
+    ///
+    /// # Safety
+    ///
+    /// `node` is valid and in no ready list, and the caller alone has the duty to publish it: until it is on
+    /// the list, nobody else touches its link or releases it.
+    pub(crate) unsafe fn push(&self, node: *mut N) {
+        // SAFETY: one node is a list from itself to itself, and this function's contract is that of
+        // `push_all` for it.
+        unsafe { self.push_all(node, node) }
+    }
+
+    /// Publishes the list that begins with `first` and ends with `last`.
+    ///
+    /// # Safety
+    ///
+    /// As [`ReadyList::push`] for each of the nodes, which are linked from `first` to `last`.
+    pub(crate) unsafe fn push_all(&self, first: *mut N, last: *mut N) {
+        let mut old = self.head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the caller has the duty to publish `last` and has not fulfilled it before the exchange
+            // succeeds, so the node is valid and its link ours.
+            unsafe { N::set_next(last, old) };
+            // Release: pairs with the acquire in `take_all`, whose caller reads the links.
+            match self.head.compare_exchange_weak(old, first, Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Whether the list is empty: one load, and no write to a shared cache line. A hint: Relaxed, and
+    /// `take_all` decides.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.head.load(Ordering::Relaxed).is_null()
+    }
+
+    /// Takes the whole list. Its nodes are linked through `Node::next` and are the caller's.
+    pub(crate) fn take_all(&self) -> *mut N {
+        // Acquire: pairs with the release in `push_all`. Later pushes are exchanges, so they continue the
+        // release sequence of the earlier ones.
+        self.head.swap(ptr::null_mut(), Ordering::Acquire)
+    }
+}

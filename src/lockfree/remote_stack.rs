@@ -1,0 +1,200 @@
+//! The remote-free stack of a slab: how blocks return to it from threads that do not own it.
+//!
+//! The whole state is one word, so one compare-and-swap decides everything:
+//!
+//! ```text
+//!  63        48 47                          3   1   0
+//! +------------+-----------------------------+---+---+
+//! |   count    |  first block of the chain   | O | A |
+//! +------------+-----------------------------+---+---+
+//! ```
+//!
+//! * `A` (armed): the slab is in no ready list, and nobody is about to put it there. The first push clears
+//!   the bit and thereby takes on the duty to publish the slab to its owner. So a slab is published once, by
+//!   one thread, however many push.
+//! * `O` (orphan): the slab has no owner. Then `count` is the number of blocks still in use. Without `O` it
+//!   is the number of blocks in the chain, so that the owner learns it without walking through cold memory.
+//!   The push that brings an orphan's count to zero takes the slab, and so does the thread that adopts it:
+//!   whoever clears `O` owns the slab.
+
+use crate::sync::{AtomicUsize, Node, Ordering};
+use core::marker::PhantomData;
+
+const ARMED: usize = 1;
+const ORPHAN: usize = 2;
+const POINTER: usize = ((1 << 48) - 1) & !7;
+const COUNT_SHIFT: u32 = 48;
+
+/// What a push obliges its caller to do next.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub(crate) enum Pushed {
+    /// Nothing: the owner, or whoever adopts the slab, will find the chain.
+    Queued,
+    /// To put the slab on its owner's ready list. Until that is done the owner does not release the slab.
+    Publish,
+    /// To release the slab: it was an orphan, has no block in use any more, and is the caller's now.
+    Emptied,
+}
+
+/// A chain of blocks taken off the stack.
+pub(crate) struct Chain<N> {
+    /// Its first block; null when there is none.
+    pub(crate) head: *mut N,
+    /// How many blocks it has; 0 for the chain of an adopted orphan, whose length is not known.
+    pub(crate) count: u32,
+}
+
+/// A stack of free blocks that many threads push to and the slab's owner drains. A visitor of the owner's
+/// heap stands in for the owner.
+#[repr(transparent)]
+pub(crate) struct RemoteStack<N> {
+    word: AtomicUsize,
+    _nodes: PhantomData<*mut N>,
+}
+
+fn chain<N>(word: usize) -> *mut N {
+    (word & POINTER) as *mut N
+}
+
+impl<N: Node> RemoteStack<N> {
+    /// An empty stack, armed.
+    #[cfg(not(loom))]
+    pub(crate) const fn constant() -> Self {
+        Self { word: AtomicUsize::new(ARMED), _nodes: PhantomData }
+    }
+
+    /// An empty stack, armed.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self { word: AtomicUsize::new(ARMED), _nodes: PhantomData }
+    }
+
+    /// Makes it an empty, armed stack, for a slab that no other thread knows yet.
+    #[cfg(not(loom))]
+    pub(crate) fn reset(&self) {
+        // Relaxed: other threads get the slab's blocks only through the program's own synchronisation.
+        self.word.store(ARMED, Ordering::Relaxed);
+    }
+
+    /// Pushes the chain `head..=tail` of `count` blocks. Returns what to do next and, for a slab with an
+    /// owner, how many blocks wait now.
+    ///
+    /// # Safety
+    ///
+    /// The chain is linked through `Node::next` and consists of `count` free blocks of this stack's slab,
+    /// which are the caller's alone.
+    pub(crate) unsafe fn push(&self, head: *mut N, tail: *mut N, count: u32) -> (Pushed, u32) {
+        let mut old = self.word.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: by this function's contract `tail` is a valid block of ours alone, until the exchange
+            // below succeeds.
+            unsafe { N::set_next(tail, chain(old)) };
+            let held = (old >> COUNT_SHIFT) as u32;
+            let (new, outcome) = if old & ORPHAN != 0 {
+                if held <= count {
+                    (ARMED, Pushed::Emptied)
+                } else {
+                    (head as usize | ORPHAN | ((held - count) as usize) << COUNT_SHIFT, Pushed::Queued)
+                }
+            } else {
+                let outcome = if old & ARMED != 0 { Pushed::Publish } else { Pushed::Queued };
+                (head as usize | ((held + count) as usize) << COUNT_SHIFT, outcome)
+            };
+            // Release: pairs with the acquires in `take_chain`, `rearm` and `adopt`, which read the links
+            // written above and hand out the blocks that the program wrote to before it freed them. Acquire:
+            // a push that empties an orphan pairs with the releases in `orphan` (the slab's fields) and in
+            // the pushes before it. A push that has to publish pairs with those in `arm` (the slab's link)
+            // and `rearm` (the slab's owner).
+            match self.word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return (outcome, held + count),
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Whether a chain waits. `false` may become `true` at any time; for the owner, who alone takes the
+    /// chain, `true` stays true. Relaxed: `take_chain` acquires.
+    pub(crate) fn has_chain(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & POINTER != 0
+    }
+
+    /// Whether the slab is in no ready list and nobody is about to put it there. Only a push disarms, so for
+    /// an owner of a slab without blocks in use `true` stays true. Relaxed: what the push did, the owner
+    /// acquires when it takes the slab off the ready list or takes the chain.
+    pub(crate) fn is_armed(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & ARMED != 0
+    }
+
+    /// Number of blocks in the chain, for statistics.
+    #[cfg_attr(loom, allow(dead_code))]
+    pub(crate) fn waiting(&self) -> u32 {
+        let word = self.word.load(Ordering::Relaxed);
+        if word & ORPHAN == 0 { (word >> COUNT_SHIFT) as u32 } else { 0 }
+    }
+
+    /// Number of an orphan's blocks still in use, for statistics.
+    #[cfg_attr(loom, allow(dead_code))]
+    pub(crate) fn orphan_in_use(&self) -> Option<u32> {
+        let word = self.word.load(Ordering::Relaxed);
+        (word & ORPHAN != 0).then_some((word >> COUNT_SHIFT) as u32)
+    }
+
+    /// Takes the chain and leaves the armed bit as it is. Owner only.
+    pub(crate) fn take_chain(&self) -> Chain<N> {
+        // Acquire: pairs with the release in `push`.
+        let old = self.word.fetch_and(ARMED, Ordering::Acquire);
+        Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
+    }
+
+    /// Arms the stack and leaves the chain where it is; returns how many blocks it has. For the owner, after
+    /// it has taken the slab off its ready list. It does not look at a chain before it needs the blocks.
+    pub(crate) fn arm(&self) -> u32 {
+        // Release: pairs with the acquire in a `push` that takes the duty to publish, and so may write the
+        // link that the owner has just read. No acquire: nothing is read from the chain.
+        let old = self.word.fetch_or(ARMED, Ordering::Release);
+        (old >> COUNT_SHIFT) as u32
+    }
+
+    /// Takes the chain and arms the stack. For the owner, after it has taken the slab off its ready list or
+    /// adopted it.
+    pub(crate) fn rearm(&self) -> Chain<N> {
+        // Acquire: pairs with the release in `push`. Release: pairs with the acquire in a `push` that takes
+        // the duty to publish, and so finds the owner that was written before.
+        let old = self.word.swap(ARMED, Ordering::AcqRel);
+        Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
+    }
+
+    /// Makes the slab an orphan with `in_use` blocks in use. False, with nothing changed, while a chain waits
+    /// or the slab is published. Owner only.
+    pub(crate) fn orphan(&self, in_use: u32) -> bool {
+        // Release: pairs with the acquires in `adopt` and in a `push` that empties the orphan, which read the
+        // slab's fields.
+        self.word
+            .compare_exchange(
+                ARMED,
+                ORPHAN | (in_use as usize) << COUNT_SHIFT,
+                Ordering::Release,
+                Ordering::Relaxed,
+            )
+            .is_ok()
+    }
+
+    /// Claims an orphan. Returns its chain and the number of blocks still in use; `None` when another thread
+    /// was first.
+    ///
+    /// The stack is left disarmed, because nobody may publish the slab before its new owner is stored. After
+    /// storing it, the caller must [`RemoteStack::rearm`] and take in what has been pushed meanwhile.
+    pub(crate) fn adopt(&self) -> Option<(Chain<N>, u32)> {
+        let mut old = self.word.load(Ordering::Relaxed);
+        loop {
+            if old & ORPHAN == 0 {
+                return None;
+            }
+            // Acquire: pairs with the releases in `orphan` and `push`.
+            match self.word.compare_exchange_weak(old, 0, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return Some((Chain { head: chain(old), count: 0 }, (old >> COUNT_SHIFT) as u32)),
+                Err(now) => old = now,
+            }
+        }
+    }
+}

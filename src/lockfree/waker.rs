@@ -1,0 +1,140 @@
+//! How the background thread goes to sleep, and how it is woken.
+//!
+//! It sleeps without a timeout when nothing is dirty, and is woken by whoever makes something dirty. Each
+//! side does two things, in opposite order. The thread says that it sleeps and *then* looks whether something
+//! is dirty, under the lock that guards it. The other makes something dirty, under the same lock, and *then*
+//! looks whether the thread sleeps. Whichever critical section comes second sees what the other side did
+//! before the first. So no wake-up is lost, and the others pay for one relaxed load only.
+
+use crate::sync::AtomicU32;
+use crate::sync::Ordering::Relaxed;
+
+/// The thread runs, or is about to look for something dirty.
+const AWAKE: u32 = 0;
+/// It sleeps until a timeout; only `stop` wakes it.
+const DOZING: u32 = 1;
+/// It sleeps until it is woken.
+const ASLEEP: u32 = 2;
+/// It has been asked to end.
+const STOPPED: u32 = 3;
+
+/// One sleeper's word. Every change but a reset is an atomic exchange, so none undoes another. All orderings
+/// are relaxed: the locks (see above) make visible what must be seen in time.
+pub(crate) struct Waker {
+    word: AtomicU32,
+}
+
+impl Waker {
+    /// Awake.
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self { word: AtomicU32::new(AWAKE) }
+    }
+
+    /// Awake (loom's atomics have no constant constructor).
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self { word: AtomicU32::new(AWAKE) }
+    }
+
+    fn change(&self, from: u32, to: u32) -> bool {
+        self.word.compare_exchange(from, to, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The sleeper says that it sleeps. Then it looks once more, and [`Self::doze`]s or waits while
+    /// [`Self::is_asleep`]. False when it has been stopped.
+    pub(crate) fn arm(&self) -> bool {
+        self.change(AWAKE, ASLEEP)
+    }
+
+    /// The sleeper has armed and has found something that is not due yet: it will sleep with a timeout. False
+    /// when it has been woken or stopped meanwhile.
+    pub(crate) fn doze(&self) -> bool {
+        self.change(ASLEEP, DOZING)
+    }
+
+    /// The sleeper continues, whatever has woken it.
+    pub(crate) fn rise(&self) {
+        let _ = self.change(DOZING, AWAKE) || self.change(ASLEEP, AWAKE);
+    }
+
+    /// Whether the sleeper sleeps without a timeout and nobody has woken it.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.word.load(Relaxed) == ASLEEP
+    }
+
+    /// Whether the sleeper has been asked to end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.word.load(Relaxed) == STOPPED
+    }
+
+    /// Something has become dirty. Returns whether the caller must wake the sleeper now.
+    #[inline]
+    pub(crate) fn notify(&self) -> bool {
+        self.is_asleep() && self.change(ASLEEP, AWAKE)
+    }
+
+    /// Asks the sleeper to end. The caller must wake it.
+    pub(crate) fn stop(&self) {
+        self.word.swap(STOPPED, Relaxed);
+    }
+
+    /// Back to awake, for a new sleeper. There is none now.
+    #[cfg(not(loom))]
+    pub(crate) fn reset(&self) {
+        self.word.store(AWAKE, Relaxed);
+    }
+}
+
+#[cfg(not(loom))]
+pub(crate) use thread::{WAKER, WATCHED, notify, sleep, stop};
+
+/// The background thread's waker.
+#[cfg(not(loom))]
+mod thread {
+    use super::{ASLEEP, DOZING, Waker};
+    use crate::os::futex;
+    use core::sync::atomic::AtomicBool;
+
+    /// The background thread's waker. It stays awake while there is no such thread.
+    pub(crate) static WAKER: Waker = Waker::new();
+    /// Whether there is such a thread, so that dirty memory is purged even when no thread allocates or frees.
+    pub(crate) static WATCHED: AtomicBool = AtomicBool::new(false);
+
+    /// Tells the background thread that something has become dirty. Call it after the critical section that
+    /// made it so.
+    #[inline]
+    pub(crate) fn notify() {
+        if WAKER.notify() {
+            wake();
+        }
+    }
+
+    /// Asks the background thread to end.
+    pub(crate) fn stop() {
+        WAKER.stop();
+        wake();
+    }
+
+    #[cold]
+    fn wake() {
+        futex::wake(WAKER.word.as_ptr());
+    }
+
+    /// Sleeps after [`Waker::arm`]: for at most `ms` milliseconds, or without a timeout until woken.
+    pub(crate) fn sleep(ms: Option<u32>) {
+        match ms {
+            Some(ms) => {
+                if WAKER.doze() {
+                    futex::wait(WAKER.word.as_ptr(), DOZING, Some(ms));
+                }
+            }
+            None => {
+                while WAKER.is_asleep() {
+                    futex::wait(WAKER.word.as_ptr(), ASLEEP, None);
+                }
+            }
+        }
+        WAKER.rise();
+    }
+}

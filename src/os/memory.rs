@@ -1,0 +1,370 @@
+//! Mappings, and what is in them.
+
+use crate::os::{confined, errno, held};
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU8, AtomicUsize};
+
+/// Bytes of address space held from the OS.
+pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// The highest `MAPPED` has been.
+pub(crate) static MAPPED_PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes given back to the OS so far: purged or unmapped.
+pub(crate) static PURGED: AtomicUsize = AtomicUsize::new(0);
+
+/// The smallest page size of any system that we support.
+pub(crate) const SMALLEST_PAGE: usize = 4096;
+
+static PAGE_SIZE: AtomicUsize = AtomicUsize::new(0);
+
+/// The size of a page, read from the system at run time.
+pub(crate) fn page_size() -> usize {
+    let known = PAGE_SIZE.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: `sysconf` takes any number.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let size = if size > 0 { size as usize } else { SMALLEST_PAGE };
+    PAGE_SIZE.store(size, Relaxed);
+    size
+}
+
+/// Whether both are multiples of the page size. The system requires that of every mapping; an emulator may
+/// not check.
+fn in_pages(address: usize, len: usize) -> bool {
+    (address | len) & (page_size() - 1) == 0
+}
+
+fn count_map(bytes: usize) {
+    let now = MAPPED.fetch_add(bytes, Relaxed) + bytes;
+    MAPPED_PEAK.fetch_max(now, Relaxed);
+}
+
+/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory for blocks. Null when the system
+/// or a limit refuses.
+pub(crate) fn map(len: usize) -> *mut u8 {
+    map_at(ptr::null_mut(), len)
+}
+
+/// Like [`map`], asking for the address `hint`, which the system may ignore.
+pub(crate) fn map_at(hint: *mut u8, len: usize) -> *mut u8 {
+    reserved(len, || counted(map_raw(hint, len), len))
+}
+
+/// Like [`map`], at a multiple of `align` (a power of two).
+pub(crate) fn map_aligned(len: usize, align: usize) -> *mut u8 {
+    reserved(len, || map_aligned_uncounted(len, align))
+}
+
+/// Runs `map` after reserving `len` bytes against the limits; takes the reservation back when `map` fails.
+fn reserved(len: usize, map: impl FnOnce() -> *mut u8) -> *mut u8 {
+    if !held::reserve(len) {
+        return ptr::null_mut();
+    }
+    let p = map();
+    if p.is_null() {
+        held::release(len);
+    }
+    p
+}
+
+/// Like [`map`], but no limit counts it: for the allocator's own records, or for bytes that are reserved
+/// already.
+pub(crate) fn map_uncounted(len: usize) -> *mut u8 {
+    counted(map_raw(ptr::null_mut(), len), len)
+}
+
+fn counted(p: *mut u8, len: usize) -> *mut u8 {
+    if !p.is_null() {
+        count_map(len);
+    }
+    p
+}
+
+fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
+    debug_assert!(in_pages(hint.addr(), len));
+    errno::keep_errno(|| {
+        // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
+        let p = unsafe {
+            libc::mmap(
+                hint.cast(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        if p == libc::MAP_FAILED { ptr::null_mut() } else { p.cast() }
+    })
+}
+
+/// Whether the system would map `len` bytes now, regardless of our limits.
+pub(crate) fn could_map(len: usize) -> bool {
+    let len = len.next_multiple_of(page_size());
+    let p = map_raw(ptr::null_mut(), len);
+    // SAFETY: just mapped; no other code has the address.
+    !p.is_null() && unsafe { try_unmap(p, len) }
+}
+
+/// Like [`map_uncounted`], at a multiple of `align` (a power of two).
+pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
+    let first = map_uncounted(len);
+    if first.is_null() || first.addr() & (align - 1) == 0 {
+        return first;
+    }
+    // SAFETY: the mapping just made; no other code has the address.
+    unsafe { unmap_uncounted(first, len) };
+    let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
+    let base = map_uncounted(total);
+    if base.is_null() {
+        return base;
+    }
+    let head = base.addr().wrapping_neg() & (align - 1);
+    let start = base.wrapping_add(head);
+    if head != 0 {
+        // SAFETY: the part of our new mapping below the aligned range; no other code has its address.
+        unsafe { trim(base, head) };
+    }
+    // SAFETY: the part of our new mapping above the aligned range, `align - head` bytes; no other code has
+    // its address.
+    unsafe { trim(start.wrapping_add(len), align - head) };
+    start
+}
+
+/// Cuts an end off a mapping. Fails when the process is at its limit of mappings; the end then stays mapped.
+///
+/// # Safety
+///
+/// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
+unsafe fn trim(p: *mut u8, len: usize) {
+    // SAFETY: this function's contract is the same as `try_unmap`'s.
+    if unsafe { try_unmap(p, len) } {
+        MAPPED.fetch_sub(len, Relaxed);
+    }
+}
+
+/// Unmaps a range. False when the system refuses; nothing has changed then. Counts nothing.
+///
+/// # Safety
+///
+/// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
+unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
+    if cfg!(miri) {
+        // Miri unmaps whole mappings only. Ours stay until it ends.
+        return true;
+    }
+    debug_assert!(in_pages(p.addr(), len));
+    // SAFETY: by this function's contract no reference into the range is left, so unmapping it invalidates
+    // nothing.
+    errno::keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
+}
+
+/// What became of memory that was to be unmapped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unmapped {
+    /// It is gone.
+    Gone,
+    /// The system could not unmap it (a hole needs one mapping more than it allows), but has taken the pages
+    /// back.
+    Zeroed,
+    /// It is still mapped, with its contents.
+    Kept,
+}
+
+/// Unmaps memory for blocks, or at least gives its pages back.
+///
+/// # Safety
+///
+/// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
+pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
+    // SAFETY: by this function's contract the range is ours and nobody uses it any more.
+    let unmapped = unsafe { unmap_uncounted(p, len) };
+    if unmapped == Unmapped::Gone {
+        held::release(len);
+    }
+    unmapped
+}
+
+/// Like [`unmap`], for memory that no limit counts.
+///
+/// # Safety
+///
+/// As [`unmap`].
+pub(crate) unsafe fn unmap_uncounted(p: *mut u8, len: usize) -> Unmapped {
+    // SAFETY: by this function's contract the range is ours and nobody uses it any more.
+    if unsafe { try_unmap(p, len) } {
+        MAPPED.fetch_sub(len, Relaxed);
+        return Unmapped::Gone;
+    }
+    // SAFETY: still mapped, ours and page-aligned; by this function's contract nobody wants its contents.
+    if unsafe { purge(p, len) } { Unmapped::Zeroed } else { Unmapped::Kept }
+}
+
+/// Why a mapping has not been resized in place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotResized {
+    /// There is no room behind it, or no memory. Moving it may work.
+    NoRoom,
+    /// Another reason, which may prevent moving it, too: a limit; or the range consists of several mappings
+    /// by now, because the program has given advice or protection to part of it; or it is locked in memory.
+    Refused,
+}
+
+/// Grows or shrinks a mapping in place. On an error nothing has changed.
+///
+/// # Safety
+///
+/// `p` is a whole mapping of ours of `old` bytes; both sizes are multiples of the page size. When it shrinks,
+/// nobody uses the part that goes.
+#[cfg(target_os = "linux")]
+pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), NotResized> {
+    debug_assert!(in_pages(p.addr(), old | new));
+    if !held::reserve_growth(old, new) {
+        return Err(NotResized::Refused);
+    }
+    errno::keep_errno(|| {
+        // SAFETY: by this function's contract the range is ours, and what a smaller size cuts off is unused.
+        // Without MREMAP_MAYMOVE the rest keeps its address.
+        if unsafe { libc::mremap(p.cast(), old, new, 0) } == libc::MAP_FAILED {
+            held::not_resized(old, new);
+            // SAFETY: this thread's own `errno`, as `mremap` has just set it.
+            let error = unsafe { *errno::errno_location() };
+            return Err(if error == libc::ENOMEM { NotResized::NoRoom } else { NotResized::Refused });
+        }
+        held::resized(old, new);
+        count_map(new);
+        MAPPED.fetch_sub(old, Relaxed);
+        Ok(())
+    })
+}
+
+/// Moves the pages of a mapping onto another mapping of `new` bytes. False when the system refuses: the
+/// source is unchanged, but the target must not be used or unmapped any more, because several versions of the
+/// kernel unmap it before they check the source, and another thread may have mapped something there since.
+/// The caller accounts for the bytes held.
+///
+/// # Safety
+///
+/// `p` and `target` are whole mappings of ours, of `old` and `new` bytes, and nobody uses the target's
+/// contents. After success only the target may be used, after a failure only the source.
+#[cfg(target_os = "linux")]
+pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
+    debug_assert!(in_pages(p.addr() | target.addr(), old | new));
+    errno::keep_errno(|| {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: by this function's contract the target may be replaced, and after success nobody uses the
+        // source.
+        let q = unsafe { libc::mremap(p.cast(), old, new, flags, target) };
+        let moved = q != libc::MAP_FAILED;
+        MAPPED.fetch_sub(if moved { old } else { new }, Relaxed);
+        moved
+    })
+}
+
+/// Gives the pages of a range back to the system; they read as zero afterwards. False when the system did not
+/// do it.
+///
+/// # Safety
+///
+/// The range is mapped, ours and page-aligned, and nobody needs its contents.
+pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
+    debug_assert!(in_pages(p.addr(), len), "{p:?}, {len} bytes");
+    if cfg!(miri) {
+        // Miri has no madvise.
+        // SAFETY: the range is mapped and ours by this function's contract.
+        unsafe { p.write_bytes(0, len) };
+        return true;
+    }
+    if ADVICE.load(Relaxed) != TAKEN && !is_advice_taken() {
+        return false;
+    }
+    // SAFETY: by this function's contract the range is ours and nobody needs its contents.
+    let done = unsafe { drop_pages(p, len) };
+    if done {
+        PURGED.fetch_add(len, Relaxed);
+    }
+    done
+}
+
+/// Has the system drop the pages of a range. False when it refuses.
+///
+/// # Safety
+///
+/// As [`purge`].
+unsafe fn drop_pages(p: *mut u8, len: usize) -> bool {
+    // SAFETY: the range is ours and nobody needs its contents, so that they become zero disturbs nobody.
+    errno::keep_errno(|| unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) } == 0)
+}
+
+/// Whether pages are really gone when the system says that it has taken them back: one of the three below.
+static ADVICE: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+const UNKNOWN: u8 = 0;
+
+const TAKEN: u8 = 1;
+
+const IGNORED: u8 = 2;
+
+/// Finds out with a page of its own. Emulators (qemu before 7.1) treat all advice as a hint: they report
+/// success and do nothing, so what we would take for zero still holds its old contents. False only where that
+/// is so.
+#[cold]
+fn is_advice_taken() -> bool {
+    if ADVICE.load(Relaxed) == UNKNOWN {
+        let page = map_raw(ptr::null_mut(), page_size());
+        if page.is_null() {
+            return true;
+        }
+        // SAFETY: a page mapped here, which no other code knows. Volatile, because the compiler does not know
+        // what the system call does to it.
+        unsafe {
+            page.write_volatile(1);
+            // The system refuses where all memory is locked, and will refuse for every other range that is.
+            if drop_pages(page, page_size()) {
+                ADVICE.store(if page.read_volatile() == 0 { TAKEN } else { IGNORED }, Relaxed);
+            }
+            try_unmap(page, page_size());
+        }
+    }
+    ADVICE.load(Relaxed) != IGNORED
+}
+
+/// Advises for or against huge pages.
+///
+/// # Safety
+///
+/// The range is mapped, ours and page-aligned.
+pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
+    debug_assert!(in_pages(p.addr(), len));
+    if cfg!(miri) {
+        return;
+    }
+    let advice = if yes { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
+    // SAFETY: the range is ours, and this advice does not change its contents.
+    errno::keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) });
+}
+
+/// How many pages of a range of at most 2 MiB are resident; `None` when the system does not say.
+///
+/// # Safety
+///
+/// `p` is page-aligned and `len` at most 2 MiB. The range need not be ours, nor mapped: then there is no
+/// answer.
+#[cfg(target_os = "linux")]
+pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
+    // One byte per page; there are most pages where they are smallest.
+    let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];
+    debug_assert!(in_pages(p.addr(), 0) && len.div_ceil(page_size()) <= answer.len());
+    if cfg!(miri) || confined::is_confined() {
+        return None;
+    }
+    // SAFETY: `mincore` writes one byte per page. By this function's contract `len` is at most 2 MiB, so they
+    // fit into `answer`.
+    let result = errno::keep_errno(|| unsafe { libc::mincore(p.cast(), len, answer.as_mut_ptr()) });
+    let pages = answer.iter().take(len.div_ceil(page_size()));
+    (result == 0).then(|| pages.filter(|&&page| page & 1 != 0).count())
+}

@@ -1,0 +1,222 @@
+//! The background thread: gives back what the program has released, without waiting for a call.
+//!
+//! It is off by default and never needed: the program's threads do the same work when they allocate and free.
+//! There is at most one. It is started by a call; or by the option, when a thread *allocates* and the process
+//! holds a few MiB by then. Never in `free`: the C library calls `free` while it holds the lock of its
+//! stacks, and starting a thread takes that lock. It never allocates under it.
+
+use crate::base::options;
+use crate::lockfree::waker;
+use crate::lockfree::waker::WAKER;
+use crate::os;
+use crate::os::futex::{Inherit, Lock};
+use crate::os::{futex, held, process};
+use crate::reclaim::pass;
+use crate::superslab::layout::SUPERSLAB;
+use core::ffi::c_void;
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// How often the thread has looked for memory to give back.
+pub(crate) static PASSES: AtomicU64 = AtomicU64::new(0);
+/// How often the thread has woken up.
+pub(crate) static WAKEUPS: AtomicU64 = AtomicU64::new(0);
+
+/// The state of the thread, and a futex: whoever needs it settled sleeps on it.
+static STATE: AtomicU32 = AtomicU32::new(OFF);
+const OFF: u32 = 0;
+const STARTING: u32 = 1;
+const ON: u32 = 2;
+const STOPPING: u32 = 3;
+/// The thread, for whoever joins it.
+static THREAD: Lock<Thread> = Lock::new(Thread(None));
+
+struct Thread(Option<libc::pthread_t>);
+
+// SAFETY: a thread's id is a plain value that any thread may use; on some systems it is a pointer type.
+unsafe impl Send for Thread {}
+
+impl Inherit for Thread {
+    fn inherit(&mut self, _torn: bool) {
+        // The child does not have that thread.
+        self.0 = None;
+    }
+}
+
+// Relaxed for the following: flags that publish nothing. What a new thread must see, starting it publishes.
+
+/// Whether there is to be such a thread, also in the child of a fork.
+static WANTED: AtomicBool = AtomicBool::new(false);
+/// Whether to start it when a thread next allocates.
+static PENDING: AtomicBool = AtomicBool::new(false);
+/// Whether the C library is ready to start threads: an allocation by the dynamic loader may come earlier.
+static READY: AtomicBool = AtomicBool::new(false);
+/// When starting it last failed, in milliseconds; 0 for never.
+static REFUSED: AtomicU32 = AtomicU32::new(0);
+
+/// Milliseconds until the next try after a failure.
+const RETRY: u32 = 10_000;
+/// The fewest bytes held for blocks with which a process may have enough to give back to be worth a thread.
+const MIN_HELD: usize = 2 * SUPERSLAB;
+/// The shortest time between two passes, in milliseconds.
+const MIN_PAUSE: u32 = 10;
+/// The time between two passes is also at least this part of the purge delay.
+const PAUSE_PART: u32 = 4;
+/// How often the pause doubles at most while the system takes nothing back, because memory is locked.
+const MAX_DOUBLINGS: u32 = 8;
+
+/// From now on the process can start threads.
+pub(crate) fn ready() {
+    READY.store(true, Relaxed);
+}
+
+/// The option is on: start the thread when it is worth it. Called when the process begins.
+pub(crate) fn want() {
+    os::thread::note_cpus();
+    WANTED.store(true, Relaxed);
+    PENDING.store(true, Relaxed);
+}
+
+/// Starts the thread if it is pending. Only where a thread allocates (see above), and with no lock held.
+#[inline]
+pub(crate) fn tick() {
+    if PENDING.load(Relaxed) {
+        start_pending();
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn start_pending() {
+    let now = os::now_ms();
+    let refused = REFUSED.load(Relaxed);
+    let soon = refused != 0 && os::elapsed(refused, now) < RETRY;
+    if soon || !READY.load(Relaxed) || held::bytes() < MIN_HELD || os::is_confined() {
+        return;
+    }
+    // In the child of a fork, `PENDING` is inherited: this clears it.
+    process::look();
+    // Cleared before the thread is started, because that allocates and comes here again.
+    if PENDING.swap(false, Relaxed) && run(false) != 0 {
+        REFUSED.store(now.max(1), Relaxed);
+        PENDING.store(WANTED.load(Relaxed), Relaxed);
+    }
+}
+
+/// Starts the thread if there is none. Returns 0 or an `errno` value. The process's fork handlers must be
+/// installed.
+pub(crate) fn start() -> i32 {
+    if cfg!(miri) {
+        return libc::ENOSYS;
+    }
+    process::look();
+    os::thread::note_cpus();
+    ready();
+    let error = run(true);
+    if error == 0 {
+        WANTED.store(true, Relaxed);
+        PENDING.store(false, Relaxed);
+    }
+    error
+}
+
+/// Starts the thread if there is none. If another thread is starting or ending it, waits for that with
+/// `wait`, and else leaves it to them.
+fn run(wait: bool) -> i32 {
+    loop {
+        // Acquire, also on failure: pairs with the release in `set`.
+        match STATE.compare_exchange(OFF, STARTING, Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => break,
+            Err(ON) => return 0,
+            Err(now) if wait => futex::wait(STATE.as_ptr(), now, None),
+            Err(_) => return 0,
+        }
+    }
+    WAKER.reset();
+    match os::thread::spawn(main) {
+        Ok(thread) => {
+            THREAD.lock().0 = Some(thread);
+            waker::WATCHED.store(options::get().purge_delay >= 0, Relaxed);
+            set(ON);
+            0
+        }
+        Err(error) => {
+            set(OFF);
+            error
+        }
+    }
+}
+
+/// Ends the thread, if there is one, and waits until it has ended.
+pub(crate) fn stop() {
+    process::look();
+    WANTED.store(false, Relaxed);
+    PENDING.store(false, Relaxed);
+    loop {
+        // Acquire, also on failure: pairs with the release in `set`.
+        match STATE.compare_exchange(ON, STOPPING, Ordering::Acquire, Ordering::Acquire) {
+            Ok(_) => break,
+            Err(OFF) => return,
+            Err(now) => futex::wait(STATE.as_ptr(), now, None),
+        }
+    }
+    waker::WATCHED.store(false, Relaxed);
+    waker::stop();
+    let thread = THREAD.lock().0.take();
+    if let Some(thread) = thread {
+        // SAFETY: `run` has stored what `spawn` returned, and it has been taken out, so it is joined only
+        // here.
+        unsafe { os::thread::join(thread) };
+    }
+    set(OFF);
+}
+
+fn set(state: u32) {
+    // Release: pairs with the acquires in `run` and `stop`.
+    STATE.store(state, Ordering::Release);
+    futex::wake(STATE.as_ptr());
+}
+
+/// Resets all this in the child of a fork, which has no such thread.
+pub(crate) fn after_fork() {
+    THREAD.inherit();
+    waker::WATCHED.store(false, Relaxed);
+    WAKER.reset();
+    STATE.store(OFF, Relaxed);
+    PENDING.store(false, Relaxed);
+}
+
+/// In a child that can start threads: has the thread started under the same conditions as in a new process.
+pub(crate) fn resume() {
+    PENDING.store(WANTED.load(Relaxed), Relaxed);
+}
+
+/// The thread's main loop.
+extern "C" fn main(_: *mut c_void) -> *mut c_void {
+    os::thread::name(c"hakmem");
+    os::thread::be_ordinary();
+    let delay = u32::try_from(options::get().purge_delay).ok();
+    let pause = (delay.unwrap_or(0) / PAUSE_PART).max(MIN_PAUSE);
+    let (mut fruitless, mut woken) = (0, true);
+    loop {
+        let result = pass::pass();
+        PASSES.fetch_add(1, Relaxed);
+        fruitless = if result == pass::Pass::Refused { (fruitless + 1).min(MAX_DOUBLINGS) } else { 0 };
+        if !WAKER.arm() {
+            return ptr::null_mut();
+        }
+        // First arm, then look: see `waker`.
+        let wait = match (delay, pass::due()) {
+            // Nothing goes back unless asked for, so no dirty page needs to wake us.
+            (None, _) => Some(u32::MAX),
+            (_, Some(due)) => Some(due.max(pause.saturating_mul(1 << fruitless))),
+            // Pages that become dirty and are used again at once should not wake us each time.
+            (_, None) if woken => Some(pause),
+            (_, None) => None,
+        };
+        waker::sleep(wait);
+        WAKEUPS.fetch_add(1, Relaxed);
+        woken = wait.is_none();
+    }
+}

@@ -1,0 +1,64 @@
+//! Taking blocks out of another thread's magazines while that thread pops and pushes.
+//!
+//! The owner pops without a lock: it reads the slot below the top, then lowers the top. It may be stopped
+//! between the two, for any length of time. But before it reads slot `i` it has set the top to `i + 1`, when
+//! it popped the slot above.
+//!
+//! So a visitor swaps null into slots that lie at least one block below the top, has every thread execute a
+//! barrier, and reads the top again. If the top is still above `i + 1` and the slot is still null, the owner
+//! has not read the slot before the swap: otherwise, to get there and back, it would have had to push
+//! something into the slot. If not, the owner may have the block. Then the visitor puts it back, unless the
+//! slot holds something else by now. If the owner does have the block, the slot lies above its top, where
+//! contents mean nothing.
+//!
+//! The topmost block stays. A null slot looks to the owner like the end of the magazine, until it
+//! [compacts](crate::front::magazine::Magazines::grow) the magazine.
+
+use crate::front::fast_path::{MagazineTops, Slot};
+use crate::front::heap::Heap;
+use crate::front::magazine::Magazines;
+use crate::lockfree::steal::{BATCH, steal};
+use crate::tiny::classes::CLASSES;
+use core::slice;
+use core::sync::atomic::AtomicPtr;
+use core::sync::atomic::Ordering::Acquire;
+
+/// Returns the blocks in another heap's magazines to their slabs, by way of the heap `mine`.
+///
+/// # Safety
+///
+/// The caller visits the heap that `tops` and `magazines` are parts of, and that lasts throughout. `mine` is
+/// the calling thread's heap, and another one.
+pub(crate) unsafe fn drain(tops: *mut MagazineTops, magazines: *const Magazines, mine: *mut Heap) {
+    for class in 1..=CLASSES {
+        // SAFETY: by this function's contract both are parts of the record of the heap that we visit.
+        let Some(first) = (unsafe { Magazines::first(magazines, tops, class) }) else { continue };
+        let slots_to = |slot: *mut Slot| slot.addr().saturating_sub(first.addr()) / size_of::<Slot>();
+        // Acquire: pairs with the release in `MagazineTops::push`, where that has one.
+        // SAFETY: an atomic in a heap record, which is never unmapped.
+        let top = || slots_to(unsafe { &(&(*tops).top)[class] }.load(Acquire));
+        // All but the topmost block.
+        // SAFETY: the slots lie in the heap's record. They stay this magazine's during the visit, because the
+        // owner resizes magazines only inside its lock. All of them below the top have been written, and
+        // whoever uses them meanwhile does so atomically.
+        let slots = unsafe { slice::from_raw_parts(first.cast::<AtomicPtr<u8>>(), top().saturating_sub(1)) };
+        if !slots.is_empty() {
+            // SAFETY: by this function's contract we visit the heap that this is part of.
+            unsafe { Magazines::set_drained(magazines, class) };
+        }
+        for (i, batch) in slots.chunks(BATCH).enumerate() {
+            // SAFETY: by this function's contract `mine` is the calling thread's heap.
+            let _entered = unsafe { Heap::enter(mine) };
+            let top = || top().saturating_sub(i * BATCH);
+            // SAFETY: `mine` has been entered. What `steal` hands us is a free block that is nobody else's;
+            // it was in a magazine of `class`, so it was freed as one of that class.
+            let free = |block| unsafe {
+                (*mine).counters.flushed.add(1);
+                Heap::send_home(mine, block, class as u8);
+            };
+            if !steal(batch, top, free) {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Visits: giving back what an idle thread's heap holds, by another thread.
+//!
+//! A thread that sleeps or computes does not allocate. So it does not take in what others have freed for it,
+//! and its magazines and its run cache stay full. A visitor enters the heap's
+//! [lock](crate::lockfree::biased_lock), and then may do to every slab but the current ones what the owner
+//! does when it allocates. Two kinds of threads visit: one that has freed many blocks of the owner's slabs
+//! ([`take_in`]), and one that wants everything back that is possible ([`everyone`], and [`idle`] in the
+//! background).
+//!
+//! There is one visitor at a time in the process. An owner that finds one in its heap waits for the visitors'
+//! lock.
+
+use crate::base::options;
+use crate::front::heap::Heap;
+use crate::front::visitor::Look;
+use crate::front::{registry, thread, visitor};
+use crate::os;
+use crate::os::futex;
+use crate::reclaim::{drain_magazines, left_heaps};
+use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
+use crate::sync::Node;
+use crate::tiny::bins::Bins;
+use crate::tiny::partial_purge;
+use crate::tiny::partial_purge::Chosen;
+use core::ptr;
+use core::sync::atomic::Ordering::Release;
+
+/// How often [`everyone`] tries to enter a heap whose owner is inside.
+const TRIES: usize = 64;
+/// After this many tries in a row it sleeps for a moment.
+const TRIES_AT_ONCE: usize = 8;
+/// Batches of sparse slabs that are purged in one visit. An owner that wakes up waits as long as that takes.
+const BATCHES: usize = 8;
+
+/// Takes in what was freed to the heap of `owner`, unless the owner is inside, or somebody else visits.
+/// `owner` is part of a heap's record.
+#[cold]
+#[inline(never)]
+pub(crate) extern "C" fn take_in(owner: *mut Owner) {
+    let Some(_visits) = visitor::try_lock() else { return };
+    // Only slabs of which everything has come back: for the others more blocks may be on their way, and a
+    // later visit takes them in.
+    // SAFETY: `owner` lies in a heap's record, which is never unmapped; the lock makes us the only visitor.
+    if unsafe { Visit::take_in(Heap::of(owner), true) }.is_some() {
+        // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+        unsafe { (*owner).was_visited(os::now_ms()) };
+    }
+}
+
+/// Takes in what was freed to any other heap, empties all magazines and run caches, and purges idle memory in
+/// slabs, orphans included. A heap whose owner is inside at every try stays as it is.
+pub(crate) fn everyone() {
+    thread::with_heap(None, |mine| {
+        if mine.is_null() {
+            return;
+        }
+        if left_heaps::exist() {
+            // SAFETY: `with_heap` gives us the calling thread's heap.
+            unsafe { left_heaps::take_over(mine) };
+        }
+        // All magazines first: a block in one heap's magazine may be all that keeps a slab of another.
+        each_other(mine, |heap| {
+            // SAFETY: `each_other` holds the visitors' lock meanwhile.
+            let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
+            // SAFETY: `mine` is the calling thread's heap, and `each_other` leaves it out.
+            unsafe { visit.empty_caches(mine) };
+            Outcome::Done
+        });
+        // SAFETY: the calling thread's heap.
+        unsafe { flush_outbox(mine) };
+        each_other(mine, |heap| {
+            // SAFETY: `each_other` holds the visitors' lock meanwhile.
+            let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else { return Outcome::NotEntered };
+            let more = (0..BATCHES).all(|_| visit.purge_sparse());
+            if more { Outcome::More } else { Outcome::Done }
+        });
+        // SAFETY: the calling thread's heap, entered as long as the orphans are in its bins.
+        unsafe {
+            let _entered = Heap::enter(mine);
+            partial_purge::purge_orphans(&raw mut (*mine).bins);
+        }
+    });
+}
+
+/// Sends what is in the outbox of a heap.
+///
+/// # Safety
+///
+/// The calling thread owns the heap.
+unsafe fn flush_outbox(mine: *mut Heap) {
+    // SAFETY: by this function's contract the calling thread owns the heap.
+    unsafe {
+        let _entered = Heap::enter(mine);
+        Heap::flush_outbox(mine);
+    }
+}
+
+/// Takes in what was freed to any other heap, and empties the magazines and run caches of those whose owners
+/// have done nothing since before the purge delay. Returns whether some owner may be found idle later. For a
+/// thread that calls this again and again; `now` is in milliseconds.
+pub(crate) fn idle(now: u32) -> bool {
+    let delay = options::get().purge_delay;
+    thread::with_heap(None, |mine| {
+        if mine.is_null() || delay < 0 {
+            return false;
+        }
+        let mut more = false;
+        registry::each(|heap| {
+            let Some(_visits) = visitor::try_lock() else {
+                more = true;
+                return;
+            };
+            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+            if heap == mine || !unsafe { Heap::is_somebodys(heap) } {
+                return;
+            }
+            // SAFETY: a heap record, which is never unmapped; these fields and counters are atomic.
+            let (seen, activity) = unsafe { (&(*heap).seen, || Heap::activity(heap)) };
+            match seen.look(activity(), now, delay) {
+                Look::Active => more = true,
+                Look::Idle => {
+                    // SAFETY: the lock makes us the only visitor.
+                    let Some(visit) = (unsafe { Visit::enter(heap) }) else {
+                        more = true;
+                        return;
+                    };
+                    // SAFETY: `mine` is the calling thread's heap, and not this one.
+                    unsafe { visit.empty_caches(mine) };
+                    drop(visit);
+                    seen.emptied(activity());
+                }
+                Look::Emptied => {}
+            }
+        });
+        // SAFETY: the calling thread's heap.
+        unsafe { flush_outbox(mine) };
+        registry::each(|heap| {
+            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+            if heap == mine || !unsafe { Heap::is_somebodys(heap) } {
+                return;
+            }
+            let Some(_visits) = visitor::try_lock() else { return };
+            // SAFETY: a heap record, which is never unmapped; both are atomic.
+            let (ready, seen) = unsafe { (&(*Heap::owner(heap)).ready, &(*heap).seen) };
+            // An owner that is working takes in its own blocks. If it does not come to it, this saves it the
+            // work.
+            if !ready.is_empty() || seen.is_emptied() {
+                // SAFETY: the lock makes us the only visitor.
+                if let Some(visit) = unsafe { Visit::take_in(heap, false) } {
+                    let emptied = seen.is_emptied();
+                    // What is left after this is for the next call.
+                    more |= emptied && (0..BATCHES).all(|_| visit.purge_sparse());
+                }
+            }
+        });
+        more
+    })
+}
+
+/// Calls `f` with every heap but `mine` that a thread has, while we are the only visitor, and again for a
+/// heap while `f` asks for it.
+fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Outcome) {
+    registry::each(|heap| {
+        let mut tries = 0;
+        while tries < TRIES {
+            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+            if heap == mine || !unsafe { Heap::is_somebodys(heap) } {
+                return;
+            }
+            let Some(visits) = visitor::lock() else { return };
+            match f(heap) {
+                Outcome::Done => return,
+                Outcome::NotEntered if os::barrier::is_missing() => return,
+                Outcome::NotEntered => tries += 1,
+                Outcome::More => {}
+            }
+            drop(visits);
+            if tries % TRIES_AT_ONCE == TRIES_AT_ONCE - 1 {
+                futex::pause();
+            }
+        }
+    });
+}
+
+/// How far a visit got.
+enum Outcome {
+    /// To its end.
+    Done,
+    /// There is more to do: visit again.
+    More,
+    /// The owner was inside, or no thread has the heap any more.
+    NotEntered,
+}
+
+/// Being inside another thread's heap, as its only visitor.
+struct Visit {
+    heap: *mut Heap,
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        // SAFETY: a heap record, which is never unmapped.
+        unsafe { Heap::lock(self.heap) }.end_visit();
+    }
+}
+
+impl Visit {
+    /// Enters a heap. `None` when its owner is inside, or no thread has it any more.
+    ///
+    /// # Safety
+    ///
+    /// `heap` is a record of the registry. The caller is the only visitor, and stays so until the visit is
+    /// dropped.
+    unsafe fn enter(heap: *mut Heap) -> Option<Visit> {
+        // SAFETY: heap records are never unmapped.
+        if !unsafe { Heap::lock(heap) }.visit() {
+            return None;
+        }
+        let visit = Visit { heap };
+        // Only now: a thread gives its heap up, and gets one, inside the lock.
+        // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+        unsafe { Heap::is_somebodys(heap) }.then_some(visit)
+    }
+
+    /// Empties the heap's magazines and its run cache.
+    ///
+    /// # Safety
+    ///
+    /// `mine` is the calling thread's heap, and not the one visited.
+    unsafe fn empty_caches(&self, mine: *mut Heap) {
+        let heap = self.heap;
+        // SAFETY: we visit the heap that both are parts of; `mine` is as this function's contract says.
+        unsafe { drain_magazines::drain(&raw mut (*heap).tops, &raw const (*heap).magazines, mine) };
+        // SAFETY: we are inside, and the owner changes its run cache only when it is.
+        unsafe { (*heap).run_cache.flush() };
+    }
+
+    /// Enters a heap and takes in what was published to it. With `whole`, only slabs of which every block has
+    /// come back: for the others more blocks are about to arrive, which would publish them again. `None`,
+    /// with nothing done, when the owner is inside, or no thread has the heap any more.
+    ///
+    /// # Safety
+    ///
+    /// As [`Visit::enter`].
+    unsafe fn take_in(heap: *mut Heap, whole: bool) -> Option<Visit> {
+        let owner = Heap::owner(heap);
+        // SAFETY: part of a heap record, which is never unmapped; only atomics in it are used.
+        let ready = unsafe { &(*owner).ready };
+        let (mut published, mut first) = (ptr::null_mut(), ptr::null_mut());
+        let mut last: *mut Slab = ptr::null_mut();
+        // SAFETY: what is taken off the list is ours alone to take in or to publish again. Until then each of
+        // these slabs is disarmed, so its owner does not release it, nobody else writes its link, and
+        // `is_whole` reads constants and an atomic.
+        unsafe {
+            each(ready.take_all(), |slab| {
+                let list = if whole && !Slab::is_whole(slab) { &mut first } else { &mut published };
+                <Slab as Node>::set_next(slab, *list);
+                *list = slab;
+                if last.is_null() && !first.is_null() {
+                    last = slab;
+                }
+            });
+            if !first.is_null() {
+                ready.push_all(first, last);
+            }
+            each(published, |slab| mark(slab, owner));
+        }
+        // Entering executes the barrier that the marks need.
+        // SAFETY: by this function's contract we are the only visitor and stay so.
+        let visit = unsafe { Visit::enter(heap) };
+        // SAFETY: heap records are never unmapped.
+        let hazard = unsafe { Heap::lock(heap) }.hazard();
+        // SAFETY: the slabs are still ours to take in or to publish. The first branch publishes them again,
+        // all if we did not get in, else those that the owner may be using: its current slabs and the one it
+        // has named. The others it does not use: since the barrier it finds the mark when it checks a slab,
+        // and we are inside its lock.
+        unsafe {
+            each(published, |slab| {
+                if visit.is_none() || slab == hazard || (*slab).list == Listed::Current {
+                    unmark(slab, owner);
+                    ready.push(slab);
+                } else if !Bins::accept_published(&raw mut (*heap).bins, slab) {
+                    unmark(slab, owner);
+                }
+            });
+        }
+        visit
+    }
+
+    /// Purges idle memory in some sparse slabs. False when there are none left.
+    fn purge_sparse(&self) -> bool {
+        let owner = Heap::owner(self.heap);
+        // SAFETY: heap records are never unmapped.
+        let lock = unsafe { Heap::lock(self.heap) };
+        // SAFETY: only the address of a part of that record.
+        let bins = unsafe { &raw mut (*self.heap).bins };
+        // SAFETY: we visit the heap of these bins, so nobody else changes their lists.
+        let chosen = unsafe { Chosen::from(bins, lock.hazard(), 0) };
+        if chosen.slabs().is_empty() {
+            return false;
+        }
+        // SAFETY: the slabs are in the lists of the heap that we visit, so `owner` owns them.
+        chosen.slabs().iter().for_each(|&slab| unsafe { mark(slab, owner) });
+        let hazard = lock.hazard_after_barrier();
+        if let Some(hazard) = hazard {
+            // SAFETY: we are inside the heap's lock, and these slabs are marked: since the barrier the owner
+            // puts no block into any of them but the one that it has named, which is left out.
+            unsafe { chosen.purge(bins, hazard) };
+        }
+        // SAFETY: as for `mark`: a purge releases no slab.
+        chosen.slabs().iter().for_each(|&slab| unsafe { unmark(slab, owner) });
+        hazard.is_some()
+    }
+}
+
+/// Marks a slab of `owner`, so that its owner does not find it to be its own. A barrier must follow.
+///
+/// # Safety
+///
+/// `owner` owns the slab, and it stays so until [`unmark`]: the caller visits the owner's heap, or has taken
+/// the slab off the owner's ready list, so that it is disarmed and can be neither released nor given up.
+unsafe fn mark(slab: *mut Slab, owner: *mut Owner) {
+    // Release: pairs with the acquire of statistics, which read the slab's fields: see `Slab::make`. For the
+    // owner it is the barrier that counts.
+    // SAFETY: by this function's contract the record stays a slab's; the field is atomic.
+    unsafe { (*slab).owner.store(owner.map_addr(|a| a | VISITED), Release) }
+}
+
+/// Undoes [`mark`].
+///
+/// # Safety
+///
+/// The slab was marked, and has not been released since.
+unsafe fn unmark(slab: *mut Slab, owner: *mut Owner) {
+    // Release: pairs with the acquire in `free::is_owned_by`, by which the owner sees what was done to the
+    // slab.
+    // SAFETY: by this function's contract the record is still that slab's; the field is atomic.
+    unsafe { (*slab).owner.store(owner, Release) }
+}
+
+/// Calls `f` with each slab of a list. `f` may do anything with it, even link or release it.
+///
+/// # Safety
+///
+/// All slabs of the list are valid, and their links are the caller's until `f` gets them.
+unsafe fn each(mut slab: *mut Slab, mut f: impl FnMut(*mut Slab)) {
+    while !slab.is_null() {
+        // Read before `f` can change it.
+        // SAFETY: by this function's contract the slab is valid and its link the caller's.
+        let next = unsafe { <Slab as Node>::next(slab) };
+        f(slab);
+        slab = next;
+    }
+}

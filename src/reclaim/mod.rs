@@ -1,0 +1,9 @@
+//! Giving memory back: when memory is refused, from heaps whose threads are idle, and in the background.
+
+pub(crate) mod background;
+mod drain_magazines;
+pub(crate) mod idle_heaps;
+pub(crate) mod left_heaps;
+mod pass;
+pub(crate) mod purge;
+pub(crate) mod retry;

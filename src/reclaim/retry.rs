@@ -1,0 +1,168 @@
+//! What happens when the system or a limit has refused memory: some of our free memory goes back first, then
+//! we try again.
+
+use crate::base::pause::Pause;
+use crate::base::{limits, options};
+use crate::front::heap::Heap;
+use crate::front::thread;
+use crate::os::held;
+use crate::reclaim::{left_heaps, purge};
+use crate::superslab::layout::SUPERSLAB;
+use crate::superslab::pagemap::DIRECT;
+use crate::superslab::pool;
+use crate::superslab::slab::Allocation;
+use crate::tiny::classes::MAX_SMALL;
+use crate::{large, os};
+use core::ptr;
+use core::sync::atomic::Ordering::Relaxed;
+
+const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
+
+/// Runs `attempt`, and again after reclaiming memory if it was refused. `need` is the least number of bytes
+/// that the block takes.
+#[inline]
+pub(crate) fn or_reclaim(need: usize, attempt: impl Fn() -> Allocation) -> Allocation {
+    let allocation = attempt();
+    if allocation.ptr.is_null() { again(need, &attempt) } else { allocation }
+}
+
+/// Set while the last reclaim did not help: see [`reclaimed`].
+static FRUITLESS: Pause = Pause::up_to(128);
+
+/// Bytes that can be given back without emptying magazines.
+fn spare() -> usize {
+    large::kept() + pool::free_bytes()
+}
+
+/// A number that changes when the calling thread frees something, or another thread frees something large.
+fn freed() -> usize {
+    let heap = thread::own_heap();
+    // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
+    let own = if heap.is_null() { 0 } else { unsafe { Heap::activity(heap) } };
+    own ^ spare().rotate_left(20) ^ (large::FREES.load(Relaxed) as usize).rotate_left(40)
+}
+
+/// Whether `need` bytes can never be had, whatever is given back. Then nobody's caches are emptied.
+fn is_hopeless(need: usize) -> bool {
+    // A smaller block may find room in memory that other threads cache.
+    if need <= large::MAX_RUN {
+        return held::is_beyond_hard(need, usize::MAX);
+    }
+    // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
+    // magazines, only what has been freed since.
+    let back = if FRUITLESS.is_on(os::now_ms()) {
+        spare()
+    } else {
+        held::bytes().saturating_sub(large::IN_USE.load(Relaxed))
+    };
+    if held::is_beyond_hard(need, back) {
+        return true;
+    }
+    // It may be not the size that the system refuses, but one more mapping.
+    need > back && !os::could_map(need - back) && os::could_map(os::page_size())
+}
+
+/// Gives back what can be given back at once, and tries again if that was anything. If the same has just been
+/// done and did not help, leaves other threads' caches alone, and does nothing at all unless something has
+/// been freed since.
+fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
+    let again = FRUITLESS.is_on(os::now_ms());
+    let heap = thread::own_heap();
+    // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked. Only that thread uses
+    // the cell, and heap records are never unmapped.
+    let seen = (!heap.is_null()).then(|| unsafe { &(*heap).fruitless });
+    if again && seen.is_some_and(|seen| seen.get() == freed()) {
+        return Allocation::NONE;
+    }
+    let allocation = if purge::purge_from(!again) > 0 { attempt() } else { Allocation::NONE };
+    let helped = !allocation.ptr.is_null();
+    if helped || !again {
+        FRUITLESS.tried(helped, os::now_ms());
+    }
+    if let Some(seen) = seen {
+        seen.set(freed());
+    }
+    allocation
+}
+
+#[cold]
+#[inline(never)]
+fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
+    if left_heaps::exist() {
+        // Before there is more memory, what a fork has left behind is used.
+        thread::with_heap(None, |heap| {
+            if !heap.is_null() {
+                // SAFETY: `with_heap` gives us the calling thread's heap.
+                unsafe { left_heaps::take_over(heap) };
+            }
+        });
+        let allocation = attempt();
+        if !allocation.ptr.is_null() {
+            return allocation;
+        }
+    }
+    let refusals = held::refusals();
+    let hopeless = is_hopeless(need);
+    let mut allocation = if hopeless {
+        Allocation::NONE
+    } else if held::limited() {
+        within_limits(need, attempt)
+    } else {
+        // Address space that one kind of block keeps may be what the other kind needs.
+        reclaimed(attempt)
+    };
+    // A shorter span than the class wants is better than no memory.
+    if allocation.ptr.is_null() && !hopeless && need <= MAX_SMALL {
+        allocation = pool::with_shorter(attempt);
+    }
+    if allocation.ptr.is_null() && (held::refusals() != refusals || held::is_beyond_hard(need, 0)) {
+        held::HARD_HITS.fetch_add(1, Relaxed);
+    }
+    allocation
+}
+
+/// The part of [`or_reclaim`] for processes with limits. No lock is held, and the caller's heap is in a
+/// consistent state.
+fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
+    let due = held::purge_is_due(need.max(SUPERSLAB), options::get().purge_delay, os::now_ms());
+    if due {
+        purge::purge_from(true);
+        held::purged(os::now_ms());
+        let allocation = attempt();
+        if !allocation.ptr.is_null() {
+            return allocation;
+        }
+    }
+    // Go beyond the soft limit. Whatever refuses now is the hard limit or the system.
+    let mut allocation = held::beyond_soft(attempt);
+    if allocation.ptr.is_null() && !due {
+        allocation = held::beyond_soft(|| reclaimed(attempt));
+    }
+    limits::report_crossing();
+    allocation
+}
+
+/// Tries again after a mapping could not grow in a process with limits, as [`or_reclaim`] does. Null when
+/// that fails, too; the block may still be copied.
+///
+/// # Safety
+///
+/// As [`large::resize`].
+#[cold]
+#[inline(never)]
+pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
+    if kind != DIRECT {
+        return ptr::null_mut();
+    }
+    let before = large::usable_checked(block, kind, "realloc");
+    if size <= before {
+        return ptr::null_mut();
+    }
+    let attempt = || {
+        // SAFETY: this function's contract is that of `large::resize`. While it fails, the block is
+        // unchanged, so trying again is allowed.
+        let moved = unsafe { large::resize(block, kind, size, align) };
+        Allocation { ptr: moved, zeroed: false }
+    };
+    if is_hopeless(size - before) { ptr::null_mut() } else { within_limits(size - before, &attempt).ptr }
+}

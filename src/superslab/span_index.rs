@@ -1,0 +1,433 @@
+//! What the pool knows of its SuperSlabs: a descriptor for each, and an index over them, which is the pool's lock's.
+//!
+//! What counts is in the descriptors, in atomics ([`desc`](super::desc)). The index has them in buckets by their number of free pages, and
+//! those with purgeable pages in order of age; with it a span is found in a few steps. It can be made anew at any time
+//! ([`State::rebuild`]): who cannot have the lock soon changes the descriptors alone, and says so ([`set_stale`]).
+
+use crate::base::list::List;
+use crate::base::table::Table;
+use crate::lockfree::page_sets::{Sets, span_mask};
+use crate::os;
+use crate::os::futex::{Guard, Inherit, Lock};
+use crate::os::process;
+use crate::superslab::decay::Policy;
+use crate::superslab::desc::{
+    Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, of_member, unused_desc,
+};
+use crate::superslab::layout::{PAGE_SHIFT, PAGES};
+use crate::superslab::pagemap;
+use crate::superslab::slab::Slab;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{self, Relaxed};
+
+/// The index is not what the descriptors say.
+static STALE: AtomicBool = AtomicBool::new(false);
+
+/// Says that somebody has changed descriptors without the lock.
+pub(super) fn set_stale() {
+    // Release: pairs with the acquire in `is_stale`.
+    STALE.store(true, Ordering::Release);
+}
+
+/// Whether the index has to be made anew, by the caller. Says so once.
+pub(super) fn is_stale() -> bool {
+    // Acquire: pairs with the release in `set_stale`.
+    STALE.load(Relaxed) && STALE.swap(false, Ordering::Acquire)
+}
+
+/// Enters a SuperSlab without the lock. False when no descriptor is left.
+pub(super) fn add_unlocked(base: *mut u8, huge: bool) -> bool {
+    let Some(desc) = unused_desc() else { return false };
+    desc.fill(base, huge);
+    set_stale();
+    true
+}
+
+/// Takes a span of pages in `among` without the lock, wherever there is one.
+pub(super) fn take_unlocked(pages: usize, class: u8, among: u32) -> Option<Span> {
+    descs().find_map(|desc| {
+        let (index, before) = desc.pages.take(pages, pages, among)?;
+        set_stale();
+        Some(make_span(desc, index, pages, class, before))
+    })
+}
+
+/// Gives the pages of a span back without the lock.
+pub(super) fn give_unlocked(desc: DescRef, pages: u32, dirty: impl Fn(u32) -> u32) {
+    desc.give(pages, dirty);
+    set_stale();
+}
+
+/// Puts pages back without the lock: see [`State::put_back`].
+pub(super) fn put_back_unlocked(desc: DescRef, clean: u32) {
+    desc.end_job(clean);
+    set_stale();
+}
+
+/// Forgets a SuperSlab without the lock: see [`State::remove`].
+pub(super) fn remove_unlocked(desc: DescRef) {
+    // It stays listed until the index is made anew, but nothing of it is free.
+    desc.clear();
+    set_stale();
+}
+
+/// The pages that a span may begin in and consist of: page 0 lies behind the header, and serves slabs of one page only.
+pub(super) fn usable(pages: usize, class: u8) -> u32 {
+    if pages == 1 && class != pagemap::RUN { u32::MAX } else { BEHIND_FIRST }
+}
+
+/// All pages but the one behind the header.
+pub(super) const BEHIND_FIRST: u32 = !1;
+
+/// A span of pages that is the caller's.
+pub(crate) struct Span {
+    /// The record of its first page, claimed.
+    pub(crate) slab: *mut Slab,
+    /// Whether its pages are known to be zero.
+    pub(crate) zero: bool,
+}
+
+/// Makes a span of pages that have been taken.
+fn make_span(desc: DescRef, index: usize, pages: usize, class: u8, before: Sets) -> Span {
+    let base = desc.base();
+    // SAFETY: the span has just become ours.
+    let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
+    let mapped = if class == pagemap::RUN { 1 } else { pages };
+    pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, class);
+    Span { slab, zero: before.dirty & span_mask(index, pages) == 0 }
+}
+
+/// As many as `State::filled` has bits, so that a number of pages is an index whatever it is.
+const BUCKETS: usize = 64;
+
+/// The index over the descriptors.
+pub(crate) struct State {
+    /// By the number of free pages, as indexed; those beyond 32 are of numbers that are wrong for a moment.
+    buckets: Table<List<Desc, Bucket>, BUCKETS>,
+    /// Bit n: bucket n is not empty.
+    filled: u64,
+    /// Descriptors that have been in use and are not, linked as in a bucket.
+    spare: List<Desc, Bucket>,
+    pub(super) superslabs: usize,
+    /// Pages in spans.
+    used_pages: usize,
+    /// Free pages that are dirty.
+    pub(crate) dirty_pages: usize,
+    /// SuperSlabs that have some, the longest in that state first.
+    dirty: List<Desc, Dirt>,
+    /// Purges of everything so far.
+    pub(crate) visits: u32,
+    pub(crate) policy: Policy,
+}
+
+impl State {
+    /// A pool without SuperSlabs.
+    pub(super) const fn new() -> Self {
+        Self {
+            buckets: Table([const { List::new() }; BUCKETS]),
+            filled: 0,
+            spare: List::new(),
+            superslabs: 0,
+            used_pages: 0,
+            dirty_pages: 0,
+            dirty: List::new(),
+            visits: 0,
+            policy: Policy::new(),
+        }
+    }
+
+    /// How many SuperSlabs are listed with so many free pages.
+    #[cfg(test)]
+    pub(super) fn listed(&self, free: usize) -> usize {
+        core::iter::successors(self.first_of_bucket(free), |desc| desc.next_of_bucket()).count()
+    }
+
+    /// Makes the index anew. All that is dirty counts as having become so now.
+    pub(super) fn rebuild(&mut self) {
+        self.buckets = Table([const { List::new() }; BUCKETS]);
+        self.filled = 0;
+        self.spare = List::new();
+        (self.superslabs, self.used_pages, self.dirty_pages) = (0, 0, 0);
+        self.dirty = List::new();
+        let now = os::now_ms();
+        for desc in all_descs() {
+            if !desc.base().is_null() {
+                let hidden = desc.job.load(Relaxed);
+                self.used_pages += count(!(desc.pages.get().free | hidden));
+                self.enter(desc, now);
+            } else if !desc.taken.load(Relaxed) {
+                self.spare(desc);
+            }
+        }
+    }
+
+    /// Indexes a SuperSlab that is in no list.
+    fn enter(&mut self, desc: DescRef, now: u32) {
+        let sets = desc.pages.get();
+        self.superslabs += 1;
+        desc.free_pages.set(0);
+        desc.purgeable_pages.set(0);
+        self.link(desc);
+        self.index(desc, now, count(sets.free) as i8, count(sets.purgeable()) as i8);
+    }
+
+    /// Keeps a descriptor that is not in use.
+    fn spare(&mut self, desc: DescRef) {
+        // SAFETY: in no bucket, and we hold the lock.
+        unsafe { self.spare.push_front(as_member(desc)) };
+    }
+
+    /// Pages in spans.
+    pub(crate) fn used_pages(&self) -> usize {
+        self.used_pages
+    }
+
+    /// The first SuperSlab with so many free pages: the one that came to have them last.
+    pub(super) fn first_of_bucket(&self, free: usize) -> Option<DescRef> {
+        of_member(self.buckets[free].first())
+    }
+
+    /// Enters a SuperSlab whose pages are free and clean. False when no descriptor is left.
+    pub(crate) fn add(&mut self, base: *mut u8, huge: bool) -> bool {
+        // SAFETY: we hold the lock.
+        let spare = core::iter::from_fn(|| unsafe { self.spare.pop_front() }.and_then(of_member));
+        // It may have been claimed without the lock.
+        let found = spare.into_iter().find(|desc| desc.claim());
+        let Some(desc) = found.or_else(unused_desc) else { return false };
+        desc.fill(base, huge);
+        self.enter(desc, os::now_ms());
+        true
+    }
+
+    /// Forgets a SuperSlab that was hidden as a whole and has been unmapped.
+    pub(crate) fn remove(&mut self, desc: DescRef) {
+        self.unlink(desc);
+        desc.clear();
+        self.spare(desc);
+        self.superslabs = self.superslabs.saturating_sub(1);
+    }
+
+    /// Hides what can be given back of a SuperSlab. Which pages; none while it is being given back in part already.
+    pub(crate) fn hide(&mut self, desc: DescRef) -> u32 {
+        if desc.has_job() {
+            return 0;
+        }
+        let (hidden, dirty) = desc.begin_job();
+        self.index(desc, 0, -(count(hidden) as i8), -(count(hidden & dirty) as i8));
+        hidden
+    }
+
+    /// Puts back what [`State::hide`] has hidden; of these the pages in `clean` are not dirty any more.
+    pub(crate) fn put_back(&mut self, desc: DescRef, clean: u32, now: u32) {
+        let hidden = desc.job.load(Relaxed);
+        let after = desc.end_job(clean);
+        self.index(desc, now, count(hidden) as i8, count(after.dirty & hidden) as i8);
+    }
+
+    /// Gives the pages of a span back. `dirty` says which pages of the SuperSlab are dirty then, of those that were.
+    pub(super) fn give_span(
+        &mut self,
+        desc: DescRef,
+        mask: u32,
+        pages: usize,
+        dirty: impl Fn(u32) -> u32,
+        now: u32,
+    ) {
+        let after = desc.give(mask, dirty);
+        self.used_pages = self.used_pages.saturating_sub(pages);
+        self.index(desc, now, pages as i8, part(after.dirty, mask, pages) as i8);
+    }
+
+    /// Takes pages that have to be free, or none. False, and nothing changed, when one is not.
+    pub(super) fn take_these(&mut self, desc: DescRef, mask: u32, pages: usize, now: u32) -> bool {
+        let take =
+            |sets: Sets| (sets.free & mask == mask).then_some(Sets { free: sets.free & !mask, ..sets });
+        let Some((before, _)) = desc.pages.change(take) else { return false };
+        self.used_pages += pages;
+        self.index(desc, now, -(pages as i8), -(part(before.dirty, mask, pages) as i8));
+        true
+    }
+
+    /// Brings the index up to date with a change of a SuperSlab: by how much the number of its free pages has changed, and of
+    /// those that are dirty, too.
+    #[inline(always)]
+    fn index(&mut self, desc: DescRef, now: u32, free: i8, purgeable: i8) {
+        if purgeable != 0 {
+            let before = desc.purgeable_pages.get();
+            let after = before.saturating_add_signed(purgeable);
+            desc.purgeable_pages.set(after);
+            self.dirty_pages = self.dirty_pages.saturating_add_signed(purgeable as isize);
+            if (before == 0) != (after == 0) {
+                self.index_dirt(desc, now, after != 0);
+            }
+        }
+        if free != 0 {
+            self.unlink(desc);
+            // What others have changed without the lock may not be in it yet, so it may be wrong for a while.
+            desc.free_pages.set(desc.free_pages.get().wrapping_add_signed(free) & (BUCKETS as u8 - 1));
+            self.link(desc);
+        }
+    }
+
+    /// Enters a SuperSlab that has purgeable pages now, or takes out one that has none any more.
+    fn index_dirt(&mut self, desc: DescRef, now: u32, dirty: bool) {
+        // SAFETY: in the list if it had purgeable pages and only then, and we hold the lock.
+        unsafe {
+            if dirty {
+                desc.since.set(now);
+                self.dirty.push_back(as_member(desc));
+            } else {
+                self.dirty.remove(as_member(desc));
+            }
+        }
+    }
+
+    /// Enters a SuperSlab into the bucket of its free pages.
+    fn link(&mut self, desc: DescRef) {
+        let bucket = desc.free_pages.get() as usize;
+        // SAFETY: in no bucket, and we hold the lock.
+        unsafe { self.buckets[bucket].push_front(as_member(desc)) };
+        self.filled |= 1 << bucket;
+    }
+
+    /// Takes it out again.
+    fn unlink(&mut self, desc: DescRef) {
+        let bucket = desc.free_pages.get() as usize;
+        // SAFETY: in the bucket of its free pages, and we hold the lock.
+        unsafe { self.buckets[bucket].remove(as_member(desc)) };
+        if self.buckets[bucket].first().is_null() {
+            self.filled &= !(1 << bucket);
+        }
+    }
+
+    /// Takes a span of `pages` pages out of the fullest SuperSlab with `room` adjacent free ones, and makes it one of `class`.
+    /// Looks at so many SuperSlabs of each bucket, and at their pages in `among`.
+    pub(super) fn take_span(
+        &mut self,
+        pages: usize,
+        room: usize,
+        class: u8,
+        among: u32,
+        looks: usize,
+        now: u32,
+    ) -> Option<Span> {
+        let mut buckets = self.filled & (u64::MAX << (room & (BUCKETS - 1)));
+        while buckets != 0 {
+            let mut at = self.first_of_bucket(buckets.trailing_zeros() as usize);
+            let mut looks = looks;
+            while let (Some(desc), true) = (at, looks > 0) {
+                if let Some((index, before)) = desc.pages.take(pages, room, among) {
+                    return Some(self.taken(desc, index, pages, class, before, now));
+                }
+                at = desc.next_of_bucket();
+                looks -= 1;
+            }
+            buckets &= buckets - 1;
+        }
+        None
+    }
+
+    /// Pages have been taken: notes that, and makes a span of them.
+    #[inline(always)]
+    fn taken(
+        &mut self,
+        desc: DescRef,
+        index: usize,
+        pages: usize,
+        class: u8,
+        before: Sets,
+        now: u32,
+    ) -> Span {
+        let reused = part(before.dirty, span_mask(index, pages), pages);
+        self.index(desc, now, -(pages as i8), -(reused as i8));
+        self.used_pages += pages;
+        let (used, dirty) = (self.used_pages, self.dirty_pages + reused);
+        self.policy.taken(pages - reused.min(pages), used, dirty, reused > 0, now);
+        make_span(desc, index, pages, class, before)
+    }
+
+    /// SuperSlabs with purgeable pages, the longest in that state first, while `f` says so. `f` may change the one it gets.
+    pub(crate) fn each_dirty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
+        let mut at = of_member(self.dirty.first());
+        while let Some(desc) = at {
+            // Read before `f` may unlist it.
+            at = desc.next_dirty();
+            if !f(self, desc) {
+                return;
+            }
+        }
+    }
+
+    /// SuperSlabs that are entirely free, while `f` says so. `f` may change the one it gets.
+    pub(crate) fn each_empty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
+        let mut at = self.first_of_bucket(PAGES);
+        while let Some(desc) = at {
+            at = desc.next_of_bucket();
+            if !f(self, desc) {
+                return;
+            }
+        }
+    }
+
+    /// When pages became purgeable that are so for the longest time; nothing when none are.
+    pub(super) fn oldest_since(&self) -> Option<u32> {
+        of_member(self.dirty.first()).map(|desc| desc.since.get())
+    }
+}
+
+impl Inherit for State {
+    fn inherit(&mut self, torn: bool) {
+        let mut jobs = false;
+        for desc in descs() {
+            // What the surviving thread was giving back it still is.
+            if desc.has_job() && desc.job_of.load(Relaxed) != process::survivor() {
+                jobs = true;
+                if desc.unmapping.load(Relaxed) {
+                    // It may be gone, and the place somebody else's.
+                    desc.clear();
+                } else {
+                    desc.end_job(0);
+                }
+            }
+        }
+        if torn || jobs {
+            self.rebuild();
+        }
+    }
+}
+
+pub(super) static POOL: Lock<State> = Lock::new(State::new());
+
+/// The pool, locked, if it is to be had soon: a thread may hold it that a signal handler has interrupted.
+pub(super) fn lock() -> Option<Guard<'static, State>> {
+    let mut pool = POOL.lock_soon()?;
+    if is_stale() {
+        pool.rebuild();
+    }
+    Some(pool)
+}
+
+/// Runs `f` on the pool's state, locked, if the lock is to be had.
+pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
+    lock().map(|mut pool| f(&mut pool))
+}
+
+/// In the child of a fork: see [`Lock::inherit`].
+pub(crate) fn inherit() {
+    POOL.inherit();
+}
+
+/// How many of the pages in `mask`, of which there are `pages`, are in the set: all or none, mostly.
+#[inline(always)]
+fn part(set: u32, mask: u32, pages: usize) -> usize {
+    match set & mask {
+        0 => 0,
+        all if all == mask => pages,
+        some => count(some),
+    }
+}
+
+/// The number of bits set. Most masks here have few or none; a baseline x86-64 has no instruction for it.
+fn count(mask: u32) -> usize {
+    if mask == 0 { 0 } else { mask.count_ones() as usize }
+}

@@ -1,0 +1,176 @@
+//! Slabs come to a heap when it needs blocks, and leave it when it is trimmed or its thread ends.
+
+use crate::base::counters::Counters;
+use crate::base::list::List;
+use crate::base::options;
+use crate::superslab::slab::{Allocation, Listed, Slab};
+use crate::superslab::{orphans, pool, thp};
+use crate::tiny::bins::{Bins, no_slab};
+use crate::tiny::classes::{self, bits};
+use crate::tiny::release::{GivenUp, give_up, release_slab};
+use crate::tiny::{free_list, idle, partial_purge};
+
+impl Bins {
+    /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins, and `owner` is set.
+    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Allocation {
+        let c = class as usize;
+        // SAFETY: all slabs in our lists are ours; `owner` is set.
+        unsafe {
+            let current = self.current[c];
+            if free_list::drain(current) {
+                return Bins::alloc(self, c, counters);
+            }
+            self.collect(counters);
+            if free_list::drain(current) || partial_purge::revive(current) {
+                return Bins::alloc(self, c, counters);
+            }
+            if current != no_slab() {
+                self.used_up(current);
+            }
+            loop {
+                let partial = self.partial[c].first();
+                let next = if partial.is_null() { self.sparse[c].first() } else { partial };
+                if next.is_null() {
+                    break;
+                }
+                Bins::unlink(self, next);
+                self.make_current(next);
+                if !(*next).free.is_null()
+                    || (*next).bump != (*next).end
+                    || free_list::drain(next)
+                    || partial_purge::revive(next)
+                {
+                    counters.refill_partial.add(1);
+                    return Bins::alloc(self, c, counters);
+                }
+                self.used_up(next);
+            }
+            if options::get().orphans {
+                while let Some(adopted) = orphans::adopt(class) {
+                    counters.refill_orphan.add(1);
+                    let slab = adopted.slab;
+                    self.install_adopted(adopted);
+                    if !(*slab).free.is_null() || (*slab).bump != (*slab).end || partial_purge::revive(slab) {
+                        self.make_current(slab);
+                        return Bins::alloc(self, c, counters);
+                    }
+                    Bins::push(self, slab, Listed::Full);
+                }
+            }
+            let pages = classes::pages(class);
+            let Some(span) = pool::take_span(pages, class).or_else(|| pool::take_shorter_span(pages, class))
+            else {
+                return Allocation::NONE;
+            };
+            counters.refill_span.add(1);
+            self.present |= 1 << class;
+            Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
+            self.make_current(span.slab);
+            Bins::alloc(self, c, counters)
+        }
+    }
+
+    /// The current slab has nothing left.
+    unsafe fn used_up(&mut self, slab: *mut Slab) {
+        // SAFETY: passed on: ours.
+        unsafe {
+            if !(*slab).filled {
+                thp::filled((*slab).pages as usize);
+                (*slab).filled = true;
+            }
+            self.current[(*slab).class as usize] = no_slab();
+            Bins::push(self, slab, Listed::Full);
+        }
+    }
+
+    pub(super) unsafe fn make_current(&mut self, slab: *mut Slab) {
+        // SAFETY: passed on: ours and in no list.
+        unsafe {
+            Slab::enlist(slab, Listed::Current);
+            self.current[(*slab).class as usize] = slab;
+        }
+    }
+
+    /// Gives back the slabs that have no block in use, current ones too.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
+    pub(crate) unsafe fn trim(&mut self, counters: &Counters) {
+        // SAFETY: passed on; our own lists.
+        unsafe {
+            self.collect(counters);
+            for class in bits(self.present) {
+                let slab = self.current[class];
+                if slab == no_slab() {
+                    continue;
+                }
+                if (*slab).remote.has_chain() {
+                    let chain = (*slab).remote.take_chain();
+                    free_list::absorb(slab, chain);
+                }
+                if Slab::in_use(slab) == 0 && (*slab).remote.is_armed() {
+                    Bins::unlink(self, slab);
+                    release_slab(slab);
+                }
+            }
+        }
+    }
+
+    /// Gives up all slabs: empty ones go back to the pool, the others become orphans. For a thread that ends. A slab that another
+    /// thread is about to publish stays, for the thread that gets these bins next: nobody waits for it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
+    pub(crate) unsafe fn abandon(&mut self, counters: &Counters) {
+        // SAFETY: passed on.
+        unsafe {
+            // What is on its way mostly arrives between the two.
+            if self.abandon_listed() != 0 {
+                self.collect(counters);
+                self.abandon_listed();
+            }
+        }
+        idle::tell(&mut self.idle);
+    }
+
+    /// Gives up the slabs that can be given up now; how many stay.
+    unsafe fn abandon_listed(&mut self) -> usize {
+        let mut staying = List::<Slab>::new();
+        let mut count = 0;
+        // SAFETY: passed on: each of the lists is ours, and `give_up` leaves it without the one it gets.
+        unsafe {
+            let mut give_up_all = |bins: &mut Bins, first: fn(&Bins, usize) -> *mut Slab, class| loop {
+                let slab = first(bins, class);
+                if slab.is_null() || slab == no_slab() {
+                    return;
+                }
+                Bins::unlink(bins, slab);
+                match give_up(slab) {
+                    GivenUp::Orphan => {}
+                    GivenUp::Empty => release_slab(slab),
+                    GivenUp::Not => {
+                        staying.push_front(slab);
+                        count += 1;
+                    }
+                }
+            };
+            for class in bits(self.present) {
+                give_up_all(self, |bins, class| bins.current[class], class);
+                give_up_all(self, |bins, class| bins.partial[class].first(), class);
+                give_up_all(self, |bins, class| bins.sparse[class].first(), class);
+            }
+            give_up_all(self, |bins, _| bins.full.first(), 0);
+            while let Some(slab) = staying.pop_front() {
+                // Wherever it belongs, it gets there when it is published.
+                Bins::push(self, slab, Listed::Full);
+            }
+        }
+        count
+    }
+}
