@@ -37,8 +37,8 @@ unsafe extern "C" {
     fn __cxa_atexit(f: extern "C" fn(*mut c_void), argument: *mut c_void, library: *const u8) -> i32;
 }
 
-/// Has the plugin allocate when it is unloaded: after the allocator's own end, if this is called before the plugin's
-/// first allocation. Then the byte at `done` is 1.
+/// Has the plugin allocate when it is unloaded: after the allocator's own end, if this is called before the
+/// plugin's first allocation. Then the byte at `done` is 1.
 ///
 /// # Safety
 ///

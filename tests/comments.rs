@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// The folders whose Rust files are looked at.
+/// The folders whose Rust files are looked at: not yet `src` and `hakmem-capi/src`.
 const FOLDERS: [&str; 8] = [
     "benches",
     "examples",
