@@ -79,7 +79,8 @@ fn running_a_program_builds_only_what_it_needs() {
     }
 }
 
-/// Benchmark runs are kept as one page, a few plots and packed raw data; the README leaves the rest to the guide.
+/// Benchmark runs are kept as one page, a few plots and packed raw data; the README leaves the rest to the
+/// guide.
 #[test]
 fn benchmark_output_and_readme_are_small() {
     let kept = std::fs::read_dir(root().join("docs/benchmarks")).unwrap();
