@@ -93,7 +93,7 @@ impl<T: Linked<Which>, Which> List<T, Which> {
     pub(crate) unsafe fn push_back(&mut self, member: *mut T) {
         let first = self.first;
         if first.is_null() {
-            // SAFETY: passed on.
+            // SAFETY: by this function's contract.
             return unsafe { self.push_front(member) };
         }
         // SAFETY: the caller's member, and the first and the last one of the caller's list.
@@ -164,7 +164,7 @@ impl<T: Linked<Which>, Which> List<T, Which> {
             count += 1;
         }
         if !last.is_null() {
-            // SAFETY: as above.
+            // SAFETY: forwards the list is whole, so this is its first member.
             let links = unsafe { T::links(self.first) };
             if links.prev.get() != last {
                 links.prev.set(last);
@@ -205,7 +205,7 @@ mod tests {
             let mut at = unsafe { Item::links(first) }.prev.get();
             for _ in &found {
                 back.insert(0, at);
-                // SAFETY: as above.
+                // SAFETY: a member, as every neighbour of one is.
                 at = unsafe { Item::links(at) }.prev.get();
             }
         }

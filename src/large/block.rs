@@ -1,4 +1,4 @@
-//! Allocating, freeing and resizing a large block, whichever kind it is of.
+//! Allocating, freeing and resizing large blocks of either kind: runs and direct mappings.
 
 use crate::base::misuse::{self, Fault};
 use crate::large::cache::tick;
@@ -13,26 +13,29 @@ use core::sync::atomic::Ordering::Relaxed;
 /// The largest block that is a run.
 pub(crate) const MAX_RUN: usize = MAX_SPAN * PAGE;
 
-/// Pages of a run that is not to stay resident beside its successor: 512 KiB. The memory of a smaller one is soon used again,
-/// and so is that of one that becomes a mapping, in a program of that size: 256 KiB, or every run, cost a perl that fills a
-/// hash 13% more page faults and saved it nothing.
+/// A run of this many pages (512 KiB) or more goes back to the system once its contents have moved to a
+/// larger run. The memory of a smaller run is soon used again, and so is that of a run that becomes a
+/// mapping, in a program of that size. With 256 KiB instead, or with every run, a perl that fills a hash had
+/// 13% more page faults and saved nothing.
 const REPLACED: usize = 8;
 
+/// Whether a block of `size` bytes at a multiple of `align` is a run, not a direct mapping.
 fn is_run(size: usize, align: usize) -> bool {
     size <= MAX_RUN && align <= PAGE
 }
 
-/// Allocates a block of `size` bytes (at most `isize::MAX`) at a multiple of `align`, or null.
+/// Allocates a block of `size` bytes (at most `isize::MAX`) at a multiple of `align`. Null if there is no
+/// memory.
 pub(crate) fn alloc(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, size, false)
 }
 
-/// Like [`alloc`], for a block that will be cleared unless it is known to be zero.
+/// Like [`alloc`], for a block that the caller clears unless it is known to be zero.
 pub(crate) fn alloc_to_clear(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, size, true)
 }
 
-/// Like [`alloc`], for a block that is growing: a run lies where it can grow further, if there is such a place.
+/// Like [`alloc`], for a block that is growing: a run is placed where it can grow further, if possible.
 pub(crate) fn alloc_growing(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, MAX_RUN, false)
 }
@@ -48,22 +51,22 @@ fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Alloc
     allocation
 }
 
-/// The pages of a block of `size` bytes at a multiple of `align`, if it is to be a run.
+/// The pages of a block of `size` bytes at a multiple of `align`, if it is a run.
 pub(crate) fn run_pages(size: usize, align: usize) -> Option<usize> {
     is_run(size, align).then(|| run::pages_for(size))
 }
 
-/// Gives a run back to the pool that counts as in use, but is in the page map no more and has been counted as freed.
+/// Gives a run from a thread's run cache back to the pool. It has been counted as freed, but still counts as
+/// in use.
 ///
 /// # Safety
 ///
-/// The run is the caller's.
+/// `run` is the start of a run that the caller has claimed in the page map, so that it is the caller's alone.
 pub(crate) unsafe fn give_run(run: *mut u8) {
-    // SAFETY: passed on.
-    unsafe {
-        IN_USE.fetch_sub(run::pages(run) * PAGE, Relaxed);
-        run::give(run);
-    }
+    // SAFETY: the run is the caller's, so its record is a run's.
+    IN_USE.fetch_sub(unsafe { run::pages(run) } * PAGE, Relaxed);
+    // SAFETY: claimed by the caller.
+    unsafe { run::give(run) };
 }
 
 /// Whether `address`, in a page of kind `kind` (`RUN` or `DIRECT`), is the start of a block.
@@ -71,11 +74,12 @@ fn is_start(address: *mut u8, kind: u8) -> bool {
     if kind == RUN { run::is_start(address) } else { direct::is_start(address) }
 }
 
-/// Frees a block on behalf of `function`; `kind` is the page map's answer, any that is not a size class. Null is fine.
+/// Frees a block on behalf of `function`, which is named if a misuse is reported. `kind` is the page map's
+/// answer for `address`, and no size class. Null is ignored.
 ///
 /// # Safety
 ///
-/// Nobody uses the block any more.
+/// The program does not use the block any more.
 pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
     if address.is_null() {
         return;
@@ -84,7 +88,7 @@ pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
         RUN | DIRECT if !is_start(address, kind) => Fault::Interior,
         RUN | DIRECT => {
             let bytes = usable(address, kind);
-            // SAFETY: passed on; the start of a block of that kind.
+            // SAFETY: the start of a block of that kind, which the program does not use any more.
             let claimed = unsafe { if kind == RUN { run::free(address) } else { direct::free(address) } };
             if claimed {
                 if kind == RUN {
@@ -101,25 +105,25 @@ pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
     misuse::report(function, address, fault);
 }
 
-/// Whether the run at `address`, whose contents have moved to fresh memory, goes to [`free_replaced`].
+/// Whether a run whose contents have moved to fresh memory should be freed by [`free_replaced`].
 ///
 /// # Safety
 ///
-/// A run in use.
+/// The page map says that `address` lies in the first page of a run, and the run is in use and the caller's.
 pub(crate) unsafe fn is_worth_purging(address: *mut u8) -> bool {
-    // SAFETY: passed on.
+    // SAFETY: the run is in use, so its record stays a run's.
     run::is_start(address) && unsafe { run::pages(address) } >= REPLACED
 }
 
-/// [`free`] for a run whose contents have moved to a run of fresh memory: its pages go back to the system at once, so that
-/// the process does not grow by both.
+/// [`free`] for a run whose contents have moved to a run of fresh memory: its pages go back to the system at
+/// once, so that the process does not grow by both.
 ///
 /// # Safety
 ///
-/// As [`free`]; [`is_worth_purging`].
+/// As [`free`]; `address` is the start of a run, and [`is_worth_purging`] has returned true for it.
 pub(crate) unsafe fn free_replaced(address: *mut u8) {
     let bytes = usable(address, RUN);
-    // SAFETY: passed on.
+    // SAFETY: the start of a run that the program does not use any more.
     if !unsafe { run::free_replaced(address) } {
         return misuse::report("realloc", address, Fault::DoubleFree);
     }
@@ -127,7 +131,8 @@ pub(crate) unsafe fn free_replaced(address: *mut u8) {
     IN_USE.fetch_sub(bytes, Relaxed);
 }
 
-/// The bytes that the block at `address` has; 0 after a complaint. `kind` as for [`free`].
+/// The usable bytes of the block at `address`. Reports a misuse and returns 0 if that is no block. `kind` as
+/// for [`free`].
 pub(crate) fn usable_checked(address: *mut u8, kind: u8, function: &str) -> usize {
     match kind {
         RUN | DIRECT if is_start(address, kind) => usable(address, kind),
@@ -142,24 +147,24 @@ pub(crate) fn usable_checked(address: *mut u8, kind: u8, function: &str) -> usiz
     }
 }
 
-/// The bytes that a large block has.
+/// The usable bytes of a large block of kind `kind`.
 fn usable(address: *mut u8, kind: u8) -> usize {
     if kind == RUN { run::usable(address) } else { direct::usable(address) }
 }
 
-/// Grows or shrinks a large block to `size` bytes without copying, where that is possible: its new address, or null
-/// when the caller has to copy. `size` is above the biggest class; the result keeps the alignment `align`.
+/// Grows or shrinks a large block to `size` bytes without copying, if possible. Returns its new address, or
+/// null if the caller has to copy. `size` is above the largest class; the result keeps the alignment `align`.
 ///
 /// # Safety
 ///
 /// `address` is the start of a large block of kind `kind`, in use and the caller's.
 pub(crate) unsafe fn resize(address: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
     let before = usable(address, kind);
-    // A mapping that would be half empty as such is better copied into a run.
+    // A mapping that shrinks to half of the largest run or less is better copied into a run.
     let moved = match kind {
-        // SAFETY: passed on.
+        // SAFETY: a run in use and the caller's.
         RUN if size <= MAX_RUN => unsafe { run::resize(address, size) },
-        // SAFETY: passed on.
+        // SAFETY: a direct mapping in use and the caller's.
         DIRECT if size > MAX_RUN / 2 => unsafe { direct::resize(address, size, align) },
         _ => ptr::null_mut(),
     };
@@ -177,10 +182,10 @@ mod tests {
     #[cfg_attr(miri, ignore)]
     fn a_run_that_was_replaced_is_not_resident() {
         let bytes = REPLACED * PAGE;
-        // Another test's thread may take the pages before we look.
+        // The thread of another test may take the pages before we look.
         let gone = (0..100).any(|_| {
             let old = alloc(bytes, 16).ptr;
-            // SAFETY: ours; after the free it is only looked at.
+            // SAFETY: our own block; after the free only the system is asked about it.
             unsafe {
                 old.write_bytes(1, bytes);
                 assert!(is_worth_purging(old) && !is_worth_purging(old.add(16)));
@@ -190,7 +195,7 @@ mod tests {
         });
         assert!(gone);
         let less = alloc(bytes - PAGE, 16).ptr;
-        // SAFETY: ours.
+        // SAFETY: our own block, not used any more.
         unsafe {
             assert!(!is_worth_purging(less));
             free(less, RUN, "free");

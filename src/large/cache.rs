@@ -1,8 +1,8 @@
-//! Freed mappings kept for a while: bounded in bytes, in number and in age.
+//! The cache of freed mappings: bounded in bytes, in number and in age.
 //!
-//! What is kept is memory, not blocks: a mapping that is longer than what is asked for is cut, neighbours become one, and
-//! a block that grows takes what is kept behind it. So a buffer that doubles, again and again, ends up in place and in
-//! memory that is resident.
+//! It keeps memory, not blocks: a mapping that is longer than needed is cut, neighbours are merged, and a
+//! block that grows takes memory that is kept behind it. So a buffer that doubles again and again ends up
+//! growing in place, in memory that is resident.
 
 use crate::base::options;
 use crate::base::pause::Pause;
@@ -19,32 +19,35 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicUsize, compiler_fence};
 
+/// Places in the cache.
 const ENTRIES: usize = 64;
-/// A mapping may be longer than what is asked for by this part before it is cut.
+/// A mapping is handed out whole if it is longer than needed by at most one part in this many; else it is
+/// cut.
 const SLACK: usize = 8;
-/// Of the bytes of large blocks in use, this part may be kept besides, if that is more than the option says.
+/// One part in this many of the bytes of large blocks in use may be kept, if that is more than the option
+/// says.
 const KEPT_PART: usize = 2;
-/// How much the limit may be widened by regret, in units of the option.
+/// How much regret may widen the limit, in multiples of the option.
 const WIDEST: usize = 4;
-/// What is made longer has at least this part of the new length.
+/// A mapping is made longer only if it has at least one part in this many of the new length.
 const PART: usize = 4;
-/// Milliseconds until the system is asked again to unmap what it has refused to.
+/// Milliseconds until the system is asked again to unmap memory that it has refused to unmap.
 const AGAIN: u32 = 1000;
-/// How many of those that are stacked are looked at.
+/// How many stacked mappings a search looks at.
 const DEEP: usize = 1024;
-/// How many of them the system is asked for again at a time.
+/// How many mappings the system is asked again to unmap in one go.
 const RETRIES: usize = 16;
-/// The least that is cut off a mapping to make room.
+/// The least number of bytes that is cut off a mapping to make room.
 const LEAST_CUT: usize = 1 << 20;
 
 impl Mapping {
-    /// The address behind it.
+    /// The address behind the last byte.
     fn end(&self) -> usize {
         self.block.addr() + self.len
     }
 
-    /// What is left when at least `tail` bytes are cut off the end, if it is worth keeping. No huge page is cut in two:
-    /// the system could use neither part before both are free.
+    /// The length that is left when at least `tail` bytes are cut off the end, if that is worth keeping. Huge
+    /// pages are not split: the system could reuse neither part before both are free.
     fn without(&self, tail: usize) -> Option<usize> {
         let unit = if self.huge { HUGE_PAGE } else { PAGE };
         let end = self.end().checked_sub(tail)? & !(unit - 1);
@@ -52,9 +55,11 @@ impl Mapping {
     }
 }
 
-/// Gives memory that is out of the cache back to the system. What it will not unmap, because that would make a hole and one mapping too many, is kept.
+/// Gives memory that is not in the cache, and that nobody uses, back to the system. The system refuses to
+/// unmap where the hole would make one mapping too many: that memory is kept.
 fn unmap(kept: Mapping) -> os::Unmapped {
-    // SAFETY: out of the cache, so ours alone.
+    // SAFETY: every caller has just taken it out of the cache, or has it from the caller of `keep`: ours
+    // alone, and mapped.
     let unmapped = unsafe { os::unmap(kept.block, kept.len) };
     if unmapped == os::Unmapped::Gone {
         os::PURGED.fetch_add(kept.len, Relaxed);
@@ -66,15 +71,17 @@ fn unmap(kept: Mapping) -> os::Unmapped {
     unmapped
 }
 
-/// A place for memory that is kept. In the child of a fork each of them is what it was before or after any change: see
-/// [`Entry::fill`], [`Entry::clear`] and [`Entry::cut`].
+/// A place for memory that is kept. In the child of a fork, it is as it was before or after any one change:
+/// see [`Entry::fill`], [`Entry::clear`] and [`Entry::cut`].
 struct Entry {
     block: *mut u8,
     /// 0 where nothing is kept.
     len: AtomicUsize,
     huge: bool,
-    /// The system would not unmap it; its pages it has. Not to be tried again for a while.
+    /// The system has refused to unmap it, though as a rule it has taken the pages. Not tried again for
+    /// [`AGAIN`].
     refused: bool,
+    /// When it was kept, in milliseconds.
     since: u32,
 }
 
@@ -95,14 +102,14 @@ impl Entry {
         self.kept().end()
     }
 
-    /// Writes down memory in an empty place.
+    /// Enters memory into an empty place.
     fn fill(&mut self, kept: Mapping, now: u32, refused: bool) {
         (self.block, self.huge, self.since, self.refused) = (kept.block, kept.huge, now, refused);
         compiler_fence(Release);
         self.len.store(kept.len, Relaxed);
     }
 
-    /// Makes the place empty; what was there.
+    /// Empties the place. Returns what was there.
     fn clear(&mut self) -> Mapping {
         let kept = self.kept();
         self.len.store(0, Relaxed);
@@ -110,20 +117,21 @@ impl Entry {
         kept
     }
 
-    /// Cuts the first `len` bytes off; all of it when the rest would be too short for a block of its own.
+    /// Cuts off the first `len` bytes and returns them, or all if the rest would be too short for a block of
+    /// its own.
     fn cut(&mut self, len: usize) -> Mapping {
         let kept = self.kept();
         if kept.len - len < PAGE {
             return self.clear();
         }
-        // A fork in between loses the end to the child.
+        // After a fork in between, the child has lost the end.
         self.len.store(kept.len - len, Relaxed);
         compiler_fence(Release);
         self.block = kept.block.wrapping_add(len);
         Mapping { len, ..kept }
     }
 
-    /// Cuts the end off, to be `len` bytes long; what is cut off.
+    /// Shortens the memory to `len` bytes. Returns what was cut off the end.
     fn shorten(&mut self, len: usize) -> Mapping {
         let kept = self.kept();
         self.len.store(len, Relaxed);
@@ -131,8 +139,9 @@ impl Entry {
     }
 }
 
-/// The beginning of memory that the system would not unmap when all places for it were taken: a list that goes through what it is
-/// about. In the child of a fork it is whole, but for what was being put in or taken out.
+/// Stands at the start of memory that the system refused to unmap when all places were taken. Such memory is
+/// *stacked*: in a list linked through the memory itself. In the child of a fork the list is whole, except
+/// that a mapping that was being put in or taken out may be missing.
 struct Stacked {
     next: *mut Stacked,
     len: usize,
@@ -142,24 +151,27 @@ struct Stacked {
 struct Cache {
     entries: Table<Entry, ENTRIES>,
     stacked: *mut Stacked,
-    /// Bytes of all of them, and of those that the system has refused.
+    /// Bytes of everything that is kept, stacked or not.
     bytes: usize,
+    /// Bytes of that which the system has refused to unmap.
     refused: usize,
-    /// In bytes; what is dropped is dropped for want of room.
+    /// In bytes. Memory that is dropped for want of room can be regretted.
     regret: Regret,
 }
 
-// SAFETY: only used under the lock.
+// SAFETY: the memory that the pointers lead to belongs to the cache, not to a thread, and is used only under
+// the lock.
 unsafe impl Send for Cache {}
 
 static CACHE: Lock<Cache> = Lock::new(Cache::new());
-/// Bytes in the cache, and bytes that were dropped: let a look pass by without the lock.
+/// Bytes in the cache: lets a search that would find nothing do without the lock. Relaxed, as all accesses to
+/// these statics: they are hints, and what they say is looked up again under the lock.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Whether anything is stacked, and when the system may be asked about it again.
+/// Whether anything is stacked.
 static STACKED: AtomicBool = AtomicBool::new(false);
-/// See [`STACKED`].
+/// When the system may be asked again to unmap what it has refused.
 static RETRY: Pause = Pause::up_to(AGAIN);
-/// See [`BYTES`].
+/// Bytes that were dropped and can be regretted: as [`BYTES`].
 static DROPPED: AtomicUsize = AtomicUsize::new(0);
 
 impl Inherit for Cache {
@@ -170,8 +182,8 @@ impl Inherit for Cache {
     }
 }
 
-/// The cache, locked, if it is to be had soon: a thread may hold it that a signal handler has interrupted. Without it nothing is
-/// kept, and nothing that is kept is used.
+/// Locks the cache. `None` if the lock is not free soon: a signal handler may have interrupted the thread
+/// that holds it. Without the lock nothing is kept, and nothing that is kept is used.
 fn lock() -> Option<Guard<'static, Cache>> {
     CACHE.lock_soon()
 }
@@ -183,13 +195,13 @@ impl Cache {
         Self { entries, stacked, bytes: 0, refused: 0, regret: Regret::none() }
     }
 
-    /// Adds up what is there.
+    /// Computes the sums anew from what is there.
     fn count(&mut self) {
         let sum =
             |which: fn(&Entry) -> bool| self.used().filter(|(_, e)| which(e)).map(|(_, e)| e.len()).sum();
         (self.bytes, self.refused) = (sum(|_| true), sum(|e| e.refused));
         let mut at = self.stacked;
-        // SAFETY: see `stack`.
+        // SAFETY: the links lead through memory that the cache owns, each start of which `stack` has written.
         while let Some(stacked) = unsafe { at.as_ref() } {
             self.refused += stacked.len;
             self.bytes += stacked.len;
@@ -198,10 +210,12 @@ impl Cache {
         BYTES.store(self.bytes, Relaxed);
     }
 
-    /// Keeps memory that the system would not unmap, and for which there is no place.
+    /// Keeps memory that the system has refused to unmap and for which there is no place. It belongs to the
+    /// cache then.
     fn stack(&mut self, kept: Mapping) {
         let stacked = kept.block.cast::<Stacked>();
-        // SAFETY: memory of ours, of at least a page of the map, that nobody uses until it is taken out again.
+        // SAFETY: memory of ours, still mapped and of at least 64 KiB, that nobody uses until it is taken out
+        // again.
         unsafe { stacked.write(Stacked { next: self.stacked, len: kept.len, huge: kept.huge }) };
         compiler_fence(Release);
         self.stacked = stacked;
@@ -211,17 +225,18 @@ impl Cache {
         BYTES.store(self.bytes, Relaxed);
     }
 
-    /// Takes out one that fits, of the first [`DEEP`] that are stacked.
+    /// Takes out a mapping that fits, of the first [`DEEP`] that are stacked.
     fn unstack(&mut self, fits: impl Fn(*mut u8, usize) -> bool) -> Option<Mapping> {
         let mut link = &raw mut self.stacked;
         for _ in 0..DEEP {
-            // SAFETY: a link of the list, whose members nobody else uses: see `stack`.
+            // SAFETY: either our own field or the link of a stacked mapping, which the cache owns: see
+            // `stack`.
             let at = unsafe { *link };
-            // SAFETY: as above.
+            // SAFETY: null, or the start of a stacked mapping, which `stack` has written.
             let Some(stacked) = (unsafe { at.as_ref() }) else { break };
             if fits(at.cast(), stacked.len) {
                 let kept = Mapping { block: at.cast(), len: stacked.len, huge: stacked.huge };
-                // SAFETY: as above.
+                // SAFETY: `link` is the place that `at` was read from, and not a part of `stacked`.
                 unsafe { *link = stacked.next };
                 compiler_fence(Release);
                 self.bytes -= kept.len;
@@ -235,11 +250,12 @@ impl Cache {
         None
     }
 
+    /// The places that are not empty, with their indices.
     fn used(&self) -> impl Iterator<Item = (usize, &Entry)> {
         self.entries.0.iter().enumerate().filter(|(_, e)| e.len() != 0)
     }
 
-    /// Changes an entry.
+    /// Changes an entry and keeps the sums right.
     fn with<T>(&mut self, index: usize, f: impl FnOnce(&mut Entry) -> T) -> T {
         let entry = &mut self.entries[index];
         let before = entry.len();
@@ -252,23 +268,24 @@ impl Cache {
         result
     }
 
+    /// Empties an entry. Returns what was there.
     fn remove(&mut self, index: usize) -> Mapping {
         self.with(index, Entry::clear)
     }
 
-    /// Takes `len` bytes off the front of an entry, or all of it if hardly more is there.
+    /// Takes `len` bytes off the front of an entry, or all of it if there is hardly more.
     fn cut(&mut self, index: usize, len: usize) -> Mapping {
         self.with(index, |entry| entry.cut(len))
     }
 
-    /// The entry kept longest, of those that `wanted` accepts by age.
+    /// The entry that has been kept longest, of those whose age in milliseconds `wanted` accepts.
     fn oldest(&self, now: u32, wanted: impl Fn(u32) -> bool) -> Option<usize> {
         let age = |entry: &Entry| elapsed(entry.since, now);
         let entries = self.used().filter(|(_, e)| !e.refused || age(e) >= AGAIN);
         entries.filter(|(_, e)| wanted(age(e))).max_by_key(|(_, e)| age(e)).map(|(i, _)| i)
     }
 
-    /// Bytes that may be kept.
+    /// The number of bytes that may be kept.
     fn limit(&mut self, now: u32) -> usize {
         let option = options::get().large_cache;
         if option == 0 {
@@ -278,22 +295,22 @@ impl Cache {
         option.max(IN_USE.load(Relaxed) / KEPT_PART).saturating_add(self.regret.slack())
     }
 
-    /// Memory was wanted that was not there.
+    /// Notes that `len` bytes were wanted and not there.
     fn regret(&mut self, len: usize, now: u32) {
         self.regret.regret(len, options::get().large_cache.saturating_mul(WIDEST), now);
         DROPPED.store(self.regret.dropped(), Relaxed);
     }
 
-    /// Counts what is dropped.
+    /// Notes that `len` bytes are dropped for want of room.
     fn drop_for_room(&mut self, len: usize, now: u32) {
         self.regret.drop(len, now);
         DROPPED.store(self.regret.dropped(), Relaxed);
     }
 
-    /// Enters memory, made one with what lies beside it. False when there is no place. `refused` says that the system would not
-    /// unmap it.
+    /// Enters memory, merged with its neighbours. False if there is no place. `refused` says that the system
+    /// has refused to unmap it.
     fn add(&mut self, mut kept: Mapping, now: u32, refused: bool) -> bool {
-        // Miri's mappings are allocations, which do not become one by lying side by side.
+        // Under Miri mappings are allocations, and two of them cannot be merged even if they are adjacent.
         for i in (0..ENTRIES).filter(|_| !cfg!(miri)) {
             let other = &self.entries[i];
             let beside = other.end() == kept.block.addr() || kept.end() == other.block.addr();
@@ -308,7 +325,7 @@ impl Cache {
         true
     }
 
-    /// Takes out what has to go so that `len` bytes can be kept; nothing when there is room.
+    /// Takes out something that has to go so that `len` bytes can be kept. `None` if there is room.
     fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Mapping> {
         let excess = (self.bytes - self.refused + len).saturating_sub(limit);
         if excess == 0 && self.used().count() < ENTRIES {
@@ -324,12 +341,12 @@ impl Cache {
     }
 }
 
-/// Bytes that are kept.
+/// The number of bytes that are kept.
 pub(crate) fn kept() -> usize {
     BYTES.load(Relaxed)
 }
 
-/// Memory of at least `len` bytes at a multiple of `align`. What it holds is not known.
+/// Takes memory of at least `len` bytes at a multiple of `align`. Its contents are unknown.
 pub(super) fn take_kept(len: usize, align: usize) -> Option<Mapping> {
     let regret = DROPPED.load(Relaxed) != 0;
     if BYTES.load(Relaxed) < len && !regret {
@@ -359,7 +376,8 @@ pub(super) fn take_kept(len: usize, align: usize) -> Option<Mapping> {
     Some(kept)
 }
 
-/// The longest memory there is, if it is a good part of `len` bytes: to be made longer.
+/// Takes the longest memory that is kept, if it is shorter than `len` bytes but a good part of it: to be made
+/// longer.
 pub(super) fn take_part(len: usize) -> Option<Mapping> {
     if BYTES.load(Relaxed) < len / PART || cfg!(miri) {
         return None;
@@ -370,7 +388,8 @@ pub(super) fn take_part(len: usize) -> Option<Mapping> {
     good.then(|| cache.remove(longest))
 }
 
-/// At least `len` bytes that begin at `end`, where a block ends that wants to grow; how many.
+/// Takes at least `len` bytes of memory that begins at `end`, the end of a block that grows. Returns how many
+/// bytes.
 pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize> {
     if BYTES.load(Relaxed) < len {
         return None;
@@ -380,13 +399,14 @@ pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize>
     Some(cache.cut(i, len).len)
 }
 
-/// Keeps memory, as far as the limit allows. Makes room by dropping the oldest, and lets go what is too old.
+/// Keeps memory, as far as the limit allows. Makes room by dropping the oldest, and unmaps what is too old.
 ///
 /// # Safety
 ///
-/// A mapping of ours, or part of one, that nobody uses.
+/// A mapping of ours, or a part of one in whole system pages, of at least 64 KiB. It is the caller's alone,
+/// which does not use it any more.
 pub(super) unsafe fn keep(kept: Mapping) {
-    // The usual answer of those that keep nothing needs neither the time nor the lock.
+    // With the cache switched off, neither the time nor the lock is needed.
     if options::get().large_cache == 0 {
         unmap(kept);
         return;
@@ -404,7 +424,7 @@ pub(super) unsafe fn keep(kept: Mapping) {
             unmap(out);
             continue;
         }
-        // There is no place where all hold what the system would not unmap.
+        // Fails only if all places hold memory that the system has refused to unmap.
         if cache.add(kept, now, false) {
             drop(cache);
             waker::notify();
@@ -422,7 +442,7 @@ pub(crate) fn tick() {
     }
 }
 
-/// See [`tick`].
+/// [`tick`], at `now`.
 pub(crate) fn tick_at(now: u32) {
     let delay = options::get().purge_delay;
     if delay >= 0 && BYTES.load(Relaxed) > 0 {
@@ -433,7 +453,8 @@ pub(crate) fn tick_at(now: u32) {
     }
 }
 
-/// Unmaps everything that is kept; how many bytes. Regrets are forgotten: who asks for this knows better.
+/// Unmaps everything that is kept. Returns how many bytes. Regrets are forgotten: whoever asks for this knows
+/// better.
 pub(crate) fn drain() -> usize {
     if let Some(cache) = lock() {
         cache.regret.forget();
@@ -442,7 +463,8 @@ pub(crate) fn drain() -> usize {
     unmap_while(now_ms(), |_| true) + unmap_refused(usize::MAX)
 }
 
-/// Tries again to unmap what the system has refused to, at most so many, until it refuses one. How many bytes.
+/// Tries again to unmap what the system has refused to unmap: at most `most` mappings, until it refuses one.
+/// Returns how many bytes.
 fn unmap_refused(most: usize) -> usize {
     let mut bytes = 0;
     for _ in 0..most {
@@ -460,6 +482,7 @@ fn unmap_refused(most: usize) -> usize {
     bytes
 }
 
+/// Unmaps what has been kept for an age that `wanted` accepts. Returns how many bytes.
 fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
     let mut bytes = 0;
     loop {
@@ -473,7 +496,7 @@ fn unmap_while(now: u32, wanted: impl Fn(u32) -> bool) -> usize {
     }
 }
 
-/// Milliseconds until what has been kept longest has been so for `delay`; nothing when nothing is kept.
+/// Milliseconds until the first of the kept mappings has been kept for `delay`. `None` if nothing is kept.
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
     let Some(cache) = lock() else { return Some(delay) };
     let due = |entry: &Entry| {

@@ -1,8 +1,9 @@
-//! What large blocks there are.
+//! Counters of large blocks.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// Large blocks handed out, freed, and served from the cache. Shared, but each next to a lock or a system call.
+/// Large blocks allocated, freed, and served from the cache. The counters are shared by all threads, but each
+/// is changed next to a lock or a system call. Accesses are relaxed: these are figures.
 pub(crate) static ALLOCS: AtomicU64 = AtomicU64::new(0);
 /// See [`ALLOCS`].
 pub(crate) static FREES: AtomicU64 = AtomicU64::new(0);

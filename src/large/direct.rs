@@ -1,7 +1,7 @@
-//! Blocks with a mapping of their own.
+//! Direct mappings: blocks with a mapping of their own.
 //!
-//! A mapping has at least 64 KiB, so no two begin in the same page of the page map, and the page map needs to know only
-//! where they begin. Its side table holds the length, and the place within the page.
+//! A mapping has at least 64 KiB, so no two begin in the same page of the page map, and the page map needs to
+//! know only where each begins. The map's side table holds the length and the place within the page.
 
 use crate::base::pause::Pause;
 use crate::large::cache;
@@ -14,15 +14,17 @@ use crate::superslab::slab::Allocation;
 use crate::superslab::thp::{self, HUGE_PAGE, Mapping};
 use core::ptr;
 
-/// Unit of the place within the page: the smallest page size there is.
+/// Unit of the place within the page: the smallest system page.
 const UNIT: usize = os::SMALLEST_PAGE;
 
-/// Bits of the side table's entry: huge pages have been advised; the mapping is fresh, so that what is resident of it
-/// has been touched by this block.
+/// Bit of the side table's entry: huge pages have been advised.
 const HUGE: usize = PAGE / UNIT;
+/// Bit of the side table's entry: the mapping was fresh, so whatever of it is resident was touched by this
+/// block.
 const FRESH: usize = HUGE << 1;
 
-/// The side table's entry: the length (a multiple of the unit) and, below it, the place and the advice.
+/// The side table's entry: the length (a multiple of the unit); below it the flags, and lowest the place in
+/// units.
 fn entry(block: Mapping) -> u64 {
     let place = (block.block.addr() & (PAGE - 1)) / UNIT;
     (block.len | place | if block.huge { HUGE } else { 0 }) as u64
@@ -36,27 +38,29 @@ fn is_huge(entry: u64) -> bool {
     entry as usize & HUGE != 0
 }
 
+/// The length of the mapping for a block of `size` bytes; `None` if that overflows.
 fn length_for(size: usize) -> Option<usize> {
     size.max(PAGE).checked_next_multiple_of(os::page_size())
 }
 
-/// A block; `clear` says that it will be cleared unless it is known to be zero.
+/// Allocates a block. `clear` says that the caller will clear it unless it is known to be zero.
 pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     let Some(len) = length_for(size) else { return Allocation::NONE };
     if let Some(kept) = cache::take_kept(len, align) {
-        // What was cut off the front of a mapping may end in a part of the map that nothing has begun in yet.
+        // Memory whose front was cut off begins in another page than before, for which the map may not be
+        // prepared.
         if pagemap::prepare_direct(kept.block) {
-            // Clearing what was hardly touched would make all of it resident.
-            // SAFETY: just taken.
+            // Clearing memory that was hardly touched would make all of it resident.
+            // SAFETY: out of the cache, so ours alone, and in whole system pages.
             let zero = clear && thp::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
             pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
             return Allocation { ptr: kept.block, zeroed: zero };
         }
-        // SAFETY: just taken.
+        // SAFETY: out of the cache, and not handed out.
         unsafe { cache::keep(kept) };
         return Allocation::NONE;
     }
-    // Clearing would touch the part that is new, too.
+    // Not to clear it: that would touch the new part, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
         let block = stretch(kept, len);
@@ -71,12 +75,12 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
         return Allocation::NONE;
     }
     if !pagemap::prepare_direct(block) {
-        // SAFETY: just mapped, known to nobody.
+        // SAFETY: mapped just now with this length, and nobody else knows it.
         unsafe { os::unmap(block, len) };
         return Allocation::NONE;
     }
     if huge {
-        // SAFETY: ours.
+        // SAFETY: a whole mapping of ours.
         unsafe { os::advise_huge(block, len, true) };
         look_at_earlier(thp::control());
     } else if len >= HUGE_PAGE {
@@ -86,31 +90,34 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     Allocation { ptr: block, zeroed: true }
 }
 
-/// Makes a block of memory that was kept and is too short. Null, and it is kept again, when the system refuses.
+/// Makes a block of kept memory that is too short, by growing it. Null, and it is kept again, if the system
+/// refuses.
 fn stretch(kept: Mapping, len: usize) -> *mut u8 {
     let mut huge = kept.huge;
     let mut block = ptr::null_mut();
     if pagemap::prepare_direct(kept.block) {
-        // Huge pages that do not move to the same place in another huge page are cut up.
+        // The system splits huge pages that it moves to another offset from a multiple of their size.
         let may_move = !huge || kept.block.addr() & (HUGE_PAGE - 1) == 0;
-        // SAFETY: just taken.
+        // SAFETY: out of the cache, so ours alone.
         block = unsafe { extend(kept.block, kept.len, len, may_move, huge) };
     }
     if block.is_null() {
-        // SAFETY: as above.
+        // SAFETY: still ours and unchanged, since `extend` has failed or was not called.
         unsafe { cache::keep(kept) };
         return block;
     }
     if !huge && thp::wants_huge_grown(len) {
         huge = true;
-        // SAFETY: ours. Pages that are there stay as they are.
+        // Pages that are present stay as they are.
+        // SAFETY: our memory of this length.
         unsafe { os::advise_huge(block, len, true) };
     }
     pagemap::set_direct(block, entry(Mapping { block, len, huge }));
     block
 }
 
-/// Looks at a mapping that may not be there any more, or be another one by now: it is only looked at.
+/// Asks how dense a mapping is that was seen earlier. By now it may be gone, or be another one: it is not
+/// accessed.
 fn look_at_earlier(block: *mut u8) {
     if pagemap::kind(block) == DIRECT {
         let entry = pagemap::direct(block);
@@ -120,6 +127,7 @@ fn look_at_earlier(block: *mut u8) {
     }
 }
 
+/// Whether a mapping begins at `address`, and not elsewhere in its page.
 pub(super) fn is_start(address: *mut u8) -> bool {
     let entry = pagemap::direct(address);
     address.addr() & (PAGE - 1) == (entry as usize & (HUGE - 1)) * UNIT
@@ -129,10 +137,14 @@ pub(super) fn usable(address: *mut u8) -> usize {
     length(pagemap::direct(address))
 }
 
-/// Frees a mapping. False when another thread has just freed it.
+/// Frees a mapping. False if another thread has just freed it.
+///
+/// # Safety
+///
+/// `address` is the start of a direct mapping, which the program does not use any more.
 pub(super) unsafe fn free(address: *mut u8) -> bool {
     let entry = pagemap::direct(address);
-    // Out of the map first: once unmapped, the address can be anybody's.
+    // Cleared in the map first: once the memory is unmapped, the address may be used by anybody.
     if entry == 0 || !pagemap::clear_direct(address, entry) {
         return false;
     }
@@ -140,19 +152,25 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
     if entry as usize & FRESH != 0 {
         thp::look(kept, 0);
     }
-    // SAFETY: passed on; we alone claimed it.
+    // SAFETY: the program does not use it, and only one thread succeeds in `clear_direct`, so it is ours
+    // alone.
     unsafe { cache::keep(kept) };
     true
 }
 
-/// Lets the system grow, shrink or move the mapping; not move if that could lose the alignment. Null when it cannot.
+/// Lets the system grow, shrink or move a mapping. Does not move it if that could lose the alignment. Null if
+/// it cannot.
+///
+/// # Safety
+///
+/// `address` is the start of a direct mapping in use, and the caller's.
 pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut u8 {
     let old = pagemap::direct(address);
     let (Some(len), before) = (length_for(size), length(old)) else { return ptr::null_mut() };
     if len == before {
         return address;
     }
-    // Out of the map while it may move: the old address can be somebody else's the moment it has.
+    // Not in the map while it may move: as soon as it has moved, the old address may be used by anybody.
     if !pagemap::clear_direct(address, old) {
         return ptr::null_mut();
     }
@@ -163,10 +181,10 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
             pagemap::set_direct(address, entry(Mapping { len: before + more, ..block }));
             return address;
         }
-        // The part that it grew by last time, which the program has had the time to fill.
+        // The part that it last grew by: the program has had time to fill that.
         thp::look(block, (before / 2).next_multiple_of(os::page_size()));
     }
-    // SAFETY: passed on; the whole mapping.
+    // SAFETY: the caller's mapping, whole, which only we have claimed in the map.
     let moved =
         unsafe { extend(address, before, len, align <= os::page_size(), huge || thp::wants_huge_grown(len)) };
     if moved.is_null() {
@@ -175,33 +193,45 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
     }
     if len > before && !huge && thp::wants_huge_grown(len) {
         huge = true;
-        // SAFETY: ours. Pages that are there stay as they are.
+        // Pages that are present stay as they are.
+        // SAFETY: the mapping has this place and length now.
         unsafe { os::advise_huge(moved, len, true) };
     }
     pagemap::set_direct(moved, entry(Mapping { block: moved, len, huge }));
     moved
 }
 
-/// The system has refused to move a mapping.
+/// How long no mapping is moved after the system has refused to move one: at most 65,536 milliseconds.
 static MOVES: Pause = Pause::up_to(1 << 16);
 
-/// Resizes a mapping in place, or moves it where it may be. Null, and nothing changed, when neither can be done.
+/// Resizes a mapping in place or, if `may_move` says so, moves it. Null, and nothing changed, if neither is
+/// possible.
+///
+/// # Safety
+///
+/// The `before` bytes at `address` are mapped, in whole system pages, and the caller's alone. After success
+/// only the result may be used.
 unsafe fn extend(address: *mut u8, before: usize, len: usize, may_move: bool, huge: bool) -> *mut u8 {
-    // SAFETY: passed on.
+    // SAFETY: the caller's range, which it uses only by way of the result.
     match unsafe { os::remap(address, before, len) } {
         Ok(()) => address,
         // Each move that is refused costs address space: see `os::remap_to`.
         Err(NotResized::NoRoom) if may_move && !MOVES.is_on(os::now_ms()) => {
-            // SAFETY: as above.
+            // SAFETY: `remap` has failed and changed nothing, so the range still is what the caller says.
             unsafe { move_to_new(address, before, len, huge) }
         }
         Err(_) => ptr::null_mut(),
     }
 }
 
-/// Moves the pages of a mapping to a place that the page map can describe; null, and nothing changed, when there is none.
+/// Moves the pages of a mapping to a new place that the page map can describe. Null, and nothing changed, on
+/// failure.
+///
+/// # Safety
+///
+/// As [`extend`].
 unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -> *mut u8 {
-    // Held is one of the two: only the difference counts.
+    // Only one of the two places counts as held, so only the difference is reserved.
     if !held::reserve_growth(before, len) {
         return ptr::null_mut();
     }
@@ -212,10 +242,10 @@ unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -
     };
     if !target.is_null() {
         if !pagemap::prepare_direct(target) {
-            // SAFETY: just mapped and known to nobody.
+            // SAFETY: mapped just now with this length, and nobody else knows it.
             unsafe { os::unmap_uncounted(target, len) };
         } else {
-            // SAFETY: as above; the old place is the caller's.
+            // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
             let moved = unsafe { os::remap_to(address, before, len, target) };
             MOVES.tried(moved, os::now_ms());
             if moved {

@@ -1,5 +1,5 @@
-//! Large blocks, above the biggest size class: runs of 64 KiB pages inside SuperSlabs up to 960 KiB, direct mappings
-//! beyond and for alignments that a page does not have.
+//! Large blocks, above the largest size class: up to 960 KiB runs of 64 KiB pages inside SuperSlabs, and
+//! direct mappings for larger blocks and for alignments above 64 KiB.
 
 mod block;
 mod cache;

@@ -1,4 +1,4 @@
-//! Blocks of whole pages inside SuperSlabs.
+//! Runs: blocks of whole pages inside SuperSlabs.
 
 use crate::superslab::layout::PAGE;
 use crate::superslab::pagemap::RUN;
@@ -6,17 +6,19 @@ use crate::superslab::slab::{Allocation, Slab};
 use crate::superslab::{pagemap, pool};
 use core::ptr;
 
+/// The pages of a run for `size` bytes.
 pub(super) fn pages_for(size: usize) -> usize {
     size.div_ceil(PAGE).max(1)
 }
 
-/// The record of the run that `address` lies in the first page of.
+/// The record of the run whose first page holds `address`.
 fn record(address: *mut u8) -> *mut Slab {
-    // SAFETY: the page map said RUN, so the page is in use and has a record.
+    // SAFETY: every caller has `RUN` from the page map for this page, or had it before it claimed the run. So
+    // the page lies in a SuperSlab and has a record.
     unsafe { Slab::of(address) }
 }
 
-/// A run for `size` bytes; where it can grow to `room` bytes, if there is such a place.
+/// Allocates a run for `size` bytes, placed where it can grow to `room` bytes, if possible.
 pub(super) fn alloc(size: usize, room: usize) -> Allocation {
     match pool::take_span_with_room(pages_for(size), RUN, pages_for(room)) {
         None => Allocation { ptr: ptr::null_mut(), zeroed: false },
@@ -24,8 +26,9 @@ pub(super) fn alloc(size: usize, room: usize) -> Allocation {
             // Runs never lie in page 0, so the block begins with its page.
             let block = pool::address(span.slab);
             if !span.zero {
-                // What a small block in this place left behind must not come back to it through the program's copies.
-                // SAFETY: the run is ours.
+                // A small block in this place may have left its mark here. The program could copy it out of
+                // the run and into a block that later lies in the same place, which would then look free.
+                // SAFETY: the run was taken just now and is longer than two words.
                 unsafe { block.cast::<usize>().add(1).write(0) };
             }
             Allocation { ptr: block, zeroed: span.zero }
@@ -41,46 +44,65 @@ pub(super) fn is_start(address: *mut u8) -> bool {
 ///
 /// # Safety
 ///
-/// A run in use, or one that has been claimed.
+/// The run is in use or has been claimed, and nobody resizes it meanwhile.
 pub(crate) unsafe fn pages(address: *mut u8) -> usize {
-    // SAFETY: passed on.
+    // SAFETY: the run stays, so its record does, and `pages` changes only when the run is resized.
     unsafe { (*record(address)).pages as usize }
 }
 
+/// The bytes of the run at `address`, for which the page map has said `RUN`.
 pub(super) fn usable(address: *mut u8) -> usize {
-    // SAFETY: the page map said that it is a run's.
+    // SAFETY: the caller's own block is a run in use. If the program frees it a second time meanwhile, the
+    // answer means nothing, but the record can still be read.
     unsafe { pages(address) * PAGE }
 }
 
-/// Frees a run. False when another thread has just freed it.
+/// Frees a run. False if another thread has just freed it.
+///
+/// # Safety
+///
+/// `address` is the start of a run, which the program does not use any more.
 pub(super) unsafe fn free(address: *mut u8) -> bool {
     if !pagemap::claim(address, RUN) {
         return false;
     }
-    // SAFETY: we alone claimed it.
+    // SAFETY: only one thread succeeds in claiming a run, so it is ours alone.
     unsafe { give(address) };
     true
 }
 
 /// [`free`] for a run whose contents have moved to fresh memory.
+///
+/// # Safety
+///
+/// As [`free`].
 pub(super) unsafe fn free_replaced(address: *mut u8) -> bool {
     if !pagemap::claim(address, RUN) {
         return false;
     }
-    // SAFETY: we alone claimed it.
+    // SAFETY: only one thread succeeds in claiming a run, so it is ours alone.
     unsafe { pool::give_replaced_run(record(address)) };
     true
 }
 
 /// Gives a run that has been claimed back to the pool.
+///
+/// # Safety
+///
+/// `address` is the start of a run that the caller has claimed in the page map.
 pub(super) unsafe fn give(address: *mut u8) {
     let slab = record(address);
-    // SAFETY: passed on; every page may have been written.
+    // Every page may have been written.
+    // SAFETY: the run is the caller's alone, so its record can be read, and it can be given back.
     unsafe { pool::give_span(slab, u32::MAX >> (32 - (*slab).pages as u32)) };
 }
 
-/// Grows into free neighbours, or gives the tail back. Null when it cannot.
+/// Grows a run into free pages behind it, or gives its tail back. Null if neither is possible.
+///
+/// # Safety
+///
+/// `address` is the start of a run in use, and the caller's.
 pub(super) unsafe fn resize(address: *mut u8, size: usize) -> *mut u8 {
-    // SAFETY: passed on.
+    // SAFETY: the record of a run in use, and the caller's.
     if unsafe { pool::resize_run(record(address), pages_for(size)) } { address } else { ptr::null_mut() }
 }

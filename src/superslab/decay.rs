@@ -1,10 +1,14 @@
-//! How much unused memory is kept, and for how long: one policy for free pages, for what lies idle in slabs, and for freed mappings.
+//! How much unused memory is kept, and for how long: one policy for free pages, for idle memory in sparse
+//! slabs, and for freed mappings.
 //!
-//! * An *allowance*: so much may lie unused, a fixed amount and a part of what is in use. What is above it is given back at once, because
-//!   after the last free of a program there is no further event.
-//! * *Regret*: memory that is wanted again soon after it was given back for being above the allowance. It widens the allowance, for as
-//!   long as that helps and a while longer, so that a program that swings steadily does not pay for page faults at every swing.
+//! * *Allowance*: the memory that may lie unused, a fixed amount and a part of what is in use. What exceeds
+//!   it is given back at once, because after the last free of a program there is no further event.
+//! * *Regret*: memory that is needed again soon after it was given back for exceeding the allowance. It
+//!   widens the allowance, for as long as that helps and a while longer, so that a program whose use goes
+//!   steadily up and down does not pay for page faults every time.
 //! * *Patience*: a measure that turned out to be premature is taken later the next time.
+//!
+//! All accesses to these atomics are relaxed: they are figures, on which no other memory depends.
 
 use crate::base::pause::Pause;
 use crate::os;
@@ -14,26 +18,29 @@ use core::sync::atomic::{AtomicU32, AtomicUsize};
 
 /// Pages that may always lie unused: 16 MiB.
 pub(crate) const ALLOWED: usize = (16 << 20) / PAGE;
-/// How long giving memory back can be regretted, and how long half of the regret lasts, in milliseconds.
+/// How long giving memory back can be regretted, and the half-life of the slack that results, in
+/// milliseconds.
 pub(crate) const REGRET: u32 = 1000;
 
-/// Pages that may lie unused, where `pages` are in use: one in `part` of these, besides [`ALLOWED`].
+/// Pages that may lie unused while `pages` are in use: [`ALLOWED`], and one for each `part` pages in use.
 pub(crate) const fn allowance(pages: usize, part: usize) -> usize {
     ALLOWED + pages / part
 }
 
-/// What an allowance is widened by, in the unit of its user. Threads that race lose a count at worst.
+/// Regret. Its user chooses the unit: pages or bytes. Threads that race lose a count at worst.
 pub(crate) struct Regret {
+    /// What the allowance is widened by.
     slack: AtomicUsize,
-    /// What was given back for being above the allowance and has not been regretted yet, and when that was last done.
+    /// The amount that was given back for exceeding the allowance, and has not been regretted yet.
     dropped: AtomicUsize,
+    /// When some was last given back for that, in milliseconds.
     dropped_at: AtomicU32,
-    /// When the slack was last of use, or halved.
+    /// When the slack was last of use, or halved, in milliseconds.
     faded_at: AtomicU32,
 }
 
 impl Regret {
-    /// None.
+    /// No regret.
     pub(crate) const fn none() -> Self {
         Self {
             slack: AtomicUsize::new(0),
@@ -48,12 +55,12 @@ impl Regret {
         self.slack.load(Relaxed)
     }
 
-    /// What can be regretted.
+    /// The amount that can be regretted.
     pub(crate) fn dropped(&self) -> usize {
         self.dropped.load(Relaxed)
     }
 
-    /// Halves the slack when it has not been of use for [`REGRET`]. Whether it was time for that.
+    /// Halves the slack if it has not been of use for [`REGRET`]. Returns whether it was time for that.
     pub(crate) fn fade(&self, now: u32) -> bool {
         let time = os::elapsed(self.faded_at.load(Relaxed), now) >= REGRET;
         if time {
@@ -63,23 +70,25 @@ impl Regret {
         time
     }
 
-    /// The slack is of use, and stays.
+    /// Notes that the slack is of use, so it is not halved for a while.
     pub(crate) fn is_of_use(&self, now: u32) {
         self.faded_at.store(now, Relaxed);
     }
 
-    /// `amount` is given back for being above the allowance.
+    /// Notes that `amount` is given back for exceeding the allowance.
     pub(crate) fn drop(&self, amount: usize, now: u32) {
         let before = if self.is_recent(now) { self.dropped() } else { 0 };
         self.dropped.store(before + amount, Relaxed);
         self.dropped_at.store(now, Relaxed);
     }
 
+    /// Whether what was given back last can still be regretted.
     fn is_recent(&self, now: u32) -> bool {
         os::elapsed(self.dropped_at.load(Relaxed), now) < REGRET
     }
 
-    /// `amount` had to be had from the system: as far as that much was dropped just before, more should have been kept, at most `most`.
+    /// Notes that the system had to provide `amount`. As far as that much was dropped shortly before, it
+    /// should have been kept: so the slack grows, to `most` at most.
     pub(crate) fn regret(&self, amount: usize, most: usize, now: u32) {
         let dropped = self.dropped();
         if dropped == 0 {
@@ -91,7 +100,7 @@ impl Regret {
         self.dropped.store(dropped.saturating_sub(amount), Relaxed);
     }
 
-    /// Widens the allowance by `amount`, to `most` at most.
+    /// Widens the allowance by `amount`. The slack is `most` at most.
     pub(crate) fn widen(&self, amount: usize, most: usize, now: u32) {
         self.slack.store(self.slack().saturating_add(amount).min(most), Relaxed);
         self.faded_at.store(now, Relaxed);
@@ -104,21 +113,21 @@ impl Regret {
     }
 }
 
-/// How much longer than usual a measure waits.
+/// Patience: how many times the amount that triggers a measure is doubled.
 pub(crate) struct Patience(AtomicU32);
 
 impl Patience {
-    /// What a measure that was premature adds, and the most: 3 doublings, and 6.
+    /// Doublings that a premature measure adds.
     const STEP: u32 = 3;
-    /// See [`Patience::STEP`].
+    /// The most doublings.
     const MOST: u32 = 6;
 
-    /// None.
+    /// No patience.
     pub(crate) const fn none() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// `amount`, as much larger as patience says.
+    /// `amount`, doubled as often as patience says.
     pub(crate) fn stretch(&self, amount: usize) -> usize {
         amount << self.0.load(Relaxed)
     }
@@ -128,7 +137,7 @@ impl Patience {
         amount << Self::MOST
     }
 
-    /// The measure has been taken, and was premature or not.
+    /// Learns whether a measure that was taken was premature.
     pub(crate) fn learn(&self, premature: bool) {
         let longer = (self.0.load(Relaxed) + Self::STEP).min(Self::MOST);
         self.0.store(if premature { longer } else { 0 }, Relaxed);
@@ -140,42 +149,44 @@ impl Patience {
     }
 }
 
-/// Of the pages in use, this part may lie dirty besides [`ALLOWED`].
+/// Besides [`ALLOWED`], one free page may lie dirty for this many pages in use.
 const DIRTY_PART: usize = 8;
-/// Milliseconds after which the system is asked again at the latest when it has refused all that was to be given back.
+/// The longest pause, in milliseconds, after the system has refused everything that was to be given back.
 const PAUSE: u32 = 4096;
 
-/// What is known about the pool's free dirty pages. Under the pool's lock.
+/// The policy for the pool's free dirty pages. Under the pool's lock.
 pub(crate) struct Policy {
     /// In pages.
     pub(super) regret: Regret,
-    /// The most pages in use of late: the allowance is widened by no more than that.
+    /// The most pages in use recently: the allowance is widened by no more than that.
     peak: usize,
-    /// When pages were last looked through by age.
+    /// When the pool was last searched for pages that are due by age, in milliseconds.
     pub(super) looked: u32,
-    /// When the background thread last looked.
+    /// When the background thread last did that, in milliseconds.
     pub(super) seen: u32,
-    /// Nothing is given back for being above the allowance, because the system has refused all of it: memory that is locked.
+    /// While it is on, nothing is given back for exceeding the allowance, because the system has refused
+    /// everything: locked memory, for example.
     pub(super) pause: Pause,
 }
 
 impl Policy {
-    /// Of a pool without pages.
+    /// The policy of a pool without pages.
     pub(super) const fn new() -> Self {
         Self { regret: Regret::none(), peak: 0, looked: 0, seen: 0, pause: Pause::up_to(PAUSE) }
     }
 
-    /// Dirty pages that may lie about while `used` are in use.
+    /// Dirty pages that may lie unused while `used` pages are in use.
     pub(super) fn allowed(&self, used: usize) -> usize {
         allowance(used, DIRTY_PART) + self.regret.slack()
     }
 
-    /// Pages have been taken, of which `fresh` had to be touched afresh; `used` are in use, and `dirty` free ones were dirty before.
+    /// Notes that pages have been taken. `fresh` of them were clean, `reused` says whether any were dirty,
+    /// `used` pages are in use now, and `dirty` free pages were dirty before.
     #[inline(always)]
     pub(super) fn taken(&mut self, fresh: usize, used: usize, dirty: usize, reused: bool, now: u32) {
         self.peak = self.peak.max(used);
         if reused && dirty > allowance(used, DIRTY_PART) {
-            // They would have been given back without the slack.
+            // Without the slack they would have been given back.
             self.regret.is_of_use(now);
         }
         if fresh != 0 {
@@ -183,7 +194,7 @@ impl Policy {
         }
     }
 
-    /// Forgets a part of what is past.
+    /// Lets regret and peak decay.
     pub(super) fn fade(&mut self, used: usize, now: u32) {
         if self.regret.fade(now) {
             self.peak = used.max(self.peak / 2);

@@ -1,4 +1,4 @@
-//! What the pool knows of each SuperSlab: its descriptor, in atomics.
+//! Descriptors: what the pool knows about each SuperSlab, in atomics.
 
 use crate::base::list::{Linked, Links};
 use crate::lockfree::page_sets::{Pages, Sets};
@@ -9,57 +9,65 @@ use core::ptr;
 use core::sync::atomic::Ordering::{self, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
 
-/// Bytes of memory that descriptors are made of at a time.
+/// Bytes of a chunk: memory for descriptors is mapped in such pieces.
 pub(super) const CHUNK: usize = PAGE;
-/// The last such piece; each knows the one before. Never unmapped.
+/// The newest chunk; each links to the one before. Unmapped only with the whole library ([`unmap`]).
 static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 
-/// Memory for descriptors, zero at first. They follow this.
+/// The header of a chunk. The descriptors follow it, zero at first.
 struct Chunk {
     before: *mut Chunk,
-    /// How many have ever been in use; more than fit when somebody has looked in vain.
+    /// How many descriptors have ever been in use. May exceed [`FIT`] for a moment, when somebody has looked
+    /// in vain.
     used: AtomicUsize,
 }
 
-/// Descriptors of a chunk.
+/// How many descriptors fit in a chunk.
 const FIT: usize = (CHUNK - size_of::<Chunk>()) / size_of::<Desc>();
 
-/// A SuperSlab as the pool sees it. All zero is one that is not in use. Never unmapped.
+/// A SuperSlab as the pool sees it. All zero means not in use. Descriptors are reused, and unmapped only by
+/// [`unmap`].
 ///
-/// In the child of a fork every thread of the parent has stopped between two stores. So what they do is ordered such that pages
-/// between two owners belong to neither: then they are lost to the child, but never with two.
+/// In the child of a fork every thread of the parent has stopped between two stores. So stores are ordered
+/// such that pages that change hands belong to nobody in between: the child may lose them, but never has them
+/// twice. Orderings that say "for the child of a fork" pair with no load in another thread: they keep the
+/// compiler from moving stores.
 pub(crate) struct Desc {
     /// Address of the SuperSlab; null where there is none.
     pub(super) base: AtomicPtr<u8>,
-    /// Whether somebody has this descriptor for a SuperSlab. Changed by exchange.
+    /// Whether somebody uses this descriptor for a SuperSlab. Claimed by exchange.
     pub(super) taken: AtomicBool,
-    /// Whether huge pages have been advised.
+    /// Whether huge pages have been advised. Relaxed everywhere: it only guides advice and figures.
     pub(crate) huge: AtomicBool,
     /// The SuperSlab is about to be unmapped as a whole, or has been.
     pub(super) unmapping: AtomicBool,
-    /// Pages that are being given back: not free meanwhile. Of the thread that does it.
+    /// The job: pages that are being given back to the system, and are not free meanwhile. Written by the
+    /// thread that does it.
     pub(super) job: AtomicU32,
-    /// Which thread that is.
+    /// The number of that thread.
     pub(super) job_of: AtomicUsize,
     /// Which pages are free, and which are dirty.
     pub(crate) pages: Pages,
-    /// The rest is the index's, under the lock. When the oldest of the free dirty pages became so, in milliseconds.
+    /// When the oldest of the free dirty pages became so, in milliseconds. This and what follows belongs to
+    /// the index, and is used under the pool's lock.
     pub(crate) since: Cell<u32>,
-    /// The last purge of everything that came by.
+    /// The number of the last purge of everything that has handled this SuperSlab.
     pub(crate) visited: Cell<u32>,
-    /// Free pages, and purgeable ones, as indexed.
+    /// Free pages, as indexed.
     pub(super) free_pages: Cell<u8>,
+    /// Purgeable pages, as indexed.
     pub(super) purgeable_pages: Cell<u8>,
-    /// In its bucket.
+    /// Links of its bucket, or of the list of spare descriptors.
     bucket: Links<Desc>,
-    /// In the list of SuperSlabs with purgeable pages.
+    /// Links of the list of SuperSlabs with purgeable pages.
     dirt: Links<Desc>,
 }
 
-/// A descriptor: they are never unmapped.
+/// A reference to a descriptor. Valid for ever, since descriptors are unmapped only when nobody calls the
+/// library any more.
 pub(crate) type DescRef = &'static Desc;
 
-// SAFETY: the cells are used under the pool's lock only.
+// SAFETY: all fields are atomics or cells, and the cells are used under the pool's lock only.
 unsafe impl Sync for Desc {}
 
 /// The list of the SuperSlabs with the same number of free pages.
@@ -67,63 +75,73 @@ pub(super) struct Bucket;
 /// The list of the SuperSlabs with purgeable pages.
 pub(super) struct Dirt;
 
-// SAFETY: these links are of that list only; descriptors are never unmapped.
+// SAFETY: always the same field, which no other list uses.
 unsafe impl Linked<Bucket> for Desc {
     unsafe fn links<'a>(desc: *mut Self) -> &'a Links<Self> {
-        // SAFETY: a descriptor; the cells are the caller's, who holds the pool's lock.
+        // SAFETY: by the trait's contract the descriptor is valid, and the caller has the right to its links:
+        // it holds the pool's lock.
         unsafe { &(*desc).bucket }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: always the same field, which no other list uses.
 unsafe impl Linked<Dirt> for Desc {
     unsafe fn links<'a>(desc: *mut Self) -> &'a Links<Self> {
-        // SAFETY: as above.
+        // SAFETY: as for the links of the bucket.
         unsafe { &(*desc).dirt }
     }
 }
 
-/// A descriptor as lists know it.
+/// A descriptor as a list's member.
 pub(super) fn as_member(desc: DescRef) -> *mut Desc {
     ptr::from_ref(desc).cast_mut()
 }
 
-/// What a list has, if that is not null.
+/// A list's member, or null, as a descriptor.
 pub(super) fn of_member(desc: *mut Desc) -> Option<DescRef> {
-    // SAFETY: descriptors are never unmapped, and only read and changed through cells and atomics.
+    // SAFETY: members come from `as_member`, so they are descriptors, which stay, and are changed only
+    // through cells and atomics.
     unsafe { desc.as_ref() }
 }
 
 impl Desc {
-    /// The address of the SuperSlab.
+    /// The address of the SuperSlab; null if there is none.
     pub(crate) fn base(&self) -> *mut u8 {
         // Acquire: pairs with the release in `fill`.
         self.base.load(Ordering::Acquire)
     }
 
-    /// One that describes nothing.
+    /// A descriptor that is not in use.
     #[cfg(test)]
     pub(crate) fn stand_in() -> DescRef {
-        // SAFETY: all zero is one that is not in use.
+        // SAFETY: all fields are integers, null pointers and booleans that are false, for which zero is
+        // valid.
         std::boxed::Box::leak(std::boxed::Box::new(unsafe { core::mem::zeroed() }))
     }
 
-    /// The next one with purgeable pages, which it has for a shorter time; under the lock.
+    /// The next SuperSlab in the list of those with purgeable pages: it has had them for a shorter time.
+    /// Under the lock.
     pub(super) fn next_dirty(&self) -> Option<DescRef> {
         of_member(self.dirt.next.get())
     }
 
-    /// The next one with as many free pages; under the lock.
+    /// The next SuperSlab in the same bucket. Under the lock.
     pub(super) fn next_of_bucket(&self) -> Option<DescRef> {
         of_member(self.bucket.next.get())
     }
 
-    /// Claims an unused descriptor.
+    /// Claims a descriptor. False if it is in use.
     pub(super) fn claim(&self) -> bool {
+        // Relaxed, though `clear` releases: what orders the two is the pool's lock or `STALE`, except for a
+        // thread that rebuilds the index while another one clears without the lock. Acquire would cover that,
+        // too.
         !self.taken.swap(true, Relaxed)
     }
 
     /// Describes a SuperSlab whose pages are free and clean. The caller has claimed the descriptor.
+    ///
+    /// The pages are set before the address. So a thread that takes pages without the lock, and has seen the
+    /// address of an earlier SuperSlab here, may get pages of this one before it can see its address.
     pub(super) fn fill(&self, base: *mut u8, huge: bool) {
         self.huge.store(huge, Relaxed);
         self.unmapping.store(false, Relaxed);
@@ -133,7 +151,8 @@ impl Desc {
         self.base.store(base, Ordering::Release);
     }
 
-    /// Whether all of it is being given back.
+    /// Whether the whole SuperSlab is being given back. Relaxed, here and below: jobs begin and end under the
+    /// pool's lock, and who relies on the answer holds it; other ends make the index stale.
     pub(super) fn is_hidden(&self) -> bool {
         self.job.load(Relaxed) == u32::MAX
     }
@@ -143,7 +162,8 @@ impl Desc {
         self.job.load(Relaxed) != 0
     }
 
-    /// Hides the pages that can be given back, or all of a SuperSlab that is entirely free. Which ones, and which are dirty.
+    /// Begins a job: hides the pages that can be given back, or all if the SuperSlab is entirely free.
+    /// Returns these pages, and all pages that are dirty.
     pub(super) fn begin_job(&self) -> (u32, u32) {
         let mut hidden = 0;
         let hide = |sets: Sets| {
@@ -151,48 +171,52 @@ impl Desc {
             (hidden != 0).then_some(Sets { free: sets.free & !hidden, ..sets })
         };
         let Some((before, _)) = self.pages.change(hide) else { return (0, 0) };
-        // First hidden, then written down: a fork in between loses them to the child.
+        // First hidden, then recorded: after a fork in between, the child has lost the pages. Release: for
+        // the child of a fork, which must not find the job without its thread.
         self.job_of.store(os::thread::id(), Relaxed);
         self.job.store(hidden, Ordering::Release);
         (hidden, before.dirty)
     }
 
-    /// Says that the SuperSlab, all of which is hidden, is about to be unmapped: in the child of a fork nobody knows then
-    /// whether it is there.
+    /// Notes that the SuperSlab, all of which is hidden, is about to be unmapped: in the child of a fork
+    /// nobody knows then whether it is still mapped.
     pub(crate) fn begin_unmapping(&self) {
+        // Release: for the child of a fork.
         self.unmapping.store(true, Ordering::Release);
     }
 
-    /// Puts the pages back that [`Desc::begin_job`] has hidden; of these the ones in `clean` are not dirty any more. All pages
-    /// then.
+    /// Ends a job: puts back the pages that [`Desc::begin_job`] has hidden. Those in `clean` are not dirty
+    /// any more. Returns the state of all pages after that.
     pub(super) fn end_job(&self, clean: u32) -> Sets {
         let hidden = self.job.load(Relaxed);
-        // The other way round than at the beginning.
+        // In the reverse order of the beginning. Release: for the child of a fork.
         self.unmapping.store(false, Relaxed);
         self.job.store(0, Ordering::Release);
         self.give(hidden, |dirty| dirty & !clean)
     }
 
-    /// Makes pages free; `dirty` says which ones are dirty then, of those that were. All pages then.
+    /// Makes pages free. `dirty` maps the pages that were dirty to those that are dirty then. Returns the
+    /// state of all pages after that.
     pub(super) fn give(&self, pages: u32, dirty: impl Fn(u32) -> u32) -> Sets {
         let give = |sets: Sets| Some(Sets { free: sets.free | pages, dirty: dirty(sets.dirty) });
         self.pages.change(give).map_or(Sets { free: 0, dirty: 0 }, |(_, after)| after)
     }
 
-    /// The SuperSlab is gone.
+    /// Makes the descriptor unused: the SuperSlab is gone.
     pub(super) fn clear(&self) {
         self.base.store(ptr::null_mut(), Relaxed);
         self.job.store(0, Relaxed);
+        // Release: for `claim`; see there.
         self.taken.store(false, Ordering::Release);
     }
 }
 
-/// Adds memory for descriptors, [`CHUNK`] bytes, all zero.
+/// Adds memory for descriptors: a new mapping of [`CHUNK`] bytes, all zero, that is the caller's.
 pub(super) fn supply(memory: *mut u8) {
     let chunk = memory.cast::<Chunk>();
     let mut last = CHUNKS.load(Relaxed);
     loop {
-        // SAFETY: ours until it is published.
+        // SAFETY: the memory is large enough, and nobody else knows it until the exchange below succeeds.
         unsafe { (*chunk).before = last };
         // Release: pairs with the acquire in `chunks`.
         match CHUNKS.compare_exchange_weak(last, chunk, Ordering::Release, Relaxed) {
@@ -206,43 +230,44 @@ pub(super) fn supply(memory: *mut u8) {
 pub(super) fn unmap() {
     let mut chunk = CHUNKS.swap(ptr::null_mut(), Ordering::Acquire);
     while !chunk.is_null() {
-        // SAFETY: a chunk, of which nothing is of use but the link; then it is gone.
-        unsafe {
-            let before = (*chunk).before;
-            os::unmap_uncounted(chunk.cast(), CHUNK);
-            chunk = before;
-        }
+        // SAFETY: a chunk that is still mapped. Its link is constant.
+        let before = unsafe { (*chunk).before };
+        // SAFETY: mapped with this length; by the caller's word nobody uses its descriptors any more.
+        unsafe { os::unmap_uncounted(chunk.cast(), CHUNK) };
+        chunk = before;
     }
 }
 
-/// All chunks, the last one first. Pointers, not references: these reach no further than the header.
+/// All chunks, the newest first. Pointers, because a reference would cover only the header, not the
+/// descriptors behind it.
 fn chunks() -> impl Iterator<Item = *mut Chunk> {
     let some = |chunk: *mut Chunk| (!chunk.is_null()).then_some(chunk);
-    // SAFETY: chunks are never unmapped; the link is constant once published.
+    // SAFETY: chunks stay while the library is in use, and the link is constant once the chunk is published.
     let before = move |chunk: &*mut Chunk| some(unsafe { (**chunk).before });
     // Acquire: pairs with the release in `supply`.
     core::iter::successors(some(CHUNKS.load(Ordering::Acquire)), before)
 }
 
-/// How many descriptors of a chunk have been in use.
+/// How many descriptors of a chunk, one of [`chunks`], have ever been in use.
 fn used_of(chunk: *mut Chunk) -> &'static AtomicUsize {
-    // SAFETY: one of `chunks`, which are never unmapped.
+    // SAFETY: chunks stay while the library is in use; the field is atomic.
     unsafe { &(*chunk).used }
 }
 
-/// Bytes of descriptors: all of them are taken to be resident.
+/// Bytes of all chunks, which count as resident.
 pub(super) fn bytes_of_descriptors() -> usize {
     chunks().count() * CHUNK
 }
 
-/// Descriptor `i` of a chunk.
+/// Descriptor `i` of a chunk, one of [`chunks`]. `i` is below [`FIT`].
 fn desc_at(chunk: *mut Chunk, i: usize) -> DescRef {
     debug_assert!(i < FIT);
-    // SAFETY: behind the chunk's header there are so many, zero or in use, for ever.
+    // SAFETY: `FIT` descriptors fit behind the header. They are zero, which is valid, or in use, and stay
+    // while the library is in use.
     unsafe { &*chunk.add(1).cast::<Desc>().add(i) }
 }
 
-/// Every descriptor that was ever in use.
+/// All descriptors that were ever in use.
 pub(super) fn all_descs() -> impl Iterator<Item = DescRef> {
     chunks().flat_map(|chunk| {
         // Acquire: pairs with the release in `unused_desc`.
@@ -251,12 +276,12 @@ pub(super) fn all_descs() -> impl Iterator<Item = DescRef> {
     })
 }
 
-/// Every SuperSlab there is. Without the lock it may go at any time.
+/// The descriptors of all SuperSlabs. Without the pool's lock a SuperSlab may be unmapped at any time.
 pub(super) fn descs() -> impl Iterator<Item = DescRef> {
     all_descs().filter(|desc| !desc.base().is_null())
 }
 
-/// A descriptor that was never in use.
+/// Claims a descriptor that was never in use. `None` if the newest chunk has none.
 pub(super) fn unused_desc() -> Option<DescRef> {
     loop {
         let chunk = chunks().next()?;

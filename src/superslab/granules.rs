@@ -1,7 +1,8 @@
-//! The granules of a slab: the pieces of its span that are given back, and found missing, one by one.
+//! The granules of a slab: the units in which memory of its span is given back to the system.
 //!
-//! A granule is one page of the system, or more where a span has too many for a mask. [`Slab::purged`](super::slab::Slab) says which
-//! ones have been given back, and no block that touches one of these is in use, on a list, or above `bump`.
+//! A granule is one system page, or more where a span has too many for a mask.
+//! [`Slab::purged`](super::slab::Slab) says which granules have been given back. No block that touches one of
+//! these is in use, on a list, or above `bump`.
 
 use crate::os;
 use crate::superslab::layout::PAGE_SHIFT;
@@ -19,17 +20,17 @@ pub(crate) struct Granules {
 }
 
 impl Granules {
-    /// Those of a slab.
+    /// The granules of a slab.
     ///
     /// # Safety
     ///
-    /// A slab's record.
+    /// `slab` is the record of a live slab, and the caller is its owner or one of its blocks is in use.
     pub(crate) unsafe fn of(slab: *mut Slab) -> Granules {
-        // SAFETY: passed on.
+        // SAFETY: by the caller's duty `pages` is constant.
         Granules::of_span(slab, unsafe { (*slab).pages as usize })
     }
 
-    /// Those of a slab of so many pages.
+    /// The granules of a slab of this many pages.
     pub(super) fn of_span(slab: *mut Slab, pages: usize) -> Granules {
         let bytes = pages << PAGE_SHIFT;
         let granule = os::page_size().max(bytes / 64);
@@ -37,31 +38,31 @@ impl Granules {
         Granules { span: pool::address(slab), shift, count: bytes >> shift }
     }
 
-    /// The granules that the bytes from `from` to `to`, which are not none, lie in.
+    /// A mask of the granules that hold the bytes from `from` to `to`, of which there is at least one.
     pub(crate) fn touching(&self, from: *mut u8, to: *mut u8) -> u64 {
         let first = (from.addr() - self.span.addr()) >> self.shift;
         let last = (to.addr() - 1 - self.span.addr()) >> self.shift;
         (u64::MAX >> (63 - last)) & (u64::MAX << first)
     }
 
-    /// The mask of all.
+    /// A mask of all granules.
     pub(crate) fn all(&self) -> u64 {
         u64::MAX >> (64 - self.count)
     }
 
-    /// From where to where a run lies.
+    /// The beginning and the end of a run.
     pub(crate) fn range(&self, run: Run) -> (*mut u8, *mut u8) {
         let from = self.span.wrapping_add((run.first as usize) << self.shift);
         (from, from.wrapping_add((run.count as usize) << self.shift))
     }
 
-    /// From where to where the blocks lie that touch a run of granules.
+    /// The beginning and the end of the blocks that touch a run of granules.
     ///
     /// # Safety
     ///
-    /// The granules are those of `slab`, a slab that has been made.
+    /// As [`Granules::of`], for the same slab.
     pub(crate) unsafe fn window(&self, slab: *mut Slab, run: Run) -> (*mut u8, *mut u8) {
-        // SAFETY: passed on: constant fields of a slab.
+        // SAFETY: by the caller's duty these fields are constant.
         unsafe { self.window_of((*slab).start, (*slab).stride as usize, (*slab).last as usize, run) }
     }
 
@@ -81,7 +82,7 @@ impl Granules {
     }
 }
 
-/// Granules side by side.
+/// A run of adjacent granules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Run {
     /// The first one.
@@ -91,7 +92,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The runs of set bits of a mask, from the lowest on.
+    /// The runs of set bits of a mask, in ascending order.
     pub(crate) fn each(mut mask: u64) -> impl Iterator<Item = Run> {
         core::iter::from_fn(move || {
             if mask == 0 {
@@ -104,7 +105,7 @@ impl Run {
         })
     }
 
-    /// Its bits.
+    /// The run as a mask.
     pub(crate) fn mask(self) -> u64 {
         (u64::MAX >> (64 - self.count)) << self.first
     }

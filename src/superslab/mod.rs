@@ -1,8 +1,9 @@
 //! SuperSlabs: 2 MiB regions, aligned to 2 MiB, cut into 32 pages of 64 KiB.
 //!
-//! A *slab* is a span of 1, 2, 4 or 8 pages holding blocks of one class; a *run* is a span that is one large block.
-//! The first 4 KiB of a SuperSlab hold a [`slab::Slab`] record for each of its pages; a span uses the record of its first
-//! page, and the others point back to it. Everything about free spans lives outside, in the [`pool`].
+//! A *slab* is a span of 1, 2, 4 or 8 pages that holds blocks of one class; a *run* is a span that is one
+//! large block. The first 4 KiB of a SuperSlab hold a [`slab::Slab`] record for each of its pages. A span
+//! uses the record of its first page; those of its other pages point back to it. What is known about free
+//! spans lies elsewhere, in the [`pool`].
 
 pub(crate) mod decay;
 pub(crate) mod desc;

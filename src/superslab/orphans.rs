@@ -1,8 +1,8 @@
-//! Slabs whose owner has exited while blocks of theirs were in use.
+//! Orphans: slabs whose owner has exited while some of their blocks were in use.
 //!
-//! Who owns an orphan is decided by its remote word alone ([`remote_stack`](crate::lockfree::remote_stack)); the lists here only make orphans findable
-//! by class. A slab in a list may therefore have been claimed already by the free that emptied it: that thread is
-//! about to unlink it.
+//! Who gets an orphan is decided by its remote word alone ([`remote_stack`](crate::lockfree::remote_stack));
+//! the lists here only make orphans findable by class. So a slab in a list may already belong to the thread
+//! whose free emptied it: that thread is about to unlink it.
 
 use crate::base::list::List;
 use crate::base::table::Table;
@@ -17,13 +17,15 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 struct Lists(Table<List<Slab>, KINDS>);
 
-// SAFETY: only used under the lock.
+// SAFETY: the slabs in the lists belong to no thread, and lists and links are used only under the lock.
 unsafe impl Send for Lists {}
 
 static LISTS: Lock<Lists> = Lock::new(Lists(Table([const { List::new() }; KINDS])));
-/// How many slabs are listed per class: lets a refill that would find none pass by without the lock.
+/// How many slabs of each class are listed, so that a refill that would find none does not take the lock.
+/// Changed under the lock; relaxed, because it is only a hint without it.
 static COUNTS: Table<AtomicUsize, KINDS> = Table([const { AtomicUsize::new(0) }; KINDS]);
-/// Slabs that were emptied by threads that could not have the lock: still listed, and to be released by whoever has it next.
+/// Slabs that were emptied by threads that did not get the lock soon. They are still listed, and released by
+/// the next call of [`claimed`] that gets the lock.
 static EMPTIED: ReadyList<Slab> = ReadyList::new();
 
 impl Inherit for Lists {
@@ -32,31 +34,37 @@ impl Inherit for Lists {
             return;
         }
         for (class, list) in self.0.0.iter_mut().enumerate() {
-            // SAFETY: under the lock the lists are ours.
+            // SAFETY: we hold the lock, and listed slabs stay. A list is whole forwards wherever a fork may
+            // have stopped it.
             COUNTS[class].store(unsafe { list.mend() }, Ordering::Relaxed);
         }
     }
 }
 
-/// Makes `slab`, with `in_use` blocks outstanding, an orphan. False when something was pushed to it meanwhile, or it is published,
-/// or the lists are not to be had soon: then it is still the caller's.
+/// Makes an orphan of `slab`, `in_use` blocks of which are in use. False, and the slab is still the caller's,
+/// if something was pushed to it meanwhile, or it is published, or the lock is not free soon.
 ///
 /// # Safety
 ///
-/// The caller owns `slab`, and it is in none of the owner's lists.
+/// The calling thread owns `slab` and holds its heap's lock, or stands in for an owner that a fork has left
+/// behind. The slab is in none of the owner's lists.
 pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
     let Some(mut lists) = LISTS.lock_soon() else { return false };
-    // SAFETY: ours until `orphan` succeeds. Fields first, then the exchange there publishes them; the links are used under
-    // the lock only.
+    // SAFETY: the slab is ours until `orphan` succeeds: that exchange publishes the fields written before. It
+    // is in no list, so its links are free to use; from here on they are used under our lock only.
     unsafe {
-        // Not as a visitor has it that has just taken the slab off the ready list, and will find us in.
+        // A visitor that has just taken the slab off the ready list may have marked it, and will find us in
+        // our heap. Its mark is dropped here, and not put back below: so a visitor that enters after we have
+        // left our heap works on a slab that we take for our own. This is a known fault; the mark should be
+        // kept.
         let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !VISITED);
-        // Marked, the owner's address equals no heap's, not even that of the thread that will use the record next; and
-        // a thread that has just taken the duty to publish can still follow it.
-        // Release, here and below: see `Slab::make`.
+        // With the mark `LEFT` the address equals no heap's, not even for the thread that will use the record
+        // next. A thread that has just taken the duty to publish can still follow it. Release, here and
+        // below: see `Slab::make`.
         (*slab).owner.store(owner.map_addr(|a| a | LEFT), Ordering::Release);
-        // Then listed, and only then an orphan, also for the child of a fork: one that is emptied is taken off its list, and one
-        // that still has an owner may be listed by whoever disowns it.
+        // First listed, then an orphan, because of forks: in the child a slab that is an orphan can be taken
+        // off its list when it is emptied, and one that still has an owner may be listed again by whoever
+        // disowns it.
         link(&mut lists, slab);
         if !(*slab).remote.orphan(in_use) {
             unlink(&mut lists, slab);
@@ -67,9 +75,10 @@ pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
     true
 }
 
-/// Takes `slab` off its list.
+/// Takes `slab` off its list. It must be listed here.
 fn unlink(lists: &mut Lists, slab: *mut Slab) {
-    // SAFETY: listed by its class; links are used under the lock only.
+    // SAFETY: a listed slab is not released before it is taken off, so its record is valid and its class
+    // constant. Having `lists` we hold the lock, under which alone the links are used.
     unsafe {
         let class = (*slab).class as usize;
         lists.0[class].remove(slab);
@@ -77,9 +86,10 @@ fn unlink(lists: &mut Lists, slab: *mut Slab) {
     }
 }
 
-/// Puts `slab` in front of its class's list.
+/// Puts `slab`, which is the caller's and in no list, in front of its class's list.
 fn link(lists: &mut Lists, slab: *mut Slab) {
-    // SAFETY: the caller's, and in no list; links are used under the lock only.
+    // SAFETY: the slab is the caller's, and in no list. Having `lists` we hold the lock, under which alone
+    // the links are used from now on.
     unsafe {
         let class = (*slab).class as usize;
         lists.0[class].push_front(slab);
@@ -87,9 +97,9 @@ fn link(lists: &mut Lists, slab: *mut Slab) {
     }
 }
 
-/// An adopted slab: what came with it and how many of its blocks are still in use.
+/// An adopted slab.
 pub(crate) struct Adopted {
-    /// The slab; its owner is not set yet.
+    /// The slab. Its owner is not set yet, and it is not armed.
     pub(crate) slab: *mut Slab,
     /// Blocks that were freed while it had no owner.
     pub(crate) chain: Chain<Block>,
@@ -97,7 +107,7 @@ pub(crate) struct Adopted {
     pub(crate) in_use: u32,
 }
 
-/// Adopts an orphan of `class`, unless the lists are not to be had soon.
+/// Adopts an orphan of `class`. `None` if there is none, or the lock is not free soon.
 pub(crate) fn adopt(class: u8) -> Option<Adopted> {
     if COUNTS[class as usize].load(Ordering::Relaxed) == 0 {
         return None;
@@ -105,26 +115,29 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
     let mut lists = LISTS.lock_soon()?;
     let mut slab = lists.0[class as usize].first();
     while !slab.is_null() {
-        // SAFETY: listed slabs stay valid while we hold the lock.
+        // SAFETY: a listed slab is unlinked, under the lock that we hold, before it is released: so its
+        // record is valid.
         if let Some((chain, in_use)) = unsafe { (*slab).remote.adopt() } {
             unlink(&mut lists, slab);
             return Some(Adopted { slab, chain, in_use });
         }
-        // SAFETY: as above.
+        // SAFETY: the slab is still listed, and the lock is ours.
         slab = unsafe { List::<Slab>::next(slab) };
     }
     None
 }
 
-/// Takes a slab that the caller has emptied off its list, and calls `release` with it, and with those that others could not take
-/// off theirs. If the lists are not to be had soon, somebody else will do that.
+/// Takes a slab that the caller has emptied off its list and calls `release` with it, and with those that
+/// other threads could not take off theirs. If the lock is not free soon, a later call will do that.
 ///
 /// # Safety
 ///
-/// A push by the caller has answered [`Pushed::Emptied`](crate::lockfree::remote_stack::Pushed::Emptied).
+/// A push by the caller has answered [`Pushed::Emptied`](crate::lockfree::remote_stack::Pushed::Emptied), and
+/// this is the only call for it.
 pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
     let Some(mut lists) = LISTS.lock_soon() else {
-        // SAFETY: passed on: in no ready list, and ours.
+        // SAFETY: the push made the slab ours. As an orphan it was in no ready list, so its ready link is
+        // ours, too.
         return unsafe { EMPTIED.push(slab) };
     };
     unlink(&mut lists, slab);
@@ -132,13 +145,13 @@ pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
     let mut at = others;
     while !at.is_null() {
         unlink(&mut lists, at);
-        // SAFETY: taken off, so ours.
+        // SAFETY: taken off `EMPTIED`, so ours; not released yet.
         at = unsafe { <Slab as Node>::next(at) };
     }
     drop(lists);
     release(slab);
     while !others.is_null() {
-        // SAFETY: as above; the link is read before the slab is gone.
+        // SAFETY: ours, and not released yet: the link is read first.
         let next = unsafe { <Slab as Node>::next(others) };
         release(others);
         others = next;

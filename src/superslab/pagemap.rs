@@ -1,18 +1,19 @@
 //! The page map: from any address to what lives there, in two loads.
 //!
-//! One byte per 64 KiB page. The root is a static array indexed by the address bits 39 to 47; a leaf covers 512 GiB and is
-//! mapped when the first SuperSlab or large mapping falls into it. Absent leaves share one that is all zero, and the
-//! root points at it from the start: so a lookup has no branch and needs no initialisation, even for null and foreign
-//! pointers. Root entries are biased by the index they stand at, so that the upper 32 bits of the page
-//! number index the leaf directly.
+//! One byte per 64 KiB page. The root is a static array indexed by the address bits 39 to 47; a leaf covers
+//! 512 GiB and is mapped when the first SuperSlab or direct mapping falls into it. Absent leaves share one
+//! that is all zero, and the root points at it from the start: so a lookup has no branch and needs no
+//! initialisation, even for null and foreign pointers. Each root entry is biased by its index in the root, so
+//! that the page number, of 32 bits, indexes the leaf directly.
 
 use crate::os;
 use crate::superslab::layout::{PAGE, PAGE_SHIFT};
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// log2 of the entries of a leaf. A leaf is touched only where something lives, but each entry of the root is a pointer that the
-/// dynamic linker has to relocate when a process starts: with leaves a quarter as long, 2,048 of them and what relocates them take 64 KiB.
+/// log2 of the entries of a leaf. A leaf is touched only where something lives, but each entry of the root is
+/// a pointer that the dynamic linker has to relocate when a process starts. With leaves a quarter as long,
+/// the root's 2,048 entries and their relocations would take 64 KiB.
 const LEAF_SHIFT: u32 = 23;
 const LEAF: usize = 1 << LEAF_SHIFT;
 const ROOT: usize = 1 << (48 - PAGE_SHIFT - LEAF_SHIFT);
@@ -39,33 +40,35 @@ static ROOT_TABLE: [AtomicPtr<AtomicU8>; ROOT] = {
     table
 };
 
-/// log2 of the entries of a leaf of the side table, and of what stands between those and the root. It is looked up where a system
-/// call is near, so it has three levels, none of which takes much address space: there are limits on that.
+/// log2 of the entries of a leaf of the side table. It is looked up next to a system call, so it can afford
+/// three levels. None of them takes much address space, which may be limited.
 const DIRECT_SHIFT: u32 = 13;
-/// See [`DIRECT_SHIFT`].
+/// log2 of the entries of a branch of the side table, the level between root and leaves.
 const BRANCH_SHIFT: u32 = 11;
 
 /// A leaf of the side table: entries for 512 MiB.
 type DirectLeaf = [AtomicU64; 1 << DIRECT_SHIFT];
-/// Leaves for 1 TiB, or null.
+/// Pointers to leaves, or null, for 1 TiB.
 type Branch = [AtomicPtr<DirectLeaf>; 1 << BRANCH_SHIFT];
 
-/// Side table for direct mappings: what [`set_direct`] stored, per page. Touched only where such mappings begin.
+/// The side table for direct mappings: what [`set_direct`] has stored for each page. Touched only where such
+/// mappings begin.
 static DIRECT_ROOT: [AtomicPtr<Branch>; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT - BRANCH_SHIFT)] =
     [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT - BRANCH_SHIFT)];
 
-/// Leaves of the map, and of the side table, and branches of that.
+/// How many leaves the map has. Relaxed, as the next two: these are figures.
 static LEAVES: AtomicUsize = AtomicUsize::new(0);
-/// See [`LEAVES`].
+/// How many leaves the side table has.
 static DIRECT_LEAVES: AtomicUsize = AtomicUsize::new(0);
-/// See [`LEAVES`].
+/// How many branches the side table has.
 static BRANCHES: AtomicUsize = AtomicUsize::new(0);
 
+/// The root's entry `index` for a leaf: see above.
 const fn biased(leaf: *mut AtomicU8, index: usize) -> *mut AtomicU8 {
     leaf.wrapping_sub(index << LEAF_SHIFT)
 }
 
-/// The page number of an address, without the bits that no user address has.
+/// The page number of an address, without the upper bits, which no user address has.
 #[inline(always)]
 fn page_number(address: *const u8) -> u32 {
     (address.addr() >> PAGE_SHIFT) as u32
@@ -73,14 +76,15 @@ fn page_number(address: *const u8) -> u32 {
 
 /// [`kind`], as an index.
 ///
-/// In assembly, because the compiler spends two more instructions on cutting off the upper bits and one on widening the
-/// answer, on the path of every C `free`.
+/// In assembly, because this is on the path of every C `free`, and the compiler needs two more instructions
+/// to cut off the upper bits and one to widen the answer.
 #[inline(always)]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) fn kind_index(address: *const u8) -> usize {
     const { assert!(PAGE_SHIFT == 16) };
     let kind: usize;
-    // SAFETY: as in `kind`: reads one entry of the root and one byte of a leaf.
+    // SAFETY: reads one entry of the root and one byte of a leaf, both of which exist for every address: see
+    // `kind`. Plain loads of these sizes are atomic on this architecture.
     unsafe {
         core::arch::asm!(
             "shr {page}, 16",
@@ -110,23 +114,24 @@ pub(crate) fn kind_index(address: *const u8) -> usize {
 pub(crate) fn kind(address: *const u8) -> u8 {
     let page = page_number(address);
     // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
-    // synchronisation; for others any answer is right.
+    // synchronisation. For other pointers the answer does not matter.
     // SAFETY: the page number has 32 bits, so its upper 9 are below ROOT.
     let leaf = unsafe { ROOT_TABLE.get_unchecked((page >> LEAF_SHIFT) as usize) }.load(Ordering::Relaxed);
-    // SAFETY: the bias makes this an entry of the leaf.
+    // SAFETY: the root's entry points at a leaf, the shared one if no other, minus the bias: so this is an
+    // entry of the leaf. Leaves are unmapped only when nobody calls the library any more.
     unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Relaxed)
 }
 
-/// [`kind`], for who follows what the entry says to a record that another thread has made.
+/// [`kind`], for a caller that then reads a record which another thread has written before it set the entry.
 pub(crate) fn kind_published(address: *const u8) -> u8 {
     let page = page_number(address);
     let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
     // Acquire: pairs with the release in `set`.
-    // SAFETY: as in `kind`.
+    // SAFETY: an entry of a leaf, as in `kind`.
     unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Acquire)
 }
 
-/// Makes sure that the map can describe `address`. False when there is no memory for that.
+/// Makes sure that the map has a leaf for `address`. False if there is no memory for one.
 pub(crate) fn prepare(address: *const u8) -> bool {
     let index = (page_number(address) >> LEAF_SHIFT) as usize;
     let absent = biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), index);
@@ -138,14 +143,16 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     if leaf.is_null() {
         return false;
     }
-    // SAFETY: just mapped. A leaf is sparse: a huge page would make it all resident.
+    // Few entries of a leaf are used, and huge pages would make all of it resident.
+    // SAFETY: mapped just now with this length.
     unsafe { os::advise_huge(leaf, LEAF, false) };
-    // Release: pairs, through the program's own synchronisation, with the loads in `kind`: the leaf is zero.
+    // Release: pairs, through the program's own synchronisation, with the loads in `kind`. The leaf's entries
+    // are 0.
     if slot
         .compare_exchange(absent, biased(leaf.cast(), index), Ordering::Release, Ordering::Relaxed)
         .is_err()
     {
-        // SAFETY: another thread was first; ours is known to nobody.
+        // SAFETY: another thread was first, so nobody else knows our leaf; it was mapped with this length.
         unsafe { os::unmap_uncounted(leaf, LEAF) };
     } else {
         LEAVES.fetch_add(1, Ordering::Relaxed);
@@ -153,48 +160,55 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     true
 }
 
-/// Describes `pages` pages from `address` on, which were [`prepare`]d and lie in one leaf, as those of a SuperSlab do.
+/// Sets the kind of `pages` pages from `address` on. They were [`prepare`]d and lie in one leaf, as those of
+/// a SuperSlab do.
 pub(crate) fn set(address: *const u8, pages: usize, kind: u8) {
     let page = page_number(address);
     let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
     debug_assert!(page >> LEAF_SHIFT == (page + pages as u32 - 1) >> LEAF_SHIFT);
     for i in 0..pages {
         // Release: pairs with the acquire in `kind_published`.
-        // SAFETY: a prepared leaf, indexed as in `kind`.
+        // SAFETY: an entry of a leaf, as in `kind`; not of the shared leaf, since the page was prepared.
         unsafe { &*leaf.wrapping_add(page as usize + i) }.store(kind, Ordering::Release);
     }
 }
 
-/// Makes the page of `address` foreign if it was of kind `kind`: true for exactly one of several threads that try.
+/// Makes the page of `address` foreign if it is of kind `kind`. Of several threads that try, exactly one gets
+/// true.
 pub(crate) fn claim(address: *const u8, kind: u8) -> bool {
     let page = page_number(address);
     let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
-    // SAFETY: a leaf, indexed as in `kind`; the caller knows the page, so it is not the shared one.
+    // Relaxed: what happened to the page before reaches this thread with the pointer, by the program's own
+    // synchronisation.
+    // SAFETY: an entry of a leaf, as in `kind`; not of the shared leaf, since the caller's page was prepared.
     unsafe { &*leaf.wrapping_add(page as usize) }
         .compare_exchange(kind, FOREIGN, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
 }
 
-/// Where the side table's entry for the page of `address` is: the indices into the root, a branch and a leaf.
+/// The place of the side table's entry for the page of `address`: the indices into the root, a branch and a
+/// leaf.
 fn direct_place(address: *const u8) -> (usize, usize, usize) {
     let page = page_number(address) as usize;
     let branch = page >> DIRECT_SHIFT & ((1 << BRANCH_SHIFT) - 1);
     (page >> (DIRECT_SHIFT + BRANCH_SHIFT), branch, page & ((1 << DIRECT_SHIFT) - 1))
 }
 
-/// The side table's entry for the page of `address`, if there is one. Apart from its callers, which rarely get here.
+/// The side table's entry for the page of `address`, if there is one. Not inlined, because its callers rarely
+/// get here.
 #[inline(never)]
 fn direct_slot(address: *const u8) -> Option<&'static AtomicU64> {
     let (root, branch, leaf) = direct_place(address);
     // Acquire, twice: pairs with the release in `grown`.
-    // SAFETY: branches and leaves are zero at first, and never unmapped while anybody asks.
+    // SAFETY: null, or a branch or leaf that `grown` has mapped. These are zero at first, consist of atomics,
+    // and are unmapped only when nobody calls the library any more.
     unsafe {
         let branch = DIRECT_ROOT[root].load(Ordering::Acquire).as_ref()?[branch].load(Ordering::Acquire);
         Some(&branch.as_ref()?[leaf])
     }
 }
 
-/// What `slot` points at, which is mapped and counted if there is nothing yet. `None` when there is no memory.
+/// What `slot` points at. Maps and counts it if there is nothing yet; `None` if there is no memory for it.
 fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
     // Acquire, here and below: pairs with the release below.
     let mut at = slot.load(Ordering::Acquire);
@@ -209,13 +223,15 @@ fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
                 at = fresh;
             }
             Err(other) => {
-                // SAFETY: another thread was first; ours is known to nobody.
+                // SAFETY: another thread was first, so nobody else knows ours; it was mapped with this
+                // length.
                 unsafe { os::unmap_uncounted(fresh.cast(), bytes_of::<T>()) };
                 at = other;
             }
         }
     }
-    // SAFETY: mapped, zero at first, and never unmapped while anybody asks.
+    // SAFETY: mapped by this function, zero at first, which is valid for both types, and unmapped only when
+    // nobody calls the library any more.
     unsafe { at.as_ref() }
 }
 
@@ -231,21 +247,24 @@ pub(crate) fn prepare_direct(address: *const u8) -> bool {
     prepare(address) && grown(&DIRECT_ROOT[root], &BRANCHES).is_some_and(grow)
 }
 
-/// Enters a direct mapping: `entry` is what [`direct`] will answer. Needs [`prepare_direct`].
+/// Enters a direct mapping, for which [`direct`] will return `entry`. Needs [`prepare_direct`].
 pub(crate) fn set_direct(address: *const u8, entry: u64) {
     if let Some(slot) = direct_slot(address) {
+        // Relaxed, here, in `direct` and in `clear_direct`: whoever holds the block's address got it after
+        // this store, by the program's own synchronisation. For others the entry is a hint.
         slot.store(entry, Ordering::Relaxed);
         set(address, 1, DIRECT);
     }
 }
 
-/// What [`set_direct`] stored for the page of `address`, where [`kind`] says [`DIRECT`].
+/// What [`set_direct`] has stored for the page of `address`, where [`kind`] says [`DIRECT`].
 pub(crate) fn direct(address: *const u8) -> u64 {
     direct_slot(address).map_or(0, |slot| slot.load(Ordering::Relaxed))
 }
 
-/// Bytes of address space that the map takes, and how many of them are resident, about, when `superslabs` bytes of SuperSlabs
-/// and `direct` bytes of direct mappings are there: what describes them, if they lie side by side, and a page of every leaf.
+/// The bytes of address space that the map takes, and an estimate of how many of them are resident, for
+/// `superslabs` bytes of SuperSlabs and `direct` bytes of direct mappings: the entries for these, as if they
+/// lay side by side, and a system page of every leaf.
 pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
     let leaves = LEAVES.load(Ordering::Relaxed);
     let (tables, branches) = (DIRECT_LEAVES.load(Ordering::Relaxed), BRANCHES.load(Ordering::Relaxed));
@@ -258,19 +277,20 @@ pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
     (leaves * LEAF + tables_bytes + branches_bytes, resident)
 }
 
-/// Gives all leaves back to the system, when nobody looks anything up any more.
+/// Gives all leaves back to the system. Nobody calls the library any more.
 pub(crate) fn unmap() {
     for (index, slot) in ROOT_TABLE.iter().enumerate() {
         let absent = biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), index);
         let leaf = slot.swap(absent, Ordering::Relaxed);
         if leaf != absent {
-            // SAFETY: mapped by `prepare`, and biased.
+            // SAFETY: a leaf that `prepare` has mapped with this length, without the bias; nobody uses it any
+            // more.
             unsafe { os::unmap_uncounted(leaf.wrapping_add(index << LEAF_SHIFT).cast(), LEAF) };
         }
     }
     for slot in &DIRECT_ROOT {
         let branch = slot.swap(ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: mapped by `grown`, like its leaves.
+        // SAFETY: null, or a branch that `grown` has mapped, as it has the leaves; nobody uses them any more.
         unsafe {
             let Some(leaves) = branch.as_ref() else { continue };
             for leaf in leaves.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|leaf| !leaf.is_null())
@@ -282,7 +302,8 @@ pub(crate) fn unmap() {
     }
 }
 
-/// Claims a direct mapping for its release: true for exactly one of several threads that try to free it.
+/// Removes a direct mapping whose side table entry is `entry`. Of several threads that try, exactly one gets
+/// true.
 pub(crate) fn clear_direct(address: *const u8, entry: u64) -> bool {
     let Some(slot) = direct_slot(address) else { return false };
     if slot.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {

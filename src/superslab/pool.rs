@@ -1,9 +1,10 @@
 //! The pool: free spans of SuperSlabs, shared by all threads.
 //!
-//! SuperSlabs are kept in buckets by their number of free pages and asked fullest first, so that empty ones drain.
-//! Descriptors live apart from the SuperSlabs: searching touches no header page. One lock guards the index over them; it is held
-//! for a few dozen instructions, never across a system call, and never across a fork. Who cannot have it soon does without it:
-//! changes the descriptors alone, and leaves the index to whoever has the lock next ([`span_index`]).
+//! SuperSlabs are kept in buckets by their number of free pages, and the fullest serve first, so that the
+//! emptiest drain. Descriptors lie apart from the SuperSlabs, so a search touches no header page. One lock
+//! guards the index over them. It is held for a few dozen instructions, never across a system call, and never
+//! across a fork. A thread that does not get it soon changes only the descriptors, and leaves the index to
+//! the next holder of the lock ([`span_index`]).
 
 use crate::base::options;
 use crate::lockfree::page_sets::span_mask;
@@ -19,25 +20,28 @@ use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
-/// SuperSlabs of one bucket that a search for several adjacent pages looks at before it goes on to the next bucket.
+/// A search for several adjacent pages looks at this many SuperSlabs of a bucket before it goes on to the
+/// next bucket.
 pub(super) const LOOKS: usize = 8;
 
-/// The pool does not grow: there is memory to be had that it does not know of yet.
+/// While this is set the pool does not grow: other memory should be used first, of heaps that a fork has left
+/// behind.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
-/// Threads that take shorter spans than they should.
+/// How many threads accept shorter spans: see [`with_shorter`].
 static SHORTER: AtomicUsize = AtomicUsize::new(0);
-/// SuperSlabs mapped since the start.
+/// SuperSlabs mapped since the start. Relaxed, like all statics here: they are counters and hints.
 pub(crate) static SUPERSLABS_MAPPED: AtomicU64 = AtomicU64::new(0);
 /// Where to ask the system for the next SuperSlab: beside the last one, so that mappings merge.
 static HINT: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab, the first
-/// for a run. `None` when there is no memory. Page 0 of a SuperSlab lies behind the header and serves only slabs of one page.
+/// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab,
+/// the first for a run. `None` if there is no memory. Page 0 of a SuperSlab lies behind the header and serves
+/// only slabs of one page.
 pub(crate) fn take_span(pages: usize, class: u8) -> Option<Span> {
     take_span_with_room(pages, class, pages)
 }
 
-/// Like [`take_span`], with free pages behind it, if there is such a place: `room` pages in all.
+/// Like [`take_span`], but prefers a place with free pages behind the span: `room` pages in all.
 pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
     let among = |pages| span_index::usable(pages, class);
@@ -70,14 +74,15 @@ pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Optio
         if looks == usize::MAX || DEFERRED.load(Relaxed) {
             return None;
         }
-        // When the system has none: once more, everywhere, and with what other threads have given back meanwhile.
+        // If the system has no memory: one more search, of every SuperSlab. Other threads may have given
+        // pages back meanwhile.
         if !grow() {
             looks = usize::MAX;
         }
     }
 }
 
-/// Runs `f`, which [`take_shorter_span`] serves, too.
+/// Runs `f`, during which [`take_shorter_span`] may succeed. That holds for all threads.
 pub(crate) fn with_shorter<T>(f: impl FnOnce() -> T) -> T {
     SHORTER.fetch_add(1, Relaxed);
     let result = f();
@@ -85,8 +90,8 @@ pub(crate) fn with_shorter<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Takes a span of fewer than `pages` pages, the longest there is, for a slab of `class` that holds fewer blocks than it should. Only for
-/// who would get none at all: see [`with_shorter`].
+/// Takes the longest span of a half, a quarter or an eighth of `pages`, for a slab of `class` that holds
+/// fewer blocks than it should. The last resort when memory is refused: see [`with_shorter`].
 #[cold]
 pub(crate) fn take_shorter_span(pages: usize, class: u8) -> Option<Span> {
     if SHORTER.load(Relaxed) == 0 {
@@ -95,7 +100,7 @@ pub(crate) fn take_shorter_span(pages: usize, class: u8) -> Option<Span> {
     let (mut pages, now) = (pages, os::now_ms());
     while pages > 1 {
         pages /= 2;
-        // A block may be too long for what is left of the first page.
+        // Not in page 0: a block may be longer than what the header leaves of it.
         let span = match lock() {
             Some(mut pool) => pool.take_span(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
             None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
@@ -107,7 +112,7 @@ pub(crate) fn take_shorter_span(pages: usize, class: u8) -> Option<Span> {
     None
 }
 
-/// Lets requests that the pool cannot meet fail, or lets it grow again.
+/// With `true`, requests that need another SuperSlab fail from now on; with `false`, the pool grows again.
 pub(crate) fn defer_growth(yes: bool) {
     DEFERRED.store(yes, Relaxed);
 }
@@ -116,21 +121,27 @@ pub(crate) fn defer_growth(yes: bool) {
 ///
 /// # Safety
 ///
-/// The span is the caller's, and no block of it is in use.
+/// `slab` is the first record of a span that was taken from the pool and is the caller's alone: no block of
+/// it is in use, and nobody is about to publish it. The caller does not use it after the call.
 pub(crate) unsafe fn give_span(slab: *mut Slab, touched: u32) {
-    // SAFETY: passed on.
+    // SAFETY: `give_as` has the same contract.
     unsafe { give_as(slab, |dirty, index| dirty | touched << index) }
 }
 
-/// [`give_span`]; `dirty` says which pages of the SuperSlab are dirty then, of those that were and the index of the span.
+/// [`give_span`], where `dirty` maps the pages of the SuperSlab that were dirty, and the index of the span,
+/// to the pages that are dirty then.
+///
+/// # Safety
+///
+/// As [`give_span`].
 unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
-    // SAFETY: the caller's span.
+    // SAFETY: the record of the caller's span; nobody else writes these fields.
     let (desc, pages, class) = unsafe { (Slab::desc(slab), (*slab).pages as usize, (*slab).class) };
     let index = Slab::index(slab);
     let base = Slab::base(slab);
     let mapped = if class == pagemap::RUN { 1 } else { pages };
     pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
-    // SAFETY: as above.
+    // SAFETY: `filled` is the owner's, and the slab is the caller's.
     if class != pagemap::RUN && unsafe { (*slab).filled } {
         thp::no_more_filled(pages);
     }
@@ -150,36 +161,39 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     }
 }
 
-/// Gives a run back whose contents have just moved to fresh memory: its pages go to the system, where that is allowed. A program
-/// that does the same again finds the other memory, which is resident by then, and nothing is purged.
+/// Gives back a run whose contents have just moved to fresh memory. Its pages go to the system at once, if
+/// options allow that. A program that does the same again gets the memory that it has moved to, which is
+/// resident by then, and nothing is purged.
 ///
 /// # Safety
 ///
-/// As [`give_span`].
+/// As [`give_span`]; the span is a run.
 pub(crate) unsafe fn give_replaced_run(slab: *mut Slab) {
-    // SAFETY: the caller's span.
+    // SAFETY: the record of the caller's run; nobody else writes these fields.
     let (desc, pages) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
-    // Part of a huge page is cheap to keep and dear to take out.
+    // Part of a huge page is cheap to keep, and expensive to take out.
     let clean = !desc.huge.load(Relaxed) && options::get().purge_delay >= 0 && {
-        // SAFETY: the caller's; a run never lies in page 0, which holds the header.
+        // SAFETY: the pages are the caller's, who does not use them any more. They do not include the header:
+        // a run never lies in page 0.
         unsafe { os::purge(address(slab), pages << PAGE_SHIFT) }
     };
     let change = |dirty, index| {
         let mask = span_mask(index, pages);
         if clean { dirty & !mask } else { dirty | mask }
     };
-    // SAFETY: passed on.
+    // SAFETY: the same contract as of this function.
     unsafe { give_as(slab, change) };
 }
 
-/// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, when a page is in use, or when that
-/// cannot be known soon.
+/// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, if one of these
+/// pages is in use, or the pool's lock is not free soon.
 ///
 /// # Safety
 ///
-/// `slab` is the record of a run, in use and the caller's.
+/// `slab` is the record of a run that is in use and the caller's. The caller does not use the tail that it
+/// gives back.
 pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
-    // SAFETY: passed on.
+    // SAFETY: the record of the caller's run; nobody else writes these fields.
     let (desc, before) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
     let index = Slab::index(slab);
     if pages == before {
@@ -191,16 +205,18 @@ pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
     let now = os::now_ms();
     let Some(mut pool) = lock() else { return false };
     let change = span_mask(index, pages) ^ span_mask(index, before);
-    // In either case the pages that change hands are nobody's in between: see `Desc`.
+    // In either case the pages that change hands belong to nobody in between: see `Desc`.
     if pages > before {
         if !pool.take_these(desc, change, pages - before, now) {
             return false;
         }
-        // SAFETY: passed on.
+        // SAFETY: the run is the caller's. Statistics read the field only under the pool's lock, which we
+        // hold.
         unsafe { (*slab).pages = pages as u8 };
     } else {
-        // SAFETY: passed on.
+        // SAFETY: as when it grows.
         unsafe { (*slab).pages = pages as u8 };
+        // For the child of a fork in between.
         compiler_fence(Release);
         pool.give_span(desc, change, before - pages, |dirty| dirty | change, now);
     }
@@ -213,7 +229,7 @@ pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
     true
 }
 
-/// Where the first page of the span of `slab` begins.
+/// The address of the first page of the span of `slab`.
 pub(crate) fn address(slab: *mut Slab) -> *mut u8 {
     Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT)
 }
@@ -223,25 +239,28 @@ pub(crate) fn purge_all() {
     purge::everything();
 }
 
-/// Gives back the pages that have been free and dirty for the purge delay, whatever the allowance, until `stop` says so.
+/// Gives back the pages that have been free and dirty for the purge delay, whatever the allowance, until
+/// `stop` returns true.
 pub(crate) fn purge_aged(stop: impl Fn() -> bool) -> purge::Aged {
     purge::aged(stop)
 }
 
-/// Milliseconds until the oldest free dirty pages have been so for `delay`; nothing when there are none.
+/// Milliseconds until the oldest free dirty pages have been so for `delay`. `None` if there are none.
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
-    // Who cannot look comes back later.
+    // Without the lock: as if some had become dirty just now, so that the caller looks again after the delay.
     let since = lock().map_or(Some(now), |pool| pool.oldest_since());
     since.map(|since| delay.saturating_sub(os::elapsed(since, now)))
 }
 
-/// A part of a slab is about to be given back: what is left of it is not surely resident, and must not be made so.
+/// Part of a slab has been or is about to be purged. So the slab does not count as filled any more, and
+/// advice for huge pages is withdrawn, because they would make the purged memory resident again.
 ///
 /// # Safety
 ///
-/// The slab is the caller's.
+/// The caller is the owner of the slab, in the sense of [`Slab`].
 pub(crate) unsafe fn not_filled(slab: *mut Slab) {
-    // SAFETY: passed on. A SuperSlab with a span in use has a descriptor.
+    // SAFETY: `filled` is the owner's. The SuperSlab has a span in use, so it stays mapped, and its
+    // descriptor is its own.
     unsafe {
         if core::mem::replace(&mut (*slab).filled, false) {
             thp::no_more_filled((*slab).pages as usize);
@@ -253,20 +272,21 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
     }
 }
 
-/// Adds a SuperSlab to the pool. False when the system or a limit refuses.
+/// Adds a SuperSlab to the pool. False if the system or a limit refuses.
 fn grow() -> bool {
     let base = map_superslab();
     if base.is_null() {
         return false;
     }
     let huge = thp::wants_huge_superslab();
-    // SAFETY: just mapped. Against huge pages too: where the system gives them to everybody, a process that needs a few
-    // pages of many SuperSlabs would get all of them.
+    // Advises against huge pages, too: where the system gives them to everybody, a process that needs a few
+    // pages of many SuperSlabs would get all pages of them.
+    // SAFETY: mapped just now with this length.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
     while !with(|pool| pool.add(base, huge)).unwrap_or_else(|| span_index::add_unlocked(base, huge)) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
-            // SAFETY: known to nobody.
+            // SAFETY: mapped just now with this length, and nobody else knows it.
             unsafe { os::unmap(base, SUPERSLAB) };
             return false;
         }
@@ -275,13 +295,14 @@ fn grow() -> bool {
     true
 }
 
+/// Maps memory for a SuperSlab and prepares the page map for it. Null if the system or a limit refuses.
 fn map_superslab() -> *mut u8 {
     let hint = HINT.load(Relaxed);
     let mut base = ptr::null_mut::<u8>();
     if hint != 0 {
         base = os::map_at(ptr::without_provenance_mut(hint), SUPERSLAB);
         if !base.is_null() && base.addr() & (SUPERSLAB - 1) != 0 {
-            // SAFETY: just mapped, known to nobody.
+            // SAFETY: mapped just now with this length, and nobody else knows it.
             unsafe { os::unmap(base, SUPERSLAB) };
             base = ptr::null_mut();
         }
@@ -294,7 +315,7 @@ fn map_superslab() -> *mut u8 {
     }
     HINT.store(base.addr().wrapping_sub(SUPERSLAB), Relaxed);
     if !pagemap::prepare(base) {
-        // SAFETY: as above.
+        // SAFETY: mapped just now with this length, and nobody else knows it.
         unsafe { os::unmap(base, SUPERSLAB) };
         return ptr::null_mut();
     }
@@ -302,7 +323,8 @@ fn map_superslab() -> *mut u8 {
     base
 }
 
-/// Gives the memory of all descriptors back to the system, when there is no SuperSlab and nobody comes any more.
+/// Gives the memory of all descriptors back to the system. There is no SuperSlab, and nobody calls the
+/// library any more.
 pub(crate) fn unmap() {
     desc::unmap();
     // The index still names descriptors that are gone.
@@ -311,7 +333,7 @@ pub(crate) fn unmap() {
     }
 }
 
-/// Bytes of free pages, as far as that is known.
+/// Bytes of free pages; 0 if the pool's lock is not free soon.
 pub(crate) fn free_bytes() -> usize {
     let pages = lock().map_or(0, |pool| (pool.superslabs * PAGES).saturating_sub(pool.used_pages()));
     pages << PAGE_SHIFT
@@ -323,7 +345,7 @@ mod tests {
     use crate::superslab::pagemap::RUN;
     use crate::superslab::span_index::{POOL, State};
 
-    /// What the pool has counted is what it counts when it begins anew.
+    /// Whether the index is the same after it has been rebuilt.
     fn is_exact() -> bool {
         let figures = |pool: &State| {
             let listed: Vec<usize> = (0..=PAGES).map(|free| pool.listed(free)).collect();
@@ -339,7 +361,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore)]
     fn work_goes_on_without_the_lock() {
-        // Spans that come and go meanwhile need no further SuperSlab.
+        // With one span taken before, the spans that come and go below need no further SuperSlab.
         let first = take_span(8, RUN).unwrap();
         let place = Slab::base(first.slab);
         assert!(is_exact());
@@ -352,7 +374,7 @@ mod tests {
             spans = worker.join().unwrap();
             for &slab in &spans {
                 let slab = core::ptr::with_exposed_provenance_mut::<Slab>(slab);
-                // SAFETY: just taken.
+                // SAFETY: a span that the other thread has just taken for us.
                 let mask = span_mask(Slab::index(slab), unsafe { (*slab).pages } as usize);
                 if Slab::base(slab) == place {
                     assert_eq!(taken & mask, 0, "a page is in two spans");
@@ -361,18 +383,18 @@ mod tests {
             }
             threads.spawn(|| {
                 for &slab in spans.iter().step_by(2) {
-                    // SAFETY: ours.
+                    // SAFETY: our own span, given back once.
                     unsafe { give_span(core::ptr::with_exposed_provenance_mut(slab), 1) };
                 }
             });
         });
         drop(held);
-        assert!(is_exact(), "the next holder has not brought the index in order");
+        assert!(is_exact(), "the next holder has not rebuilt the index");
         for &slab in spans.iter().skip(1).step_by(2) {
-            // SAFETY: ours.
+            // SAFETY: our own span, given back once.
             unsafe { give_span(core::ptr::with_exposed_provenance_mut(slab), 1) };
         }
-        // SAFETY: ours.
+        // SAFETY: our own span, given back once.
         unsafe { give_span(first.slab, 0) };
         assert!(is_exact());
     }

@@ -1,7 +1,7 @@
-//! Giving pages back to the system.
+//! Purging: giving free dirty pages back to the system.
 //!
-//! Free dirty pages are given back when they have been so for the purge delay, and at once when there are more of them
-//! than the allowance ([`decay`](super::decay)).
+//! They are given back when they have been free and dirty for the purge delay, and at once when there are
+//! more of them than the allowance ([`decay`](super::decay)).
 
 use crate::base::options;
 use crate::lockfree::waker;
@@ -13,10 +13,10 @@ use crate::superslab::span_index;
 use crate::superslab::span_index::State;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// A purge for being above the allowance goes below it by this part: the next pages freed are wanted again more often than
-/// those that have lain longest.
+/// A purge because of the allowance goes below it by one part in this many: pages that are freed next are
+/// needed again more often than those that have been free longest.
 const KEPT_PART: usize = 8;
-/// SuperSlabs handled in one go.
+/// SuperSlabs of one job.
 const BATCH: usize = 16;
 
 /// Pages that have been taken out of the pool to be purged.
@@ -27,18 +27,20 @@ pub(crate) struct Job {
     pages: usize,
 }
 
+/// The pages of one SuperSlab in a job.
 #[derive(Clone, Copy)]
 struct Item {
     desc: DescRef,
-    /// The pages that are hidden from the pool; all of them of a SuperSlab that is entirely free.
+    /// The pages that are hidden from the pool: all pages of a SuperSlab that is entirely free.
     pages: u32,
     /// Which of them are dirty.
     dirty: u32,
+    /// Whether advice for huge pages is withdrawn first.
     withdraw: bool,
 }
 
 impl Job {
-    /// Nothing to do.
+    /// An empty job.
     pub(crate) const fn none() -> Self {
         Self { items: [None; BATCH], len: 0, pages: 0 }
     }
@@ -47,7 +49,8 @@ impl Job {
         self.len == BATCH
     }
 
-    /// Takes the purgeable pages of `desc`, or all of it when it is entirely free; nothing when there is no more room.
+    /// Takes the purgeable pages of `desc`, or all pages if it is entirely free. Does nothing if the job is
+    /// full.
     fn add(&mut self, pool: &mut State, desc: DescRef) {
         let Some(place) = self.items.get_mut(self.len) else { return };
         let before = pool.dirty_pages;
@@ -56,32 +59,33 @@ impl Job {
             return;
         }
         self.pages += before - pool.dirty_pages;
-        // Advice is withdrawn from what stays.
+        // From a SuperSlab of which some pages stay, the advice is withdrawn.
         let withdraw = pages != u32::MAX && desc.huge.swap(false, Relaxed);
         let dirty = desc.pages.get().dirty & pages;
         *place = Some(Item { desc, pages, dirty, withdraw });
         self.len += 1;
     }
 
-    /// Gives the pages back, without the pool's lock. How many bytes came back.
+    /// Gives the pages back, without the pool's lock. Returns the bytes that the system has taken.
     pub(crate) fn run(&self) -> usize {
         let items = self.items.iter().flatten();
         let bytes =
             items.map(|item| if item.pages == u32::MAX { item.unmap() } else { item.give_back() }).sum();
-        // What the system has not taken is dirty again.
+        // Pages that the system has refused are dirty again.
         waker::notify();
         bytes
     }
 }
 
 impl Item {
-    /// Unmaps the SuperSlab, or at least gives its pages back. How many bytes came back.
+    /// Unmaps the SuperSlab, or at least gives its pages back. Returns the bytes that the system has taken.
     fn unmap(&self) -> usize {
         let base = self.desc.base();
-        // The header's page at least was resident.
+        // At least the header's page was resident.
         let resident = (self.dirty.count_ones() as usize * PAGE).max(os::page_size());
         self.desc.begin_unmapping();
-        // SAFETY: the SuperSlab is hidden as a whole, so nobody else's.
+        // SAFETY: all its pages were free, and this job has hidden them all: so no span lies in the
+        // SuperSlab, nobody can take one, and its header is not read any more.
         match unsafe { os::unmap(base, SUPERSLAB) } {
             os::Unmapped::Gone => {
                 os::PURGED.fetch_add(resident, Relaxed);
@@ -90,7 +94,7 @@ impl Item {
                     None => span_index::remove_unlocked(self.desc),
                 }
             }
-            // The place can be used again.
+            // The SuperSlab is still mapped, and can be used again.
             os::Unmapped::Zeroed => {
                 self.desc.huge.store(false, Relaxed);
                 self.put_back(u32::MAX);
@@ -103,10 +107,11 @@ impl Item {
         resident
     }
 
-    /// Gives the pages back, and then to the pool. How many bytes came back.
+    /// Gives the pages back to the system, and then to the pool. Returns the bytes that the system has taken.
     fn give_back(&self) -> usize {
         if self.withdraw {
-            // SAFETY: a SuperSlab of ours: with hidden pages it is never entirely free.
+            // SAFETY: the SuperSlab stays mapped: while some of its pages are hidden it is not entirely free,
+            // so nobody unmaps it.
             unsafe { os::advise_huge(self.desc.base(), SUPERSLAB, false) };
         }
         let done = self.purge();
@@ -114,7 +119,7 @@ impl Item {
         done.count_ones() as usize * PAGE
     }
 
-    /// Gives the pages to the pool again; the ones in `clean` are not dirty any more.
+    /// Gives the pages back to the pool. Those in `clean` are not dirty any more.
     fn put_back(&self, clean: u32) {
         match span_index::lock() {
             Some(mut pool) => pool.put_back(self.desc, clean, os::now_ms()),
@@ -122,7 +127,7 @@ impl Item {
         }
     }
 
-    /// Purges run by run; the pages that are clean now. The header in page 0 stays.
+    /// Purges the pages, run by run, but not the header in page 0. Returns the pages that are clean now.
     fn purge(&self) -> u32 {
         let mut done = 0;
         let mut rest = self.pages;
@@ -132,21 +137,23 @@ impl Item {
             let mask = (((1u64 << count) - 1) << first) as u32;
             let head = if first == 0 { HEADER.max(os::page_size()) } else { 0 };
             let from = self.desc.base().wrapping_add((first << PAGE_SHIFT) + head);
-            // SAFETY: pages hidden from the pool: ours alone.
+            // SAFETY: these pages were free and are hidden from the pool, so they are ours alone, and the
+            // header is left out.
             if unsafe { os::purge(from, (count << PAGE_SHIFT) - head) } {
                 done |= mask;
             }
             rest &= !mask;
         }
         if self.pages & 1 != 0 && os::page_size() > HEADER {
-            // Blocks of page 0 share a system page with the header, which stays: so they are not known to be zero.
+            // The first blocks of page 0 share a system page with the header, which stays. So they are not
+            // known to be zero.
             done &= !1;
         }
         done
     }
 }
 
-/// Whether something may be due: the quick look, for every change of the pool.
+/// Whether a purge may be due: a quick check after every change of the pool.
 pub(crate) fn is_due(pool: &State, now: u32) -> bool {
     let delay = options::get().purge_delay;
     delay >= 0
@@ -154,20 +161,21 @@ pub(crate) fn is_due(pool: &State, now: u32) -> bool {
         && (is_over(pool, now, delay) || os::elapsed(pool.policy.looked, now) as i64 > delay / 4)
 }
 
-/// Whether there are more dirty pages than the allowance, and nobody else will see to them when they have lain for the delay.
+/// Whether there are more dirty pages than the allowance, and no background thread will purge them after the
+/// delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
     pool.dirty_pages > pool.policy.allowed(pool.used_pages())
         && !is_watched(pool, now, delay)
         && !pool.policy.pause.is_on(now)
 }
 
-/// Whether there is a background thread, and it has looked lately: it may be kept from running.
+/// Whether there is a background thread, and its last pass is recent: it may be kept from running.
 fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
     waker::WATCHED.load(Relaxed)
         && i64::from(now.wrapping_sub(pool.policy.seen) as i32) <= delay + i64::from(REGRET)
 }
 
-/// Gives back what is due. Apart from its callers, so that they need no room for a job on their stacks.
+/// Purges what is due. Not inlined, so that the callers need no room for a job on their stacks.
 #[cold]
 #[inline(never)]
 pub(crate) fn run_due(now: u32) {
@@ -182,20 +190,20 @@ pub(crate) fn run_due(now: u32) {
     }
 }
 
-/// What became of the pages that were due by age.
+/// The outcome of [`aged`].
 pub(crate) struct Aged {
-    /// Whether there were any.
+    /// Whether any pages were due.
     pub(crate) any: bool,
-    /// Bytes that came back.
+    /// Bytes that the system has taken.
     pub(crate) bytes: usize,
 }
 
-/// Gives back what has been free and dirty for the purge delay, until `stop` says so. What the system refuses is dirty again
-/// from then on, and is not tried twice.
+/// Purges pages that have been free and dirty for the purge delay, until `stop` returns true. Pages that the
+/// system refuses count as dirty from then on, and are not tried twice.
 pub(crate) fn aged(stop: impl Fn() -> bool) -> Aged {
     let start = os::now_ms();
     let mut all = Aged { any: false, bytes: 0 };
-    // Without a delay what is refused is due again at once: then this ends it.
+    // With a delay of 0 what is refused is due again at once: this count ends the loop then.
     let mut left = usize::MAX;
     while !stop() && left > 0 {
         let Some(mut pool) = span_index::lock() else { break };
@@ -214,12 +222,12 @@ pub(crate) fn aged(stop: impl Fn() -> bool) -> Aged {
     all
 }
 
-/// Adds to `job` what has been purgeable for the delay.
+/// Adds to `job` the SuperSlabs that have had purgeable pages for the delay.
 fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
     let delay = options::get().purge_delay;
     pool.policy.looked = now;
     pool.each_dirty(|pool, desc| {
-        // What became dirty after `now` lies ahead of it.
+        // Signed: pages may have become dirty after `now`.
         let old = i64::from(now.wrapping_sub(desc.since.get()) as i32) >= delay;
         if old {
             job.add(pool, desc);
@@ -229,7 +237,7 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
     });
 }
 
-/// What is due now, taken out of the pool.
+/// Takes what is due now out of the pool.
 fn due(pool: &mut State, now: u32) -> Job {
     let mut job = Job::none();
     let delay = options::get().purge_delay;
@@ -238,7 +246,7 @@ fn due(pool: &mut State, now: u32) -> Job {
     let allowed = pool.policy.allowed(used);
     let keep = allowed - allowed / KEPT_PART;
     if delay >= 0 && is_over(pool, now, delay) {
-        // Whole SuperSlabs first: they cost least, both ways.
+        // Entirely free SuperSlabs first: they cost least, both to give back and to get again.
         for whole in [true, false] {
             pool.each_dirty(|pool, desc| {
                 if !whole || desc.pages.get().free == u32::MAX {
@@ -260,8 +268,8 @@ fn due(pool: &mut State, now: u32) -> Job {
     job
 }
 
-/// Gives back every free page of every SuperSlab. How many bytes came back. What the system refuses, memory that is locked, say,
-/// does not keep the rest.
+/// Gives back every free page of every SuperSlab. Returns the bytes that the system has taken. Pages that it
+/// refuses, because they are locked for example, do not keep it from the rest.
 pub(crate) fn everything() -> usize {
     let (mut bytes, mut visit, mut left) = (0, 0, usize::MAX);
     while left > 0 {
@@ -273,7 +281,8 @@ pub(crate) fn everything() -> usize {
         }
         let mut job = Job::none();
         let mut add = |pool: &mut State, desc: DescRef| {
-            // Each SuperSlab once, unless another thread comes round at the same time: hence the count.
+            // Each SuperSlab once. If another thread does the same at the same time, their numbers undo each
+            // other; then the count `left` ends the loop.
             if !job.is_full() && desc.visited.replace(visit) != visit {
                 job.add(pool, desc);
             }

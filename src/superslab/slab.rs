@@ -12,9 +12,9 @@ use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
 };
 
-/// What an allocation gives: a block, and whether it is known to be zero.
+/// The result of an allocation.
 pub(crate) struct Allocation {
-    /// The block; null when there is no memory.
+    /// The block; null if there is no memory.
     pub(crate) ptr: *mut u8,
     /// Whether every byte of it is known to be zero.
     pub(crate) zeroed: bool,
@@ -25,22 +25,23 @@ impl Allocation {
     pub(crate) const NONE: Allocation = Allocation { ptr: ptr::null_mut(), zeroed: false };
 }
 
-/// A free block: its first word links it. Blocks of 16 bytes and more carry a mark in the second word while they are
-/// on a slab's list or on the way there, by which a second `free` is told.
+/// A free block. Its first word is the link. Blocks of 16 bytes and more carry a mark in the second word
+/// while they are on a slab's list or on the way there: so a second `free` of the block is noticed.
 #[repr(C)]
 pub(crate) struct Block {
     next: *mut Block,
     mark: usize,
 }
 
-// SAFETY: the link is the first word of a free block, which is nobody else's.
+// SAFETY: the link is the first word of a free block. Every block has at least 8 bytes, and a free one is
+// used by nobody but the thread that has it or the list it is on.
 unsafe impl Node for Block {
     unsafe fn next(node: *mut Self) -> *mut Self {
-        // SAFETY: passed on.
+        // SAFETY: by the trait's contract `node` is valid, its link was written, and nobody writes it now.
         unsafe { (*node).next }
     }
     unsafe fn set_next(node: *mut Self, next: *mut Self) {
-        // SAFETY: passed on.
+        // SAFETY: by the trait's contract `node` is valid and the caller's alone.
         unsafe { (*node).next = next }
     }
 }
@@ -49,58 +50,67 @@ impl Block {
     /// Where the link is.
     ///
     /// # Safety
-    /// `block` is a free block.
+    ///
+    /// `block` points to mapped memory of a block.
     pub(crate) unsafe fn link(block: *mut Self) -> *mut *mut Self {
-        // SAFETY: passed on.
+        // SAFETY: nothing is read: this computes an address inside the block.
         unsafe { &raw mut (*block).next }
     }
     /// Whether the block carries the mark of a free block.
     ///
     /// # Safety
-    /// `block` is a block of a slab of ours with at least 16 bytes.
+    ///
+    /// `block` is the start of a block of at least 16 bytes, in a slab whose memory stays mapped, and no
+    /// other thread writes to it.
     #[inline(always)]
     pub(crate) unsafe fn is_marked(block: *mut Self, secret: usize) -> bool {
-        // SAFETY: passed on. The memory was handed out or marked, so it is initialised as far as we care.
+        // SAFETY: the second word lies inside the block. The memory comes from the system, which has
+        // initialised it, even if the program has not.
         unsafe { (&raw const (*block).mark).read() == block.addr() ^ secret }
     }
     /// Marks or unmarks the block.
     ///
     /// # Safety
-    /// `block` is a free block with at least 16 bytes and the caller's alone.
+    ///
+    /// `block` is a free block of at least 16 bytes, and the caller's alone.
     #[inline(always)]
     pub(crate) unsafe fn set_mark(block: *mut Self, secret: usize, free: bool) {
-        // SAFETY: passed on.
+        // SAFETY: the second word lies inside the block, which the caller alone uses.
         unsafe { (*block).mark = if free { block.addr() ^ secret } else { 0 } }
     }
 }
 
-/// In a slab's count of used blocks: the slab is in the list of full ones. The sign, read as a signed number.
+/// A flag in [`Slab::used`]: the slab is in the list of full ones. It is the sign bit, so the count read as a
+/// signed number is negative.
 pub(crate) const FULL: u32 = 1 << 31;
 
-/// Mark on the owner of a slab that the owner has left.
+/// A mark on a slab's `owner`: the owner has exited.
 pub(crate) const LEFT: usize = 1;
-/// Mark on the owner of a slab that a visitor is working on: its owner finds that it is not its own.
+/// A mark on a slab's `owner`: a visitor is working on the slab, and its owner must not take it for its own.
 pub(crate) const VISITED: usize = 2;
 
-/// Who owns slabs: a thread's heap, as far as this layer knows it. Never unmapped.
+/// The owner of slabs: a thread's heap, as far as this layer knows it. Never unmapped, and made of atomics
+/// only.
 pub(crate) struct Owner {
-    /// Slabs that other threads have pushed something to.
+    /// Slabs that other threads have published.
     pub(crate) ready: ReadyList<Slab>,
-    /// Pages of slabs that others have emptied since the owner last took in what was published.
+    /// Pages of slabs that other threads have emptied since the owner last took in what was published.
     pub(crate) idle: AtomicUsize,
-    /// When somebody took that in instead, in milliseconds and not 0, until the owner is back.
+    /// When a visitor took that in instead of the owner, in milliseconds and never 0. Set to 0 when the owner
+    /// is back.
     pub(crate) visited: AtomicU32,
-    /// With owners that were back soon others wait longer before they visit.
+    /// Owners that were back soon after a visit are visited later the next time.
     patience: Patience,
 }
 
-/// Pages of slabs that others have emptied, from which on an owner who does not come for them is visited: 8 MiB.
+/// An owner is visited if other threads have emptied this many pages of its slabs, and it has not taken them
+/// in: 8 MiB.
 const VISIT_FROM: usize = 128;
-/// An owner that is back within so many milliseconds would have taken in all that itself.
+/// An owner that is back within this many milliseconds would have taken everything in itself.
 const SOON: u32 = 1000;
 
 impl Owner {
-    /// Somebody who has nothing.
+    /// An owner without slabs.
     pub(crate) const fn new() -> Self {
         Self {
             ready: ReadyList::new(),
@@ -110,16 +120,16 @@ impl Owner {
         }
     }
 
-    /// Forgets what was before: for the next thread.
+    /// Forgets all figures, for the next thread that uses the record. The ready list stays.
     pub(crate) fn reset(&self) {
+        // Relaxed, here and below: these are figures, and nothing else depends on them.
         self.idle.store(0, Ordering::Relaxed);
         self.visited.store(0, Ordering::Relaxed);
         self.patience.forget();
     }
 
-    /// Counts pages that others have emptied; whether the owner should be visited.
+    /// Counts pages that another thread has emptied. Returns whether the owner should be visited.
     pub(crate) fn leave_idle(&self, pages: usize) -> bool {
-        // Relaxed, here and below: figures.
         let idle = self.idle.fetch_add(pages, Ordering::Relaxed) + pages;
         let much = idle >= self.patience.stretch(VISIT_FROM);
         if much {
@@ -128,17 +138,18 @@ impl Owner {
         much
     }
 
-    /// It should be visited, and nobody does now: whoever leaves something next is told so, too.
+    /// Notes that the owner should be visited but is not: the next [`leave_idle`](Owner::leave_idle) will say
+    /// so again.
     pub(crate) fn is_still_idle(&self) {
         self.idle.fetch_add(Patience::longest(VISIT_FROM), Ordering::Relaxed);
     }
 
-    /// Somebody has taken in what waited.
+    /// A visitor has taken in what was published, at `now` in milliseconds.
     pub(crate) fn was_visited(&self, now: u32) {
         self.visited.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// The owner takes in what waits.
+    /// The owner itself takes in what was published, at `now` in milliseconds.
     pub(crate) fn is_back(&self, now: impl FnOnce() -> u32) {
         self.idle.store(0, Ordering::Relaxed);
         let visited = self.visited.load(Ordering::Relaxed);
@@ -153,84 +164,99 @@ impl Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Listed {
-    /// None; it is being made or released, or it is an orphan's.
+    /// In no list: it is being made or released, or is an orphan.
     None,
-    /// The slab its class allocates from.
+    /// In no list: the slab that its class allocates from.
     Current,
     /// Has free blocks.
     Partial,
-    /// Had none when it was last looked at.
+    /// Had no free block when it was last looked at.
     Full,
     /// Has hardly a block in use.
     Sparse,
-    /// The same, and what lies idle in it has been given back.
+    /// Has hardly a block in use, and what was idle in it has been given back.
     Purged,
 }
 
-/// The record of a slab: a line that only the owner writes, and a line that other threads read and push to.
+/// The record of a slab: one cache line that only the owner writes, and one that other threads read and push
+/// to.
 ///
-/// Invariant: every block of the slab is on `free`, between `bump` and `end`, among the `counted` ones of `remote`, in
-/// `purged` memory, or counted in `used`; blocks in magazines and outboxes count as used, and so do those of `remote` that
-/// the owner has not seen yet.
+/// Invariant: every block of the slab is on `free`, between `bump` and `end`, among the `counted` blocks of
+/// `remote`, in `purged` memory, or counted in `used`. Blocks in magazines and outboxes count as used, and so
+/// do those on `remote` that the owner has not seen yet.
+///
+/// *Owner* means here whoever alone may act as the owner: the thread whose heap the slab belongs to; a
+/// visitor in that heap, which has marked the slab as [`VISITED`], if it is neither current nor the owner's
+/// hazard; or the thread that has just claimed or adopted the slab. Statistics, and threads that free a
+/// block, access the record at any time. Fields that they read are atomics, or are written through atomics,
+/// or are constant while the slab has blocks in use; and nobody makes a reference to the whole record.
 #[repr(C, align(128))]
 pub(crate) struct Slab {
     /// Free blocks, most recently freed first. Owner only.
     pub(crate) free: *mut Block,
-    /// Memory from here to `end` has never been handed out, or not since it was purged. Owner only; written by
-    /// [`Slab::set_bump`] and [`Slab::set_revived`], read by statistics.
+    /// Memory from here to `end` has never been handed out, or not since it was purged. Owner only; written
+    /// by [`Slab::set_bump`] and [`Slab::set_revived`], read by statistics.
     pub(crate) bump: *mut u8,
-    /// See `bump`: the end of a block. Owner only.
+    /// See `bump`; the end of a block. Owner only; written by [`Slab::set_revived`], read by statistics.
     pub(crate) end: *mut u8,
-    /// Blocks that are neither on `free` nor above `bump`, and [`FULL`]. Written by the owner, read by statistics.
+    /// Blocks that are neither on `free` nor above `bump`, and the flag [`FULL`]. Written by the owner, read
+    /// by statistics.
     pub(crate) used: AtomicU32,
-    /// A count at or below this one, both read as signed, makes the slab change its list: see [`Slab::enlist`].
+    /// The slab has to change its list when `used` is at or below this, both read as signed: see
+    /// [`Slab::enlist`]. Owner only.
     pub(crate) low: i32,
-    /// Blocks waiting on `remote` that `used` does not count any more. Written by the owner, read by statistics.
+    /// Blocks waiting on `remote` that `used` does not count any more. Written by the owner, read by
+    /// statistics.
     pub(crate) counted: AtomicU32,
-    /// The list that `next` and `prev` belong to. Owner only.
+    /// The list that `links` belong to. Owner only.
     pub(crate) list: Listed,
     /// Whether memory above `bump` is known to be zero. Owner only.
     pub(crate) zero: bool,
-    /// Whether the pool knows that every block has been handed out once. Owner only.
+    /// Whether [`thp::filled`](super::thp::filled) has counted the slab: every block has been handed out
+    /// once. Owner only.
     pub(crate) filled: bool,
-    /// Whether memory that had been purged has been handed out again, so that `bump` does not say what is dirty. As `bump`.
+    /// Whether memory that had been purged has been handed out again, so that `bump` does not tell what is
+    /// dirty. Owner only; written by [`Slab::set_revived`], read by statistics.
     pub(crate) revived: bool,
-    /// In the owner's lists, or in the orphans'. Owner only, or under the orphans' lock.
+    /// Links of the owner's lists, or of the orphans'. Owner only, or under the orphans' lock.
     pub(crate) links: Links<Slab>,
-    /// The granules of the span that have been given back ([`granules`](super::granules)): no block in them is in use or on `free`.
-    /// Written by the owner, read by others of a block that is in none of them.
+    /// The granules of the span that have been given back ([`granules`](super::granules)): no block in them
+    /// is in use or on `free`. Written by the owner. Other threads read it for the granules of a block in
+    /// use, whose bits do not change.
     pub(crate) purged: AtomicU64,
 
     /// Blocks freed by other threads. Any thread.
     pub(crate) remote: RemoteStack<Block>,
-    /// The owner, marked with [`LEFT`] when it has gone. Compared by any thread with itself; followed only by a thread
-    /// with the duty to publish.
+    /// The owner, marked with [`LEFT`] when it has exited and with [`VISITED`] during a visit. Any thread
+    /// compares it with its own, or counts idle pages there ([`Owner::leave_idle`]). Only a thread with the
+    /// duty to publish follows it to the ready list.
     pub(crate) owner: AtomicPtr<Owner>,
-    /// The first block. Constant while the slab has blocks in use, as is all below.
+    /// The first block. Constant while the slab has blocks in use, as is everything below unless it says
+    /// otherwise.
     pub(crate) start: *mut u8,
-    /// `ceil(2^64 / stride)`; 0 while a part is purged, so that frees take the slow way and their blocks are looked at more
-    /// closely. Written by the owner.
+    /// `ceil(2^64 / stride)`, or 0 while a part is purged, so that frees take the slow path and check the
+    /// block more closely. Written by the owner.
     pub(crate) inverse: AtomicU64,
     /// Bytes from block to block.
     pub(crate) stride: u32,
-    /// Where the last block begins, in bytes from the first.
+    /// The offset of the last block from the first, in bytes.
     pub(crate) last: u32,
-    /// Link of the ready list. Of the thread with the duty to publish, then of the owner.
+    /// Link of the ready list. Belongs to the thread with the duty to publish, then to the owner.
     ready_next: AtomicPtr<Slab>,
     /// The SuperSlab's descriptor.
     desc: *const Desc,
     /// Size class, or [`super::pagemap::RUN`].
     pub(crate) class: u8,
-    /// Pages from the span's first page to this record's page. In every record of the span.
+    /// Pages from the span's first page to this record's page. Valid in every record of a slab's span.
     pub(crate) lead: u8,
-    /// Pages of the span.
+    /// Pages of the span. For a run, changed when it is resized.
     pub(crate) pages: u8,
     /// When a part was last purged, in milliseconds, if one is. Owner only.
     pub(crate) purged_at: u32,
 }
 
-/// What statistics read of a record, under the pool's lock or without: a thread that could not have the lock in time may be
-/// making another slab of it. Then each value is right for the one or the other.
+/// What statistics read of a record, with or without the pool's lock. A thread that did not get the lock in
+/// time may be making another slab of it meanwhile: then each value is right for the one slab or the other.
 #[derive(Clone, Copy)]
 pub(crate) struct Glimpse {
     pub(crate) class: u8,
@@ -244,7 +270,7 @@ pub(crate) struct Glimpse {
     pub(crate) revived: bool,
 }
 
-/// Stands in for the slab that a class does not have: nothing can be taken from it, and nothing is written to it.
+/// The current slab of a class that has none: nothing can be taken from it, and nothing is written to it.
 pub(crate) static NO_SLAB: Slab = Slab {
     free: ptr::null_mut(),
     bump: ptr::null_mut(),
@@ -272,35 +298,39 @@ pub(crate) static NO_SLAB: Slab = Slab {
     purged_at: 0,
 };
 
-// SAFETY: each field says which thread may touch it.
+// SAFETY: each field says which thread may touch it, and how; all who do use raw pointers to fields. The only
+// `Slab` that is shared by reference is `NO_SLAB`, which is never written to.
 unsafe impl Sync for Slab {}
 
 const _: () = assert!(size_of::<Slab>() == 128 && size_of::<Slab>() * 32 == HEADER);
 const _: () = assert!(core::mem::offset_of!(Slab, remote) == 64);
 
-// SAFETY: `links` is of the lists only.
+// SAFETY: always the same field, which is used by the owner's lists, or by the orphans', but never by both at
+// a time.
 unsafe impl Linked for Slab {
     #[inline]
     unsafe fn links<'a>(slab: *mut Self) -> &'a Links<Self> {
-        // SAFETY: a valid record; the links are the caller's.
+        // SAFETY: by the trait's contract the record is valid. The reference is to cells that only the caller
+        // uses.
         unsafe { &(*slab).links }
     }
 }
 
-// SAFETY: `ready_next` is only the link.
+// SAFETY: `ready_next` is used for nothing but the link.
 unsafe impl Node for Slab {
+    // Relaxed, here and below: `ReadyList` orders the accesses by its head.
     unsafe fn next(node: *mut Self) -> *mut Self {
-        // SAFETY: passed on.
+        // SAFETY: by the trait's contract the record is valid; the field is atomic.
         unsafe { (*node).ready_next.load(Ordering::Relaxed) }
     }
     unsafe fn set_next(node: *mut Self, next: *mut Self) {
-        // SAFETY: passed on.
+        // SAFETY: by the trait's contract the record is valid; the field is atomic.
         unsafe { (*node).ready_next.store(next, Ordering::Relaxed) }
     }
 }
 
 impl Slab {
-    /// The record of page `index` of the SuperSlab at `base`.
+    /// The address of the record of page `index` of the SuperSlab at `base`.
     pub(crate) fn at(base: *mut u8, index: usize) -> *mut Slab {
         base.cast::<Slab>().wrapping_add(index)
     }
@@ -309,56 +339,74 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// The page map says that the page of `address` belongs to a slab.
+    /// The page map says that the page of `address` belongs to a slab, or is the first one of a run; and the
+    /// span is in use, or its SuperSlab at least stays mapped.
     #[inline(always)]
     pub(crate) unsafe fn of(address: *mut u8) -> *mut Slab {
         let offset = address.addr() & (SUPERSLAB - 1);
         let record = Slab::at(address.wrapping_sub(offset), offset >> PAGE_SHIFT);
-        // SAFETY: a live page of a SuperSlab has a valid record.
+        // SAFETY: the header of a mapped SuperSlab has a record for each page, and `lead` is constant while
+        // the span is in use.
         record.wrapping_sub(unsafe { (*record).lead } as usize)
     }
 
-    /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then the
-    /// long way tells: `partial_purge::block_at`.
+    /// Whether `address` is the start of a block. Always false while a part of the slab is purged: then
+    /// `partial_purge::block_at` gives the answer.
     ///
     /// # Safety
     ///
     /// `slab` is the record of a live slab with at least one block in use.
     #[inline(always)]
     pub(crate) unsafe fn is_block(slab: *mut Slab, address: *mut u8) -> bool {
-        // SAFETY: constant fields of a live slab.
+        // Relaxed: whether a part is purged does not matter for a block in use; either answer leads to the
+        // right check.
+        // SAFETY: the block in use keeps the slab, so `start` and `last` are constant; `inverse` is atomic.
         let (start, inverse, last) =
             unsafe { ((*slab).start, (*slab).inverse.load(Ordering::Relaxed), (*slab).last) };
         let offset = address.addr().wrapping_sub(start.addr()) as u64;
-        // The product is the fraction offset / stride in units of 2^-64, its whole part cut off, and too large by less than
-        // offset: for a multiple of the stride what is left is below the inverse, for anything else it is at least that
-        // (offset and stride have less than 32 bits). An address below the first block wraps around to a huge offset.
+        // The product is the fractional part of offset / stride in units of 2^-64, too large by less than
+        // `offset`. For a multiple of the stride it is below `inverse`, for anything else at least that
+        // (offset and stride have less than 32 bits). An address below the first block wraps around to a huge
+        // offset.
         offset <= last as u64 && offset.wrapping_mul(inverse) < inverse
     }
 
-    /// Counts a block as used. Owner only.
+    /// Counts a block as used.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner.
     #[inline(always)]
     pub(crate) unsafe fn count_taken(slab: *mut Slab) {
-        // SAFETY: passed on.
+        // SAFETY: the record of the caller's slab is valid; the field is atomic, and only the owner writes
+        // it.
         let used = unsafe { &(*slab).used };
+        // Relaxed, here and wherever `used` and `counted` are accessed: other threads only read them, as
+        // figures.
         used.store(used.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Blocks that are neither on `free` nor above `bump`.
-    pub(crate) unsafe fn in_use(slab: *mut Slab) -> u32 {
-        // SAFETY: passed on.
-        unsafe { &(*slab).used }.load(Ordering::Relaxed) & !FULL
-    }
-
-    /// Notes which list the slab is in, so that a free needs one comparison to learn whether there is something to do: among
-    /// the partial ones when few blocks are in use ([`Slab::few`]), among the purged ones when half of those are left that were
-    /// when it was purged, among the full ones at once, and as the current one never.
     ///
     /// # Safety
     ///
-    /// The caller owns the slab.
+    /// `slab` is the record of a slab whose SuperSlab stays mapped. Unless the caller is its owner, the
+    /// answer may be outdated.
+    pub(crate) unsafe fn in_use(slab: *mut Slab) -> u32 {
+        // SAFETY: the record is mapped; the field is atomic.
+        unsafe { &(*slab).used }.load(Ordering::Relaxed) & !FULL
+    }
+
+    /// Notes which list the slab is in. Sets `low`, so that a free needs one comparison to learn whether the
+    /// slab has to change its list: from the partial ones when few blocks are in use ([`Slab::few`]); from
+    /// the purged ones when half as many are in use as when it was purged; from the full ones at once; and as
+    /// the current slab never.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner.
     pub(crate) unsafe fn enlist(slab: *mut Slab, list: Listed) {
-        // SAFETY: passed on.
+        // SAFETY: only the owner, that is the caller, accesses `list` and `low` and writes `used`.
         unsafe {
             (*slab).list = list;
             (*slab).low = match list {
@@ -372,16 +420,25 @@ impl Slab {
         }
     }
 
-    /// So few blocks in use that nearly the whole slab lies idle: one in 32, and one where there are fewer.
+    /// With at most this many blocks in use nearly the whole slab lies idle: one in 32, and at least one.
+    ///
+    /// # Safety
+    ///
+    /// `slab` is the record of a live slab, and the caller is its owner or one of its blocks is in use.
     pub(crate) unsafe fn few(slab: *mut Slab) -> u32 {
-        // SAFETY: passed on.
+        // SAFETY: by the caller's duty these fields are constant.
         unsafe { (*slab).last.div_ceil(((*slab).stride * 32).max(1)) }
     }
 
-    /// Notes that `waiting` blocks wait on `remote`, which `used` shall count no more, or as `rest` says that they have been
-    /// taken off. Owner only.
+    /// Notes that `waiting` blocks are or were on `remote`, so that `used` does not count them any more.
+    /// `rest` is how many of them are still there: `waiting`, or 0 if they have been taken off.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner.
     pub(crate) unsafe fn count_waiting(slab: *mut Slab, waiting: u32, rest: u32) {
-        // SAFETY: passed on. In this order a fork in between leaves its child blocks that count as used, not the reverse.
+        // SAFETY: only the owner, that is the caller, writes these fields. They are changed in this order so
+        // that the child of a fork in between has too many blocks in use, never too few.
         unsafe {
             let counted = (*slab).counted.load(Ordering::Relaxed);
             (*slab).counted.store(rest, Ordering::Relaxed);
@@ -390,22 +447,28 @@ impl Slab {
         }
     }
 
-    /// Changes the count of used blocks; the count with [`FULL`]. Owner only.
+    /// Changes the count of used blocks by `by`. Returns the new count, with the flag [`FULL`].
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner.
     #[inline(always)]
     pub(crate) unsafe fn count(slab: *mut Slab, by: i32) -> u32 {
-        // SAFETY: passed on.
+        // SAFETY: the record of the caller's slab is valid; the field is atomic.
         let used = unsafe { &(*slab).used };
-        // SAFETY: other threads only read it, so there is no race.
+        // SAFETY: only the owner writes it, so a plain read by the owner races with nothing.
         let now = unsafe { used.as_ptr().read() }.wrapping_add_signed(by);
         used.store(now, Ordering::Relaxed);
         now
     }
 
-    /// Sets up the records of a fresh span of `pages` pages from page `index` on; what [`Slab::make`] does not set stays.
+    /// Sets up the records of a new span of `pages` pages from page `index` on. The rest of the record keeps
+    /// what an earlier span left, until [`Slab::make`] sets it.
     ///
     /// # Safety
     ///
-    /// The span is the caller's alone.
+    /// `base` is the address of a mapped SuperSlab, `desc` is its descriptor, and the caller has just taken
+    /// these pages from the pool, so that the span is its alone.
     pub(crate) unsafe fn claim(
         base: *mut u8,
         index: usize,
@@ -414,7 +477,8 @@ impl Slab {
         desc: DescRef,
     ) -> *mut Slab {
         let first = Slab::at(base, index);
-        // SAFETY: the records of our span. Atomic is what `Glimpse` reads.
+        // SAFETY: the records of our pages. Statistics may read them meanwhile: so what `Glimpse` reads is
+        // stored atomically.
         unsafe {
             for i in 0..pages {
                 AtomicU8::from_ptr(&raw mut (*first.wrapping_add(i)).lead).store(i as u8, Ordering::Relaxed);
@@ -434,13 +498,15 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// As [`Slab::claim`]; `slab` is what it returned.
+    /// [`Slab::claim`] has returned `slab`, and nobody else knows the span yet. `owner` is the calling
+    /// thread's.
     pub(crate) unsafe fn make(slab: *mut Slab, stride: u32, zero: bool, owner: *mut Owner) {
         let offset = slab.addr() & (SUPERSLAB - 1);
         let base = slab.cast::<u8>().wrapping_sub(offset);
         let page = offset / size_of::<Slab>();
         let begin = page << PAGE_SHIFT;
-        // SAFETY: the record is ours, but for what others may look at: no reference to all of it. Atomic is what `Glimpse` reads.
+        // SAFETY: the record of our span. Statistics may read it meanwhile: so what `Glimpse` reads is stored
+        // atomically, and there is no reference to the whole record.
         unsafe {
             let start = if page == 0 { HEADER } else { begin };
             let bytes = (begin + (((*slab).pages as usize) << PAGE_SHIFT)) - start;
@@ -460,24 +526,36 @@ impl Slab {
             (*slab).purged.store(0, Ordering::Relaxed);
             (*slab).links = Links::new();
             (*slab).inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
-            // Release: pairs with the acquire in statistics, which pass over a slab that nobody owns.
+            // Release: pairs with the acquire in `survey::look`, which passes over a slab without an owner,
+            // and with those in `free::is_owned_by` and `free::push_remote`.
             (*slab).owner.store(owner, Ordering::Release);
         }
     }
 
-    /// Moves the end of what has been handed out. Owner only.
+    /// Sets where memory that has not been handed out begins.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner. Memory from `bump` to `end` consists of whole blocks that belong to
+    /// nobody.
     #[inline(always)]
     pub(crate) unsafe fn set_bump(slab: *mut Slab, bump: *mut u8) {
-        // SAFETY: passed on. Atomic, because statistics look on; the owner alone may read it plainly.
+        // SAFETY: only the owner writes the field, and so may read it plainly. Atomic and relaxed, because
+        // statistics read it meanwhile, as a figure.
         unsafe { AtomicPtr::from_ptr(&raw mut (*slab).bump) }.store(bump, Ordering::Relaxed);
     }
 
-    /// Makes purged memory, from `bump` to `end`, memory to hand out. Owner only, when there is none left.
+    /// Makes purged memory, from `bump` to `end`, memory to hand out.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner. No block is left between the present `bump` and `end`. The new range
+    /// consists of whole blocks that belong to nobody.
     pub(crate) unsafe fn set_revived(slab: *mut Slab, bump: *mut u8, end: *mut u8) {
-        // SAFETY: passed on; atomic as in `set_bump`.
+        // SAFETY: only the owner writes these fields; atomic and relaxed as in `set_bump`.
         unsafe {
             AtomicBool::from_ptr(&raw mut (*slab).revived).store(true, Ordering::Relaxed);
-            // The child of a fork in between relies on neither of the two: see `release::disown`.
+            // The child of a fork between the two stores relies on neither of them: see `release::disown`.
             compiler_fence(Ordering::Release);
             Slab::set_bump(slab, bump);
             AtomicPtr::from_ptr(&raw mut (*slab).end).store(end, Ordering::Relaxed);
@@ -485,13 +563,15 @@ impl Slab {
         }
     }
 
-    /// The fields that any thread may read.
+    /// Reads the fields that any thread may read at any time.
     ///
     /// # Safety
     ///
-    /// The record of a page of a SuperSlab that stays mapped meanwhile.
+    /// `slab` is the record of a page of a SuperSlab that stays mapped meanwhile.
     pub(crate) unsafe fn glimpse(slab: *mut Slab) -> Glimpse {
-        // SAFETY: passed on; `claim`, `make`, `set_bump` and `set_revived` write them, atomically.
+        // Relaxed: figures, each right by itself.
+        // SAFETY: the record is mapped. `claim`, `make`, `set_bump` and `set_revived` write these fields
+        // atomically, and `pool::resize_run` writes `pages` under the pool's lock.
         unsafe {
             Glimpse {
                 class: AtomicU8::from_ptr(&raw mut (*slab).class).load(Ordering::Relaxed),
@@ -507,17 +587,17 @@ impl Slab {
         }
     }
 
-    /// Whether all of its blocks wait to be taken in.
+    /// Whether all blocks of the slab wait on its remote stack.
     ///
     /// # Safety
     ///
-    /// The slab is published or has blocks in use, so its record is a slab's.
+    /// The slab is published and not taken in yet, or has blocks in use, so that it stays.
     pub(crate) unsafe fn is_whole(slab: *mut Slab) -> bool {
-        // SAFETY: passed on; constant fields, and an atomic.
+        // SAFETY: the slab stays, so `stride` and `last` are constant; the stack is atomic.
         unsafe { (*slab).remote.waiting() * (*slab).stride > (*slab).last }
     }
 
-    /// What `inverse` is while nothing is purged.
+    /// The value of `inverse` while nothing is purged.
     pub(crate) fn inverse_of(stride: u32) -> u64 {
         u64::MAX / stride.max(1) as u64 + 1
     }
@@ -528,17 +608,22 @@ impl Slab {
     ///
     /// The record of a span in use, which stays so meanwhile.
     pub(crate) unsafe fn is_slab(slab: *mut Slab) -> bool {
-        // SAFETY: constant while the span is in use. No reference to the record: its owner may be writing to it.
+        // SAFETY: constant while the span is in use. No reference to the record: its owner may be writing to
+        // it.
         unsafe { (*slab).class != super::pagemap::RUN }
     }
 
-    /// Publishes the slab to its owner.
+    /// Puts the slab on its owner's ready list.
     ///
     /// # Safety
     ///
-    /// A push by the caller has answered [`Pushed::Publish`](crate::lockfree::remote_stack::Pushed::Publish).
+    /// A push by the caller has answered [`Pushed::Publish`](crate::lockfree::remote_stack::Pushed::Publish),
+    /// and this is the only call for it.
     pub(crate) unsafe fn publish(slab: *mut Slab) {
-        // SAFETY: until it is published the slab stays, and its owner's record is never unmapped.
+        // Relaxed: that push has acquired the owner from the release in `RemoteStack::arm` or `rearm`; that
+        // of a slab which was never published came with the block, by the program's own synchronisation.
+        // SAFETY: nobody releases a disarmed slab before it is published, and owners are never unmapped. The
+        // duty to publish makes the slab's ready link ours.
         unsafe {
             let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !(LEFT | VISITED));
             (*owner).ready.push(slab);
@@ -549,13 +634,14 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// The record of a span in use.
+    /// `slab` is the first record of a span in use, which stays so meanwhile.
     pub(crate) unsafe fn desc(slab: *mut Slab) -> DescRef {
-        // SAFETY: passed on: `claim` has written it.
+        // SAFETY: `claim` has written the field, and descriptors are never unmapped while there are
+        // SuperSlabs.
         unsafe { &*(*slab).desc }
     }
 
-    /// The SuperSlab.
+    /// The address of the SuperSlab.
     pub(crate) fn base(slab: *mut Slab) -> *mut u8 {
         slab.cast::<u8>().wrapping_sub(slab.addr() & (SUPERSLAB - 1))
     }
@@ -577,7 +663,7 @@ mod tests {
         owner.was_visited(0);
         owner.is_back(|| SOON - 1);
         assert!(!owner.leave_idle((VISIT_FROM << 3) - 1) && owner.leave_idle(1));
-        owner.is_back(|| unreachable!("nobody was here"));
+        owner.is_back(|| unreachable!("there was no visit"));
         for _ in 0..9 {
             owner.was_visited(5);
             owner.is_back(|| 6);

@@ -1,8 +1,9 @@
-//! What the pool knows of its SuperSlabs: a descriptor for each, and an index over them, which is the pool's lock's.
+//! The pool's index over the descriptors of its SuperSlabs, guarded by the pool's lock.
 //!
-//! What counts is in the descriptors, in atomics ([`desc`](super::desc)). The index has them in buckets by their number of free pages, and
-//! those with purgeable pages in order of age; with it a span is found in a few steps. It can be made anew at any time
-//! ([`State::rebuild`]): who cannot have the lock soon changes the descriptors alone, and says so ([`set_stale`]).
+//! The truth is in the descriptors, in atomics ([`desc`](super::desc)). The index has them in buckets by
+//! their number of free pages, and those with purgeable pages in order of age; so a span is found in a few
+//! steps. It can be rebuilt at any time ([`State::rebuild`]): a thread that does not get the lock soon
+//! changes only the descriptors, and marks the index as stale ([`set_stale`]).
 
 use crate::base::list::List;
 use crate::base::table::Table;
@@ -20,22 +21,22 @@ use crate::superslab::slab::Slab;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering::{self, Relaxed};
 
-/// The index is not what the descriptors say.
+/// The index does not agree with the descriptors.
 static STALE: AtomicBool = AtomicBool::new(false);
 
-/// Says that somebody has changed descriptors without the lock.
+/// Notes that descriptors have been changed without the lock.
 pub(super) fn set_stale() {
     // Release: pairs with the acquire in `is_stale`.
     STALE.store(true, Ordering::Release);
 }
 
-/// Whether the index has to be made anew, by the caller. Says so once.
+/// Whether the index is stale. Resets that, so the caller has to rebuild it.
 pub(super) fn is_stale() -> bool {
     // Acquire: pairs with the release in `set_stale`.
     STALE.load(Relaxed) && STALE.swap(false, Ordering::Acquire)
 }
 
-/// Enters a SuperSlab without the lock. False when no descriptor is left.
+/// Adds a SuperSlab without the lock. False if no descriptor is left.
 pub(super) fn add_unlocked(base: *mut u8, huge: bool) -> bool {
     let Some(desc) = unused_desc() else { return false };
     desc.fill(base, huge);
@@ -43,7 +44,7 @@ pub(super) fn add_unlocked(base: *mut u8, huge: bool) -> bool {
     true
 }
 
-/// Takes a span of pages in `among` without the lock, wherever there is one.
+/// Takes a span without the lock, anywhere, of pages in the mask `among`.
 pub(super) fn take_unlocked(pages: usize, class: u8, among: u32) -> Option<Span> {
     descs().find_map(|desc| {
         let (index, before) = desc.pages.take(pages, pages, among)?;
@@ -64,24 +65,25 @@ pub(super) fn put_back_unlocked(desc: DescRef, clean: u32) {
     set_stale();
 }
 
-/// Forgets a SuperSlab without the lock: see [`State::remove`].
+/// Removes a SuperSlab without the lock: see [`State::remove`].
 pub(super) fn remove_unlocked(desc: DescRef) {
-    // It stays listed until the index is made anew, but nothing of it is free.
+    // It stays listed until the index is rebuilt, but none of its pages is free.
     desc.clear();
     set_stale();
 }
 
-/// The pages that a span may begin in and consist of: page 0 lies behind the header, and serves slabs of one page only.
+/// A mask of the pages that a span may consist of: page 0 lies behind the header and serves only slabs of one
+/// page.
 pub(super) fn usable(pages: usize, class: u8) -> u32 {
     if pages == 1 && class != pagemap::RUN { u32::MAX } else { BEHIND_FIRST }
 }
 
-/// All pages but the one behind the header.
+/// All pages except page 0, which lies behind the header.
 pub(super) const BEHIND_FIRST: u32 = !1;
 
-/// A span of pages that is the caller's.
+/// A span that the caller has taken from the pool.
 pub(crate) struct Span {
-    /// The record of its first page, claimed.
+    /// The record of its first page: see [`Slab::claim`].
     pub(crate) slab: *mut Slab,
     /// Whether its pages are known to be zero.
     pub(crate) zero: bool,
@@ -90,32 +92,36 @@ pub(crate) struct Span {
 /// Makes a span of pages that have been taken.
 fn make_span(desc: DescRef, index: usize, pages: usize, class: u8, before: Sets) -> Span {
     let base = desc.base();
-    // SAFETY: the span has just become ours.
+    // SAFETY: the caller has just taken these pages out of the free ones, so they are ours alone, and the
+    // SuperSlab stays as long as they are not free. See `Desc::fill` for the one case in which `base` may be
+    // null.
     let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
     let mapped = if class == pagemap::RUN { 1 } else { pages };
     pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, class);
     Span { slab, zero: before.dirty & span_mask(index, pages) == 0 }
 }
 
-/// As many as `State::filled` has bits, so that a number of pages is an index whatever it is.
+/// The number of buckets: as many as [`State::filled`] has bits. More than there are numbers of free pages,
+/// so that an index that is wrong for a moment still has a bucket.
 const BUCKETS: usize = 64;
 
 /// The index over the descriptors.
 pub(crate) struct State {
-    /// By the number of free pages, as indexed; those beyond 32 are of numbers that are wrong for a moment.
+    /// SuperSlabs by the number of free pages, as indexed. Numbers above 32 are wrong, for a moment.
     buckets: Table<List<Desc, Bucket>, BUCKETS>,
-    /// Bit n: bucket n is not empty.
+    /// Bit n is set if bucket n is not empty.
     filled: u64,
-    /// Descriptors that have been in use and are not, linked as in a bucket.
+    /// Descriptors that were in use once and are not now.
     spare: List<Desc, Bucket>,
+    /// The number of SuperSlabs.
     pub(super) superslabs: usize,
     /// Pages in spans.
     used_pages: usize,
     /// Free pages that are dirty.
     pub(crate) dirty_pages: usize,
-    /// SuperSlabs that have some, the longest in that state first.
+    /// SuperSlabs that have such pages, in the order in which they came to have them.
     dirty: List<Desc, Dirt>,
-    /// Purges of everything so far.
+    /// The number of purges of everything so far.
     pub(crate) visits: u32,
     pub(crate) policy: Policy,
 }
@@ -136,13 +142,13 @@ impl State {
         }
     }
 
-    /// How many SuperSlabs are listed with so many free pages.
+    /// How many SuperSlabs are listed with this number of free pages.
     #[cfg(test)]
     pub(super) fn listed(&self, free: usize) -> usize {
         core::iter::successors(self.first_of_bucket(free), |desc| desc.next_of_bucket()).count()
     }
 
-    /// Makes the index anew. All that is dirty counts as having become so now.
+    /// Makes the index anew from the descriptors. Dirty pages count as having become dirty now.
     pub(super) fn rebuild(&mut self) {
         self.buckets = Table([const { List::new() }; BUCKETS]);
         self.filled = 0;
@@ -161,7 +167,7 @@ impl State {
         }
     }
 
-    /// Indexes a SuperSlab that is in no list.
+    /// Adds a SuperSlab that is in no list to the index.
     fn enter(&mut self, desc: DescRef, now: u32) {
         let sets = desc.pages.get();
         self.superslabs += 1;
@@ -173,7 +179,8 @@ impl State {
 
     /// Keeps a descriptor that is not in use.
     fn spare(&mut self, desc: DescRef) {
-        // SAFETY: in no bucket, and we hold the lock.
+        // SAFETY: having `self` we hold the pool's lock; the descriptor is in no bucket, so its links are
+        // free to use.
         unsafe { self.spare.push_front(as_member(desc)) };
     }
 
@@ -182,16 +189,16 @@ impl State {
         self.used_pages
     }
 
-    /// The first SuperSlab with so many free pages: the one that came to have them last.
+    /// The first SuperSlab with this number of free pages: the one that came to have it last.
     pub(super) fn first_of_bucket(&self, free: usize) -> Option<DescRef> {
         of_member(self.buckets[free].first())
     }
 
-    /// Enters a SuperSlab whose pages are free and clean. False when no descriptor is left.
+    /// Adds a SuperSlab whose pages are free and clean. False if no descriptor is left.
     pub(crate) fn add(&mut self, base: *mut u8, huge: bool) -> bool {
-        // SAFETY: we hold the lock.
+        // SAFETY: having `self` we hold the pool's lock, and descriptors stay.
         let spare = core::iter::from_fn(|| unsafe { self.spare.pop_front() }.and_then(of_member));
-        // It may have been claimed without the lock.
+        // A spare descriptor may have been claimed without the lock.
         let found = spare.into_iter().find(|desc| desc.claim());
         let Some(desc) = found.or_else(unused_desc) else { return false };
         desc.fill(base, huge);
@@ -199,7 +206,7 @@ impl State {
         true
     }
 
-    /// Forgets a SuperSlab that was hidden as a whole and has been unmapped.
+    /// Removes a SuperSlab that was hidden as a whole and has been unmapped.
     pub(crate) fn remove(&mut self, desc: DescRef) {
         self.unlink(desc);
         desc.clear();
@@ -207,7 +214,8 @@ impl State {
         self.superslabs = self.superslabs.saturating_sub(1);
     }
 
-    /// Hides what can be given back of a SuperSlab. Which pages; none while it is being given back in part already.
+    /// Hides the pages of a SuperSlab that can be given back, and returns them. None while others of its
+    /// pages are being given back.
     pub(crate) fn hide(&mut self, desc: DescRef) -> u32 {
         if desc.has_job() {
             return 0;
@@ -217,14 +225,15 @@ impl State {
         hidden
     }
 
-    /// Puts back what [`State::hide`] has hidden; of these the pages in `clean` are not dirty any more.
+    /// Puts back the pages that [`State::hide`] has hidden. Those in `clean` are not dirty any more.
     pub(crate) fn put_back(&mut self, desc: DescRef, clean: u32, now: u32) {
         let hidden = desc.job.load(Relaxed);
         let after = desc.end_job(clean);
         self.index(desc, now, count(hidden) as i8, count(after.dirty & hidden) as i8);
     }
 
-    /// Gives the pages of a span back. `dirty` says which pages of the SuperSlab are dirty then, of those that were.
+    /// Gives the pages of a span back. `dirty` maps the pages of the SuperSlab that were dirty to those that
+    /// are dirty then.
     pub(super) fn give_span(
         &mut self,
         desc: DescRef,
@@ -238,7 +247,7 @@ impl State {
         self.index(desc, now, pages as i8, part(after.dirty, mask, pages) as i8);
     }
 
-    /// Takes pages that have to be free, or none. False, and nothing changed, when one is not.
+    /// Takes all pages in `mask`, `pages` in number. False, and nothing changed, if one of them is not free.
     pub(super) fn take_these(&mut self, desc: DescRef, mask: u32, pages: usize, now: u32) -> bool {
         let take =
             |sets: Sets| (sets.free & mask == mask).then_some(Sets { free: sets.free & !mask, ..sets });
@@ -248,8 +257,8 @@ impl State {
         true
     }
 
-    /// Brings the index up to date with a change of a SuperSlab: by how much the number of its free pages has changed, and of
-    /// those that are dirty, too.
+    /// Brings the index up to date after a change of a SuperSlab. `free` is the change in the number of its
+    /// free pages, and `purgeable` in the number of those that are dirty, too.
     #[inline(always)]
     fn index(&mut self, desc: DescRef, now: u32, free: i8, purgeable: i8) {
         if purgeable != 0 {
@@ -263,15 +272,18 @@ impl State {
         }
         if free != 0 {
             self.unlink(desc);
-            // What others have changed without the lock may not be in it yet, so it may be wrong for a while.
+            // Changes that others have made without the lock may be missing, so this may be wrong for a
+            // while.
             desc.free_pages.set(desc.free_pages.get().wrapping_add_signed(free) & (BUCKETS as u8 - 1));
             self.link(desc);
         }
     }
 
-    /// Enters a SuperSlab that has purgeable pages now, or takes out one that has none any more.
+    /// Puts a SuperSlab that has purgeable pages now into the list of these, or takes out one that has none
+    /// any more.
     fn index_dirt(&mut self, desc: DescRef, now: u32, dirty: bool) {
-        // SAFETY: in the list if it had purgeable pages and only then, and we hold the lock.
+        // SAFETY: having `self` we hold the pool's lock. A SuperSlab is in this list if and only if its
+        // `purgeable_pages` are not 0, and the caller calls this when that changes.
         unsafe {
             if dirty {
                 desc.since.set(now);
@@ -282,26 +294,28 @@ impl State {
         }
     }
 
-    /// Enters a SuperSlab into the bucket of its free pages.
+    /// Puts a SuperSlab into the bucket for its number of free pages.
     fn link(&mut self, desc: DescRef) {
         let bucket = desc.free_pages.get() as usize;
-        // SAFETY: in no bucket, and we hold the lock.
+        // SAFETY: having `self` we hold the pool's lock, and the descriptor is in no bucket.
         unsafe { self.buckets[bucket].push_front(as_member(desc)) };
         self.filled |= 1 << bucket;
     }
 
-    /// Takes it out again.
+    /// Takes a SuperSlab out of its bucket.
     fn unlink(&mut self, desc: DescRef) {
         let bucket = desc.free_pages.get() as usize;
-        // SAFETY: in the bucket of its free pages, and we hold the lock.
+        // SAFETY: having `self` we hold the pool's lock. `free_pages` changes only between `unlink` and
+        // `link`, so this is the bucket that the descriptor is in.
         unsafe { self.buckets[bucket].remove(as_member(desc)) };
         if self.buckets[bucket].first().is_null() {
             self.filled &= !(1 << bucket);
         }
     }
 
-    /// Takes a span of `pages` pages out of the fullest SuperSlab with `room` adjacent free ones, and makes it one of `class`.
-    /// Looks at so many SuperSlabs of each bucket, and at their pages in `among`.
+    /// Takes a span of `pages` pages for `class`, out of the fullest SuperSlab with `room` adjacent free
+    /// pages. Looks at no more than `looks` SuperSlabs of each bucket, and only at their pages in the mask
+    /// `among`.
     pub(super) fn take_span(
         &mut self,
         pages: usize,
@@ -327,7 +341,7 @@ impl State {
         None
     }
 
-    /// Pages have been taken: notes that, and makes a span of them.
+    /// Brings the index up to date after pages have been taken, and makes a span of them.
     #[inline(always)]
     fn taken(
         &mut self,
@@ -346,7 +360,8 @@ impl State {
         make_span(desc, index, pages, class, before)
     }
 
-    /// SuperSlabs with purgeable pages, the longest in that state first, while `f` says so. `f` may change the one it gets.
+    /// Calls `f` with SuperSlabs that have purgeable pages, oldest first, until it returns false. `f` may
+    /// change the index of the SuperSlab that it gets.
     pub(crate) fn each_dirty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
         let mut at = of_member(self.dirty.first());
         while let Some(desc) = at {
@@ -358,7 +373,8 @@ impl State {
         }
     }
 
-    /// SuperSlabs that are entirely free, while `f` says so. `f` may change the one it gets.
+    /// Calls `f` with SuperSlabs that are entirely free, until it returns false. `f` may change the index of
+    /// the SuperSlab that it gets.
     pub(crate) fn each_empty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
         let mut at = self.first_of_bucket(PAGES);
         while let Some(desc) = at {
@@ -369,7 +385,8 @@ impl State {
         }
     }
 
-    /// When pages became purgeable that are so for the longest time; nothing when none are.
+    /// When the pages that have been purgeable longest became so, in milliseconds. `None` if no pages are
+    /// purgeable.
     pub(super) fn oldest_since(&self) -> Option<u32> {
         of_member(self.dirty.first()).map(|desc| desc.since.get())
     }
@@ -379,11 +396,11 @@ impl Inherit for State {
     fn inherit(&mut self, torn: bool) {
         let mut jobs = false;
         for desc in descs() {
-            // What the surviving thread was giving back it still is.
+            // The thread that survives in the child goes on with its own jobs.
             if desc.has_job() && desc.job_of.load(Relaxed) != process::survivor() {
                 jobs = true;
                 if desc.unmapping.load(Relaxed) {
-                    // It may be gone, and the place somebody else's.
+                    // The SuperSlab may be unmapped, and the address used for something else.
                     desc.clear();
                 } else {
                     desc.end_job(0);
@@ -398,7 +415,8 @@ impl Inherit for State {
 
 pub(super) static POOL: Lock<State> = Lock::new(State::new());
 
-/// The pool, locked, if it is to be had soon: a thread may hold it that a signal handler has interrupted.
+/// Locks the pool, and rebuilds its index if that is stale. `None` if the lock is not free soon: a signal
+/// handler may have interrupted the thread that holds it.
 pub(super) fn lock() -> Option<Guard<'static, State>> {
     let mut pool = POOL.lock_soon()?;
     if is_stale() {
@@ -407,7 +425,7 @@ pub(super) fn lock() -> Option<Guard<'static, State>> {
     Some(pool)
 }
 
-/// Runs `f` on the pool's state, locked, if the lock is to be had.
+/// Runs `f` with the pool locked; `None`, and `f` is not run, if [`lock`] fails.
 pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> Option<T> {
     lock().map(|mut pool| f(&mut pool))
 }
@@ -417,7 +435,7 @@ pub(crate) fn inherit() {
     POOL.inherit();
 }
 
-/// How many of the pages in `mask`, of which there are `pages`, are in the set: all or none, mostly.
+/// How many of the pages in `mask`, `pages` in number, are in `set`. Mostly all or none.
 #[inline(always)]
 fn part(set: u32, mask: u32, pages: usize) -> usize {
     match set & mask {
@@ -427,7 +445,8 @@ fn part(set: u32, mask: u32, pages: usize) -> usize {
     }
 }
 
-/// The number of bits set. Most masks here have few or none; a baseline x86-64 has no instruction for it.
+/// The number of bits set. Most masks here are empty, and the baseline x86-64 has no instruction that counts
+/// bits.
 fn count(mask: u32) -> usize {
     if mask == 0 { 0 } else { mask.count_ones() as usize }
 }

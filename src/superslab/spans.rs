@@ -1,4 +1,4 @@
-//! Looking through all spans in use.
+//! Iterating over all spans in use.
 
 use crate::superslab::desc::{self, Desc};
 use crate::superslab::layout::{PAGE_SHIFT, PAGES};
@@ -6,17 +6,20 @@ use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::Slab;
 use crate::superslab::span_index::lock;
 
-/// Calls `f` with the record of every span in use. The pool is locked meanwhile. False, and nothing done, when it cannot be.
+/// Calls `f` with the record of every span in use, with the pool locked. False, and nothing is done, if the
+/// lock is not free soon.
 pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
     let Some(_pool) = lock() else { return false };
     desc::descs().for_each(|desc| spans(desc, &mut f));
     true
 }
 
-/// Calls `f` with the record of every span in use of a SuperSlab; the pool is locked.
+/// Calls `f` with the record of every span in use of a SuperSlab. The caller holds the pool's lock.
 pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
     let (base, free) = (d.base(), d.pages.get().free);
-    // One that is hidden as a whole may be gone.
+    // A SuperSlab that is hidden as a whole may have been unmapped. If it is removed without the lock just
+    // between these two lines, it does not look hidden; then the page map must say that its pages are
+    // foreign.
     let mut index = if d.is_hidden() { PAGES } else { 0 };
     while index < PAGES {
         if free & (1 << index) != 0
@@ -26,9 +29,10 @@ pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
             continue;
         }
         let slab = Slab::at(base, index);
-        // SAFETY: the record of a page of a SuperSlab, which stays while the pool is locked.
+        // SAFETY: a SuperSlab is hidden, under the pool's lock, before it is unmapped. This one was not, so
+        // it stays mapped while the lock is held.
         let seen = unsafe { Slab::glimpse(slab) };
-        // A span that is just being given back may be half out of the page map.
+        // While a span is being given back, some of its pages may be out of the page map already.
         if seen.lead == 0 {
             f(slab);
             index += seen.pages.max(1);

@@ -1,4 +1,5 @@
-//! What the memory of the SuperSlabs is used for, as statistics see it: one walk over all spans under the pool's lock.
+//! What the memory of the SuperSlabs is used for, for statistics: one walk over all spans under the pool's
+//! lock.
 
 use crate::os;
 use crate::superslab::desc::Desc;
@@ -9,17 +10,17 @@ use crate::superslab::slab::{Glimpse, Slab};
 use crate::superslab::{desc, span_index, spans};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// What a span in use is made of.
+/// What a span in use consists of.
 pub(crate) struct SpanFigures {
     /// Size class, or [`RUN`].
     pub(crate) class: u8,
-    /// Its bytes, without the header in front of the first page of a SuperSlab.
+    /// Bytes of the span, without the header in page 0.
     pub(crate) bytes: usize,
-    /// Blocks that it was cut into; 1 for a run.
+    /// Number of blocks that it is cut into; 1 for a run.
     pub(crate) blocks: usize,
-    /// Blocks that are neither fresh nor free here: the program's, or in a magazine or an outbox.
+    /// Blocks that are neither fresh nor free: the program's, or in a magazine or an outbox.
     pub(crate) used: usize,
-    /// Blocks that were never handed out, or not since their memory was given back.
+    /// Blocks that were never handed out, or not since their memory was purged.
     pub(crate) fresh: usize,
     /// Bytes known not to be resident.
     pub(crate) untouched: usize,
@@ -30,18 +31,18 @@ pub(crate) struct SpanFigures {
 pub(crate) struct Survey {
     /// Address space of all SuperSlabs.
     pub(crate) mapped: usize,
-    /// Headers, as far as they are resident.
+    /// The resident part of headers.
     pub(crate) headers: usize,
-    /// Free pages that may be resident, and those of runs that are on their way or on a run cache.
+    /// Free pages that may be resident, pages that change hands, and those of runs in run caches.
     pub(crate) dirty: usize,
     /// Free pages known not to be resident.
     pub(crate) clean: usize,
-    /// Descriptors, which lie elsewhere. All of it was written to.
+    /// Descriptors, which do not lie in SuperSlabs. They count as resident.
     pub(crate) descriptors: usize,
 }
 
-/// Calls `f` with the figures of every span in use; what there is besides. The pool is locked meanwhile; if it cannot be, there
-/// is nothing to tell.
+/// Calls `f` with the figures of every span in use, and returns figures of everything else. The pool is
+/// locked meanwhile; if its lock is not free soon, all figures are 0.
 pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
     let system_page = os::page_size();
     span_index::with(|_| {
@@ -49,7 +50,7 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
         for desc in desc::descs() {
             let mut active = 0;
             spans::spans(desc, |slab| {
-                // SAFETY: the record of a span in use of that SuperSlab, and the pool is locked.
+                // SAFETY: `spans` passes the record of a span in use of `desc`, and we hold the pool's lock.
                 let span = unsafe { look(slab, desc, system_page) };
                 active += span.bytes;
                 f(&span);
@@ -58,7 +59,7 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
             all.mapped += SUPERSLAB;
             all.headers += header;
             all.clean += clean;
-            // Also what is neither free nor a span in use: being purged, on a run cache, or between two owners.
+            // The rest is dirty: also pages that are being purged, in a run cache, or changing hands.
             all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
         }
         all
@@ -66,74 +67,80 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
     .unwrap_or_default()
 }
 
-/// Pages that were all zero and not resident when they last changed hands. In huge pages all is resident when some of it is.
+/// A mask of the pages that were zero and not resident when they last changed hands. None in huge pages,
+/// which are resident as a whole.
 fn clean_pages(desc: &Desc) -> u32 {
     if desc.huge.load(Relaxed) { 0 } else { !desc.pages.get().dirty }
 }
 
-/// Resident bytes of the header, and bytes that are not resident, of a SuperSlab in which the pages of the mask `clean` are
-/// free and clean. The header is the start of the first page, and larger system pages than it make more of that resident.
+/// Resident bytes of the header, and bytes that are not resident, of a SuperSlab in which the pages of the
+/// mask `clean` are free and clean. The header is the start of page 0; where system pages are larger than it,
+/// more of that page is resident.
 fn header_and_clean(clean: u32, system_page: usize) -> (usize, usize) {
     let header = if clean & 1 != 0 { HEADER.max(system_page) } else { HEADER };
     let pages = clean.count_ones() as usize * PAGE;
     (header, if clean & 1 != 0 { pages - header } else { pages })
 }
 
-/// The figures of one span. Others may be using it, or making another one of it, so they are exact only when nobody is.
+/// The figures of one span. Other threads may be using it, or making another span of it, so they are exact
+/// only if nobody is.
 ///
 /// # Safety
 ///
-/// `slab` is the record of a span of `desc`, which stays mapped: the pool is locked.
+/// `slab` is the record of a span in the SuperSlab of `desc`, which stays mapped: the caller holds the pool's
+/// lock.
 unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures {
-    // Acquire: pairs with the stores of an owner, the first of them by `make`.
-    // SAFETY: an atomic of the record.
+    // Acquire: pairs with the releases that store an owner, the first of them in `Slab::make`.
+    // SAFETY: the record stays mapped; the field is atomic.
     let owned = unsafe { !(*slab).owner.load(Acquire).is_null() };
-    // SAFETY: passed on.
+    // SAFETY: the record stays mapped.
     let seen = unsafe { Slab::glimpse(slab) };
     let (class, pages) = (seen.class, seen.pages.clamp(1, PAGES));
     let bytes = pages * PAGE - if Slab::index(slab) == 0 { HEADER } else { 0 };
     if class == RUN {
-        // What the program has touched of it nobody knows.
+        // Nobody knows how much of a run the program has touched.
         return SpanFigures { class, bytes, blocks: 1, used: 1, fresh: 0, untouched: 0 };
     }
     if !owned {
         return SpanFigures { class, bytes, blocks: 0, used: 0, fresh: 0, untouched: 0 };
     }
     let stride = seen.stride.max(1);
-    // SAFETY: passed on; the rest is atomic.
+    // SAFETY: the record stays mapped.
     let fresh = unsafe { Unused::of(slab, seen) };
     SpanFigures {
         class,
         bytes,
         blocks: seen.last / stride + 1,
-        // SAFETY: passed on.
+        // SAFETY: the record stays mapped.
         used: unsafe { used(slab) },
         fresh: fresh.bytes / stride,
         untouched: fresh.not_resident(slab, desc, pages, system_page),
     }
 }
 
-/// The blocks of a slab that are nobody's and on no list: above `bump`, or in memory that was given back.
+/// The blocks of a slab that belong to nobody and are on no list: above `bump`, or in purged memory.
 struct Unused {
     granules: Granules,
     bump: usize,
     end: usize,
     revived: bool,
     purged: u64,
-    /// Bytes in the blocks.
+    /// Bytes of these blocks.
     bytes: usize,
 }
 
 impl Unused {
+    /// The unused blocks of a slab whose record looked like `seen`.
+    ///
     /// # Safety
     ///
     /// As [`look`].
     unsafe fn of(slab: *mut Slab, seen: Glimpse) -> Unused {
-        // SAFETY: passed on: an atomic.
+        // SAFETY: the record stays mapped; the field is atomic.
         let purged = unsafe { (*slab).purged.load(Relaxed) };
         let granules = Granules::of_span(slab, seen.pages.clamp(1, PAGES));
         let (bump, end) = (seen.bump.addr(), seen.end.addr());
-        // What the owner changes while we look may be half done.
+        // Saturating, here and below: the owner may be in the middle of a change.
         let mut bytes = end.saturating_sub(bump);
         let mut counted = 0;
         for run in Run::each(purged) {
@@ -145,16 +152,18 @@ impl Unused {
         Unused { granules, bump, end, revived: seen.revived, purged, bytes }
     }
 
-    /// Bytes of the slab's span that are known not to be resident: what was given back, and what was not resident when the
-    /// slab got it and has not been handed out since.
+    /// Bytes of the slab's span that are known not to be resident: those that were purged, and those that
+    /// were not resident when the slab was made and have not been handed out since.
     ///
-    /// With huge pages nothing is known, but then nothing has been given back either ([`not_filled`](super::pool::not_filled)).
+    /// With huge pages nothing is known, but then nothing has been purged either
+    /// ([`not_filled`](super::pool::not_filled)).
     fn not_resident(&self, slab: *mut Slab, desc: &Desc, pages: usize, system_page: usize) -> usize {
         let begin = self.granules.span.addr();
         let offset = |address: usize| address.saturating_sub(begin);
         let all = ((1u64 << pages) - 1) as u32;
         let (untouched, rest) = if self.revived {
-            // Whole granules between `bump` and `end` were given back: see `partial_purge::purge`. Above `end` all has been used.
+            // Whole granules between `bump` and `end` were purged: see `partial_purge::purge`. Above `end`
+            // all has been used.
             let granule = 1usize << self.granules.shift;
             let (from, to) = (offset(self.bump).next_multiple_of(granule), offset(self.end) & !(granule - 1));
             (to.saturating_sub(from), pages * PAGE)
@@ -166,7 +175,7 @@ impl Unused {
         let purged = Run::each(self.purged).map(|run| {
             let (from, to) = self.granules.range(run);
             let (from, to) = (offset(from.addr()), offset(to.addr()));
-            // From `rest` on what is clean counts already.
+            // From `rest` on, clean pages are counted already.
             let beyond = if to > rest { above(from.max(rest), used) - above(to, used) } else { 0 };
             to.min(rest).saturating_sub(from) + beyond
         });
@@ -174,14 +183,19 @@ impl Unused {
     }
 }
 
-/// Blocks that are not [`Unused`], nor on the slab's list, nor on its remote stack.
+/// The number of blocks that are not [`Unused`], nor on the slab's list, nor on its remote stack.
+///
+/// # Safety
+///
+/// As [`look`].
 unsafe fn used(slab: *mut Slab) -> usize {
-    // SAFETY: passed on; these fields are atomic.
+    // SAFETY: the record stays mapped; these fields are atomic.
     unsafe {
         let used = match (*slab).remote.orphan_in_use() {
             Some(in_use) => in_use,
             None => {
-                // Of the blocks waiting on the stack, those that the owner has seen are not counted as used.
+                // `used` counts the blocks on the stack that the owner has not seen yet; it does not count
+                // the others.
                 let unseen = (*slab).remote.waiting().saturating_sub((*slab).counted.load(Relaxed));
                 Slab::in_use(slab).saturating_sub(unseen)
             }
@@ -190,7 +204,8 @@ unsafe fn used(slab: *mut Slab) -> usize {
     }
 }
 
-/// Bytes of the pages in the mask that lie `from` bytes and more above the first page's beginning.
+/// Bytes of the pages in `mask`, as far as they lie `from` bytes or more behind the beginning of the first
+/// page.
 fn above(from: usize, mask: u32) -> usize {
     let partial = from >> PAGE_SHIFT;
     let rest = if partial < PAGES { mask >> partial } else { 0 };

@@ -1,12 +1,17 @@
-//! Huge pages, where memory is touched densely. A huge page is resident as a whole when one byte of it is touched, so they are asked for
-//! only where most of the memory is resident anyway.
+//! Transparent huge pages, for memory that is touched densely. A huge page is resident as a whole once one
+//! byte of it is touched, so huge pages are advised only where most of the memory is resident anyway.
 //!
-//! * SuperSlabs: pages of slabs that have handed out every block are surely resident. Of other memory the kernel is asked how much of
-//!   some SuperSlabs without huge pages, with hardly a free page, is resident.
-//! * Direct mappings: the kernel is asked about a few pages of mappings without huge pages that are freed or grow, or have been there
-//!   for a while. While those were touched densely, new mappings of at least 2 MiB get huge pages.
+//! * SuperSlabs: pages of slabs that have handed out every block are certainly resident. For other memory,
+//!   the kernel is asked how much is resident of a few SuperSlabs without huge pages that have hardly a free
+//!   page.
+//! * Direct mappings: the kernel is asked about a few pages of mappings without huge pages that are freed, or
+//!   grow, or have existed for a while. While those were touched densely, new mappings of at least 2 MiB get
+//!   huge pages.
 //!
-//! A few new SuperSlabs and mappings are controls, without huge pages, by which a change is noticed.
+//! A few new SuperSlabs and mappings are controls: they get no huge pages, so that a change in behaviour is
+//! noticed.
+//!
+//! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 
 use crate::base::options::{self, Thp};
 use crate::base::table::Table;
@@ -20,15 +25,16 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
 /// Size and alignment of a huge page.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// What counts as most: seven eighths.
+/// Whether `part` is most of `whole`: at least seven eighths.
 const fn is_most(part: usize, whole: usize) -> bool {
     part * 8 >= whole * 7
 }
 
-/// Pages filled to the last block from which on huge pages are advised: 16 SuperSlabs' worth. One that then stays
-/// empty wastes a sixteenth.
+/// Huge pages are advised once this many pages have been filled to the last block: as many as 16 SuperSlabs
+/// have. If the next SuperSlab then stays empty, that wastes a sixteenth.
 const HUGE_FROM: usize = 16 * PAGES;
-/// Pages of slabs that have handed out every block once: memory that is surely resident. Of a run nobody knows.
+/// Pages of slabs that have handed out every block once, which are certainly resident. Runs do not count:
+/// nobody knows how much of them was touched.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 
 /// Counts the pages of a slab that has just handed out its last fresh block.
@@ -36,7 +42,7 @@ pub(crate) fn filled(pages: usize) {
     FILLED.fetch_add(pages, Relaxed);
 }
 
-/// Pages that were counted as filled are so no more.
+/// Takes back [`filled`] for as many pages.
 pub(super) fn no_more_filled(pages: usize) {
     FILLED.fetch_sub(pages, Relaxed);
 }
@@ -46,7 +52,8 @@ pub(super) fn wants_huge_superslab() -> bool {
     match options::get().thp {
         Thp::Always => true,
         Thp::Never => false,
-        // Spans that are mostly untouched, as those of many small threads, must not become resident.
+        // Spans that are mostly untouched, like those of many threads with small heaps, must not become
+        // resident.
         Thp::Auto => {
             let filled = FILLED.load(Relaxed);
             let counts = span_index::with(|pool| (pool.superslabs, pool.used_pages()));
@@ -58,36 +65,39 @@ pub(super) fn wants_huge_superslab() -> bool {
     }
 }
 
-/// SuperSlabs from which on huge pages are thought of: one that then stays empty wastes an eighth.
+/// With fewer SuperSlabs than this the kernel is not asked: if the next one stays empty, that wastes an
+/// eighth.
 const FROM: usize = 8;
-/// One new SuperSlab in so many is a control, without huge pages.
+/// One new SuperSlab in this many is a control, without huge pages.
 const SUPERSLAB_CONTROL: usize = 64;
-/// New SuperSlabs from one look to the next.
+/// The kernel is asked for one new SuperSlab in this many.
 const RARELY: usize = 4;
-/// SuperSlabs that are looked at, of how many that come first among those with the same number of free pages, and how
-/// many that may be: runs leave some that no run fits into.
+/// How many SuperSlabs the kernel is asked about at a time.
 const SAMPLES: usize = 4;
+/// How many SuperSlabs at the front of a bucket are considered.
 const AMONG: usize = 32;
+/// The most free pages of a SuperSlab that is considered: runs leave gaps into which no run fits.
 const MOST_FREE: usize = 2;
-/// The ones that became full last may not have been touched yet.
+/// This many SuperSlabs at the front of a bucket are passed over: they have only just become full, and may
+/// not be touched yet.
 const TOO_FRESH: usize = 2;
 
-/// New SuperSlabs that were asked for, from the time there were enough.
+/// How often [`are_dense`] was called with enough SuperSlabs.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
-/// What the last look said.
+/// The kernel's last answer.
 static DENSE: AtomicBool = AtomicBool::new(false);
 
-/// SuperSlabs to look at.
+/// SuperSlabs to ask the kernel about; null where there are fewer.
 struct Samples([*mut u8; SAMPLES]);
 
-/// None.
+/// No SuperSlabs.
 impl Default for Samples {
     fn default() -> Self {
         Self([ptr::null_mut(); SAMPLES])
     }
 }
 
-/// Chooses some; under the pool's lock.
+/// Chooses SuperSlabs to ask about; under the pool's lock.
 fn choose(pool: &State) -> Samples {
     let old = (0..=MOST_FREE).flat_map(|free| {
         let bucket = core::iter::successors(pool.first_of_bucket(free), |desc| desc.next_of_bucket());
@@ -98,7 +108,7 @@ fn choose(pool: &State) -> Samples {
     chosen
 }
 
-/// Whether most of what is in use is densely resident. Without the pool's lock.
+/// Whether SuperSlabs in use are densely resident. Called without the pool's lock.
 fn are_dense(superslabs: usize, samples: impl FnOnce() -> Samples) -> bool {
     if superslabs < FROM {
         return false;
@@ -112,27 +122,30 @@ fn are_dense(superslabs: usize, samples: impl FnOnce() -> Samples) -> bool {
     asked % SUPERSLAB_CONTROL != SUPERSLAB_CONTROL - 1 && DENSE.load(Relaxed)
 }
 
-/// Whether most of what was chosen is resident; `None` when there is nothing to judge by.
+/// Whether most of the chosen SuperSlabs is resident. `None` if there are none, or the system does not say.
 fn judge(samples: &Samples) -> Option<bool> {
     let (mut pages, mut resident) = (0, 0);
     for &base in samples.0.iter().filter(|base| !base.is_null()) {
-        // SAFETY: changes nothing, and says nothing of what is not there: should it have been unmapped meanwhile.
+        // SAFETY: this only asks the system, which reports an error if the memory has been unmapped
+        // meanwhile.
         resident += unsafe { os::resident_pages(base, SUPERSLAB) }?;
         pages += SUPERSLAB >> os::page_size().trailing_zeros();
     }
     (pages != 0).then_some(is_most(resident, pages))
 }
 
-/// One mapping in so many is a control, without huge pages.
+/// One mapping in this many is a control, without huge pages.
 const CONTROL: u32 = 16;
-/// Pages that must have been looked at, and from how many on the older ones count half.
+/// At least this many system pages must have been looked at before mappings are found dense.
 const ENOUGH: u32 = 16;
+/// When more than this many have been looked at, both counts are halved, so that older looks fade.
 const MANY: u32 = 128;
-/// So many times as long as a dense one a mapping may be: a program with dense buffers may have a sparse table, too.
+/// A mapping gets huge pages if it is at most this many times as long as the longest dense one: a program
+/// with dense buffers may have a sparse table, too.
 const LONGER: usize = 4;
-/// Pages of one mapping that are looked at, at most.
+/// The most system pages of one mapping that are looked at.
 const LOOKS: usize = 16;
-/// Into so many parts a mapping is divided that may be sparse. One page of each is looked at.
+/// To find out whether a mapping is sparse, one system page of each of this many parts is looked at.
 const FEW: usize = 8;
 
 /// A direct mapping.
@@ -144,12 +157,15 @@ pub(crate) struct Mapping {
     pub(crate) huge: bool,
 }
 
-/// What has been seen. Races lose a count at worst.
+/// What has been seen of direct mappings. Races lose a count at worst.
 struct Density {
+    /// System pages that were looked at.
     looked: AtomicU32,
+    /// How many of these were resident.
     resident: AtomicU32,
+    /// Mappings that were dense enough to get huge pages, controls included.
     made: AtomicU32,
-    /// The longest mapping that was dense; cut down by one that was not.
+    /// The length of the longest dense mapping, in bytes. Reduced by one that is not dense.
     longest: AtomicUsize,
 }
 
@@ -165,7 +181,8 @@ impl Density {
         }
     }
 
-    /// Counts pages that were looked at in a mapping of `len` bytes, and how many of them were resident.
+    /// Counts system pages that were looked at in a mapping of `len` bytes, and how many of them were
+    /// resident.
     fn add(&self, len: usize, looked: u32, resident: u32) {
         let longest = self.longest.load(Relaxed);
         let dense = is_most(resident as usize, looked as usize);
@@ -186,23 +203,24 @@ impl Density {
             && len / LONGER <= self.longest.load(Relaxed)
     }
 
-    /// Whether the next mapping is to have huge pages.
+    /// Whether the next mapping, of `len` bytes, should have huge pages.
     fn wants(&self, len: usize) -> bool {
         self.is_dense(len) && self.made.fetch_add(1, Relaxed) % CONTROL != CONTROL - 1
     }
 }
 
-/// Mappings made of late, without huge pages. A program that frees nothing is judged by the oldest of them when it makes
-/// another.
+/// Recent mappings without huge pages. A program that frees nothing is judged by the oldest of them when it
+/// makes another.
 static RECENT: Table<AtomicPtr<u8>, 4> = Table([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
+/// The next place in [`RECENT`].
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Remembers a new mapping; the one that has been remembered longest, to look at if it is still there.
+/// Remembers a new mapping in place of the oldest one. Returns that, which may be gone by now.
 pub(crate) fn remember(block: *mut u8) -> *mut u8 {
     RECENT[NEXT.fetch_add(1, Relaxed)].swap(block, Relaxed)
 }
 
-/// The last control, to look at if it is still there, when the program has had some time to fill it; else null.
+/// The last control, once the program has had some time to fill it; otherwise null. It may be gone by now.
 pub(crate) fn control() -> *mut u8 {
     if SEEN.made.load(Relaxed) % CONTROL != CONTROL / 4 {
         return ptr::null_mut();
@@ -224,7 +242,8 @@ pub(crate) fn wants_huge_grown(len: usize) -> bool {
     options::get().thp == Thp::Auto && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
 }
 
-/// Looks at a mapping from `from` bytes on that is about to be freed or to grow, if it can tell anything.
+/// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping has huge
+/// pages, or is too short, or the option decides.
 pub(crate) fn look(mapping: Mapping, from: usize) {
     if mapping.huge || mapping.len < HUGE_PAGE || options::get().thp != Thp::Auto {
         return;
@@ -235,26 +254,27 @@ pub(crate) fn look(mapping: Mapping, from: usize) {
     }
 }
 
-/// Whether less than half of a mapping is resident, as far as a few pages tell: taking those pages from it and getting others for
-/// what is touched next costs less than clearing all.
+/// Whether less than half of a mapping is resident, judging by a few system pages. Purging such a mapping,
+/// and faulting in what is touched next, costs less than clearing all of it.
 pub(crate) fn is_sparse(mapping: Mapping) -> bool {
     let few = || sample(mapping, 0, mapping.len.div_ceil(FEW));
     !mapping.huge && mapping.len >= HUGE_PAGE && few().is_some_and(|(looked, resident)| resident * 2 < looked)
 }
 
-/// Looks so far.
+/// How many looks there were so far.
 static LOOKED: AtomicUsize = AtomicUsize::new(0);
 
-/// A number that differs from look to look, also at the same place, which a mapping that comes and goes may have every time: so that no
-/// pattern of the program's meets one of ours.
+/// A hash of place and look. It differs from look to look, even at the same place, where a mapping that comes
+/// and goes may lie every time. So the places that are looked at follow no pattern that could coincide with
+/// one of the program.
 fn scattered(place: usize, look: usize) -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = (place as u64 ^ look as u64).wrapping_mul(ODD);
     ((mixed ^ mixed >> 32).wrapping_mul(ODD) >> 40) as usize
 }
 
-/// Looks at one page of each whole `chunk` (in bytes) of a mapping, from `from` bytes on: how many pages that are, and how many
-/// of them are resident. `None` when the system does not say.
+/// Looks at one system page of each whole `chunk` (in bytes) of a mapping, from `from` bytes on. Returns how
+/// many pages were looked at, and how many of them are resident. `None` if the system does not say.
 fn sample(mapping: Mapping, from: usize, chunk: usize) -> Option<(u32, u32)> {
     let page = os::page_size();
     let chunk = chunk.next_multiple_of(page);
@@ -263,7 +283,7 @@ fn sample(mapping: Mapping, from: usize, chunk: usize) -> Option<(u32, u32)> {
     while at + chunk <= mapping.len {
         let look = LOOKED.fetch_add(1, Relaxed);
         let place = at + scattered(mapping.block.addr() + at, look) % (chunk / page).max(1) * page;
-        // SAFETY: inside the mapping, which is the caller's.
+        // SAFETY: this only asks the system, which reports an error if the mapping is gone.
         resident += unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) }? as u32;
         looked += 1;
         at += chunk;
@@ -285,7 +305,8 @@ mod tests {
             chosen[..n].fill(base);
             Samples(chosen)
         };
-        // SAFETY: ours. Without huge pages, whatever the system's default is.
+        // Without huge pages, whatever the system's default is.
+        // SAFETY: our own mapping of this length.
         unsafe { os::advise_huge(base, 2 * SUPERSLAB, false) };
         assert_eq!(judge(&sample(1)), Some(false));
         for page in 0..SUPERSLAB / os::page_size() * 3 / 4 {
@@ -299,9 +320,9 @@ mod tests {
         assert!(!are_dense(FROM - 1, || sample(1)));
         let answers: Vec<bool> = (0..SUPERSLAB_CONTROL).map(|_| are_dense(FROM, || sample(1))).collect();
         assert_eq!(answers.iter().filter(|yes| !**yes).count(), 1, "a control");
-        // SAFETY: ours.
+        // SAFETY: our own mapping of this length, not used any more.
         unsafe { os::unmap_uncounted(base, 2 * SUPERSLAB) };
-        // What is not there tells nothing.
+        // The system does not say anything about memory that is not mapped.
         assert_eq!(judge(&sample(1)), None);
     }
 
@@ -325,7 +346,8 @@ mod tests {
         assert!(!seen.is_dense(HUGE_PAGE));
     }
 
-    /// A program that touches one page in 64 of a mapping that comes and goes: looks at it are not all at such a page, or at none.
+    /// A program touches one page in 64 of a mapping that comes and goes. The looks must not all hit such a
+    /// page, nor all miss.
     #[test]
     fn looks_at_one_mapping_are_independent() {
         for start in (0..100).map(|i| i << 21) {

@@ -1,11 +1,13 @@
 //! The slabs that one heap owns, by class: where its blocks come from when a magazine is empty.
 //!
-//! Per class there is the current slab, which serves; the partial ones, which have free blocks, fullest first as far
-//! as that is cheap to know; and the sparse ones, which have hardly a block in use and serve last ([`partial_purge`](super::partial_purge)). The full
-//! ones are kept only so that they can be found when the thread ends.
+//! Each class has a current slab, which serves allocations; partial slabs, which have free blocks, fullest
+//! first as far as that is cheap to know; and sparse slabs, which have hardly a block in use and serve last
+//! ([`partial_purge`](super::partial_purge)). Full slabs are listed only so that they can be found when the
+//! thread ends.
 //!
-//! All that changes these lists runs under the heap's [lock](crate::lockfree::biased_lock), but for [`Bins::alloc`] and [`Bins::push_free`],
-//! which do not. What a visitor runs, too, takes pointers and not references: the owner may be in those two.
+//! Everything that changes these lists runs under the heap's [lock](crate::lockfree::biased_lock). Only
+//! [`Bins::alloc`] and [`Bins::push_free`] run without it, and they change no list. The functions that a
+//! visitor calls take pointers, not references, because the owner may be in one of those two meanwhile.
 
 use crate::base::counters::Counters;
 use crate::base::list::List;
@@ -19,31 +21,32 @@ use crate::tiny::{free_list, idle, release};
 use core::ptr;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 
-/// The class whose blocks have no room for the mark of a free block: the one of 8 bytes.
+/// The class of 8-byte blocks, which have no room for the mark of a free block.
 pub(crate) const UNMARKED: usize = 1;
 
-/// How many nearly empty slabs of a class are worth emptying its magazine for.
+/// A class with this many nearly empty slabs has its magazine emptied.
 const SPARSE: u8 = 4;
 
 /// The slabs of one heap.
 #[repr(C)]
 pub(crate) struct Bins {
-    /// [`NO_SLAB`] where there is none, so that [`Bins::alloc`] need not ask.
+    /// The slab that each class allocates from. [`NO_SLAB`] where there is none, so [`Bins::alloc`] needs no
+    /// check.
     pub(super) current: Table<*mut Slab, KINDS>,
-    /// Who these slabs say they belong to. Null in a placeholder, which owns none.
+    /// The `owner` field of these slabs. Null in a placeholder, which owns none.
     pub(crate) owner: *mut Owner,
-    /// Mixed into the marks of free blocks, so that a program's data does not look like one.
+    /// Mixed into the marks of free blocks, so that a program's data does not look like a mark.
     pub(crate) secret: usize,
     pub(super) partial: Table<List<Slab>, KINDS>,
-    /// Those with something to give back first, the purged ones last.
+    /// Slabs with something to purge come first, purged ones last.
     pub(super) sparse: Table<List<Slab>, KINDS>,
-    /// Of all classes.
+    /// Full slabs of all classes.
     pub(super) full: List<Slab>,
-    /// By class: slabs that have nearly emptied since the magazine was last looked at for it.
+    /// By class: how many slabs have nearly emptied since [`Bins::are_sparse`] last reported them.
     pub(super) emptied: Table<u8, KINDS>,
-    /// See [`idle::tell`].
+    /// Idle pages that are not yet added to the count of all heaps: see [`idle::tell`].
     pub(super) idle: i32,
-    /// The classes that there has been a slab of, a bit for each.
+    /// The classes that have ever had a slab, one bit each.
     pub(super) present: u64,
 }
 
@@ -67,7 +70,7 @@ impl Bins {
         }
     }
 
-    /// No slabs: in a new record, or after all have been [`disown`](super::release::disown)ed.
+    /// Forgets all slabs: for a new record, or after all have been [`disown`](super::release::disown)ed.
     pub(crate) fn clear(&mut self) {
         self.current.0.fill(no_slab());
         self.partial = Table([const { List::new() }; KINDS]);
@@ -78,17 +81,21 @@ impl Bins {
         idle::tell(&mut self.idle);
     }
 
-    /// Takes a block of the current slab of `class`: a freed one first, then untouched memory. Null when it has neither.
+    /// Takes a block of the current slab of `class`: a freed one first, then untouched memory. Null if it has
+    /// neither.
     ///
-    /// This is the second level behind the magazines, kept short: it serves every burst longer than a magazine.
+    /// This is the second level behind the magazines, kept short: it serves every burst longer than a
+    /// magazine.
     ///
     /// # Safety
     ///
-    /// The calling thread owns these bins, or they are a placeholder's.
+    /// The calling thread owns these bins, or they are a placeholder's. `class` is less than [`KINDS`].
+    /// `counters` are those of the same heap.
     #[inline(always)]
     pub(crate) unsafe fn alloc(bins: *mut Bins, class: usize, counters: *const Counters) -> Allocation {
-        // SAFETY: the current slab is ours, so its owner's line is; blocks on its list are free. Of the stand-in, which
-        // has nothing, nothing is written.
+        // SAFETY: `class` is an index of `current`. The current slab belongs to these bins, and visitors
+        // leave current slabs alone, so only this thread writes its owner's line. Blocks on `free` and memory
+        // from `bump` on belong to nobody else. `NO_SLAB` has neither, so nothing is written to it.
         unsafe {
             let slab = (&raw const (*bins).current).cast::<*mut Slab>().add(class).read();
             let block = (*slab).free;
@@ -108,7 +115,7 @@ impl Bins {
                 Slab::set_bump(slab, block.wrapping_add((*slab).stride as usize));
                 let zero = (*slab).zero;
                 if !zero && class != UNMARKED {
-                    // Left over from an earlier slab in this place.
+                    // An earlier slab in this place may have left a mark.
                     Block::set_mark(block.cast(), (*bins).secret, false);
                 }
                 Slab::count_taken(slab);
@@ -119,10 +126,17 @@ impl Bins {
         Allocation::NONE
     }
 
-    /// Makes an adopted orphan ours; it is in no list yet.
+    /// Makes an adopted orphan a slab of these bins. It is in no list afterwards.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins, has entered their heap's lock, and `owner` is set. `adopted` comes
+    /// from [`orphans::adopt`], and nothing has been done with it since.
     pub(super) unsafe fn install_adopted(&mut self, adopted: orphans::Adopted) {
         let slab = adopted.slab;
-        // SAFETY: passed on: adopted just now.
+        // SAFETY: adopting gave us the slab and its chain; until `rearm` no other thread may publish it or
+        // take it. The second chain is what was pushed since: `rearm` took it off the stack, so it is ours,
+        // too.
         unsafe {
             self.present |= 1 << (*slab).class;
             // Release: see `Slab::make`.
@@ -131,63 +145,68 @@ impl Bins {
             (*slab).counted.store(0, Relaxed);
             Slab::enlist(slab, Listed::None);
             free_list::prepend(slab, adopted.chain.head);
-            // Only now may anybody publish it: to us.
+            // From here on other threads may publish the slab, and then find us as its owner.
             let chain = (*slab).remote.rearm();
             free_list::absorb(slab, chain);
         }
     }
 
-    /// Takes in what other threads have published.
+    /// Takes the slabs off the ready list that other threads have put there, and lists them.
     ///
     /// # Safety
     ///
     /// As [`Bins::refill`].
     pub(crate) unsafe fn collect(&mut self, counters: &Counters) {
-        // SAFETY: our own owner record; slabs on the ready list are ours.
-        unsafe {
-            let owner = &*self.owner;
-            if owner.visited.load(Relaxed) != 0 || !owner.ready.is_empty() {
-                owner.is_back(os::now_ms);
-            }
-            if owner.ready.is_empty() {
-                return;
-            }
-            let mut slab = (*self.owner).ready.take_all();
-            while !slab.is_null() {
-                // Once rearmed the slab may be published again, so the link is read first.
-                let next = <Slab as Node>::next(slab);
-                counters.refill_ready.add(1);
-                Bins::accept_published(self, slab);
-                slab = next;
-            }
+        // SAFETY: `owner` is set, and owners are never unmapped; an `Owner` consists of atomics.
+        let owner = unsafe { &*self.owner };
+        if owner.visited.load(Relaxed) != 0 || !owner.ready.is_empty() {
+            owner.is_back(os::now_ms);
+        }
+        if owner.ready.is_empty() {
+            return;
+        }
+        let mut slab = owner.ready.take_all();
+        while !slab.is_null() {
+            // SAFETY: slabs on our ready list are ours, and stay disarmed, so that nobody else touches their
+            // links, until they are accepted. Then they may be published again: so the link is read first.
+            let next = unsafe { <Slab as Node>::next(slab) };
+            counters.refill_ready.add(1);
+            // SAFETY: ours, off the ready list, and we hold the heap's lock.
+            unsafe { Bins::accept_published(self, slab) };
+            slab = next;
         }
     }
 
-    /// Takes in a slab that was published. True when it was released.
+    /// Takes in a slab that was published. Returns whether it was released.
     ///
     /// # Safety
     ///
-    /// The calling thread owns these bins, or visits them and the slab is not the current one; the slab is theirs and has
-    /// been taken off the ready list.
+    /// The caller holds the lock of the heap that these bins are part of, as its owner or as a visitor. The
+    /// slab belongs to them and has been taken off the ready list. A visitor has marked it as `VISITED`, the
+    /// owner does not name it as its hazard, and it is not a current slab.
     pub(crate) unsafe fn accept_published(bins: *mut Bins, slab: *mut Slab) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: by the caller's duties no other thread uses the fields of the record that are the owner's.
         unsafe {
-            // The chain stays until it is needed: walking through it now would fetch every block from the thread that freed
-            // it, and taking it later, when the slab has no other free block, needs no walk.
+            // The chain stays until it is needed: walking it now would fetch every block from the core that
+            // freed it, and taking it later, when the slab has no other free block, needs no walk.
             let waiting = (*slab).remote.arm();
             Slab::count_waiting(slab, waiting, waiting);
             Bins::relist(bins, slab)
         }
     }
 
-    /// Puts a slab that has gained free blocks where it belongs. True when it was released.
+    /// Puts a slab that has gained free blocks into the list where it belongs. Returns whether it was
+    /// released.
     ///
     /// # Safety
     ///
-    /// As [`Bins::accept_published`], but that the slab may be the current one.
+    /// As [`Bins::accept_published`], except that the slab may never have been published, and that the owner
+    /// may pass a current slab.
     #[inline]
     pub(crate) unsafe fn relist(bins: *mut Bins, slab: *mut Slab) -> bool {
-        // SAFETY: passed on: the slab is ours.
+        // SAFETY: the caller holds the heap's lock, so the lists are its to change, and nobody else changes
+        // the slab's record. `class` is an index of `emptied`. A slab is released only when it has no block
+        // in use and is armed: then no thread has a block to push to it or is about to publish it.
         unsafe {
             let list = (*slab).list;
             if list == Listed::Current {
@@ -195,17 +214,19 @@ impl Bins {
             }
             let used = Slab::in_use(slab);
             if used == 0 {
-                // A slab on its way to the ready list must stay; it is settled again when it arrives.
+                // A slab on its way to the ready list must stay; it is relisted again when it arrives.
                 if !(*slab).remote.is_armed() {
                     return false;
                 }
                 if (*slab).remote.has_chain() {
-                    // Nobody wants these blocks any more, but what others did to them, and read of the slab's record, is
-                    // over only for whoever takes them: arming did not acquire anything.
+                    // The blocks are not needed. But `arm` did not acquire, and only the acquire in
+                    // `take_chain` orders what other threads did to these blocks, and read of the record,
+                    // before the release of the span.
                     (*slab).remote.take_chain();
                 }
                 if list == Listed::Sparse {
-                    // Nearly empty only on its way here, as all are when everything is freed.
+                    // It was nearly empty only on its way to empty, as every slab is when everything is
+                    // freed.
                     let emptied = (&raw mut (*bins).emptied).cast::<u8>().add((*slab).class as usize);
                     *emptied = (*emptied).saturating_sub(1);
                 }
@@ -213,10 +234,10 @@ impl Bins {
                 release::release_slab(slab);
                 return true;
             }
-            // Others may have given it anything from one block to nearly all.
+            // Other threads may have returned anything from one block to nearly all.
             let few = used <= Slab::few(slab);
             if list == Listed::Full {
-                // What was announced may have been taken since, when the slab was the current one.
+                // The chain that was announced may have been taken since, while the slab was current.
                 if (*slab).free.is_null() && !(*slab).remote.has_chain() {
                     return false;
                 }
@@ -225,7 +246,7 @@ impl Bins {
             } else if list == Listed::Partial && few
                 || list == Listed::Purged && Slab::in_use(slab) as i32 <= (*slab).low
             {
-                // Of a purged one the blocks freed since may have kept most of its memory.
+                // The blocks freed since it was purged may hold most of its memory.
                 Bins::unlink(bins, slab);
                 Bins::push(bins, slab, Listed::Sparse);
             } else {
@@ -239,7 +260,8 @@ impl Bins {
         }
     }
 
-    /// Whether several slabs of `class` have nearly emptied. Says so once.
+    /// Whether several slabs of `class` have nearly emptied. Resets the count when they have, so reports them
+    /// once.
     pub(crate) fn are_sparse(&mut self, class: usize) -> bool {
         let emptied = &mut self.emptied[class];
         let many = *emptied >= SPARSE;
@@ -249,15 +271,19 @@ impl Bins {
         many
     }
 
-    /// Takes a free block back onto the list of its slab. True when the slab has to be settled.
+    /// Puts a free block onto its slab's list. Returns whether the slab has to be [relisted](Bins::relist).
     ///
     /// # Safety
     ///
-    /// The calling thread owns `slab`, and `block` is a block of it that was in use and carries its mark.
+    /// The calling thread owns `slab`, and either holds its heap's lock or had named the slab as the hazard
+    /// before it found that it owns it. `block` is a block of the slab that was in use until now, and carries
+    /// the mark of a free block.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn push_free(slab: *mut Slab, block: *mut Block) -> bool {
-        // SAFETY: passed on. In this order a fork in between leaks the block in the child and does no harm.
+        // SAFETY: `free` and `used` are the owner's, and lock or hazard keeps visitors away; the block is
+        // free, so its link is ours. In this order a fork in between leaks the block in the child and does no
+        // harm.
         unsafe {
             Block::set_next(block, (*slab).free);
             (*slab).free = block;
@@ -265,14 +291,15 @@ impl Bins {
         }
     }
 
-    /// Whether `block` is among the free blocks of `slab`, those that other threads freed included.
+    /// Whether `block` is among the free blocks of `slab`, including those that other threads have pushed.
     ///
     /// # Safety
     ///
-    /// The calling thread owns these bins, and `slab` is theirs.
+    /// The calling thread owns these bins, holds their heap's lock, and `slab` belongs to them.
     #[cold]
     pub(crate) unsafe fn holds(&mut self, slab: *mut Slab, block: *mut Block) -> bool {
-        // SAFETY: passed on.
+        // SAFETY: the slab's owner, that is this thread, may take the chain; the blocks of the list are free
+        // and linked.
         unsafe {
             let chain = (*slab).remote.take_chain();
             free_list::absorb(slab, chain);
@@ -284,9 +311,16 @@ impl Bins {
         }
     }
 
-    /// The list that a slab is in that says so. Not for the current one, which is in none.
+    /// The list that the slab's `list` field names.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock of the heap that these bins are part of, and drops the reference before it
+    /// gets another one. The slab belongs to them, and its `list` is neither `None` nor `Current`, for which
+    /// there is no list.
     unsafe fn list_of<'a>(bins: *mut Bins, slab: *mut Slab) -> &'a mut List<Slab> {
-        // SAFETY: passed on: the lists are the caller's, and only one of them is used at a time.
+        // SAFETY: who holds the lock alone uses the lists, so that the reference to one of them is the only
+        // one; the class of a slab is an index of both tables.
         unsafe {
             let class = (*slab).class as usize;
             let lists = match (*slab).list {
@@ -298,13 +332,15 @@ impl Bins {
         }
     }
 
-    /// Puts a slab into a list other than the current one's place: at the end if there is nothing left in it to give back.
+    /// Puts a slab into a list, not into the current slab's place: a purged one at the end, any other in
+    /// front.
     ///
     /// # Safety
     ///
-    /// As [`Bins::accept_published`]; the slab is in no list.
+    /// As [`Bins::relist`]; the slab is in no list, and `list` is neither `None` nor `Current`.
     pub(super) unsafe fn push(bins: *mut Bins, slab: *mut Slab, list: Listed) {
-        // SAFETY: passed on: ours and in no list.
+        // SAFETY: the caller holds the heap's lock; the slab is in no list, so its links are free to use, and
+        // `enlist` has just written which list it is to be.
         unsafe {
             Slab::enlist(slab, list);
             let to = Bins::list_of(bins, slab);
@@ -319,13 +355,14 @@ impl Bins {
         }
     }
 
-    /// Takes a slab out of its list.
+    /// Takes a slab out of its list, or out of the current slab's place.
     ///
     /// # Safety
     ///
-    /// As [`Bins::accept_published`], but that the owner may do it with the current one.
+    /// As [`Bins::relist`].
     pub(super) unsafe fn unlink(bins: *mut Bins, slab: *mut Slab) {
-        // SAFETY: passed on: ours, and in the list that it says.
+        // SAFETY: the caller holds the heap's lock, and the slab is in the list of these bins that its `list`
+        // field names; its class is an index of `current`.
         unsafe {
             match (*slab).list {
                 Listed::None => return,
@@ -349,7 +386,7 @@ impl Bins {
 #[inline(always)]
 fn prefetch(block: *mut Block) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch of any address is harmless.
+    // SAFETY: a prefetch does not fault, whatever the address.
     unsafe {
         core::arch::asm!("prefetchw [{}]", in(reg) block, options(nostack, preserves_flags, readonly));
     }

@@ -11,7 +11,7 @@ pub(crate) const MAX_SMALL: usize = 64 << 10;
 /// The largest size that the table covers.
 pub(crate) const MAX_TABLE: usize = 1024;
 
-/// Bytes of a block, by class. Class 0 and those beyond the last have none.
+/// Bytes of a block, by class; 0 for class 0 and for those beyond the last.
 const STRIDES: [u32; KINDS] = {
     let mut strides = [0; KINDS];
     let mut class = 1;
@@ -32,7 +32,7 @@ const STRIDES: [u32; KINDS] = {
     strides
 };
 
-/// Bytes of a block of a class; 0 for what is none.
+/// Bytes of a block of a class; 0 for a number that is no class.
 #[inline(always)]
 pub(crate) const fn stride(class: usize) -> u32 {
     STRIDES[class & (KINDS - 1)]
@@ -53,12 +53,12 @@ pub(crate) static TABLE: [u8; MAX_TABLE / 8 + 1] = {
     table
 };
 
-/// The same for C's `malloc`, whose blocks of 16 bytes and more are aligned to 16.
+/// The same for C's `malloc`, which aligns blocks of 16 bytes and more to 16.
 pub static C_TABLE: [u8; MAX_TABLE / 8 + 1] = {
     let mut table = TABLE;
     let mut index = 2;
     while index < table.len() {
-        // Among the classes that are multiples of 16, the smallest that is large enough.
+        // The smallest class that is large enough and a multiple of 16.
         let mut class = table[index] as usize;
         while STRIDES[class] % 16 != 0 {
             class += 1;
@@ -69,9 +69,9 @@ pub static C_TABLE: [u8; MAX_TABLE / 8 + 1] = {
     table
 };
 
-/// The class for a size between [`MAX_TABLE`] and [`MAX_SMALL`].
+/// The class for a size above [`MAX_TABLE`], up to [`MAX_SMALL`].
 ///
-/// Every such class is a multiple of 256.
+/// The stride of every such class is a multiple of 256.
 #[inline(always)]
 pub(crate) const fn medium(size: usize) -> u8 {
     let last = size - 1;
@@ -82,7 +82,7 @@ pub(crate) const fn medium(size: usize) -> u8 {
 /// The first class above [`MAX_TABLE`].
 const FIRST_MEDIUM: usize = TABLE[MAX_TABLE / 8] as usize + 1;
 
-/// The class for `size` bytes at a multiple of `align` (a power of two), or 0 when that is not a small block.
+/// The class for `size` bytes at a multiple of `align` (a power of two), or 0 if that is a large block.
 #[inline(always)]
 pub(crate) const fn class_of(size: usize, align: usize) -> u8 {
     if align <= 8 && size <= MAX_TABLE {
@@ -107,14 +107,14 @@ pub(crate) const fn class_of_rest(size: usize, align: usize) -> u8 {
         return 0;
     }
     let mut class = if size <= MAX_TABLE { TABLE[size.div_ceil(8)] } else { medium(size) } as usize;
-    // The powers of two are classes, so this ends.
+    // Every power of two up to `MAX_SMALL` is a class, so this ends.
     while stride(class) as usize & (align - 1) != 0 {
         class += 1;
     }
     class as u8
 }
 
-/// Pages of a slab of this class: at least 16 blocks fit, at least 8 above 16 KiB.
+/// Pages of a slab of this class: enough for 16 blocks, or for 8 blocks of more than 16 KiB.
 pub(crate) const fn pages(class: u8) -> usize {
     match stride(class as usize) {
         0..=4096 => 1,
@@ -124,7 +124,7 @@ pub(crate) const fn pages(class: u8) -> usize {
     }
 }
 
-/// The classes in a set of them, which has a bit for each, from the smallest on.
+/// The numbers of the bits that are set in `mask`, in ascending order.
 pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
     core::iter::from_fn(move || {
         let bit = mask.trailing_zeros();
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// What the arithmetic must answer, by search.
+    /// The right answer of [`class_of`], by search.
     fn expected(size: usize, align: usize) -> u8 {
         (1..=CLASSES)
             .find(|&c| stride(c) as usize >= size.max(1) && stride(c) as usize % align == 0)
@@ -156,7 +156,7 @@ mod tests {
     fn every_size_to_past_the_threshold_at_every_alignment() {
         for shift in 0..=20 {
             let align = 1 << shift;
-            // A layout of size 0 never reaches an allocator, and the C gate asks for 1 instead.
+            // A layout of size 0 never reaches an allocator, and the C entries ask for 1 byte instead.
             for size in (align > 8) as usize..=MAX_SMALL + 4096 {
                 assert_eq!(class_of(size, align), expected(size, align), "size {size} align {align}");
             }

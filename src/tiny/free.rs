@@ -1,5 +1,6 @@
-//! The way home of a block that leaves a magazine, and the checks that are cheap there because the slab's record is in
-//! hand anyway: the block is ours, on its slab's stride, of the class it was freed as, and not already free.
+//! How a block that leaves a magazine returns to its slab, and the checks that are cheap there because the
+//! slab's record is in hand anyway: the block is ours, it begins at a multiple of the slab's stride, it has
+//! the class that it was freed as, and it is not already free.
 
 use crate::base::misuse;
 use crate::base::misuse::Fault;
@@ -11,17 +12,18 @@ use crate::tiny::{partial_purge, release};
 use core::ptr;
 use core::sync::atomic::Ordering::Acquire;
 
-/// Marks a block of `class` as free, if it is the start of a block of `slab` and not free already. False, and nothing
-/// changed, when not: then [`validate`] finds out why.
+/// Marks a block of `class` as free, if `address` is the start of a block of `slab` that is not marked
+/// already. Otherwise returns false and changes nothing: then [`validate`] finds out why.
 ///
 /// # Safety
 ///
-/// The calling thread owns `bins`. The page map says that `address` lies in a slab of `class`, `slab` is that slab's record, and
-/// the block is nobody's now.
+/// The calling thread owns `bins`. The page map says that `address` lies in a slab of `class`, `slab` is that
+/// slab's record, and the program has freed the block and does not use it any more.
 #[inline(always)]
 pub(crate) unsafe fn mark_free(bins: *const Bins, slab: *mut Slab, address: *mut u8, class: usize) -> bool {
     let block = address.cast::<Block>();
-    // SAFETY: passed on. Once the address is a block's, that block is ours to write.
+    // SAFETY: the block still counts as in use, so the slab stays and its constant fields can be read. Once
+    // `address` is known to be a block's start, the freed block, of 16 bytes or more, is ours to write.
     unsafe {
         if !Slab::is_block(slab, address) {
             return false;
@@ -36,12 +38,13 @@ pub(crate) unsafe fn mark_free(bins: *const Bins, slab: *mut Slab, address: *mut
     true
 }
 
-/// Checks that `address` can be a block of `class` on its way home and marks it as free. Its slab, or `None` when it
-/// is to be left alone after a complaint. `bins` are the calling thread's.
+/// Checks that `address` can be a freed block of `class`, and marks it as free. Returns its slab; reports a
+/// misuse and returns `None` if it must be left alone.
 ///
 /// # Safety
 ///
-/// `address` was freed as a block of `class` and is nobody's now.
+/// `bins` are the calling thread's, and it holds their heap's lock. `address` was freed as a block of
+/// `class`, and the program does not use it any more.
 pub(crate) unsafe fn validate(bins: &mut Bins, address: *mut u8, class: usize) -> Option<*mut Slab> {
     let kind = pagemap::kind(address);
     if kind as usize != class {
@@ -50,29 +53,40 @@ pub(crate) unsafe fn validate(bins: &mut Bins, address: *mut u8, class: usize) -
         return None;
     }
     let block = address.cast::<Block>();
-    // SAFETY: the page map says that this is a slab's page. The slab has a block in use (this one), unless the block
-    // was freed twice, and then the page at least is still mapped.
+    // SAFETY: the page map says that this is a slab's page, so it has a record. The slab has a block in use
+    // (this one) and stays, unless the block was freed twice: then the page was still in the page map a
+    // moment ago.
     unsafe {
         let slab = Slab::of(address);
         if !Slab::is_block(slab, address) {
             match partial_purge::block_at(slab, address) {
                 None => misuse::report("free", address, Fault::Interior),
                 Some(true) => misuse::report("free", address, Fault::DoubleFree),
-                Some(false) => return marked(bins, slab, block, class),
+                Some(false) => return mark_or_report(bins, slab, block, class),
             }
             return None;
         }
-        marked(bins, slab, block, class)
+        mark_or_report(bins, slab, block, class)
     }
 }
 
-/// Marks a block of `slab` as free, or complains that it is so already.
-unsafe fn marked(bins: &mut Bins, slab: *mut Slab, block: *mut Block, class: usize) -> Option<*mut Slab> {
-    // SAFETY: passed on.
+/// Marks a block of `slab` as free and returns the slab, or reports that the block is free already.
+///
+/// # Safety
+///
+/// As [`validate`]; `block` is the start of a block of `slab`, whose class is `class`.
+unsafe fn mark_or_report(
+    bins: &mut Bins,
+    slab: *mut Slab,
+    block: *mut Block,
+    class: usize,
+) -> Option<*mut Slab> {
+    // SAFETY: the freed block has 16 bytes or more, and is ours to read and write. The list of the slab is
+    // looked at only if that belongs to these bins.
     unsafe {
         if class != UNMARKED {
-            // A program can have copied the mark out of a block that it never wrote and back into the same place. Where
-            // the list can be looked at, it decides.
+            // The program may have copied the mark out of a block that it never wrote, and back into the same
+            // place. For a slab of our own, its list of free blocks decides.
             if Block::is_marked(block, bins.secret)
                 && (!is_owned_by(slab, bins.owner) || bins.holds(slab, block))
             {
@@ -89,32 +103,35 @@ unsafe fn marked(bins: &mut Bins, slab: *mut Slab, block: *mut Block, class: usi
 ///
 /// # Safety
 ///
-/// `slab` is a live slab's record.
+/// `slab` is the record of a slab that has a block in use, or that the calling thread owns.
 #[inline(always)]
 pub(crate) unsafe fn is_owned_by(slab: *mut Slab, owner: *mut Owner) -> bool {
-    // Only this thread ever stores this owner, so the answer cannot be stale, but for a visitor that puts it back. Acquire:
-    // pairs with the release when it does.
-    // SAFETY: passed on.
+    // Only this thread stores its own owner, and a visitor that puts it back, so the answer is not stale.
+    // Acquire: pairs with the release with which the visitor puts it back.
+    // SAFETY: by the caller's duty the record stays; the field is atomic.
     unsafe { (*slab).owner.load(Acquire) == owner }
 }
 
-/// What came of a chain that was sent home.
+/// The outcome of [`push_remote`].
 pub(crate) struct Sent {
-    /// It published the slab.
+    /// Whether the push published the slab.
     pub(crate) published: bool,
-    /// The slab's owner, if it has left so much lying by now that it should be visited; else null.
+    /// The slab's owner if so many of its slabs have emptied that it should be visited; otherwise null.
     pub(crate) idle: *mut Owner,
 }
 
-/// Sends a chain of `count` blocks to a slab that another thread owns, or nobody.
+/// Pushes a chain of `count` blocks to a slab that belongs to another thread or to nobody.
 ///
 /// # Safety
 ///
-/// As [`crate::lockfree::remote_stack::RemoteStack::push`].
+/// As [`crate::lockfree::remote_stack::RemoteStack::push`]; the blocks still count as in use.
 pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut Block, count: u32) -> Sent {
-    // SAFETY: passed on. The slab may be gone once the chain is on it, but for the one who has something to do.
+    // SAFETY: before the push the blocks of the chain keep the slab. After it the slab may be released at any
+    // time, except by `Publish`, which keeps it until it is published, and `Emptied`, which makes it ours. So
+    // nothing of the record is read after the push in other cases.
     unsafe {
-        // Acquire: the owner may be one that has only just adopted the slab.
+        // Acquire: pairs with the release in `Slab::make` and `Bins::install_adopted`. The owner may have
+        // only just adopted the slab.
         let owner = (*slab).owner.load(Acquire);
         let (stride, last, pages) = ((*slab).stride, (*slab).last, (*slab).pages);
         let (outcome, waiting) = (*slab).remote.push(head, tail, count);
@@ -124,7 +141,8 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
             Pushed::Emptied => orphans::claimed(slab, |slab| release::release_slab(slab)),
         }
         let mut sent = Sent { published: outcome == Pushed::Publish, idle: ptr::null_mut() };
-        // All blocks wait now.
+        // Do all blocks of the slab wait now? If the owner has left since it was read, this is only a wrong
+        // figure.
         if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && waiting * stride > last {
             let owner = owner.map_addr(|a| a & !VISITED);
             // Owners are never unmapped.

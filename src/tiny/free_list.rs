@@ -1,12 +1,19 @@
-//! A slab's own list of free blocks, and what other threads have pushed to the slab.
+//! A slab's own list of free blocks, and how it takes in the chains that other threads have pushed to the
+//! slab.
 
 use crate::lockfree::remote_stack::Chain;
 use crate::superslab::slab::{Block, Slab};
 use crate::sync::Node;
 
-/// Adds a drained chain to the free blocks of `slab`.
+/// Adds a chain that was taken off the remote stack of `slab` to its free blocks.
+///
+/// # Safety
+///
+/// The slab is the caller's: it is its owner, or a visitor in the owner's heap and the slab is not current,
+/// or it has adopted it. It has just taken the chain off this slab's stack.
 pub(super) unsafe fn absorb(slab: *mut Slab, chain: Chain<Block>) {
-    // SAFETY: passed on: the slab is ours, and so is the chain.
+    // SAFETY: `free` is written by nobody but the caller, whose the slab is. Taking the chain acquired its
+    // links.
     unsafe {
         if (*slab).free.is_null() {
             (*slab).free = chain.head;
@@ -17,9 +24,15 @@ pub(super) unsafe fn absorb(slab: *mut Slab, chain: Chain<Block>) {
     }
 }
 
-/// Takes the chain that other threads have pushed to `slab`, which has no free blocks. False when there is none.
+/// Takes the chain that other threads have pushed to `slab` and adds it to the free blocks. False if there is
+/// none.
+///
+/// # Safety
+///
+/// The slab is the caller's, as for [`absorb`], or [`NO_SLAB`](crate::superslab::slab::NO_SLAB).
 pub(super) unsafe fn drain(slab: *mut Slab) -> bool {
-    // SAFETY: passed on: the slab is ours, or the stand-in, to which nobody pushes.
+    // SAFETY: the caller may take the chain of its own slab. Nobody pushes to `NO_SLAB`, so it is not written
+    // to.
     unsafe {
         if !(*slab).remote.has_chain() {
             return false;
@@ -30,14 +43,19 @@ pub(super) unsafe fn drain(slab: *mut Slab) -> bool {
     }
 }
 
-/// Puts a chain in front of a slab's free blocks; how many blocks it had.
+/// Puts a chain in front of a slab's free blocks. Returns how many blocks it has.
+///
+/// # Safety
+///
+/// The slab is the caller's, as for [`absorb`]; `chain` is null or a chain of free blocks of it, which ends
+/// with null and is the caller's, too.
 pub(super) unsafe fn prepend(slab: *mut Slab, chain: *mut Block) -> u32 {
     if chain.is_null() {
         return 0;
     }
     let mut count = 1;
     let mut tail = chain;
-    // SAFETY: passed on: the chain and the slab are the caller's.
+    // SAFETY: the blocks of the chain are free and the caller's, so their links can be followed and changed.
     unsafe {
         loop {
             let next = Block::next(tail);

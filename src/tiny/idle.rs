@@ -1,4 +1,4 @@
-//! How much may lie idle in slabs that have hardly a block in use, and how fast it is given back.
+//! How much memory may lie idle in sparse slabs, and how fast it is given back.
 
 use crate::base::options;
 use crate::os;
@@ -9,30 +9,34 @@ use crate::superslab::slab::Slab;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicUsize};
 
-/// Of the pages mapped, this part may do so besides.
+/// Besides [`ALLOWED`] pages, one mapped page in this many may lie idle.
 const ALLOWED_PART: usize = 64;
-/// Bytes that may be purged before time sets the pace, and how many it earns in a millisecond: 24 MiB in a second. Giving a page
-/// back and having it again costs 1.5 microseconds, so a program that always wants again what was purged pays 1% of its time.
+/// Bytes that may be purged before the rate is limited. Purging a page and faulting it in again costs 1.5
+/// microseconds, so at the rate of [`EARNED`] a program that always needs the purged memory again loses 1% of
+/// its time.
 const CREDIT: usize = 1 << 30;
-/// See [`CREDIT`].
+/// Bytes of credit that are regained in a millisecond: 24 MiB in a second.
 const EARNED: usize = (24 << 20) / 1000;
-/// How long a purge can be regretted, in milliseconds: what lives longer than that was well purged.
+/// A purge is regretted if its slab becomes empty within this many milliseconds. A slab that lives longer was
+/// worth it.
 const MOMENT: u32 = 20;
 
-/// Pages of slabs that are sparse and not purged, but for the few that each heap has not told yet: for a slab that is soon
-/// empty or full again an atomic addition would be too much.
+/// Pages of slabs that are sparse and not purged. Up to [`TELL`] pages of each heap are missing: for a slab
+/// that is soon empty or full again, an atomic addition would cost too much. A sum of counts, so all accesses
+/// are relaxed.
 static IDLE: AtomicUsize = AtomicUsize::new(0);
-/// A heap tells when it is so many pages.
+/// A heap adds its count to [`IDLE`] when it has reached this many pages.
 const TELL: i32 = 16;
-/// What may be idle besides, for regret, in bytes: most slabs have one page, of which a part at least is in use. Races lose a
-/// count at worst, here and below.
+/// Bytes that may lie idle besides, because purges were regretted. Bytes, not pages, since most slabs have
+/// one page, part of which is in use. Races lose a count at worst, here and below; so all accesses are
+/// relaxed.
 static SLACK: Regret = Regret::none();
-/// Bytes purged that time has not paid back yet, and when it last did.
+/// Bytes of credit that have been used and not regained yet.
 static SPENT: AtomicUsize = AtomicUsize::new(0);
-/// See [`SPENT`].
+/// When credit was last regained, in milliseconds.
 static EARNED_AT: AtomicU32 = AtomicU32::new(0);
 
-/// Counts pages that have become idle, or are so no more.
+/// Adds to a heap's count of idle pages; `pages` is negative for pages that are not idle any more.
 pub(super) fn count(counted: &mut i32, pages: i32) {
     *counted += pages;
     if counted.unsigned_abs() >= TELL.unsigned_abs() {
@@ -40,29 +44,30 @@ pub(super) fn count(counted: &mut i32, pages: i32) {
     }
 }
 
-/// Adds what a heap has counted to what all have.
+/// Moves a heap's count to the count of all heaps.
 pub(super) fn tell(counted: &mut i32) {
     let pages = core::mem::take(counted);
     IDLE.fetch_add(pages as isize as usize, Relaxed);
 }
 
-/// A slab of so many pages is not idle any more, whose bins cannot count that.
+/// A slab of this many pages is not idle any more, and there are no bins that could count it.
 pub(super) fn forget(pages: usize) {
     IDLE.fetch_sub(pages, Relaxed);
 }
 
 /// Whether more lies idle in sparse slabs than is allowed.
 pub(crate) fn is_due() -> bool {
-    // What heaps have not told yet may make it negative.
+    // Negative if heaps have told of fewer pages that became idle than of pages that ceased to be.
     let idle = (IDLE.load(Relaxed) as isize).max(0) as usize;
     idle > ALLOWED && idle > allowed() && options::get().purge_delay >= 0 && has_credit()
 }
 
+/// Pages that may lie idle.
 fn allowed() -> usize {
     allowance(os::MAPPED.load(Relaxed) / PAGE, ALLOWED_PART) + SLACK.slack() / PAGE
 }
 
-/// Pays back what time has earned since the last look; whether there is credit.
+/// Whether there is credit left. If not, first adds what has been regained since the last call.
 fn has_credit() -> bool {
     if SPENT.load(Relaxed) < CREDIT {
         return true;
@@ -74,19 +79,20 @@ fn has_credit() -> bool {
     spent < CREDIT
 }
 
-/// `bytes` bytes were purged because there was too much of them, not because somebody asked for it.
+/// Uses up credit: this many bytes were purged because too much was idle, not because the program asked for
+/// it.
 pub(crate) fn spend(bytes: usize) {
     SPENT.fetch_add(bytes, Relaxed);
 }
 
-/// A slab without blocks in use is about to be given back. If a part of it was purged a moment ago, then all are on their way
-/// to empty: the purge was for nothing, and so will be the next.
+/// A slab without blocks in use is about to be released. If part of it was purged a moment ago, slabs are
+/// probably on their way to empty: that purge was for nothing, and the next would be, too.
 ///
 /// # Safety
 ///
-/// The slab is the caller's.
+/// The slab is the caller's alone and has been made.
 pub(super) unsafe fn on_release(slab: *mut Slab) {
-    // SAFETY: passed on.
+    // SAFETY: nobody else writes the record, and `pages` is constant.
     unsafe {
         let purged = (*slab).purged.load(Relaxed);
         if purged != 0 {
@@ -99,7 +105,7 @@ pub(super) unsafe fn on_release(slab: *mut Slab) {
     }
 }
 
-/// Half of the regret is forgotten now and then.
+/// Lets the regret decay: see [`Regret::fade`].
 pub(super) fn fade(now: u32) {
     SLACK.fade(now);
 }
@@ -116,7 +122,7 @@ mod tests {
         assert!(has_credit());
         spend(CREDIT + 1);
         EARNED_AT.store(os::now_ms(), Relaxed);
-        assert!(!has_credit(), "for that it takes most of a minute");
+        assert!(!has_credit(), "to regain that takes most of a minute");
         SPENT.store(CREDIT, Relaxed);
         EARNED_AT.store(os::now_ms().wrapping_sub(1000), Relaxed);
         assert!(has_credit());

@@ -1,12 +1,15 @@
-//! Slabs with hardly a block in use: their whole free pages are given back.
+//! Partial purge: in slabs with hardly a block in use, the system pages that are free as a whole are given
+//! back.
 //!
-//! A slab's span is looked at in *granules*, of one page of the system each, or more where a span has too many for the mask.
-//! A granule in which no block is in use is *purged*: the blocks that lie in it, or reach into it, leave the list of free
-//! blocks, and come back, a run of granules at a time, when the slab has nothing else left ([`revive`]).
+//! A slab's span is divided into *granules*, of one system page each, or more where the span has too many for
+//! the mask. A granule in which no block is in use is *purged*: the blocks that lie in it, or reach into it,
+//! leave the list of free blocks. They come back, a run of granules at a time, when the slab has nothing else
+//! left ([`revive`]).
 //!
-//! When: at once, as soon as more memory lies in sparse slabs than is allowed. After the last free of a program there is no
-//! further event. Slabs that are empty a moment later are a regret and widen what is allowed for a while. And the cost is bounded: after
-//! the first GiB only so much is purged in a second.
+//! This happens as soon as more memory lies idle in sparse slabs than is allowed, because after a program's
+//! last free there is no further event. A slab that becomes empty a moment after its purge is a regret, and
+//! widens the allowance for a while. The cost is bounded: after the first GiB only a limited amount is purged
+//! in a second ([`idle`]).
 
 use crate::base::list::List;
 use crate::base::table::Table;
@@ -21,27 +24,27 @@ use crate::tiny::{free_list, idle, release};
 use core::ptr;
 use core::sync::atomic::Ordering::Relaxed;
 
-/// Slabs that one call looks into.
+/// The most slabs that are chosen at a time.
 const BATCH: usize = 8;
-/// Slabs of a class that have become sparse last may be on their way to empty, as one after the other is when all that a
-/// program has is freed in order.
+/// How many slabs of a class, those that became sparse last, are left alone: they may be on their way to
+/// empty, as one slab after the other is when a program frees everything in order.
 pub(crate) const NEWEST: usize = 4;
-/// Some sparse slabs with something to give back.
+/// Some sparse slabs with something to purge.
 pub(crate) struct Chosen {
     slabs: [*mut Slab; BATCH],
     count: usize,
 }
 
 impl Chosen {
-    /// Chooses some of those in `bins`, but not `skip`, nor the `newest` few of each class.
+    /// Chooses some slabs of `bins`, but not `skip`, and none of the `newest` few of each class.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the bins or visits them.
+    /// The caller holds the lock of the heap that `bins` are part of, as its owner or as a visitor.
     pub(crate) unsafe fn from(bins: *mut Bins, skip: *mut Slab, newest: usize) -> Chosen {
         let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
         for class in 1..=CLASSES {
-            // SAFETY: passed on: the lists are the caller's, and what is in them stays.
+            // SAFETY: who holds the lock alone uses the lists, and slabs stay while they are listed.
             unsafe {
                 let (mut slab, mut seen) = ((&(*bins).sparse)[class].first(), 0);
                 while !slab.is_null() && (*slab).list == Listed::Sparse {
@@ -58,21 +61,23 @@ impl Chosen {
         chosen
     }
 
-    /// Those chosen.
+    /// The slabs that were chosen.
     pub(crate) fn slabs(&self) -> &[*mut Slab] {
         self.slabs.get(..self.count).unwrap_or_default()
     }
 
-    /// Gives back what lies idle in them, but for `skip`. How many bytes.
+    /// Purges what is idle in the slabs, except in `skip`. Returns the bytes given back.
     ///
     /// # Safety
     ///
-    /// As [`Bins::accept_published`] for each of them.
+    /// The caller has held the lock of the bins' heap since it chose the slabs. A visitor has marked them as
+    /// `VISITED`, and `skip` is the owner's hazard, read after the barrier that must follow.
     pub(crate) unsafe fn purge(&self, bins: *mut Bins, skip: *mut Slab) -> usize {
         idle::fade(os::now_ms());
         let mut bytes = 0;
         for &slab in self.slabs().iter().filter(|&&slab| slab != skip) {
-            // SAFETY: passed on.
+            // SAFETY: under the lock the slab is still in the list of sparse ones, so it is no current slab;
+            // mark and hazard keep the owner of a visited heap away from its record.
             unsafe {
                 Bins::unlink(bins, slab);
                 bytes += purge(slab);
@@ -83,33 +88,38 @@ impl Chosen {
     }
 }
 
-/// Gives back what lies idle in sparse slabs of nobody. How many bytes.
+/// Purges what is idle in sparse orphans, which `bins` adopt for a moment. Returns the bytes given back.
 ///
 /// # Safety
 ///
-/// The calling thread has entered the heap that `bins` are part of, of which they hold some for a moment.
+/// The calling thread owns the heap that `bins` are part of, and has entered its lock.
 pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
     let mut bytes = 0;
     for class in 1..=CLASSES as u8 {
-        // Each of a class is adopted before the first is abandoned again, or the same one would come each time.
+        // All of a class are adopted before the first is abandoned again; otherwise the same one would come
+        // each time.
         let mut adopted = List::<Slab>::new();
         while let Some(orphan) = orphans::adopt(class) {
             let slab = orphan.slab;
-            // SAFETY: ours now, and in no list.
+            // SAFETY: the bins are this thread's, and the orphan was adopted just now. It is in no list, so
+            // its links are free to use.
             unsafe {
                 (*bins).install_adopted(orphan);
                 adopted.push_front(slab);
             }
         }
-        // SAFETY: ours.
+        // SAFETY: the list is local, and its slabs belong to us.
         while let Some(slab) = unsafe { adopted.pop_front() } {
-            // SAFETY: as above.
+            // SAFETY: the slab is ours, and in no list of `bins`; we hold the lock, so no visitor is at it.
+            // It is released only without a block in use and armed: then nobody has anything to push to it or
+            // is about to publish it.
             unsafe {
                 let used = Slab::in_use(slab);
                 if used <= Slab::few(slab) {
                     bytes += purge(slab);
                 }
-                // What others have freed meanwhile has published it: then it stays with us until it arrives.
+                // If others have freed blocks of it meanwhile, it is being published: it stays ours until it
+                // arrives.
                 if !(*slab).remote.is_armed() || used != 0 && !orphans::abandon(slab, used) {
                     Bins::push(bins, slab, Listed::Full);
                 } else if used == 0 {
@@ -125,7 +135,7 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
 struct Free(Table<u32, 64>);
 
 impl Free {
-    /// Counts the bytes from `from` to `to` as free.
+    /// Adds the bytes from `from` to `to`.
     fn add(&mut self, granules: &Granules, from: *mut u8, to: *mut u8) {
         let (mut at, end) = (from.addr() - granules.span.addr(), to.addr() - granules.span.addr());
         while at < end {
@@ -136,13 +146,16 @@ impl Free {
     }
 }
 
-/// Gives back the granules of a slab in which no block is in use. How many bytes.
+/// Gives back the granules of a slab in which no block is in use. Returns the bytes given back.
 ///
 /// # Safety
 ///
-/// The slab is the caller's, and not the current one.
+/// The slab is the caller's: it owns it, or visits its heap, with the duties of [`Chosen::purge`]. It is not
+/// current.
 unsafe fn purge(slab: *mut Slab) -> usize {
-    // SAFETY: passed on: all that is done to the record and to free blocks is the owner's to do.
+    // SAFETY: nobody else changes the record or the list of free blocks. A block that is still in use, or on
+    // its way back from another thread, is not counted as free, so no granule with a part of it is given
+    // back.
     unsafe {
         if (*slab).remote.has_chain() {
             let chain = (*slab).remote.take_chain();
@@ -151,7 +164,8 @@ unsafe fn purge(slab: *mut Slab) -> usize {
         let granules = Granules::of(slab);
         let stride = (*slab).stride as usize;
         let before = (*slab).purged.load(Relaxed);
-        // What lies above `bump`, as far as it is of no use to look at: never touched, or left over from another slab.
+        // Memory above `bump` is not worth looking at: it was never touched, or is left over from another
+        // slab.
         let (bump, end) = ((*slab).bump, (*slab).end);
         let fresh = if bump == end { 0 } else { granules.touching(bump, end) };
         let mut free = Free(Table([0; 64]));
@@ -161,12 +175,13 @@ unsafe fn purge(slab: *mut Slab) -> usize {
             free.add(&granules, start, start.wrapping_add(stride));
             block = Block::next(block);
         }
-        // The rest behind the last block, and the ends of blocks that reach out of what is purged already.
+        // Free, too, are the rest behind the last block and the ends of blocks that reach out of purged
+        // granules.
         let last = (*slab).start.wrapping_add((*slab).last as usize + stride);
         free.add(&granules, last, granules.span.wrapping_add(granules.count << granules.shift));
         for run in Run::each(before) {
             let (window, (from, to)) = (granules.window(slab, run), granules.range(run));
-            // Where no block reaches, behind the last one, nothing reaches out of it either.
+            // Behind the last block the window is empty: no block reaches into such granules or out of them.
             if window.0 < window.1 && window.0 < from {
                 free.add(&granules, window.0, from);
             }
@@ -182,7 +197,7 @@ unsafe fn purge(slab: *mut Slab) -> usize {
         if idle == 0 {
             return 0;
         }
-        // First out of the list, while its links can still be followed.
+        // Blocks leave the list before their memory goes, while their links can still be followed.
         let mut link = &raw mut (*slab).free;
         while !(*link).is_null() {
             let block = *link;
@@ -208,13 +223,15 @@ unsafe fn purge(slab: *mut Slab) -> usize {
     }
 }
 
-/// Makes a run of purged granules of a slab, which has nothing else left, memory to hand out again. False when there is none.
+/// Makes a run of purged granules memory to hand out again, in a slab that has nothing else left. False if
+/// none is purged.
 ///
 /// # Safety
 ///
-/// The slab is the caller's, or the stand-in.
+/// The calling thread owns the slab and holds its heap's lock, or it is
+/// [`NO_SLAB`](crate::superslab::slab::NO_SLAB).
 pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
-    // SAFETY: passed on; of the stand-in, which has nothing purged, nothing is written.
+    // SAFETY: only the owner writes these fields. `NO_SLAB` has nothing purged, so nothing is written to it.
     unsafe {
         let purged = (*slab).purged.load(Relaxed);
         let Some(run) = Run::each(purged).next() else { return false };
@@ -223,7 +240,7 @@ pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
         let (from, to) = granules.window(slab, run);
         let rest = purged & !run.mask();
         (*slab).purged.store(rest, Relaxed);
-        // A block at either end may reach into memory that was not purged.
+        // A block at either end may reach into memory that was not purged, and so may not be zero.
         (*slab).zero = false;
         Slab::set_revived(slab, from, to);
         if rest == 0 {
@@ -233,14 +250,15 @@ pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
     }
 }
 
-/// Whether `address` is the start of a block of a slab, of which a part may be purged, and whether that block lies in what
-/// is purged: then it is free.
+/// `None` if `address` is not the start of a block of the slab. Otherwise, whether the block touches purged
+/// granules: then it is free. Unlike [`Slab::is_block`], this works while part of the slab is purged.
 ///
 /// # Safety
 ///
 /// `slab` is the record of a live slab with at least one block in use.
 pub(crate) unsafe fn block_at(slab: *mut Slab, address: *mut u8) -> Option<bool> {
-    // SAFETY: passed on. Constant fields, and the mask, of which the bits of a block in use do not change.
+    // SAFETY: the block in use keeps the slab, so the fields read plainly are constant. The mask is atomic:
+    // its owner may change it meanwhile, but the bits of granules with a block in use stay 0.
     unsafe {
         let stride = (*slab).stride as usize;
         let offset = address.addr().wrapping_sub((*slab).start.addr());

@@ -1,4 +1,4 @@
-//! Slabs come to a heap when it needs blocks, and leave it when it is trimmed or its thread ends.
+//! How slabs come to a heap when it needs blocks, and leave it when it is trimmed or its thread ends.
 
 use crate::base::counters::Counters;
 use crate::base::list::List;
@@ -11,14 +11,20 @@ use crate::tiny::release::{GivenUp, give_up, release_slab};
 use crate::tiny::{free_list, idle, partial_purge};
 
 impl Bins {
-    /// The current slab has nothing left: finds another one, and takes a block from it. Null when there is no memory.
+    /// Finds memory for a class whose current slab has nothing left, makes it the current slab, and takes a
+    /// block from it. Null if there is no memory.
+    ///
+    /// Looks, in this order, at remote frees of the current slab, published slabs, purged memory of the
+    /// current slab, partial and sparse slabs, orphans, and the pool.
     ///
     /// # Safety
     ///
-    /// The calling thread owns these bins, and `owner` is set.
+    /// The calling thread owns these bins and holds their heap's lock; `owner` is set.
     pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Allocation {
         let c = class as usize;
-        // SAFETY: all slabs in our lists are ours; `owner` is set.
+        // SAFETY: all slabs in our lists are ours, and the lock keeps visitors away from them and from
+        // `self`. Where there is no current slab, `NO_SLAB` has nothing to drain or revive. An adopted
+        // orphan, and a span that was taken from the pool, are this thread's alone.
         unsafe {
             let current = self.current[c];
             if free_list::drain(current) {
@@ -74,9 +80,14 @@ impl Bins {
         }
     }
 
-    /// The current slab has nothing left.
+    /// Lists a current slab that has nothing left as full.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`]; `slab` is the current slab of its class, and not `NO_SLAB`.
     unsafe fn used_up(&mut self, slab: *mut Slab) {
-        // SAFETY: passed on: ours.
+        // SAFETY: the slab is ours, and the lock is held. Once it is not the current slab any more, it is in
+        // no list.
         unsafe {
             if !(*slab).filled {
                 thp::filled((*slab).pages as usize);
@@ -87,8 +98,14 @@ impl Bins {
         }
     }
 
+    /// Makes a slab the current one of its class.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`]; `slab` belongs to these bins and is in no list, and its class has no current
+    /// slab.
     pub(super) unsafe fn make_current(&mut self, slab: *mut Slab) {
-        // SAFETY: passed on: ours and in no list.
+        // SAFETY: the slab is ours, and the lock keeps visitors out until both fields are written.
         unsafe {
             Slab::enlist(slab, Listed::Current);
             self.current[(*slab).class as usize] = slab;
@@ -101,7 +118,8 @@ impl Bins {
     ///
     /// As [`Bins::refill`].
     pub(crate) unsafe fn trim(&mut self, counters: &Counters) {
-        // SAFETY: passed on; our own lists.
+        // SAFETY: the current slabs are ours, and the lock is held. One is released only without a block in
+        // use and armed: then no thread has anything to push to it or is about to publish it.
         unsafe {
             self.collect(counters);
             for class in bits(self.present) {
@@ -121,16 +139,17 @@ impl Bins {
         }
     }
 
-    /// Gives up all slabs: empty ones go back to the pool, the others become orphans. For a thread that ends. A slab that another
-    /// thread is about to publish stays, for the thread that gets these bins next: nobody waits for it.
+    /// Gives up all slabs, for a thread that ends: empty ones go back to the pool, the others become orphans.
+    /// Nobody waits for a slab that another thread is about to publish: it stays, for the thread that gets
+    /// these bins next.
     ///
     /// # Safety
     ///
     /// As [`Bins::refill`].
     pub(crate) unsafe fn abandon(&mut self, counters: &Counters) {
-        // SAFETY: passed on.
+        // SAFETY: these have the same contract as this function.
         unsafe {
-            // What is on its way mostly arrives between the two.
+            // Most slabs that are being published arrive between the two calls.
             if self.abandon_listed() != 0 {
                 self.collect(counters);
                 self.abandon_listed();
@@ -139,11 +158,17 @@ impl Bins {
         idle::tell(&mut self.idle);
     }
 
-    /// Gives up the slabs that can be given up now; how many stay.
+    /// Gives up the slabs that can be given up now. Returns how many stay.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
     unsafe fn abandon_listed(&mut self) -> usize {
         let mut staying = List::<Slab>::new();
         let mut count = 0;
-        // SAFETY: passed on: each of the lists is ours, and `give_up` leaves it without the one it gets.
+        // SAFETY: the lists and the slabs in them are ours, and the lock is held. Each slab is out of its
+        // list before it is given up; one that is still ours after that goes to `staying`, which is local,
+        // and then back into a list.
         unsafe {
             let mut give_up_all = |bins: &mut Bins, first: fn(&Bins, usize) -> *mut Slab, class| loop {
                 let slab = first(bins, class);
@@ -167,7 +192,7 @@ impl Bins {
             }
             give_up_all(self, |bins, _| bins.full.first(), 0);
             while let Some(slab) = staying.pop_front() {
-                // Wherever it belongs, it gets there when it is published.
+                // It moves to the list where it belongs when it arrives on the ready list.
                 Bins::push(self, slab, Listed::Full);
             }
         }

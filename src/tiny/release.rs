@@ -1,16 +1,18 @@
-//! Slabs leave a heap: given back when it is trimmed, given up when its thread ends, taken over in the child of a fork.
+//! How slabs leave a heap: empty ones are released, others are given up when its thread ends, and in the
+//! child of a fork those of threads that it does not have are taken away from their heaps.
 
 use crate::superslab::slab::{Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::tiny::{free_list, idle};
 
-/// What came of giving up a slab.
+/// The outcome of giving up a slab.
 pub(crate) enum GivenUp {
     /// It is an orphan now, and nobody's.
     Orphan,
-    /// No block of it is in use: it is still the caller's, to [`release_slab`].
+    /// No block of it is in use. It is still the caller's, which should call [`release_slab`].
     Empty,
-    /// It is still the caller's: somebody is about to publish it, or it has been published.
+    /// It is still the caller's: it has been published or is about to be, or the orphans' lock was not free
+    /// soon.
     Not,
 }
 
@@ -18,12 +20,14 @@ pub(crate) enum GivenUp {
 ///
 /// # Safety
 ///
-/// The slab is the caller's and in no list.
+/// The calling thread owns the slab, and holds its heap's lock or stands in for its owner as [`disown`] says.
+/// The slab is in none of the owner's lists.
 pub(super) unsafe fn give_up(slab: *mut Slab) -> GivenUp {
-    // SAFETY: passed on.
+    // SAFETY: the slab is ours until `abandon` succeeds, and nothing of it is used after that.
     unsafe {
-        // A chain that was left on the stack; an orphan begins without one. First, because what is taken may be more
-        // than what was there when the slab was armed: then somebody is about to publish it.
+        // An orphan begins without a chain, so one that was left on the stack is taken. Before `is_armed`:
+        // there may be more on the stack than when the slab was armed, and then somebody is about to publish
+        // it.
         if (*slab).remote.has_chain() {
             let chain = (*slab).remote.take_chain();
             free_list::absorb(slab, chain);
@@ -33,7 +37,7 @@ pub(super) unsafe fn give_up(slab: *mut Slab) -> GivenUp {
         }
         match Slab::in_use(slab) {
             0 => GivenUp::Empty,
-            // Fails when something was pushed meanwhile.
+            // Fails if something was pushed meanwhile.
             used if orphans::abandon(slab, used) => GivenUp::Orphan,
             _ => GivenUp::Not,
         }
@@ -44,24 +48,30 @@ pub(super) unsafe fn give_up(slab: *mut Slab) -> GivenUp {
 ///
 /// # Safety
 ///
-/// The slab is the caller's and in no list.
+/// The slab is the caller's alone and in no list: no block of it is in use, and nobody is about to publish
+/// it.
 pub(crate) unsafe fn release_slab(slab: *mut Slab) {
-    // SAFETY: passed on.
+    // SAFETY: nobody else knows the slab any more, so it is ours to give back.
     unsafe {
         idle::on_release(slab);
         pool::give_span(slab, dirty(slab));
     }
 }
 
-/// The pages of a span, bit 0 the first, that may be dirty now; those that were so when it was taken the pool knows.
+/// The pages of a span, bit 0 the first, that this slab may have made dirty. The pool knows which ones were
+/// dirty before.
+///
+/// # Safety
+///
+/// The slab is the caller's alone.
 unsafe fn dirty(slab: *mut Slab) -> u32 {
-    // SAFETY: passed on.
+    // SAFETY: nobody else writes the record.
     unsafe {
         let all = u32::MAX >> (32 - (*slab).pages as u32);
         if (*slab).revived {
             return all;
         }
-        // What was handed out once is dirty, page by page.
+        // Memory is handed out in order, so the pages below `bump` are dirty.
         let touched = (*slab).bump.addr() - (*slab).start.addr();
         let first = (*slab).start.addr() & 0xffff;
         let pages = if touched == 0 { 0 } else { (first + touched).div_ceil(1 << 16) };
@@ -69,21 +79,23 @@ unsafe fn dirty(slab: *mut Slab) -> u32 {
     }
 }
 
-/// Gives up a slab whose owner a fork has left behind: stopped anywhere, so that its lists are not relied on, only the slab's
-/// record is.
+/// Gives up a slab whose owner was left behind by a fork. The owner may have been stopped anywhere, so its
+/// lists are not relied on, only the slab's record is.
 ///
 /// # Safety
 ///
-/// The slab's owner does not exist in this process, and the caller alone stands in for it.
+/// The slab's owner does not exist in this process, and the calling thread alone stands in for it.
 pub(crate) unsafe fn disown(slab: *mut Slab) -> GivenUp {
-    // SAFETY: passed on.
+    // SAFETY: the caller has the rights of the owner. Its lists are never used again, so the slab counts as
+    // unlisted.
     unsafe {
         if (*slab).list == Listed::Sparse {
             idle::forget((*slab).pages as usize);
         }
         Slab::enlist(slab, Listed::None);
         if (*slab).revived {
-            // Its owner may have been stopped between the two: what is between them may be in use.
+            // Its owner may have been stopped between the stores to `bump` and `end`: memory between may be
+            // in use.
             Slab::set_bump(slab, (*slab).end);
         }
         give_up(slab)
@@ -105,7 +117,8 @@ mod tests {
         const CLASS: u8 = CLASSES as u8;
         let base = os::map_aligned(SUPERSLAB, SUPERSLAB);
         assert!(!base.is_null());
-        // SAFETY: a place for a SuperSlab that nobody else knows. The owner is only an address.
+        // SAFETY: the place for a SuperSlab was just mapped, and nobody else knows it. The owner is never
+        // followed.
         unsafe {
             let slab = Slab::claim(base, 8, 8, CLASS, Desc::stand_in());
             Slab::make(slab, stride(CLASS as usize), false, ptr::without_provenance_mut::<Owner>(4096));

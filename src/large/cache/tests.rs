@@ -8,7 +8,7 @@ fn kept(mib: usize, mibs: usize) -> Mapping {
     Mapping { block, len: mibs * MIB, huge: false }
 }
 
-/// Where the entries are and how long, in MiB.
+/// The places and lengths of the entries, in MiB.
 fn places(cache: &Cache) -> Vec<(usize, usize)> {
     let place = |(_, e): (usize, &Entry)| ((e.block.addr() - (1 << 30)) / MIB, e.len() / MIB);
     let mut places: Vec<_> = cache.used().map(place).collect();
@@ -23,7 +23,10 @@ fn neighbours_become_one_and_are_cut_again() {
     let mut cache = Cache::new();
     assert!(cache.add(kept(0, 2), 0, false) && cache.add(kept(6, 2), 0, false));
     assert_eq!(places(&cache), [(0, 2), (6, 2)]);
-    assert!(cache.add(Mapping { huge: true, ..kept(2, 1) }, 0, false), "other pages, so it stays apart");
+    assert!(
+        cache.add(Mapping { huge: true, ..kept(2, 1) }, 0, false),
+        "it has huge pages, so it is not merged"
+    );
     assert!(cache.add(kept(3, 3), 1, false));
     assert_eq!(places(&cache), [(0, 2), (2, 1), (3, 5)]);
     let i = cache.used().find(|(_, e)| e.len() == 5 * MIB).unwrap().0;
@@ -104,8 +107,12 @@ fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_
     assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none(), "it holds no pages");
     assert_eq!(cache.oldest(5 + AGAIN - 1, |_| true), Some(1));
     assert_eq!(cache.oldest(5 + AGAIN, |_| true), Some(0));
-    assert_eq!(cache.oldest(4, |_| true), Some(1), "not tried again by who has read the clock before");
-    // It is as good as the rest for who wants it.
+    assert_eq!(
+        cache.oldest(4, |_| true),
+        Some(1),
+        "not tried again by a thread that read the clock before it was refused"
+    );
+    // It can be used like any other memory that is kept.
     assert_eq!(cache.cut(0, 3 * MIB).len, 3 * MIB);
     assert_eq!((cache.bytes, cache.refused), (9 * MIB, 5 * MIB));
     cache.remove(0);
