@@ -1,4 +1,5 @@
-//! What is published: sources, README and licences of `hakmem-alloc`, and no other package.
+//! What is published: sources, README and licences of `hakmem-alloc`, and no other package. And that the
+//! repository does not grow by what nobody reads.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -76,6 +77,18 @@ fn running_a_program_builds_only_what_it_needs() {
     for lab in ["plotters ", "maud ", "statrs ", "csv ", "hakmem-workloads "] {
         assert!(!packages.lines().any(|package| package.starts_with(lab)), "{lab}is built:\n{packages}");
     }
+}
+
+/// Benchmark runs are kept as one page, a few plots and packed raw data; the README leaves the rest to the
+/// guide.
+#[test]
+fn benchmark_output_and_readme_are_small() {
+    let kept = std::fs::read_dir(root().join("docs/benchmarks")).unwrap();
+    let bytes: u64 = kept.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    let page = root().join("docs/benchmarks.md").metadata().unwrap().len();
+    assert!(bytes + page <= 1 << 20, "docs/benchmarks and its page have {} bytes", bytes + page);
+    let lines = std::fs::read_to_string(root().join("README.md")).unwrap().lines().count();
+    assert!(lines <= 140, "the README has {lines} lines");
 }
 
 /// A test that cargo does not know of would never run.
