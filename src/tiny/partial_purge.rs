@@ -44,7 +44,7 @@ impl Chosen {
     pub(crate) unsafe fn from(bins: *mut Bins, skip: *mut Slab, newest: usize) -> Chosen {
         let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
         for class in 1..=CLASSES {
-            // SAFETY: who holds the lock alone uses the lists, and slabs stay while they are listed.
+            // SAFETY: only the holder of the lock uses the lists, and slabs stay while they are listed.
             unsafe {
                 let (mut slab, mut seen) = ((&(*bins).sparse)[class].first(), 0);
                 while !slab.is_null() && (*slab).list == Listed::Sparse {
