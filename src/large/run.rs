@@ -52,8 +52,8 @@ pub(crate) unsafe fn pages(address: *mut u8) -> usize {
 
 /// The bytes of the run at `address`, for which the page map has said `RUN`.
 pub(super) fn usable(address: *mut u8) -> usize {
-    // SAFETY: the caller's own block is a run in use. If the program frees it a second time meanwhile, the
-    // answer means nothing, but the record can still be read.
+    // SAFETY: the run is the caller's own block and in use. Only a program that frees it in another thread at
+    // the same time breaks that.
     unsafe { pages(address) * PAGE }
 }
 

@@ -151,8 +151,8 @@ impl Desc {
         self.pages.set(Sets::ALL_FREE);
     }
 
-    /// Whether the whole SuperSlab is being given back. Relaxed, here and below: jobs begin and end under the
-    /// pool's lock, and who relies on the answer holds it; other ends make the index stale.
+    /// Whether the whole SuperSlab is being given back. Relaxed, here and below: jobs begin under the pool's
+    /// lock, and those who ask hold it, too. A job that ends without the lock makes the index stale.
     pub(super) fn is_hidden(&self) -> bool {
         self.job.load(Relaxed) == u32::MAX
     }

@@ -189,7 +189,8 @@ pub(crate) enum Listed {
 /// visitor in that heap, which has marked the slab as [`VISITED`], if it is neither current nor the owner's
 /// hazard; or the thread that has just claimed or adopted the slab. Statistics, and threads that free a
 /// block, access the record at any time. Fields that they read are atomics, or are written through atomics,
-/// or are constant while the slab has blocks in use; and nobody makes a reference to the whole record.
+/// or are constant while the slab has blocks in use. So nobody should make a reference to the whole record;
+/// [`Slab::is_slab`] still does.
 #[repr(C, align(128))]
 pub(crate) struct Slab {
     /// Free blocks, most recently freed first. Owner only.
@@ -298,8 +299,9 @@ pub(crate) static NO_SLAB: Slab = Slab {
     purged_at: 0,
 };
 
-// SAFETY: each field says which thread may touch it, and how; all who do use raw pointers to fields. The only
-// `Slab` that is shared by reference is `NO_SLAB`, which is never written to.
+// SAFETY: each field says which thread may access it, and how. Threads reach the fields through raw pointers;
+// the only `Slab` that is shared by reference is `NO_SLAB`, which is never written to. (For the exception,
+// see `Slab::is_slab`.)
 unsafe impl Sync for Slab {}
 
 const _: () = assert!(size_of::<Slab>() == 128 && size_of::<Slab>() * 32 == HEADER);

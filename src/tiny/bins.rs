@@ -319,8 +319,8 @@ impl Bins {
     /// gets another one. The slab belongs to them, and its `list` is neither `None` nor `Current`, for which
     /// there is no list.
     unsafe fn list_of<'a>(bins: *mut Bins, slab: *mut Slab) -> &'a mut List<Slab> {
-        // SAFETY: who holds the lock alone uses the lists, so that the reference to one of them is the only
-        // one; the class of a slab is an index of both tables.
+        // SAFETY: only the holder of the lock uses the lists, so the reference to one of them is the only
+        // one. The class of a slab is an index of both tables.
         unsafe {
             let class = (*slab).class as usize;
             let lists = match (*slab).list {

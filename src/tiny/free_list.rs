@@ -12,8 +12,8 @@ use crate::sync::Node;
 /// The slab is the caller's: it is its owner, or a visitor in the owner's heap and the slab is not current,
 /// or it has adopted it. It has just taken the chain off this slab's stack.
 pub(super) unsafe fn absorb(slab: *mut Slab, chain: Chain<Block>) {
-    // SAFETY: `free` is written by nobody but the caller, whose the slab is. Taking the chain acquired its
-    // links.
+    // SAFETY: nobody but the caller uses the slab's `free`. The chain belongs to the caller, too: taking it
+    // acquired its links.
     unsafe {
         if (*slab).free.is_null() {
             (*slab).free = chain.head;

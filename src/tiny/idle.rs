@@ -57,7 +57,7 @@ pub(super) fn forget(pages: usize) {
 
 /// Whether more lies idle in sparse slabs than is allowed.
 pub(crate) fn is_due() -> bool {
-    // Negative if heaps have told of fewer pages that became idle than of pages that ceased to be.
+    // Negative when heaps have reported more pages that ceased to be idle than pages that became so.
     let idle = (IDLE.load(Relaxed) as isize).max(0) as usize;
     idle > ALLOWED && idle > allowed() && options::get().purge_delay >= 0 && has_credit()
 }

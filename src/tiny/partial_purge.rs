@@ -44,7 +44,7 @@ impl Chosen {
     pub(crate) unsafe fn from(bins: *mut Bins, skip: *mut Slab, newest: usize) -> Chosen {
         let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
         for class in 1..=CLASSES {
-            // SAFETY: who holds the lock alone uses the lists, and slabs stay while they are listed.
+            // SAFETY: only the holder of the lock uses the lists, and slabs stay while they are listed.
             unsafe {
                 let (mut slab, mut seen) = ((&(*bins).sparse)[class].first(), 0);
                 while !slab.is_null() && (*slab).list == Listed::Sparse {
@@ -153,51 +153,92 @@ impl Free {
 /// The slab is the caller's: it owns it, or visits its heap, with the duties of [`Chosen::purge`]. It is not
 /// current.
 unsafe fn purge(slab: *mut Slab) -> usize {
-    // SAFETY: nobody else changes the record or the list of free blocks. A block that is still in use, or on
-    // its way back from another thread, is not counted as free, so no granule with a part of it is given
-    // back.
+    // SAFETY: the caller may take the chain, and that belongs to the slab's free blocks then.
     unsafe {
         if (*slab).remote.has_chain() {
             let chain = (*slab).remote.take_chain();
             free_list::absorb(slab, chain);
         }
-        let granules = Granules::of(slab);
+    }
+    // SAFETY: the caller has the rights of the owner, so these fields are its to read.
+    let (granules, before) = unsafe { (Granules::of(slab), (*slab).purged.load(Relaxed)) };
+    // SAFETY: `purge` and this function have the same contract.
+    let idle = unsafe { idle_granules(slab, &granules, before) };
+    if idle == 0 {
+        return 0;
+    }
+    // SAFETY: only the owner writes these fields, and nobody else uses the list of free blocks.
+    unsafe {
+        unlist(slab, &granules, idle);
+        (*slab).purged_at = os::now_ms();
+        (*slab).purged.store(before | idle, Relaxed);
+        (*slab).inverse.store(0, Relaxed);
+        pool::not_filled(slab);
+    }
+    let mut bytes = 0;
+    for run in Run::each(idle) {
+        let len = (run.count as usize) << granules.shift;
+        // SAFETY: whole system pages of the slab's span. No block in use or on a list touches them, and none
+        // is handed out of them before `revive`.
+        if unsafe { os::purge(granules.range(run).0, len) } {
+            bytes += len;
+        }
+    }
+    bytes
+}
+
+/// The granules of a slab that consist of free memory, were not purged `before`, and do not lie above `bump`.
+/// A block that is in use, or on its way back from another thread, is not on the slab's list, so no granule
+/// with a part of it is among them.
+///
+/// # Safety
+///
+/// As [`purge`].
+unsafe fn idle_granules(slab: *mut Slab, granules: &Granules, before: u64) -> u64 {
+    // SAFETY: the caller has the rights of the owner, so these fields do not change meanwhile.
+    let (start, stride, last) = unsafe { ((*slab).start, (*slab).stride as usize, (*slab).last as usize) };
+    // SAFETY: as for the fields above.
+    let (bump, end, mut block) = unsafe { ((*slab).bump, (*slab).end, (*slab).free) };
+    // Memory above `bump` is not worth looking at: it was never touched, or is left over from another slab.
+    let fresh = if bump == end { 0 } else { granules.touching(bump, end) };
+    let mut free = Free(Table([0; 64]));
+    while !block.is_null() {
+        let start = block.cast::<u8>();
+        free.add(granules, start, start.wrapping_add(stride));
+        // SAFETY: a block of the slab's list, which only the owner uses.
+        block = unsafe { Block::next(block) };
+    }
+    // Free, too, are the rest behind the last block and the ends of blocks that reach out of purged granules.
+    let rest = start.wrapping_add(last + stride);
+    free.add(granules, rest, granules.span.wrapping_add(granules.count << granules.shift));
+    for run in Run::each(before) {
+        // SAFETY: these are the granules of this slab, and the caller has the rights of its owner.
+        let (window, (from, to)) = (unsafe { granules.window(slab, run) }, granules.range(run));
+        // Behind the last block the window is empty: no block reaches into such granules or out of them.
+        if window.0 < window.1 && window.0 < from {
+            free.add(granules, window.0, from);
+        }
+        if window.0 < window.1 && window.1 > to {
+            free.add(granules, to, window.1);
+        }
+    }
+    let mut idle = 0;
+    for i in 0..granules.count {
+        idle |= u64::from(free.0[i] == 1 << granules.shift) << i;
+    }
+    idle & !(before | fresh) & granules.all()
+}
+
+/// Takes the blocks that touch granules in the mask `idle` off the slab's list, while its links can still be
+/// followed.
+///
+/// # Safety
+///
+/// As [`purge`].
+unsafe fn unlist(slab: *mut Slab, granules: &Granules, idle: u64) {
+    // SAFETY: the list and its blocks are used by nobody but the owner, whose rights the caller has.
+    unsafe {
         let stride = (*slab).stride as usize;
-        let before = (*slab).purged.load(Relaxed);
-        // Memory above `bump` is not worth looking at: it was never touched, or is left over from another
-        // slab.
-        let (bump, end) = ((*slab).bump, (*slab).end);
-        let fresh = if bump == end { 0 } else { granules.touching(bump, end) };
-        let mut free = Free(Table([0; 64]));
-        let mut block = (*slab).free;
-        while !block.is_null() {
-            let start = block.cast::<u8>();
-            free.add(&granules, start, start.wrapping_add(stride));
-            block = Block::next(block);
-        }
-        // Free, too, are the rest behind the last block and the ends of blocks that reach out of purged
-        // granules.
-        let last = (*slab).start.wrapping_add((*slab).last as usize + stride);
-        free.add(&granules, last, granules.span.wrapping_add(granules.count << granules.shift));
-        for run in Run::each(before) {
-            let (window, (from, to)) = (granules.window(slab, run), granules.range(run));
-            // Behind the last block the window is empty: no block reaches into such granules or out of them.
-            if window.0 < window.1 && window.0 < from {
-                free.add(&granules, window.0, from);
-            }
-            if window.0 < window.1 && window.1 > to {
-                free.add(&granules, to, window.1);
-            }
-        }
-        let mut idle = 0;
-        for i in 0..granules.count {
-            idle |= u64::from(free.0[i] == 1 << granules.shift) << i;
-        }
-        idle &= !(before | fresh) & granules.all();
-        if idle == 0 {
-            return 0;
-        }
-        // Blocks leave the list before their memory goes, while their links can still be followed.
         let mut link = &raw mut (*slab).free;
         while !(*link).is_null() {
             let block = *link;
@@ -208,18 +249,6 @@ unsafe fn purge(slab: *mut Slab) -> usize {
                 link = Block::link(block);
             }
         }
-        (*slab).purged_at = os::now_ms();
-        (*slab).purged.store(before | idle, Relaxed);
-        (*slab).inverse.store(0, Relaxed);
-        pool::not_filled(slab);
-        let mut bytes = 0;
-        for run in Run::each(idle) {
-            let len = (run.count as usize) << granules.shift;
-            if os::purge(granules.range(run).0, len) {
-                bytes += len;
-            }
-        }
-        bytes
     }
 }
 
