@@ -132,10 +132,8 @@ impl Desc {
 
     /// Claims a descriptor. False if it is in use.
     pub(super) fn claim(&self) -> bool {
-        // Relaxed, though `clear` releases: what orders the two is the pool's lock or `STALE`, except for a
-        // thread that rebuilds the index while another one clears without the lock. Acquire would cover that,
-        // too.
-        !self.taken.swap(true, Relaxed)
+        // Acquire: pairs with the release in `clear`.
+        !self.taken.swap(true, Ordering::Acquire)
     }
 
     /// Describes a SuperSlab whose pages are free and clean. The caller has claimed the descriptor.
@@ -151,13 +149,15 @@ impl Desc {
         self.pages.set(Sets::ALL_FREE);
     }
 
-    /// Whether the whole SuperSlab is being given back. Relaxed, here and below: jobs begin under the pool's
-    /// lock, and those who ask hold it, too. A job that ends without the lock makes the index stale.
+    /// Whether the whole SuperSlab is being given back. Jobs begin under the pool's lock, and those who ask
+    /// hold it, too; but a job may end without it.
     pub(super) fn is_hidden(&self) -> bool {
-        self.job.load(Relaxed) == u32::MAX
+        // Acquire: pairs with the release in `clear`.
+        self.job.load(Ordering::Acquire) == u32::MAX
     }
 
-    /// Whether some of its pages are being given back.
+    /// Whether some of its pages are being given back. Relaxed: a job that ends without the lock makes the
+    /// index stale.
     pub(crate) fn has_job(&self) -> bool {
         self.job.load(Relaxed) != 0
     }
@@ -205,8 +205,10 @@ impl Desc {
     /// Makes the descriptor unused: the SuperSlab is gone.
     pub(super) fn clear(&self) {
         self.base.store(ptr::null_mut(), Relaxed);
-        self.job.store(0, Relaxed);
-        // Release: for `claim`; see there.
+        // Release: pairs with the acquire in `is_hidden`: whoever finds it not hidden finds no address
+        // either.
+        self.job.store(0, Ordering::Release);
+        // Release: pairs with the acquire in `claim`.
         self.taken.store(false, Ordering::Release);
     }
 }

@@ -50,29 +50,30 @@ impl Inherit for Lists {
 /// behind. The slab is in none of the owner's lists.
 pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
     let Some(mut lists) = LISTS.lock_soon() else { return false };
-    // SAFETY: the slab is ours until `orphan` succeeds: that exchange publishes the fields written before. It
-    // is in no list, so its links are free to use; from here on they are used under our lock only.
-    unsafe {
-        // A visitor that has just taken the slab off the ready list may have marked it, and will find us in
-        // our heap. Its mark is dropped here, and not put back below: so a visitor that enters after we have
-        // left our heap works on a slab that we take for our own. This is a known fault; the mark should be
-        // kept.
-        let owner = (*slab).owner.load(Ordering::Relaxed).map_addr(|a| a & !VISITED);
-        // With the mark `LEFT` the address equals no heap's, not even for the thread that will use the record
-        // next. A thread that has just taken the duty to publish can still follow it. Release, here and
-        // below: see `Slab::make`.
-        (*slab).owner.store(owner.map_addr(|a| a | LEFT), Ordering::Release);
-        // First listed, then an orphan, because of forks: in the child a slab that is an orphan can be taken
-        // off its list when it is emptied, and one that still has an owner may be listed again by whoever
-        // disowns it.
-        link(&mut lists, slab);
-        if !(*slab).remote.orphan(in_use) {
-            unlink(&mut lists, slab);
-            (*slab).owner.store(owner, Ordering::Release);
-            return false;
-        }
+    // SAFETY: the record of a slab of the caller's.
+    let owner = unsafe { &(*slab).owner };
+    let ours = owner.load(Ordering::Relaxed);
+    // With the mark `LEFT` the address equals no heap's, not even for the thread that will use the record
+    // next. A thread that has just taken the duty to publish can still follow it.
+    let left = ours.map_addr(|a| a | LEFT);
+    // By exchange, here and below: a visitor that has taken the slab off the ready list marks it, and relies
+    // on its mark. Release, here and below: see `Slab::make`.
+    if ours.addr() & VISITED != 0
+        || owner.compare_exchange(ours, left, Ordering::Release, Ordering::Relaxed).is_err()
+    {
+        return false;
     }
-    true
+    // First listed, then an orphan, because of forks: in the child a slab that is an orphan can be taken off
+    // its list when it is emptied, and one that still has an owner may be listed again by whoever disowns it.
+    link(&mut lists, slab);
+    // SAFETY: the slab is ours until `orphan` succeeds: that exchange publishes the fields written before.
+    if unsafe { (*slab).remote.orphan(in_use) } {
+        return true;
+    }
+    unlink(&mut lists, slab);
+    // If this fails, a visitor has marked it, who will say whose it is.
+    let _ = owner.compare_exchange(left, ours, Ordering::Release, Ordering::Relaxed);
+    false
 }
 
 /// Takes `slab` off its list. It must be listed here.

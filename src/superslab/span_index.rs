@@ -212,6 +212,11 @@ impl State {
     /// Removes a SuperSlab that was hidden as a whole and has been unmapped.
     pub(crate) fn remove(&mut self, desc: DescRef) {
         self.unlink(desc);
+        // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may
+        // have been in the middle of a change.
+        if desc.purgeable_pages.get() != 0 {
+            self.index(desc, 0, 0, -(desc.purgeable_pages.get() as i8));
+        }
         desc.clear();
         self.spare(desc);
         self.superslabs = self.superslabs.saturating_sub(1);

@@ -16,11 +16,16 @@ pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
 
 /// Calls `f` with the record of every span in use of a SuperSlab. The caller holds the pool's lock.
 pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
+    // In this order: a SuperSlab that is hidden as a whole may have been unmapped, and one that is not hidden
+    // any more because it has been removed has no address.
+    if d.is_hidden() {
+        return;
+    }
     let (base, free) = (d.base(), d.pages.get().free);
-    // A SuperSlab that is hidden as a whole may have been unmapped. If it is removed without the lock just
-    // between these two lines, it does not look hidden; then the page map must say that its pages are
-    // foreign.
-    let mut index = if d.is_hidden() { PAGES } else { 0 };
+    if base.is_null() {
+        return;
+    }
+    let mut index = 0;
     while index < PAGES {
         if free & (1 << index) != 0
             || pagemap::kind_published(base.wrapping_add(index << PAGE_SHIFT)) == FOREIGN
