@@ -1,32 +1,16 @@
 //! Atomics: `core`'s in the shipped library, loom's under `cfg(loom)`.
 //!
-//! Every type in `lockfree` takes its atomics from here and nowhere else, so that the model checker runs the
-//! code that ships.
+//! All of the library imports them from here and from nowhere else, which `tests/layers.rs` checks, so that the
+//! model checker runs the code that ships.
 
 #[cfg(not(loom))]
-pub(crate) use crate::os::barrier::{heavy as heavy_barrier, light as light_barrier};
-#[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
 };
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
-
-/// The model's stand-in for the light side of the asymmetric barrier: a full fence. Pairs with
-/// [`heavy_barrier`].
-#[cfg(loom)]
-pub(crate) fn light_barrier() {
-    loom::sync::atomic::fence(Ordering::SeqCst);
-}
-
-/// The model's stand-in for the heavy side: a full fence. Pairs with [`light_barrier`].
-#[cfg(loom)]
-pub(crate) fn heavy_barrier() -> bool {
-    loom::sync::atomic::fence(Ordering::SeqCst);
-    true
-}
 
 /// Something that can be linked into a lock-free list.
 ///

@@ -254,3 +254,56 @@ fn no_files_of_a_folder_use_each_other_in_a_circle() {
         .collect();
     assert!(circle.is_empty(), "in a circle:\n{}", circle.join("\n"));
 }
+
+/// Names of atomics are paths into `core` or `std`.
+struct Atomics(Vec<LineColumn>);
+
+impl Atomics {
+    fn is_one(path: &[String]) -> bool {
+        path.len() > 2 && (path[0] == "core" || path[0] == "std") && path[1] == "sync" && path[2] == "atomic"
+    }
+
+    fn add_tree(&mut self, before: &mut Vec<String>, tree: &UseTree) {
+        match tree {
+            UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                if Self::is_one(before) {
+                    self.0.push(path.ident.span().start());
+                } else {
+                    self.add_tree(before, &path.tree);
+                }
+                before.pop();
+            }
+            UseTree::Group(group) => group.items.iter().for_each(|tree| self.add_tree(before, tree)),
+            _ => {}
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Atomics {
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.add_tree(&mut Vec::new(), &item.tree);
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let parts: Vec<String> = path.segments.iter().map(|part| part.ident.to_string()).collect();
+        if Self::is_one(&parts) {
+            self.0.push(path.span().start());
+        }
+        visit::visit_path(self, path);
+    }
+}
+
+#[test]
+fn atomics_come_from_one_place() {
+    let mut all = BTreeSet::new();
+    files(&root().join("src"), &mut all);
+    let mut wrong = Vec::new();
+    for file in all.iter().filter(|file| *file != Path::new("sync.rs") && !is_model(file)) {
+        let text = fs::read_to_string(root().join("src").join(file)).unwrap();
+        let mut atomics = Atomics(Vec::new());
+        atomics.visit_file(&syn::parse_file(&text).unwrap());
+        wrong.extend(atomics.0.iter().map(|at| format!("src/{}:{}", file.display(), at.line)));
+    }
+    assert!(wrong.is_empty(), "not from src/sync.rs:\n{}", wrong.join("\n"));
+}

@@ -7,7 +7,7 @@ use crate::front::heap::Heap;
 use crate::front::thread;
 use crate::os::process;
 use crate::reclaim::background;
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Ordering};
 
 /// Whether [`hook`] has been called.
 static HOOKED: AtomicBool = AtomicBool::new(false);

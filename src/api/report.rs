@@ -3,10 +3,10 @@
 use crate::base::options::{self, StatsFormat};
 use crate::os::file::{File, Identity};
 use crate::os::message::Text;
+use crate::sync::{AtomicBool, Ordering};
 use crate::{os, stats};
 use core::cell::UnsafeCell;
 use core::fmt::Write;
-use core::sync::atomic::{AtomicBool, Ordering};
 
 /// Prepares the output of statistics. Called once, when the process starts: many programs close standard
 /// error before they exit, and our handler runs after theirs.

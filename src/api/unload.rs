@@ -14,10 +14,10 @@ use crate::front::heap::Heap;
 use crate::front::{registry, thread};
 use crate::reclaim::{background, purge};
 use crate::superslab::{pagemap, pool};
+use crate::sync::AtomicU32;
+use crate::sync::Ordering::{AcqRel, Acquire};
 use crate::{large, os};
 use core::ffi::c_void;
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// How far this code has got: one of the following.
 static STAGE: AtomicU32 = AtomicU32::new(UNUSED);

@@ -1,7 +1,7 @@
 //! Counters that one thread changes and others read.
 
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::Relaxed;
 
 /// A counter that only its owner changes, without a read-modify-write, and that any thread reads. Relaxed: a
 /// figure by itself, which publishes nothing.

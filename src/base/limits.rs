@@ -6,9 +6,9 @@ use crate::base::table::Table;
 use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::{held, thread};
+use crate::sync::{AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::fmt;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Limits on the bytes that the allocator holds from the system; 0 means no limit. See [`set_limits`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Doubly linked lists through their members.
 
+use crate::sync::Ordering::Release;
+use crate::sync::compiler_fence;
 use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr;
-use core::sync::atomic::Ordering::Release;
-use core::sync::atomic::compiler_fence;
 
 /// The neighbours of a member: next, null at the end; and previous, which of the first one is the last one.
 pub(crate) struct Links<T> {

@@ -4,9 +4,9 @@
 //! Fast paths read no options: what an option changes is set up in a heap when the heap is made.
 
 use crate::os::{env, message};
+use crate::sync::{AtomicU32, Ordering};
 use core::cell::UnsafeCell;
 use core::fmt;
-use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Format of the statistics printed at exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

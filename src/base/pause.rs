@@ -1,7 +1,7 @@
 //! A pause before the next try of what the system has refused.
 
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
+use crate::sync::AtomicU32;
+use crate::sync::Ordering::Relaxed;
 
 /// A pause between tries that doubles with each refusal. Threads that race may lose one refusal.
 /// Relaxed: a hint, which publishes nothing.

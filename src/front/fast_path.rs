@@ -3,10 +3,10 @@
 
 use crate::base::table::Table;
 use crate::superslab::pagemap::KINDS;
+use crate::sync::Ordering::{Relaxed, Release, SeqCst};
+use crate::sync::{AtomicPtr, Ordering, compiler_fence};
 use crate::tiny::classes::{C_TABLE, MAX_TABLE};
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicPtr, Ordering, compiler_fence};
 
 /// A place for a block's address.
 pub(crate) type Slot = *mut u8;

@@ -3,11 +3,11 @@
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::superslab::slab::Slab;
+use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
 use crate::tiny::{idle, partial_purge};
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
 
 impl Heap {
     /// Moves a slab to the list where it belongs now, purges sparse slabs if that is due, and shrinks the

@@ -14,14 +14,13 @@ use crate::large;
 use crate::lockfree::biased_lock::BiasedLock;
 use crate::os::process;
 use crate::superslab::slab::{Allocation, Block, Owner, Slab};
-use crate::sync::Node;
+use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Node, compiler_fence};
 use crate::tiny::bins::Bins;
 use crate::tiny::free;
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, compiler_fence};
 use crossbeam_utils::CachePadded;
 
 /// Address space of a record: the heap, the slots of its magazines behind it, and the outbox's bundles at the

@@ -13,12 +13,12 @@
 use crate::base::table::Table;
 use crate::front::fast_path::{MagazineTops, Slot, missing, shared};
 use crate::superslab::pagemap::KINDS;
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
 use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
 use core::cell::Cell;
 use core::ops::Range;
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
 
 /// log2 of the slots of the smallest magazine.
 const MIN_LOG: u8 = 3;

@@ -5,12 +5,11 @@ use crate::base::counters::Counter;
 use crate::superslab::layout::PAGE_SHIFT;
 use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
-use crate::sync::Node;
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Node, compiler_fence};
 use crate::tiny::free;
 use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, compiler_fence};
 
 /// Open bundles. They are direct-mapped: each slab has one place, and its bundle evicts the one that is
 /// there. With too few of them, a thread that frees blocks of many slabs sends them one by one: with 16, it

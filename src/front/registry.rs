@@ -3,7 +3,7 @@
 use crate::front::heap::{Heap, NO_HEAP, RECORD};
 use crate::lockfree::record_stack::RecordStack;
 use crate::os;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Records without an owner.
 static FREE: RecordStack<Heap> = RecordStack::new();

@@ -12,11 +12,11 @@ use crate::base::table::Table;
 use crate::superslab::layout::PAGE;
 use crate::superslab::pagemap;
 use crate::superslab::pagemap::RUN;
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicPtr, compiler_fence};
 use crate::{large, os};
 use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, compiler_fence};
 
 const PLACES: usize = 8;
 /// Pages that a run cache holds at most: 1 MiB.

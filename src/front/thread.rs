@@ -6,9 +6,9 @@ use crate::front::heap::{EMPTY, EXITED, Heap, NO_HEAP};
 use crate::front::{registry, tls};
 use crate::os;
 use crate::os::{futex, process};
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::ptr;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// The key whose destructor is the exit hook. See [`with_key`].
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);

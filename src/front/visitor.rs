@@ -4,8 +4,8 @@
 use crate::os::futex::{self, Guard, Lock};
 use crate::os::signals::Blocked;
 use crate::os::{self};
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize};
 
 /// Held by the visitor.
 static VISITS: Lock<()> = Lock::new(());

@@ -7,8 +7,8 @@ use crate::large::{direct, run};
 use crate::superslab::layout::{MAX_SPAN, PAGE};
 use crate::superslab::pagemap::{self, DIRECT, RUN};
 use crate::superslab::slab::Allocation;
+use crate::sync::Ordering::Relaxed;
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
 
 /// The largest block that is a run.
 pub(crate) const MAX_RUN: usize = MAX_SPAN * PAGE;

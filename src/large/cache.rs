@@ -15,9 +15,9 @@ use crate::os::{elapsed, now_ms};
 use crate::superslab::decay::Regret;
 use crate::superslab::layout::PAGE;
 use crate::superslab::thp::{HUGE_PAGE, Mapping};
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicBool, AtomicUsize, compiler_fence};
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicUsize, compiler_fence};
 
 /// Places in the cache.
 const ENTRIES: usize = 64;

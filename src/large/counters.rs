@@ -1,6 +1,6 @@
 //! Counters of large blocks.
 
-use core::sync::atomic::{AtomicU64, AtomicUsize};
+use crate::sync::{AtomicU64, AtomicUsize};
 
 /// Large blocks allocated, freed, and served from the cache. The counters are shared by all threads, but each
 /// is changed next to a lock or a system call. Accesses are relaxed: these are figures.

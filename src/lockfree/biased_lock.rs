@@ -7,7 +7,8 @@
 //! slab before it checks that the slab is its own. A visitor first changes the slab's owner, then executes a
 //! barrier, and then looks whether the slab is named.
 
-use crate::sync::{AtomicBool, AtomicPtr, Ordering, fence, heavy_barrier, light_barrier};
+use crate::lockfree::barrier::{heavy as heavy_barrier, light as light_barrier};
+use crate::sync::{AtomicBool, AtomicPtr, Ordering, fence};
 
 /// The lock of one heap, and the slab that its owner is putting a block into, or did last.
 pub(crate) struct BiasedLock<S> {

@@ -1,6 +1,7 @@
 //! Lock-free structures. They know nothing of slabs and heaps. Loom checks each of them with a model in
 //! `model`.
 
+pub(crate) mod barrier;
 pub(crate) mod biased_lock;
 pub(crate) mod page_sets;
 pub(crate) mod ready_list;

@@ -1,7 +1,8 @@
 //! Taking blocks out of slots in which another thread pops and pushes at the same time.
 //! `reclaim/drain_magazines.rs` explains why this works.
 
-use crate::sync::{AtomicPtr, Ordering, heavy_barrier};
+use crate::lockfree::barrier::heavy as heavy_barrier;
+use crate::sync::{AtomicPtr, Ordering};
 use core::ptr;
 
 /// How many slots are handled between two barriers at most.

@@ -94,7 +94,7 @@ pub(crate) use thread::{WAKER, WATCHED, notify, sleep, stop};
 mod thread {
     use super::{ASLEEP, DOZING, Waker};
     use crate::os::futex;
-    use core::sync::atomic::AtomicBool;
+    use crate::sync::AtomicBool;
 
     /// The background thread's waker. It stays awake while there is no such thread.
     pub(crate) static WAKER: Waker = Waker::new();

@@ -6,7 +6,7 @@
 //! from reordering them; [`heavy`] makes up for the missing barrier.
 
 use crate::os::{confined, errno};
-use core::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+use crate::sync::{AtomicBool, Ordering, compiler_fence, fence};
 
 /// The frequent side's barrier. Pairs with [`heavy`].
 #[inline(always)]

@@ -1,7 +1,7 @@
 //! Whether the process has given up system calls.
 
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::Relaxed;
 
 /// Set when the process may be restricted to few system calls: see [`confine`].
 static CONFINED: AtomicBool = AtomicBool::new(false);

@@ -10,10 +10,10 @@
 //!   those locks, and a thread that holds a `FILE` allocates. Each caller says what it does without the lock.
 
 use crate::os::{errno, process, thread};
+use crate::sync::{AtomicUsize, Ordering};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use crossbeam_utils::Backoff;
 
 /// How often to look at a held lock before sleeping. Each pause is twice as long as the one before; together

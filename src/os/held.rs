@@ -9,8 +9,8 @@
 //! them. All of this runs only on the way to a system call.
 
 use crate::os::clock;
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 // Each of these is a figure by itself and publishes nothing, so Relaxed is enough: each change of `HELD` only
 // has to be one atomic step.

@@ -1,9 +1,9 @@
 //! Mappings, and what is in them.
 
 use crate::os::{confined, errno, held};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU8, AtomicUsize};
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU8, AtomicUsize};
 
 /// Bytes of address space held from the OS.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);

@@ -7,9 +7,9 @@
 //! child may not exist.
 
 use crate::os::{errno, memory, thread};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::ptr;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize};
 
 const MADV_WIPEONFORK: libc::c_int = 18;
 /// The page's value in a child that nobody has repaired yet.

@@ -1,11 +1,11 @@
 //! Threads: their ids, and one of our own.
 
 use crate::os::{confined, errno};
+use crate::sync::AtomicU64;
+use crate::sync::Ordering::Relaxed;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr;
-use core::sync::atomic::AtomicU64;
-use core::sync::atomic::Ordering::Relaxed;
 
 /// Identifies the calling thread as long as it lives: the address of its control block. Never 0; a multiple
 /// of 8.

@@ -13,10 +13,10 @@ use crate::os::futex::{Inherit, Lock};
 use crate::os::{futex, held, process};
 use crate::reclaim::pass;
 use crate::superslab::layout::SUPERSLAB;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::ffi::c_void;
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// How often the thread has looked for memory to give back.
 pub(crate) static PASSES: AtomicU64 = AtomicU64::new(0);

@@ -18,10 +18,10 @@ use crate::front::fast_path::{MagazineTops, Slot};
 use crate::front::heap::Heap;
 use crate::front::magazine::Magazines;
 use crate::lockfree::steal::{BATCH, steal};
+use crate::sync::AtomicPtr;
+use crate::sync::Ordering::Acquire;
 use crate::tiny::classes::CLASSES;
 use core::slice;
-use core::sync::atomic::AtomicPtr;
-use core::sync::atomic::Ordering::Acquire;
 
 /// Returns the blocks in another heap's magazines to their slabs, by way of the heap `mine`.
 ///

@@ -19,11 +19,11 @@ use crate::os::futex;
 use crate::reclaim::{drain_magazines, left_heaps};
 use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
 use crate::sync::Node;
+use crate::sync::Ordering::Release;
 use crate::tiny::bins::Bins;
 use crate::tiny::partial_purge;
 use crate::tiny::partial_purge::Chosen;
 use core::ptr;
-use core::sync::atomic::Ordering::Release;
 
 /// How often [`everyone`] tries to enter a heap whose owner is inside.
 const TRIES: usize = 64;

@@ -6,10 +6,9 @@ use crate::front::heap::Heap;
 use crate::front::{registry, visitor};
 use crate::superslab::slab::{LEFT, Slab, VISITED};
 use crate::superslab::{pool, spans};
-use crate::sync::Node;
+use crate::sync::Ordering::{Acquire, Relaxed};
+use crate::sync::{AtomicU32, Node};
 use crate::tiny::release::{self, GivenUp};
-use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// How often heaps that were left behind must still be looked for. Relaxed: changed under the visitors' lock,
 /// or by a child while it has one thread; read without the lock it is a hint.

@@ -4,9 +4,9 @@ use crate::base::options;
 use crate::lockfree::waker::WAKER;
 use crate::reclaim::idle_heaps;
 use crate::superslab::pool;
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::Relaxed;
 use crate::{large, os};
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::Relaxed;
 
 /// What a pass has achieved.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use crate::front::heap::Heap;
 use crate::front::thread;
 use crate::reclaim::idle_heaps;
 use crate::superslab::pool;
+use crate::sync::Ordering::Relaxed;
 use crate::{large, os};
-use core::sync::atomic::Ordering::Relaxed;
 
 /// Gives back to the system what the calling thread's heap and the shared caches hold, and with `all` what
 /// other heaps hold, too. Returns how many bytes.

@@ -11,10 +11,10 @@ use crate::superslab::layout::SUPERSLAB;
 use crate::superslab::pagemap::DIRECT;
 use crate::superslab::pool;
 use crate::superslab::slab::Allocation;
+use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::MAX_SMALL;
 use crate::{large, os};
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
 
 const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
 

@@ -6,8 +6,8 @@ use crate::os::{held, process};
 use crate::reclaim::background;
 use crate::stats::classes::{self, ClassStats};
 use crate::superslab::{pagemap, pool};
+use crate::sync::Ordering::Relaxed;
 use crate::{large, os};
-use core::sync::atomic::Ordering::Relaxed;
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident,)*) => {

@@ -13,8 +13,8 @@
 use crate::base::pause::Pause;
 use crate::os;
 use crate::superslab::layout::PAGE;
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicUsize};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU32, AtomicUsize};
 
 /// Pages that may always lie unused: 16 MiB.
 pub(crate) const ALLOWED: usize = (16 << 20) / PAGE;

@@ -4,10 +4,10 @@ use crate::base::list::{Linked, Links};
 use crate::lockfree::page_sets::{Pages, Sets};
 use crate::os;
 use crate::superslab::layout::PAGE;
+use crate::sync::Ordering::{self, Relaxed};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
 use core::cell::Cell;
 use core::ptr;
-use core::sync::atomic::Ordering::{self, Relaxed};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
 
 /// Bytes of a chunk: memory for descriptors is mapped in such pieces.
 pub(super) const CHUNK: usize = PAGE;

@@ -11,9 +11,8 @@ use crate::lockfree::remote_stack::Chain;
 use crate::os::futex::{Inherit, Lock};
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Block, LEFT, Slab, VISITED};
-use crate::sync::Node;
+use crate::sync::{AtomicUsize, Node, Ordering};
 use core::ptr;
-use core::sync::atomic::{AtomicUsize, Ordering};
 
 struct Lists(Table<List<Slab>, KINDS>);
 

@@ -8,8 +8,8 @@
 
 use crate::os;
 use crate::superslab::layout::{PAGE, PAGE_SHIFT};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 /// log2 of the entries of a leaf. A leaf is touched only where something lives, but each entry of the root is
 /// a pointer that the dynamic linker has to relocate when a process starts. With leaves a quarter as long,

@@ -16,9 +16,9 @@ use crate::superslab::pagemap::FOREIGN;
 use crate::superslab::slab::Slab;
 use crate::superslab::span_index::{BEHIND_FIRST, Span, lock, with};
 use crate::superslab::{desc, pagemap, purge, span_index, thp};
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 
 /// A search for several adjacent pages looks at this many SuperSlabs of a bucket before it goes on to the
 /// next bucket.

@@ -11,7 +11,7 @@ use crate::superslab::desc::DescRef;
 use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::span_index;
 use crate::superslab::span_index::State;
-use core::sync::atomic::Ordering::Relaxed;
+use crate::sync::Ordering::Relaxed;
 
 /// A purge because of the allowance goes below it by one part in this many: pages that are freed next are
 /// needed again more often than those that have been free longest.

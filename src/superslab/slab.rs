@@ -6,11 +6,10 @@ use crate::lockfree::remote_stack::RemoteStack;
 use crate::superslab::decay::Patience;
 use crate::superslab::desc::{Desc, DescRef};
 use crate::superslab::layout::{HEADER, PAGE_SHIFT, SUPERSLAB};
-use crate::sync::Node;
-use core::ptr;
-use core::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+use crate::sync::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Node, Ordering, compiler_fence,
 };
+use core::ptr;
 
 /// The result of an allocation.
 pub(crate) struct Allocation {

@@ -18,8 +18,8 @@ use crate::superslab::desc::{
 use crate::superslab::layout::{PAGE_SHIFT, PAGES};
 use crate::superslab::pagemap;
 use crate::superslab::slab::Slab;
-use core::sync::atomic::AtomicBool;
-use core::sync::atomic::Ordering::{self, Relaxed};
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::{self, Relaxed};
 
 /// The index does not agree with the descriptors.
 static STALE: AtomicBool = AtomicBool::new(false);

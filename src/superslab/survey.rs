@@ -8,7 +8,7 @@ use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::{Glimpse, Slab};
 use crate::superslab::{desc, span_index, spans};
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use crate::sync::Ordering::{Acquire, Relaxed};
 
 /// What a span in use consists of.
 pub(crate) struct SpanFigures {

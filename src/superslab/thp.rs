@@ -18,9 +18,9 @@ use crate::base::table::Table;
 use crate::os;
 use crate::superslab::layout::{PAGES, SUPERSLAB};
 use crate::superslab::span_index::{self, State};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
 
 /// Size and alignment of a huge page.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;

@@ -17,9 +17,9 @@ use crate::superslab::orphans;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Allocation, Block, Listed, NO_SLAB, Owner, Slab};
 use crate::sync::Node;
+use crate::sync::Ordering::{Relaxed, Release};
 use crate::tiny::{free_list, idle, release};
 use core::ptr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
 
 /// The class of 8-byte blocks, which have no room for the mark of a free block.
 pub(crate) const UNMARKED: usize = 1;

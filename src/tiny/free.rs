@@ -7,10 +7,10 @@ use crate::base::misuse::Fault;
 use crate::lockfree::remote_stack::Pushed;
 use crate::superslab::slab::{Block, LEFT, Owner, Slab, VISITED};
 use crate::superslab::{orphans, pagemap};
+use crate::sync::Ordering::Acquire;
 use crate::tiny::bins::{Bins, UNMARKED};
 use crate::tiny::{partial_purge, release};
 use core::ptr;
-use core::sync::atomic::Ordering::Acquire;
 
 /// Marks a block of `class` as free, if `address` is the start of a block of `slab` that is not marked
 /// already. Otherwise returns false and changes nothing: then [`validate`] finds out why.

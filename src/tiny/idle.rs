@@ -6,8 +6,8 @@ use crate::superslab::decay::{ALLOWED, Regret, allowance};
 use crate::superslab::granules::Granules;
 use crate::superslab::layout::PAGE;
 use crate::superslab::slab::Slab;
-use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU32, AtomicUsize};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU32, AtomicUsize};
 
 /// Besides [`ALLOWED`] pages, one mapped page in this many may lie idle.
 const ALLOWED_PART: usize = 64;

@@ -18,11 +18,11 @@ use crate::superslab::granules::{Granules, Run};
 use crate::superslab::slab::{Block, Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Node;
+use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
 use crate::tiny::{free_list, idle, release};
 use core::ptr;
-use core::sync::atomic::Ordering::Relaxed;
 
 /// The most slabs that are chosen at a time.
 const BATCH: usize = 8;

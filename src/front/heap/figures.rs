@@ -6,8 +6,8 @@ use crate::front::magazine::Magazines;
 use crate::front::outbox;
 use crate::front::outbox::Outbox;
 use crate::os;
+use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::CLASSES;
-use core::sync::atomic::Ordering::Relaxed;
 
 impl Heap {
     /// Calls `f` with classes and numbers of free blocks in the magazines and the outbox. Exact if the owner

@@ -1,8 +1,8 @@
 //! Visits: who is inside a heap, whose a slab is, and who gets a block out of a magazine.
 
+use crate::lockfree::barrier::light as light_barrier;
 use crate::lockfree::biased_lock::BiasedLock;
 use crate::lockfree::steal::steal;
-use crate::sync::light_barrier;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
