@@ -1,7 +1,7 @@
 //! Atomics: `core`'s in the shipped library, loom's under `cfg(loom)`.
 //!
-//! All of the library imports them from here and from nowhere else, which `tests/layers.rs` checks, so that the
-//! model checker runs the code that ships.
+//! All of the library imports them from here and from nowhere else, which `tests/layers.rs` checks, so that
+//! the model checker runs the code that ships.
 
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
