@@ -135,8 +135,9 @@ impl<S> BiasedLock<S> {
 
     /// Lets the visitor out.
     pub(crate) fn end_visit(&self) {
-        // Release: in the child of a fork, what the visitor did is done by then.
-        self.inside.store(false, Ordering::Release);
+        // In the child of a fork, what the visitor did is done before this: with the fence, for Relaxed.
+        fence(Ordering::Release);
+        self.inside.store(false, Ordering::Relaxed);
         // Release: pairs with the acquire in `enter`, by which the owner sees what the visitor did.
         self.wanted.store(false, Ordering::Release);
     }
