@@ -47,7 +47,8 @@ fn a_page_belongs_to_whoever_took_it() {
     });
 }
 
-/// Whoever takes a page of a SuperSlab that is only just being described sees all that was written down before.
+/// Whoever takes a page of a SuperSlab that is only just being described sees all that was written down
+/// before.
 #[test]
 fn pages_that_are_set_publish_what_was_stored_before() {
     loom::model(|| {
