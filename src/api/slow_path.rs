@@ -9,6 +9,7 @@
 #[cfg(any(feature = "checked", debug_assertions))]
 use crate::api::checked;
 use crate::api::process;
+use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::{Freed, Heap, RemoteFreed};
@@ -197,6 +198,16 @@ pub(super) unsafe fn cleared(allocation: Allocation, size: usize) -> *mut u8 {
         unsafe { allocation.ptr.write_bytes(0, size) };
     }
     allocation.ptr
+}
+
+/// Whether `block` is a large block, as its layout says; false after a complaint on behalf of `function`.
+/// `kind` is the page map's answer for it.
+pub(super) fn is_large(block: *mut u8, kind: u8, function: &str) -> bool {
+    if stride(kind as usize) != 0 {
+        misuse::report(function, block, Fault::Size);
+        return false;
+    }
+    large::usable_checked(block, kind, function) != 0
 }
 
 /// Resizes a block of `old` bytes and of `kind` to `size` bytes. `kind` is a size class, or for a large block
