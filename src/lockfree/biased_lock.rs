@@ -112,7 +112,7 @@ impl<S> BiasedLock<S> {
             // Relaxed, with a fence behind it: the child of a fork sees it before anything that this visitor
             // changes.
             self.inside.store(true, Ordering::Relaxed);
-            fence(Ordering::Release); // Not in the model: forks.
+            fence(Ordering::Release);
             return true;
         }
         // Relaxed: this visitor has changed nothing. What visitors before us did is ordered by our barrier,
@@ -135,10 +135,10 @@ impl<S> BiasedLock<S> {
 
     /// Lets the visitor out.
     pub(crate) fn end_visit(&self) {
-        // In the child of a fork, what the visitor did is done before this: with the fence, for Relaxed.
-        fence(Ordering::Release); // Not in the model: forks.
+        // The fence makes both stores releases. It pairs with the acquire in `enter`, by which the owner sees
+        // what the visitor did; and in the child of a fork all of that is done before `inside` is cleared.
+        fence(Ordering::Release);
         self.inside.store(false, Ordering::Relaxed);
-        // Release: pairs with the acquire in `enter`, by which the owner sees what the visitor did.
-        self.wanted.store(false, Ordering::Release);
+        self.wanted.store(false, Ordering::Relaxed);
     }
 }
