@@ -1,0 +1,18 @@
+#!/bin/sh
+# Runs a test program of 64-bit Arm in an emulator, with pages of $EXPECT_PAGE_SIZE bytes.
+#
+# Debian's emulator (7.2) looks for a place of a mapping by asking the system, whose pages are smaller: where
+# the first hole from the top does not begin on a page of the program's, it gives up after three tries, and
+# every mmap of 64 KiB is refused from then on. Whether there is such a hole depends on where the system puts
+# the emulator: 4 runs of 10 at random places, none of 80 at the fixed one. Where the system does not let a
+# program ask for that one (a container may not), a random one is tried again a few times.
+emulate="qemu-aarch64 -L /usr/aarch64-linux-gnu -p ${EXPECT_PAGE_SIZE:?}"
+if setarch -R true 2>/dev/null; then
+    setarch -R $emulate "$@" && exit 0
+    echo "emulated.sh: $1 failed at the fixed place" >&2
+fi
+for try in 1 2 3 4 5 6; do
+    $emulate "$@" && exit 0
+    echo "emulated.sh: $1 failed at a random place, try $try" >&2
+done
+exit 1
