@@ -122,6 +122,9 @@ pub(crate) unsafe extern "C" fn realloc(
     // layout.
     let may_stay = to == 0;
     let kind = if from == 0 { pagemap::kind(block) } else { from };
+    if from == 0 && !slow_path::is_large(block, kind, "realloc") {
+        return core::ptr::null_mut();
+    }
     // SAFETY: only the caller uses the block, which was allocated with the old layout: `kind` is its
     // class, or for a large one the page map's answer, and it has at least `old` bytes.
     unsafe { slow_path::reallocate(block, kind, old, align, size, may_stay, Some(options)) }

@@ -235,7 +235,7 @@ impl Heap {
         // until the end of the block. `refill` borrows the bins exclusively: no visitor is in, and no other
         // thread reads them without the lock.
         unsafe {
-            let _entered = Heap::enter(heap);
+            let entered = Heap::enter(heap);
             let allocation = Heap::alloc_from_slab(heap, class as usize);
             if !allocation.ptr.is_null() {
                 return allocation;
@@ -246,6 +246,7 @@ impl Heap {
             if (*heap).counters.refill_span.get() != spans {
                 // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look
                 // at what the cache of large blocks keeps.
+                drop(entered);
                 large::tick();
             }
             allocation

@@ -137,6 +137,11 @@ impl Owner {
         much
     }
 
+    /// Somebody takes in what has been published: nobody else need visit for that.
+    pub(crate) fn is_taken_in(&self) {
+        self.idle.store(0, Ordering::Relaxed);
+    }
+
     /// Notes that the owner should be visited but is not: the next [`leave_idle`](Owner::leave_idle) will say
     /// so again.
     pub(crate) fn is_still_idle(&self) {
@@ -154,7 +159,7 @@ impl Owner {
         let visited = self.visited.load(Ordering::Relaxed);
         if visited != 0 {
             self.visited.store(0, Ordering::Relaxed);
-            self.patience.learn(now().wrapping_sub(visited) < SOON);
+            self.patience.learn(crate::os::elapsed(visited, now()) < SOON);
         }
     }
 }
