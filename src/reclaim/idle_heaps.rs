@@ -41,19 +41,12 @@ pub(crate) extern "C" fn take_in(owner: *mut Owner) {
         // SAFETY: a heap record, which is never unmapped; the fields are atomic.
         return unsafe { (*owner).is_still_idle() };
     };
-    let heap = Heap::of(owner);
     // Only slabs of which everything has come back: for the others more blocks may be on their way, and a
-    // later visit takes them in.
+    // later visit takes them in. An owner that is inside is at work, and takes them in itself.
     // SAFETY: `owner` lies in a heap's record, which is never unmapped; the lock makes us the only visitor.
-    let visit = unsafe { Visit::take_in(heap, true) };
-    // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-    unsafe {
-        if visit.is_some() {
-            (*owner).was_visited(os::now_ms());
-        } else if !os::barrier::is_missing() && Heap::is_somebodys(heap) {
-            // Its owner is inside: whoever sends it something next tries again.
-            (*owner).is_still_idle();
-        }
+    if unsafe { Visit::take_in(Heap::of(owner), true) }.is_some() {
+        // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+        unsafe { (*owner).was_visited(os::now_ms()) };
     }
 }
 
