@@ -89,3 +89,25 @@ fn blocks_of_an_odd_number_of_pages_that_are_filled_and_grow_get_huge_pages() {
         }
     });
 }
+
+/// The layout of a large block with a small one: told before anything is read or freed.
+#[test]
+fn the_layout_of_another_block_is_told() {
+    use std::os::unix::process::ExitStatusExt;
+    const BAD: &str = "TEST_BAD_LAYOUT";
+    if std::env::var_os(BAD).is_some() {
+        // SAFETY: none is needed: the process ends in this call.
+        unsafe {
+            let block = GLOBAL.alloc(layout(100));
+            GLOBAL.realloc(block, layout(2 << 20), 3 << 20);
+        }
+        return;
+    }
+    let name = "the_layout_of_another_block_is_told";
+    let exe = std::env::current_exe().unwrap();
+    let mut child = std::process::Command::new(exe);
+    let child = child.args([name, "--exact", "--nocapture"]).env(BAD, "1").output().unwrap();
+    let error = String::from_utf8_lossy(&child.stderr);
+    assert_eq!(child.status.signal(), Some(libc::SIGABRT), "{error}");
+    assert!(error.contains("realloc(") && error.contains("size mismatch"), "{error}");
+}

@@ -135,9 +135,10 @@ impl<S> BiasedLock<S> {
 
     /// Lets the visitor out.
     pub(crate) fn end_visit(&self) {
-        // Release: in the child of a fork, what the visitor did is done by then.
-        self.inside.store(false, Ordering::Release);
-        // Release: pairs with the acquire in `enter`, by which the owner sees what the visitor did.
-        self.wanted.store(false, Ordering::Release);
+        // The fence makes both stores releases. It pairs with the acquire in `enter`, by which the owner sees
+        // what the visitor did; and in the child of a fork all of that is done before `inside` is cleared.
+        fence(Ordering::Release);
+        self.inside.store(false, Ordering::Relaxed);
+        self.wanted.store(false, Ordering::Relaxed);
     }
 }

@@ -46,3 +46,26 @@ fn a_page_belongs_to_whoever_took_it() {
         assert_eq!(shared.pages.get().free, 0b11);
     });
 }
+
+/// Whoever takes a page of a SuperSlab that is only just being described sees all that was written down
+/// before.
+#[test]
+fn pages_that_are_set_publish_what_was_stored_before() {
+    loom::model(|| {
+        let shared = Arc::new(SuperSlab {
+            pages: Pages::new(Sets { free: 0, dirty: 0 }),
+            memory: [UnsafeCell::new(0), UnsafeCell::new(0)],
+        });
+        let other = shared.clone();
+        let thread = thread::spawn(move || {
+            // SAFETY: nobody reads it before the page is free; loom checks it.
+            unsafe { other.memory[0].with_mut(|p| *p = 1) };
+            other.pages.set(Sets { free: 0b1, dirty: 0 });
+        });
+        if shared.pages.take(1, 1, u32::MAX).is_some() {
+            // SAFETY: written before the page became free; loom checks it.
+            assert_eq!(unsafe { shared.memory[0].with(|p| *p) }, 1);
+        }
+        thread.join().unwrap();
+    });
+}
