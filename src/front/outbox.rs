@@ -70,7 +70,7 @@ fn either(one: *mut Owner, other: *mut Owner) -> *mut Owner {
     // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
     match unsafe { (one.as_ref(), other.as_ref()) } {
         (Some(first), Some(_)) if one != other => {
-            first.is_still_idle();
+            first.put_off_visit();
             other
         }
         (Some(_), None) => one,

@@ -39,14 +39,14 @@ const BATCHES: usize = 8;
 pub(crate) extern "C" fn take_in(owner: *mut Owner) {
     let Some(_visits) = visitor::try_lock() else {
         // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-        return unsafe { (*owner).is_still_idle() };
+        return unsafe { (*owner).put_off_visit() };
     };
     // Only slabs of which everything has come back: for the others more blocks may be on their way, and a
     // later visit takes them in. An owner that is inside is at work, and takes them in itself.
     // SAFETY: `owner` lies in a heap's record, which is never unmapped; the lock makes us the only visitor.
     if unsafe { Visit::take_in(Heap::of(owner), true) }.is_some() {
         // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-        unsafe { (*owner).was_visited(os::now_ms()) };
+        unsafe { (*owner).note_visit(os::now_ms()) };
     }
 }
 
@@ -279,7 +279,7 @@ impl Visit {
         let visit = unsafe { Visit::enter(heap) };
         if visit.is_some() {
             // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-            unsafe { (*owner).is_taken_in() };
+            unsafe { (*owner).note_taken_in() };
         }
         // SAFETY: heap records are never unmapped.
         let hazard = unsafe { Heap::lock(heap) }.hazard();

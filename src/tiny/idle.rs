@@ -62,15 +62,14 @@ pub(crate) fn is_due() -> bool {
     if idle <= ALLOWED || options::get().purge_delay < 0 {
         return false;
     }
-    // Here, too: while the slack prevents purges, nothing else would make it fade.
-    SLACK.fade(os::now_ms());
-    idle > allowed() && has_credit()
-}
-
-/// Pages that may lie idle.
-fn allowed() -> usize {
     let mapped = os::MAPPED.load(Relaxed);
-    allowance(mapped / PAGE, ALLOWED_PART) + SLACK.slack().min(mapped) / PAGE
+    let mut allowed = allowance(mapped / PAGE, ALLOWED_PART);
+    if idle > allowed && SLACK.slack() != 0 {
+        // Here, too: while the slack prevents purges, nothing else would make it fade.
+        SLACK.fade(os::now_ms());
+        allowed += SLACK.slack().min(mapped) / PAGE;
+    }
+    idle > allowed && has_credit()
 }
 
 /// Whether there is credit left. If not, first adds what has been regained since the last call.
