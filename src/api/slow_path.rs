@@ -46,17 +46,22 @@ pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Alloc
     let size = size.max(1);
     let class = class_of(size, align);
     if class == 0 {
-        background::tick();
-        return or_reclaim(size, || {
-            process::with_heap(options, |heap| {
-                // SAFETY: `with_heap` passes a heap that the calling thread owns, or null.
-                unsafe { large_blocks::alloc(heap, size, align) }
-            })
-        });
+        // SAFETY: the calling thread's heap.
+        return large_block(size, options, |heap| unsafe { large_blocks::alloc(heap, size, align) });
     }
     // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
     let block = unsafe { MagazineTops::pop(tls::get().cast(), class as usize) };
     if !block.is_null() { Allocation { ptr: block, zeroed: false } } else { refill(class, options) }
+}
+
+/// A large block of at least `size` bytes by `allocate`, which gets the calling thread's heap.
+fn large_block(
+    size: usize,
+    options: Option<&Options>,
+    allocate: impl Fn(*mut Heap) -> Allocation,
+) -> Allocation {
+    background::tick();
+    or_reclaim(size, || process::with_heap(options, &allocate))
 }
 
 /// Like [`any`], for a block that will be cleared unless it is known to be zero.
@@ -64,7 +69,7 @@ pub(super) fn any_to_clear(size: usize, align: usize, options: Option<&Options>)
     if large::run_pages(size, align).is_some() || size > isize::MAX as usize {
         return any(size, align, options);
     }
-    or_reclaim(size, || process::with_heap(options, |_| large::alloc_to_clear(size, align)))
+    large_block(size, options, |_| large::alloc_to_clear(size, align))
 }
 
 /// Frees a block of `class`.
@@ -280,13 +285,8 @@ pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> All
     if size > isize::MAX as usize || class_of(size, align) != 0 {
         return any(size, align, options);
     }
-    let attempt = || {
-        process::with_heap(options, |heap| {
-            // SAFETY: `with_heap` passes a heap that the calling thread owns, or null.
-            unsafe { large_blocks::alloc_growing(heap, size, align) }
-        })
-    };
-    or_reclaim(size, attempt)
+    // SAFETY: the calling thread's heap.
+    large_block(size, options, |heap| unsafe { large_blocks::alloc_growing(heap, size, align) })
 }
 
 /// Resizes a large block in place or by moving its pages. Null when it has to be copied.

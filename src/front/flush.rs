@@ -31,7 +31,7 @@ impl Heap {
                 let chosen = partial_purge::Chosen::from(bins, ptr::null_mut(), partial_purge::NEWEST);
                 idle::spend(chosen.purge(bins, ptr::null_mut()));
             }
-            if (*heap).bins.are_sparse(class) && (*heap).magazines.may_shrink(class) {
+            if (*heap).bins.take_sparse(class) && (*heap).magazines.may_shrink(class) {
                 // A few blocks in the magazine may be all that keeps these slabs in use. Without them they
                 // are released, or start over and hand out their blocks in address order.
                 Heap::empty_magazine(heap, class);

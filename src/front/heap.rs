@@ -54,8 +54,8 @@ pub(crate) struct Heap {
     /// Link of the list of all records. Constant once the record is published there.
     pub(crate) all_next: *mut Heap,
     /// Whether it has an owner, in this process or in the one that this was forked from: see
-    /// [`Heap::is_somebodys`]. Relaxed, like the next two: whoever relies on them has the heap's lock, or is
-    /// the owner; for others they are hints.
+    /// [`Heap::is_somebodys`]. Published by [`Heap::reset`], after the generation. The next two are relaxed:
+    /// whoever relies on them has the heap's lock, or is the owner; for others they are hints.
     pub(crate) live: AtomicBool,
     /// The owner's [`os::thread::id`](crate::os::thread::id); 0 if that has only borrowed it for one call.
     pub(crate) thread: AtomicUsize,
@@ -235,7 +235,7 @@ impl Heap {
         // until the end of the block. `refill` borrows the bins exclusively: no visitor is in, and no other
         // thread reads them without the lock.
         unsafe {
-            let _entered = Heap::enter(heap);
+            let entered = Heap::enter(heap);
             let allocation = Heap::alloc_from_slab(heap, class as usize);
             if !allocation.ptr.is_null() {
                 return allocation;
@@ -246,6 +246,7 @@ impl Heap {
             if (*heap).counters.refill_span.get() != spans {
                 // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look
                 // at what the cache of large blocks keeps.
+                drop(entered);
                 large::tick();
             }
             allocation
@@ -351,17 +352,17 @@ impl Heap {
                 }
             } else {
                 (*heap).counters.home_foreign.add(1);
-                Heap::leave_idle((*heap).outbox.add(slab, block.cast::<Block>()));
+                Heap::put_off_visit((*heap).outbox.add(slab, block.cast::<Block>()));
             }
         }
     }
 
     /// Puts off the visit that `owner` should get, if it is not null: the next thread that sends it something
     /// is told to visit. For callers that send many blocks and cannot stop for a visit.
-    pub(super) fn leave_idle(owner: *mut Owner) {
+    pub(super) fn put_off_visit(owner: *mut Owner) {
         // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
         if let Some(owner) = unsafe { owner.as_ref() } {
-            owner.is_still_idle();
+            owner.put_off_visit();
         }
     }
 
@@ -372,7 +373,7 @@ impl Heap {
     /// The calling thread owns the heap.
     pub(crate) unsafe fn flush_outbox(heap: *mut Heap) {
         // SAFETY: the outbox is the owner's alone, whether or not it has entered the heap.
-        Heap::leave_idle(unsafe { (*heap).outbox.flush() });
+        Heap::put_off_visit(unsafe { (*heap).outbox.flush() });
     }
 
     /// Whether a thread of this process owns the heap. One that is `live` without that was left behind by a

@@ -69,8 +69,8 @@ fn place(slab: *mut Slab) -> usize {
 fn either(one: *mut Owner, other: *mut Owner) -> *mut Owner {
     // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
     match unsafe { (one.as_ref(), other.as_ref()) } {
-        (Some(first), Some(_)) => {
-            first.is_still_idle();
+        (Some(first), Some(_)) if one != other => {
+            first.put_off_visit();
             other
         }
         (Some(_), None) => one,

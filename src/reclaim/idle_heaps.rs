@@ -37,13 +37,16 @@ const BATCHES: usize = 8;
 #[cold]
 #[inline(never)]
 pub(crate) extern "C" fn take_in(owner: *mut Owner) {
-    let Some(_visits) = visitor::try_lock() else { return };
+    let Some(_visits) = visitor::try_lock() else {
+        // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+        return unsafe { (*owner).put_off_visit() };
+    };
     // Only slabs of which everything has come back: for the others more blocks may be on their way, and a
-    // later visit takes them in.
+    // later visit takes them in. An owner that is inside is at work, and takes them in itself.
     // SAFETY: `owner` lies in a heap's record, which is never unmapped; the lock makes us the only visitor.
     if unsafe { Visit::take_in(Heap::of(owner), true) }.is_some() {
         // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-        unsafe { (*owner).was_visited(os::now_ms()) };
+        unsafe { (*owner).note_visit(os::now_ms()) };
     }
 }
 
@@ -101,7 +104,8 @@ unsafe fn flush_outbox(mine: *mut Heap) {
 pub(crate) fn idle(now: u32) -> bool {
     let delay = options::get().purge_delay;
     thread::with_heap(None, |mine| {
-        if mine.is_null() || delay < 0 {
+        // Where the system has no barrier, nobody can visit.
+        if mine.is_null() || delay < 0 || os::barrier::is_missing() {
             return false;
         }
         let mut more = false;
@@ -139,18 +143,23 @@ pub(crate) fn idle(now: u32) -> bool {
             if heap == mine || !unsafe { Heap::is_somebodys(heap) } {
                 return;
             }
-            let Some(_visits) = visitor::try_lock() else { return };
+            let Some(_visits) = visitor::try_lock() else {
+                more = true;
+                return;
+            };
             // SAFETY: a heap record, which is never unmapped; both are atomic.
             let (ready, seen) = unsafe { (&(*Heap::owner(heap)).ready, &(*heap).seen) };
             // An owner that is working takes in its own blocks. If it does not come to it, this saves it the
             // work.
             if !ready.is_empty() || seen.is_emptied() {
                 // SAFETY: the lock makes us the only visitor.
-                if let Some(visit) = unsafe { Visit::take_in(heap, false) } {
-                    let emptied = seen.is_emptied();
-                    // What is left after this is for the next call.
-                    more |= emptied && (0..BATCHES).all(|_| visit.purge_sparse());
-                }
+                let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else {
+                    more = true;
+                    return;
+                };
+                let emptied = seen.is_emptied();
+                // What is left after this is for the next call.
+                more |= emptied && (0..BATCHES).all(|_| visit.purge_sparse());
             }
         });
         more
@@ -268,6 +277,10 @@ impl Visit {
         // Entering executes the barrier that the marks need.
         // SAFETY: by this function's contract we are the only visitor and stay so.
         let visit = unsafe { Visit::enter(heap) };
+        if visit.is_some() {
+            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+            unsafe { (*owner).note_taken_in() };
+        }
         // SAFETY: heap records are never unmapped.
         let hazard = unsafe { Heap::lock(heap) }.hazard();
         // SAFETY: the slabs are still ours to take in or to publish. The first branch publishes them again,

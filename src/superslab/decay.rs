@@ -71,7 +71,7 @@ impl Regret {
     }
 
     /// Notes that the slack is of use, so it is not halved for a while.
-    pub(crate) fn is_of_use(&self, now: u32) {
+    pub(crate) fn note_use(&self, now: u32) {
         self.faded_at.store(now, Relaxed);
     }
 
@@ -187,7 +187,7 @@ impl Policy {
         self.peak = self.peak.max(used);
         if reused && dirty > allowance(used, DIRTY_PART) {
             // Without the slack they would have been given back.
-            self.regret.is_of_use(now);
+            self.regret.note_use(now);
         }
         if fresh != 0 {
             self.regret.regret(fresh, self.peak, now);
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!((regret.slack(), regret.dropped()), (4, 4), "too late");
         assert!(!regret.fade(3 * REGRET - 3) && regret.fade(3 * REGRET - 2));
         assert_eq!(regret.slack(), 2);
-        regret.is_of_use(3 * REGRET);
+        regret.note_use(3 * REGRET);
         assert!(!regret.fade(4 * REGRET - 1) && regret.fade(4 * REGRET));
         regret.drop(1, 9 * REGRET);
         assert_eq!(regret.dropped(), 1, "what was dropped before is forgotten");

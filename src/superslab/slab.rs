@@ -128,7 +128,7 @@ impl Owner {
     }
 
     /// Counts pages that another thread has emptied. Returns whether the owner should be visited.
-    pub(crate) fn leave_idle(&self, pages: usize) -> bool {
+    pub(crate) fn count_emptied(&self, pages: usize) -> bool {
         let idle = self.idle.fetch_add(pages, Ordering::Relaxed) + pages;
         let much = idle >= self.patience.stretch(VISIT_FROM);
         if much {
@@ -137,24 +137,29 @@ impl Owner {
         much
     }
 
-    /// Notes that the owner should be visited but is not: the next [`leave_idle`](Owner::leave_idle) will say
-    /// so again.
-    pub(crate) fn is_still_idle(&self) {
+    /// Somebody takes in what has been published: nobody else need visit for that.
+    pub(crate) fn note_taken_in(&self) {
+        self.idle.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes that the owner should be visited but is not: the next [`count_emptied`](Owner::count_emptied)
+    /// will say so again.
+    pub(crate) fn put_off_visit(&self) {
         self.idle.fetch_add(Patience::longest(VISIT_FROM), Ordering::Relaxed);
     }
 
     /// A visitor has taken in what was published, at `now` in milliseconds.
-    pub(crate) fn was_visited(&self, now: u32) {
+    pub(crate) fn note_visit(&self, now: u32) {
         self.visited.store(now.max(1), Ordering::Relaxed);
     }
 
     /// The owner itself takes in what was published, at `now` in milliseconds.
-    pub(crate) fn is_back(&self, now: impl FnOnce() -> u32) {
+    pub(crate) fn note_return(&self, now: impl FnOnce() -> u32) {
         self.idle.store(0, Ordering::Relaxed);
         let visited = self.visited.load(Ordering::Relaxed);
         if visited != 0 {
             self.visited.store(0, Ordering::Relaxed);
-            self.patience.learn(now().wrapping_sub(visited) < SOON);
+            self.patience.learn(crate::os::elapsed(visited, now()) < SOON);
         }
     }
 }
@@ -228,8 +233,8 @@ pub(crate) struct Slab {
     /// Blocks freed by other threads. Any thread.
     pub(crate) remote: RemoteStack<Block>,
     /// The owner, marked with [`LEFT`] when it has exited and with [`VISITED`] during a visit. Any thread
-    /// compares it with its own, or counts idle pages there ([`Owner::leave_idle`]). Only a thread with the
-    /// duty to publish follows it to the ready list.
+    /// compares it with its own, or counts idle pages there ([`Owner::count_emptied`]). Only a thread with
+    /// the duty to publish follows it to the ready list.
     pub(crate) owner: AtomicPtr<Owner>,
     /// The first block. Constant while the slab has blocks in use, as is everything below unless it says
     /// otherwise.
@@ -659,21 +664,21 @@ mod tests {
     #[test]
     fn an_owner_that_is_back_soon_is_visited_later() {
         let owner = Owner::new();
-        assert!(!owner.leave_idle(VISIT_FROM - 1) && owner.leave_idle(1));
-        owner.was_visited(0);
-        owner.is_back(|| SOON - 1);
-        assert!(!owner.leave_idle((VISIT_FROM << 3) - 1) && owner.leave_idle(1));
-        owner.is_back(|| unreachable!("there was no visit"));
+        assert!(!owner.count_emptied(VISIT_FROM - 1) && owner.count_emptied(1));
+        owner.note_visit(0);
+        owner.note_return(|| SOON - 1);
+        assert!(!owner.count_emptied((VISIT_FROM << 3) - 1) && owner.count_emptied(1));
+        owner.note_return(|| unreachable!("there was no visit"));
         for _ in 0..9 {
-            owner.was_visited(5);
-            owner.is_back(|| 6);
+            owner.note_visit(5);
+            owner.note_return(|| 6);
         }
-        assert!(!owner.leave_idle(Patience::longest(VISIT_FROM) - 1) && owner.leave_idle(1));
-        owner.was_visited(5);
-        owner.is_back(|| SOON + 6);
-        assert!(owner.leave_idle(VISIT_FROM), "it was away for long");
-        owner.leave_idle(9);
+        assert!(!owner.count_emptied(Patience::longest(VISIT_FROM) - 1) && owner.count_emptied(1));
+        owner.note_visit(5);
+        owner.note_return(|| SOON + 6);
+        assert!(owner.count_emptied(VISIT_FROM), "it was away for long");
+        owner.count_emptied(9);
         owner.reset();
-        assert!(!owner.leave_idle(VISIT_FROM - 1));
+        assert!(!owner.count_emptied(VISIT_FROM - 1));
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Bins {
     pub(super) sparse: Table<List<Slab>, KINDS>,
     /// Full slabs of all classes.
     pub(super) full: List<Slab>,
-    /// By class: how many slabs have nearly emptied since [`Bins::are_sparse`] last reported them.
+    /// By class: how many slabs have nearly emptied since [`Bins::take_sparse`] last reported them.
     pub(super) emptied: Table<u8, KINDS>,
     /// Idle pages that are not yet added to the count of all heaps: see [`idle::tell`].
     pub(super) idle: i32,
@@ -160,7 +160,7 @@ impl Bins {
         // SAFETY: `owner` is set, and owners are never unmapped; an `Owner` consists of atomics.
         let owner = unsafe { &*self.owner };
         if owner.visited.load(Relaxed) != 0 || !owner.ready.is_empty() {
-            owner.is_back(os::now_ms);
+            owner.note_return(os::now_ms);
         }
         if owner.ready.is_empty() {
             return;
@@ -262,7 +262,7 @@ impl Bins {
 
     /// Whether several slabs of `class` have nearly emptied. Resets the count when they have, so reports them
     /// once.
-    pub(crate) fn are_sparse(&mut self, class: usize) -> bool {
+    pub(crate) fn take_sparse(&mut self, class: usize) -> bool {
         let emptied = &mut self.emptied[class];
         let many = *emptied >= SPARSE;
         if many {

@@ -146,7 +146,7 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
         if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && waiting * stride > last {
             let owner = owner.map_addr(|a| a & !VISITED);
             // Owners are never unmapped.
-            if (*owner).leave_idle(pages as usize) {
+            if (*owner).count_emptied(pages as usize) {
                 sent.idle = owner;
             }
         }

@@ -59,12 +59,17 @@ pub(super) fn forget(pages: usize) {
 pub(crate) fn is_due() -> bool {
     // Negative when heaps have reported more pages that ceased to be idle than pages that became so.
     let idle = (IDLE.load(Relaxed) as isize).max(0) as usize;
-    idle > ALLOWED && idle > allowed() && options::get().purge_delay >= 0 && has_credit()
-}
-
-/// Pages that may lie idle.
-fn allowed() -> usize {
-    allowance(os::MAPPED.load(Relaxed) / PAGE, ALLOWED_PART) + SLACK.slack() / PAGE
+    if idle <= ALLOWED || options::get().purge_delay < 0 {
+        return false;
+    }
+    let mapped = os::MAPPED.load(Relaxed);
+    let mut allowed = allowance(mapped / PAGE, ALLOWED_PART);
+    if idle > allowed && SLACK.slack() != 0 {
+        // Here, too: while the slack prevents purges, nothing else would make it fade.
+        SLACK.fade(os::now_ms());
+        allowed += SLACK.slack().min(mapped) / PAGE;
+    }
+    idle > allowed && has_credit()
 }
 
 /// Whether there is credit left. If not, first adds what has been regained since the last call.
