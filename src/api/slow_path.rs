@@ -6,9 +6,7 @@
 //!
 //! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
 
-#[cfg(any(feature = "checked", debug_assertions))]
-use crate::api::checked;
-use crate::api::process;
+use crate::api::{checked, process};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
@@ -37,8 +35,8 @@ pub(super) fn refill(class: u8, options: Option<&Options>) -> Allocation {
     })
 }
 
-/// Allocates a block of any size and alignment, from the magazine if that has one.
-pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+/// Allocates a block of any size and alignment.
+pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if size > isize::MAX as usize {
         return Allocation::NONE;
     }
@@ -49,9 +47,15 @@ pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Alloc
         // SAFETY: the calling thread's heap.
         return large_block(size, options, |heap| unsafe { large_blocks::alloc(heap, size, align) });
     }
+    let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
-    let block = unsafe { MagazineTops::pop(tls::get().cast(), class as usize) };
-    if !block.is_null() { Allocation { ptr: block, zeroed: false } } else { refill(class, options) }
+    let block = unsafe { MagazineTops::pop(heap.cast(), class as usize) };
+    if !block.is_null() {
+        return Allocation { ptr: block, zeroed: false };
+    }
+    // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
+    let allocation = unsafe { Heap::alloc_from_slab(heap, class as usize) };
+    if allocation.ptr.is_null() { refill(class, options) } else { allocation }
 }
 
 /// A large block of at least `size` bytes by `allocate`, which gets the calling thread's heap.
@@ -64,10 +68,10 @@ fn large_block(
     or_reclaim(size, || process::with_heap(options, &allocate))
 }
 
-/// Like [`any`], for a block that will be cleared unless it is known to be zero.
-pub(super) fn any_to_clear(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+/// Like [`alloc`], for a block that will be cleared unless it is known to be zero.
+pub(super) fn alloc_to_clear(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if large::run_pages(size, align).is_some() || size > isize::MAX as usize {
-        return any(size, align, options);
+        return alloc(size, align, options);
     }
     large_block(size, options, |_| large::alloc_to_clear(size, align))
 }
@@ -79,7 +83,6 @@ pub(super) fn any_to_clear(size: usize, align: usize, options: Option<&Options>)
 /// `class` is a size class. `block` was allocated as one of it, and nobody uses it any more.
 #[inline(always)]
 pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
-    #[cfg(any(feature = "checked", debug_assertions))]
     checked::free(block, class);
     let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder. By the caller's clause the block is of this class,
@@ -121,23 +124,11 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
     unsafe {
         match Heap::free_to_slab(heap, block, kind) {
             Freed::Done => (),
-            Freed::Relist(slab) => relist(heap, slab),
+            Freed::Relist(slab) => Heap::relist(heap, slab),
             Freed::Remote(slab) => free_remote(block, heap, kind, slab),
             Freed::Unserved | Freed::Invalid => free_cold(block, kind),
         }
     }
-}
-
-/// [`Heap::relist`], out of line.
-///
-/// # Safety
-///
-/// As [`Heap::relist`].
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn relist(heap: *mut Heap, slab: *mut Slab) {
-    // SAFETY: the caller's clauses are the same.
-    unsafe { Heap::relist(heap, slab) }
 }
 
 /// Frees a block of another heap's slab, and visits that heap if too much waits there.
@@ -243,7 +234,7 @@ pub(super) unsafe fn reallocate(
             return moved;
         }
     }
-    let new = if size > old { grown(size, align, options) } else { any(size, align, options) };
+    let new = if size > old { alloc_growing(size, align, options) } else { alloc(size, align, options) };
     if new.ptr.is_null() {
         return if is_large && size <= old && may_stay { block } else { ptr::null_mut() };
     }
@@ -281,9 +272,9 @@ unsafe fn free_replaced(block: *mut u8, kind: u8, new: *mut u8) {
 
 /// Allocates a block of `size` bytes for contents that have outgrown their block. A large one lies where it
 /// can grow further, if there is such a place.
-pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+pub(super) fn alloc_growing(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if size > isize::MAX as usize || class_of(size, align) != 0 {
-        return any(size, align, options);
+        return alloc(size, align, options);
     }
     // SAFETY: the calling thread's heap.
     large_block(size, options, |heap| unsafe { large_blocks::alloc_growing(heap, size, align) })

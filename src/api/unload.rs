@@ -14,19 +14,13 @@ use crate::front::heap::Heap;
 use crate::front::{registry, thread};
 use crate::reclaim::{background, purge};
 use crate::superslab::{pagemap, pool};
-use crate::sync::AtomicU32;
-use crate::sync::Ordering::{AcqRel, Acquire};
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::AcqRel;
 use crate::{large, os};
 use core::ffi::c_void;
 
-/// How far this code has got: one of the following.
-static STAGE: AtomicU32 = AtomicU32::new(UNUSED);
-/// Nothing has been allocated yet.
-const UNUSED: u32 = 0;
-/// [`init`] has been called: there is something to do at the end.
-const IN_USE: u32 = 1;
-/// What is to be done at the end has been done, or is being done.
-const ENDED: u32 = 2;
+/// Whether there is something to do at the end: since [`init`], and until somebody does it.
+static TO_DO: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     /// What `atexit` calls. `atexit` itself is in an archive, not in a shared library, and whether a shared
@@ -36,8 +30,8 @@ unsafe extern "C" {
 
 /// Registers what is to be done at the end. Called once.
 pub(crate) fn init() {
-    // AcqRel and acquire, here and below: each change of the stage pairs with the one before.
-    let _ = STAGE.compare_exchange(UNUSED, IN_USE, AcqRel, Acquire);
+    // AcqRel, here and below: each change pairs with the one before.
+    TO_DO.swap(true, AcqRel);
     // SAFETY: the handler has the type that the C library asks for, and never unwinds. It is registered as
     // this library's, so it is called before this code is unmapped.
     unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::library()) };
@@ -45,14 +39,14 @@ pub(crate) fn init() {
 
 /// The handler for the end of the process, and for that of this library.
 extern "C" fn at_exit(_: *mut c_void) {
-    if STAGE.compare_exchange(IN_USE, ENDED, AcqRel, Acquire).is_ok() {
+    if TO_DO.swap(false, AcqRel) {
         report::print_at_exit();
     }
 }
 
 /// What `.fini_array` calls.
 extern "C" fn fini() {
-    if can_be_unloaded(imp::dynamic()) && STAGE.compare_exchange(IN_USE, ENDED, AcqRel, Acquire).is_ok() {
+    if can_be_unloaded(imp::dynamic()) && TO_DO.swap(false, AcqRel) {
         report::print_at_exit();
         unload();
     }
