@@ -16,7 +16,7 @@ use crate::large;
 use crate::os::held;
 use crate::reclaim::retry::{self, or_reclaim};
 use crate::reclaim::{background, idle_heaps};
-use crate::superslab::pagemap::{self, FOREIGN, RUN};
+use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::{Allocation, Slab};
 use crate::tiny::classes::{CLASSES, class_of, stride};
 use core::ptr;
@@ -244,30 +244,11 @@ pub(super) unsafe fn reallocate(
         ptr::copy_nonoverlapping(block, new.ptr, old.min(size));
         if !is_large {
             free_small(block, kind);
-        } else if new.zeroed {
-            free_replaced(block, kind, new.ptr);
-        } else {
+        } else if !new.zeroed || !large::free_replaced(block, kind, new.ptr) {
             free_large(block, kind, "realloc");
         }
     }
     new.ptr
-}
-
-/// Frees a large block whose contents have moved to `new`, which was fresh memory.
-///
-/// # Safety
-///
-/// `kind` is the page map's answer for `block`, a large block that nobody uses any more.
-unsafe fn free_replaced(block: *mut u8, kind: u8, new: *mut u8) {
-    // SAFETY: a run that nobody uses, where the kind says so; otherwise the caller's clauses are those of
-    // `free_large`.
-    unsafe {
-        if kind == RUN && pagemap::kind(new) == RUN && large::is_worth_purging(block) {
-            large::free_replaced(block)
-        } else {
-            free_large(block, kind, "realloc")
-        }
-    }
 }
 
 /// Allocates a block of `size` bytes for contents that have outgrown their block. A large one lies where it
