@@ -13,7 +13,6 @@ use crate::front::fast_path::MagazineTops;
 use crate::front::heap::{Freed, Heap, RemoteFreed};
 use crate::front::{large_blocks, thread, tls};
 use crate::large;
-use crate::os::held;
 use crate::reclaim::retry::{self, or_reclaim};
 use crate::reclaim::{background, idle_heaps};
 use crate::superslab::pagemap::{self, FOREIGN};
@@ -227,9 +226,9 @@ pub(super) unsafe fn reallocate(
     options: Option<&Options>,
 ) -> *mut u8 {
     let is_large = stride(kind as usize) == 0;
-    if is_large && class_of(size, align) == 0 {
+    if is_large && class_of(size, align) == 0 && size <= isize::MAX as usize {
         // SAFETY: a large block of that kind, which only the caller uses.
-        let moved = unsafe { resize(block, kind, size, align) };
+        let moved = unsafe { retry::resize(block, kind, size, align) };
         if !moved.is_null() {
             return moved;
         }
@@ -259,25 +258,6 @@ pub(super) fn alloc_growing(size: usize, align: usize, options: Option<&Options>
     }
     // SAFETY: the calling thread's heap.
     large_block(size, options, |heap| unsafe { large_blocks::alloc_growing(heap, size, align) })
-}
-
-/// Resizes a large block in place or by moving its pages. Null when it has to be copied.
-///
-/// # Safety
-///
-/// `block` is the start of a large block of `kind` that only the caller uses. After success the caller uses
-/// the result instead.
-unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
-    if size > isize::MAX as usize {
-        return ptr::null_mut();
-    }
-    // SAFETY: the caller's clauses are the same.
-    let moved = unsafe { large::resize(block, kind, size, align) };
-    if !moved.is_null() || !held::limited() {
-        return moved;
-    }
-    // SAFETY: the block has not changed, so the caller's clauses still hold.
-    unsafe { retry::resize(block, kind, size, align) }
 }
 
 /// The bytes that a block of `kind` has, a size class or the page map's answer. 0 after reporting misuse on

@@ -6,11 +6,9 @@
 //! stacks, and starting a thread takes that lock. It never allocates under it.
 
 use crate::base::options;
-use crate::lockfree::waker;
-use crate::lockfree::waker::WAKER;
-use crate::os;
+use crate::lockfree::waker::{self, WAKER};
 use crate::os::futex::{Inherit, Lock};
-use crate::os::{futex, held, process};
+use crate::os::{self, futex, held, process};
 use crate::reclaim::pass;
 use crate::superslab::layout::SUPERSLAB;
 use crate::sync::Ordering::Relaxed;
@@ -48,9 +46,8 @@ impl Inherit for Thread {
 
 /// Whether there is to be such a thread, also in the child of a fork.
 static WANTED: AtomicBool = AtomicBool::new(false);
-/// Whether to start it when a thread next allocates.
-static PENDING: AtomicBool = AtomicBool::new(false);
-/// Whether the C library is ready to start threads: an allocation by the dynamic loader may come earlier.
+/// Whether it may be started when a thread allocates. Not before the C library is ready to start threads: an
+/// allocation by the dynamic loader may come earlier.
 static READY: AtomicBool = AtomicBool::new(false);
 /// When starting it last failed, in milliseconds; 0 for never.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
@@ -66,7 +63,7 @@ const PAUSE_PART: u32 = 4;
 /// How often the pause doubles at most while the system takes nothing back, because memory is locked.
 const MAX_DOUBLINGS: u32 = 8;
 
-/// From now on the process can start threads.
+/// From now on the process can start threads. In a child of a fork, too, this must be said first.
 pub(crate) fn ready() {
     READY.store(true, Relaxed);
 }
@@ -75,32 +72,30 @@ pub(crate) fn ready() {
 pub(crate) fn want() {
     os::thread::note_cpus();
     WANTED.store(true, Relaxed);
-    PENDING.store(true, Relaxed);
 }
 
-/// Starts the thread if it is pending. Only where a thread allocates (see above), and with no lock held.
+/// Starts the thread if it is wanted and there is none. Only where a thread allocates (see above), and with
+/// no lock held.
 #[inline]
 pub(crate) fn tick() {
-    if PENDING.load(Relaxed) {
-        start_pending();
+    if WANTED.load(Relaxed) && STATE.load(Relaxed) == OFF {
+        start_wanted();
     }
 }
 
 #[cold]
 #[inline(never)]
-fn start_pending() {
+fn start_wanted() {
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
     let soon = refused != 0 && os::elapsed(refused, now) < RETRY;
-    if soon || !READY.load(Relaxed) || held::bytes() < MIN_HELD || os::is_confined() {
+    if soon || held::bytes() < MIN_HELD || os::is_confined() {
         return;
     }
-    // In the child of a fork, `PENDING` is inherited: this clears it.
+    // In the child of a fork, `READY` is inherited: this clears it.
     process::look();
-    // Cleared before the thread is started, because that allocates and comes here again.
-    if PENDING.swap(false, Relaxed) && run(false) != 0 {
+    if READY.load(Relaxed) && run(false) != 0 {
         REFUSED.store(now.max(1), Relaxed);
-        PENDING.store(WANTED.load(Relaxed), Relaxed);
     }
 }
 
@@ -116,7 +111,6 @@ pub(crate) fn start() -> i32 {
     let error = run(true);
     if error == 0 {
         WANTED.store(true, Relaxed);
-        PENDING.store(false, Relaxed);
     }
     error
 }
@@ -152,7 +146,6 @@ fn run(wait: bool) -> i32 {
 pub(crate) fn stop() {
     process::look();
     WANTED.store(false, Relaxed);
-    PENDING.store(false, Relaxed);
     loop {
         // Acquire, also on failure: pairs with the release in `set`.
         match STATE.compare_exchange(ON, STOPPING, Ordering::Acquire, Ordering::Acquire) {
@@ -184,12 +177,7 @@ pub(crate) fn after_fork() {
     waker::WATCHED.store(false, Relaxed);
     WAKER.reset();
     STATE.store(OFF, Relaxed);
-    PENDING.store(false, Relaxed);
-}
-
-/// In a child that can start threads: has the thread started under the same conditions as in a new process.
-pub(crate) fn resume() {
-    PENDING.store(WANTED.load(Relaxed), Relaxed);
+    READY.store(false, Relaxed);
 }
 
 /// The thread's main loop.
