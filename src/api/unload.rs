@@ -34,7 +34,7 @@ pub(crate) fn init() {
     TO_DO.swap(true, AcqRel);
     // SAFETY: the handler has the type that the C library asks for, and never unwinds. It is registered as
     // this library's, so it is called before this code is unmapped.
-    unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::library()) };
+    unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::object().handle) };
 }
 
 /// The handler for the end of the process, and for that of this library.
@@ -46,7 +46,7 @@ extern "C" fn at_exit(_: *mut c_void) {
 
 /// What `.fini_array` calls.
 extern "C" fn fini() {
-    if can_be_unloaded(imp::dynamic()) && TO_DO.swap(false, AcqRel) {
+    if can_be_unloaded(imp::object().dynamic) && TO_DO.swap(false, AcqRel) {
         report::print_at_exit();
         unload();
     }
@@ -99,10 +99,21 @@ fn can_be_unloaded(mut entries: *const Dynamic) -> bool {
     false
 }
 
+/// What the linker tells about the library or program that this code is part of. Null where there is nothing,
+/// or nothing is known.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Object {
+    /// The handle by which the C library knows it.
+    handle: *const c_void,
+    /// Its dynamic section.
+    dynamic: *const Dynamic,
+}
+
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
 mod imp {
+    use super::Object;
     use core::arch::{asm, global_asm};
-    use core::ffi::c_void;
 
     // The references are weak, because programs may be static, or linked without the compiler's start files.
     global_asm!(
@@ -121,67 +132,43 @@ mod imp {
         name = sym crate::front::heap::EMPTY,
     );
 
-    /// The two words above.
-    fn object() -> [*const c_void; 2] {
-        let (first, second);
-        // SAFETY: reads two words of this library's own data that are constant after loading.
+    pub(super) fn object() -> Object {
+        let object: *const Object;
+        // SAFETY: computes the address of the two words above, which are this library's own data and constant
+        // after loading.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             asm!(
-                "mov {0}, qword ptr [rip + {name}.object]",
-                "mov {1}, qword ptr [rip + {name}.object + 8]",
-                out(reg) first,
-                out(reg) second,
+                "lea {}, [rip + {name}.object]",
+                out(reg) object,
                 name = sym crate::front::heap::EMPTY,
-                options(pure, readonly, nostack, preserves_flags)
+                options(pure, nomem, nostack, preserves_flags)
             );
             #[cfg(target_arch = "aarch64")]
             asm!(
                 "adrp {0}, {name}.object",
                 "add {0}, {0}, :lo12:{name}.object",
-                "ldp {0}, {1}, [{0}]",
-                out(reg) first,
-                out(reg) second,
+                out(reg) object,
                 name = sym crate::front::heap::EMPTY,
-                options(pure, readonly, nostack, preserves_flags)
+                options(pure, nomem, nostack, preserves_flags)
             );
+            *object
         }
-        [first, second]
     }
-
-    /// The handle by which the C library knows the library or program that this code is part of; null where
-    /// it has none.
-    pub(crate) fn library() -> *const c_void {
-        object()[0]
-    }
-
-    /// The dynamic section of the library or program that this code is part of; null where it has none.
-    pub(crate) fn dynamic() -> *const super::Dynamic {
-        object()[1].cast()
-    }
-
-    // SAFETY: the section holds pointers to functions, which the loader calls once; ones without parameters
-    // are allowed.
-    #[used]
-    #[unsafe(link_section = ".fini_array")]
-    static FINI: extern "C" fn() = super::fini;
 }
 
 #[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
 mod imp {
-    /// Null: not known here.
-    pub(crate) fn library() -> *const core::ffi::c_void {
-        core::ptr::null()
+    pub(super) fn object() -> super::Object {
+        super::Object { handle: core::ptr::null(), dynamic: core::ptr::null() }
     }
-
-    /// Null: not known here.
-    pub(crate) fn dynamic() -> *const super::Dynamic {
-        core::ptr::null()
-    }
-
-    #[used]
-    static FINI: extern "C" fn() = super::fini;
 }
+
+// SAFETY: the section holds pointers to functions, which the loader calls once; ones without parameters are
+// allowed.
+#[used]
+#[cfg_attr(all(target_os = "linux", not(miri)), unsafe(link_section = ".fini_array"))]
+static FINI: extern "C" fn() = fini;
 
 #[cfg(test)]
 mod tests {
@@ -198,6 +185,6 @@ mod tests {
         assert!(!can(&[(0x6fff_fffb, 9), (0, 0)]), "linked with -z nodelete");
         assert!(!can_be_unloaded(core::ptr::null()), "a static program");
         // This test is a program.
-        assert!(cfg!(miri) || !can_be_unloaded(imp::dynamic()));
+        assert!(cfg!(miri) || !can_be_unloaded(imp::object().dynamic));
     }
 }

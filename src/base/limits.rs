@@ -3,9 +3,8 @@
 
 use crate::base::options::Options;
 use crate::base::table::Table;
-use crate::os;
 use crate::os::futex::{Inherit, Lock};
-use crate::os::{held, thread};
+use crate::os::{self, held, thread};
 use crate::sync::{AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::fmt;

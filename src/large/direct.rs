@@ -5,11 +5,9 @@
 
 use crate::base::pause::Pause;
 use crate::large::cache;
-use crate::os;
-use crate::os::{NotResized, held};
+use crate::os::{self, NotResized, held};
 use crate::superslab::layout::PAGE;
-use crate::superslab::pagemap;
-use crate::superslab::pagemap::DIRECT;
+use crate::superslab::pagemap::{self, DIRECT};
 use crate::superslab::slab::Allocation;
 use crate::superslab::thp::{self, HUGE_PAGE, Mapping};
 use core::ptr;

@@ -188,14 +188,14 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
     let pause = (delay.unwrap_or(0) / PAUSE_PART).max(MIN_PAUSE);
     let (mut fruitless, mut woken) = (0, true);
     loop {
-        let result = pass::pass();
+        let left = pass::pass();
         PASSES.fetch_add(1, Relaxed);
-        fruitless = if result == pass::Pass::Refused { (fruitless + 1).min(MAX_DOUBLINGS) } else { 0 };
+        fruitless = if left.refused { (fruitless + 1).min(MAX_DOUBLINGS) } else { 0 };
         if !WAKER.arm() {
             return ptr::null_mut();
         }
         // First arm, then look: see `waker`.
-        let wait = match (delay, pass::due()) {
+        let wait = match (delay, pass::due(&left)) {
             // Nothing goes back unless asked for, so no dirty page needs to wake us.
             (None, _) => Some(u32::MAX),
             (_, Some(due)) => Some(due.max(pause.saturating_mul(1 << fruitless))),

@@ -14,15 +14,13 @@ use crate::base::options;
 use crate::front::heap::Heap;
 use crate::front::visitor::Look;
 use crate::front::{registry, thread, visitor};
-use crate::os;
-use crate::os::futex;
+use crate::os::{self, futex};
 use crate::reclaim::{drain_magazines, left_heaps};
 use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::sync::Ordering::Release;
 use crate::tiny::bins::Bins;
-use crate::tiny::partial_purge;
-use crate::tiny::partial_purge::Chosen;
+use crate::tiny::partial_purge::{self, Chosen};
 use core::ptr;
 
 /// How often [`everyone`] tries to enter a heap whose owner is inside.

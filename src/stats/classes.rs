@@ -2,8 +2,7 @@
 
 use crate::stats::figures::figures;
 use crate::superslab::pagemap::RUN;
-use crate::superslab::survey;
-use crate::superslab::survey::Survey;
+use crate::superslab::survey::{self, Survey};
 use crate::tiny::classes::{CLASSES, stride};
 
 figures! {

@@ -271,33 +271,26 @@ struct Heaps {
 
 impl Heaps {
     fn add(&mut self, heap: *mut Heap, s: &mut Stats, classes: &mut [ClassStats; ClassStats::COUNT]) {
-        // SAFETY: heap records are never unmapped. Only the counters, which are atomic, are referred to: of
-        // the rest the owner may be writing what is not.
-        let (c, outbox, run_cache) =
-            unsafe { (&(*heap).counters, &raw const (*heap).outbox, &raw const (*heap).run_cache) };
-        // SAFETY: parts of the same record, and counters only.
-        let (pushes, publishes) = unsafe { (&(*outbox).pushes, &(*outbox).publishes) };
-        // SAFETY: parts of the same record, and counters only.
-        let (allocs, frees, held) =
-            unsafe { (&(*run_cache).allocs, &(*run_cache).frees, &(*run_cache).held) };
-        self.flushed += c.flushed.get();
-        self.cached += held.get();
-        self.mapped += RECORD as u64;
-        s.refill_current += c.refill_current.get();
-        s.refill_bump += c.refill_bump.get();
-        s.refill_partial += c.refill_partial.get();
-        s.refill_ready += c.refill_ready.get();
-        s.refill_orphan += c.refill_orphan.get();
-        s.refill_span += c.refill_span.get();
-        s.home_local += c.home_local.get();
-        s.home_foreign += c.home_foreign.get();
-        s.outbox_pushes += pushes.get();
-        s.publishes += publishes.get();
-        s.large_allocs += allocs.get();
-        s.large_frees += frees.get();
-        // SAFETY: heap records are never unmapped, which is all that these two ask for.
+        // SAFETY: heap records are never unmapped, which is all that the two functions ask for. Only the
+        // counters, which are atomic, are referred to: of the rest the owner may be writing what is not.
         unsafe {
+            let c = &(*heap).counters;
+            self.flushed += c.flushed.get();
+            self.cached += (*heap).run_cache.held.get();
+            self.mapped += RECORD as u64;
             self.resident += Heap::resident_bytes(heap) as u64;
+            s.refill_current += c.refill_current.get();
+            s.refill_bump += c.refill_bump.get();
+            s.refill_partial += c.refill_partial.get();
+            s.refill_ready += c.refill_ready.get();
+            s.refill_orphan += c.refill_orphan.get();
+            s.refill_span += c.refill_span.get();
+            s.home_local += c.home_local.get();
+            s.home_foreign += c.home_foreign.get();
+            s.outbox_pushes += (*heap).outbox.pushes.get();
+            s.publishes += (*heap).outbox.publishes.get();
+            s.large_allocs += (*heap).run_cache.allocs.get();
+            s.large_frees += (*heap).run_cache.frees.get();
             Heap::each_cached(heap, |class, blocks| {
                 if let Some(class) = classes.get_mut(class.wrapping_sub(1)) {
                     class.cached_blocks += blocks as u64;
