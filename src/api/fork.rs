@@ -63,5 +63,5 @@ pub(crate) fn on_fork(alone: bool) {
     }
     left_heaps::expect();
     background::after_fork();
-    report::begin_child();
+    report::announce();
 }

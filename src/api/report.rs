@@ -10,26 +10,20 @@ use core::fmt::Write;
 /// Prepares the output of statistics. Called once, when the process starts: many programs close standard
 /// error before they exit, and our handler runs after theirs.
 pub(super) fn begin() {
-    let file = options::get().stats_file.as_c_str();
-    match options::get().stats {
-        StatsFormat::None => {}
-        _ if file.is_none() => {
-            STDERR.init(|| Identity::of(2).map(|identity| Stderr { copy: os::duplicate(2), identity }))
-        }
-        StatsFormat::Json => announce(),
-        StatsFormat::Table => {}
+    let options = options::get();
+    if options.stats != StatsFormat::None && options.stats_file.as_c_str().is_none() {
+        STDERR.init(|| Identity::of(2).map(|identity| Stderr { copy: os::duplicate(2), identity }));
     }
+    announce();
 }
 
-/// Writes the start record of a child of a fork, if it is to have one.
-pub(super) fn begin_child() {
-    if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
-        announce();
+/// Writes the start record, if there is a file for it. It shows that the process uses Hakmem, even if it
+/// never gets to write statistics.
+pub(super) fn announce() {
+    let options = options::get();
+    if options.stats != StatsFormat::Json || options.stats_file.as_c_str().is_none() {
+        return;
     }
-}
-
-/// Writes the start record. It shows that the process uses Hakmem, even if it never gets to write statistics.
-fn announce() {
     let mut text = Text::<128>::new();
     let pid = os::process_id();
     let _ =

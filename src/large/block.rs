@@ -84,7 +84,11 @@ pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
     if address.is_null() {
         return;
     }
-    let Some(bytes) = checked(address, kind, function) else { return };
+    let bytes = usable_checked(address, kind, function);
+    if kind != RUN && kind != DIRECT {
+        // A foreign pointer, which has been reported.
+        return;
+    }
     // SAFETY: the start of a block of that kind, which the program does not use any more.
     let claimed = unsafe { if kind == RUN { run::free(address) } else { direct::free(address) } };
     if !claimed {
@@ -128,18 +132,13 @@ fn count_freed(bytes: usize) {
 /// The usable bytes of the block at `address`. Reports a misuse and returns 0 if that is no block. `kind` as
 /// for [`free`].
 pub(crate) fn usable_checked(address: *mut u8, kind: u8, function: &str) -> usize {
-    checked(address, kind, function).unwrap_or(0)
-}
-
-/// [`usable_checked`]; `None` if that is no block.
-fn checked(address: *mut u8, kind: u8, function: &str) -> Option<usize> {
     let fault = match kind {
-        RUN | DIRECT if is_start(address, kind) => return Some(usable(address, kind)),
+        RUN | DIRECT if is_start(address, kind) => return usable(address, kind),
         RUN | DIRECT => Fault::Interior,
         _ => Fault::Foreign,
     };
     misuse::report(function, address, fault);
-    None
+    0
 }
 
 /// The usable bytes of a large block of kind `kind`.

@@ -7,12 +7,11 @@
 
 use crate::base::options;
 use crate::lockfree::waker::{self, WAKER};
-use crate::os::futex::{Inherit, Lock};
 use crate::os::{self, futex, held, process};
 use crate::reclaim::pass;
 use crate::superslab::layout::SUPERSLAB;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::ptr;
 
@@ -27,20 +26,8 @@ const OFF: u32 = 0;
 const STARTING: u32 = 1;
 const ON: u32 = 2;
 const STOPPING: u32 = 3;
-/// The thread, for whoever joins it.
-static THREAD: Lock<Thread> = Lock::new(Thread(None));
-
-struct Thread(Option<libc::pthread_t>);
-
-// SAFETY: a thread's id is a plain value that any thread may use; on some systems it is a pointer type.
-unsafe impl Send for Thread {}
-
-impl Inherit for Thread {
-    fn inherit(&mut self, _torn: bool) {
-        // The child does not have that thread.
-        self.0 = None;
-    }
-}
+/// The thread's id, for whoever joins it. Relaxed: stored before [`STATE`] is `ON`, loaded after.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 // Relaxed for the following: flags that publish nothing. What a new thread must see, starting it publishes.
 
@@ -130,7 +117,7 @@ fn run(wait: bool) -> i32 {
     WAKER.reset();
     match os::thread::spawn(main) {
         Ok(thread) => {
-            THREAD.lock().0 = Some(thread);
+            THREAD.store(thread as usize, Relaxed);
             waker::WATCHED.store(options::get().purge_delay >= 0, Relaxed);
             set(ON);
             0
@@ -156,12 +143,9 @@ pub(crate) fn stop() {
     }
     waker::WATCHED.store(false, Relaxed);
     waker::stop();
-    let thread = THREAD.lock().0.take();
-    if let Some(thread) = thread {
-        // SAFETY: `run` has stored what `spawn` returned, and it has been taken out, so it is joined only
-        // here.
-        unsafe { os::thread::join(thread) };
-    }
+    // SAFETY: `run` has stored what `spawn` returned. Only the caller that moved `STATE` from `ON` gets here,
+    // so the thread is joined only once.
+    unsafe { os::thread::join(THREAD.load(Relaxed) as libc::pthread_t) };
     set(OFF);
 }
 
@@ -173,7 +157,6 @@ fn set(state: u32) {
 
 /// Resets all this in the child of a fork, which has no such thread.
 pub(crate) fn after_fork() {
-    THREAD.inherit();
     waker::WATCHED.store(false, Relaxed);
     WAKER.reset();
     STATE.store(OFF, Relaxed);

@@ -224,23 +224,19 @@ impl Visit {
         let owner = Heap::owner(heap);
         // SAFETY: part of a heap record, which is never unmapped; only atomics in it are used.
         let ready = unsafe { &(*owner).ready };
-        let (mut published, mut first) = (ptr::null_mut(), ptr::null_mut());
-        let mut last: *mut Slab = ptr::null_mut();
+        let mut published = ptr::null_mut();
         // SAFETY: what is taken off the list is ours alone to take in or to publish again. Until then each of
         // these slabs is disarmed, so its owner does not release it, nobody else writes its link, and
         // `is_whole` reads constants and an atomic.
         unsafe {
             each(ready.take_all(), |slab| {
-                let list = if whole && !Slab::is_whole(slab) { &mut first } else { &mut published };
-                <Slab as Node>::set_next(slab, *list);
-                *list = slab;
-                if last.is_null() && !first.is_null() {
-                    last = slab;
+                if whole && !Slab::is_whole(slab) {
+                    ready.push(slab);
+                } else {
+                    <Slab as Node>::set_next(slab, published);
+                    published = slab;
                 }
             });
-            if !first.is_null() {
-                ready.push_all(first, last);
-            }
             each(published, |slab| mark(slab, owner));
         }
         // Entering executes the barrier that the marks need.
