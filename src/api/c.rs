@@ -2,19 +2,20 @@
 //!
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
-#[cfg(any(feature = "checked", debug_assertions))]
-use crate::api::checked;
-use crate::api::{process, slow_path};
-pub use crate::base::limits::CHook;
-use crate::base::misuse::Fault;
-use crate::base::{limits, misuse};
+pub use crate::api::global::{few_syscalls, purge, stop_background};
+pub use crate::api::process::start_background;
+use crate::api::{checked, process, slow_path};
+use crate::base::limits::{self, Limits};
+pub use crate::base::limits::{CHook, on_soft_limit_c as on_soft_limit};
+use crate::base::misuse::{self, Fault};
+use crate::base::options;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::{large_blocks, thread, tls};
-use crate::os;
+use crate::os::{self, message};
+use crate::reclaim::background;
 use crate::stats::{ClassStats, Snapshot};
-use crate::superslab::pagemap;
-use crate::superslab::pagemap::FOREIGN;
+use crate::superslab::pagemap::{self, FOREIGN};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
 use core::ptr;
 
@@ -26,9 +27,12 @@ fn align_for(size: usize) -> usize {
     if size <= 8 { 8 } else { MIN_ALIGN }
 }
 
-fn out_of_memory() -> *mut u8 {
-    os::set_errno(libc::ENOMEM);
-    ptr::null_mut()
+/// `block`, or null and the right `errno`.
+fn or_enomem(block: *mut u8) -> *mut u8 {
+    if block.is_null() {
+        os::set_errno(libc::ENOMEM);
+    }
+    block
 }
 
 /// `malloc`.
@@ -82,8 +86,7 @@ fn malloc_second(heap: *mut Heap, class: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_cold(class: usize) -> *mut u8 {
-    let block = slow_path::refill(class as u8, None).ptr;
-    if block.is_null() { out_of_memory() } else { block }
+    or_enomem(slow_path::refill(class as u8, None).ptr)
 }
 
 /// `malloc` for sizes that are not in the table.
@@ -107,16 +110,14 @@ extern "C" fn malloc_large(size: usize) -> *mut u8 {
     if !block.is_null() {
         return block;
     }
-    let block = slow_path::any(size, MIN_ALIGN, None).ptr;
-    if block.is_null() { out_of_memory() } else { block }
+    or_enomem(slow_path::alloc(size, MIN_ALIGN, None).ptr)
 }
 
 /// A large block for contents that have outgrown their block.
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_growing(size: usize) -> *mut u8 {
-    let block = slow_path::grown(size, MIN_ALIGN, None).ptr;
-    if block.is_null() { out_of_memory() } else { block }
+    or_enomem(slow_path::alloc_growing(size, MIN_ALIGN, None).ptr)
 }
 
 /// `free`.
@@ -127,7 +128,6 @@ extern "C" fn malloc_growing(size: usize) -> *mut u8 {
 #[inline(always)]
 pub unsafe fn free(block: *mut u8) {
     let kind = pagemap::kind_index(block);
-    #[cfg(any(feature = "checked", debug_assertions))]
     if kind != FOREIGN as usize && kind <= CLASSES {
         checked::free(block, kind as u8);
     }
@@ -171,8 +171,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
 #[inline(never)]
 extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
     // SAFETY: just allocated for that many bytes, or null.
-    let block = unsafe { slow_path::cleared(slow_path::any_to_clear(bytes, align_for(bytes), None), bytes) };
-    if block.is_null() { out_of_memory() } else { block }
+    or_enomem(unsafe { slow_path::cleared(slow_path::alloc_to_clear(bytes, align_for(bytes), None), bytes) })
 }
 
 /// `realloc`. Frees `block` and returns null when `size` is 0.
@@ -217,7 +216,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
     let old = slow_path::usable(block, kind, "realloc");
     if old == 0 {
         // Reported as misuse, and the program goes on.
-        return out_of_memory();
+        return or_enomem(ptr::null_mut());
     }
     if size == 0 {
         // SAFETY: a block that the caller gives up, by the clause of `realloc`.
@@ -225,14 +224,13 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         return ptr::null_mut();
     }
     // SAFETY: a block that only the caller uses; `usable` has found that it has `old` bytes.
-    let new = unsafe { slow_path::reallocate(block, kind, old, align_for(size), size, true, None) };
-    if new.is_null() { out_of_memory() } else { new }
+    or_enomem(unsafe { slow_path::reallocate(block, kind, old, align_for(size), size, true, None) })
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two. Null when there is no memory; leaves
 /// `errno` alone.
 pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
-    slow_path::any(size, align.max(align_for(size)), None).ptr
+    slow_path::alloc(size, align.max(align_for(size)), None).ptr
 }
 
 /// `malloc_usable_size`: the bytes that a block has, 0 for null. Reports misuse on behalf of `function`.
@@ -255,12 +253,8 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let kind = pagemap::kind(block);
         // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block.
-        let class = class_of(size, align_for(size));
-        if kind as usize <= CLASSES
-            && kind != FOREIGN
-            && size <= stride(kind as usize) as usize / 2
-            && class != kind
-        {
+        let stride = stride(kind as usize) as usize;
+        if stride != 0 && size <= stride / 2 && class_of(size, align_for(size)) != kind {
             misuse::report(function, block, Fault::FreedSize);
         }
     }
@@ -288,34 +282,9 @@ pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
     unsafe { free(block) }
 }
 
-/// Gives memory back to the system, as `hakmem::purge` does. Returns how many bytes.
-pub fn purge() -> usize {
-    crate::api::global::purge()
-}
-
 /// Sets the limits, in bytes; 0 is none. False, and nothing changed, if the soft one is above the hard one.
 pub fn set_limits(soft: usize, hard: usize) -> bool {
-    limits::set_limits(limits::Limits { soft, hard }).is_ok()
-}
-
-/// Sets the function that is called, with `argument`, when the soft limit has been crossed; `None` for none.
-pub fn on_soft_limit(hook: Option<CHook>, argument: *mut core::ffi::c_void) {
-    limits::on_soft_limit_c(hook, argument);
-}
-
-/// Starts the background thread, if there is none. Returns 0 or the system's error number.
-pub fn start_background() -> i32 {
-    process::start_background()
-}
-
-/// Ends the background thread, if there is one, and waits until it is gone.
-pub fn stop_background() {
-    crate::reclaim::background::stop();
-}
-
-/// See [`crate::api::global::few_syscalls`].
-pub fn few_syscalls() {
-    crate::api::global::few_syscalls();
+    limits::set_limits(Limits { soft, hard }).is_ok()
 }
 
 /// Whether libraries that the program loads with `RTLD_DEEPBIND` keep that flag, which would give them
@@ -323,7 +292,7 @@ pub fn few_syscalls() {
 pub fn keeps_deepbind() -> bool {
     // The options are read before the first heap.
     thread::with_heap(None, |_| ());
-    crate::base::options::get().keep_deepbind
+    options::get().keep_deepbind
 }
 
 /// Gives up our key for thread-local data, for a program that has used up all that the C library has. False
@@ -343,19 +312,19 @@ pub fn on_load() {
         thread::with_heap(None, |_| ());
     }
     process::hook();
-    crate::reclaim::background::ready();
+    background::ready();
 }
 
 /// Prints one line to standard error and aborts.
 pub fn fatal(what: &str) -> ! {
-    os::message::line(format_args!("{what}"));
-    os::message::abort()
+    message::line(format_args!("{what}"));
+    message::abort()
 }
 
 /// For the library's panic handler: prints one line to standard error and aborts.
 pub fn internal_error(what: &core::panic::PanicInfo<'_>) -> ! {
-    os::message::line(format_args!("internal error: {what}"));
-    os::message::abort()
+    message::line(format_args!("internal error: {what}"));
+    message::abort()
 }
 
 /// The figures for `mallinfo2`.

@@ -1,16 +1,22 @@
 //! Checks on every free, for builds with debug assertions or the feature `checked`. A release build makes
 //! them only when a block returns to its slab.
 
-use crate::base::misuse;
-use crate::base::misuse::Fault;
+use crate::base::misuse::{self, Fault};
 use crate::front::fast_path::MagazineTops;
 use crate::front::{thread, tls};
 use crate::superslab::pagemap;
 use crate::superslab::slab::Slab;
 use crate::tiny::partial_purge;
 
-/// Reports misuse if `block` cannot be a block of `class` that is in use.
-pub(crate) fn free(block: *mut u8, class: u8) {
+/// In such builds, reports misuse if `block` cannot be a block of `class` that is in use.
+#[inline(always)]
+pub(super) fn free(block: *mut u8, class: u8) {
+    if cfg!(any(feature = "checked", debug_assertions)) {
+        check(block, class);
+    }
+}
+
+fn check(block: *mut u8, class: u8) {
     let kind = pagemap::kind(block);
     if kind != class {
         let fault = if kind == pagemap::FOREIGN { Fault::Foreign } else { Fault::Size };

@@ -33,7 +33,7 @@ use crate::superslab::{orphans, span_index};
 pub(crate) extern "C" fn child() {
     process::forked();
     // Only here: in a child made without the C library's handlers, threads cannot be started safely.
-    background::resume();
+    background::ready();
 }
 
 /// Repairs the allocator in the child. Called once there; `alone` says that no thread has been started yet:
@@ -63,5 +63,5 @@ pub(crate) fn on_fork(alone: bool) {
     }
     left_heaps::expect();
     background::after_fork();
-    report::begin_child();
+    report::announce();
 }

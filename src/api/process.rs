@@ -57,7 +57,7 @@ pub(super) fn hook() {
 }
 
 /// Starts the background thread, if there is none. Returns 0 or the system's error number.
-pub(super) fn start_background() -> i32 {
+pub fn start_background() -> i32 {
     // The process may not have allocated anything yet, and without the handlers its children would not be
     // repaired.
     if thread::with_heap(None, |heap| heap.is_null()) {

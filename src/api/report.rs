@@ -1,34 +1,29 @@
 //! What the process writes: a record when it starts, and statistics when it ends.
 
+use crate::base::once::Once;
 use crate::base::options::{self, StatsFormat};
 use crate::os::file::{File, Identity};
 use crate::os::message::Text;
-use crate::sync::{AtomicBool, Ordering};
 use crate::{os, stats};
-use core::cell::UnsafeCell;
 use core::fmt::Write;
 
 /// Prepares the output of statistics. Called once, when the process starts: many programs close standard
 /// error before they exit, and our handler runs after theirs.
 pub(super) fn begin() {
-    let file = options::get().stats_file.as_c_str();
-    match options::get().stats {
-        StatsFormat::None => {}
-        _ if file.is_none() => STDERR.init(),
-        StatsFormat::Json => announce(),
-        StatsFormat::Table => {}
+    let options = options::get();
+    if options.stats != StatsFormat::None && options.stats_file.as_c_str().is_none() {
+        STDERR.init(|| Identity::of(2).map(|identity| Stderr { copy: os::duplicate(2), identity }));
     }
+    announce();
 }
 
-/// Writes the start record of a child of a fork, if it is to have one.
-pub(super) fn begin_child() {
-    if options::get().stats == StatsFormat::Json && options::get().stats_file.as_c_str().is_some() {
-        announce();
+/// Writes the start record, if there is a file for it. It shows that the process uses Hakmem, even if it
+/// never gets to write statistics.
+pub(super) fn announce() {
+    let options = options::get();
+    if options.stats != StatsFormat::Json || options.stats_file.as_c_str().is_none() {
+        return;
     }
-}
-
-/// Writes the start record. It shows that the process uses Hakmem, even if it never gets to write statistics.
-fn announce() {
     let mut text = Text::<128>::new();
     let pid = os::process_id();
     let _ =
@@ -58,7 +53,7 @@ fn with_stats_file(f: impl FnOnce(i32)) {
         }
         return;
     }
-    let Some(stderr) = STDERR.get() else { return };
+    let Some(Some(stderr)) = STDERR.get() else { return };
     let is_it = |fd: &i32| Identity::of(*fd) == Some(stderr.identity);
     if let Some(fd) = [stderr.copy, 2].into_iter().find(is_it) {
         f(fd);
@@ -66,37 +61,11 @@ fn with_stats_file(f: impl FnOnce(i32)) {
 }
 
 /// Standard error as it was when the process started: where statistics go if not to a file.
-#[derive(Clone, Copy)]
 struct Stderr {
     /// A duplicate of standard error, which many programs close before they exit.
     copy: i32,
     identity: Identity,
 }
 
-/// A [`Stderr`] that is written once, by the thread that calls [`begin`], and a flag that says so.
-struct StderrCell(UnsafeCell<Option<Stderr>>, AtomicBool);
-
-// SAFETY: the cell is written once, before the flag is set with release, and read only by those who have
-// acquired the flag.
-unsafe impl Sync for StderrCell {}
-
-static STDERR: StderrCell = StderrCell(UnsafeCell::new(None), AtomicBool::new(false));
-
-impl StderrCell {
-    /// Remembers what standard error is now.
-    fn init(&self) {
-        let stderr = Identity::of(2).map(|identity| Stderr { copy: os::duplicate(2), identity });
-        // SAFETY: only `begin` calls this, which `process::hook` calls once. Nobody reads the cell before the
-        // flag is set.
-        unsafe { *self.0.get() = stderr };
-        // Release: pairs with the acquire in `get`.
-        self.1.store(true, Ordering::Release);
-    }
-
-    /// What was remembered, if anything.
-    fn get(&self) -> Option<Stderr> {
-        // Acquire: pairs with the release in `init`.
-        // SAFETY: the flag says that the cell has been written, and it is not written again.
-        self.1.load(Ordering::Acquire).then(|| unsafe { *self.0.get() }).flatten()
-    }
-}
+/// What it was, if it was open.
+static STDERR: Once<Option<Stderr>> = Once::new();

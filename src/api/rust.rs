@@ -56,7 +56,7 @@ extern "C" fn alloc_cold(class: u8, options: &Options) -> *mut u8 {
 /// [`alloc`] for sizes and alignments that are not in the table.
 #[inline(never)]
 extern "C" fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u8 {
-    slow_path::any(size, align, Some(options)).ptr
+    slow_path::alloc(size, align, Some(options)).ptr
 }
 
 /// `GlobalAlloc::dealloc`.
@@ -99,7 +99,7 @@ unsafe extern "C" fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
 /// `GlobalAlloc::alloc_zeroed`.
 pub(crate) extern "C" fn alloc_zeroed(size: usize, align: usize, options: &Options) -> *mut u8 {
     // SAFETY: just allocated for that many bytes, or null.
-    unsafe { slow_path::cleared(slow_path::any_to_clear(size, align, Some(options)), size) }
+    unsafe { slow_path::cleared(slow_path::alloc_to_clear(size, align, Some(options)), size) }
 }
 
 /// `GlobalAlloc::realloc`, for a block of a layout of `old` bytes.

@@ -6,19 +6,16 @@
 //!
 //! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
 
-#[cfg(any(feature = "checked", debug_assertions))]
-use crate::api::checked;
-use crate::api::process;
+use crate::api::{checked, process};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::{Freed, Heap, RemoteFreed};
 use crate::front::{large_blocks, thread, tls};
 use crate::large;
-use crate::os::held;
 use crate::reclaim::retry::{self, or_reclaim};
 use crate::reclaim::{background, idle_heaps};
-use crate::superslab::pagemap::{self, FOREIGN, RUN};
+use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::{Allocation, Slab};
 use crate::tiny::classes::{CLASSES, class_of, stride};
 use core::ptr;
@@ -37,8 +34,8 @@ pub(super) fn refill(class: u8, options: Option<&Options>) -> Allocation {
     })
 }
 
-/// Allocates a block of any size and alignment, from the magazine if that has one.
-pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+/// Allocates a block of any size and alignment.
+pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if size > isize::MAX as usize {
         return Allocation::NONE;
     }
@@ -49,9 +46,15 @@ pub(super) fn any(size: usize, align: usize, options: Option<&Options>) -> Alloc
         // SAFETY: the calling thread's heap.
         return large_block(size, options, |heap| unsafe { large_blocks::alloc(heap, size, align) });
     }
+    let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
-    let block = unsafe { MagazineTops::pop(tls::get().cast(), class as usize) };
-    if !block.is_null() { Allocation { ptr: block, zeroed: false } } else { refill(class, options) }
+    let block = unsafe { MagazineTops::pop(heap.cast(), class as usize) };
+    if !block.is_null() {
+        return Allocation { ptr: block, zeroed: false };
+    }
+    // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
+    let allocation = unsafe { Heap::alloc_from_slab(heap, class as usize) };
+    if allocation.ptr.is_null() { refill(class, options) } else { allocation }
 }
 
 /// A large block of at least `size` bytes by `allocate`, which gets the calling thread's heap.
@@ -64,10 +67,10 @@ fn large_block(
     or_reclaim(size, || process::with_heap(options, &allocate))
 }
 
-/// Like [`any`], for a block that will be cleared unless it is known to be zero.
-pub(super) fn any_to_clear(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+/// Like [`alloc`], for a block that will be cleared unless it is known to be zero.
+pub(super) fn alloc_to_clear(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if large::run_pages(size, align).is_some() || size > isize::MAX as usize {
-        return any(size, align, options);
+        return alloc(size, align, options);
     }
     large_block(size, options, |_| large::alloc_to_clear(size, align))
 }
@@ -79,7 +82,6 @@ pub(super) fn any_to_clear(size: usize, align: usize, options: Option<&Options>)
 /// `class` is a size class. `block` was allocated as one of it, and nobody uses it any more.
 #[inline(always)]
 pub(super) unsafe fn free_small(block: *mut u8, class: u8) {
-    #[cfg(any(feature = "checked", debug_assertions))]
     checked::free(block, class);
     let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder. By the caller's clause the block is of this class,
@@ -121,23 +123,11 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
     unsafe {
         match Heap::free_to_slab(heap, block, kind) {
             Freed::Done => (),
-            Freed::Relist(slab) => relist(heap, slab),
+            Freed::Relist(slab) => Heap::relist(heap, slab),
             Freed::Remote(slab) => free_remote(block, heap, kind, slab),
             Freed::Unserved | Freed::Invalid => free_cold(block, kind),
         }
     }
-}
-
-/// [`Heap::relist`], out of line.
-///
-/// # Safety
-///
-/// As [`Heap::relist`].
-#[cold]
-#[inline(never)]
-unsafe extern "C" fn relist(heap: *mut Heap, slab: *mut Slab) {
-    // SAFETY: the caller's clauses are the same.
-    unsafe { Heap::relist(heap, slab) }
 }
 
 /// Frees a block of another heap's slab, and visits that heap if too much waits there.
@@ -236,14 +226,14 @@ pub(super) unsafe fn reallocate(
     options: Option<&Options>,
 ) -> *mut u8 {
     let is_large = stride(kind as usize) == 0;
-    if is_large && class_of(size, align) == 0 {
+    if is_large && class_of(size, align) == 0 && size <= isize::MAX as usize {
         // SAFETY: a large block of that kind, which only the caller uses.
-        let moved = unsafe { resize(block, kind, size, align) };
+        let moved = unsafe { retry::resize(block, kind, size, align) };
         if !moved.is_null() {
             return moved;
         }
     }
-    let new = if size > old { grown(size, align, options) } else { any(size, align, options) };
+    let new = if size > old { alloc_growing(size, align, options) } else { alloc(size, align, options) };
     if new.ptr.is_null() {
         return if is_large && size <= old && may_stay { block } else { ptr::null_mut() };
     }
@@ -253,59 +243,21 @@ pub(super) unsafe fn reallocate(
         ptr::copy_nonoverlapping(block, new.ptr, old.min(size));
         if !is_large {
             free_small(block, kind);
-        } else if new.zeroed {
-            free_replaced(block, kind, new.ptr);
-        } else {
+        } else if !new.zeroed || !large::free_replaced(block, kind, new.ptr) {
             free_large(block, kind, "realloc");
         }
     }
     new.ptr
 }
 
-/// Frees a large block whose contents have moved to `new`, which was fresh memory.
-///
-/// # Safety
-///
-/// `kind` is the page map's answer for `block`, a large block that nobody uses any more.
-unsafe fn free_replaced(block: *mut u8, kind: u8, new: *mut u8) {
-    // SAFETY: a run that nobody uses, where the kind says so; otherwise the caller's clauses are those of
-    // `free_large`.
-    unsafe {
-        if kind == RUN && pagemap::kind(new) == RUN && large::is_worth_purging(block) {
-            large::free_replaced(block)
-        } else {
-            free_large(block, kind, "realloc")
-        }
-    }
-}
-
 /// Allocates a block of `size` bytes for contents that have outgrown their block. A large one lies where it
 /// can grow further, if there is such a place.
-pub(super) fn grown(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+pub(super) fn alloc_growing(size: usize, align: usize, options: Option<&Options>) -> Allocation {
     if size > isize::MAX as usize || class_of(size, align) != 0 {
-        return any(size, align, options);
+        return alloc(size, align, options);
     }
     // SAFETY: the calling thread's heap.
     large_block(size, options, |heap| unsafe { large_blocks::alloc_growing(heap, size, align) })
-}
-
-/// Resizes a large block in place or by moving its pages. Null when it has to be copied.
-///
-/// # Safety
-///
-/// `block` is the start of a large block of `kind` that only the caller uses. After success the caller uses
-/// the result instead.
-unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
-    if size > isize::MAX as usize {
-        return ptr::null_mut();
-    }
-    // SAFETY: the caller's clauses are the same.
-    let moved = unsafe { large::resize(block, kind, size, align) };
-    if !moved.is_null() || !held::limited() {
-        return moved;
-    }
-    // SAFETY: the block has not changed, so the caller's clauses still hold.
-    unsafe { retry::resize(block, kind, size, align) }
 }
 
 /// The bytes that a block of `kind` has, a size class or the page map's answer. 0 after reporting misuse on

@@ -14,19 +14,13 @@ use crate::front::heap::Heap;
 use crate::front::{registry, thread};
 use crate::reclaim::{background, purge};
 use crate::superslab::{pagemap, pool};
-use crate::sync::AtomicU32;
-use crate::sync::Ordering::{AcqRel, Acquire};
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::AcqRel;
 use crate::{large, os};
 use core::ffi::c_void;
 
-/// How far this code has got: one of the following.
-static STAGE: AtomicU32 = AtomicU32::new(UNUSED);
-/// Nothing has been allocated yet.
-const UNUSED: u32 = 0;
-/// [`init`] has been called: there is something to do at the end.
-const IN_USE: u32 = 1;
-/// What is to be done at the end has been done, or is being done.
-const ENDED: u32 = 2;
+/// Whether there is something to do at the end: since [`init`], and until somebody does it.
+static TO_DO: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     /// What `atexit` calls. `atexit` itself is in an archive, not in a shared library, and whether a shared
@@ -36,23 +30,23 @@ unsafe extern "C" {
 
 /// Registers what is to be done at the end. Called once.
 pub(crate) fn init() {
-    // AcqRel and acquire, here and below: each change of the stage pairs with the one before.
-    let _ = STAGE.compare_exchange(UNUSED, IN_USE, AcqRel, Acquire);
+    // AcqRel, here and below: each change pairs with the one before.
+    TO_DO.swap(true, AcqRel);
     // SAFETY: the handler has the type that the C library asks for, and never unwinds. It is registered as
     // this library's, so it is called before this code is unmapped.
-    unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::library()) };
+    unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::object().handle) };
 }
 
 /// The handler for the end of the process, and for that of this library.
 extern "C" fn at_exit(_: *mut c_void) {
-    if STAGE.compare_exchange(IN_USE, ENDED, AcqRel, Acquire).is_ok() {
+    if TO_DO.swap(false, AcqRel) {
         report::print_at_exit();
     }
 }
 
 /// What `.fini_array` calls.
 extern "C" fn fini() {
-    if can_be_unloaded(imp::dynamic()) && STAGE.compare_exchange(IN_USE, ENDED, AcqRel, Acquire).is_ok() {
+    if can_be_unloaded(imp::object().dynamic) && TO_DO.swap(false, AcqRel) {
         report::print_at_exit();
         unload();
     }
@@ -105,10 +99,21 @@ fn can_be_unloaded(mut entries: *const Dynamic) -> bool {
     false
 }
 
+/// What the linker tells about the library or program that this code is part of. Null where there is nothing,
+/// or nothing is known.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Object {
+    /// The handle by which the C library knows it.
+    handle: *const c_void,
+    /// Its dynamic section.
+    dynamic: *const Dynamic,
+}
+
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
 mod imp {
+    use super::Object;
     use core::arch::{asm, global_asm};
-    use core::ffi::c_void;
 
     // The references are weak, because programs may be static, or linked without the compiler's start files.
     global_asm!(
@@ -127,67 +132,43 @@ mod imp {
         name = sym crate::front::heap::EMPTY,
     );
 
-    /// The two words above.
-    fn object() -> [*const c_void; 2] {
-        let (first, second);
-        // SAFETY: reads two words of this library's own data that are constant after loading.
+    pub(super) fn object() -> Object {
+        let object: *const Object;
+        // SAFETY: computes the address of the two words above, which are this library's own data and constant
+        // after loading.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             asm!(
-                "mov {0}, qword ptr [rip + {name}.object]",
-                "mov {1}, qword ptr [rip + {name}.object + 8]",
-                out(reg) first,
-                out(reg) second,
+                "lea {}, [rip + {name}.object]",
+                out(reg) object,
                 name = sym crate::front::heap::EMPTY,
-                options(pure, readonly, nostack, preserves_flags)
+                options(pure, nomem, nostack, preserves_flags)
             );
             #[cfg(target_arch = "aarch64")]
             asm!(
                 "adrp {0}, {name}.object",
                 "add {0}, {0}, :lo12:{name}.object",
-                "ldp {0}, {1}, [{0}]",
-                out(reg) first,
-                out(reg) second,
+                out(reg) object,
                 name = sym crate::front::heap::EMPTY,
-                options(pure, readonly, nostack, preserves_flags)
+                options(pure, nomem, nostack, preserves_flags)
             );
+            *object
         }
-        [first, second]
     }
-
-    /// The handle by which the C library knows the library or program that this code is part of; null where
-    /// it has none.
-    pub(crate) fn library() -> *const c_void {
-        object()[0]
-    }
-
-    /// The dynamic section of the library or program that this code is part of; null where it has none.
-    pub(crate) fn dynamic() -> *const super::Dynamic {
-        object()[1].cast()
-    }
-
-    // SAFETY: the section holds pointers to functions, which the loader calls once; ones without parameters
-    // are allowed.
-    #[used]
-    #[unsafe(link_section = ".fini_array")]
-    static FINI: extern "C" fn() = super::fini;
 }
 
 #[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
 mod imp {
-    /// Null: not known here.
-    pub(crate) fn library() -> *const core::ffi::c_void {
-        core::ptr::null()
+    pub(super) fn object() -> super::Object {
+        super::Object { handle: core::ptr::null(), dynamic: core::ptr::null() }
     }
-
-    /// Null: not known here.
-    pub(crate) fn dynamic() -> *const super::Dynamic {
-        core::ptr::null()
-    }
-
-    #[used]
-    static FINI: extern "C" fn() = super::fini;
 }
+
+// SAFETY: the section holds pointers to functions, which the loader calls once; ones without parameters are
+// allowed.
+#[used]
+#[cfg_attr(all(target_os = "linux", not(miri)), unsafe(link_section = ".fini_array"))]
+static FINI: extern "C" fn() = fini;
 
 #[cfg(test)]
 mod tests {
@@ -204,6 +185,6 @@ mod tests {
         assert!(!can(&[(0x6fff_fffb, 9), (0, 0)]), "linked with -z nodelete");
         assert!(!can_be_unloaded(core::ptr::null()), "a static program");
         // This test is a program.
-        assert!(cfg!(miri) || !can_be_unloaded(imp::dynamic()));
+        assert!(cfg!(miri) || !can_be_unloaded(imp::object().dynamic));
     }
 }

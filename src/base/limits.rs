@@ -3,9 +3,8 @@
 
 use crate::base::options::Options;
 use crate::base::table::Table;
-use crate::os;
 use crate::os::futex::{Inherit, Lock};
-use crate::os::{held, thread};
+use crate::os::{self, held, thread};
 use crate::sync::{AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::fmt;
@@ -87,8 +86,8 @@ pub fn on_soft_limit(hook: Option<fn(held: usize, limit: usize)>) {
 /// The hook as C has it. Arguments: bytes held, the limit, and the pointer that was set with the hook.
 pub type CHook = unsafe extern "C" fn(usize, usize, *mut c_void);
 
-/// Like [`on_soft_limit`], for C.
-pub(crate) fn on_soft_limit_c(hook: Option<CHook>, argument: *mut c_void) {
+/// Like [`on_soft_limit`], for C: `argument` is passed to the hook.
+pub fn on_soft_limit_c(hook: Option<CHook>, argument: *mut c_void) {
     CONFIG.lock().set_hook(hook.map_or(Hook::None, |hook| Hook::C(hook, argument)));
 }
 

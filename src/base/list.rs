@@ -13,30 +13,32 @@ pub(crate) struct Links<T> {
 }
 
 impl<T> Links<T> {
-    /// Of nothing.
+    /// The links of something that is in no list.
     pub(crate) const fn new() -> Self {
         Self { next: Cell::new(ptr::null_mut()), prev: Cell::new(ptr::null_mut()) }
     }
 }
 
-/// Something that can be in a list. `Which` tells apart the lists that it can be in at the same time.
+/// Something that can be a member of a list. If it can be in several lists at the same time, `Which` tells
+/// them apart.
 ///
 /// # Safety
 ///
-/// The links are the same ones each time, and nothing else touches them while it is in a list.
+/// `links` returns the same ones each time. Nothing else touches them while the member is in a list.
 pub(crate) unsafe trait Linked<Which = ()>: Sized {
     /// Its links.
     ///
     /// # Safety
     ///
-    /// The member is valid, and its links are the caller's: see each list.
+    /// The member is valid, and so far as it is in a list, the caller has the right to that list.
     unsafe fn links<'a>(member: *mut Self) -> &'a Links<Self>;
 }
 
-/// A list. After each store of a change it is whole when it is followed forwards: a fork may stop the thread
-/// there.
+/// A list. A fork may stop a thread after any store of a change, so the list is whole forwards after each of
+/// them.
 ///
-/// The caller of each function has the right to the list, and every member stays valid until it is taken out.
+/// Whoever calls one of its functions has the right to the list, and every member stays valid until it is
+/// taken out.
 pub(crate) struct List<T, Which = ()> {
     first: *mut T,
     which: PhantomData<Which>,
@@ -69,7 +71,7 @@ impl<T: Linked<Which>, Which> List<T, Which> {
     ///
     /// # Safety
     ///
-    /// It is valid, the caller's, and in no list.
+    /// The member is valid, the caller's, and in no list.
     #[inline]
     pub(crate) unsafe fn push_front(&mut self, member: *mut T) {
         let first = self.first;
@@ -111,7 +113,7 @@ impl<T: Linked<Which>, Which> List<T, Which> {
     ///
     /// # Safety
     ///
-    /// It is in this list.
+    /// The member is in this list.
     #[inline]
     pub(crate) unsafe fn remove(&mut self, member: *mut T) {
         // SAFETY: members of the caller's list.
@@ -145,8 +147,8 @@ impl<T: Linked<Which>, Which> List<T, Which> {
         Some(first)
     }
 
-    /// Makes what a thread has left that a fork stopped in the middle of a change whole backwards, too. How
-    /// many members there are.
+    /// Repairs the links backwards after a fork has stopped another thread in the middle of a change. Returns
+    /// how many members there are.
     ///
     /// # Safety
     ///

@@ -1,7 +1,6 @@
 //! Reports of wrong use of a pointer: one line, then abort.
 
-use crate::base::options;
-use crate::base::options::Foreign;
+use crate::base::options::{self, Foreign};
 use crate::os::message;
 
 /// Kinds of misuse.

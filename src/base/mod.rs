@@ -5,6 +5,7 @@ pub(crate) mod counters;
 pub(crate) mod limits;
 pub(crate) mod list;
 pub(crate) mod misuse;
+pub(crate) mod once;
 pub(crate) mod options;
 pub(crate) mod pause;
 pub(crate) mod table;

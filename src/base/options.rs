@@ -3,9 +3,10 @@
 //!
 //! Fast paths read no options: what an option changes is set up in a heap when the heap is made.
 
-use crate::os::{env, message};
-use crate::sync::{AtomicU32, Ordering};
-use core::cell::UnsafeCell;
+mod environment;
+
+use crate::base::once::Once;
+use core::ffi::CStr;
 use core::fmt;
 
 /// Format of the statistics printed at exit.
@@ -100,8 +101,8 @@ impl Path {
     }
 
     /// The path as a C string, or `None` if there is none.
-    pub(crate) fn as_c_str(&self) -> Option<&core::ffi::CStr> {
-        core::ffi::CStr::from_bytes_until_nul(&self.bytes).ok().filter(|path| !path.is_empty())
+    pub(crate) fn as_c_str(&self) -> Option<&CStr> {
+        CStr::from_bytes_until_nul(&self.bytes).ok().filter(|path| !path.is_empty())
     }
 }
 
@@ -110,6 +111,11 @@ impl fmt::Debug for Path {
         self.as_c_str().fmt(f)
     }
 }
+
+/// The default of [`Options::purge_delay_ms`].
+const PURGE_DELAY: i32 = 250;
+/// The default of [`Options::large_cache`].
+const LARGE_CACHE: usize = 32 << 20;
 
 impl Default for Options {
     fn default() -> Self {
@@ -123,12 +129,12 @@ impl Options {
         Self {
             stats: StatsFormat::None,
             stats_file: Path::NONE,
-            purge_delay: 250,
+            purge_delay: PURGE_DELAY as i64,
             magazine: true,
             outbox: true,
             orphans: true,
             thp: Thp::Auto,
-            large_cache: 32 << 20,
+            large_cache: LARGE_CACHE,
             foreign: Foreign::Abort,
             soft_limit: 0,
             hard_limit: 0,
@@ -142,12 +148,7 @@ impl Options {
     pub const fn profile(self, profile: Profile) -> Self {
         match profile {
             Profile::Throughput => self.purge_delay_ms(1000).large_cache(256 << 20).thp(Thp::Always),
-            Profile::Balanced => {
-                let new = Self::new();
-                let mut own = self;
-                (own.purge_delay, own.large_cache, own.thp) = (new.purge_delay, new.large_cache, new.thp);
-                own
-            }
+            Profile::Balanced => self.purge_delay_ms(PURGE_DELAY).large_cache(LARGE_CACHE).thp(Thp::Auto),
             Profile::Memory => self.purge_delay_ms(0).large_cache(0).thp(Thp::Never),
             Profile::Latency => self.purge_delay_ms(-1).large_cache(128 << 20).thp(Thp::Never),
         }
@@ -235,306 +236,34 @@ impl Options {
     }
 }
 
-struct Global(UnsafeCell<Options>);
-
-// SAFETY: written once, by the thread that moved `STATE` from `UNREAD` to `READING`, and read once it is
-// `READ`.
-unsafe impl Sync for Global {}
-
-static OPTIONS: Global = Global(UnsafeCell::new(Options::new()));
-static STATE: AtomicU32 = AtomicU32::new(UNREAD);
-const UNREAD: u32 = 0;
-const READING: u32 = 1;
-const READ: u32 = 2;
+static OPTIONS: Once<Options> = Once::new();
 
 /// What is in force before the options have been read.
 static DEFAULTS: Options = Options::new();
 
 /// The options in force; the defaults until [`init`] has run.
 pub(crate) fn get() -> &'static Options {
-    // Acquire: pairs with the release in `init_first`.
-    if STATE.load(Ordering::Acquire) != READ {
-        return &DEFAULTS;
-    }
-    // SAFETY: written before that, and not again.
-    unsafe { &*OPTIONS.0.get() }
+    OPTIONS.get().unwrap_or(&DEFAULTS)
 }
 
 /// What to do about foreign pointers, which somebody may free before the process has allocated anything.
 #[cold]
 pub(crate) fn foreign() -> Foreign {
-    if STATE.load(Ordering::Acquire) == READ {
-        return get().foreign;
-    }
-    let mut options = Options::new();
-    env::each(b"HAKMEM_FOREIGN", |name, value| options.set(name, value));
-    options.foreign
+    OPTIONS.get().copied().unwrap_or_else(Options::with_foreign).foreign
 }
 
 /// Reads the options: `base`, overridden by the environment. Then runs `then` with them. Only the first call
 /// does so; the others wait until it is done.
 #[inline]
 pub(crate) fn init(base: &Options, then: impl FnOnce(&Options)) {
-    // Acquire: pairs with the release in `init_first`.
-    if STATE.load(Ordering::Acquire) != READ {
-        init_first(base, then);
+    if OPTIONS.get().is_none() {
+        OPTIONS.init(|| {
+            let options = base.with_environment();
+            then(&options);
+            options
+        });
     }
-}
-
-#[cold]
-#[inline(never)]
-fn init_first(base: &Options, then: impl FnOnce(&Options)) {
-    // Acquire, also in the loop below: pairs with the release at the end.
-    match STATE.compare_exchange(UNREAD, READING, Ordering::Acquire, Ordering::Acquire) {
-        Err(READ) => return,
-        Err(_) => {
-            while STATE.load(Ordering::Acquire) != READ {
-                crate::os::futex::pause();
-            }
-            return;
-        }
-        Ok(_) => {}
-    }
-    let mut options = *base;
-    // The preset first, wherever it stands in the environment, so that single options override it.
-    env::each(b"HAKMEM_PROFILE", |name, value| options.preset(name, value));
-    env::each(b"HAKMEM_", |name, value| options.set(name, value));
-    options.check_limits();
-    then(&options);
-    // SAFETY: only the thread that moved `STATE` to `READING` gets here, once per process, and nobody reads
-    // before it is `READ`.
-    unsafe { *OPTIONS.0.get() = options };
-    // Release: pairs with the acquires in `init` and above.
-    STATE.store(READ, Ordering::Release);
-}
-
-const KNOWN: &str = "HAKMEM_PROFILE, HAKMEM_STATS, HAKMEM_STATS_FILE, HAKMEM_PURGE_DELAY, HAKMEM_MAGAZINE, \
-                     HAKMEM_OUTBOX, HAKMEM_ORPHANS, HAKMEM_THP, HAKMEM_LARGE_CACHE, HAKMEM_FOREIGN, \
-                     HAKMEM_SOFT_LIMIT, HAKMEM_HARD_LIMIT, HAKMEM_BACKGROUND, HAKMEM_FEW_SYSCALLS, \
-                     HAKMEM_DEEPBIND";
-
-impl Options {
-    /// Applies the preset; complains about an unknown one.
-    fn preset(&mut self, name: &[u8], value: &[u8]) {
-        // Another variable that starts with that name is left to `set`.
-        if name != b"HAKMEM_PROFILE" {
-            return;
-        }
-        let mut profile = Profile::Balanced;
-        let unknown = choose(
-            &mut profile,
-            value,
-            &[
-                (b"throughput", Profile::Throughput),
-                (b"balanced", Profile::Balanced),
-                (b"memory", Profile::Memory),
-                (b"latency", Profile::Latency),
-            ],
-        );
-        if unknown {
-            complain(name, value, "throughput, balanced, memory or latency; using none");
-        } else {
-            *self = self.profile(profile);
-        }
-    }
-
-    /// Drops a soft limit that could never be reached.
-    fn check_limits(&mut self) {
-        let Options { soft_limit: soft, hard_limit: hard, .. } = *self;
-        if hard != 0 && soft > hard {
-            message::line(format_args!(
-                "HAKMEM_SOFT_LIMIT: {soft} is above the hard limit of {hard}; using the hard limit only"
-            ));
-            self.soft_limit = 0;
-        }
-    }
-
-    fn set(&mut self, name: &[u8], value: &[u8]) {
-        let complaint = match name {
-            b"HAKMEM_STATS" => choose(
-                &mut self.stats,
-                value,
-                &[(b"none", StatsFormat::None), (b"table", StatsFormat::Table), (b"json", StatsFormat::Json)],
-            )
-            .then_some("none, table or json; using none"),
-            b"HAKMEM_STATS_FILE" => {
-                let path = Path::new(value);
-                if let Some(path) = path {
-                    self.stats_file = path;
-                }
-                path.is_none().then_some("a path of at most 255 bytes; using standard error")
-            }
-            b"HAKMEM_PURGE_DELAY" => match number(value, false) {
-                Some(delay) if delay <= i32::MAX as u64 => {
-                    self.purge_delay = delay as i64;
-                    None
-                }
-                _ if value == b"-1" => {
-                    self.purge_delay = -1;
-                    None
-                }
-                _ => Some("milliseconds, or -1 for never; using 250"),
-            },
-            b"HAKMEM_MAGAZINE" => switch(&mut self.magazine, value),
-            b"HAKMEM_OUTBOX" => switch(&mut self.outbox, value),
-            b"HAKMEM_ORPHANS" => switch(&mut self.orphans, value),
-            b"HAKMEM_BACKGROUND" => switch_off(&mut self.background, value),
-            b"HAKMEM_FEW_SYSCALLS" => switch_off(&mut self.few_syscalls, value),
-            b"HAKMEM_THP" => choose(
-                &mut self.thp,
-                value,
-                &[(b"auto", Thp::Auto), (b"always", Thp::Always), (b"never", Thp::Never)],
-            )
-            .then_some("auto, always or never; using auto"),
-            b"HAKMEM_LARGE_CACHE" => bytes(&mut self.large_cache, value)
-                .then_some("bytes, as 1048576, 1024K, 32M or 1G; using 32M"),
-            b"HAKMEM_SOFT_LIMIT" => bytes(&mut self.soft_limit, value).then_some(NO_LIMIT),
-            b"HAKMEM_HARD_LIMIT" => bytes(&mut self.hard_limit, value).then_some(NO_LIMIT),
-            b"HAKMEM_DEEPBIND" => {
-                choose(&mut self.keep_deepbind, value, &[(b"remove", false), (b"keep", true)])
-                    .then_some("remove or keep; using remove")
-            }
-            b"HAKMEM_FOREIGN" => {
-                choose(&mut self.foreign, value, &[(b"abort", Foreign::Abort), (b"warn", Foreign::Warn)])
-                    .then_some("abort or warn; using abort")
-            }
-            // The preset has been applied already; the others are for the command and the tests.
-            b"HAKMEM_PROFILE"
-            | b"HAKMEM_LIB"
-            | b"HAKMEM_LONG"
-            | b"HAKMEM_RECORD_FILE"
-            | b"HAKMEM_BLESS"
-            | b"HAKMEM_REQUIRE_PROGRAMS"
-            | b"HAKMEM_SHADOW_ROUNDS"
-            | b"HAKMEM_SHADOW_SEED" => None,
-            _ => {
-                message::line(format_args!("{}: unknown option; known: {KNOWN}", message::Shown(name)));
-                None
-            }
-        };
-        if let Some(expected) = complaint {
-            complain(name, value, expected);
-        }
-    }
-}
-
-const NO_LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; using 0";
-
-fn complain(name: &[u8], value: &[u8], expected: &str) {
-    let value = message::Shown(&value[..value.len().min(64)]);
-    message::line(format_args!("{}={value}: expected {expected}", message::Shown(name)));
-}
-
-/// Sets `option` to the choice that `value` names. True when there is none of that name.
-fn choose<T: Copy>(option: &mut T, value: &[u8], choices: &[(&[u8], T)]) -> bool {
-    match choices.iter().find(|(name, _)| *name == value) {
-        Some((_, choice)) => *option = *choice,
-        None => return true,
-    }
-    false
-}
-
-fn switch(option: &mut bool, value: &[u8]) -> Option<&'static str> {
-    choose(option, value, &[(b"on", true), (b"off", false)]).then_some("on or off; using on")
-}
-
-/// Sets `option` to a number of bytes. True when `value` is not one.
-fn bytes(option: &mut usize, value: &[u8]) -> bool {
-    match number(value, true).and_then(|bytes| usize::try_from(bytes).ok()) {
-        Some(bytes) => *option = bytes,
-        None => return true,
-    }
-    false
-}
-
-/// Like [`switch`], for an option that is off by default.
-fn switch_off(option: &mut bool, value: &[u8]) -> Option<&'static str> {
-    switch(option, value).and(Some("on or off; using off"))
-}
-
-/// A whole number. With `suffix`, it may end in K, M or G.
-fn number(value: &[u8], suffix: bool) -> Option<u64> {
-    let (digits, shift) = match value.split_last() {
-        Some((b'K' | b'k', rest)) if suffix => (rest, 10),
-        Some((b'M' | b'm', rest)) if suffix => (rest, 20),
-        Some((b'G' | b'g', rest)) if suffix => (rest, 30),
-        _ => (value, 0),
-    };
-    if digits.is_empty() {
-        return None;
-    }
-    let mut n = 0u64;
-    for &b in digits {
-        if !b.is_ascii_digit() {
-            return None;
-        }
-        n = n.checked_mul(10)?.checked_add((b - b'0') as u64)?;
-    }
-    n.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers() {
-        assert_eq!(number(b"0", false), Some(0));
-        assert_eq!(number(b"250", false), Some(250));
-        assert_eq!(number(b"32M", true), Some(32 << 20));
-        assert_eq!(number(b"1g", true), Some(1 << 30));
-        for bad in [&b""[..], b"M", b"-1", b"1x", b"99999999999999999999", b"18446744073709551615G"] {
-            assert_eq!(number(bad, true), None, "{bad:?}");
-        }
-        assert_eq!(number(b"1K", false), None);
-    }
-
-    #[test]
-    fn presets() {
-        let preset = |value: &[u8]| {
-            let mut o = Options::new().foreign(Foreign::Warn).purge_delay_ms(7);
-            o.preset(b"HAKMEM_PROFILE", value);
-            assert_eq!(o.foreign, Foreign::Warn, "a preset does not change it");
-            (o.purge_delay, o.large_cache, o.thp)
-        };
-        assert_eq!(preset(b"throughput"), (1000, 256 << 20, Thp::Always));
-        assert_eq!(preset(b"balanced"), (250, 32 << 20, Thp::Auto));
-        assert_eq!(preset(b"memory"), (0, 0, Thp::Never));
-        assert_eq!(preset(b"latency"), (-1, 128 << 20, Thp::Never));
-        assert_eq!(preset(b"fast"), (7, 32 << 20, Thp::Auto), "an unknown one changes nothing");
-        let mut o = Options::new();
-        o.preset(b"HAKMEM_PROFILE_X", b"memory");
-        assert_eq!(o.purge_delay, 250);
-    }
-
-    #[test]
-    fn values_are_taken_and_bad_ones_leave_the_default() {
-        let mut o = Options::new();
-        o.set(b"HAKMEM_STATS", b"json");
-        o.set(b"HAKMEM_PURGE_DELAY", b"-1");
-        o.set(b"HAKMEM_MAGAZINE", b"off");
-        o.set(b"HAKMEM_THP", b"sometimes");
-        o.set(b"HAKMEM_NO_SUCH", b"1");
-        o.set(b"HAKMEM_STATS_FILE", b"/tmp/x");
-        assert_eq!((o.stats, o.purge_delay, o.magazine, o.thp), (StatsFormat::Json, -1, false, Thp::Auto));
-        assert_eq!(o.stats_file.as_c_str(), Some(c"/tmp/x"));
-        o.set(b"HAKMEM_LARGE_CACHE", b"2M");
-        o.set(b"HAKMEM_SOFT_LIMIT", b"3M");
-        o.set(b"HAKMEM_HARD_LIMIT", b"1G");
-        o.set(b"HAKMEM_HARD_LIMIT", b"plenty");
-        assert_eq!((o.large_cache, o.soft_limit, o.hard_limit), (2 << 20, 3 << 20, 1 << 30));
-    }
-
-    #[test]
-    fn a_soft_limit_above_the_hard_one_is_given_up() {
-        let checked = |soft, hard| {
-            let mut o = Options::new().soft_limit(soft).hard_limit(hard);
-            o.check_limits();
-            (o.soft_limit, o.hard_limit)
-        };
-        for good in [(0, 0), (5, 0), (0, 5), (4, 5), (5, 5)] {
-            assert_eq!(checked(good.0, good.1), good);
-        }
-        assert_eq!(checked(6, 5), (0, 5));
-    }
-}
+mod tests;

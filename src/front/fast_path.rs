@@ -176,7 +176,6 @@ impl MagazineTops {
     /// # Safety
     ///
     /// As [`MagazineTops::pop`].
-    #[cfg(any(feature = "checked", debug_assertions))]
     pub(crate) unsafe fn holds(tops: *mut MagazineTops, class: usize, block: *mut u8) -> bool {
         // SAFETY: the table is the calling thread's own, or a placeholder's.
         let top = unsafe { &(*tops).top };

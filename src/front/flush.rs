@@ -18,7 +18,9 @@ impl Heap {
     ///
     /// The calling thread owns the heap. [`Heap::free_to_slab`] has just returned `slab`, so the heap's lock
     /// still names it.
-    pub(crate) unsafe fn relist(heap: *mut Heap, slab: *mut Slab) {
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe extern "C" fn relist(heap: *mut Heap, slab: *mut Slab) {
         // SAFETY: the slab stays this heap's as long as the lock names it, and its record with it. Once we
         // have entered, no visitor is in, and the lists are ours to change; `relist` may release the slab, so
         // the class is read first.

@@ -84,49 +84,47 @@ pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
     if address.is_null() {
         return;
     }
-    let fault = match kind {
-        RUN | DIRECT if !is_start(address, kind) => Fault::Interior,
-        RUN | DIRECT => {
-            let bytes = usable(address, kind);
-            // SAFETY: the start of a block of that kind, which the program does not use any more.
-            let claimed = unsafe { if kind == RUN { run::free(address) } else { direct::free(address) } };
-            if claimed {
-                if kind == RUN {
-                    tick();
-                }
-                FREES.fetch_add(1, Relaxed);
-                IN_USE.fetch_sub(bytes, Relaxed);
-                return;
-            }
-            Fault::DoubleFree
-        }
-        _ => Fault::Foreign,
-    };
-    misuse::report(function, address, fault);
-}
-
-/// Whether a run whose contents have moved to fresh memory should be freed by [`free_replaced`].
-///
-/// # Safety
-///
-/// The page map says that `address` lies in the first page of a run, and the run is in use and the caller's.
-pub(crate) unsafe fn is_worth_purging(address: *mut u8) -> bool {
-    // SAFETY: the run is in use, so its record stays a run's.
-    run::is_start(address) && unsafe { run::pages(address) } >= REPLACED
-}
-
-/// [`free`] for a run whose contents have moved to a run of fresh memory: its pages go back to the system at
-/// once, so that the process does not grow by both.
-///
-/// # Safety
-///
-/// As [`free`]; `address` is the start of a run, and [`is_worth_purging`] has returned true for it.
-pub(crate) unsafe fn free_replaced(address: *mut u8) {
-    let bytes = usable(address, RUN);
-    // SAFETY: the start of a run that the program does not use any more.
-    if !unsafe { run::free_replaced(address) } {
-        return misuse::report("realloc", address, Fault::DoubleFree);
+    let bytes = usable_checked(address, kind, function);
+    if kind != RUN && kind != DIRECT {
+        // A foreign pointer, which has been reported.
+        return;
     }
+    // SAFETY: the start of a block of that kind, which the program does not use any more.
+    let claimed = unsafe { if kind == RUN { run::free(address) } else { direct::free(address) } };
+    if !claimed {
+        return misuse::report(function, address, Fault::DoubleFree);
+    }
+    if kind == RUN {
+        tick();
+    }
+    count_freed(bytes);
+}
+
+/// [`free`] for a long run whose contents have moved to `new`, a run of fresh memory: its pages go back to
+/// the system at once, so that the process does not grow by both. False, and nothing done, if the block is no
+/// such run.
+///
+/// # Safety
+///
+/// As [`free`].
+pub(crate) unsafe fn free_replaced(address: *mut u8, kind: u8, new: *mut u8) -> bool {
+    if kind != RUN || pagemap::kind(new) != RUN || !run::is_start(address) {
+        return false;
+    }
+    let bytes = usable(address, RUN);
+    if bytes < REPLACED * PAGE {
+        return false;
+    }
+    // SAFETY: the start of a run that the program does not use any more.
+    if unsafe { run::free_replaced(address) } {
+        count_freed(bytes);
+    } else {
+        misuse::report("realloc", address, Fault::DoubleFree);
+    }
+    true
+}
+
+fn count_freed(bytes: usize) {
     FREES.fetch_add(1, Relaxed);
     IN_USE.fetch_sub(bytes, Relaxed);
 }
@@ -134,17 +132,13 @@ pub(crate) unsafe fn free_replaced(address: *mut u8) {
 /// The usable bytes of the block at `address`. Reports a misuse and returns 0 if that is no block. `kind` as
 /// for [`free`].
 pub(crate) fn usable_checked(address: *mut u8, kind: u8, function: &str) -> usize {
-    match kind {
-        RUN | DIRECT if is_start(address, kind) => usable(address, kind),
-        RUN | DIRECT => {
-            misuse::report(function, address, Fault::Interior);
-            0
-        }
-        _ => {
-            misuse::report(function, address, Fault::Foreign);
-            0
-        }
-    }
+    let fault = match kind {
+        RUN | DIRECT if is_start(address, kind) => return usable(address, kind),
+        RUN | DIRECT => Fault::Interior,
+        _ => Fault::Foreign,
+    };
+    misuse::report(function, address, fault);
+    0
 }
 
 /// The usable bytes of a large block of kind `kind`.
@@ -188,8 +182,7 @@ mod tests {
             // SAFETY: our own block; after the free only the system is asked about it.
             unsafe {
                 old.write_bytes(1, bytes);
-                assert!(is_worth_purging(old) && !is_worth_purging(old.add(16)));
-                free_replaced(old);
+                assert!(!free_replaced(old.add(16), RUN, old) && free_replaced(old, RUN, old));
                 crate::os::resident_pages(old, bytes) == Some(0)
             }
         });
@@ -197,7 +190,7 @@ mod tests {
         let less = alloc(bytes - PAGE, 16).ptr;
         // SAFETY: our own block, not used any more.
         unsafe {
-            assert!(!is_worth_purging(less));
+            assert!(!free_replaced(less, RUN, less));
             free(less, RUN, "free");
         }
     }

@@ -5,11 +5,9 @@
 
 use crate::base::pause::Pause;
 use crate::large::cache;
-use crate::os;
-use crate::os::{NotResized, held};
+use crate::os::{self, NotResized, held};
 use crate::superslab::layout::PAGE;
-use crate::superslab::pagemap;
-use crate::superslab::pagemap::DIRECT;
+use crate::superslab::pagemap::{self, DIRECT};
 use crate::superslab::slab::Allocation;
 use crate::superslab::thp::{self, HUGE_PAGE, Mapping};
 use core::ptr;
@@ -30,12 +28,10 @@ fn entry(block: Mapping) -> u64 {
     (block.len | place | if block.huge { HUGE } else { 0 }) as u64
 }
 
-fn length(entry: u64) -> usize {
-    entry as usize & !(UNIT - 1)
-}
-
-fn is_huge(entry: u64) -> bool {
-    entry as usize & HUGE != 0
+/// The mapping at `block` that has this entry.
+fn mapping(block: *mut u8, entry: u64) -> Mapping {
+    let entry = entry as usize;
+    Mapping { block, len: entry & !(UNIT - 1), huge: entry & HUGE != 0 }
 }
 
 /// The length of the mapping for a block of `size` bytes; `None` if that overflows.
@@ -63,10 +59,15 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     // Not to clear it: that would touch the new part, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
-        let block = stretch(kept, len);
+        // The system splits huge pages that it moves to another offset from a multiple of their size.
+        let may_move = !kept.huge || kept.block.addr() & (HUGE_PAGE - 1) == 0;
+        // SAFETY: out of the cache, so ours alone.
+        let block = unsafe { extend(kept, len, may_move) };
         if !block.is_null() {
             return Allocation { ptr: block, zeroed: false };
         }
+        // SAFETY: still ours and unchanged, since `extend` has failed.
+        unsafe { cache::keep(kept) };
     }
     let huge = thp::wants_huge_mapping(len);
     let place = if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
@@ -90,39 +91,13 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     Allocation { ptr: block, zeroed: true }
 }
 
-/// Makes a block of kept memory that is too short, by growing it. Null, and it is kept again, if the system
-/// refuses.
-fn stretch(kept: Mapping, len: usize) -> *mut u8 {
-    let mut huge = kept.huge;
-    let mut block = ptr::null_mut();
-    if pagemap::prepare_direct(kept.block) {
-        // The system splits huge pages that it moves to another offset from a multiple of their size.
-        let may_move = !huge || kept.block.addr() & (HUGE_PAGE - 1) == 0;
-        // SAFETY: out of the cache, so ours alone.
-        block = unsafe { extend(kept.block, kept.len, len, may_move, huge) };
-    }
-    if block.is_null() {
-        // SAFETY: still ours and unchanged, since `extend` has failed or was not called.
-        unsafe { cache::keep(kept) };
-        return block;
-    }
-    if !huge && thp::wants_huge_grown(len) {
-        huge = true;
-        // Pages that are present stay as they are.
-        // SAFETY: our memory of this length.
-        unsafe { os::advise_huge(block, len, true) };
-    }
-    pagemap::set_direct(block, entry(Mapping { block, len, huge }));
-    block
-}
-
 /// Asks how dense a mapping is that was seen earlier. By now it may be gone, or be another one: it is not
 /// accessed.
 fn look_at_earlier(block: *mut u8) {
     if pagemap::kind(block) == DIRECT {
         let entry = pagemap::direct(block);
         if entry as usize & FRESH != 0 {
-            thp::look(Mapping { block, len: length(entry), huge: is_huge(entry) }, 0);
+            thp::look(mapping(block, entry), 0);
         }
     }
 }
@@ -134,7 +109,7 @@ pub(super) fn is_start(address: *mut u8) -> bool {
 }
 
 pub(super) fn usable(address: *mut u8) -> usize {
-    length(pagemap::direct(address))
+    mapping(address, pagemap::direct(address)).len
 }
 
 /// Frees a mapping. False if another thread has just freed it.
@@ -148,7 +123,7 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
     if entry == 0 || !pagemap::clear_direct(address, entry) {
         return false;
     }
-    let kept = Mapping { block: address, len: length(entry), huge: is_huge(entry) };
+    let kept = mapping(address, entry);
     if entry as usize & FRESH != 0 {
         thp::look(kept, 0);
     }
@@ -165,63 +140,66 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
 ///
 /// `address` is the start of a direct mapping in use, and the caller's.
 pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut u8 {
-    let old = pagemap::direct(address);
-    let (Some(len), before) = (length_for(size), length(old)) else { return ptr::null_mut() };
-    if len == before {
+    let before = pagemap::direct(address);
+    let old = mapping(address, before);
+    let Some(len) = length_for(size) else { return ptr::null_mut() };
+    if len == old.len {
         return address;
     }
     // Not in the map while it may move: as soon as it has moved, the old address may be used by anybody.
-    if !pagemap::clear_direct(address, old) {
+    if !pagemap::clear_direct(address, before) {
         return ptr::null_mut();
     }
-    let mut huge = is_huge(old);
-    if len > before {
-        let block = Mapping { block: address, len: before, huge };
-        if let Some(more) = cache::take_behind(address.wrapping_add(before), len - before, huge) {
-            pagemap::set_direct(address, entry(Mapping { len: before + more, ..block }));
+    if len > old.len {
+        if let Some(more) = cache::take_behind(address.wrapping_add(old.len), len - old.len, old.huge) {
+            pagemap::set_direct(address, entry(Mapping { len: old.len + more, ..old }));
             return address;
         }
         // The part that it last grew by: the program has had time to fill that.
-        thp::look(block, (before / 2).next_multiple_of(os::page_size()));
+        thp::look(old, (old.len / 2).next_multiple_of(os::page_size()));
     }
     // SAFETY: the caller's mapping, whole, which only we have claimed in the map.
-    let moved =
-        unsafe { extend(address, before, len, align <= os::page_size(), huge || thp::wants_huge_grown(len)) };
+    let moved = unsafe { extend(old, len, align <= os::page_size()) };
     if moved.is_null() {
-        pagemap::set_direct(address, old);
-        return moved;
+        pagemap::set_direct(address, before);
     }
-    if len > before && !huge && thp::wants_huge_grown(len) {
-        huge = true;
-        // Pages that are present stay as they are.
-        // SAFETY: the mapping has this place and length now.
-        unsafe { os::advise_huge(moved, len, true) };
-    }
-    pagemap::set_direct(moved, entry(Mapping { block: moved, len, huge }));
     moved
 }
 
 /// How long no mapping is moved after the system has refused to move one: at most 65,536 milliseconds.
 static MOVES: Pause = Pause::up_to(1 << 16);
 
-/// Resizes a mapping in place or, if `may_move` says so, moves it. Null, and nothing changed, if neither is
-/// possible.
+/// Resizes a mapping that is not in the map, in place or, if `may_move` says so, by moving it, and enters it
+/// there. Null, and nothing changed, if neither is possible.
 ///
 /// # Safety
 ///
-/// The `before` bytes at `address` are mapped, in whole system pages, and the caller's alone. After success
-/// only the result may be used.
-unsafe fn extend(address: *mut u8, before: usize, len: usize, may_move: bool, huge: bool) -> *mut u8 {
-    // SAFETY: the caller's range, which it uses only by way of the result.
-    match unsafe { os::remap(address, before, len) } {
-        Ok(()) => address,
+/// The mapping is whole, and the caller's alone. After success only the result may be used.
+unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
+    if !pagemap::prepare_direct(old.block) {
+        return ptr::null_mut();
+    }
+    let becomes_huge = len > old.len && !old.huge && thp::wants_huge_grown(len);
+    let huge = old.huge || becomes_huge;
+    // SAFETY: the caller's mapping, which it uses only by way of the result.
+    let block = match unsafe { os::remap(old.block, old.len, len) } {
+        Ok(()) => old.block,
         // Each move that is refused costs address space: see `os::remap_to`.
         Err(NotResized::NoRoom) if may_move && !MOVES.is_on(os::now_ms()) => {
-            // SAFETY: `remap` has failed and changed nothing, so the range still is what the caller says.
-            unsafe { move_to_new(address, before, len, huge) }
+            // SAFETY: `remap` has failed and changed nothing, so the mapping still is what the caller says.
+            unsafe { move_to_new(old, len, huge) }
         }
         Err(_) => ptr::null_mut(),
+    };
+    if !block.is_null() {
+        if becomes_huge {
+            // Pages that are present stay as they are.
+            // SAFETY: the mapping has this place and length now.
+            unsafe { os::advise_huge(block, len, true) };
+        }
+        pagemap::set_direct(block, entry(Mapping { block, len, huge }));
     }
+    block
 }
 
 /// Moves the pages of a mapping to a new place that the page map can describe. Null, and nothing changed, on
@@ -230,9 +208,9 @@ unsafe fn extend(address: *mut u8, before: usize, len: usize, may_move: bool, hu
 /// # Safety
 ///
 /// As [`extend`].
-unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -> *mut u8 {
+unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
     // Only one of the two places counts as held, so only the difference is reserved.
-    if !held::reserve_growth(before, len) {
+    if !held::reserve_growth(old.len, len) {
         return ptr::null_mut();
     }
     let target = if huge && len >= HUGE_PAGE {
@@ -240,20 +218,18 @@ unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -
     } else {
         os::map_uncounted(len)
     };
-    if !target.is_null() {
-        if !pagemap::prepare_direct(target) {
-            // SAFETY: mapped just now with this length, and nobody else knows it.
-            unsafe { os::unmap_uncounted(target, len) };
-        } else {
-            // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
-            let moved = unsafe { os::remap_to(address, before, len, target) };
-            MOVES.tried(moved, os::now_ms());
-            if moved {
-                held::resized(before, len);
-                return target;
-            }
+    if !target.is_null() && !pagemap::prepare_direct(target) {
+        // SAFETY: mapped just now with this length, and nobody else knows it.
+        unsafe { os::unmap_uncounted(target, len) };
+    } else if !target.is_null() {
+        // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
+        let moved = unsafe { os::remap_to(old.block, old.len, len, target) };
+        MOVES.tried(moved, os::now_ms());
+        if moved {
+            held::resized(old.len, len);
+            return target;
         }
     }
-    held::not_resized(before, len);
+    held::not_resized(old.len, len);
     ptr::null_mut()
 }

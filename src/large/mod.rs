@@ -8,8 +8,8 @@ mod direct;
 mod run;
 
 pub(crate) use block::{
-    MAX_RUN, alloc, alloc_growing, alloc_to_clear, free, free_replaced, give_run, is_worth_purging, resize,
-    run_pages, usable_checked,
+    MAX_RUN, alloc, alloc_growing, alloc_to_clear, free, free_replaced, give_run, resize, run_pages,
+    usable_checked,
 };
 pub(crate) use cache::{drain, due_in, inherit as inherit_cache, kept, tick, tick_at};
 pub(crate) use counters::{ALLOCS, CACHE_HITS, FREES, IN_USE};

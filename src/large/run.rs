@@ -20,20 +20,17 @@ fn record(address: *mut u8) -> *mut Slab {
 
 /// Allocates a run for `size` bytes, placed where it can grow to `room` bytes, if possible.
 pub(super) fn alloc(size: usize, room: usize) -> Allocation {
-    match pool::take_span_with_room(pages_for(size), RUN, pages_for(room)) {
-        None => Allocation { ptr: ptr::null_mut(), zeroed: false },
-        Some(span) => {
-            // Runs never lie in page 0, so the block begins with its page.
-            let block = pool::address(span.slab);
-            if !span.zero {
-                // A small block in this place may have left its mark here. The program could copy it out of
-                // the run and into a block that later lies in the same place, which would then look free.
-                // SAFETY: the run was taken just now and is longer than two words.
-                unsafe { block.cast::<usize>().add(1).write(0) };
-            }
-            Allocation { ptr: block, zeroed: span.zero }
-        }
+    let span = pool::take_span_with_room(pages_for(size), RUN, pages_for(room));
+    let Some(span) = span else { return Allocation::NONE };
+    // Runs never lie in page 0, so the block begins with its page.
+    let block = pool::address(span.slab);
+    if !span.zero {
+        // A small block in this place may have left its mark here. The program could copy it out of the run
+        // and into a block that later lies in the same place, which would then look free.
+        // SAFETY: the run was taken just now and is longer than two words.
+        unsafe { block.cast::<usize>().add(1).write(0) };
     }
+    Allocation { ptr: block, zeroed: span.zero }
 }
 
 pub(super) fn is_start(address: *mut u8) -> bool {

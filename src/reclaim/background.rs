@@ -6,15 +6,12 @@
 //! stacks, and starting a thread takes that lock. It never allocates under it.
 
 use crate::base::options;
-use crate::lockfree::waker;
-use crate::lockfree::waker::WAKER;
-use crate::os;
-use crate::os::futex::{Inherit, Lock};
-use crate::os::{futex, held, process};
+use crate::lockfree::waker::{self, WAKER};
+use crate::os::{self, futex, held, process};
 use crate::reclaim::pass;
 use crate::superslab::layout::SUPERSLAB;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::ptr;
 
@@ -29,28 +26,15 @@ const OFF: u32 = 0;
 const STARTING: u32 = 1;
 const ON: u32 = 2;
 const STOPPING: u32 = 3;
-/// The thread, for whoever joins it.
-static THREAD: Lock<Thread> = Lock::new(Thread(None));
-
-struct Thread(Option<libc::pthread_t>);
-
-// SAFETY: a thread's id is a plain value that any thread may use; on some systems it is a pointer type.
-unsafe impl Send for Thread {}
-
-impl Inherit for Thread {
-    fn inherit(&mut self, _torn: bool) {
-        // The child does not have that thread.
-        self.0 = None;
-    }
-}
+/// The thread's id, for whoever joins it. Relaxed: stored before [`STATE`] is `ON`, loaded after.
+static THREAD: AtomicUsize = AtomicUsize::new(0);
 
 // Relaxed for the following: flags that publish nothing. What a new thread must see, starting it publishes.
 
 /// Whether there is to be such a thread, also in the child of a fork.
 static WANTED: AtomicBool = AtomicBool::new(false);
-/// Whether to start it when a thread next allocates.
-static PENDING: AtomicBool = AtomicBool::new(false);
-/// Whether the C library is ready to start threads: an allocation by the dynamic loader may come earlier.
+/// Whether it may be started when a thread allocates. Not before the C library is ready to start threads: an
+/// allocation by the dynamic loader may come earlier.
 static READY: AtomicBool = AtomicBool::new(false);
 /// When starting it last failed, in milliseconds; 0 for never.
 static REFUSED: AtomicU32 = AtomicU32::new(0);
@@ -66,7 +50,7 @@ const PAUSE_PART: u32 = 4;
 /// How often the pause doubles at most while the system takes nothing back, because memory is locked.
 const MAX_DOUBLINGS: u32 = 8;
 
-/// From now on the process can start threads.
+/// From now on the process can start threads. In a child of a fork, too, this must be said first.
 pub(crate) fn ready() {
     READY.store(true, Relaxed);
 }
@@ -75,32 +59,30 @@ pub(crate) fn ready() {
 pub(crate) fn want() {
     os::thread::note_cpus();
     WANTED.store(true, Relaxed);
-    PENDING.store(true, Relaxed);
 }
 
-/// Starts the thread if it is pending. Only where a thread allocates (see above), and with no lock held.
+/// Starts the thread if it is wanted and there is none. Only where a thread allocates (see above), and with
+/// no lock held.
 #[inline]
 pub(crate) fn tick() {
-    if PENDING.load(Relaxed) {
-        start_pending();
+    if WANTED.load(Relaxed) && STATE.load(Relaxed) == OFF {
+        start_wanted();
     }
 }
 
 #[cold]
 #[inline(never)]
-fn start_pending() {
+fn start_wanted() {
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
     let soon = refused != 0 && os::elapsed(refused, now) < RETRY;
-    if soon || !READY.load(Relaxed) || held::bytes() < MIN_HELD || os::is_confined() {
+    if soon || held::bytes() < MIN_HELD || os::is_confined() {
         return;
     }
-    // In the child of a fork, `PENDING` is inherited: this clears it.
+    // In the child of a fork, `READY` is inherited: this clears it.
     process::look();
-    // Cleared before the thread is started, because that allocates and comes here again.
-    if PENDING.swap(false, Relaxed) && run(false) != 0 {
+    if READY.load(Relaxed) && run(false) != 0 {
         REFUSED.store(now.max(1), Relaxed);
-        PENDING.store(WANTED.load(Relaxed), Relaxed);
     }
 }
 
@@ -116,7 +98,6 @@ pub(crate) fn start() -> i32 {
     let error = run(true);
     if error == 0 {
         WANTED.store(true, Relaxed);
-        PENDING.store(false, Relaxed);
     }
     error
 }
@@ -136,7 +117,7 @@ fn run(wait: bool) -> i32 {
     WAKER.reset();
     match os::thread::spawn(main) {
         Ok(thread) => {
-            THREAD.lock().0 = Some(thread);
+            THREAD.store(thread as usize, Relaxed);
             waker::WATCHED.store(options::get().purge_delay >= 0, Relaxed);
             set(ON);
             0
@@ -152,7 +133,6 @@ fn run(wait: bool) -> i32 {
 pub(crate) fn stop() {
     process::look();
     WANTED.store(false, Relaxed);
-    PENDING.store(false, Relaxed);
     loop {
         // Acquire, also on failure: pairs with the release in `set`.
         match STATE.compare_exchange(ON, STOPPING, Ordering::Acquire, Ordering::Acquire) {
@@ -163,12 +143,9 @@ pub(crate) fn stop() {
     }
     waker::WATCHED.store(false, Relaxed);
     waker::stop();
-    let thread = THREAD.lock().0.take();
-    if let Some(thread) = thread {
-        // SAFETY: `run` has stored what `spawn` returned, and it has been taken out, so it is joined only
-        // here.
-        unsafe { os::thread::join(thread) };
-    }
+    // SAFETY: `run` has stored what `spawn` returned. Only the caller that moved `STATE` from `ON` gets here,
+    // so the thread is joined only once.
+    unsafe { os::thread::join(THREAD.load(Relaxed) as libc::pthread_t) };
     set(OFF);
 }
 
@@ -180,16 +157,10 @@ fn set(state: u32) {
 
 /// Resets all this in the child of a fork, which has no such thread.
 pub(crate) fn after_fork() {
-    THREAD.inherit();
     waker::WATCHED.store(false, Relaxed);
     WAKER.reset();
     STATE.store(OFF, Relaxed);
-    PENDING.store(false, Relaxed);
-}
-
-/// In a child that can start threads: has the thread started under the same conditions as in a new process.
-pub(crate) fn resume() {
-    PENDING.store(WANTED.load(Relaxed), Relaxed);
+    READY.store(false, Relaxed);
 }
 
 /// The thread's main loop.
@@ -200,14 +171,14 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
     let pause = (delay.unwrap_or(0) / PAUSE_PART).max(MIN_PAUSE);
     let (mut fruitless, mut woken) = (0, true);
     loop {
-        let result = pass::pass();
+        let left = pass::pass();
         PASSES.fetch_add(1, Relaxed);
-        fruitless = if result == pass::Pass::Refused { (fruitless + 1).min(MAX_DOUBLINGS) } else { 0 };
+        fruitless = if left.refused { (fruitless + 1).min(MAX_DOUBLINGS) } else { 0 };
         if !WAKER.arm() {
             return ptr::null_mut();
         }
         // First arm, then look: see `waker`.
-        let wait = match (delay, pass::due()) {
+        let wait = match (delay, pass::due(&left)) {
             // Nothing goes back unless asked for, so no dirty page needs to wake us.
             (None, _) => Some(u32::MAX),
             (_, Some(due)) => Some(due.max(pause.saturating_mul(1 << fruitless))),

@@ -14,15 +14,13 @@ use crate::base::options;
 use crate::front::heap::Heap;
 use crate::front::visitor::Look;
 use crate::front::{registry, thread, visitor};
-use crate::os;
-use crate::os::futex;
+use crate::os::{self, futex};
 use crate::reclaim::{drain_magazines, left_heaps};
 use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::sync::Ordering::Release;
 use crate::tiny::bins::Bins;
-use crate::tiny::partial_purge;
-use crate::tiny::partial_purge::Chosen;
+use crate::tiny::partial_purge::{self, Chosen};
 use core::ptr;
 
 /// How often [`everyone`] tries to enter a heap whose owner is inside.
@@ -62,7 +60,7 @@ pub(crate) fn everyone() {
             unsafe { left_heaps::take_over(mine) };
         }
         // All magazines first: a block in one heap's magazine may be all that keeps a slab of another.
-        each_other(mine, |heap| {
+        each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
             // SAFETY: `mine` is the calling thread's heap, and `each_other` leaves it out.
@@ -70,12 +68,11 @@ pub(crate) fn everyone() {
             Outcome::Done
         });
         // SAFETY: the calling thread's heap.
-        unsafe { flush_outbox(mine) };
-        each_other(mine, |heap| {
+        unsafe { Heap::flush_outbox(mine) };
+        each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else { return Outcome::NotEntered };
-            let more = (0..BATCHES).all(|_| visit.purge_sparse());
-            if more { Outcome::More } else { Outcome::Done }
+            if visit.purge_sparse_batches() { Outcome::More } else { Outcome::Done }
         });
         // SAFETY: the calling thread's heap, entered as long as the orphans are in its bins.
         unsafe {
@@ -83,19 +80,6 @@ pub(crate) fn everyone() {
             partial_purge::purge_orphans(&raw mut (*mine).bins);
         }
     });
-}
-
-/// Sends what is in the outbox of a heap.
-///
-/// # Safety
-///
-/// The calling thread owns the heap.
-unsafe fn flush_outbox(mine: *mut Heap) {
-    // SAFETY: by this function's contract the calling thread owns the heap.
-    unsafe {
-        let _entered = Heap::enter(mine);
-        Heap::flush_outbox(mine);
-    }
 }
 
 /// Takes in what was freed to any other heap, and empties the magazines and run caches of those whose owners
@@ -108,87 +92,70 @@ pub(crate) fn idle(now: u32) -> bool {
         if mine.is_null() || delay < 0 || os::barrier::is_missing() {
             return false;
         }
-        let mut more = false;
-        registry::each(|heap| {
-            let Some(_visits) = visitor::try_lock() else {
-                more = true;
-                return;
-            };
-            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-            if heap == mine || !unsafe { Heap::is_somebodys(heap) } {
-                return;
-            }
+        let left = each_other(mine, 1, |heap| {
             // SAFETY: a heap record, which is never unmapped; these fields and counters are atomic.
             let (seen, activity) = unsafe { (&(*heap).seen, || Heap::activity(heap)) };
             match seen.look(activity(), now, delay) {
-                Look::Active => more = true,
-                Look::Idle => {
-                    // SAFETY: the lock makes us the only visitor.
-                    let Some(visit) = (unsafe { Visit::enter(heap) }) else {
-                        more = true;
-                        return;
-                    };
-                    // SAFETY: `mine` is the calling thread's heap, and not this one.
-                    unsafe { visit.empty_caches(mine) };
-                    drop(visit);
-                    seen.emptied(activity());
-                }
-                Look::Emptied => {}
+                Look::Active => return Outcome::NotEntered,
+                Look::Emptied => return Outcome::Done,
+                Look::Idle => {}
             }
+            // SAFETY: `each_other` holds the visitors' lock meanwhile.
+            let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
+            // SAFETY: `mine` is the calling thread's heap, and `each_other` leaves it out.
+            unsafe { visit.empty_caches(mine) };
+            drop(visit);
+            seen.emptied(activity());
+            Outcome::Done
         });
         // SAFETY: the calling thread's heap.
-        unsafe { flush_outbox(mine) };
-        registry::each(|heap| {
-            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-            if heap == mine || !unsafe { Heap::is_somebodys(heap) } {
-                return;
-            }
-            let Some(_visits) = visitor::try_lock() else {
-                more = true;
-                return;
-            };
+        unsafe { Heap::flush_outbox(mine) };
+        let mut more = false;
+        let missed = each_other(mine, 1, |heap| {
             // SAFETY: a heap record, which is never unmapped; both are atomic.
             let (ready, seen) = unsafe { (&(*Heap::owner(heap)).ready, &(*heap).seen) };
             // An owner that is working takes in its own blocks. If it does not come to it, this saves it the
             // work.
-            if !ready.is_empty() || seen.is_emptied() {
-                // SAFETY: the lock makes us the only visitor.
-                let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else {
-                    more = true;
-                    return;
-                };
-                let emptied = seen.is_emptied();
-                // What is left after this is for the next call.
-                more |= emptied && (0..BATCHES).all(|_| visit.purge_sparse());
+            if ready.is_empty() && !seen.is_emptied() {
+                return Outcome::Done;
             }
+            // SAFETY: `each_other` holds the visitors' lock meanwhile.
+            let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else { return Outcome::NotEntered };
+            // What is left after this is for the next call.
+            more |= seen.is_emptied() && visit.purge_sparse_batches();
+            Outcome::Done
         });
-        more
+        left || missed || more
     })
 }
 
 /// Calls `f` with every heap but `mine` that a thread has, while we are the only visitor, and again for a
-/// heap while `f` asks for it.
-fn each_other(mine: *mut Heap, f: impl Fn(*mut Heap) -> Outcome) {
+/// heap while `f` asks for it. Tries to enter a heap so many times, and waits for other visitors only if that
+/// is more than once. Returns whether it could not enter some heap.
+fn each_other(mine: *mut Heap, tries: usize, mut f: impl FnMut(*mut Heap) -> Outcome) -> bool {
+    let mut missed = false;
     registry::each(|heap| {
-        let mut tries = 0;
-        while tries < TRIES {
-            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-            if heap == mine || !unsafe { Heap::is_somebodys(heap) } {
-                return;
-            }
-            let Some(visits) = visitor::lock() else { return };
-            match f(heap) {
-                Outcome::Done => return,
-                Outcome::NotEntered if os::barrier::is_missing() => return,
-                Outcome::NotEntered => tries += 1,
-                Outcome::More => {}
-            }
+        let mut tried = 0;
+        // SAFETY: a heap record, which is never unmapped; the fields are atomic.
+        while heap != mine && unsafe { Heap::is_somebodys(heap) } {
+            let visits = if tries > 1 { visitor::lock() } else { visitor::try_lock() };
+            let outcome = if visits.is_some() { f(heap) } else { Outcome::Locked };
             drop(visits);
-            if tries % TRIES_AT_ONCE == TRIES_AT_ONCE - 1 {
+            match outcome {
+                Outcome::Done => return,
+                Outcome::More => {}
+                Outcome::NotEntered if tried + 1 < tries && !os::barrier::is_missing() => tried += 1,
+                Outcome::NotEntered | Outcome::Locked => {
+                    missed = true;
+                    return;
+                }
+            }
+            if tried % TRIES_AT_ONCE == TRIES_AT_ONCE - 1 {
                 futex::pause();
             }
         }
     });
+    missed
 }
 
 /// How far a visit got.
@@ -197,8 +164,10 @@ enum Outcome {
     Done,
     /// There is more to do: visit again.
     More,
-    /// The owner was inside, or no thread has the heap any more.
+    /// The owner was inside, or has been active, or no thread has the heap any more.
     NotEntered,
+    /// There was another visitor.
+    Locked,
 }
 
 /// Being inside another thread's heap, as its only visitor.
@@ -255,23 +224,19 @@ impl Visit {
         let owner = Heap::owner(heap);
         // SAFETY: part of a heap record, which is never unmapped; only atomics in it are used.
         let ready = unsafe { &(*owner).ready };
-        let (mut published, mut first) = (ptr::null_mut(), ptr::null_mut());
-        let mut last: *mut Slab = ptr::null_mut();
+        let mut published = ptr::null_mut();
         // SAFETY: what is taken off the list is ours alone to take in or to publish again. Until then each of
         // these slabs is disarmed, so its owner does not release it, nobody else writes its link, and
         // `is_whole` reads constants and an atomic.
         unsafe {
             each(ready.take_all(), |slab| {
-                let list = if whole && !Slab::is_whole(slab) { &mut first } else { &mut published };
-                <Slab as Node>::set_next(slab, *list);
-                *list = slab;
-                if last.is_null() && !first.is_null() {
-                    last = slab;
+                if whole && !Slab::is_whole(slab) {
+                    ready.push(slab);
+                } else {
+                    <Slab as Node>::set_next(slab, published);
+                    published = slab;
                 }
             });
-            if !first.is_null() {
-                ready.push_all(first, last);
-            }
             each(published, |slab| mark(slab, owner));
         }
         // Entering executes the barrier that the marks need.
@@ -323,6 +288,12 @@ impl Visit {
         // SAFETY: as for `mark`: a purge releases no slab.
         chosen.slabs().iter().for_each(|&slab| unsafe { unmark(slab, owner) });
         hazard.is_some()
+    }
+
+    /// [Purges](Visit::purge_sparse) as many batches as an owner that wakes up may have to wait for. False
+    /// when there are no sparse slabs left.
+    fn purge_sparse_batches(&self) -> bool {
+        (0..BATCHES).all(|_| self.purge_sparse())
     }
 }
 

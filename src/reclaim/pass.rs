@@ -4,40 +4,32 @@ use crate::base::options;
 use crate::lockfree::waker::WAKER;
 use crate::reclaim::idle_heaps;
 use crate::superslab::pool;
-use crate::sync::AtomicBool;
-use crate::sync::Ordering::Relaxed;
 use crate::{large, os};
 
-/// What a pass has achieved.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pass {
-    /// Everything that was due has been given back, if anything was.
-    Done,
+/// What is left after a pass.
+pub(super) struct Left {
     /// Something was due, but the system has taken nothing.
-    Refused,
+    pub(super) refused: bool,
+    /// Idle heaps still hold something.
+    pub(super) heaps: bool,
 }
-
-/// Whether idle heaps still held something at the end of the last pass. Relaxed: only the background thread
-/// uses it.
-static HEAPS: AtomicBool = AtomicBool::new(false);
 
 /// Gives back, piece by piece, what has been free longer than the purge delay. Holds no lock across a system
 /// call.
-pub(crate) fn pass() -> Pass {
+pub(super) fn pass() -> Left {
     if options::get().purge_delay < 0 {
-        return Pass::Done;
+        return Left { refused: false, heaps: false };
     }
     let aged = pool::purge_aged(|| WAKER.is_stopped());
     large::tick();
-    HEAPS.store(idle_heaps::idle(os::now_ms()), Relaxed);
-    if aged.any && aged.bytes == 0 { Pass::Refused } else { Pass::Done }
+    Left { refused: aged.any && aged.bytes == 0, heaps: idle_heaps::idle(os::now_ms()) }
 }
 
-/// Milliseconds until something may be due; `None` when nothing is dirty. Looks under the locks that guard
-/// it, as the [waker](crate::lockfree::waker) needs.
-pub(crate) fn due() -> Option<u32> {
+/// Milliseconds until something may be due after a pass; `None` when nothing is dirty. Looks under the locks
+/// that guard it, as the [waker](crate::lockfree::waker) needs.
+pub(super) fn due(left: &Left) -> Option<u32> {
     let delay = u32::try_from(options::get().purge_delay).ok()?;
     let now = os::now_ms();
-    let heaps = HEAPS.load(Relaxed).then_some(delay);
+    let heaps = left.heaps.then_some(delay);
     [pool::due_in(now, delay), large::due_in(now, delay), heaps].into_iter().flatten().min()
 }

@@ -14,7 +14,6 @@ use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::MAX_SMALL;
 use crate::{large, os};
-use core::ptr;
 
 const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
 
@@ -142,27 +141,23 @@ fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     allocation
 }
 
-/// Tries again after a mapping could not grow in a process with limits, as [`or_reclaim`] does. Null when
-/// that fails, too; the block may still be copied.
+/// Resizes a large block in place or by moving its pages. A mapping that cannot grow in a process with limits
+/// tries again as [`or_reclaim`] does. Null when the block has to be copied.
 ///
 /// # Safety
 ///
 /// As [`large::resize`].
-#[cold]
-#[inline(never)]
 pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
-    if kind != DIRECT {
-        return ptr::null_mut();
-    }
-    let before = large::usable_checked(block, kind, "realloc");
-    if size <= before {
-        return ptr::null_mut();
-    }
     let attempt = || {
         // SAFETY: this function's contract is that of `large::resize`. While it fails, the block is
         // unchanged, so trying again is allowed.
         let moved = unsafe { large::resize(block, kind, size, align) };
         Allocation { ptr: moved, zeroed: false }
     };
-    if is_hopeless(size - before) { ptr::null_mut() } else { within_limits(size - before, &attempt).ptr }
+    let moved = attempt().ptr;
+    if !moved.is_null() || kind != DIRECT || !held::limited() {
+        return moved;
+    }
+    let growth = size.saturating_sub(large::usable_checked(block, kind, "realloc"));
+    if growth == 0 || is_hopeless(growth) { moved } else { within_limits(growth, &attempt).ptr }
 }

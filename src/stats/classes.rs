@@ -1,55 +1,39 @@
 //! Figures by size class.
 
+use crate::stats::figures::figures;
 use crate::superslab::pagemap::RUN;
-use crate::superslab::survey;
-use crate::superslab::survey::Survey;
+use crate::superslab::survey::{self, Survey};
 use crate::tiny::classes::{CLASSES, stride};
 
-macro_rules! class_stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The live figures of one size class, or of one kind of large block: see [`class_stats()`].
-        ///
-        /// While no thread allocates or frees, all but `resident_bytes` are exact. Then `active_bytes` is the
-        /// sum of `allocated_bytes`, of the cached, free and fresh blocks at `block_bytes` each, and of
-        /// `slack_bytes`. Free pages belong to no class.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        #[repr(C)]
-        pub struct ClassStats {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        impl ClassStats {
-            /// Calls `f` with each name and value, in order of declaration.
-            pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
-                $(f(stringify!($name), self.$name);)*
-            }
-        }
-    };
-}
-
-class_stats! {
-    /// Bytes from one block to the next. 0 for the two kinds of large blocks, which have no common size.
-    block_bytes,
-    /// Blocks that the program holds.
-    blocks,
-    /// Bytes in the blocks that the program holds.
-    allocated_bytes,
-    /// Free blocks in magazines and outboxes.
-    cached_blocks,
-    /// Free blocks in slabs that have been used before.
-    free_blocks,
-    /// Blocks in slabs that have not been handed out since the slab was made, or since their memory was
-    /// purged.
-    fresh_blocks,
-    /// Slabs; 0 for large blocks.
-    slabs,
-    /// Bytes at the ends of slabs that are too few for a block.
-    slack_bytes,
-    /// Bytes of memory that the slabs or the large blocks take.
-    active_bytes,
-    /// How many of the active bytes may be resident, as far as is known.
-    resident_bytes,
+figures! {
+    /// The live figures of one size class, or of one kind of large block: see [`class_stats()`].
+    ///
+    /// While no thread allocates or frees, all but `resident_bytes` are exact. Then `active_bytes` is the
+    /// sum of `allocated_bytes`, of the cached, free and fresh blocks at `block_bytes` each, and of
+    /// `slack_bytes`. Free pages belong to no class.
+    ClassStats {
+        /// Bytes from one block to the next. 0 for the two kinds of large blocks, which have no common size.
+        block_bytes,
+        /// Blocks that the program holds.
+        blocks,
+        /// Bytes in the blocks that the program holds.
+        allocated_bytes,
+        /// Free blocks in magazines and outboxes.
+        cached_blocks,
+        /// Free blocks in slabs that have been used before.
+        free_blocks,
+        /// Blocks in slabs that have not been handed out since the slab was made, or since their memory was
+        /// purged.
+        fresh_blocks,
+        /// Slabs; 0 for large blocks.
+        slabs,
+        /// Bytes at the ends of slabs that are too few for a block.
+        slack_bytes,
+        /// Bytes of memory that the slabs or the large blocks take.
+        active_bytes,
+        /// How many of the active bytes may be resident, as far as is known.
+        resident_bytes,
+    }
 }
 
 impl ClassStats {

@@ -2,6 +2,7 @@
 //! all slabs.
 
 mod classes;
+mod figures;
 mod print;
 mod snapshot;
 

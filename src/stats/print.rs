@@ -71,11 +71,7 @@ fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut done = Ok(());
-        self.each(|name, value| {
-            if done.is_ok() {
-                done = writeln!(f, "  {name:<22}{value:>20}");
-            }
-        });
+        self.each(|name, value| done = done.and_then(|()| writeln!(f, "  {name:<22}{value:>20}")));
         done?;
         writeln!(f, "{:<22}{:>20}{:>13}", "memory", "bytes", "of resident")?;
         for (what, bytes) in [

@@ -5,137 +5,123 @@ use crate::front::registry;
 use crate::os::{held, process};
 use crate::reclaim::background;
 use crate::stats::classes::{self, ClassStats};
+use crate::stats::figures::figures;
 use crate::superslab::{pagemap, pool};
 use crate::sync::Ordering::Relaxed;
 use crate::{large, os};
 
-macro_rules! stats {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the allocator has done and holds, summed over all threads at the time of the call.
-        ///
-        /// Counters of other threads are read while those run, so sums that should match can be off by what
-        /// happens meanwhile. While no thread allocates or frees, everything is exact except
-        /// `resident_bytes`, `metadata_bytes` and `retained_bytes`, which are estimates, and these sums hold
-        /// to the byte:
-        ///
-        /// * `active_bytes` is `allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`: why
-        ///   memory in use is more than the program's blocks;
-        /// * `resident_bytes` is `active_bytes - untouched_bytes + dirty_bytes + metadata_bytes`: why the
-        ///   process is larger than that;
-        /// * `bytes_mapped` is `resident_bytes + retained_bytes`, unless the system has ever refused to unmap
-        ///   memory.
-        ///
-        /// Memory that is not Hakmem's (the program's code, its stacks, its own mappings) is included in the
-        /// kernel's two figures only.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        #[non_exhaustive]
-        #[repr(C)]
-        pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
-        }
-
-        impl Stats {
-            /// Calls `f` with each name and value, in order of declaration.
-            pub fn each(&self, mut f: impl FnMut(&'static str, u64)) {
-                $(f(stringify!($name), self.$name);)*
-            }
-        }
-    };
-}
-
-stats! {
-    /// Blocks taken from slabs plus large blocks. Blocks from a magazine do not count: the fast path counts
-    /// nothing. With `HAKMEM_MAGAZINE=off` every allocation counts.
-    allocations,
-    /// Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
-    magazine_misses,
-    /// Frees that found their magazine full and at its largest size; their blocks returned to their slabs.
-    magazine_overflows,
-    /// Blocks from the free list of a current slab.
-    refill_current,
-    /// Blocks from memory that had never been handed out.
-    refill_bump,
-    /// Refills from a partly used slab of the thread's own.
-    refill_partial,
-    /// Slabs taken from ready lists.
-    refill_ready,
-    /// Orphans adopted.
-    refill_orphan,
-    /// Spans taken from the pool for a slab.
-    refill_span,
-    /// SuperSlabs mapped since the start.
-    superslabs_mapped,
-    /// Blocks returned to a slab of the freeing thread.
-    home_local,
-    /// Blocks returned to a slab of another thread, or to an orphan.
-    home_foreign,
-    /// The same as `home_foreign`: every such block goes through the outbox.
-    outbox_blocks,
-    /// Bundles sent.
-    outbox_pushes,
-    /// Bundles after which their slab was put on its owner's ready list.
-    publishes,
-    /// Large blocks allocated.
-    large_allocs,
-    /// Large blocks freed.
-    large_frees,
-    /// Large blocks allocated from a cached mapping.
-    large_cache_hits,
-    /// Times a thread got a heap.
-    threads_started,
-    /// Times a thread gave its heap up.
-    threads_exited,
-    /// Bytes of address space mapped.
-    bytes_mapped,
-    /// The most that `bytes_mapped` has been.
-    bytes_mapped_peak,
-    /// Bytes given back to the system since the start.
-    bytes_purged,
-    /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the
-    /// allocator's own records.
-    bytes_held,
-    /// How often memory was given back because the soft limit was reached.
-    soft_limit_hits,
-    /// Allocations that failed because of the hard limit.
-    hard_limit_hits,
-    /// Bytes in blocks that the program holds. A block counts with its full size, which is at least the size
-    /// requested.
-    allocated_bytes,
-    /// The largest resident set of the process so far, as the kernel reports it.
-    peak_resident_bytes,
-    /// How often the background thread has looked for memory to give back.
-    background_passes,
-    /// How often the background thread has woken up.
-    background_wakeups,
-    /// Bytes of memory that slabs, runs and direct mappings in use take.
-    active_bytes,
-    /// Bytes in free blocks that threads cache in their magazines and outboxes.
-    cached_bytes,
-    /// Bytes in free blocks of slabs that have been used before.
-    free_bytes,
-    /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory
-    /// was purged.
-    fresh_bytes,
-    /// Bytes at the ends of slabs that are too few for a block.
-    slack_bytes,
-    /// Bytes of `active_bytes` known not to be resident, most of them fresh. Blocks that the program holds
-    /// but has not touched are not known, and not included.
-    untouched_bytes,
-    /// Bytes of free memory that may be resident: free pages of the pool that were touched since they came
-    /// from the system, freed runs in threads' run caches, and freed large mappings that are kept.
-    dirty_bytes,
-    /// Bytes of Hakmem's own records that are resident, approximately: headers of SuperSlabs, threads' heaps,
-    /// page map, pool.
-    metadata_bytes,
-    /// Bytes of Hakmem's mappings that may be resident: an upper bound, because large blocks count as a
-    /// whole.
-    resident_bytes,
-    /// The resident set of the process now, as the kernel reports it; 0 where the system does not say. The
-    /// kernel updates it in steps of some pages per processor.
-    resident_kernel_bytes,
-    /// Bytes of address space that are mapped and not resident: free pages that were purged or never touched,
-    /// and the parts of slabs and records that have not been used yet.
-    retained_bytes,
+figures! {
+    /// What the allocator has done and holds, summed over all threads at the time of the call.
+    ///
+    /// Counters of other threads are read while those run, so sums that should match can be off by what
+    /// happens meanwhile. While no thread allocates or frees, everything is exact except
+    /// `resident_bytes`, `metadata_bytes` and `retained_bytes`, which are estimates, and these sums hold
+    /// to the byte:
+    ///
+    /// * `active_bytes` is `allocated_bytes + cached_bytes + free_bytes + fresh_bytes + slack_bytes`: why
+    ///   memory in use is more than the program's blocks;
+    /// * `resident_bytes` is `active_bytes - untouched_bytes + dirty_bytes + metadata_bytes`: why the
+    ///   process is larger than that;
+    /// * `bytes_mapped` is `resident_bytes + retained_bytes`, unless the system has ever refused to unmap
+    ///   memory.
+    ///
+    /// Memory that is not Hakmem's (the program's code, its stacks, its own mappings) is included in the
+    /// kernel's two figures only.
+    Stats {
+        /// Blocks taken from slabs plus large blocks. Blocks from a magazine do not count: the fast path
+        /// counts nothing. With `HAKMEM_MAGAZINE=off` every allocation counts.
+        allocations,
+        /// Allocations that found their magazine empty: `refill_current` plus `refill_bump`.
+        magazine_misses,
+        /// Frees that found their magazine full and at its largest size; their blocks returned to their
+        /// slabs.
+        magazine_overflows,
+        /// Blocks from the free list of a current slab.
+        refill_current,
+        /// Blocks from memory that had never been handed out.
+        refill_bump,
+        /// Refills from a partly used slab of the thread's own.
+        refill_partial,
+        /// Slabs taken from ready lists.
+        refill_ready,
+        /// Orphans adopted.
+        refill_orphan,
+        /// Spans taken from the pool for a slab.
+        refill_span,
+        /// SuperSlabs mapped since the start.
+        superslabs_mapped,
+        /// Blocks returned to a slab of the freeing thread.
+        home_local,
+        /// Blocks returned to a slab of another thread, or to an orphan.
+        home_foreign,
+        /// The same as `home_foreign`: every such block goes through the outbox.
+        outbox_blocks,
+        /// Bundles sent.
+        outbox_pushes,
+        /// Bundles after which their slab was put on its owner's ready list.
+        publishes,
+        /// Large blocks allocated.
+        large_allocs,
+        /// Large blocks freed.
+        large_frees,
+        /// Large blocks allocated from a cached mapping.
+        large_cache_hits,
+        /// Times a thread got a heap.
+        threads_started,
+        /// Times a thread gave its heap up.
+        threads_exited,
+        /// Bytes of address space mapped.
+        bytes_mapped,
+        /// The most that `bytes_mapped` has been.
+        bytes_mapped_peak,
+        /// Bytes given back to the system since the start.
+        bytes_purged,
+        /// Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without
+        /// the allocator's own records.
+        bytes_held,
+        /// How often memory was given back because the soft limit was reached.
+        soft_limit_hits,
+        /// Allocations that failed because of the hard limit.
+        hard_limit_hits,
+        /// Bytes in blocks that the program holds. A block counts with its full size, which is at least the
+        /// size requested.
+        allocated_bytes,
+        /// The largest resident set of the process so far, as the kernel reports it.
+        peak_resident_bytes,
+        /// How often the background thread has looked for memory to give back.
+        background_passes,
+        /// How often the background thread has woken up.
+        background_wakeups,
+        /// Bytes of memory that slabs, runs and direct mappings in use take.
+        active_bytes,
+        /// Bytes in free blocks that threads cache in their magazines and outboxes.
+        cached_bytes,
+        /// Bytes in free blocks of slabs that have been used before.
+        free_bytes,
+        /// Bytes in blocks of slabs that have not been handed out since the slab was made, or since their
+        /// memory was purged.
+        fresh_bytes,
+        /// Bytes at the ends of slabs that are too few for a block.
+        slack_bytes,
+        /// Bytes of `active_bytes` known not to be resident, most of them fresh. Blocks that the program
+        /// holds but has not touched are not known, and not included.
+        untouched_bytes,
+        /// Bytes of free memory that may be resident: free pages of the pool that were touched since they
+        /// came from the system, freed runs in threads' run caches, and freed large mappings that are kept.
+        dirty_bytes,
+        /// Bytes of Hakmem's own records that are resident, approximately: headers of SuperSlabs, threads'
+        /// heaps, page map, pool.
+        metadata_bytes,
+        /// Bytes of Hakmem's mappings that may be resident: an upper bound, because large blocks count as a
+        /// whole.
+        resident_bytes,
+        /// The resident set of the process now, as the kernel reports it; 0 where the system does not say.
+        /// The kernel updates it in steps of some pages per processor.
+        resident_kernel_bytes,
+        /// Bytes of address space that are mapped and not resident: free pages that were purged or never
+        /// touched, and the parts of slabs and records that have not been used yet.
+        retained_bytes,
+    }
 }
 
 /// Adds everything up, in one walk over all slabs under the pool's lock, and asks the kernel. Stops no
@@ -285,33 +271,26 @@ struct Heaps {
 
 impl Heaps {
     fn add(&mut self, heap: *mut Heap, s: &mut Stats, classes: &mut [ClassStats; ClassStats::COUNT]) {
-        // SAFETY: heap records are never unmapped. Only the counters, which are atomic, are referred to: of
-        // the rest the owner may be writing what is not.
-        let (c, outbox, run_cache) =
-            unsafe { (&(*heap).counters, &raw const (*heap).outbox, &raw const (*heap).run_cache) };
-        // SAFETY: parts of the same record, and counters only.
-        let (pushes, publishes) = unsafe { (&(*outbox).pushes, &(*outbox).publishes) };
-        // SAFETY: parts of the same record, and counters only.
-        let (allocs, frees, held) =
-            unsafe { (&(*run_cache).allocs, &(*run_cache).frees, &(*run_cache).held) };
-        self.flushed += c.flushed.get();
-        self.cached += held.get();
-        self.mapped += RECORD as u64;
-        s.refill_current += c.refill_current.get();
-        s.refill_bump += c.refill_bump.get();
-        s.refill_partial += c.refill_partial.get();
-        s.refill_ready += c.refill_ready.get();
-        s.refill_orphan += c.refill_orphan.get();
-        s.refill_span += c.refill_span.get();
-        s.home_local += c.home_local.get();
-        s.home_foreign += c.home_foreign.get();
-        s.outbox_pushes += pushes.get();
-        s.publishes += publishes.get();
-        s.large_allocs += allocs.get();
-        s.large_frees += frees.get();
-        // SAFETY: heap records are never unmapped, which is all that these two ask for.
+        // SAFETY: heap records are never unmapped, which is all that the two functions ask for. Only the
+        // counters, which are atomic, are referred to: of the rest the owner may be writing what is not.
         unsafe {
+            let c = &(*heap).counters;
+            self.flushed += c.flushed.get();
+            self.cached += (*heap).run_cache.held.get();
+            self.mapped += RECORD as u64;
             self.resident += Heap::resident_bytes(heap) as u64;
+            s.refill_current += c.refill_current.get();
+            s.refill_bump += c.refill_bump.get();
+            s.refill_partial += c.refill_partial.get();
+            s.refill_ready += c.refill_ready.get();
+            s.refill_orphan += c.refill_orphan.get();
+            s.refill_span += c.refill_span.get();
+            s.home_local += c.home_local.get();
+            s.home_foreign += c.home_foreign.get();
+            s.outbox_pushes += (*heap).outbox.pushes.get();
+            s.publishes += (*heap).outbox.publishes.get();
+            s.large_allocs += (*heap).run_cache.allocs.get();
+            s.large_frees += (*heap).run_cache.frees.get();
             Heap::each_cached(heap, |class, blocks| {
                 if let Some(class) = classes.get_mut(class.wrapping_sub(1)) {
                     class.cached_blocks += blocks as u64;

@@ -1,5 +1,6 @@
 use crate::large::cache::*;
-use crate::superslab::decay::REGRET;
+use crate::superslab::decay;
+use core::ptr;
 
 const MIB: usize = 1 << 20;
 
@@ -30,10 +31,10 @@ fn neighbours_become_one_and_are_cut_again() {
     assert!(cache.add(kept(3, 3), 1, false));
     assert_eq!(places(&cache), [(0, 2), (2, 1), (3, 5)]);
     let i = cache.used().find(|(_, e)| e.len() == 5 * MIB).unwrap().0;
-    assert_eq!(cache.cut(i, 2 * MIB).block, kept(3, 1).block);
+    assert_eq!(cache.take(i, 2 * MIB).block, kept(3, 1).block);
     assert_eq!(places(&cache), [(0, 2), (2, 1), (5, 3)]);
     let i = cache.used().find(|(_, e)| e.len() == 3 * MIB).unwrap().0;
-    assert_eq!(cache.cut(i, 3 * MIB - 4096).len, 3 * MIB, "what is left would be too short for a block");
+    assert_eq!(cache.take(i, 3 * MIB - 4096).len, 3 * MIB, "what is left would be too short for a block");
     assert_eq!(places(&cache), [(0, 2), (2, 1)]);
 }
 
@@ -59,20 +60,20 @@ fn room_is_made_at_the_end_of_the_oldest() {
 
 #[test]
 fn what_is_wanted_again_widens_the_limit_for_a_while() {
-    let mut cache = Cache::new();
+    let regret = Regret::none();
     let option = options::get().large_cache;
-    assert_eq!(cache.limit(5000), option);
-    cache.drop_for_room(80 * MIB, 5000);
-    cache.regret(40 * MIB, 5001);
-    cache.regret(60 * MIB, 5002);
-    assert_eq!(cache.limit(5003), option + 80 * MIB, "no more than was dropped");
-    assert_eq!(cache.limit(5002 + REGRET), option + 40 * MIB);
-    cache.drop_for_room(80 * MIB, 7000);
-    cache.regret(80 * MIB, 7000 + REGRET);
-    assert_eq!(cache.limit(7000 + REGRET), option + 20 * MIB, "too late to be regretted");
-    cache.drop_for_room(usize::MAX / 2, 9000);
-    cache.regret(usize::MAX / 2, 9000);
-    assert_eq!(cache.limit(9000), option + WIDEST * option);
+    assert_eq!(limit(&regret, 5000), option);
+    regret.drop(80 * MIB, 5000);
+    missed(&regret, 40 * MIB, 5001);
+    missed(&regret, 60 * MIB, 5002);
+    assert_eq!(limit(&regret, 5003), option + 80 * MIB, "no more than was dropped");
+    assert_eq!(limit(&regret, 5002 + decay::REGRET), option + 40 * MIB);
+    regret.drop(80 * MIB, 7000);
+    missed(&regret, 80 * MIB, 7000 + decay::REGRET);
+    assert_eq!(limit(&regret, 7000 + decay::REGRET), option + 20 * MIB, "too late to be regretted");
+    regret.drop(usize::MAX / 2, 9000);
+    missed(&regret, usize::MAX / 2, 9000);
+    assert_eq!(limit(&regret, 9000), option + WIDEST * option);
 }
 
 #[repr(align(65536))]
@@ -85,17 +86,17 @@ fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
     let start = (&raw mut memory.0).cast::<u8>();
     let block = |i: usize| start.wrapping_add(i * PAGE);
     for (i, pages) in [(0, 1), (1, 1), (2, 2)] {
-        cache.stack(Mapping { block: block(i), len: pages * PAGE, huge: i == 1 });
+        cache.push(Mapping { block: block(i), len: pages * PAGE, huge: i == 1 });
     }
     assert_eq!((cache.bytes, cache.refused), (4 * PAGE, 4 * PAGE));
     cache.inherit(true);
     assert_eq!((cache.bytes, cache.refused), (4 * PAGE, 4 * PAGE));
-    let one = cache.unstack(|_, len| len == PAGE).unwrap();
+    let one = cache.pop(|_, len| len == PAGE).unwrap();
     assert!((one.block, one.len, one.huge) == (block(1), PAGE, true));
-    let two = cache.unstack(|_, _| true).unwrap();
+    let two = cache.pop(|_, _| true).unwrap();
     assert!((two.block, two.len, two.huge) == (block(2), 2 * PAGE, false));
-    assert!(cache.unstack(|_, len| len > PAGE).is_none());
-    assert!(cache.unstack(|at, _| at == block(0)).is_some() && cache.stacked.is_null());
+    assert!(cache.pop(|_, len| len > PAGE).is_none());
+    assert!(cache.pop(|at, _| at == block(0)).is_some() && cache.stack.is_empty());
     assert_eq!((cache.bytes, cache.refused), (0, 0));
 }
 
@@ -105,15 +106,15 @@ fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_
     assert!(cache.add(kept(0, 8), 5, true) && cache.add(kept(20, 4), 7, false));
     assert_eq!((cache.bytes, cache.refused), (12 * MIB, 8 * MIB));
     assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none(), "it holds no pages");
-    assert_eq!(cache.oldest(5 + AGAIN - 1, |_| true), Some(1));
-    assert_eq!(cache.oldest(5 + AGAIN, |_| true), Some(0));
+    assert_eq!(cache.oldest(5 + AGAIN - 1, 0), Some(1));
+    assert_eq!(cache.oldest(5 + AGAIN, 0), Some(0));
     assert_eq!(
-        cache.oldest(4, |_| true),
+        cache.oldest(4, 0),
         Some(1),
         "not tried again by a thread that read the clock before it was refused"
     );
     // It can be used like any other memory that is kept.
-    assert_eq!(cache.cut(0, 3 * MIB).len, 3 * MIB);
+    assert_eq!(cache.take(0, 3 * MIB).len, 3 * MIB);
     assert_eq!((cache.bytes, cache.refused), (9 * MIB, 5 * MIB));
     cache.remove(0);
     assert_eq!((cache.bytes, cache.refused), (4 * MIB, 0));

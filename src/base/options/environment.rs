@@ -1,0 +1,186 @@
+//! The options in the environment: their names, what their values mean, and how those are read.
+
+use crate::base::options::{Foreign, Options, Path, Profile, StatsFormat, Thp};
+use crate::os::env;
+use crate::os::message::{self, Shown};
+use core::fmt;
+use core::str::FromStr;
+
+/// The preset, which is applied before all other options.
+const PROFILE: &str = "HAKMEM_PROFILE";
+
+/// An option: its name; which values it takes, and what a bad one is replaced by; and how it is set to a
+/// value. That returns false, and changes nothing, if the value is a bad one.
+type Known = (&'static str, &'static str, fn(&mut Options, &[u8]) -> bool);
+
+static KNOWN: [Known; 15] = [
+    (PROFILE, "throughput, balanced, memory or latency; using none", |o, v| {
+        let preset = choice(v, &PROFILES).map(|profile| o.profile(profile));
+        set(o, preset)
+    }),
+    ("HAKMEM_STATS", "none, table or json; using none", |o, v| set(&mut o.stats, choice(v, &FORMATS))),
+    ("HAKMEM_STATS_FILE", "a path of at most 255 bytes; using standard error", |o, v| {
+        set(&mut o.stats_file, Path::new(v))
+    }),
+    ("HAKMEM_PURGE_DELAY", "milliseconds, or -1 for never; using 250", |o, v| {
+        set(&mut o.purge_delay, delay(v))
+    }),
+    ("HAKMEM_MAGAZINE", ON, |o, v| set(&mut o.magazine, choice(v, &SWITCH))),
+    ("HAKMEM_OUTBOX", ON, |o, v| set(&mut o.outbox, choice(v, &SWITCH))),
+    ("HAKMEM_ORPHANS", ON, |o, v| set(&mut o.orphans, choice(v, &SWITCH))),
+    ("HAKMEM_THP", "auto, always or never; using auto", |o, v| set(&mut o.thp, choice(v, &THP))),
+    ("HAKMEM_LARGE_CACHE", "bytes, as 1048576, 1024K, 32M or 1G; using 32M", |o, v| {
+        set(&mut o.large_cache, bytes(v))
+    }),
+    ("HAKMEM_FOREIGN", "abort or warn; using abort", |o, v| set(&mut o.foreign, choice(v, &FOREIGN))),
+    ("HAKMEM_SOFT_LIMIT", LIMIT, |o, v| set(&mut o.soft_limit, bytes(v))),
+    ("HAKMEM_HARD_LIMIT", LIMIT, |o, v| set(&mut o.hard_limit, bytes(v))),
+    ("HAKMEM_BACKGROUND", OFF, |o, v| set(&mut o.background, choice(v, &SWITCH))),
+    ("HAKMEM_FEW_SYSCALLS", OFF, |o, v| set(&mut o.few_syscalls, choice(v, &SWITCH))),
+    ("HAKMEM_DEEPBIND", "remove or keep; using remove", |o, v| {
+        set(&mut o.keep_deepbind, choice(v, &[("remove", false), ("keep", true)]))
+    }),
+];
+
+/// What the command and the tests read from the environment.
+const OTHERS: [&str; 7] = [
+    "HAKMEM_LIB",
+    "HAKMEM_LONG",
+    "HAKMEM_RECORD_FILE",
+    "HAKMEM_BLESS",
+    "HAKMEM_REQUIRE_PROGRAMS",
+    "HAKMEM_SHADOW_ROUNDS",
+    "HAKMEM_SHADOW_SEED",
+];
+
+const ON: &str = "on or off; using on";
+const OFF: &str = "on or off; using off";
+const LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; using 0";
+
+const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
+const FORMATS: [(&str, StatsFormat); 3] =
+    [("none", StatsFormat::None), ("table", StatsFormat::Table), ("json", StatsFormat::Json)];
+const THP: [(&str, Thp); 3] = [("auto", Thp::Auto), ("always", Thp::Always), ("never", Thp::Never)];
+const FOREIGN: [(&str, Foreign); 2] = [("abort", Foreign::Abort), ("warn", Foreign::Warn)];
+const PROFILES: [(&str, Profile); 4] = [
+    ("throughput", Profile::Throughput),
+    ("balanced", Profile::Balanced),
+    ("memory", Profile::Memory),
+    ("latency", Profile::Latency),
+];
+
+/// Sets `option` if there is a value for it. Returns whether there is.
+fn set<T>(option: &mut T, value: Option<T>) -> bool {
+    value.map(|value| *option = value).is_some()
+}
+
+/// What `value` stands for.
+fn choice<T: Copy>(value: &[u8], choices: &[(&str, T)]) -> Option<T> {
+    choices.iter().find(|(name, _)| name.as_bytes() == value).map(|(_, choice)| *choice)
+}
+
+/// A whole number without a sign.
+fn number<T: FromStr>(digits: &[u8]) -> Option<T> {
+    if !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Milliseconds, or -1.
+fn delay(value: &[u8]) -> Option<i64> {
+    if value == b"-1" { Some(-1) } else { number::<i32>(value).map(i64::from) }
+}
+
+/// A number of bytes, which may end in K, M or G.
+fn bytes(value: &[u8]) -> Option<usize> {
+    let (digits, shift) = match value.split_last()? {
+        (b'K' | b'k', digits) => (digits, 10),
+        (b'M' | b'm', digits) => (digits, 20),
+        (b'G' | b'g', digits) => (digits, 30),
+        _ => (value, 0),
+    };
+    number::<usize>(digits)?.checked_mul(1 << shift)
+}
+
+/// The names of all options.
+struct Names;
+
+impl fmt::Display for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = "";
+        for (name, ..) in &KNOWN {
+            write!(f, "{before}{name}")?;
+            before = ", ";
+        }
+        Ok(())
+    }
+}
+
+impl Options {
+    /// These options, overridden by those of the environment.
+    pub(super) fn with_environment(&self) -> Self {
+        let mut options = *self;
+        // The preset first, wherever it stands, so that single options override it.
+        for first in [true, false] {
+            env::each(b"HAKMEM_", |name, value| {
+                if (name == PROFILE.as_bytes()) == first {
+                    options.set(name, value);
+                }
+            });
+        }
+        options.check_limits();
+        options
+    }
+
+    /// The defaults, but for what the environment says about foreign pointers.
+    pub(super) fn with_foreign() -> Self {
+        let mut options = Self::new();
+        env::each(b"HAKMEM_FOREIGN", |name, value| options.set(name, value));
+        options
+    }
+
+    /// Drops a soft limit that could never be reached.
+    pub(super) fn check_limits(&mut self) {
+        let Options { soft_limit: soft, hard_limit: hard, .. } = *self;
+        if hard != 0 && soft > hard {
+            message::line(format_args!(
+                "HAKMEM_SOFT_LIMIT: {soft} is above the hard limit of {hard}; using the hard limit only"
+            ));
+            self.soft_limit = 0;
+        }
+    }
+
+    /// Sets the option `name`, or complains.
+    pub(super) fn set(&mut self, name: &[u8], value: &[u8]) {
+        let is_name = |known: &str| known.as_bytes() == name;
+        if let Some((_, expected, set)) = KNOWN.iter().find(|(known, ..)| is_name(known)) {
+            if !set(self, value) {
+                let value = Shown(&value[..value.len().min(64)]);
+                message::line(format_args!("{}={value}: expected {expected}", Shown(name)));
+            }
+        } else if !OTHERS.iter().any(|other| is_name(other)) {
+            message::line(format_args!("{}: unknown option; known: {Names}", Shown(name)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers() {
+        assert_eq!(bytes(b"0"), Some(0));
+        assert_eq!(bytes(b"250"), Some(250));
+        assert_eq!(bytes(b"32M"), Some(32 << 20));
+        assert_eq!(bytes(b"1g"), Some(1 << 30));
+        for bad in [&b""[..], b"M", b"-1", b"+1", b"1x", b"99999999999999999999", b"18446744073709551615G"] {
+            assert_eq!(bytes(bad), None, "{bad:?}");
+        }
+        assert_eq!((delay(b"250"), delay(b"-1")), (Some(250), Some(-1)));
+        for bad in [&b""[..], b"1K", b"-2", b"2147483648"] {
+            assert_eq!(delay(bad), None, "{bad:?}");
+        }
+    }
+}
