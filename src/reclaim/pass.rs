@@ -3,7 +3,7 @@
 use crate::base::options;
 use crate::lockfree::waker::WAKER;
 use crate::reclaim::idle_heaps;
-use crate::superslab::pool;
+use crate::superslab::{pool, purge};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::Relaxed;
 use crate::{large, os};
@@ -27,10 +27,10 @@ pub(crate) fn pass() -> Pass {
     if options::get().purge_delay < 0 {
         return Pass::Done;
     }
-    let aged = pool::purge_aged(|| WAKER.is_stopped());
+    let aged = purge::aged(|| WAKER.is_stopped());
     large::tick();
     HEAPS.store(idle_heaps::idle(os::now_ms()), Relaxed);
-    if aged.any && aged.bytes == 0 { Pass::Refused } else { Pass::Done }
+    if aged == Some(0) { Pass::Refused } else { Pass::Done }
 }
 
 /// Milliseconds until something may be due; `None` when nothing is dirty. Looks under the locks that guard

@@ -6,7 +6,6 @@
 
 use crate::os;
 use crate::superslab::layout::PAGE_SHIFT;
-use crate::superslab::pool;
 use crate::superslab::slab::Slab;
 
 /// Where a slab's granules lie.
@@ -35,7 +34,7 @@ impl Granules {
         let bytes = pages << PAGE_SHIFT;
         let granule = os::page_size().max(bytes / 64);
         let shift = granule.trailing_zeros();
-        Granules { span: pool::address(slab), shift, count: bytes >> shift }
+        Granules { span: Slab::address(slab), shift, count: bytes >> shift }
     }
 
     /// A mask of the granules that hold the bytes from `from` to `to`, of which there is at least one.

@@ -12,7 +12,7 @@ pub(crate) mod layout;
 pub(crate) mod orphans;
 pub(crate) mod pagemap;
 pub(crate) mod pool;
-mod purge;
+pub(crate) mod purge;
 pub(crate) mod slab;
 pub(crate) mod span_index;
 pub(crate) mod spans;

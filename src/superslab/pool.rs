@@ -14,7 +14,7 @@ use crate::superslab::desc::CHUNK;
 use crate::superslab::layout::{PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::pagemap::FOREIGN;
 use crate::superslab::slab::Slab;
-use crate::superslab::span_index::{BEHIND_FIRST, Span, lock, with};
+use crate::superslab::span_index::{BEHIND_FIRST, Span, lock};
 use crate::superslab::{desc, pagemap, purge, span_index, thp};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
@@ -57,11 +57,7 @@ pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Optio
                 if let Some(span) =
                     roomy.or_else(|| pool.take_span(pages, pages, class, among(pages), looks, now))
                 {
-                    let due = purge::is_due(&pool, now);
-                    drop(pool);
-                    if due {
-                        purge::run_due(now);
-                    }
+                    purge::unlock(pool, now, false);
                     return Some(span);
                 }
             }
@@ -153,12 +149,7 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
         return;
     };
     pool.give_span(desc, mask, pages, |before| dirty(before, index), now);
-    let due = purge::is_due(&pool, now);
-    drop(pool);
-    waker::notify();
-    if due {
-        purge::run_due(now);
-    }
+    purge::unlock(pool, now, true);
 }
 
 /// Gives back a run whose contents have just moved to fresh memory. Its pages go to the system at once, if
@@ -175,7 +166,7 @@ pub(crate) unsafe fn give_replaced_run(slab: *mut Slab) {
     let clean = !desc.huge.load(Relaxed) && options::get().purge_delay >= 0 && {
         // SAFETY: the pages are the caller's, who does not use them any more. They do not include the header:
         // a run never lies in page 0.
-        unsafe { os::purge(address(slab), pages << PAGE_SHIFT) }
+        unsafe { os::purge(Slab::address(slab), pages << PAGE_SHIFT) }
     };
     let change = |dirty, index| {
         let mask = span_mask(index, pages);
@@ -220,35 +211,14 @@ pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
         compiler_fence(Release);
         pool.give_span(desc, change, before - pages, |dirty| dirty | change, now);
     }
-    let due = purge::is_due(&pool, now);
-    drop(pool);
-    waker::notify();
-    if due {
-        purge::run_due(now);
-    }
+    purge::unlock(pool, now, true);
     true
-}
-
-/// The address of the first page of the span of `slab`.
-pub(crate) fn address(slab: *mut Slab) -> *mut u8 {
-    Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT)
-}
-
-/// Gives every free page back to the system.
-pub(crate) fn purge_all() {
-    purge::everything();
-}
-
-/// Gives back the pages that have been free and dirty for the purge delay, whatever the allowance, until
-/// `stop` returns true.
-pub(crate) fn purge_aged(stop: impl Fn() -> bool) -> purge::Aged {
-    purge::aged(stop)
 }
 
 /// Milliseconds until the oldest free dirty pages have been so for `delay`. `None` if there are none.
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
     // Without the lock: as if some had become dirty just now, so that the caller looks again after the delay.
-    let since = lock().map_or(Some(now), |pool| pool.oldest_since());
+    let since = lock().map_or(Some(now), |pool| pool.dirty().next().map(|desc| desc.since.get()));
     since.map(|since| delay.saturating_sub(os::elapsed(since, now)))
 }
 
@@ -283,7 +253,7 @@ fn grow() -> bool {
     // pages of many SuperSlabs would get all pages of them.
     // SAFETY: mapped just now with this length.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
-    while !with(|pool| pool.add(base, huge)).unwrap_or_else(|| span_index::add_unlocked(base, huge)) {
+    while !span_index::add(base, huge) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
             // SAFETY: mapped just now with this length, and nobody else knows it.
@@ -335,7 +305,7 @@ pub(crate) fn unmap() {
 
 /// Bytes of free pages; 0 if the pool's lock is not free soon.
 pub(crate) fn free_bytes() -> usize {
-    let pages = lock().map_or(0, |pool| (pool.superslabs * PAGES).saturating_sub(pool.used_pages()));
+    let pages = lock().map_or(0, |pool| (pool.superslabs * PAGES).saturating_sub(pool.used_pages));
     pages << PAGE_SHIFT
 }
 
@@ -349,7 +319,7 @@ mod tests {
     fn is_exact() -> bool {
         let figures = |pool: &State| {
             let listed: Vec<usize> = (0..=PAGES).map(|free| pool.listed(free)).collect();
-            (pool.superslabs, pool.used_pages(), pool.dirty_pages, listed)
+            (pool.superslabs, pool.used_pages, pool.dirty_pages, listed)
         };
         let mut pool = lock().unwrap();
         let counted = figures(&pool);

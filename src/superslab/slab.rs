@@ -651,6 +651,11 @@ impl Slab {
         slab.cast::<u8>().wrapping_sub(slab.addr() & (SUPERSLAB - 1))
     }
 
+    /// The address of the first page of the span.
+    pub(crate) fn address(slab: *mut Slab) -> *mut u8 {
+        Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT)
+    }
+
     /// The page of the SuperSlab at which the span begins.
     pub(crate) fn index(slab: *mut Slab) -> usize {
         (slab.addr() & (SUPERSLAB - 1)) / size_of::<Slab>()

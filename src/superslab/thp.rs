@@ -47,22 +47,26 @@ pub(super) fn no_more_filled(pages: usize) {
     FILLED.fetch_sub(pages, Relaxed);
 }
 
-/// Whether the next SuperSlab should have huge pages.
-pub(super) fn wants_huge_superslab() -> bool {
+/// Whether to use huge pages: what the option says, or what `find` finds if that is left to us.
+fn said_or(find: impl FnOnce() -> bool) -> bool {
     match options::get().thp {
         Thp::Always => true,
         Thp::Never => false,
-        // Spans that are mostly untouched, like those of many threads with small heaps, must not become
-        // resident.
-        Thp::Auto => {
-            let filled = FILLED.load(Relaxed);
-            let counts = span_index::with(|pool| (pool.superslabs, pool.used_pages()));
-            counts.is_some_and(|(superslabs, used)| {
-                are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or_default())
-                    || filled >= HUGE_FROM && is_most(filled, used)
-            })
-        }
+        Thp::Auto => find(),
     }
+}
+
+/// Whether the next SuperSlab should have huge pages.
+pub(super) fn wants_huge_superslab() -> bool {
+    // Spans that are mostly untouched, like those of many threads with small heaps, must not become resident.
+    said_or(|| {
+        let filled = FILLED.load(Relaxed);
+        let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_pages)) else {
+            return false;
+        };
+        are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
+            || filled >= HUGE_FROM && is_most(filled, used)
+    })
 }
 
 /// With fewer SuperSlabs than this the kernel is not asked: if the next one stays empty, that wastes an
@@ -88,23 +92,17 @@ static ASKED: AtomicUsize = AtomicUsize::new(0);
 static DENSE: AtomicBool = AtomicBool::new(false);
 
 /// SuperSlabs to ask the kernel about; null where there are fewer.
-struct Samples([*mut u8; SAMPLES]);
-
+type Samples = [*mut u8; SAMPLES];
 /// No SuperSlabs.
-impl Default for Samples {
-    fn default() -> Self {
-        Self([ptr::null_mut(); SAMPLES])
-    }
-}
+const NO_SAMPLES: Samples = [ptr::null_mut(); SAMPLES];
 
 /// Chooses SuperSlabs to ask about; under the pool's lock.
 fn choose(pool: &State) -> Samples {
     let old = (0..=MOST_FREE).flat_map(|free| {
-        let bucket = core::iter::successors(pool.first_of_bucket(free), |desc| desc.next_of_bucket());
-        bucket.take(AMONG).skip(TOO_FRESH).filter(|desc| !desc.huge.load(Relaxed))
+        pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| !desc.huge.load(Relaxed))
     });
-    let mut chosen = Samples::default();
-    chosen.0.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
+    let mut chosen = NO_SAMPLES;
+    chosen.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
     chosen
 }
 
@@ -125,7 +123,7 @@ fn are_dense(superslabs: usize, samples: impl FnOnce() -> Samples) -> bool {
 /// Whether most of the chosen SuperSlabs is resident. `None` if there are none, or the system does not say.
 fn judge(samples: &Samples) -> Option<bool> {
     let (mut pages, mut resident) = (0, 0);
-    for &base in samples.0.iter().filter(|base| !base.is_null()) {
+    for &base in samples.iter().filter(|base| !base.is_null()) {
         // SAFETY: this only asks the system, which reports an error if the memory has been unmapped
         // meanwhile.
         resident += unsafe { os::resident_pages(base, SUPERSLAB) }?;
@@ -230,11 +228,7 @@ pub(crate) fn control() -> *mut u8 {
 
 /// Whether a mapping of `len` bytes should have huge pages.
 pub(crate) fn wants_huge_mapping(len: usize) -> bool {
-    match options::get().thp {
-        Thp::Always => true,
-        Thp::Never => false,
-        Thp::Auto => len >= HUGE_PAGE && SEEN.wants(len),
-    }
+    said_or(|| len >= HUGE_PAGE && SEEN.wants(len))
 }
 
 /// Whether a mapping that has grown to `len` bytes should have huge pages from now on.
@@ -248,7 +242,7 @@ pub(crate) fn look(mapping: Mapping, from: usize) {
     if mapping.huge || mapping.len < HUGE_PAGE || options::get().thp != Thp::Auto {
         return;
     }
-    let chunk = HUGE_PAGE.max((mapping.len.saturating_sub(from)).div_ceil(LOOKS));
+    let chunk = HUGE_PAGE.max(mapping.len.saturating_sub(from).div_ceil(LOOKS));
     if let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) {
         SEEN.add(mapping.len, looked, resident);
     }
@@ -298,12 +292,12 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore)]
     fn the_kernel_is_believed() {
-        assert_eq!(judge(&Samples([ptr::null_mut(); SAMPLES])), None);
+        assert_eq!(judge(&NO_SAMPLES), None);
         let base = os::map_uncounted(2 * SUPERSLAB);
         let sample = |n: usize| {
-            let mut chosen = [ptr::null_mut(); SAMPLES];
+            let mut chosen = NO_SAMPLES;
             chosen[..n].fill(base);
-            Samples(chosen)
+            chosen
         };
         // Without huge pages, whatever the system's default is.
         // SAFETY: our own mapping of this length.
