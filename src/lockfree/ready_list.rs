@@ -68,3 +68,17 @@ impl<N: Node> ReadyList<N> {
         self.head.swap(ptr::null_mut(), Ordering::Acquire)
     }
 }
+
+/// The nodes of a chain that has been taken off a list. The link of each is read before it is passed on, so
+/// what is done to it does not matter.
+///
+/// # Safety
+///
+/// `first` is null or the beginning of a chain that is linked through `Node::next` and ends with null. Its
+/// nodes are valid, and the caller's, until they are passed on.
+#[cfg(not(loom))]
+pub(crate) unsafe fn nodes<N: Node>(first: *mut N) -> impl Iterator<Item = *mut N> {
+    let some = |node: *mut N| (!node.is_null()).then_some(node);
+    // SAFETY: by this function's contract: this node has not been passed on yet.
+    core::iter::successors(some(first), move |&node| some(unsafe { N::next(node) }))
+}

@@ -1,83 +1,16 @@
 //! The record of one slab.
 
 use crate::base::list::{Linked, Links};
-use crate::lockfree::ready_list::ReadyList;
 use crate::lockfree::remote_stack::RemoteStack;
-use crate::superslab::decay::Patience;
 use crate::superslab::desc::{Desc, DescRef};
 use crate::superslab::layout::{HEADER, PAGE_SHIFT, SUPERSLAB};
-use crate::sync::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Node, Ordering, compiler_fence,
-};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Node, Ordering, compiler_fence};
 use core::ptr;
 
-/// The result of an allocation.
-pub(crate) struct Allocation {
-    /// The block; null if there is no memory.
-    pub(crate) ptr: *mut u8,
-    /// Whether every byte of it is known to be zero.
-    pub(crate) zeroed: bool,
-}
+pub(crate) use crate::superslab::block::{Allocation, Block};
 
-impl Allocation {
-    /// No block: there is no memory.
-    pub(crate) const NONE: Allocation = Allocation { ptr: ptr::null_mut(), zeroed: false };
-}
-
-/// A free block. Its first word is the link. Blocks of 16 bytes and more carry a mark in the second word
-/// while they are on a slab's list or on the way there: so a second `free` of the block is noticed.
-#[repr(C)]
-pub(crate) struct Block {
-    next: *mut Block,
-    mark: usize,
-}
-
-// SAFETY: the link is the first word of a free block. Every block has at least 8 bytes, and a free one is
-// used by nobody but the thread that has it or the list it is on.
-unsafe impl Node for Block {
-    unsafe fn next(node: *mut Self) -> *mut Self {
-        // SAFETY: by the trait's contract `node` is valid, its link was written, and nobody writes it now.
-        unsafe { (*node).next }
-    }
-    unsafe fn set_next(node: *mut Self, next: *mut Self) {
-        // SAFETY: by the trait's contract `node` is valid and the caller's alone.
-        unsafe { (*node).next = next }
-    }
-}
-
-impl Block {
-    /// Where the link is.
-    ///
-    /// # Safety
-    ///
-    /// `block` points to mapped memory of a block.
-    pub(crate) unsafe fn link(block: *mut Self) -> *mut *mut Self {
-        // SAFETY: nothing is read: this computes an address inside the block.
-        unsafe { &raw mut (*block).next }
-    }
-    /// Whether the block carries the mark of a free block.
-    ///
-    /// # Safety
-    ///
-    /// `block` is the start of a block of at least 16 bytes, in a slab whose memory stays mapped, and no
-    /// other thread writes to it.
-    #[inline(always)]
-    pub(crate) unsafe fn is_marked(block: *mut Self, secret: usize) -> bool {
-        // SAFETY: the second word lies inside the block. The memory comes from the system, which has
-        // initialised it, even if the program has not.
-        unsafe { (&raw const (*block).mark).read() == block.addr() ^ secret }
-    }
-    /// Marks or unmarks the block.
-    ///
-    /// # Safety
-    ///
-    /// `block` is a free block of at least 16 bytes, and the caller's alone.
-    #[inline(always)]
-    pub(crate) unsafe fn set_mark(block: *mut Self, secret: usize, free: bool) {
-        // SAFETY: the second word lies inside the block, which the caller alone uses.
-        unsafe { (*block).mark = if free { block.addr() ^ secret } else { 0 } }
-    }
-}
+/// The owner of slabs.
+pub(crate) type Owner = crate::superslab::owner::Owner<Slab>;
 
 /// A flag in [`Slab::used`]: the slab is in the list of full ones. It is the sign bit, so the count read as a
 /// signed number is negative.
@@ -87,82 +20,6 @@ pub(crate) const FULL: u32 = 1 << 31;
 pub(crate) const LEFT: usize = 1;
 /// A mark on a slab's `owner`: a visitor is working on the slab, and its owner must not take it for its own.
 pub(crate) const VISITED: usize = 2;
-
-/// The owner of slabs: a thread's heap, as far as this layer knows it. Never unmapped, and made of atomics
-/// only.
-pub(crate) struct Owner {
-    /// Slabs that other threads have published.
-    pub(crate) ready: ReadyList<Slab>,
-    /// Pages of slabs that other threads have emptied since the owner last took in what was published.
-    pub(crate) idle: AtomicUsize,
-    /// When a visitor took that in instead of the owner, in milliseconds and never 0. Set to 0 when the owner
-    /// is back.
-    pub(crate) visited: AtomicU32,
-    /// Owners that were back soon after a visit are visited later the next time.
-    patience: Patience,
-}
-
-/// An owner is visited if other threads have emptied this many pages of its slabs, and it has not taken them
-/// in: 8 MiB.
-const VISIT_FROM: usize = 128;
-/// An owner that is back within this many milliseconds would have taken everything in itself.
-const SOON: u32 = 1000;
-
-impl Owner {
-    /// An owner without slabs.
-    pub(crate) const fn new() -> Self {
-        Self {
-            ready: ReadyList::new(),
-            idle: AtomicUsize::new(0),
-            visited: AtomicU32::new(0),
-            patience: Patience::none(),
-        }
-    }
-
-    /// Forgets all figures, for the next thread that uses the record. The ready list stays.
-    pub(crate) fn reset(&self) {
-        // Relaxed, here and below: these are figures, and nothing else depends on them.
-        self.idle.store(0, Ordering::Relaxed);
-        self.visited.store(0, Ordering::Relaxed);
-        self.patience.forget();
-    }
-
-    /// Counts pages that another thread has emptied. Returns whether the owner should be visited.
-    pub(crate) fn count_emptied(&self, pages: usize) -> bool {
-        let idle = self.idle.fetch_add(pages, Ordering::Relaxed) + pages;
-        let much = idle >= self.patience.stretch(VISIT_FROM);
-        if much {
-            self.idle.store(0, Ordering::Relaxed);
-        }
-        much
-    }
-
-    /// Somebody takes in what has been published: nobody else need visit for that.
-    pub(crate) fn note_taken_in(&self) {
-        self.idle.store(0, Ordering::Relaxed);
-    }
-
-    /// Notes that the owner should be visited but is not: the next [`count_emptied`](Owner::count_emptied)
-    /// will say so again.
-    pub(crate) fn put_off_visit(&self) {
-        self.idle.fetch_add(Patience::longest(VISIT_FROM), Ordering::Relaxed);
-    }
-
-    /// A visitor has taken in what was published, at `now` in milliseconds.
-    pub(crate) fn note_visit(&self, now: u32) {
-        self.visited.store(now.max(1), Ordering::Relaxed);
-    }
-
-    /// The owner itself takes in what was published, at `now` in milliseconds.
-    pub(crate) fn note_return(&self, now: impl FnOnce() -> u32) {
-        self.idle.store(0, Ordering::Relaxed);
-        let visited = self.visited.load(Ordering::Relaxed);
-        if visited != 0 {
-            self.visited.store(0, Ordering::Relaxed);
-            self.patience.learn(crate::os::elapsed(visited, now()) < SOON);
-        }
-    }
-}
 
 /// Which of its owner's lists a slab is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,8 +50,7 @@ pub(crate) enum Listed {
 /// visitor in that heap, which has marked the slab as [`VISITED`], if it is neither current nor the owner's
 /// hazard; or the thread that has just claimed or adopted the slab. Statistics, and threads that free a
 /// block, access the record at any time. Fields that they read are atomics, or are written through atomics,
-/// or are constant while the slab has blocks in use. So nobody should make a reference to the whole record;
-/// [`Slab::is_slab`] still does.
+/// or are constant while the slab has blocks in use. So nobody makes a reference to the whole record.
 #[repr(C, align(128))]
 pub(crate) struct Slab {
     /// Free blocks, most recently freed first. Owner only.
@@ -304,8 +160,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
 };
 
 // SAFETY: each field says which thread may access it, and how. Threads reach the fields through raw pointers;
-// the only `Slab` that is shared by reference is `NO_SLAB`, which is never written to. (For the exception,
-// see `Slab::is_slab`.)
+// the only `Slab` that is shared by reference is `NO_SLAB`, which is never written to.
 unsafe impl Sync for Slab {}
 
 const _: () = assert!(size_of::<Slab>() == 128 && size_of::<Slab>() * 32 == HEADER);
@@ -507,16 +362,13 @@ impl Slab {
     /// [`Slab::claim`] has returned `slab`, and nobody else knows the span yet. `owner` is the calling
     /// thread's.
     pub(crate) unsafe fn make(slab: *mut Slab, stride: u32, zero: bool, owner: *mut Owner) {
-        let offset = slab.addr() & (SUPERSLAB - 1);
-        let base = slab.cast::<u8>().wrapping_sub(offset);
-        let page = offset / size_of::<Slab>();
-        let begin = page << PAGE_SHIFT;
+        let header = if Slab::index(slab) == 0 { HEADER } else { 0 };
+        let start = Slab::address(slab).wrapping_add(header);
         // SAFETY: the record of our span. Statistics may read it meanwhile: so what `Glimpse` reads is stored
         // atomically, and there is no reference to the whole record.
         unsafe {
-            let start = if page == 0 { HEADER } else { begin };
-            let bytes = (begin + (((*slab).pages as usize) << PAGE_SHIFT)) - start;
-            let (bytes, start) = (bytes - bytes % stride.max(1) as usize, base.wrapping_add(start));
+            let bytes = (((*slab).pages as usize) << PAGE_SHIFT) - header;
+            let bytes = bytes - bytes % stride.max(1) as usize;
             let end = start.wrapping_add(bytes);
             (*slab).free = ptr::null_mut();
             AtomicPtr::from_ptr(&raw mut (*slab).start).store(start, Ordering::Relaxed);
@@ -608,16 +460,6 @@ impl Slab {
         u64::MAX / stride.max(1) as u64 + 1
     }
 
-    /// Whether this is a slab, not a run.
-    ///
-    /// # Safety
-    ///
-    /// The record of a span in use, which stays so meanwhile.
-    pub(crate) unsafe fn is_slab(slab: *mut Slab) -> bool {
-        // SAFETY: by this function's contract. Only what other threads may read is read.
-        unsafe { Slab::glimpse(slab) }.class != super::pagemap::RUN
-    }
-
     /// Puts the slab on its owner's ready list.
     ///
     /// # Safety
@@ -659,31 +501,5 @@ impl Slab {
     /// The page of the SuperSlab at which the span begins.
     pub(crate) fn index(slab: *mut Slab) -> usize {
         (slab.addr() & (SUPERSLAB - 1)) / size_of::<Slab>()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_owner_that_is_back_soon_is_visited_later() {
-        let owner = Owner::new();
-        assert!(!owner.count_emptied(VISIT_FROM - 1) && owner.count_emptied(1));
-        owner.note_visit(0);
-        owner.note_return(|| SOON - 1);
-        assert!(!owner.count_emptied((VISIT_FROM << 3) - 1) && owner.count_emptied(1));
-        owner.note_return(|| unreachable!("there was no visit"));
-        for _ in 0..9 {
-            owner.note_visit(5);
-            owner.note_return(|| 6);
-        }
-        assert!(!owner.count_emptied(Patience::longest(VISIT_FROM) - 1) && owner.count_emptied(1));
-        owner.note_visit(5);
-        owner.note_return(|| SOON + 6);
-        assert!(owner.count_emptied(VISIT_FROM), "it was away for long");
-        owner.count_emptied(9);
-        owner.reset();
-        assert!(!owner.count_emptied(VISIT_FROM - 1));
     }
 }
