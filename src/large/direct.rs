@@ -70,7 +70,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     }
     let huge = thp::wants_huge_mapping(len);
     let place = if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
-    let block = if place <= os::page_size() { os::map(len) } else { os::map_aligned(len, place) };
+    let block = os::map_aligned(ptr::null_mut(), len, place);
     if block.is_null() {
         return Allocation::NONE;
     }
@@ -249,11 +249,11 @@ unsafe fn move_to_new(address: *mut u8, before: usize, len: usize, huge: bool) -
             let moved = unsafe { os::remap_to(address, before, len, target) };
             MOVES.tried(moved, os::now_ms());
             if moved {
-                held::resized(before, len);
+                held::release_excess(before, len);
                 return target;
             }
         }
     }
-    held::not_resized(before, len);
+    held::release_excess(len, before);
     ptr::null_mut()
 }

@@ -212,16 +212,12 @@ impl Desc {
 /// Adds memory for descriptors: a new mapping of [`CHUNK`] bytes, all zero, that is the caller's.
 pub(super) fn supply(memory: *mut u8) {
     let chunk = memory.cast::<Chunk>();
-    let mut last = CHUNKS.load(Relaxed);
-    loop {
-        // SAFETY: the memory is large enough, and nobody else knows it until the exchange below succeeds.
-        unsafe { (*chunk).before = last };
-        // Release: pairs with the acquire in `chunks`.
-        match CHUNKS.compare_exchange_weak(last, chunk, Ordering::Release, Relaxed) {
-            Ok(_) => return,
-            Err(now) => last = now,
-        }
-    }
+    // Release: pairs with the acquire in `chunks`.
+    let _ = CHUNKS.fetch_update(Ordering::Release, Relaxed, |before| {
+        // SAFETY: the memory is large enough, and nobody else knows it until the exchange succeeds.
+        unsafe { (*chunk).before = before };
+        Some(chunk)
+    });
 }
 
 /// Gives all chunks back to the system, when nobody uses a descriptor any more.

@@ -44,31 +44,23 @@ pub(crate) fn take_span(pages: usize, class: u8) -> Option<Span> {
 /// Like [`take_span`], but prefers a place with free pages behind the span: `room` pages in all.
 pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
-    let among = |pages| span_index::usable(pages, class);
     let mut looks = LOOKS;
     loop {
-        match lock() {
+        let span = match lock() {
             Some(mut pool) => {
-                let roomy = if room > pages {
-                    pool.take_span(pages, room, class, among(room), looks, now)
-                } else {
-                    None
-                };
-                if let Some(span) =
-                    roomy.or_else(|| pool.take_span(pages, pages, class, among(pages), looks, now))
-                {
+                let mut find =
+                    |room| pool.take_span(pages, room, class, span_index::usable(room, class), looks, now);
+                let roomy = if room > pages { find(room) } else { None };
+                let span = roomy.or_else(|| find(pages));
+                if span.is_some() {
                     purge::unlock(pool, now, false);
-                    return Some(span);
                 }
+                span
             }
-            None => {
-                if let Some(span) = span_index::take_unlocked(pages, class, among(pages)) {
-                    return Some(span);
-                }
-            }
-        }
-        if looks == usize::MAX || DEFERRED.load(Relaxed) {
-            return None;
+            None => span_index::take_unlocked(pages, class, span_index::usable(pages, class)),
+        };
+        if span.is_some() || looks == usize::MAX || DEFERRED.load(Relaxed) {
+            return span;
         }
         // If the system has no memory: one more search, of every SuperSlab. Other threads may have given
         // pages back meanwhile.
@@ -93,19 +85,13 @@ pub(crate) fn take_shorter_span(pages: usize, class: u8) -> Option<Span> {
     if SHORTER.load(Relaxed) == 0 {
         return None;
     }
-    let (mut pages, now) = (pages, os::now_ms());
-    while pages > 1 {
-        pages /= 2;
-        // Not in page 0: a block may be longer than what the header leaves of it.
-        let span = match lock() {
-            Some(mut pool) => pool.take_span(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
-            None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
-        };
-        if span.is_some() {
-            return span;
-        }
-    }
-    None
+    let now = os::now_ms();
+    let mut parts = [2, 4, 8].into_iter().map(|part| pages / part).filter(|&pages| pages > 0);
+    // Not in page 0: a block may be longer than what the header leaves of it.
+    parts.find_map(|pages| match lock() {
+        Some(mut pool) => pool.take_span(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
+        None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
+    })
 }
 
 /// With `true`, requests that need another SuperSlab fail from now on; with `false`, the pool grows again.
@@ -143,13 +129,17 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
     }
     let mask = span_mask(index, pages);
     let now = os::now_ms();
-    let Some(mut pool) = lock() else {
-        span_index::give_unlocked(desc, mask, |before| dirty(before, index));
-        waker::notify();
-        return;
-    };
-    pool.give_span(desc, mask, pages, |before| dirty(before, index), now);
-    purge::unlock(pool, now, true);
+    let dirty = |before| dirty(before, index);
+    match lock() {
+        Some(mut pool) => {
+            pool.give_span(desc, mask, pages, dirty, now);
+            purge::unlock(pool, now, true);
+        }
+        None => {
+            span_index::give_unlocked(desc, mask, dirty);
+            waker::notify();
+        }
+    }
 }
 
 /// Gives back a run whose contents have just moved to fresh memory. Its pages go to the system at once, if
@@ -267,19 +257,8 @@ fn grow() -> bool {
 
 /// Maps memory for a SuperSlab and prepares the page map for it. Null if the system or a limit refuses.
 fn map_superslab() -> *mut u8 {
-    let hint = HINT.load(Relaxed);
-    let mut base = ptr::null_mut::<u8>();
-    if hint != 0 {
-        base = os::map_at(ptr::without_provenance_mut(hint), SUPERSLAB);
-        if !base.is_null() && base.addr() & (SUPERSLAB - 1) != 0 {
-            // SAFETY: mapped just now with this length, and nobody else knows it.
-            unsafe { os::unmap(base, SUPERSLAB) };
-            base = ptr::null_mut();
-        }
-    }
-    if base.is_null() {
-        base = os::map_aligned(SUPERSLAB, SUPERSLAB);
-    }
+    let hint = ptr::without_provenance_mut(HINT.load(Relaxed));
+    let base = os::map_aligned(hint, SUPERSLAB, SUPERSLAB);
     if base.is_null() {
         return base;
     }

@@ -138,13 +138,13 @@ impl Unused {
     unsafe fn of(slab: *mut Slab, seen: Glimpse) -> Unused {
         // SAFETY: the record stays mapped; the field is atomic.
         let purged = unsafe { (*slab).purged.load(Relaxed) };
-        let granules = Granules::of_span(slab, seen.pages.clamp(1, PAGES));
+        let granules = Granules::of_seen(slab, seen);
         let (bump, end) = (seen.bump.addr(), seen.end.addr());
         // Saturating, here and below: the owner may be in the middle of a change.
         let mut bytes = end.saturating_sub(bump);
         let mut counted = 0;
         for run in Run::each(purged) {
-            let (from, to) = granules.window_of(seen.start, seen.stride, seen.last, run);
+            let (from, to) = granules.window(run);
             // A block that reaches from one run into the next counts once.
             bytes += to.addr().saturating_sub(from.addr().max(counted));
             counted = to.addr();

@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn nothing_is_taken_from_a_slab_whose_owner_stopped_while_it_revived_memory() {
         const CLASS: u8 = CLASSES as u8;
-        let base = os::map_aligned(SUPERSLAB, SUPERSLAB);
+        let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
         assert!(!base.is_null());
         // SAFETY: the place for a SuperSlab was just mapped, and nobody else knows it. The owner is never
         // followed.
