@@ -4,11 +4,6 @@
 use crate::os::errno;
 use core::ffi::CStr;
 
-/// Runs a system call that returns a count or a descriptor, negative on failure, and preserves `errno`.
-fn call(f: impl FnOnce() -> libc::c_long) -> libc::c_long {
-    errno::keep_errno(f)
-}
-
 /// An open file, closed on drop.
 pub(crate) struct File(i32);
 
@@ -26,14 +21,18 @@ impl File {
     fn open(path: &CStr, flags: libc::c_int) -> Option<File> {
         let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC);
         // SAFETY: `path` is a C string that outlives the call.
-        let fd = call(|| unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o644) });
+        let fd = errno::keep_errno(|| unsafe {
+            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o644)
+        });
         (fd >= 0).then_some(File(fd as i32))
     }
 
     /// Reads some bytes into the buffer and returns them; none at the end of the file or on an error.
     pub(crate) fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a [u8] {
         // SAFETY: `buffer` is writable for its length.
-        let n = call(|| unsafe { libc::syscall(libc::SYS_read, self.0, buffer.as_mut_ptr(), buffer.len()) });
+        let n = errno::keep_errno(|| unsafe {
+            libc::syscall(libc::SYS_read, self.0, buffer.as_mut_ptr(), buffer.len())
+        });
         buffer.get(..n.max(0) as usize).unwrap_or_default()
     }
 
@@ -46,7 +45,7 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: this `File` owns the descriptor, and nobody uses it after the drop.
-        call(|| unsafe { libc::syscall(libc::SYS_close, self.0) });
+        errno::keep_errno(|| unsafe { libc::syscall(libc::SYS_close, self.0) });
     }
 }
 

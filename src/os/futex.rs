@@ -124,7 +124,7 @@ impl<T: Inherit> Lock<T> {
         let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // Not `then_some`: that would build the guard in any case, and dropping it would release another
         // thread's lock.
-        (free || self.wait(me, NAPS)).then(|| Guard { lock: self, me })
+        (free || self.wait(me)).then(|| Guard { lock: self, me })
     }
 
     /// Takes the lock if it is free.
@@ -148,10 +148,10 @@ impl<T: Inherit> Lock<T> {
         true
     }
 
-    /// Waits for a lock that was not free. False after `naps` sleeps in vain.
+    /// Waits for a lock that was not free. False after [`NAPS`] sleeps in vain.
     #[cold]
     #[inline(never)]
-    fn wait(&self, me: usize, naps: u32) -> bool {
+    fn wait(&self, me: usize) -> bool {
         let backoff = Backoff::new();
         let (mut spins, mut napped) = (0, 0);
         loop {
@@ -182,7 +182,7 @@ impl<T: Inherit> Lock<T> {
             if self.overdue.load(Ordering::Relaxed) == holder {
                 return false;
             }
-            if napped == naps {
+            if napped == NAPS {
                 self.overdue.store(holder, Ordering::Relaxed);
                 return false;
             }

@@ -1,5 +1,6 @@
 //! Threads: their ids, and one of our own.
 
+use crate::os::signals::Blocked;
 use crate::os::{confined, errno};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
@@ -65,22 +66,13 @@ const STACK: usize = 128 << 10;
 /// The C library allocates for it, so the caller must hold no lock of the allocator.
 pub(crate) fn spawn(main: Main) -> Result<libc::pthread_t, i32> {
     errno::keep_errno(|| {
-        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both sets are local variables. `sigfillset` initialises the first; `pthread_sigmask`
-        // initialises the second when it succeeds, and only then is it read. The new thread inherits the
-        // mask.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            let error = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            if error != 0 {
-                return Err(error);
-            }
-            let result = with_stack(main, STACK);
+        // The new thread inherits the mask.
+        let _signals = Blocked::except(&[])?;
+        match with_stack(main, STACK) {
             // The program's thread-local variables lie on the stack, too, and may leave too little of a small
             // one.
-            let result = if result == Err(libc::EINVAL) { with_stack(main, 0) } else { result };
-            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-            result
+            Err(libc::EINVAL) => with_stack(main, 0),
+            result => result,
         }
     })
 }

@@ -106,30 +106,27 @@ pub(crate) fn defer_growth(yes: bool) {
 /// `slab` is the first record of a span that was taken from the pool and is the caller's alone: no block of
 /// it is in use, and nobody is about to publish it. The caller does not use it after the call.
 pub(crate) unsafe fn give_span(slab: *mut Slab, touched: u32) {
+    let touched = touched << Slab::index(slab);
     // SAFETY: `give_as` has the same contract.
-    unsafe { give_as(slab, |dirty, index| dirty | touched << index) }
+    unsafe { give_as(slab, |dirty| dirty | touched) }
 }
 
-/// [`give_span`], where `dirty` maps the pages of the SuperSlab that were dirty, and the index of the span,
-/// to the pages that are dirty then.
+/// [`give_span`], where `dirty` maps the pages of the SuperSlab that were dirty to those that are dirty then.
 ///
 /// # Safety
 ///
 /// As [`give_span`].
-unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
+unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32) -> u32) {
     // SAFETY: the record of the caller's span; nobody else writes these fields.
     let (desc, pages, class) = unsafe { (Slab::desc(slab), (*slab).pages as usize, (*slab).class) };
-    let index = Slab::index(slab);
-    let base = Slab::base(slab);
     let mapped = if class == pagemap::RUN { 1 } else { pages };
-    pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
+    pagemap::set(Slab::address(slab), mapped, FOREIGN);
     // SAFETY: `filled` is the owner's, and the slab is the caller's.
     if class != pagemap::RUN && unsafe { (*slab).filled } {
         thp::no_more_filled(pages);
     }
-    let mask = span_mask(index, pages);
+    let mask = span_mask(Slab::index(slab), pages);
     let now = os::now_ms();
-    let dirty = |before| dirty(before, index);
     match lock() {
         Some(mut pool) => {
             pool.give_span(desc, mask, pages, dirty, now);
@@ -158,12 +155,9 @@ pub(crate) unsafe fn give_replaced_run(slab: *mut Slab) {
         // a run never lies in page 0.
         unsafe { os::purge(Slab::address(slab), pages << PAGE_SHIFT) }
     };
-    let change = |dirty, index| {
-        let mask = span_mask(index, pages);
-        if clean { dirty & !mask } else { dirty | mask }
-    };
-    // SAFETY: the same contract as of this function.
-    unsafe { give_as(slab, change) };
+    let mask = span_mask(Slab::index(slab), pages);
+    // SAFETY: `give_as` has the same contract.
+    unsafe { give_as(slab, |dirty| if clean { dirty & !mask } else { dirty | mask }) };
 }
 
 /// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, if one of these
@@ -297,7 +291,7 @@ mod tests {
     /// Whether the index is the same after it has been rebuilt.
     fn is_exact() -> bool {
         let figures = |pool: &State| {
-            let listed: Vec<usize> = (0..=PAGES).map(|free| pool.listed(free)).collect();
+            let listed: Vec<usize> = (0..=PAGES).map(|free| pool.bucket(free).count()).collect();
             (pool.superslabs, pool.used_pages, pool.dirty_pages, listed)
         };
         let mut pool = lock().unwrap();

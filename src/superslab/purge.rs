@@ -20,30 +20,16 @@ const KEPT_PART: usize = 8;
 /// SuperSlabs of one job.
 const BATCH: usize = 16;
 
-/// Pages that have been taken out of the pool to be purged.
+/// SuperSlabs whose pages have been taken out of the pool to be purged ([`State::hide`]).
 struct Job {
-    items: [Option<Item>; BATCH],
+    descs: [Option<DescRef>; BATCH],
     len: usize,
-    /// How many pages become clean if the system takes them all.
-    pages: usize,
-}
-
-/// The pages of one SuperSlab in a job.
-#[derive(Clone, Copy)]
-struct Item {
-    desc: DescRef,
-    /// The pages that are hidden from the pool: all pages of a SuperSlab that is entirely free.
-    pages: u32,
-    /// Which of them are dirty.
-    dirty: u32,
-    /// Whether advice for huge pages is withdrawn first.
-    withdraw: bool,
 }
 
 impl Job {
     /// An empty job.
     const fn none() -> Self {
-        Self { items: [None; BATCH], len: 0, pages: 0 }
+        Self { descs: [None; BATCH], len: 0 }
     }
 
     fn is_full(&self) -> bool {
@@ -51,94 +37,86 @@ impl Job {
     }
 
     /// Takes the purgeable pages of `desc`, or all pages if it is entirely free. Does nothing if the job is
-    /// full.
-    fn add(&mut self, pool: &mut State, desc: DescRef) {
-        let Some(place) = self.items.get_mut(self.len) else { return };
+    /// full. Returns how many pages become clean if the system takes them all.
+    fn add(&mut self, pool: &mut State, desc: DescRef) -> usize {
         let before = pool.dirty_pages;
-        let pages = pool.hide(desc);
-        if pages == 0 {
-            return;
+        if let Some(place) = self.descs.get_mut(self.len) {
+            if pool.hide(desc) {
+                *place = Some(desc);
+                self.len += 1;
+            }
         }
-        self.pages += before - pool.dirty_pages;
-        // From a SuperSlab of which some pages stay, the advice is withdrawn.
-        let withdraw = pages != u32::MAX && desc.huge.swap(false, Relaxed);
-        let dirty = desc.pages.get().dirty & pages;
-        *place = Some(Item { desc, pages, dirty, withdraw });
-        self.len += 1;
+        before - pool.dirty_pages
     }
 
     /// Gives the pages back, without the pool's lock. Returns the bytes that the system has taken.
     fn run(&self) -> usize {
-        let items = self.items.iter().flatten();
-        let bytes =
-            items.map(|item| if item.pages == u32::MAX { item.unmap() } else { item.give_back() }).sum();
+        let descs = self.descs.iter().flatten();
+        let bytes = descs.map(|desc| if desc.is_hidden() { unmap(desc) } else { give_back(desc) }).sum();
         // Pages that the system has refused are dirty again.
         waker::notify();
         bytes
     }
 }
 
-impl Item {
-    /// Unmaps the SuperSlab, or at least gives its pages back. Returns the bytes that the system has taken.
-    fn unmap(&self) -> usize {
-        let base = self.desc.base();
-        // At least the header's page was resident.
-        let resident = (self.dirty.count_ones() as usize * PAGE).max(os::page_size());
-        // In the child of a fork nobody knows from now on whether it is still mapped. Release: for that
-        // child.
-        self.desc.unmapping.store(true, Release);
-        // SAFETY: all its pages were free, and this job has hidden them all: so no span lies in the
-        // SuperSlab, nobody can take one, and its header is not read any more.
-        match unsafe { os::unmap(base, SUPERSLAB) } {
-            os::Unmapped::Gone => {
-                os::PURGED.fetch_add(resident, Relaxed);
-                span_index::remove(self.desc);
-            }
-            // The SuperSlab is still mapped, and can be used again.
-            os::Unmapped::Zeroed => {
-                self.desc.huge.store(false, Relaxed);
-                span_index::put_back(self.desc, u32::MAX);
-            }
-            os::Unmapped::Kept => {
-                span_index::put_back(self.desc, 0);
-                return 0;
-            }
+/// Unmaps a SuperSlab that is hidden as a whole, or at least gives its pages back. Returns the bytes that the
+/// system has taken.
+fn unmap(desc: DescRef) -> usize {
+    let base = desc.base();
+    // At least the header's page was resident.
+    let resident = (desc.pages.get().dirty.count_ones() as usize * PAGE).max(os::page_size());
+    // In the child of a fork nobody knows from now on whether it is still mapped. Release: for that child.
+    desc.unmapping.store(true, Release);
+    // SAFETY: all its pages were free, and this job has hidden them all: so no span lies in the SuperSlab,
+    // nobody can take one, and its header is not read any more.
+    match unsafe { os::unmap(base, SUPERSLAB) } {
+        os::Unmapped::Gone => {
+            os::PURGED.fetch_add(resident, Relaxed);
+            span_index::remove(desc);
         }
-        resident
+        // The SuperSlab is still mapped, and can be used again.
+        os::Unmapped::Zeroed => {
+            desc.huge.store(false, Relaxed);
+            span_index::put_back(desc, u32::MAX);
+        }
+        os::Unmapped::Kept => {
+            span_index::put_back(desc, 0);
+            return 0;
+        }
     }
+    resident
+}
 
-    /// Gives the pages back to the system, and then to the pool. Returns the bytes that the system has taken.
-    fn give_back(&self) -> usize {
-        if self.withdraw {
-            // SAFETY: the SuperSlab stays mapped: while some of its pages are hidden it is not entirely free,
-            // so nobody unmaps it.
-            unsafe { os::advise_huge(self.desc.base(), SUPERSLAB, false) };
-        }
-        let done = self.purge();
-        span_index::put_back(self.desc, done);
-        done.count_ones() as usize * PAGE
+/// Gives the hidden pages of a SuperSlab, of which some pages stay, back to the system, and then to the pool.
+/// Returns the bytes that the system has taken.
+fn give_back(desc: DescRef) -> usize {
+    if desc.huge.swap(false, Relaxed) {
+        // SAFETY: the SuperSlab stays mapped: while some of its pages are hidden it is not entirely free, so
+        // nobody unmaps it.
+        unsafe { os::advise_huge(desc.base(), SUPERSLAB, false) };
     }
+    let clean = purge(desc.base(), desc.job.load(Relaxed));
+    span_index::put_back(desc, clean);
+    clean.count_ones() as usize * PAGE
+}
 
-    /// Purges the pages, run by run, but not the header in page 0. Returns the pages that are clean now.
-    fn purge(&self) -> u32 {
-        let mut done = 0;
-        for run in Run::each(self.pages.into()) {
-            let (first, count) = (run.first as usize, run.count as usize);
-            let head = if first == 0 { HEADER.max(os::page_size()) } else { 0 };
-            let from = self.desc.base().wrapping_add((first << PAGE_SHIFT) + head);
-            // SAFETY: these pages were free and are hidden from the pool, so they are ours alone, and the
-            // header is left out.
-            if unsafe { os::purge(from, (count << PAGE_SHIFT) - head) } {
-                done |= run.mask() as u32;
-            }
+/// Purges the hidden pages in the mask `pages` of the SuperSlab at `base`, run by run, but not the header in
+/// page 0. Returns the pages that are clean now.
+fn purge(base: *mut u8, pages: u32) -> u32 {
+    let mut clean = 0;
+    for run in Run::each(pages.into()) {
+        let (first, count) = (run.first as usize, run.count as usize);
+        let head = if first == 0 { HEADER.max(os::page_size()) } else { 0 };
+        let from = base.wrapping_add((first << PAGE_SHIFT) + head);
+        // SAFETY: these pages were free and are hidden from the pool, so they are ours alone, and the header
+        // is left out.
+        if unsafe { os::purge(from, (count << PAGE_SHIFT) - head) } {
+            clean |= run.mask() as u32;
         }
-        if self.pages & 1 != 0 && os::page_size() > HEADER {
-            // The first blocks of page 0 share a system page with the header, which stays. So they are not
-            // known to be zero.
-            done &= !1;
-        }
-        done
     }
+    // Where system pages are larger than the header, the first blocks of page 0 share one with it, which
+    // stays. So they are not known to be zero.
+    if os::page_size() > HEADER { clean & !1 } else { clean }
 }
 
 /// Unlocks the pool after a change, and purges what is due. `given` says whether pages may have become dirty.
@@ -259,9 +237,8 @@ fn due(pool: &mut State, now: u32) -> Job {
     for whole in [true, false] {
         for desc in pool.dirty() {
             if !whole || desc.pages.get().free == u32::MAX {
-                let before = job.pages;
-                job.add(pool, desc);
-                pool.policy.regret.drop(job.pages - before, now);
+                let dropped = job.add(pool, desc);
+                pool.policy.regret.drop(dropped, now);
             }
             if pool.dirty_pages <= keep || job.is_full() {
                 return job;

@@ -15,7 +15,6 @@ use crate::superslab::decay::Policy;
 use crate::superslab::desc::{
     Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, members, of_member, unused_desc,
 };
-use crate::superslab::layout::PAGE_SHIFT;
 use crate::superslab::pagemap;
 use crate::superslab::slab::Slab;
 use crate::sync::AtomicBool;
@@ -108,13 +107,12 @@ pub(crate) struct Span {
 
 /// Makes a span of pages that have been taken.
 fn make_span(desc: DescRef, index: usize, pages: usize, class: u8, before: Sets) -> Span {
-    let base = desc.base();
     // SAFETY: the caller has just taken these pages out of the free ones, so they are ours alone, and the
-    // SuperSlab stays as long as they are not free. `base` is its address: `Desc::fill` stores that before it
-    // makes the pages free.
-    let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
+    // SuperSlab stays as long as they are not free. The descriptor has its address: `Desc::fill` stores that
+    // before it makes the pages free.
+    let slab = unsafe { Slab::claim(desc.base(), index, pages, class, desc) };
     let mapped = if class == pagemap::RUN { 1 } else { pages };
-    pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, class);
+    pagemap::set(Slab::address(slab), mapped, class);
     Span { slab, zero: before.dirty & span_mask(index, pages) == 0 }
 }
 
@@ -160,12 +158,6 @@ impl State {
             visits: 0,
             policy: Policy::new(),
         }
-    }
-
-    /// How many SuperSlabs are listed with this number of free pages.
-    #[cfg(test)]
-    pub(super) fn listed(&self, free: usize) -> usize {
-        self.bucket(free).count()
     }
 
     /// Makes the index anew from the descriptors. Dirty pages count as having become dirty now.
@@ -234,15 +226,15 @@ impl State {
         self.superslabs = self.superslabs.saturating_sub(1);
     }
 
-    /// Hides the pages of a SuperSlab that can be given back, and returns them. None while others of its
-    /// pages are being given back.
-    pub(super) fn hide(&mut self, desc: DescRef) -> u32 {
+    /// Hides the pages of a SuperSlab that can be given back. False if there are none, or others of its pages
+    /// are being given back.
+    pub(super) fn hide(&mut self, desc: DescRef) -> bool {
         if desc.has_job() {
-            return 0;
+            return false;
         }
         let (hidden, dirty) = desc.begin_job();
         self.index(desc, 0, -(count(hidden) as i8), -(count(hidden & dirty) as i8));
-        hidden
+        hidden != 0
     }
 
     /// Gives the pages of a span back. `dirty` maps the pages of the SuperSlab that were dirty to those that

@@ -4,14 +4,12 @@ use crate::superslab::desc::{self, Desc};
 use crate::superslab::layout::{PAGE_SHIFT, PAGES};
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::Slab;
-use crate::superslab::span_index::lock;
+use crate::superslab::span_index::with;
 
 /// Calls `f` with the record of every span in use, with the pool locked. False, and nothing is done, if the
 /// lock is not free soon.
 pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
-    let Some(_pool) = lock() else { return false };
-    desc::descs().for_each(|desc| spans(desc, &mut f));
-    true
+    with(|_| desc::descs().for_each(|desc| spans(desc, &mut f))).is_some()
 }
 
 /// Calls `f` with the record of every span in use of a SuperSlab. The caller holds the pool's lock.

@@ -121,9 +121,7 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
 /// The blocks of a slab that belong to nobody and are on no list: above `bump`, or in purged memory.
 struct Unused {
     granules: Granules,
-    bump: usize,
-    end: usize,
-    revived: bool,
+    seen: Glimpse,
     purged: u64,
     /// Bytes of these blocks.
     bytes: usize,
@@ -139,9 +137,8 @@ impl Unused {
         // SAFETY: the record stays mapped; the field is atomic.
         let purged = unsafe { (*slab).purged.load(Relaxed) };
         let granules = Granules::of_seen(slab, seen);
-        let (bump, end) = (seen.bump.addr(), seen.end.addr());
         // Saturating, here and below: the owner may be in the middle of a change.
-        let mut bytes = end.saturating_sub(bump);
+        let mut bytes = seen.end.addr().saturating_sub(seen.bump.addr());
         let mut counted = 0;
         for run in Run::each(purged) {
             let (from, to) = granules.window(run);
@@ -149,7 +146,7 @@ impl Unused {
             bytes += to.addr().saturating_sub(from.addr().max(counted));
             counted = to.addr();
         }
-        Unused { granules, bump, end, revived: seen.revived, purged, bytes }
+        Unused { granules, seen, purged, bytes }
     }
 
     /// Bytes of the slab's span that are known not to be resident: those that were purged, and those that
@@ -159,22 +156,23 @@ impl Unused {
     /// ([`not_filled`](super::pool::not_filled)).
     fn not_resident(&self, slab: *mut Slab, desc: &Desc, pages: usize, system_page: usize) -> usize {
         let begin = self.granules.span.addr();
-        let offset = |address: usize| address.saturating_sub(begin);
+        let offset = |address: *mut u8| address.addr().saturating_sub(begin);
         let all = ((1u64 << pages) - 1) as u32;
-        let (untouched, rest) = if self.revived {
+        let (untouched, rest) = if self.seen.revived {
             // Whole granules between `bump` and `end` were purged: see `partial_purge::purge`. Above `end`
             // all has been used.
             let granule = 1usize << self.granules.shift;
-            let (from, to) = (offset(self.bump).next_multiple_of(granule), offset(self.end) & !(granule - 1));
+            let from = offset(self.seen.bump).next_multiple_of(granule);
+            let to = offset(self.seen.end) & !(granule - 1);
             (to.saturating_sub(from), pages * PAGE)
         } else {
-            let whole = offset(self.bump).next_multiple_of(system_page).min(pages * PAGE);
+            let whole = offset(self.seen.bump).next_multiple_of(system_page).min(pages * PAGE);
             (above(whole, clean_pages(desc) >> Slab::index(slab) & all), whole)
         };
         let used = !(clean_pages(desc) >> Slab::index(slab)) & all;
         let purged = Run::each(self.purged).map(|run| {
             let (from, to) = self.granules.range(run);
-            let (from, to) = (offset(from.addr()), offset(to.addr()));
+            let (from, to) = (offset(from), offset(to));
             // From `rest` on, clean pages are counted already.
             let beyond = if to > rest { above(from.max(rest), used) - above(to, used) } else { 0 };
             to.min(rest).saturating_sub(from) + beyond
