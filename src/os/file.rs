@@ -52,11 +52,10 @@ impl Drop for File {
 /// Writes `rest` to a file descriptor, up to the first error.
 pub(crate) fn write(fd: i32, mut rest: &[u8]) {
     while !rest.is_empty() {
-        // SAFETY: `rest` is readable for its length, and `errno` is this thread's own, read right after the
-        // call.
-        let (n, interrupted) = errno::keep_errno(|| unsafe {
-            let n = libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len());
-            (n, n < 0 && *errno::errno_location() == libc::EINTR)
+        let (n, interrupted) = errno::keep_errno(|| {
+            // SAFETY: `rest` is readable for its length.
+            let n = unsafe { libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len()) };
+            (n, n < 0 && errno::errno() == libc::EINTR)
         });
         if n <= 0 && !interrupted {
             return;

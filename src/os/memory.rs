@@ -73,17 +73,10 @@ fn counted(p: *mut u8, len: usize) -> *mut u8 {
 fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
     debug_assert!(in_pages(hint.addr(), len));
     errno::keep_errno(|| {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
-        let p = unsafe {
-            libc::mmap(
-                hint.cast(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let p = unsafe { libc::mmap(hint.cast(), len, access, flags, -1, 0) };
         if p == libc::MAP_FAILED { ptr::null_mut() } else { p.cast() }
     })
 }
@@ -212,7 +205,6 @@ pub(crate) enum NotResized {
 ///
 /// `p` is a whole mapping of ours of `old` bytes; both sizes are multiples of the page size. When it shrinks,
 /// nobody uses the part that goes.
-#[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), NotResized> {
     debug_assert!(in_pages(p.addr(), old | new));
     if !held::reserve_growth(old, new) {
@@ -223,9 +215,8 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
         // Without MREMAP_MAYMOVE the rest keeps its address.
         if unsafe { libc::mremap(p.cast(), old, new, 0) } == libc::MAP_FAILED {
             held::release_excess(new, old);
-            // SAFETY: this thread's own `errno`, as `mremap` has just set it.
-            let error = unsafe { *errno::errno_location() };
-            return Err(if error == libc::ENOMEM { NotResized::NoRoom } else { NotResized::Refused });
+            let no_room = errno::errno() == libc::ENOMEM;
+            return Err(if no_room { NotResized::NoRoom } else { NotResized::Refused });
         }
         held::release_excess(old, new);
         count_map(new);
@@ -243,7 +234,6 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
 ///
 /// `p` and `target` are whole mappings of ours, of `old` and `new` bytes, and nobody uses the target's
 /// contents. After success only the target may be used, after a failure only the source.
-#[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
     debug_assert!(in_pages(p.addr() | target.addr(), old | new));
     errno::keep_errno(|| {
@@ -346,7 +336,6 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
 ///
 /// `p` is page-aligned and `len` at most 2 MiB. The range need not be ours, nor mapped: then there is no
 /// answer.
-#[cfg(target_os = "linux")]
 pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
     // One byte per page; there are most pages where they are smallest.
     let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];

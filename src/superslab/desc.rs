@@ -125,12 +125,14 @@ impl Desc {
         self.base.load(Ordering::Acquire)
     }
 
-    /// A descriptor that is not in use.
+    /// A descriptor, in no list, of a SuperSlab at `base`.
     #[cfg(test)]
-    pub(crate) fn stand_in() -> DescRef {
+    pub(crate) fn stand_in(base: *mut u8) -> DescRef {
         // SAFETY: all fields are integers, null pointers and booleans that are false, for which zero is
         // valid.
-        std::boxed::Box::leak(std::boxed::Box::new(unsafe { core::mem::zeroed() }))
+        let desc: DescRef = std::boxed::Box::leak(std::boxed::Box::new(unsafe { core::mem::zeroed() }));
+        desc.base.store(base, Relaxed);
+        desc
     }
 
     /// Claims a descriptor. False if it is in use.

@@ -16,6 +16,7 @@ pub(crate) mod pagemap;
 pub(crate) mod pool;
 pub(crate) mod purge;
 pub(crate) mod slab;
+mod span;
 pub(crate) mod span_index;
 pub(crate) mod spans;
 pub(crate) mod survey;

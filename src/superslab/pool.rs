@@ -14,7 +14,8 @@ use crate::superslab::desc::CHUNK;
 use crate::superslab::layout::{PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::pagemap::FOREIGN;
 use crate::superslab::slab::Slab;
-use crate::superslab::span_index::{BEHIND_FIRST, Span, lock};
+use crate::superslab::span::{BEHIND_FIRST, Span, usable};
+use crate::superslab::span_index::lock;
 use crate::superslab::{desc, pagemap, purge, span_index, thp};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
@@ -48,8 +49,7 @@ pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Optio
     loop {
         let span = match lock() {
             Some(mut pool) => {
-                let mut find =
-                    |room| pool.take_span(pages, room, class, span_index::usable(room, class), looks, now);
+                let mut find = |room| pool.take_span(pages, room, class, usable(room, class), looks, now);
                 let roomy = if room > pages { find(room) } else { None };
                 let span = roomy.or_else(|| find(pages));
                 if span.is_some() {
@@ -57,7 +57,7 @@ pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Optio
                 }
                 span
             }
-            None => span_index::take_unlocked(pages, class, span_index::usable(pages, class)),
+            None => span_index::take_unlocked(pages, class, usable(pages, class)),
         };
         if span.is_some() || looks == usize::MAX || DEFERRED.load(Relaxed) {
             return span;

@@ -120,7 +120,7 @@ mod tests {
         // SAFETY: the place for a SuperSlab was just mapped, and nobody else knows it. The owner is never
         // followed.
         unsafe {
-            let slab = Slab::claim(base, 8, 8, CLASS, Desc::stand_in());
+            let slab = Slab::claim(Desc::stand_in(base), 8, 8, CLASS);
             Slab::make(slab, stride(CLASS as usize), false, ptr::without_provenance_mut::<Owner>(4096));
             Slab::enlist(slab, Listed::Current);
             (0..3).for_each(|_| Slab::count_taken(slab));
