@@ -90,7 +90,8 @@ unsafe impl Linked<Bucket> for Desc {
 // SAFETY: always the same field, which no other list uses.
 unsafe impl Linked<Dirt> for Desc {
     unsafe fn links<'a>(desc: *mut Self) -> &'a Links<Self> {
-        // SAFETY: as for the links of the bucket.
+        // SAFETY: by the trait's contract the descriptor is valid, and the caller has the right to its links:
+        // it holds the pool's lock.
         unsafe { &(*desc).dirt }
     }
 }

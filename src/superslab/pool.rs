@@ -133,7 +133,8 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32) -> u32) {
             purge::unlock(pool, now, true);
         }
         None => {
-            span_index::give_unlocked(desc, mask, dirty);
+            desc.give(mask, dirty);
+            span_index::set_stale();
             waker::notify();
         }
     }
@@ -180,17 +181,16 @@ pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
     let now = os::now_ms();
     let Some(mut pool) = lock() else { return false };
     let change = span_mask(index, pages) ^ span_mask(index, before);
+    // SAFETY: the run is the caller's. Statistics read the field only under the pool's lock, which we hold.
+    let resize = || unsafe { (*slab).pages = pages as u8 };
     // In either case the pages that change hands belong to nobody in between: see `Desc`.
     if pages > before {
         if !pool.take_these(desc, change, pages - before, now) {
             return false;
         }
-        // SAFETY: the run is the caller's. Statistics read the field only under the pool's lock, which we
-        // hold.
-        unsafe { (*slab).pages = pages as u8 };
+        resize();
     } else {
-        // SAFETY: as when it grows.
-        unsafe { (*slab).pages = pages as u8 };
+        resize();
         // For the child of a fork in between.
         compiler_fence(Release);
         pool.give_span(desc, change, before - pages, |dirty| dirty | change, now);

@@ -23,7 +23,7 @@ use crate::sync::Ordering::{self, Relaxed};
 static STALE: AtomicBool = AtomicBool::new(false);
 
 /// Notes that descriptors have been changed without the lock.
-fn set_stale() {
+pub(super) fn set_stale() {
     // Release: pairs with the acquire in `is_stale`.
     STALE.store(true, Ordering::Release);
 }
@@ -56,12 +56,6 @@ pub(super) fn take_unlocked(pages: usize, class: u8, among: u32) -> Option<Span>
     })
 }
 
-/// Gives the pages of a span back without the lock.
-pub(super) fn give_unlocked(desc: DescRef, pages: u32, dirty: impl Fn(u32) -> u32) {
-    desc.give(pages, dirty);
-    set_stale();
-}
-
 /// Puts back the pages that [`State::hide`] has hidden. Those in `clean` are not dirty any more.
 pub(super) fn put_back(desc: DescRef, clean: u32) {
     let pool = lock();
@@ -78,13 +72,19 @@ pub(super) fn put_back(desc: DescRef, clean: u32) {
 /// Removes a SuperSlab that was hidden as a whole and has been unmapped. Without the lock it stays listed
 /// until the index is rebuilt, but none of its pages is free.
 pub(super) fn remove(desc: DescRef) {
-    match lock() {
-        Some(mut pool) => pool.remove(desc),
-        None => {
-            desc.clear();
-            set_stale();
-        }
+    let Some(mut pool) = lock() else {
+        desc.clear();
+        return set_stale();
+    };
+    pool.unlink(desc);
+    // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may have
+    // been in the middle of a change.
+    if desc.purgeable_pages.get() != 0 {
+        pool.index(desc, 0, 0, -(desc.purgeable_pages.get() as i8));
     }
+    desc.clear();
+    pool.spare(desc);
+    pool.superslabs = pool.superslabs.saturating_sub(1);
 }
 
 /// The number of buckets: as many as [`State::filled`] has bits. More than there are numbers of free pages,
@@ -182,19 +182,6 @@ impl State {
     /// passed on, the index of each may change.
     pub(super) fn dirty(&self) -> impl Iterator<Item = DescRef> + use<> {
         members(&self.dirty)
-    }
-
-    /// See [`remove`].
-    fn remove(&mut self, desc: DescRef) {
-        self.unlink(desc);
-        // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may
-        // have been in the middle of a change.
-        if desc.purgeable_pages.get() != 0 {
-            self.index(desc, 0, 0, -(desc.purgeable_pages.get() as i8));
-        }
-        desc.clear();
-        self.spare(desc);
-        self.superslabs = self.superslabs.saturating_sub(1);
     }
 
     /// Hides the pages of a SuperSlab that can be given back. False if there are none, or others of its pages

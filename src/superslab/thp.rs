@@ -19,7 +19,7 @@ use crate::os;
 use crate::superslab::layout::{PAGES, SUPERSLAB};
 use crate::superslab::span_index::{self, State};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize};
 use core::ptr;
 
 /// Size and alignment of a huge page.
@@ -133,11 +133,11 @@ fn judge(samples: &Samples) -> Option<bool> {
 }
 
 /// One mapping in this many is a control, without huge pages.
-const CONTROL: u32 = 16;
+const CONTROL: usize = 16;
 /// At least this many system pages must have been looked at before mappings are found dense.
-const ENOUGH: u32 = 16;
+const ENOUGH: usize = 16;
 /// When more than this many have been looked at, both counts are halved, so that older looks fade.
-const MANY: u32 = 128;
+const MANY: usize = 128;
 /// A mapping gets huge pages if it is at most this many times as long as the longest dense one: a program
 /// with dense buffers may have a sparse table, too.
 const LONGER: usize = 4;
@@ -158,11 +158,11 @@ pub(crate) struct Mapping {
 /// What has been seen of direct mappings. Races lose a count at worst.
 struct Density {
     /// System pages that were looked at.
-    looked: AtomicU32,
+    looked: AtomicUsize,
     /// How many of these were resident.
-    resident: AtomicU32,
+    resident: AtomicUsize,
     /// Mappings that were dense enough to get huge pages, controls included.
-    made: AtomicU32,
+    made: AtomicUsize,
     /// The length of the longest dense mapping, in bytes. Reduced by one that is not dense.
     longest: AtomicUsize,
 }
@@ -172,18 +172,18 @@ static SEEN: Density = Density::new();
 impl Density {
     const fn new() -> Self {
         Self {
-            looked: AtomicU32::new(0),
-            resident: AtomicU32::new(0),
-            made: AtomicU32::new(0),
+            looked: AtomicUsize::new(0),
+            resident: AtomicUsize::new(0),
+            made: AtomicUsize::new(0),
             longest: AtomicUsize::new(0),
         }
     }
 
     /// Counts system pages that were looked at in a mapping of `len` bytes, and how many of them were
     /// resident.
-    fn add(&self, len: usize, looked: u32, resident: u32) {
+    fn add(&self, len: usize, looked: usize, resident: usize) {
         let longest = self.longest.load(Relaxed);
-        let dense = is_most(resident as usize, looked as usize);
+        let dense = is_most(resident, looked);
         self.longest.store(if dense { longest.max(len) } else { longest.min(len / LONGER / 2) }, Relaxed);
         let (mut l, mut r) = (self.looked.load(Relaxed) + looked, self.resident.load(Relaxed) + resident);
         if l > MANY {
@@ -196,9 +196,7 @@ impl Density {
     /// Whether a mapping of `len` bytes is likely to be touched densely.
     fn is_dense(&self, len: usize) -> bool {
         let (looked, resident) = (self.looked.load(Relaxed), self.resident.load(Relaxed));
-        looked >= ENOUGH
-            && is_most(resident as usize, looked as usize)
-            && len / LONGER <= self.longest.load(Relaxed)
+        looked >= ENOUGH && is_most(resident, looked) && len / LONGER <= self.longest.load(Relaxed)
     }
 
     /// Whether the next mapping, of `len` bytes, should have huge pages.
@@ -269,7 +267,7 @@ fn scattered(place: usize, look: usize) -> usize {
 
 /// Looks at one system page of each whole `chunk` (in bytes) of a mapping, from `from` bytes on. Returns how
 /// many pages were looked at, and how many of them are resident. `None` if the system does not say.
-fn sample(mapping: Mapping, from: usize, chunk: usize) -> Option<(u32, u32)> {
+fn sample(mapping: Mapping, from: usize, chunk: usize) -> Option<(usize, usize)> {
     let page = os::page_size();
     let chunk = chunk.next_multiple_of(page);
     let (mut looked, mut resident) = (0, 0);
@@ -278,7 +276,7 @@ fn sample(mapping: Mapping, from: usize, chunk: usize) -> Option<(u32, u32)> {
         let look = LOOKED.fetch_add(1, Relaxed);
         let place = at + scattered(mapping.block.addr() + at, look) % (chunk / page).max(1) * page;
         // SAFETY: this only asks the system, which reports an error if the mapping is gone.
-        resident += unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) }? as u32;
+        resident += unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) }?;
         looked += 1;
         at += chunk;
     }
