@@ -41,7 +41,7 @@ impl Sets {
 
 impl Pages {
     /// Starts with these sets.
-    #[cfg_attr(not(test), allow(dead_code))]
+    #[cfg(test)]
     pub(crate) fn new(sets: Sets) -> Self {
         Self { word: AtomicU64::new(sets.word()) }
     }

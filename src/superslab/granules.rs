@@ -5,8 +5,9 @@
 //! these is in use, on a list, or above `bump`.
 
 use crate::os;
-use crate::superslab::layout::{PAGE_SHIFT, PAGES};
-use crate::superslab::slab::{Glimpse, Slab};
+use crate::superslab::layout::PAGE_SHIFT;
+use crate::superslab::slab::Slab;
+use crate::superslab::slab::glimpse::Glimpse;
 
 /// Where a slab's granules lie.
 pub(crate) struct Granules {
@@ -37,7 +38,7 @@ impl Granules {
 
     /// The granules of a slab whose record looked like `seen`.
     pub(super) fn of_seen(slab: *mut Slab, seen: Glimpse) -> Granules {
-        let bytes = seen.pages.clamp(1, PAGES) << PAGE_SHIFT;
+        let bytes = seen.pages << PAGE_SHIFT;
         let granule = os::page_size().max(bytes / 64);
         let shift = granule.trailing_zeros();
         Granules {
@@ -45,7 +46,7 @@ impl Granules {
             shift,
             count: bytes >> shift,
             start: seen.start,
-            stride: seen.stride.max(1),
+            stride: seen.stride,
             last: seen.last,
         }
     }

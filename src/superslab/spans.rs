@@ -38,7 +38,7 @@ pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
         // While a span is being given back, some of its pages may be out of the page map already.
         if seen.lead == 0 {
             f(slab);
-            index += seen.pages.max(1);
+            index += seen.pages;
         } else {
             index += 1;
         }

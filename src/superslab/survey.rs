@@ -6,7 +6,8 @@ use crate::superslab::desc::Desc;
 use crate::superslab::granules::{Granules, Run};
 use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::pagemap::RUN;
-use crate::superslab::slab::{Glimpse, Slab};
+use crate::superslab::slab::Slab;
+use crate::superslab::slab::glimpse::Glimpse;
 use crate::superslab::{desc, span_index, spans};
 use crate::sync::Ordering::{Acquire, Relaxed};
 
@@ -95,7 +96,7 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     let owned = unsafe { !(*slab).owner.load(Acquire).is_null() };
     // SAFETY: the record stays mapped.
     let seen = unsafe { Slab::glimpse(slab) };
-    let (class, pages) = (seen.class, seen.pages.clamp(1, PAGES));
+    let (class, pages, stride) = (seen.class, seen.pages, seen.stride);
     let bytes = pages * PAGE - if Slab::index(slab) == 0 { HEADER } else { 0 };
     if class == RUN {
         // Nobody knows how much of a run the program has touched.
@@ -104,7 +105,6 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     if !owned {
         return SpanFigures { class, bytes, blocks: 0, used: 0, fresh: 0, untouched: 0 };
     }
-    let stride = seen.stride.max(1);
     // SAFETY: the record stays mapped.
     let fresh = unsafe { Unused::of(slab, seen) };
     SpanFigures {
