@@ -71,7 +71,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     }
     let huge = thp::wants_huge_mapping(len);
     let place = if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
-    let block = if place <= os::page_size() { os::map(len) } else { os::map_aligned(len, place) };
+    let block = os::map_aligned(ptr::null_mut(), len, place);
     if block.is_null() {
         return Allocation::NONE;
     }
@@ -226,10 +226,10 @@ unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
         let moved = unsafe { os::remap_to(old.block, old.len, len, target) };
         MOVES.tried(moved, os::now_ms());
         if moved {
-            held::resized(old.len, len);
+            held::release_excess(old.len, len);
             return target;
         }
     }
-    held::not_resized(old.len, len);
+    held::release_excess(len, old.len);
     ptr::null_mut()
 }

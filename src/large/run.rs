@@ -23,7 +23,7 @@ pub(super) fn alloc(size: usize, room: usize) -> Allocation {
     let span = pool::take_span_with_room(pages_for(size), RUN, pages_for(room));
     let Some(span) = span else { return Allocation::NONE };
     // Runs never lie in page 0, so the block begins with its page.
-    let block = pool::address(span.slab);
+    let block = Slab::address(span.slab);
     if !span.zero {
         // A small block in this place may have left its mark here. The program could copy it out of the run
         // and into a block that later lies in the same place, which would then look free.

@@ -41,7 +41,7 @@ impl Sets {
 
 impl Pages {
     /// Starts with these sets.
-    #[cfg_attr(not(test), allow(dead_code))]
+    #[cfg(test)]
     pub(crate) fn new(sets: Sets) -> Self {
         Self { word: AtomicU64::new(sets.word()) }
     }
@@ -63,16 +63,15 @@ impl Pages {
     /// Returns the sets before and after; `None`, with nothing changed, when `f` returns `None`.
     #[inline]
     pub(crate) fn change(&self, mut f: impl FnMut(Sets) -> Option<Sets>) -> Option<(Sets, Sets)> {
-        let mut old = self.word.load(Ordering::Relaxed);
-        loop {
-            let new = f(Sets::of(old))?;
-            // Acquire: whoever takes pages sees what was done to them before. Release: whoever gives pages
-            // back publishes what it did to them. Each pairs with the other, here in another thread.
-            match self.word.compare_exchange_weak(old, new.word(), Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Some((Sets::of(old), new)),
-                Err(now) => old = now,
-            }
-        }
+        let mut after = None;
+        let word = |before| {
+            after = f(Sets::of(before));
+            after.map(Sets::word)
+        };
+        // Acquire: whoever takes pages sees what was done to them before. Release: whoever gives pages back
+        // publishes what it did to them. Each pairs with the other, here in another thread.
+        let before = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, word).ok()?;
+        Some((Sets::of(before), after?))
     }
 
     /// Takes the first `count` pages of `room` adjacent free ones in `among`, preferably dirty ones. Returns

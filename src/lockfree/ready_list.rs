@@ -42,17 +42,13 @@ impl<N: Node> ReadyList<N> {
     ///
     /// As [`ReadyList::push`] for each of the nodes, which are linked from `first` to `last`.
     pub(crate) unsafe fn push_all(&self, first: *mut N, last: *mut N) {
-        let mut old = self.head.load(Ordering::Relaxed);
-        loop {
+        // Release: pairs with the acquire in `take_all`, whose caller reads the links.
+        let _ = self.head.fetch_update(Ordering::Release, Ordering::Relaxed, |old| {
             // SAFETY: the caller has the duty to publish `last` and has not fulfilled it before the exchange
             // succeeds, so the node is valid and its link ours.
             unsafe { N::set_next(last, old) };
-            // Release: pairs with the acquire in `take_all`, whose caller reads the links.
-            match self.head.compare_exchange_weak(old, first, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => old = now,
-            }
-        }
+            Some(first)
+        });
     }
 
     /// Whether the list is empty: one load, and no write to a shared cache line. A hint: Relaxed, and
@@ -67,4 +63,18 @@ impl<N: Node> ReadyList<N> {
         // release sequence of the earlier ones.
         self.head.swap(ptr::null_mut(), Ordering::Acquire)
     }
+}
+
+/// The nodes of a chain that has been taken off a list. The link of each is read before it is passed on, so
+/// what is done to it does not matter.
+///
+/// # Safety
+///
+/// `first` is null or the beginning of a chain that is linked through `Node::next` and ends with null. Its
+/// nodes are valid, and the caller's, until they are passed on.
+#[cfg(not(loom))]
+pub(crate) unsafe fn nodes<N: Node>(first: *mut N) -> impl Iterator<Item = *mut N> {
+    let some = |node: *mut N| (!node.is_null()).then_some(node);
+    // SAFETY: by this function's contract: this node has not been passed on yet.
+    core::iter::successors(some(first), move |&node| some(unsafe { N::next(node) }))
 }

@@ -6,6 +6,7 @@
 
 use crate::sync::{AtomicUsize, Node, Ordering};
 use core::marker::PhantomData;
+use core::ptr;
 
 /// Alignment of records, which leaves the low bits of their addresses to the counter.
 pub(crate) const RECORD_ALIGN: usize = 4096;
@@ -63,18 +64,13 @@ impl<N: Node> RecordStack<N> {
     /// `node` is aligned to [`RECORD_ALIGN`], below 2^48, never unmapped, the caller's alone, and fit to be
     /// used by any other thread next. Its link is atomic.
     pub(crate) unsafe fn push(&self, node: *mut N) {
-        let mut old = self.word.load(Ordering::Relaxed);
-        loop {
+        // Release: pairs with the acquire in `pop`, which reads the link and hands the record out.
+        let _ = self.word.fetch_update(Ordering::Release, Ordering::Relaxed, |old| {
             // SAFETY: by this function's contract `node` is valid and ours alone until the exchange succeeds.
             // A `pop` that still has its address from earlier reads the link atomically.
             unsafe { N::set_next(node, (old & ADDRESS) as *mut N) };
-            let new = node as usize | step(old);
-            // Release: pairs with the acquire in `pop`, which reads the link and hands the record out.
-            match self.word.compare_exchange_weak(old, new, Ordering::Release, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => old = now,
-            }
-        }
+            Some(node as usize | step(old))
+        });
     }
 
     /// Takes a record that is the caller's alone from now on; null when there is none.
@@ -83,24 +79,17 @@ impl<N: Node> RecordStack<N> {
     ///
     /// No record that was ever pushed has been unmapped.
     pub(crate) unsafe fn pop(&self) -> *mut N {
-        // Acquire, also on failure: pairs with the release in `push`. The link is read before the exchange.
-        let mut old = self.word.load(Ordering::Acquire);
-        loop {
+        let below = |old| {
             let node = (old & ADDRESS) as *mut N;
-            if node.is_null() {
-                return node;
-            }
             // SAFETY: the record is mapped by this function's contract, and its link is atomic. A link read
             // from a record that is not on top any more is not used, because the counter makes the exchange
             // fail.
-            let next = unsafe { N::next(node) } as usize;
-            let new = next | step(old);
-            // Relaxed on success: the exchange finds the same word, counter included, that was read with
-            // acquire.
-            match self.word.compare_exchange_weak(old, new, Ordering::Relaxed, Ordering::Acquire) {
-                Ok(_) => return node,
-                Err(now) => old = now,
-            }
-        }
+            (!node.is_null()).then(|| unsafe { N::next(node) } as usize | step(old))
+        };
+        // Acquire where it fails, and for the first load: pairs with the release in `push`, because the link
+        // is read before the exchange. Relaxed where it succeeds: the exchange finds the same word, counter
+        // included, that was read with acquire.
+        let popped = self.word.fetch_update(Ordering::Relaxed, Ordering::Acquire, below);
+        popped.map_or(ptr::null_mut(), |old| (old & ADDRESS) as *mut N)
     }
 }

@@ -169,14 +169,8 @@ impl<N: Node> RemoteStack<N> {
     pub(crate) fn orphan(&self, in_use: u32) -> bool {
         // Release: pairs with the acquires in `adopt` and in a `push` that empties the orphan, which read the
         // slab's fields.
-        self.word
-            .compare_exchange(
-                ARMED,
-                ORPHAN | (in_use as usize) << COUNT_SHIFT,
-                Ordering::Release,
-                Ordering::Relaxed,
-            )
-            .is_ok()
+        let orphan = ORPHAN | (in_use as usize) << COUNT_SHIFT;
+        self.word.compare_exchange(ARMED, orphan, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Claims an orphan. Returns its chain and the number of blocks still in use; `None` when another thread
@@ -185,16 +179,9 @@ impl<N: Node> RemoteStack<N> {
     /// The stack is left disarmed, because nobody may publish the slab before its new owner is stored. After
     /// storing it, the caller must [`RemoteStack::rearm`] and take in what has been pushed meanwhile.
     pub(crate) fn adopt(&self) -> Option<(Chain<N>, u32)> {
-        let mut old = self.word.load(Ordering::Relaxed);
-        loop {
-            if old & ORPHAN == 0 {
-                return None;
-            }
-            // Acquire: pairs with the releases in `orphan` and `push`.
-            match self.word.compare_exchange_weak(old, 0, Ordering::Acquire, Ordering::Relaxed) {
-                Ok(_) => return Some((Chain { head: chain(old), count: 0 }, (old >> COUNT_SHIFT) as u32)),
-                Err(now) => old = now,
-            }
-        }
+        let adopted = |old| (old & ORPHAN != 0).then_some(0);
+        // Acquire: pairs with the releases in `orphan` and `push`.
+        let old = self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, adopted).ok()?;
+        Some((Chain { head: chain(old), count: 0 }, (old >> COUNT_SHIFT) as u32))
     }
 }

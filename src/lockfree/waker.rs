@@ -123,17 +123,12 @@ mod thread {
 
     /// Sleeps after [`Waker::arm`]: for at most `ms` milliseconds, or without a timeout until woken.
     pub(crate) fn sleep(ms: Option<u32>) {
-        match ms {
-            Some(ms) => {
-                if WAKER.doze() {
-                    futex::wait(WAKER.word.as_ptr(), DOZING, Some(ms));
-                }
+        if ms.is_none() {
+            while WAKER.is_asleep() {
+                futex::wait(WAKER.word.as_ptr(), ASLEEP, None);
             }
-            None => {
-                while WAKER.is_asleep() {
-                    futex::wait(WAKER.word.as_ptr(), ASLEEP, None);
-                }
-            }
+        } else if WAKER.doze() {
+            futex::wait(WAKER.word.as_ptr(), DOZING, ms);
         }
         WAKER.rise();
     }

@@ -20,7 +20,6 @@ pub(crate) fn light() {
 
 /// The rare side's barrier. Pairs with [`light`]. False when the system has no such barrier: the caller must
 /// not rely on what it reads then.
-#[cfg(target_os = "linux")]
 pub(crate) fn heavy() -> bool {
     if cfg!(miri) {
         fence(Ordering::SeqCst);
@@ -40,9 +39,7 @@ pub(crate) fn heavy() -> bool {
         }
         if !call(REGISTER) {
             // An old kernel, or a filter; but a lack of memory is temporary.
-            // SAFETY: this thread's own `errno`, as the failed call has just set it.
-            let errno = unsafe { *errno::errno_location() };
-            MISSING.store(errno != libc::ENOMEM, Ordering::Relaxed);
+            MISSING.store(errno::errno() != libc::ENOMEM, Ordering::Relaxed);
             return false;
         }
         call(PRIVATE_EXPEDITED)
@@ -54,19 +51,12 @@ static MISSING: AtomicBool = AtomicBool::new(false);
 
 /// Whether trying [`heavy`] again is useless after it has failed.
 pub(crate) fn is_missing() -> bool {
-    cfg!(not(target_os = "linux")) || MISSING.load(Ordering::Relaxed) || confined::is_confined()
-}
-
-/// There is no such barrier.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn heavy() -> bool {
-    false
+    MISSING.load(Ordering::Relaxed) || confined::is_confined()
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    #[cfg(target_os = "linux")]
     fn this_system_has_one() {
         assert!(super::heavy() && super::heavy());
     }

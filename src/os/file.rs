@@ -4,11 +4,6 @@
 use crate::os::errno;
 use core::ffi::CStr;
 
-/// Runs a system call that returns a count or a descriptor, negative on failure, and preserves `errno`.
-fn call(f: impl FnOnce() -> libc::c_long) -> libc::c_long {
-    errno::keep_errno(f)
-}
-
 /// An open file, closed on drop.
 pub(crate) struct File(i32);
 
@@ -26,14 +21,18 @@ impl File {
     fn open(path: &CStr, flags: libc::c_int) -> Option<File> {
         let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC);
         // SAFETY: `path` is a C string that outlives the call.
-        let fd = call(|| unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o644) });
+        let fd = errno::keep_errno(|| unsafe {
+            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o644)
+        });
         (fd >= 0).then_some(File(fd as i32))
     }
 
     /// Reads some bytes into the buffer and returns them; none at the end of the file or on an error.
     pub(crate) fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a [u8] {
         // SAFETY: `buffer` is writable for its length.
-        let n = call(|| unsafe { libc::syscall(libc::SYS_read, self.0, buffer.as_mut_ptr(), buffer.len()) });
+        let n = errno::keep_errno(|| unsafe {
+            libc::syscall(libc::SYS_read, self.0, buffer.as_mut_ptr(), buffer.len())
+        });
         buffer.get(..n.max(0) as usize).unwrap_or_default()
     }
 
@@ -46,18 +45,17 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: this `File` owns the descriptor, and nobody uses it after the drop.
-        call(|| unsafe { libc::syscall(libc::SYS_close, self.0) });
+        errno::keep_errno(|| unsafe { libc::syscall(libc::SYS_close, self.0) });
     }
 }
 
 /// Writes `rest` to a file descriptor, up to the first error.
 pub(crate) fn write(fd: i32, mut rest: &[u8]) {
     while !rest.is_empty() {
-        // SAFETY: `rest` is readable for its length, and `errno` is this thread's own, read right after the
-        // call.
-        let (n, interrupted) = errno::keep_errno(|| unsafe {
-            let n = libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len());
-            (n, n < 0 && *errno::errno_location() == libc::EINTR)
+        let (n, interrupted) = errno::keep_errno(|| {
+            // SAFETY: `rest` is readable for its length.
+            let n = unsafe { libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len()) };
+            (n, n < 0 && errno::errno() == libc::EINTR)
         });
         if n <= 0 && !interrupted {
             return;

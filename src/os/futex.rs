@@ -120,11 +120,11 @@ impl<T: Inherit> Lock<T> {
     #[inline]
     pub(crate) fn lock_soon(&self) -> Option<Guard<'_, T>> {
         let me = thread::id();
-        // Acquire: pairs with the releases in `unlock` and `unlock_flagged`.
+        // Acquire: pairs with the releases in `Guard::drop` and `unlock_flagged`.
         let free = self.word.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // Not `then_some`: that would build the guard in any case, and dropping it would release another
         // thread's lock.
-        (free || self.wait(me, NAPS)).then(|| Guard { lock: self, me })
+        (free || self.wait(me)).then(|| Guard { lock: self, me })
     }
 
     /// Takes the lock if it is free.
@@ -135,7 +135,7 @@ impl<T: Inherit> Lock<T> {
 
     /// Takes the lock if `word` says that it is free and is still current.
     fn try_take(&self, word: usize, me: usize) -> bool {
-        // Acquire: pairs with the releases in `unlock` and `unlock_flagged`.
+        // Acquire: pairs with the releases in `Guard::drop` and `unlock_flagged`.
         if word & !FLAGS != 0
             || self.word.compare_exchange(word, me, Ordering::Acquire, Ordering::Relaxed).is_err()
         {
@@ -148,10 +148,10 @@ impl<T: Inherit> Lock<T> {
         true
     }
 
-    /// Waits for a lock that was not free. False after `naps` sleeps in vain.
+    /// Waits for a lock that was not free. False after [`NAPS`] sleeps in vain.
     #[cold]
     #[inline(never)]
-    fn wait(&self, me: usize, naps: u32) -> bool {
+    fn wait(&self, me: usize) -> bool {
         let backoff = Backoff::new();
         let (mut spins, mut napped) = (0, 0);
         loop {
@@ -182,7 +182,7 @@ impl<T: Inherit> Lock<T> {
             if self.overdue.load(Ordering::Relaxed) == holder {
                 return false;
             }
-            if napped == naps {
+            if napped == NAPS {
                 self.overdue.store(holder, Ordering::Relaxed);
                 return false;
             }
@@ -199,19 +199,11 @@ impl<T: Inherit> Lock<T> {
         }
     }
 
-    fn unlock(&self, me: usize) {
-        // Release: pairs with the acquire in `lock_soon` and `try_take`, by which the next holder sees the
-        // value as we leave it.
-        if self.word.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
-            self.unlock_flagged();
-        }
-    }
-
     #[cold]
     #[inline(never)]
     fn unlock_flagged(&self) {
         self.overdue.store(0, Ordering::Relaxed);
-        // Release: pairs with the acquire in `lock_soon` and `try_take`, as in `unlock`.
+        // Release: pairs with the acquire in `lock_soon` and `try_take`, as in `Guard::drop`.
         let before = self.word.fetch_and(INHERITED | TORN, Ordering::Release);
         if before & WAITED_FOR != 0 {
             wake_some(self.word.as_ptr().cast(), 1);
@@ -251,14 +243,20 @@ impl<T: Inherit> Deref for Guard<'_, T> {
 
 impl<T: Inherit> DerefMut for Guard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as in `deref`; `self` is borrowed exclusively as long as the result.
+        // SAFETY: this guard holds the lock, so nobody else has a reference to the value; `self` is borrowed
+        // exclusively as long as the result.
         unsafe { &mut *self.lock.value.get() }
     }
 }
 
 impl<T: Inherit> Drop for Guard<'_, T> {
     fn drop(&mut self) {
-        self.lock.unlock(self.me);
+        let word = &self.lock.word;
+        // Release: pairs with the acquire in `lock_soon` and `try_take`, by which the next holder sees the
+        // value as we leave it.
+        if word.compare_exchange(self.me, 0, Ordering::Release, Ordering::Relaxed).is_err() {
+            self.lock.unlock_flagged();
+        }
     }
 }
 

@@ -21,17 +21,9 @@ struct Meter(AtomicUsize);
 impl Meter {
     /// Adds `bytes` if the sum is at most `most`. The error is what the sum would have been.
     fn add(&self, bytes: usize, most: usize) -> Result<(), usize> {
-        let mut now = self.0.load(Relaxed);
-        loop {
-            let new = now.saturating_add(bytes);
-            if new > most {
-                return Err(new);
-            }
-            match self.0.compare_exchange_weak(now, new, Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(changed) => now = changed,
-            }
-        }
+        let add = |now: usize| now.checked_add(bytes).filter(|&new| new <= most);
+        let added = self.0.fetch_update(Relaxed, Relaxed, add);
+        added.map(drop).map_err(|now| now.saturating_add(bytes))
     }
 
     /// Subtracts bytes that were added before; returns what is left.
@@ -140,17 +132,11 @@ pub(crate) fn reserve_growth(old: usize, new: usize) -> bool {
     new <= old || reserve(new - old)
 }
 
-/// A mapping of `old` bytes, reserved for by [`reserve_growth`], now has `new` bytes.
-pub(crate) fn resized(old: usize, new: usize) {
-    if new < old {
-        release(old - new);
-    }
-}
-
-/// The mapping could not be resized: undoes [`reserve_growth`].
-pub(crate) fn not_resized(old: usize, new: usize) {
-    if new > old {
-        release(new - old);
+/// Gives back the reservation of what `from` bytes have beyond `to` bytes, if anything: when a mapping has
+/// changed from the one size to the other, or [`reserve_growth`] was in vain, and it stays at `to` bytes.
+pub(crate) fn release_excess(from: usize, to: usize) {
+    if from > to {
+        release(from - to);
     }
 }
 

@@ -43,36 +43,22 @@ fn count_map(bytes: usize) {
     MAPPED_PEAK.fetch_max(now, Relaxed);
 }
 
-/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory for blocks. Null when the system
-/// or a limit refuses.
-pub(crate) fn map(len: usize) -> *mut u8 {
-    map_at(ptr::null_mut(), len)
-}
-
-/// Like [`map`], asking for the address `hint`, which the system may ignore.
-pub(crate) fn map_at(hint: *mut u8, len: usize) -> *mut u8 {
-    reserved(len, || counted(map_raw(hint, len), len))
-}
-
-/// Like [`map`], at a multiple of `align` (a power of two).
-pub(crate) fn map_aligned(len: usize, align: usize) -> *mut u8 {
-    reserved(len, || map_aligned_uncounted(len, align))
-}
-
-/// Runs `map` after reserving `len` bytes against the limits; takes the reservation back when `map` fails.
-fn reserved(len: usize, map: impl FnOnce() -> *mut u8) -> *mut u8 {
+/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory for blocks, at a multiple of
+/// `align` (a power of two). Asks for the address `hint`, if that is not null. Null when the system or a
+/// limit refuses.
+pub(crate) fn map_aligned(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
     if !held::reserve(len) {
         return ptr::null_mut();
     }
-    let p = map();
+    let p = map_aligned_at(hint, len, align);
     if p.is_null() {
         held::release(len);
     }
     p
 }
 
-/// Like [`map`], but no limit counts it: for the allocator's own records, or for bytes that are reserved
-/// already.
+/// Maps `len` bytes of zeroed, private memory that no limit counts: for the allocator's own records, or for
+/// bytes that are reserved already. Null when the system refuses.
 pub(crate) fn map_uncounted(len: usize) -> *mut u8 {
     counted(map_raw(ptr::null_mut(), len), len)
 }
@@ -87,17 +73,10 @@ fn counted(p: *mut u8, len: usize) -> *mut u8 {
 fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
     debug_assert!(in_pages(hint.addr(), len));
     errno::keep_errno(|| {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
-        let p = unsafe {
-            libc::mmap(
-                hint.cast(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
+        let p = unsafe { libc::mmap(hint.cast(), len, access, flags, -1, 0) };
         if p == libc::MAP_FAILED { ptr::null_mut() } else { p.cast() }
     })
 }
@@ -112,7 +91,11 @@ pub(crate) fn could_map(len: usize) -> bool {
 
 /// Like [`map_uncounted`], at a multiple of `align` (a power of two).
 pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
-    let first = map_uncounted(len);
+    map_aligned_at(ptr::null_mut(), len, align)
+}
+
+fn map_aligned_at(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
+    let first = counted(map_raw(hint, len), len);
     if first.is_null() || first.addr() & (align - 1) == 0 {
         return first;
     }
@@ -135,16 +118,19 @@ pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
     start
 }
 
-/// Cuts an end off a mapping. Fails when the process is at its limit of mappings; the end then stays mapped.
+/// Unmaps all or an end of a mapping. False, and nothing has changed, when the system refuses: the process
+/// may be at its limit of mappings.
 ///
 /// # Safety
 ///
 /// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
-unsafe fn trim(p: *mut u8, len: usize) {
+unsafe fn trim(p: *mut u8, len: usize) -> bool {
     // SAFETY: this function's contract is the same as `try_unmap`'s.
-    if unsafe { try_unmap(p, len) } {
+    let done = unsafe { try_unmap(p, len) };
+    if done {
         MAPPED.fetch_sub(len, Relaxed);
     }
+    done
 }
 
 /// Unmaps a range. False when the system refuses; nothing has changed then. Counts nothing.
@@ -196,8 +182,7 @@ pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
 /// As [`unmap`].
 pub(crate) unsafe fn unmap_uncounted(p: *mut u8, len: usize) -> Unmapped {
     // SAFETY: by this function's contract the range is ours and nobody uses it any more.
-    if unsafe { try_unmap(p, len) } {
-        MAPPED.fetch_sub(len, Relaxed);
+    if unsafe { trim(p, len) } {
         return Unmapped::Gone;
     }
     // SAFETY: still mapped, ours and page-aligned; by this function's contract nobody wants its contents.
@@ -220,7 +205,6 @@ pub(crate) enum NotResized {
 ///
 /// `p` is a whole mapping of ours of `old` bytes; both sizes are multiples of the page size. When it shrinks,
 /// nobody uses the part that goes.
-#[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), NotResized> {
     debug_assert!(in_pages(p.addr(), old | new));
     if !held::reserve_growth(old, new) {
@@ -230,12 +214,11 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
         // SAFETY: by this function's contract the range is ours, and what a smaller size cuts off is unused.
         // Without MREMAP_MAYMOVE the rest keeps its address.
         if unsafe { libc::mremap(p.cast(), old, new, 0) } == libc::MAP_FAILED {
-            held::not_resized(old, new);
-            // SAFETY: this thread's own `errno`, as `mremap` has just set it.
-            let error = unsafe { *errno::errno_location() };
-            return Err(if error == libc::ENOMEM { NotResized::NoRoom } else { NotResized::Refused });
+            held::release_excess(new, old);
+            let no_room = errno::errno() == libc::ENOMEM;
+            return Err(if no_room { NotResized::NoRoom } else { NotResized::Refused });
         }
-        held::resized(old, new);
+        held::release_excess(old, new);
         count_map(new);
         MAPPED.fetch_sub(old, Relaxed);
         Ok(())
@@ -251,7 +234,6 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
 ///
 /// `p` and `target` are whole mappings of ours, of `old` and `new` bytes, and nobody uses the target's
 /// contents. After success only the target may be used, after a failure only the source.
-#[cfg(target_os = "linux")]
 pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
     debug_assert!(in_pages(p.addr() | target.addr(), old | new));
     errno::keep_errno(|| {
@@ -283,21 +265,21 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
         return false;
     }
     // SAFETY: by this function's contract the range is ours and nobody needs its contents.
-    let done = unsafe { drop_pages(p, len) };
+    let done = unsafe { advise(p, len, libc::MADV_DONTNEED) };
     if done {
         PURGED.fetch_add(len, Relaxed);
     }
     done
 }
 
-/// Has the system drop the pages of a range. False when it refuses.
+/// Advises the system about a range. False when it refuses.
 ///
 /// # Safety
 ///
-/// As [`purge`].
-unsafe fn drop_pages(p: *mut u8, len: usize) -> bool {
-    // SAFETY: the range is ours and nobody needs its contents, so that they become zero disturbs nobody.
-    errno::keep_errno(|| unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) } == 0)
+/// The range is mapped, ours and page-aligned, and the advice takes no contents from it that somebody needs.
+pub(super) unsafe fn advise(p: *mut u8, len: usize, advice: libc::c_int) -> bool {
+    // SAFETY: the range is ours, and by this function's contract nobody needs what the advice takes from it.
+    errno::keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) } == 0)
 }
 
 /// Whether pages are really gone when the system says that it has taken them back: one of the three below.
@@ -324,7 +306,7 @@ fn is_advice_taken() -> bool {
         unsafe {
             page.write_volatile(1);
             // The system refuses where all memory is locked, and will refuse for every other range that is.
-            if drop_pages(page, page_size()) {
+            if advise(page, page_size(), libc::MADV_DONTNEED) {
                 ADVICE.store(if page.read_volatile() == 0 { TAKEN } else { IGNORED }, Relaxed);
             }
             try_unmap(page, page_size());
@@ -345,7 +327,7 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
     }
     let advice = if yes { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: the range is ours, and this advice does not change its contents.
-    errno::keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) });
+    unsafe { advise(p, len, advice) };
 }
 
 /// How many pages of a range of at most 2 MiB are resident; `None` when the system does not say.
@@ -354,7 +336,6 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
 ///
 /// `p` is page-aligned and `len` at most 2 MiB. The range need not be ours, nor mapped: then there is no
 /// answer.
-#[cfg(target_os = "linux")]
 pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
     // One byte per page; there are most pages where they are smallest.
     let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];

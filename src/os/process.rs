@@ -6,7 +6,7 @@
 //! memory and sees no change). It is checked where a thread would have to wait for another one, which in a
 //! child may not exist.
 
-use crate::os::{errno, memory, thread};
+use crate::os::{memory, thread};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::ptr;
@@ -48,7 +48,7 @@ pub(crate) fn on_fork(f: fn(bool)) {
     // SAFETY: the page was mapped just above, so it is ours, page-aligned, zeroed, and no other thread has
     // its address yet.
     unsafe {
-        if errno::keep_errno(|| libc::madvise(page.cast(), len, MADV_WIPEONFORK)) != 0 {
+        if !memory::advise(page, len, MADV_WIPEONFORK) {
             memory::unmap_uncounted(page, len);
             return;
         }

@@ -21,16 +21,23 @@ impl Blocked {
         if cfg!(miri) || confined::is_confined() {
             return Self { before: None };
         }
+        Self::except(&OWN).unwrap_or(Self { before: None })
+    }
+
+    /// Blocks all signals but these. The error is an `errno` value.
+    pub(super) fn except(these: &[libc::c_int]) -> Result<Self, i32> {
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: both sets are local variables. `sigfillset` initialises the first; `pthread_sigmask`
         // initialises the second when it succeeds, and only then is it read.
         errno::keep_errno(|| unsafe {
             libc::sigfillset(set.as_mut_ptr());
-            OWN.iter().for_each(|&signal| {
+            these.iter().for_each(|&signal| {
                 libc::sigdelset(set.as_mut_ptr(), signal);
             });
-            let done = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) == 0;
-            Self { before: done.then(|| before.assume_init()) }
+            match libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), before.as_mut_ptr()) {
+                0 => Ok(Self { before: Some(before.assume_init()) }),
+                error => Err(error),
+            }
         })
     }
 }

@@ -1,8 +1,11 @@
 //! Threads: their ids, and one of our own.
 
+use crate::os::signals::Blocked;
 use crate::os::{confined, errno};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
+#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
+use core::arch::asm;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ptr;
@@ -11,37 +14,24 @@ use core::ptr;
 /// of 8.
 #[inline(always)]
 pub(crate) fn id() -> usize {
-    #[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let id;
         // SAFETY: reads one word. By the ABI the first word of the thread's control block is its own address.
-        unsafe {
-            core::arch::asm!(
-                "mov {}, qword ptr fs:[0]",
-                out(reg) id,
-                options(pure, readonly, nostack, preserves_flags)
-            )
-        };
+        unsafe { asm!("mov {}, fs:[0]", out(reg) id, options(pure, readonly, nostack, preserves_flags)) };
         id
     }
-    #[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
     {
         let id;
         // SAFETY: reads the thread pointer register only.
-        unsafe {
-            core::arch::asm!(
-                "mrs {}, tpidr_el0",
-                out(reg) id,
-                options(pure, readonly, nostack, preserves_flags)
-            )
-        };
+        unsafe { asm!("mrs {}, tpidr_el0", out(reg) id, options(pure, readonly, nostack, preserves_flags)) };
         id
     }
-    #[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     {
-        // SAFETY: returns the address of this thread's `errno`. It is a multiple of 4, so twice that is one
-        // of 8.
-        unsafe { errno::errno_location() }.addr() << 1
+        // Twice a multiple of 4 is one of 8.
+        errno::address() << 1
     }
 }
 
@@ -65,22 +55,13 @@ const STACK: usize = 128 << 10;
 /// The C library allocates for it, so the caller must hold no lock of the allocator.
 pub(crate) fn spawn(main: Main) -> Result<libc::pthread_t, i32> {
     errno::keep_errno(|| {
-        let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: both sets are local variables. `sigfillset` initialises the first; `pthread_sigmask`
-        // initialises the second when it succeeds, and only then is it read. The new thread inherits the
-        // mask.
-        unsafe {
-            libc::sigfillset(all.as_mut_ptr());
-            let error = libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-            if error != 0 {
-                return Err(error);
-            }
-            let result = with_stack(main, STACK);
+        // The new thread inherits the mask.
+        let _signals = Blocked::except(&[])?;
+        match with_stack(main, STACK) {
             // The program's thread-local variables lie on the stack, too, and may leave too little of a small
             // one.
-            let result = if result == Err(libc::EINVAL) { with_stack(main, 0) } else { result };
-            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-            result
+            Err(libc::EINVAL) => with_stack(main, 0),
+            result => result,
         }
     })
 }
@@ -106,18 +87,7 @@ fn with_stack(main: Main, stack: usize) -> Result<libc::pthread_t, i32> {
 }
 
 unsafe extern "C" {
-    #[cfg(not(target_os = "android"))]
     fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
-}
-
-/// Android has no thread cancellation.
-///
-/// # Safety
-///
-/// None needed; unsafe only like the function that it replaces.
-#[cfg(target_os = "android")]
-unsafe fn pthread_setcancelstate(_state: i32, _before: *mut i32) -> i32 {
-    0
 }
 
 /// Waits until a thread has ended, even if the calling thread is cancelled meanwhile.

@@ -4,6 +4,7 @@
 use crate::base::list::List;
 use crate::front::heap::Heap;
 use crate::front::{registry, visitor};
+use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::{LEFT, Slab, VISITED};
 use crate::superslab::{pool, spans};
 use crate::sync::Ordering::{Acquire, Relaxed};
@@ -108,7 +109,7 @@ unsafe fn take_over_slabs() -> bool {
     let mut empty = List::<Slab>::new();
     let done = spans::each_span(|slab| {
         // SAFETY: the record of a span in use, which stays while the pool is locked.
-        if !unsafe { Slab::is_slab(slab) } {
+        if unsafe { Slab::glimpse(slab) }.class == RUN {
             return;
         }
         // Acquire: pairs with the release with which an owner is stored.

@@ -3,7 +3,7 @@
 use crate::base::options;
 use crate::lockfree::waker::WAKER;
 use crate::reclaim::idle_heaps;
-use crate::superslab::pool;
+use crate::superslab::{pool, purge};
 use crate::{large, os};
 
 /// What is left after a pass.
@@ -20,9 +20,9 @@ pub(super) fn pass() -> Left {
     if options::get().purge_delay < 0 {
         return Left { refused: false, heaps: false };
     }
-    let aged = pool::purge_aged(|| WAKER.is_stopped());
+    let aged = purge::aged(|| WAKER.is_stopped());
     large::tick();
-    Left { refused: aged.any && aged.bytes == 0, heaps: idle_heaps::idle(os::now_ms()) }
+    Left { refused: aged == Some(0), heaps: idle_heaps::idle(os::now_ms()) }
 }
 
 /// Milliseconds until something may be due after a pass; `None` when nothing is dirty. Looks under the locks

@@ -3,7 +3,7 @@
 use crate::front::heap::Heap;
 use crate::front::thread;
 use crate::reclaim::idle_heaps;
-use crate::superslab::pool;
+use crate::superslab::purge;
 use crate::sync::Ordering::Relaxed;
 use crate::{large, os};
 
@@ -20,6 +20,6 @@ pub(crate) fn purge_from(all: bool) -> usize {
         idle_heaps::everyone();
     }
     large::drain();
-    pool::purge_all();
+    purge::everything();
     os::PURGED.load(Relaxed).wrapping_sub(before)
 }

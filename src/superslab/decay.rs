@@ -1,12 +1,16 @@
-//! How much unused memory is kept, and for how long: one policy for free pages, for idle memory in sparse
-//! slabs, and for freed mappings.
+//! How much unused memory is kept: what the policies for free pages, for idle memory in sparse slabs and for
+//! freed mappings have in common.
 //!
 //! * *Allowance*: the memory that may lie unused, a fixed amount and a part of what is in use. What exceeds
 //!   it is given back at once, because after the last free of a program there is no further event.
 //! * *Regret*: memory that is needed again soon after it was given back for exceeding the allowance. It
 //!   widens the allowance, for as long as that helps and a while longer, so that a program whose use goes
-//!   steadily up and down does not pay for page faults every time.
+//!   steadily up and down does not pay for page faults every time. When the program asks for a purge, only
+//!   the regret of freed mappings is forgotten.
 //! * *Patience*: a measure that turned out to be premature is taken later the next time.
+//!
+//! What has been unused for the purge delay is given back whatever the allowance. Each user sees to that
+//! itself; sparse slabs have no such rule.
 //!
 //! All accesses to these atomics are relaxed: they are figures, on which no other memory depends.
 

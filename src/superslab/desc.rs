@@ -1,6 +1,6 @@
 //! Descriptors: what the pool knows about each SuperSlab, in atomics.
 
-use crate::base::list::{Linked, Links};
+use crate::base::list::{Linked, Links, List};
 use crate::lockfree::page_sets::{Pages, Sets};
 use crate::os;
 use crate::superslab::layout::PAGE;
@@ -14,16 +14,19 @@ pub(super) const CHUNK: usize = PAGE;
 /// The newest chunk; each links to the one before. Unmapped only with the whole library ([`unmap`]).
 static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 
-/// The header of a chunk. The descriptors follow it, zero at first.
+/// Descriptors, all zero at first.
 struct Chunk {
+    /// The chunk before, or null. Constant once the chunk is in the list.
     before: *mut Chunk,
     /// How many descriptors have ever been in use. May exceed [`FIT`] for a moment, when somebody has looked
     /// in vain.
     used: AtomicUsize,
+    descs: [Desc; FIT],
 }
 
-/// How many descriptors fit in a chunk.
-const FIT: usize = (CHUNK - size_of::<Chunk>()) / size_of::<Desc>();
+/// How many descriptors fit in a chunk, besides its other fields.
+const FIT: usize = (CHUNK - size_of::<(*mut Chunk, AtomicUsize)>()) / size_of::<Desc>();
+const _: () = assert!(size_of::<Chunk>() <= CHUNK);
 
 /// A SuperSlab as the pool sees it. All zero means not in use. Descriptors are reused, and unmapped only by
 /// [`unmap`].
@@ -87,7 +90,8 @@ unsafe impl Linked<Bucket> for Desc {
 // SAFETY: always the same field, which no other list uses.
 unsafe impl Linked<Dirt> for Desc {
     unsafe fn links<'a>(desc: *mut Self) -> &'a Links<Self> {
-        // SAFETY: as for the links of the bucket.
+        // SAFETY: by the trait's contract the descriptor is valid, and the caller has the right to its links:
+        // it holds the pool's lock.
         unsafe { &(*desc).dirt }
     }
 }
@@ -104,6 +108,17 @@ pub(super) fn of_member(desc: *mut Desc) -> Option<DescRef> {
     unsafe { desc.as_ref() }
 }
 
+/// The members of a list, under the pool's lock. The next one is looked up before one is passed on, so that
+/// one may be moved to another list meanwhile.
+pub(super) fn members<Which>(list: &List<Desc, Which>) -> impl Iterator<Item = DescRef> + use<Which>
+where
+    Desc: Linked<Which>,
+{
+    // SAFETY: `desc` is a member, and the caller, who has the list, holds the pool's lock.
+    let next = |desc: &DescRef| of_member(unsafe { List::<Desc, Which>::next(as_member(desc)) });
+    core::iter::successors(of_member(list.first()), next)
+}
+
 impl Desc {
     /// The address of the SuperSlab; null if there is none.
     pub(crate) fn base(&self) -> *mut u8 {
@@ -111,23 +126,14 @@ impl Desc {
         self.base.load(Ordering::Acquire)
     }
 
-    /// A descriptor that is not in use.
+    /// A descriptor, in no list, of a SuperSlab at `base`.
     #[cfg(test)]
-    pub(crate) fn stand_in() -> DescRef {
+    pub(crate) fn stand_in(base: *mut u8) -> DescRef {
         // SAFETY: all fields are integers, null pointers and booleans that are false, for which zero is
         // valid.
-        std::boxed::Box::leak(std::boxed::Box::new(unsafe { core::mem::zeroed() }))
-    }
-
-    /// The next SuperSlab in the list of those with purgeable pages: it has had them for a shorter time.
-    /// Under the lock.
-    pub(super) fn next_dirty(&self) -> Option<DescRef> {
-        of_member(self.dirt.next.get())
-    }
-
-    /// The next SuperSlab in the same bucket. Under the lock.
-    pub(super) fn next_of_bucket(&self) -> Option<DescRef> {
-        of_member(self.bucket.next.get())
+        let desc: DescRef = std::boxed::Box::leak(std::boxed::Box::new(unsafe { core::mem::zeroed() }));
+        desc.base.store(base, Relaxed);
+        desc
     }
 
     /// Claims a descriptor. False if it is in use.
@@ -178,13 +184,6 @@ impl Desc {
         (hidden, before.dirty)
     }
 
-    /// Notes that the SuperSlab, all of which is hidden, is about to be unmapped: in the child of a fork
-    /// nobody knows then whether it is still mapped.
-    pub(crate) fn begin_unmapping(&self) {
-        // Release: for the child of a fork.
-        self.unmapping.store(true, Ordering::Release);
-    }
-
     /// Ends a job: puts back the pages that [`Desc::begin_job`] has hidden. Those in `clean` are not dirty
     /// any more. Returns the state of all pages after that.
     pub(super) fn end_job(&self, clean: u32) -> Sets {
@@ -216,16 +215,12 @@ impl Desc {
 /// Adds memory for descriptors: a new mapping of [`CHUNK`] bytes, all zero, that is the caller's.
 pub(super) fn supply(memory: *mut u8) {
     let chunk = memory.cast::<Chunk>();
-    let mut last = CHUNKS.load(Relaxed);
-    loop {
-        // SAFETY: the memory is large enough, and nobody else knows it until the exchange below succeeds.
-        unsafe { (*chunk).before = last };
-        // Release: pairs with the acquire in `chunks`.
-        match CHUNKS.compare_exchange_weak(last, chunk, Ordering::Release, Relaxed) {
-            Ok(_) => return,
-            Err(now) => last = now,
-        }
-    }
+    // Release: pairs with the acquire in `chunks`.
+    let _ = CHUNKS.fetch_update(Ordering::Release, Relaxed, |before| {
+        // SAFETY: the memory is large enough, and nobody else knows it until the exchange succeeds.
+        unsafe { (*chunk).before = before };
+        Some(chunk)
+    });
 }
 
 /// Gives all chunks back to the system, when nobody uses a descriptor any more.
@@ -240,20 +235,13 @@ pub(super) fn unmap() {
     }
 }
 
-/// All chunks, the newest first. Pointers, because a reference would cover only the header, not the
-/// descriptors behind it.
-fn chunks() -> impl Iterator<Item = *mut Chunk> {
-    let some = |chunk: *mut Chunk| (!chunk.is_null()).then_some(chunk);
-    // SAFETY: chunks stay while the library is in use, and the link is constant once the chunk is published.
-    let before = move |chunk: &*mut Chunk| some(unsafe { (**chunk).before });
+/// All chunks, the newest first.
+fn chunks() -> impl Iterator<Item = &'static Chunk> {
+    // SAFETY: null or a chunk, which stays while the library is in use. Its link is constant, and the rest is
+    // atomics, and cells that are used under the pool's lock.
+    let of = |chunk: *mut Chunk| unsafe { chunk.as_ref() };
     // Acquire: pairs with the release in `supply`.
-    core::iter::successors(some(CHUNKS.load(Ordering::Acquire)), before)
-}
-
-/// How many descriptors of a chunk, one of [`chunks`], have ever been in use.
-fn used_of(chunk: *mut Chunk) -> &'static AtomicUsize {
-    // SAFETY: chunks stay while the library is in use; the field is atomic.
-    unsafe { &(*chunk).used }
+    core::iter::successors(of(CHUNKS.load(Ordering::Acquire)), move |chunk| of(chunk.before))
 }
 
 /// Bytes of all chunks, which count as resident.
@@ -261,21 +249,10 @@ pub(super) fn bytes_of_descriptors() -> usize {
     chunks().count() * CHUNK
 }
 
-/// Descriptor `i` of a chunk, one of [`chunks`]. `i` is below [`FIT`].
-fn desc_at(chunk: *mut Chunk, i: usize) -> DescRef {
-    debug_assert!(i < FIT);
-    // SAFETY: `FIT` descriptors fit behind the header. They are zero, which is valid, or in use, and stay
-    // while the library is in use.
-    unsafe { &*chunk.add(1).cast::<Desc>().add(i) }
-}
-
 /// All descriptors that were ever in use.
 pub(super) fn all_descs() -> impl Iterator<Item = DescRef> {
-    chunks().flat_map(|chunk| {
-        // Acquire: pairs with the release in `unused_desc`.
-        let used = used_of(chunk).load(Ordering::Acquire).min(FIT);
-        (0..used).map(move |i| desc_at(chunk, i))
-    })
+    // Acquire: pairs with the release in `unused_desc`.
+    chunks().flat_map(|chunk| chunk.descs.iter().take(chunk.used.load(Ordering::Acquire)))
 }
 
 /// The descriptors of all SuperSlabs. Without the pool's lock a SuperSlab may be unmapped at any time.
@@ -288,12 +265,11 @@ pub(super) fn unused_desc() -> Option<DescRef> {
     loop {
         let chunk = chunks().next()?;
         // Release: pairs with the acquire in `all_descs`.
-        let i = used_of(chunk).fetch_add(1, Ordering::Release);
-        if i >= FIT {
-            used_of(chunk).store(FIT, Relaxed);
+        let i = chunk.used.fetch_add(1, Ordering::Release);
+        let Some(desc) = chunk.descs.get(i) else {
+            chunk.used.store(FIT, Relaxed);
             return None;
-        }
-        let desc = desc_at(chunk, i);
+        };
         if desc.claim() {
             return Some(desc);
         }

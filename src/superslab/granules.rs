@@ -6,8 +6,8 @@
 
 use crate::os;
 use crate::superslab::layout::PAGE_SHIFT;
-use crate::superslab::pool;
 use crate::superslab::slab::Slab;
+use crate::superslab::slab::glimpse::Glimpse;
 
 /// Where a slab's granules lie.
 pub(crate) struct Granules {
@@ -17,6 +17,12 @@ pub(crate) struct Granules {
     pub(crate) shift: u32,
     /// See `shift`.
     pub(crate) count: usize,
+    /// The slab's first block, the bytes from block to block, and the offset of the last block.
+    start: *mut u8,
+    /// See `start`.
+    stride: usize,
+    /// See `start`.
+    last: usize,
 }
 
 impl Granules {
@@ -26,16 +32,23 @@ impl Granules {
     ///
     /// `slab` is the record of a live slab, and the caller is its owner or one of its blocks is in use.
     pub(crate) unsafe fn of(slab: *mut Slab) -> Granules {
-        // SAFETY: by the caller's duty `pages` is constant.
-        Granules::of_span(slab, unsafe { (*slab).pages as usize })
+        // SAFETY: by the caller's duty the record stays.
+        Granules::of_seen(slab, unsafe { Slab::glimpse(slab) })
     }
 
-    /// The granules of a slab of this many pages.
-    pub(super) fn of_span(slab: *mut Slab, pages: usize) -> Granules {
-        let bytes = pages << PAGE_SHIFT;
+    /// The granules of a slab whose record looked like `seen`.
+    pub(super) fn of_seen(slab: *mut Slab, seen: Glimpse) -> Granules {
+        let bytes = seen.pages << PAGE_SHIFT;
         let granule = os::page_size().max(bytes / 64);
         let shift = granule.trailing_zeros();
-        Granules { span: pool::address(slab), shift, count: bytes >> shift }
+        Granules {
+            span: Slab::address(slab),
+            shift,
+            count: bytes >> shift,
+            start: seen.start,
+            stride: seen.stride,
+            last: seen.last,
+        }
     }
 
     /// A mask of the granules that hold the bytes from `from` to `to`, of which there is at least one.
@@ -57,28 +70,12 @@ impl Granules {
     }
 
     /// The beginning and the end of the blocks that touch a run of granules.
-    ///
-    /// # Safety
-    ///
-    /// As [`Granules::of`], for the same slab.
-    pub(crate) unsafe fn window(&self, slab: *mut Slab, run: Run) -> (*mut u8, *mut u8) {
-        // SAFETY: by the caller's duty these fields are constant.
-        unsafe { self.window_of((*slab).start, (*slab).stride as usize, (*slab).last as usize, run) }
-    }
-
-    /// [`window`](Granules::window) of a slab with its first block at `start`.
-    pub(super) fn window_of(
-        &self,
-        start: *mut u8,
-        stride: usize,
-        last: usize,
-        run: Run,
-    ) -> (*mut u8, *mut u8) {
-        let stride = stride.max(1);
+    pub(crate) fn window(&self, run: Run) -> (*mut u8, *mut u8) {
         let (from, to) = self.range(run);
-        let (from, to) = (from.addr().saturating_sub(start.addr()), to.addr().saturating_sub(start.addr()));
-        let (from, to) = (from / stride * stride, to.div_ceil(stride) * stride);
-        (start.wrapping_add(from), start.wrapping_add(to.min(last + stride)))
+        let offset = |address: *mut u8| address.addr().saturating_sub(self.start.addr());
+        let from = offset(from) / self.stride * self.stride;
+        let to = offset(to).div_ceil(self.stride) * self.stride;
+        (self.start.wrapping_add(from), self.start.wrapping_add(to.min(self.last + self.stride)))
     }
 }
 

@@ -5,15 +5,18 @@
 //! uses the record of its first page; those of its other pages point back to it. What is known about free
 //! spans lies elsewhere, in the [`pool`].
 
+mod block;
 pub(crate) mod decay;
 pub(crate) mod desc;
 pub(crate) mod granules;
 pub(crate) mod layout;
 pub(crate) mod orphans;
+mod owner;
 pub(crate) mod pagemap;
 pub(crate) mod pool;
-mod purge;
+pub(crate) mod purge;
 pub(crate) mod slab;
+mod span;
 pub(crate) mod span_index;
 pub(crate) mod spans;
 pub(crate) mod survey;

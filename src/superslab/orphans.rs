@@ -6,12 +6,12 @@
 
 use crate::base::list::List;
 use crate::base::table::Table;
-use crate::lockfree::ready_list::ReadyList;
+use crate::lockfree::ready_list::{ReadyList, nodes};
 use crate::lockfree::remote_stack::Chain;
 use crate::os::futex::{Inherit, Lock};
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Block, LEFT, Slab, VISITED};
-use crate::sync::{AtomicUsize, Node, Ordering};
+use crate::sync::{AtomicUsize, Ordering};
 use core::ptr;
 
 struct Lists(Table<List<Slab>, KINDS>);
@@ -141,21 +141,13 @@ pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
         return unsafe { EMPTIED.push(slab) };
     };
     unlink(&mut lists, slab);
-    let mut others = if EMPTIED.is_empty() { ptr::null_mut() } else { EMPTIED.take_all() };
-    let mut at = others;
-    while !at.is_null() {
-        unlink(&mut lists, at);
-        // SAFETY: taken off `EMPTIED`, so ours; not released yet.
-        at = unsafe { <Slab as Node>::next(at) };
-    }
+    let others = if EMPTIED.is_empty() { ptr::null_mut() } else { EMPTIED.take_all() };
+    // SAFETY: taken off `EMPTIED`, so ours; none is released before its turn in the second loop.
+    let others = || unsafe { nodes(others) };
+    others().for_each(|slab| unlink(&mut lists, slab));
     drop(lists);
     release(slab);
-    while !others.is_null() {
-        // SAFETY: ours, and not released yet: the link is read first.
-        let next = unsafe { <Slab as Node>::next(others) };
-        release(others);
-        others = next;
-    }
+    others().for_each(release);
 }
 
 /// In the child of a fork: see [`Lock::inherit`].

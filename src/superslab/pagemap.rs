@@ -34,7 +34,7 @@ static ROOT_TABLE: [AtomicPtr<AtomicU8>; ROOT] = {
     let mut table = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];
     let mut i = 0;
     while i < ROOT {
-        table[i] = AtomicPtr::new(biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), i));
+        table[i] = AtomicPtr::new(absent(i));
         i += 1;
     }
     table
@@ -66,6 +66,11 @@ static BRANCHES: AtomicUsize = AtomicUsize::new(0);
 /// The root's entry `index` for a leaf: see above.
 const fn biased(leaf: *mut AtomicU8, index: usize) -> *mut AtomicU8 {
     leaf.wrapping_sub(index << LEAF_SHIFT)
+}
+
+/// The root's entry `index` where there is no leaf.
+const fn absent(index: usize) -> *mut AtomicU8 {
+    biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), index)
 }
 
 /// The page number of an address, without the upper bits, which no user address has.
@@ -109,34 +114,35 @@ pub(crate) fn kind_index(address: *const u8) -> usize {
     kind(address) as usize
 }
 
+/// The entry of a page. Writable only where the page was [`prepare`]d.
+#[inline(always)]
+fn entry(page: u32) -> &'static AtomicU8 {
+    // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
+    // synchronisation. For other pointers the answer does not matter.
+    let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
+    // SAFETY: the root's entry points at a leaf, the shared one if no other, minus the bias: so this is an
+    // entry of the leaf. Leaves are unmapped only when nobody calls the library any more.
+    unsafe { &*leaf.wrapping_add(page as usize) }
+}
+
 /// What lives at `address`: [`FOREIGN`], a size class, [`RUN`] or [`DIRECT`].
 #[inline]
 pub(crate) fn kind(address: *const u8) -> u8 {
-    let page = page_number(address);
-    // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
-    // synchronisation. For other pointers the answer does not matter.
-    // SAFETY: the page number has 32 bits, so its upper 9 are below ROOT.
-    let leaf = unsafe { ROOT_TABLE.get_unchecked((page >> LEAF_SHIFT) as usize) }.load(Ordering::Relaxed);
-    // SAFETY: the root's entry points at a leaf, the shared one if no other, minus the bias: so this is an
-    // entry of the leaf. Leaves are unmapped only when nobody calls the library any more.
-    unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Relaxed)
+    // Relaxed: as in `entry`.
+    entry(page_number(address)).load(Ordering::Relaxed)
 }
 
 /// [`kind`], for a caller that then reads a record which another thread has written before it set the entry.
 pub(crate) fn kind_published(address: *const u8) -> u8 {
-    let page = page_number(address);
-    let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
     // Acquire: pairs with the release in `set`.
-    // SAFETY: an entry of a leaf, as in `kind`.
-    unsafe { &*leaf.wrapping_add(page as usize) }.load(Ordering::Acquire)
+    entry(page_number(address)).load(Ordering::Acquire)
 }
 
 /// Makes sure that the map has a leaf for `address`. False if there is no memory for one.
 pub(crate) fn prepare(address: *const u8) -> bool {
     let index = (page_number(address) >> LEAF_SHIFT) as usize;
-    let absent = biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), index);
     let slot = &ROOT_TABLE[index];
-    if slot.load(Ordering::Relaxed) != absent {
+    if slot.load(Ordering::Relaxed) != absent(index) {
         return true;
     }
     let leaf = os::map_uncounted(LEAF);
@@ -148,10 +154,8 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     unsafe { os::advise_huge(leaf, LEAF, false) };
     // Release: pairs, through the program's own synchronisation, with the loads in `kind`. The leaf's entries
     // are 0.
-    if slot
-        .compare_exchange(absent, biased(leaf.cast(), index), Ordering::Release, Ordering::Relaxed)
-        .is_err()
-    {
+    let ours = biased(leaf.cast(), index);
+    if slot.compare_exchange(absent(index), ours, Ordering::Release, Ordering::Relaxed).is_err() {
         // SAFETY: another thread was first, so nobody else knows our leaf; it was mapped with this length.
         unsafe { os::unmap_uncounted(leaf, LEAF) };
     } else {
@@ -160,30 +164,22 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     true
 }
 
-/// Sets the kind of `pages` pages from `address` on. They were [`prepare`]d and lie in one leaf, as those of
-/// a SuperSlab do.
+/// Sets the kind of `pages` pages from `address` on, which were [`prepare`]d.
 pub(crate) fn set(address: *const u8, pages: usize, kind: u8) {
-    let page = page_number(address);
-    let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
-    debug_assert!(page >> LEAF_SHIFT == (page + pages as u32 - 1) >> LEAF_SHIFT);
-    for i in 0..pages {
+    let first = page_number(address);
+    for page in first..first + pages as u32 {
         // Release: pairs with the acquire in `kind_published`.
-        // SAFETY: an entry of a leaf, as in `kind`; not of the shared leaf, since the page was prepared.
-        unsafe { &*leaf.wrapping_add(page as usize + i) }.store(kind, Ordering::Release);
+        entry(page).store(kind, Ordering::Release);
     }
 }
 
-/// Makes the page of `address` foreign if it is of kind `kind`. Of several threads that try, exactly one gets
-/// true.
+/// Makes the page of `address`, which was [`prepare`]d, foreign if it is of kind `kind`. Of several threads
+/// that try, exactly one gets true.
 pub(crate) fn claim(address: *const u8, kind: u8) -> bool {
-    let page = page_number(address);
-    let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
     // Relaxed: what happened to the page before reaches this thread with the pointer, by the program's own
     // synchronisation.
-    // SAFETY: an entry of a leaf, as in `kind`; not of the shared leaf, since the caller's page was prepared.
-    unsafe { &*leaf.wrapping_add(page as usize) }
-        .compare_exchange(kind, FOREIGN, Ordering::Relaxed, Ordering::Relaxed)
-        .is_ok()
+    let entry = entry(page_number(address));
+    entry.compare_exchange(kind, FOREIGN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
 /// The place of the side table's entry for the page of `address`: the indices into the root, a branch and a
@@ -217,17 +213,15 @@ fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
         if fresh.is_null() {
             return None;
         }
-        match slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire) {
-            Ok(_) => {
-                count.fetch_add(1, Ordering::Relaxed);
-                at = fresh;
-            }
-            Err(other) => {
-                // SAFETY: another thread was first, so nobody else knows ours; it was mapped with this
-                // length.
-                unsafe { os::unmap_uncounted(fresh.cast(), bytes_of::<T>()) };
-                at = other;
-            }
+        at = fresh;
+        if let Err(other) =
+            slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire)
+        {
+            // SAFETY: another thread was first, so nobody else knows ours; it was mapped with this length.
+            unsafe { os::unmap_uncounted(fresh.cast(), bytes_of::<T>()) };
+            at = other;
+        } else {
+            count.fetch_add(1, Ordering::Relaxed);
         }
     }
     // SAFETY: mapped by this function, zero at first, which is valid for both types, and unmapped only when
@@ -280,9 +274,8 @@ pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
 /// Gives all leaves back to the system. Nobody calls the library any more.
 pub(crate) fn unmap() {
     for (index, slot) in ROOT_TABLE.iter().enumerate() {
-        let absent = biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), index);
-        let leaf = slot.swap(absent, Ordering::Relaxed);
-        if leaf != absent {
+        let leaf = slot.swap(absent(index), Ordering::Relaxed);
+        if leaf != absent(index) {
             // SAFETY: a leaf that `prepare` has mapped with this length, without the bias; nobody uses it any
             // more.
             unsafe { os::unmap_uncounted(leaf.wrapping_add(index << LEAF_SHIFT).cast(), LEAF) };
@@ -293,8 +286,8 @@ pub(crate) fn unmap() {
         // SAFETY: null, or a branch that `grown` has mapped, as it has the leaves; nobody uses them any more.
         unsafe {
             let Some(leaves) = branch.as_ref() else { continue };
-            for leaf in leaves.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|leaf| !leaf.is_null())
-            {
+            let leaves = leaves.iter().map(|slot| slot.load(Ordering::Relaxed));
+            for leaf in leaves.filter(|leaf| !leaf.is_null()) {
                 os::unmap_uncounted(leaf.cast(), bytes_of::<DirectLeaf>());
             }
             os::unmap_uncounted(branch.cast(), bytes_of::<Branch>());

@@ -14,7 +14,8 @@ use crate::superslab::desc::CHUNK;
 use crate::superslab::layout::{PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::pagemap::FOREIGN;
 use crate::superslab::slab::Slab;
-use crate::superslab::span_index::{BEHIND_FIRST, Span, lock, with};
+use crate::superslab::span::{BEHIND_FIRST, Span, usable};
+use crate::superslab::span_index::lock;
 use crate::superslab::{desc, pagemap, purge, span_index, thp};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
@@ -44,35 +45,22 @@ pub(crate) fn take_span(pages: usize, class: u8) -> Option<Span> {
 /// Like [`take_span`], but prefers a place with free pages behind the span: `room` pages in all.
 pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
-    let among = |pages| span_index::usable(pages, class);
     let mut looks = LOOKS;
     loop {
-        match lock() {
+        let span = match lock() {
             Some(mut pool) => {
-                let roomy = if room > pages {
-                    pool.take_span(pages, room, class, among(room), looks, now)
-                } else {
-                    None
-                };
-                if let Some(span) =
-                    roomy.or_else(|| pool.take_span(pages, pages, class, among(pages), looks, now))
-                {
-                    let due = purge::is_due(&pool, now);
-                    drop(pool);
-                    if due {
-                        purge::run_due(now);
-                    }
-                    return Some(span);
+                let mut find = |room| pool.take_span(pages, room, class, usable(room, class), looks, now);
+                let roomy = if room > pages { find(room) } else { None };
+                let span = roomy.or_else(|| find(pages));
+                if span.is_some() {
+                    purge::unlock(pool, now, false);
                 }
+                span
             }
-            None => {
-                if let Some(span) = span_index::take_unlocked(pages, class, among(pages)) {
-                    return Some(span);
-                }
-            }
-        }
-        if looks == usize::MAX || DEFERRED.load(Relaxed) {
-            return None;
+            None => span_index::take_unlocked(pages, class, usable(pages, class)),
+        };
+        if span.is_some() || looks == usize::MAX || DEFERRED.load(Relaxed) {
+            return span;
         }
         // If the system has no memory: one more search, of every SuperSlab. Other threads may have given
         // pages back meanwhile.
@@ -97,19 +85,13 @@ pub(crate) fn take_shorter_span(pages: usize, class: u8) -> Option<Span> {
     if SHORTER.load(Relaxed) == 0 {
         return None;
     }
-    let (mut pages, now) = (pages, os::now_ms());
-    while pages > 1 {
-        pages /= 2;
-        // Not in page 0: a block may be longer than what the header leaves of it.
-        let span = match lock() {
-            Some(mut pool) => pool.take_span(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
-            None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
-        };
-        if span.is_some() {
-            return span;
-        }
-    }
-    None
+    let now = os::now_ms();
+    let mut parts = [2, 4, 8].into_iter().map(|part| pages / part).filter(|&pages| pages > 0);
+    // Not in page 0: a block may be longer than what the header leaves of it.
+    parts.find_map(|pages| match lock() {
+        Some(mut pool) => pool.take_span(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
+        None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
+    })
 }
 
 /// With `true`, requests that need another SuperSlab fail from now on; with `false`, the pool grows again.
@@ -124,40 +106,37 @@ pub(crate) fn defer_growth(yes: bool) {
 /// `slab` is the first record of a span that was taken from the pool and is the caller's alone: no block of
 /// it is in use, and nobody is about to publish it. The caller does not use it after the call.
 pub(crate) unsafe fn give_span(slab: *mut Slab, touched: u32) {
+    let touched = touched << Slab::index(slab);
     // SAFETY: `give_as` has the same contract.
-    unsafe { give_as(slab, |dirty, index| dirty | touched << index) }
+    unsafe { give_as(slab, |dirty| dirty | touched) }
 }
 
-/// [`give_span`], where `dirty` maps the pages of the SuperSlab that were dirty, and the index of the span,
-/// to the pages that are dirty then.
+/// [`give_span`], where `dirty` maps the pages of the SuperSlab that were dirty to those that are dirty then.
 ///
 /// # Safety
 ///
 /// As [`give_span`].
-unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32, usize) -> u32) {
+unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32) -> u32) {
     // SAFETY: the record of the caller's span; nobody else writes these fields.
     let (desc, pages, class) = unsafe { (Slab::desc(slab), (*slab).pages as usize, (*slab).class) };
-    let index = Slab::index(slab);
-    let base = Slab::base(slab);
     let mapped = if class == pagemap::RUN { 1 } else { pages };
-    pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, FOREIGN);
+    pagemap::set(Slab::address(slab), mapped, FOREIGN);
     // SAFETY: `filled` is the owner's, and the slab is the caller's.
     if class != pagemap::RUN && unsafe { (*slab).filled } {
         thp::no_more_filled(pages);
     }
-    let mask = span_mask(index, pages);
+    let mask = span_mask(Slab::index(slab), pages);
     let now = os::now_ms();
-    let Some(mut pool) = lock() else {
-        span_index::give_unlocked(desc, mask, |before| dirty(before, index));
-        waker::notify();
-        return;
-    };
-    pool.give_span(desc, mask, pages, |before| dirty(before, index), now);
-    let due = purge::is_due(&pool, now);
-    drop(pool);
-    waker::notify();
-    if due {
-        purge::run_due(now);
+    match lock() {
+        Some(mut pool) => {
+            pool.give_span(desc, mask, pages, dirty, now);
+            purge::unlock(pool, now, true);
+        }
+        None => {
+            desc.give(mask, dirty);
+            span_index::set_stale();
+            waker::notify();
+        }
     }
 }
 
@@ -175,14 +154,11 @@ pub(crate) unsafe fn give_replaced_run(slab: *mut Slab) {
     let clean = !desc.huge.load(Relaxed) && options::get().purge_delay >= 0 && {
         // SAFETY: the pages are the caller's, who does not use them any more. They do not include the header:
         // a run never lies in page 0.
-        unsafe { os::purge(address(slab), pages << PAGE_SHIFT) }
+        unsafe { os::purge(Slab::address(slab), pages << PAGE_SHIFT) }
     };
-    let change = |dirty, index| {
-        let mask = span_mask(index, pages);
-        if clean { dirty & !mask } else { dirty | mask }
-    };
-    // SAFETY: the same contract as of this function.
-    unsafe { give_as(slab, change) };
+    let mask = span_mask(Slab::index(slab), pages);
+    // SAFETY: `give_as` has the same contract.
+    unsafe { give_as(slab, |dirty| if clean { dirty & !mask } else { dirty | mask }) };
 }
 
 /// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, if one of these
@@ -205,50 +181,28 @@ pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
     let now = os::now_ms();
     let Some(mut pool) = lock() else { return false };
     let change = span_mask(index, pages) ^ span_mask(index, before);
+    // SAFETY: the run is the caller's. Statistics read the field only under the pool's lock, which we hold.
+    let resize = || unsafe { (*slab).pages = pages as u8 };
     // In either case the pages that change hands belong to nobody in between: see `Desc`.
     if pages > before {
         if !pool.take_these(desc, change, pages - before, now) {
             return false;
         }
-        // SAFETY: the run is the caller's. Statistics read the field only under the pool's lock, which we
-        // hold.
-        unsafe { (*slab).pages = pages as u8 };
+        resize();
     } else {
-        // SAFETY: as when it grows.
-        unsafe { (*slab).pages = pages as u8 };
+        resize();
         // For the child of a fork in between.
         compiler_fence(Release);
         pool.give_span(desc, change, before - pages, |dirty| dirty | change, now);
     }
-    let due = purge::is_due(&pool, now);
-    drop(pool);
-    waker::notify();
-    if due {
-        purge::run_due(now);
-    }
+    purge::unlock(pool, now, true);
     true
-}
-
-/// The address of the first page of the span of `slab`.
-pub(crate) fn address(slab: *mut Slab) -> *mut u8 {
-    Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT)
-}
-
-/// Gives every free page back to the system.
-pub(crate) fn purge_all() {
-    purge::everything();
-}
-
-/// Gives back the pages that have been free and dirty for the purge delay, whatever the allowance, until
-/// `stop` returns true.
-pub(crate) fn purge_aged(stop: impl Fn() -> bool) -> purge::Aged {
-    purge::aged(stop)
 }
 
 /// Milliseconds until the oldest free dirty pages have been so for `delay`. `None` if there are none.
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
     // Without the lock: as if some had become dirty just now, so that the caller looks again after the delay.
-    let since = lock().map_or(Some(now), |pool| pool.oldest_since());
+    let since = lock().map_or(Some(now), |pool| pool.dirty().next().map(|desc| desc.since.get()));
     since.map(|since| delay.saturating_sub(os::elapsed(since, now)))
 }
 
@@ -283,7 +237,7 @@ fn grow() -> bool {
     // pages of many SuperSlabs would get all pages of them.
     // SAFETY: mapped just now with this length.
     unsafe { os::advise_huge(base, SUPERSLAB, huge) };
-    while !with(|pool| pool.add(base, huge)).unwrap_or_else(|| span_index::add_unlocked(base, huge)) {
+    while !span_index::add(base, huge) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
             // SAFETY: mapped just now with this length, and nobody else knows it.
@@ -297,19 +251,8 @@ fn grow() -> bool {
 
 /// Maps memory for a SuperSlab and prepares the page map for it. Null if the system or a limit refuses.
 fn map_superslab() -> *mut u8 {
-    let hint = HINT.load(Relaxed);
-    let mut base = ptr::null_mut::<u8>();
-    if hint != 0 {
-        base = os::map_at(ptr::without_provenance_mut(hint), SUPERSLAB);
-        if !base.is_null() && base.addr() & (SUPERSLAB - 1) != 0 {
-            // SAFETY: mapped just now with this length, and nobody else knows it.
-            unsafe { os::unmap(base, SUPERSLAB) };
-            base = ptr::null_mut();
-        }
-    }
-    if base.is_null() {
-        base = os::map_aligned(SUPERSLAB, SUPERSLAB);
-    }
+    let hint = ptr::without_provenance_mut(HINT.load(Relaxed));
+    let base = os::map_aligned(hint, SUPERSLAB, SUPERSLAB);
     if base.is_null() {
         return base;
     }
@@ -335,7 +278,7 @@ pub(crate) fn unmap() {
 
 /// Bytes of free pages; 0 if the pool's lock is not free soon.
 pub(crate) fn free_bytes() -> usize {
-    let pages = lock().map_or(0, |pool| (pool.superslabs * PAGES).saturating_sub(pool.used_pages()));
+    let pages = lock().map_or(0, |pool| (pool.superslabs * PAGES).saturating_sub(pool.used_pages));
     pages << PAGE_SHIFT
 }
 
@@ -348,8 +291,8 @@ mod tests {
     /// Whether the index is the same after it has been rebuilt.
     fn is_exact() -> bool {
         let figures = |pool: &State| {
-            let listed: Vec<usize> = (0..=PAGES).map(|free| pool.listed(free)).collect();
-            (pool.superslabs, pool.used_pages(), pool.dirty_pages, listed)
+            let listed: Vec<usize> = (0..=PAGES).map(|free| pool.bucket(free).count()).collect();
+            (pool.superslabs, pool.used_pages, pool.dirty_pages, listed)
         };
         let mut pool = lock().unwrap();
         let counted = figures(&pool);

@@ -1,83 +1,19 @@
 //! The record of one slab.
 
 use crate::base::list::{Linked, Links};
-use crate::lockfree::ready_list::ReadyList;
 use crate::lockfree::remote_stack::RemoteStack;
-use crate::superslab::decay::Patience;
 use crate::superslab::desc::{Desc, DescRef};
 use crate::superslab::layout::{HEADER, PAGE_SHIFT, SUPERSLAB};
-use crate::sync::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Node, Ordering, compiler_fence,
-};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Node, Ordering, compiler_fence};
 use core::ptr;
 
-/// The result of an allocation.
-pub(crate) struct Allocation {
-    /// The block; null if there is no memory.
-    pub(crate) ptr: *mut u8,
-    /// Whether every byte of it is known to be zero.
-    pub(crate) zeroed: bool,
-}
+mod counts;
+pub(super) mod glimpse;
 
-impl Allocation {
-    /// No block: there is no memory.
-    pub(crate) const NONE: Allocation = Allocation { ptr: ptr::null_mut(), zeroed: false };
-}
+pub(crate) use crate::superslab::block::{Allocation, Block};
 
-/// A free block. Its first word is the link. Blocks of 16 bytes and more carry a mark in the second word
-/// while they are on a slab's list or on the way there: so a second `free` of the block is noticed.
-#[repr(C)]
-pub(crate) struct Block {
-    next: *mut Block,
-    mark: usize,
-}
-
-// SAFETY: the link is the first word of a free block. Every block has at least 8 bytes, and a free one is
-// used by nobody but the thread that has it or the list it is on.
-unsafe impl Node for Block {
-    unsafe fn next(node: *mut Self) -> *mut Self {
-        // SAFETY: by the trait's contract `node` is valid, its link was written, and nobody writes it now.
-        unsafe { (*node).next }
-    }
-    unsafe fn set_next(node: *mut Self, next: *mut Self) {
-        // SAFETY: by the trait's contract `node` is valid and the caller's alone.
-        unsafe { (*node).next = next }
-    }
-}
-
-impl Block {
-    /// Where the link is.
-    ///
-    /// # Safety
-    ///
-    /// `block` points to mapped memory of a block.
-    pub(crate) unsafe fn link(block: *mut Self) -> *mut *mut Self {
-        // SAFETY: nothing is read: this computes an address inside the block.
-        unsafe { &raw mut (*block).next }
-    }
-    /// Whether the block carries the mark of a free block.
-    ///
-    /// # Safety
-    ///
-    /// `block` is the start of a block of at least 16 bytes, in a slab whose memory stays mapped, and no
-    /// other thread writes to it.
-    #[inline(always)]
-    pub(crate) unsafe fn is_marked(block: *mut Self, secret: usize) -> bool {
-        // SAFETY: the second word lies inside the block. The memory comes from the system, which has
-        // initialised it, even if the program has not.
-        unsafe { (&raw const (*block).mark).read() == block.addr() ^ secret }
-    }
-    /// Marks or unmarks the block.
-    ///
-    /// # Safety
-    ///
-    /// `block` is a free block of at least 16 bytes, and the caller's alone.
-    #[inline(always)]
-    pub(crate) unsafe fn set_mark(block: *mut Self, secret: usize, free: bool) {
-        // SAFETY: the second word lies inside the block, which the caller alone uses.
-        unsafe { (*block).mark = if free { block.addr() ^ secret } else { 0 } }
-    }
-}
+/// The owner of slabs.
+pub(crate) type Owner = crate::superslab::owner::Owner<Slab>;
 
 /// A flag in [`Slab::used`]: the slab is in the list of full ones. It is the sign bit, so the count read as a
 /// signed number is negative.
@@ -87,82 +23,6 @@ pub(crate) const FULL: u32 = 1 << 31;
 pub(crate) const LEFT: usize = 1;
 /// A mark on a slab's `owner`: a visitor is working on the slab, and its owner must not take it for its own.
 pub(crate) const VISITED: usize = 2;
-
-/// The owner of slabs: a thread's heap, as far as this layer knows it. Never unmapped, and made of atomics
-/// only.
-pub(crate) struct Owner {
-    /// Slabs that other threads have published.
-    pub(crate) ready: ReadyList<Slab>,
-    /// Pages of slabs that other threads have emptied since the owner last took in what was published.
-    pub(crate) idle: AtomicUsize,
-    /// When a visitor took that in instead of the owner, in milliseconds and never 0. Set to 0 when the owner
-    /// is back.
-    pub(crate) visited: AtomicU32,
-    /// Owners that were back soon after a visit are visited later the next time.
-    patience: Patience,
-}
-
-/// An owner is visited if other threads have emptied this many pages of its slabs, and it has not taken them
-/// in: 8 MiB.
-const VISIT_FROM: usize = 128;
-/// An owner that is back within this many milliseconds would have taken everything in itself.
-const SOON: u32 = 1000;
-
-impl Owner {
-    /// An owner without slabs.
-    pub(crate) const fn new() -> Self {
-        Self {
-            ready: ReadyList::new(),
-            idle: AtomicUsize::new(0),
-            visited: AtomicU32::new(0),
-            patience: Patience::none(),
-        }
-    }
-
-    /// Forgets all figures, for the next thread that uses the record. The ready list stays.
-    pub(crate) fn reset(&self) {
-        // Relaxed, here and below: these are figures, and nothing else depends on them.
-        self.idle.store(0, Ordering::Relaxed);
-        self.visited.store(0, Ordering::Relaxed);
-        self.patience.forget();
-    }
-
-    /// Counts pages that another thread has emptied. Returns whether the owner should be visited.
-    pub(crate) fn count_emptied(&self, pages: usize) -> bool {
-        let idle = self.idle.fetch_add(pages, Ordering::Relaxed) + pages;
-        let much = idle >= self.patience.stretch(VISIT_FROM);
-        if much {
-            self.idle.store(0, Ordering::Relaxed);
-        }
-        much
-    }
-
-    /// Somebody takes in what has been published: nobody else need visit for that.
-    pub(crate) fn note_taken_in(&self) {
-        self.idle.store(0, Ordering::Relaxed);
-    }
-
-    /// Notes that the owner should be visited but is not: the next [`count_emptied`](Owner::count_emptied)
-    /// will say so again.
-    pub(crate) fn put_off_visit(&self) {
-        self.idle.fetch_add(Patience::longest(VISIT_FROM), Ordering::Relaxed);
-    }
-
-    /// A visitor has taken in what was published, at `now` in milliseconds.
-    pub(crate) fn note_visit(&self, now: u32) {
-        self.visited.store(now.max(1), Ordering::Relaxed);
-    }
-
-    /// The owner itself takes in what was published, at `now` in milliseconds.
-    pub(crate) fn note_return(&self, now: impl FnOnce() -> u32) {
-        self.idle.store(0, Ordering::Relaxed);
-        let visited = self.visited.load(Ordering::Relaxed);
-        if visited != 0 {
-            self.visited.store(0, Ordering::Relaxed);
-            self.patience.learn(crate::os::elapsed(visited, now()) < SOON);
-        }
-    }
-}
 
 /// Which of its owner's lists a slab is in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -193,8 +53,7 @@ pub(crate) enum Listed {
 /// visitor in that heap, which has marked the slab as [`VISITED`], if it is neither current nor the owner's
 /// hazard; or the thread that has just claimed or adopted the slab. Statistics, and threads that free a
 /// block, access the record at any time. Fields that they read are atomics, or are written through atomics,
-/// or are constant while the slab has blocks in use. So nobody should make a reference to the whole record;
-/// [`Slab::is_slab`] still does.
+/// or are constant while the slab has blocks in use. So nobody makes a reference to the whole record.
 #[repr(C, align(128))]
 pub(crate) struct Slab {
     /// Free blocks, most recently freed first. Owner only.
@@ -260,21 +119,6 @@ pub(crate) struct Slab {
     pub(crate) purged_at: u32,
 }
 
-/// What statistics read of a record, with or without the pool's lock. A thread that did not get the lock in
-/// time may be making another slab of it meanwhile: then each value is right for the one slab or the other.
-#[derive(Clone, Copy)]
-pub(crate) struct Glimpse {
-    pub(crate) class: u8,
-    pub(crate) lead: u8,
-    pub(crate) pages: usize,
-    pub(crate) stride: usize,
-    pub(crate) last: usize,
-    pub(crate) start: *mut u8,
-    pub(crate) bump: *mut u8,
-    pub(crate) end: *mut u8,
-    pub(crate) revived: bool,
-}
-
 /// The current slab of a class that has none: nothing can be taken from it, and nothing is written to it.
 pub(crate) static NO_SLAB: Slab = Slab {
     free: ptr::null_mut(),
@@ -304,8 +148,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
 };
 
 // SAFETY: each field says which thread may access it, and how. Threads reach the fields through raw pointers;
-// the only `Slab` that is shared by reference is `NO_SLAB`, which is never written to. (For the exception,
-// see `Slab::is_slab`.)
+// the only `Slab` that is shared by reference is `NO_SLAB`, which is never written to.
 unsafe impl Sync for Slab {}
 
 const _: () = assert!(size_of::<Slab>() == 128 && size_of::<Slab>() * 32 == HEADER);
@@ -377,112 +220,15 @@ impl Slab {
         offset <= last as u64 && offset.wrapping_mul(inverse) < inverse
     }
 
-    /// Counts a block as used.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the slab's owner.
-    #[inline(always)]
-    pub(crate) unsafe fn count_taken(slab: *mut Slab) {
-        // SAFETY: the record of the caller's slab is valid; the field is atomic, and only the owner writes
-        // it.
-        let used = unsafe { &(*slab).used };
-        // Relaxed, here and wherever `used` and `counted` are accessed: other threads only read them, as
-        // figures.
-        used.store(used.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// Blocks that are neither on `free` nor above `bump`.
-    ///
-    /// # Safety
-    ///
-    /// `slab` is the record of a slab whose SuperSlab stays mapped. Unless the caller is its owner, the
-    /// answer may be outdated.
-    pub(crate) unsafe fn in_use(slab: *mut Slab) -> u32 {
-        // SAFETY: the record is mapped; the field is atomic.
-        unsafe { &(*slab).used }.load(Ordering::Relaxed) & !FULL
-    }
-
-    /// Notes which list the slab is in. Sets `low`, so that a free needs one comparison to learn whether the
-    /// slab has to change its list: from the partial ones when few blocks are in use ([`Slab::few`]); from
-    /// the purged ones when half as many are in use as when it was purged; from the full ones at once; and as
-    /// the current slab never.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the slab's owner.
-    pub(crate) unsafe fn enlist(slab: *mut Slab, list: Listed) {
-        // SAFETY: only the owner, that is the caller, accesses `list` and `low` and writes `used`.
-        unsafe {
-            (*slab).list = list;
-            (*slab).low = match list {
-                Listed::Current => i32::MIN,
-                Listed::Partial => Slab::few(slab) as i32,
-                Listed::Purged => (Slab::in_use(slab) / 2) as i32,
-                Listed::None | Listed::Full | Listed::Sparse => 0,
-            };
-            let full = if list == Listed::Full { FULL } else { 0 };
-            (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
-        }
-    }
-
-    /// With at most this many blocks in use nearly the whole slab lies idle: one in 32, and at least one.
-    ///
-    /// # Safety
-    ///
-    /// `slab` is the record of a live slab, and the caller is its owner or one of its blocks is in use.
-    pub(crate) unsafe fn few(slab: *mut Slab) -> u32 {
-        // SAFETY: by the caller's duty these fields are constant.
-        unsafe { (*slab).last.div_ceil(((*slab).stride * 32).max(1)) }
-    }
-
-    /// Notes that `waiting` blocks are or were on `remote`, so that `used` does not count them any more.
-    /// `rest` is how many of them are still there: `waiting`, or 0 if they have been taken off.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the slab's owner.
-    pub(crate) unsafe fn count_waiting(slab: *mut Slab, waiting: u32, rest: u32) {
-        // SAFETY: only the owner, that is the caller, writes these fields. They are changed in this order so
-        // that the child of a fork in between has too many blocks in use, never too few.
-        unsafe {
-            let counted = (*slab).counted.load(Ordering::Relaxed);
-            (*slab).counted.store(rest, Ordering::Relaxed);
-            compiler_fence(Ordering::Release);
-            Slab::count(slab, -(waiting.saturating_sub(counted) as i32));
-        }
-    }
-
-    /// Changes the count of used blocks by `by`. Returns the new count, with the flag [`FULL`].
-    ///
-    /// # Safety
-    ///
-    /// The caller is the slab's owner.
-    #[inline(always)]
-    pub(crate) unsafe fn count(slab: *mut Slab, by: i32) -> u32 {
-        // SAFETY: the record of the caller's slab is valid; the field is atomic.
-        let used = unsafe { &(*slab).used };
-        // SAFETY: only the owner writes it, so a plain read by the owner races with nothing.
-        let now = unsafe { used.as_ptr().read() }.wrapping_add_signed(by);
-        used.store(now, Ordering::Relaxed);
-        now
-    }
-
     /// Sets up the records of a new span of `pages` pages from page `index` on. The rest of the record keeps
     /// what an earlier span left, until [`Slab::make`] sets it.
     ///
     /// # Safety
     ///
-    /// `base` is the address of a mapped SuperSlab, `desc` is its descriptor, and the caller has just taken
-    /// these pages from the pool, so that the span is its alone.
-    pub(crate) unsafe fn claim(
-        base: *mut u8,
-        index: usize,
-        pages: usize,
-        class: u8,
-        desc: DescRef,
-    ) -> *mut Slab {
-        let first = Slab::at(base, index);
+    /// `desc` is the descriptor of a mapped SuperSlab, and the caller has just taken these pages from the
+    /// pool, so that the span is its alone.
+    pub(crate) unsafe fn claim(desc: DescRef, index: usize, pages: usize, class: u8) -> *mut Slab {
+        let first = Slab::at(desc.base(), index);
         // SAFETY: the records of our pages. Statistics may read them meanwhile: so what `Glimpse` reads is
         // stored atomically.
         unsafe {
@@ -507,16 +253,13 @@ impl Slab {
     /// [`Slab::claim`] has returned `slab`, and nobody else knows the span yet. `owner` is the calling
     /// thread's.
     pub(crate) unsafe fn make(slab: *mut Slab, stride: u32, zero: bool, owner: *mut Owner) {
-        let offset = slab.addr() & (SUPERSLAB - 1);
-        let base = slab.cast::<u8>().wrapping_sub(offset);
-        let page = offset / size_of::<Slab>();
-        let begin = page << PAGE_SHIFT;
+        let header = if Slab::index(slab) == 0 { HEADER } else { 0 };
+        let start = Slab::address(slab).wrapping_add(header);
         // SAFETY: the record of our span. Statistics may read it meanwhile: so what `Glimpse` reads is stored
         // atomically, and there is no reference to the whole record.
         unsafe {
-            let start = if page == 0 { HEADER } else { begin };
-            let bytes = (begin + (((*slab).pages as usize) << PAGE_SHIFT)) - start;
-            let (bytes, start) = (bytes - bytes % stride.max(1) as usize, base.wrapping_add(start));
+            let bytes = (((*slab).pages as usize) << PAGE_SHIFT) - header;
+            let bytes = bytes - bytes % stride.max(1) as usize;
             let end = start.wrapping_add(bytes);
             (*slab).free = ptr::null_mut();
             AtomicPtr::from_ptr(&raw mut (*slab).start).store(start, Ordering::Relaxed);
@@ -569,53 +312,9 @@ impl Slab {
         }
     }
 
-    /// Reads the fields that any thread may read at any time.
-    ///
-    /// # Safety
-    ///
-    /// `slab` is the record of a page of a SuperSlab that stays mapped meanwhile.
-    pub(crate) unsafe fn glimpse(slab: *mut Slab) -> Glimpse {
-        // Relaxed: figures, each right by itself.
-        // SAFETY: the record is mapped. `claim`, `make`, `set_bump` and `set_revived` write these fields
-        // atomically, and `pool::resize_run` writes `pages` under the pool's lock.
-        unsafe {
-            Glimpse {
-                class: AtomicU8::from_ptr(&raw mut (*slab).class).load(Ordering::Relaxed),
-                lead: AtomicU8::from_ptr(&raw mut (*slab).lead).load(Ordering::Relaxed),
-                pages: AtomicU8::from_ptr(&raw mut (*slab).pages).load(Ordering::Relaxed) as usize,
-                stride: AtomicU32::from_ptr(&raw mut (*slab).stride).load(Ordering::Relaxed) as usize,
-                last: AtomicU32::from_ptr(&raw mut (*slab).last).load(Ordering::Relaxed) as usize,
-                start: AtomicPtr::from_ptr(&raw mut (*slab).start).load(Ordering::Relaxed),
-                bump: AtomicPtr::from_ptr(&raw mut (*slab).bump).load(Ordering::Relaxed),
-                end: AtomicPtr::from_ptr(&raw mut (*slab).end).load(Ordering::Relaxed),
-                revived: AtomicBool::from_ptr(&raw mut (*slab).revived).load(Ordering::Relaxed),
-            }
-        }
-    }
-
-    /// Whether all blocks of the slab wait on its remote stack.
-    ///
-    /// # Safety
-    ///
-    /// The slab is published and not taken in yet, or has blocks in use, so that it stays.
-    pub(crate) unsafe fn is_whole(slab: *mut Slab) -> bool {
-        // SAFETY: the slab stays, so `stride` and `last` are constant; the stack is atomic.
-        unsafe { (*slab).remote.waiting() * (*slab).stride > (*slab).last }
-    }
-
     /// The value of `inverse` while nothing is purged.
     pub(crate) fn inverse_of(stride: u32) -> u64 {
         u64::MAX / stride.max(1) as u64 + 1
-    }
-
-    /// Whether this is a slab, not a run.
-    ///
-    /// # Safety
-    ///
-    /// The record of a span in use, which stays so meanwhile.
-    pub(crate) unsafe fn is_slab(slab: *mut Slab) -> bool {
-        // SAFETY: by this function's contract. Only what other threads may read is read.
-        unsafe { Slab::glimpse(slab) }.class != super::pagemap::RUN
     }
 
     /// Puts the slab on its owner's ready list.
@@ -651,34 +350,13 @@ impl Slab {
         slab.cast::<u8>().wrapping_sub(slab.addr() & (SUPERSLAB - 1))
     }
 
+    /// The address of the first page of the span.
+    pub(crate) fn address(slab: *mut Slab) -> *mut u8 {
+        Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT)
+    }
+
     /// The page of the SuperSlab at which the span begins.
     pub(crate) fn index(slab: *mut Slab) -> usize {
         (slab.addr() & (SUPERSLAB - 1)) / size_of::<Slab>()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_owner_that_is_back_soon_is_visited_later() {
-        let owner = Owner::new();
-        assert!(!owner.count_emptied(VISIT_FROM - 1) && owner.count_emptied(1));
-        owner.note_visit(0);
-        owner.note_return(|| SOON - 1);
-        assert!(!owner.count_emptied((VISIT_FROM << 3) - 1) && owner.count_emptied(1));
-        owner.note_return(|| unreachable!("there was no visit"));
-        for _ in 0..9 {
-            owner.note_visit(5);
-            owner.note_return(|| 6);
-        }
-        assert!(!owner.count_emptied(Patience::longest(VISIT_FROM) - 1) && owner.count_emptied(1));
-        owner.note_visit(5);
-        owner.note_return(|| SOON + 6);
-        assert!(owner.count_emptied(VISIT_FROM), "it was away for long");
-        owner.count_emptied(9);
-        owner.reset();
-        assert!(!owner.count_emptied(VISIT_FROM - 1));
     }
 }

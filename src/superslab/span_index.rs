@@ -13,11 +13,9 @@ use crate::os::futex::{Guard, Inherit, Lock};
 use crate::os::process;
 use crate::superslab::decay::Policy;
 use crate::superslab::desc::{
-    Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, of_member, unused_desc,
+    Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, members, of_member, unused_desc,
 };
-use crate::superslab::layout::{PAGE_SHIFT, PAGES};
-use crate::superslab::pagemap;
-use crate::superslab::slab::Slab;
+use crate::superslab::span::{Span, make_span};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::{self, Relaxed};
 
@@ -31,16 +29,21 @@ pub(super) fn set_stale() {
 }
 
 /// Whether the index is stale. Resets that, so the caller has to rebuild it.
-pub(super) fn is_stale() -> bool {
+fn is_stale() -> bool {
     // Acquire: pairs with the release in `set_stale`.
     STALE.load(Relaxed) && STALE.swap(false, Ordering::Acquire)
 }
 
-/// Adds a SuperSlab without the lock. False if no descriptor is left.
-pub(super) fn add_unlocked(base: *mut u8, huge: bool) -> bool {
-    let Some(desc) = unused_desc() else { return false };
+/// Adds a SuperSlab whose pages are free and clean. False if no descriptor is left.
+pub(super) fn add(base: *mut u8, huge: bool) -> bool {
+    let mut pool = lock();
+    let spare = pool.as_mut().and_then(|pool| pool.take_spare());
+    let Some(desc) = spare.or_else(unused_desc) else { return false };
     desc.fill(base, huge);
-    set_stale();
+    match pool {
+        Some(mut pool) => pool.enter(desc, os::now_ms()),
+        None => set_stale(),
+    }
     true
 }
 
@@ -53,52 +56,35 @@ pub(super) fn take_unlocked(pages: usize, class: u8, among: u32) -> Option<Span>
     })
 }
 
-/// Gives the pages of a span back without the lock.
-pub(super) fn give_unlocked(desc: DescRef, pages: u32, dirty: impl Fn(u32) -> u32) {
-    desc.give(pages, dirty);
-    set_stale();
+/// Puts back the pages that [`State::hide`] has hidden. Those in `clean` are not dirty any more.
+pub(super) fn put_back(desc: DescRef, clean: u32) {
+    let pool = lock();
+    let hidden = desc.job.load(Relaxed);
+    let after = desc.end_job(clean);
+    match pool {
+        Some(mut pool) => {
+            pool.index(desc, os::now_ms(), count(hidden) as i8, count(after.dirty & hidden) as i8);
+        }
+        None => set_stale(),
+    }
 }
 
-/// Puts pages back without the lock: see [`State::put_back`].
-pub(super) fn put_back_unlocked(desc: DescRef, clean: u32) {
-    desc.end_job(clean);
-    set_stale();
-}
-
-/// Removes a SuperSlab without the lock: see [`State::remove`].
-pub(super) fn remove_unlocked(desc: DescRef) {
-    // It stays listed until the index is rebuilt, but none of its pages is free.
+/// Removes a SuperSlab that was hidden as a whole and has been unmapped. Without the lock it stays listed
+/// until the index is rebuilt, but none of its pages is free.
+pub(super) fn remove(desc: DescRef) {
+    let Some(mut pool) = lock() else {
+        desc.clear();
+        return set_stale();
+    };
+    pool.unlink(desc);
+    // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may have
+    // been in the middle of a change.
+    if desc.purgeable_pages.get() != 0 {
+        pool.index(desc, 0, 0, -(desc.purgeable_pages.get() as i8));
+    }
     desc.clear();
-    set_stale();
-}
-
-/// A mask of the pages that a span may consist of: page 0 lies behind the header and serves only slabs of one
-/// page.
-pub(super) fn usable(pages: usize, class: u8) -> u32 {
-    if pages == 1 && class != pagemap::RUN { u32::MAX } else { BEHIND_FIRST }
-}
-
-/// All pages except page 0, which lies behind the header.
-pub(super) const BEHIND_FIRST: u32 = !1;
-
-/// A span that the caller has taken from the pool.
-pub(crate) struct Span {
-    /// The record of its first page: see [`Slab::claim`].
-    pub(crate) slab: *mut Slab,
-    /// Whether its pages are known to be zero.
-    pub(crate) zero: bool,
-}
-
-/// Makes a span of pages that have been taken.
-fn make_span(desc: DescRef, index: usize, pages: usize, class: u8, before: Sets) -> Span {
-    let base = desc.base();
-    // SAFETY: the caller has just taken these pages out of the free ones, so they are ours alone, and the
-    // SuperSlab stays as long as they are not free. See `Desc::fill` for the one case in which `base` may be
-    // null.
-    let slab = unsafe { Slab::claim(base, index, pages, class, desc) };
-    let mapped = if class == pagemap::RUN { 1 } else { pages };
-    pagemap::set(base.wrapping_add(index << PAGE_SHIFT), mapped, class);
-    Span { slab, zero: before.dirty & span_mask(index, pages) == 0 }
+    pool.spare(desc);
+    pool.superslabs = pool.superslabs.saturating_sub(1);
 }
 
 /// The number of buckets: as many as [`State::filled`] has bits. More than there are numbers of free pages,
@@ -116,7 +102,7 @@ pub(crate) struct State {
     /// The number of SuperSlabs.
     pub(super) superslabs: usize,
     /// Pages in spans.
-    used_pages: usize,
+    pub(crate) used_pages: usize,
     /// Free pages that are dirty.
     pub(crate) dirty_pages: usize,
     /// SuperSlabs that have such pages, in the order in which they came to have them.
@@ -145,19 +131,10 @@ impl State {
         }
     }
 
-    /// How many SuperSlabs are listed with this number of free pages.
-    #[cfg(test)]
-    pub(super) fn listed(&self, free: usize) -> usize {
-        core::iter::successors(self.first_of_bucket(free), |desc| desc.next_of_bucket()).count()
-    }
-
     /// Makes the index anew from the descriptors. Dirty pages count as having become dirty now.
     pub(super) fn rebuild(&mut self) {
-        self.buckets = Table([const { List::new() }; BUCKETS]);
-        self.filled = 0;
-        self.spare = List::new();
-        (self.superslabs, self.used_pages, self.dirty_pages) = (0, 0, 0);
-        self.dirty = List::new();
+        let policy = core::mem::replace(&mut self.policy, Policy::new());
+        *self = Self { visits: self.visits, policy, ..Self::new() };
         let now = os::now_ms();
         for desc in all_descs() {
             if !desc.base().is_null() {
@@ -187,57 +164,35 @@ impl State {
         unsafe { self.spare.push_front(as_member(desc)) };
     }
 
-    /// Pages in spans.
-    pub(crate) fn used_pages(&self) -> usize {
-        self.used_pages
-    }
-
-    /// The first SuperSlab with this number of free pages: the one that came to have it last.
-    pub(super) fn first_of_bucket(&self, free: usize) -> Option<DescRef> {
-        of_member(self.buckets[free].first())
-    }
-
-    /// Adds a SuperSlab whose pages are free and clean. False if no descriptor is left.
-    pub(crate) fn add(&mut self, base: *mut u8, huge: bool) -> bool {
+    /// A descriptor that is not in use, claimed for the caller. One that is spare may have been claimed
+    /// without the lock.
+    fn take_spare(&mut self) -> Option<DescRef> {
         // SAFETY: having `self` we hold the pool's lock, and descriptors stay.
-        let spare = core::iter::from_fn(|| unsafe { self.spare.pop_front() }.and_then(of_member));
-        // A spare descriptor may have been claimed without the lock.
-        let found = spare.into_iter().find(|desc| desc.claim());
-        let Some(desc) = found.or_else(unused_desc) else { return false };
-        desc.fill(base, huge);
-        self.enter(desc, os::now_ms());
-        true
+        let mut spare = core::iter::from_fn(|| unsafe { self.spare.pop_front() }.and_then(of_member));
+        spare.find(|desc| desc.claim())
     }
 
-    /// Removes a SuperSlab that was hidden as a whole and has been unmapped.
-    pub(crate) fn remove(&mut self, desc: DescRef) {
-        self.unlink(desc);
-        // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may
-        // have been in the middle of a change.
-        if desc.purgeable_pages.get() != 0 {
-            self.index(desc, 0, 0, -(desc.purgeable_pages.get() as i8));
-        }
-        desc.clear();
-        self.spare(desc);
-        self.superslabs = self.superslabs.saturating_sub(1);
+    /// The SuperSlabs with this number of free pages, first the one that came to have it last. While they are
+    /// passed on, the index of each may change.
+    pub(super) fn bucket(&self, free: usize) -> impl Iterator<Item = DescRef> + use<> {
+        members(&self.buckets[free])
     }
 
-    /// Hides the pages of a SuperSlab that can be given back, and returns them. None while others of its
-    /// pages are being given back.
-    pub(crate) fn hide(&mut self, desc: DescRef) -> u32 {
+    /// The SuperSlabs that have purgeable pages, first the one that has had them longest. While they are
+    /// passed on, the index of each may change.
+    pub(super) fn dirty(&self) -> impl Iterator<Item = DescRef> + use<> {
+        members(&self.dirty)
+    }
+
+    /// Hides the pages of a SuperSlab that can be given back. False if there are none, or others of its pages
+    /// are being given back.
+    pub(super) fn hide(&mut self, desc: DescRef) -> bool {
         if desc.has_job() {
-            return 0;
+            return false;
         }
         let (hidden, dirty) = desc.begin_job();
         self.index(desc, 0, -(count(hidden) as i8), -(count(hidden & dirty) as i8));
-        hidden
-    }
-
-    /// Puts back the pages that [`State::hide`] has hidden. Those in `clean` are not dirty any more.
-    pub(crate) fn put_back(&mut self, desc: DescRef, clean: u32, now: u32) {
-        let hidden = desc.job.load(Relaxed);
-        let after = desc.end_job(clean);
-        self.index(desc, now, count(hidden) as i8, count(after.dirty & hidden) as i8);
+        hidden != 0
     }
 
     /// Gives the pages of a span back. `dirty` maps the pages of the SuperSlab that were dirty to those that
@@ -335,68 +290,24 @@ impl State {
     ) -> Option<Span> {
         let mut buckets = self.filled & (u64::MAX << (room & (BUCKETS - 1)));
         while buckets != 0 {
-            let mut at = self.first_of_bucket(buckets.trailing_zeros() as usize);
-            let mut looks = looks;
-            while let (Some(desc), true) = (at, looks > 0) {
+            for desc in self.bucket(buckets.trailing_zeros() as usize).take(looks) {
                 if let Some((index, before)) = desc.pages.take(pages, room, among) {
-                    return Some(self.taken(desc, index, pages, class, before, now));
+                    self.taken(desc, pages, part(before.dirty, span_mask(index, pages), pages), now);
+                    return Some(make_span(desc, index, pages, class, before));
                 }
-                at = desc.next_of_bucket();
-                looks -= 1;
             }
             buckets &= buckets - 1;
         }
         None
     }
 
-    /// Brings the index up to date after pages have been taken, and makes a span of them.
+    /// Brings the index up to date after `pages` pages have been taken, of which `dirty` were dirty.
     #[inline(always)]
-    fn taken(
-        &mut self,
-        desc: DescRef,
-        index: usize,
-        pages: usize,
-        class: u8,
-        before: Sets,
-        now: u32,
-    ) -> Span {
-        let reused = part(before.dirty, span_mask(index, pages), pages);
-        self.index(desc, now, -(pages as i8), -(reused as i8));
+    fn taken(&mut self, desc: DescRef, pages: usize, dirty: usize, now: u32) {
+        self.index(desc, now, -(pages as i8), -(dirty as i8));
         self.used_pages += pages;
-        let (used, dirty) = (self.used_pages, self.dirty_pages + reused);
-        self.policy.taken(pages - reused.min(pages), used, dirty, reused > 0, now);
-        make_span(desc, index, pages, class, before)
-    }
-
-    /// Calls `f` with SuperSlabs that have purgeable pages, oldest first, until it returns false. `f` may
-    /// change the index of the SuperSlab that it gets.
-    pub(crate) fn each_dirty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
-        let mut at = of_member(self.dirty.first());
-        while let Some(desc) = at {
-            // Read before `f` may unlist it.
-            at = desc.next_dirty();
-            if !f(self, desc) {
-                return;
-            }
-        }
-    }
-
-    /// Calls `f` with SuperSlabs that are entirely free, until it returns false. `f` may change the index of
-    /// the SuperSlab that it gets.
-    pub(crate) fn each_empty(&mut self, mut f: impl FnMut(&mut State, DescRef) -> bool) {
-        let mut at = self.first_of_bucket(PAGES);
-        while let Some(desc) = at {
-            at = desc.next_of_bucket();
-            if !f(self, desc) {
-                return;
-            }
-        }
-    }
-
-    /// When the pages that have been purgeable longest became so, in milliseconds. `None` if no pages are
-    /// purgeable.
-    pub(super) fn oldest_since(&self) -> Option<u32> {
-        of_member(self.dirty.first()).map(|desc| desc.since.get())
+        let before = self.dirty_pages + dirty;
+        self.policy.taken(pages - dirty.min(pages), self.used_pages, before, dirty > 0, now);
     }
 }
 

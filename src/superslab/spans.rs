@@ -4,14 +4,12 @@ use crate::superslab::desc::{self, Desc};
 use crate::superslab::layout::{PAGE_SHIFT, PAGES};
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::Slab;
-use crate::superslab::span_index::lock;
+use crate::superslab::span_index::with;
 
 /// Calls `f` with the record of every span in use, with the pool locked. False, and nothing is done, if the
 /// lock is not free soon.
 pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
-    let Some(_pool) = lock() else { return false };
-    desc::descs().for_each(|desc| spans(desc, &mut f));
-    true
+    with(|_| desc::descs().for_each(|desc| spans(desc, &mut f))).is_some()
 }
 
 /// Calls `f` with the record of every span in use of a SuperSlab. The caller holds the pool's lock.
@@ -40,7 +38,7 @@ pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
         // While a span is being given back, some of its pages may be out of the page map already.
         if seen.lead == 0 {
             f(slab);
-            index += seen.pages.max(1);
+            index += seen.pages;
         } else {
             index += 1;
         }

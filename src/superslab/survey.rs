@@ -6,7 +6,8 @@ use crate::superslab::desc::Desc;
 use crate::superslab::granules::{Granules, Run};
 use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
 use crate::superslab::pagemap::RUN;
-use crate::superslab::slab::{Glimpse, Slab};
+use crate::superslab::slab::Slab;
+use crate::superslab::slab::glimpse::Glimpse;
 use crate::superslab::{desc, span_index, spans};
 use crate::sync::Ordering::{Acquire, Relaxed};
 
@@ -95,7 +96,7 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     let owned = unsafe { !(*slab).owner.load(Acquire).is_null() };
     // SAFETY: the record stays mapped.
     let seen = unsafe { Slab::glimpse(slab) };
-    let (class, pages) = (seen.class, seen.pages.clamp(1, PAGES));
+    let (class, pages, stride) = (seen.class, seen.pages, seen.stride);
     let bytes = pages * PAGE - if Slab::index(slab) == 0 { HEADER } else { 0 };
     if class == RUN {
         // Nobody knows how much of a run the program has touched.
@@ -104,7 +105,6 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     if !owned {
         return SpanFigures { class, bytes, blocks: 0, used: 0, fresh: 0, untouched: 0 };
     }
-    let stride = seen.stride.max(1);
     // SAFETY: the record stays mapped.
     let fresh = unsafe { Unused::of(slab, seen) };
     SpanFigures {
@@ -121,9 +121,7 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
 /// The blocks of a slab that belong to nobody and are on no list: above `bump`, or in purged memory.
 struct Unused {
     granules: Granules,
-    bump: usize,
-    end: usize,
-    revived: bool,
+    seen: Glimpse,
     purged: u64,
     /// Bytes of these blocks.
     bytes: usize,
@@ -138,18 +136,17 @@ impl Unused {
     unsafe fn of(slab: *mut Slab, seen: Glimpse) -> Unused {
         // SAFETY: the record stays mapped; the field is atomic.
         let purged = unsafe { (*slab).purged.load(Relaxed) };
-        let granules = Granules::of_span(slab, seen.pages.clamp(1, PAGES));
-        let (bump, end) = (seen.bump.addr(), seen.end.addr());
+        let granules = Granules::of_seen(slab, seen);
         // Saturating, here and below: the owner may be in the middle of a change.
-        let mut bytes = end.saturating_sub(bump);
+        let mut bytes = seen.end.addr().saturating_sub(seen.bump.addr());
         let mut counted = 0;
         for run in Run::each(purged) {
-            let (from, to) = granules.window_of(seen.start, seen.stride, seen.last, run);
+            let (from, to) = granules.window(run);
             // A block that reaches from one run into the next counts once.
             bytes += to.addr().saturating_sub(from.addr().max(counted));
             counted = to.addr();
         }
-        Unused { granules, bump, end, revived: seen.revived, purged, bytes }
+        Unused { granules, seen, purged, bytes }
     }
 
     /// Bytes of the slab's span that are known not to be resident: those that were purged, and those that
@@ -159,22 +156,23 @@ impl Unused {
     /// ([`not_filled`](super::pool::not_filled)).
     fn not_resident(&self, slab: *mut Slab, desc: &Desc, pages: usize, system_page: usize) -> usize {
         let begin = self.granules.span.addr();
-        let offset = |address: usize| address.saturating_sub(begin);
+        let offset = |address: *mut u8| address.addr().saturating_sub(begin);
         let all = ((1u64 << pages) - 1) as u32;
-        let (untouched, rest) = if self.revived {
+        let (untouched, rest) = if self.seen.revived {
             // Whole granules between `bump` and `end` were purged: see `partial_purge::purge`. Above `end`
             // all has been used.
             let granule = 1usize << self.granules.shift;
-            let (from, to) = (offset(self.bump).next_multiple_of(granule), offset(self.end) & !(granule - 1));
+            let from = offset(self.seen.bump).next_multiple_of(granule);
+            let to = offset(self.seen.end) & !(granule - 1);
             (to.saturating_sub(from), pages * PAGE)
         } else {
-            let whole = offset(self.bump).next_multiple_of(system_page).min(pages * PAGE);
+            let whole = offset(self.seen.bump).next_multiple_of(system_page).min(pages * PAGE);
             (above(whole, clean_pages(desc) >> Slab::index(slab) & all), whole)
         };
         let used = !(clean_pages(desc) >> Slab::index(slab)) & all;
         let purged = Run::each(self.purged).map(|run| {
             let (from, to) = self.granules.range(run);
-            let (from, to) = (offset(from.addr()), offset(to.addr()));
+            let (from, to) = (offset(from), offset(to));
             // From `rest` on, clean pages are counted already.
             let beyond = if to > rest { above(from.max(rest), used) - above(to, used) } else { 0 };
             to.min(rest).saturating_sub(from) + beyond

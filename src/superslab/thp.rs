@@ -19,7 +19,7 @@ use crate::os;
 use crate::superslab::layout::{PAGES, SUPERSLAB};
 use crate::superslab::span_index::{self, State};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize};
 use core::ptr;
 
 /// Size and alignment of a huge page.
@@ -47,22 +47,26 @@ pub(super) fn no_more_filled(pages: usize) {
     FILLED.fetch_sub(pages, Relaxed);
 }
 
-/// Whether the next SuperSlab should have huge pages.
-pub(super) fn wants_huge_superslab() -> bool {
+/// Whether to use huge pages: what the option says, or what `find` finds if that is left to us.
+fn said_or(find: impl FnOnce() -> bool) -> bool {
     match options::get().thp {
         Thp::Always => true,
         Thp::Never => false,
-        // Spans that are mostly untouched, like those of many threads with small heaps, must not become
-        // resident.
-        Thp::Auto => {
-            let filled = FILLED.load(Relaxed);
-            let counts = span_index::with(|pool| (pool.superslabs, pool.used_pages()));
-            counts.is_some_and(|(superslabs, used)| {
-                are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or_default())
-                    || filled >= HUGE_FROM && is_most(filled, used)
-            })
-        }
+        Thp::Auto => find(),
     }
+}
+
+/// Whether the next SuperSlab should have huge pages.
+pub(super) fn wants_huge_superslab() -> bool {
+    // Spans that are mostly untouched, like those of many threads with small heaps, must not become resident.
+    said_or(|| {
+        let filled = FILLED.load(Relaxed);
+        let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_pages)) else {
+            return false;
+        };
+        are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
+            || filled >= HUGE_FROM && is_most(filled, used)
+    })
 }
 
 /// With fewer SuperSlabs than this the kernel is not asked: if the next one stays empty, that wastes an
@@ -88,23 +92,17 @@ static ASKED: AtomicUsize = AtomicUsize::new(0);
 static DENSE: AtomicBool = AtomicBool::new(false);
 
 /// SuperSlabs to ask the kernel about; null where there are fewer.
-struct Samples([*mut u8; SAMPLES]);
-
+type Samples = [*mut u8; SAMPLES];
 /// No SuperSlabs.
-impl Default for Samples {
-    fn default() -> Self {
-        Self([ptr::null_mut(); SAMPLES])
-    }
-}
+const NO_SAMPLES: Samples = [ptr::null_mut(); SAMPLES];
 
 /// Chooses SuperSlabs to ask about; under the pool's lock.
 fn choose(pool: &State) -> Samples {
     let old = (0..=MOST_FREE).flat_map(|free| {
-        let bucket = core::iter::successors(pool.first_of_bucket(free), |desc| desc.next_of_bucket());
-        bucket.take(AMONG).skip(TOO_FRESH).filter(|desc| !desc.huge.load(Relaxed))
+        pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| !desc.huge.load(Relaxed))
     });
-    let mut chosen = Samples::default();
-    chosen.0.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
+    let mut chosen = NO_SAMPLES;
+    chosen.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
     chosen
 }
 
@@ -125,7 +123,7 @@ fn are_dense(superslabs: usize, samples: impl FnOnce() -> Samples) -> bool {
 /// Whether most of the chosen SuperSlabs is resident. `None` if there are none, or the system does not say.
 fn judge(samples: &Samples) -> Option<bool> {
     let (mut pages, mut resident) = (0, 0);
-    for &base in samples.0.iter().filter(|base| !base.is_null()) {
+    for &base in samples.iter().filter(|base| !base.is_null()) {
         // SAFETY: this only asks the system, which reports an error if the memory has been unmapped
         // meanwhile.
         resident += unsafe { os::resident_pages(base, SUPERSLAB) }?;
@@ -135,11 +133,11 @@ fn judge(samples: &Samples) -> Option<bool> {
 }
 
 /// One mapping in this many is a control, without huge pages.
-const CONTROL: u32 = 16;
+const CONTROL: usize = 16;
 /// At least this many system pages must have been looked at before mappings are found dense.
-const ENOUGH: u32 = 16;
+const ENOUGH: usize = 16;
 /// When more than this many have been looked at, both counts are halved, so that older looks fade.
-const MANY: u32 = 128;
+const MANY: usize = 128;
 /// A mapping gets huge pages if it is at most this many times as long as the longest dense one: a program
 /// with dense buffers may have a sparse table, too.
 const LONGER: usize = 4;
@@ -160,11 +158,11 @@ pub(crate) struct Mapping {
 /// What has been seen of direct mappings. Races lose a count at worst.
 struct Density {
     /// System pages that were looked at.
-    looked: AtomicU32,
+    looked: AtomicUsize,
     /// How many of these were resident.
-    resident: AtomicU32,
+    resident: AtomicUsize,
     /// Mappings that were dense enough to get huge pages, controls included.
-    made: AtomicU32,
+    made: AtomicUsize,
     /// The length of the longest dense mapping, in bytes. Reduced by one that is not dense.
     longest: AtomicUsize,
 }
@@ -174,18 +172,18 @@ static SEEN: Density = Density::new();
 impl Density {
     const fn new() -> Self {
         Self {
-            looked: AtomicU32::new(0),
-            resident: AtomicU32::new(0),
-            made: AtomicU32::new(0),
+            looked: AtomicUsize::new(0),
+            resident: AtomicUsize::new(0),
+            made: AtomicUsize::new(0),
             longest: AtomicUsize::new(0),
         }
     }
 
     /// Counts system pages that were looked at in a mapping of `len` bytes, and how many of them were
     /// resident.
-    fn add(&self, len: usize, looked: u32, resident: u32) {
+    fn add(&self, len: usize, looked: usize, resident: usize) {
         let longest = self.longest.load(Relaxed);
-        let dense = is_most(resident as usize, looked as usize);
+        let dense = is_most(resident, looked);
         self.longest.store(if dense { longest.max(len) } else { longest.min(len / LONGER / 2) }, Relaxed);
         let (mut l, mut r) = (self.looked.load(Relaxed) + looked, self.resident.load(Relaxed) + resident);
         if l > MANY {
@@ -198,9 +196,7 @@ impl Density {
     /// Whether a mapping of `len` bytes is likely to be touched densely.
     fn is_dense(&self, len: usize) -> bool {
         let (looked, resident) = (self.looked.load(Relaxed), self.resident.load(Relaxed));
-        looked >= ENOUGH
-            && is_most(resident as usize, looked as usize)
-            && len / LONGER <= self.longest.load(Relaxed)
+        looked >= ENOUGH && is_most(resident, looked) && len / LONGER <= self.longest.load(Relaxed)
     }
 
     /// Whether the next mapping, of `len` bytes, should have huge pages.
@@ -230,11 +226,7 @@ pub(crate) fn control() -> *mut u8 {
 
 /// Whether a mapping of `len` bytes should have huge pages.
 pub(crate) fn wants_huge_mapping(len: usize) -> bool {
-    match options::get().thp {
-        Thp::Always => true,
-        Thp::Never => false,
-        Thp::Auto => len >= HUGE_PAGE && SEEN.wants(len),
-    }
+    said_or(|| len >= HUGE_PAGE && SEEN.wants(len))
 }
 
 /// Whether a mapping that has grown to `len` bytes should have huge pages from now on.
@@ -248,7 +240,7 @@ pub(crate) fn look(mapping: Mapping, from: usize) {
     if mapping.huge || mapping.len < HUGE_PAGE || options::get().thp != Thp::Auto {
         return;
     }
-    let chunk = HUGE_PAGE.max((mapping.len.saturating_sub(from)).div_ceil(LOOKS));
+    let chunk = HUGE_PAGE.max(mapping.len.saturating_sub(from).div_ceil(LOOKS));
     if let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) {
         SEEN.add(mapping.len, looked, resident);
     }
@@ -275,7 +267,7 @@ fn scattered(place: usize, look: usize) -> usize {
 
 /// Looks at one system page of each whole `chunk` (in bytes) of a mapping, from `from` bytes on. Returns how
 /// many pages were looked at, and how many of them are resident. `None` if the system does not say.
-fn sample(mapping: Mapping, from: usize, chunk: usize) -> Option<(u32, u32)> {
+fn sample(mapping: Mapping, from: usize, chunk: usize) -> Option<(usize, usize)> {
     let page = os::page_size();
     let chunk = chunk.next_multiple_of(page);
     let (mut looked, mut resident) = (0, 0);
@@ -284,7 +276,7 @@ fn sample(mapping: Mapping, from: usize, chunk: usize) -> Option<(u32, u32)> {
         let look = LOOKED.fetch_add(1, Relaxed);
         let place = at + scattered(mapping.block.addr() + at, look) % (chunk / page).max(1) * page;
         // SAFETY: this only asks the system, which reports an error if the mapping is gone.
-        resident += unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) }? as u32;
+        resident += unsafe { os::resident_pages(mapping.block.wrapping_add(place), page) }?;
         looked += 1;
         at += chunk;
     }
@@ -298,12 +290,12 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore)]
     fn the_kernel_is_believed() {
-        assert_eq!(judge(&Samples([ptr::null_mut(); SAMPLES])), None);
+        assert_eq!(judge(&NO_SAMPLES), None);
         let base = os::map_uncounted(2 * SUPERSLAB);
         let sample = |n: usize| {
-            let mut chosen = [ptr::null_mut(); SAMPLES];
+            let mut chosen = NO_SAMPLES;
             chosen[..n].fill(base);
-            Samples(chosen)
+            chosen
         };
         // Without huge pages, whatever the system's default is.
         // SAFETY: our own mapping of this length.

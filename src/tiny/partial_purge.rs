@@ -212,8 +212,7 @@ unsafe fn idle_granules(slab: *mut Slab, granules: &Granules, before: u64) -> u6
     let rest = start.wrapping_add(last + stride);
     free.add(granules, rest, granules.span.wrapping_add(granules.count << granules.shift));
     for run in Run::each(before) {
-        // SAFETY: these are the granules of this slab, and the caller has the rights of its owner.
-        let (window, (from, to)) = (unsafe { granules.window(slab, run) }, granules.range(run));
+        let (window, (from, to)) = (granules.window(run), granules.range(run));
         // Behind the last block the window is empty: no block reaches into such granules or out of them.
         if window.0 < window.1 && window.0 < from {
             free.add(granules, window.0, from);
@@ -266,7 +265,7 @@ pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
         let Some(run) = Run::each(purged).next() else { return false };
         debug_assert!((*slab).free.is_null() && (*slab).bump == (*slab).end);
         let granules = Granules::of(slab);
-        let (from, to) = granules.window(slab, run);
+        let (from, to) = granules.window(run);
         let rest = purged & !run.mask();
         (*slab).purged.store(rest, Relaxed);
         // A block at either end may reach into memory that was not purged, and so may not be zero.

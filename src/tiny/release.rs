@@ -115,12 +115,12 @@ mod tests {
     #[test]
     fn nothing_is_taken_from_a_slab_whose_owner_stopped_while_it_revived_memory() {
         const CLASS: u8 = CLASSES as u8;
-        let base = os::map_aligned(SUPERSLAB, SUPERSLAB);
+        let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
         assert!(!base.is_null());
         // SAFETY: the place for a SuperSlab was just mapped, and nobody else knows it. The owner is never
         // followed.
         unsafe {
-            let slab = Slab::claim(base, 8, 8, CLASS, Desc::stand_in());
+            let slab = Slab::claim(Desc::stand_in(base), 8, 8, CLASS);
             Slab::make(slab, stride(CLASS as usize), false, ptr::without_provenance_mut::<Owner>(4096));
             Slab::enlist(slab, Listed::Current);
             (0..3).for_each(|_| Slab::count_taken(slab));
