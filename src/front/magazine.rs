@@ -11,7 +11,8 @@
 //! their own.
 
 use crate::base::table::Table;
-use crate::front::fast_path::{MagazineTops, Slot, missing, shared};
+use crate::front::fast_path::{MagazineTops, missing};
+use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::pagemap::KINDS;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
@@ -212,12 +213,12 @@ impl Magazines {
         // the limit and has `1 << before` slots, all written up to the top. No visitor is in, but statistics
         // may read the slots and the tops: all accesses are atomic.
         unsafe {
-            shared(array).store(ptr::null_mut(), Relaxed);
+            (*array).store(ptr::null_mut(), Relaxed);
             if before != 0 {
                 let old = (&(*tops).limit)[class].load(Relaxed).sub(1 << before);
                 let count = (&(*tops).top)[class].load(Relaxed).offset_from(old.add(1)) as usize;
                 for i in 1..=count {
-                    shared(array.add(i)).store(shared(old.add(i)).load(Relaxed), Relaxed);
+                    (*array.add(i)).store((*old.add(i)).load(Relaxed), Relaxed);
                 }
                 // Compiler fences, here and below: a fork between any two of these steps must leave its child
                 // a magazine that ends in a null.
@@ -225,7 +226,7 @@ impl Magazines {
                 (&(*tops).top)[class].store(array.add(1 + count), Relaxed);
                 (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
                 compiler_fence(Release);
-                shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
+                (*old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
             } else {
                 compiler_fence(Release);
                 (&(*tops).top)[class].store(array.add(1), Relaxed);
@@ -293,18 +294,18 @@ impl Magazines {
             let mut put = first;
             while top.load(Relaxed) > put {
                 let at = top.load(Relaxed).sub(1);
-                let block = at.read();
+                let block = (*at).load(Relaxed);
                 top.store(at, Relaxed);
                 compiler_fence(Release);
                 if !block.is_null() {
-                    while put < at && !put.read().is_null() {
+                    while put < at && !(*put).load(Relaxed).is_null() {
                         put = put.add(1);
                     }
                     if put >= at {
                         top.store(at.add(1), Relaxed);
                         break;
                     }
-                    shared(put).store(block, Relaxed);
+                    (*put).store(block, Relaxed);
                     put = put.add(1);
                 }
             }
@@ -335,13 +336,13 @@ impl Magazines {
         unsafe {
             let old = (&(*tops).limit)[class].load(Relaxed).sub(1 << before);
             debug_assert!((&(*tops).top)[class].load(Relaxed) == old.add(1));
-            shared(array).store(ptr::null_mut(), Relaxed);
+            (*array).store(ptr::null_mut(), Relaxed);
             // Compiler fences: see `grow`.
             compiler_fence(Release);
             (&(*tops).top)[class].store(array.add(1), Relaxed);
             (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
             compiler_fence(Release);
-            shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
+            (*old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
         }
         let own = FREE_LOGS[class];
         let less = ((1usize << before.max(own)) - (1 << log.max(own))) * stride(class) as usize;
@@ -356,7 +357,7 @@ impl Magazines {
         let spare = self.spare[log as usize].get();
         if !spare.is_null() {
             // SAFETY: an array of this heap, in whose first slot its last magazine has stored the link.
-            self.spare[log as usize].set(unsafe { spare.read() }.cast());
+            self.spare[log as usize].set(unsafe { (*spare).load(Relaxed) }.cast());
             return spare;
         }
         let array = self.at.get();
@@ -411,7 +412,7 @@ impl Magazines {
         let slots = (0..held).map(|i| first.wrapping_add(i)).filter(|slot| record.contains(&slot.addr()));
         // SAFETY: memory of this record, all of which may be read atomically. To another thread `log` may be
         // older than `limit`, or the magazine gone: then `first` may lie outside.
-        slots.filter(|&slot| !unsafe { shared(slot) }.load(Relaxed).is_null()).count()
+        slots.filter(|&slot| !unsafe { (*slot).load(Relaxed) }.is_null()).count()
     }
 
     /// Notes that a visitor has taken blocks out of the magazine of `class`.

@@ -14,11 +14,11 @@
 //! The topmost block stays. A null slot looks to the owner like the end of the magazine, until it
 //! [compacts](crate::front::magazine::Magazines::grow) the magazine.
 
-use crate::front::fast_path::{MagazineTops, Slot};
+use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::magazine::Magazines;
+use crate::lockfree::magazine_slots::Slot;
 use crate::lockfree::steal::{BATCH, steal};
-use crate::sync::AtomicPtr;
 use crate::sync::Ordering::Acquire;
 use crate::tiny::classes::CLASSES;
 use core::slice;
@@ -41,7 +41,7 @@ pub(crate) unsafe fn drain(tops: *mut MagazineTops, magazines: *const Magazines,
         // SAFETY: the slots lie in the heap's record. They stay this magazine's during the visit, because the
         // owner resizes magazines only inside its lock. All of them below the top have been written, and
         // whoever uses them meanwhile does so atomically.
-        let slots = unsafe { slice::from_raw_parts(first.cast::<AtomicPtr<u8>>(), top().saturating_sub(1)) };
+        let slots = unsafe { slice::from_raw_parts(first, top().saturating_sub(1)) };
         if !slots.is_empty() {
             // SAFETY: by this function's contract we visit the heap that this is part of.
             unsafe { Magazines::set_drained(magazines, class) };
