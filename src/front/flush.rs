@@ -6,7 +6,7 @@ use crate::superslab::slab::Slab;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
-use crate::tiny::{idle, partial_purge};
+use crate::tiny::partial_purge::{self, Chosen};
 use core::ptr;
 
 impl Heap {
@@ -27,10 +27,7 @@ impl Heap {
             let _entered = Heap::enter(heap);
             let bins = &raw mut (*heap).bins;
             Bins::relist(bins, slab);
-            if idle::is_due() {
-                let chosen = partial_purge::Chosen::from(bins, ptr::null_mut(), partial_purge::NEWEST);
-                idle::spend(chosen.purge(bins, ptr::null_mut()));
-            }
+            partial_purge::purge_excess(bins);
             if (*heap).bins.take_sparse(class) && (*heap).magazines.may_shrink(class) {
                 // A few blocks in the magazine may be all that keeps these slabs in use. Without them they
                 // are released, or start over and hand out their blocks in address order.
@@ -91,13 +88,13 @@ impl Heap {
             let _entered = Heap::enter(heap);
             Heap::flush(heap);
             (*heap).bins.trim(&(*heap).counters);
-            let bins = &raw mut (*heap).bins;
+            let (bins, nobody) = (&raw mut (*heap).bins, ptr::null_mut());
             loop {
-                let chosen = partial_purge::Chosen::from(bins, ptr::null_mut(), 0);
+                let chosen = Chosen::from(bins, nobody, 0);
                 if chosen.slabs().is_empty() {
                     break;
                 }
-                chosen.purge(bins, ptr::null_mut());
+                chosen.purge(bins, nobody, false);
             }
         }
     }

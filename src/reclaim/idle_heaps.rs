@@ -318,7 +318,7 @@ impl Visit {
         if let Some(hazard) = hazard {
             // SAFETY: we are inside the heap's lock, and these slabs are marked: since the barrier the owner
             // puts no block into any of them but the one that it has named, which is left out.
-            unsafe { chosen.purge(bins, hazard) };
+            unsafe { chosen.purge(bins, hazard, false) };
         }
         // SAFETY: as for `mark`: a purge releases no slab.
         chosen.slabs().iter().for_each(|&slab| unsafe { unmark(slab, owner) });
