@@ -152,7 +152,7 @@ unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, s
     unsafe {
         match Heap::free_remote(heap, slab, block, kind) {
             RemoteFreed::Done => (),
-            RemoteFreed::Idle(owner) => idle_heaps::take_in(owner),
+            RemoteFreed::Visit(owner) => idle_heaps::take_in(owner),
             RemoteFreed::Invalid => free_cold(block, kind),
         }
     }

@@ -2,11 +2,12 @@
 //! describes those), and the pops and pushes.
 
 use crate::base::table::Table;
-use crate::lockfree::magazine_slots::{self, Slot, own};
+use crate::lockfree::magazine_slots::{self, Slot};
 use crate::superslab::pagemap::KINDS;
 use crate::sync::AtomicPtr;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::{C_TABLE, MAX_TABLE};
+use core::cell::Cell;
 use core::ptr;
 
 /// The part of a heap that the fast path touches. Both tables are indexed by size class, and by the page
@@ -20,7 +21,7 @@ pub(crate) struct MagazineTops {
     pub(crate) limit: Table<AtomicPtr<Slot>, KINDS>,
     /// C's size classes, by size in words. A copy for each heap, because the address of a table elsewhere
     /// would cost `malloc` one more instruction.
-    pub(crate) classes: [u8; MAX_TABLE / 8 + 1],
+    pub(crate) classes: Cell<[u8; MAX_TABLE / 8 + 1]>,
 }
 
 /// The null slot below the top of every class without a magazine. The second slot is there for the top to
@@ -38,7 +39,7 @@ impl MagazineTops {
         Self {
             top: Table([const { AtomicPtr::new(missing()) }; KINDS]),
             limit: Table([const { AtomicPtr::new(missing()) }; KINDS]),
-            classes: C_TABLE,
+            classes: Cell::new(C_TABLE),
         }
     }
 
@@ -49,7 +50,7 @@ impl MagazineTops {
     /// `tops` belongs to a heap that the calling thread owns, or to a placeholder; `words` is at most
     /// `MAX_TABLE / 8`.
     #[inline(always)]
-    pub(crate) unsafe fn class(tops: *mut MagazineTops, words: usize) -> usize {
+    pub(crate) unsafe fn class(tops: *const MagazineTops, words: usize) -> usize {
         debug_assert!(words <= MAX_TABLE / 8);
         // SAFETY: `words` is an index of the table. That is written only by the owner, before it first uses
         // the heap.
@@ -63,7 +64,7 @@ impl MagazineTops {
     /// `tops` belongs to a heap's record or to a placeholder, which stay mapped for as long as `'a`; `class`
     /// is below [`KINDS`].
     #[inline(always)]
-    unsafe fn top<'a>(tops: *mut MagazineTops, class: usize) -> &'a AtomicPtr<Slot> {
+    unsafe fn top<'a>(tops: *const MagazineTops, class: usize) -> &'a AtomicPtr<Slot> {
         // SAFETY: mapped, and `class` is in the table.
         unsafe { &*(&raw const (*tops).top).cast::<AtomicPtr<Slot>>().add(class) }
     }
@@ -75,7 +76,7 @@ impl MagazineTops {
     /// `tops` belongs to a heap that the calling thread owns, or to a placeholder; `class` is below
     /// [`KINDS`].
     #[inline(always)]
-    pub(crate) unsafe fn pop(tops: *mut MagazineTops, class: usize) -> *mut u8 {
+    pub(crate) unsafe fn pop(tops: *const MagazineTops, class: usize) -> *mut u8 {
         // SAFETY: the calling thread's own magazine, or a placeholder's. Below every top there is a slot.
         unsafe { magazine_slots::pop(MagazineTops::top(tops, class)) }
     }
@@ -86,7 +87,7 @@ impl MagazineTops {
     ///
     /// As [`MagazineTops::pop`]; `block` is a block of that class, and nobody uses it.
     #[inline(always)]
-    pub(crate) unsafe fn push(tops: *mut MagazineTops, class: usize, block: *mut u8) -> bool {
+    pub(crate) unsafe fn push(tops: *const MagazineTops, class: usize, block: *mut u8) -> bool {
         // SAFETY: the calling thread's own magazine, with every slot from the top to the limit free, or a
         // placeholder's, which is always full. `class` is in both tables.
         unsafe {
@@ -102,13 +103,13 @@ impl MagazineTops {
     ///
     /// As [`MagazineTops::pop`].
     #[inline(always)]
-    pub(crate) unsafe fn pop_at(tops: *mut MagazineTops, class: usize) -> *mut u8 {
+    pub(crate) unsafe fn pop_at(tops: *const MagazineTops, class: usize) -> *mut u8 {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // SAFETY: as in `magazine_slots::pop`. `top` is the first field, so the operand is the top of
         // `class`. To other threads the addition is an aligned store of a word, as atomic as the one there,
         // since only this thread writes it; an `asm!` without `nomem` is a barrier to the compiler, too.
         unsafe {
-            let block = (*own(MagazineTops::top(tops, class)).sub(1)).load(Relaxed);
+            let block = (*magazine_slots::own(MagazineTops::top(tops, class)).sub(1)).load(Relaxed);
             if !block.is_null() {
                 core::arch::asm!("add qword ptr [{} + {} * 8], -8", in(reg) tops, in(reg) class, options(nostack));
             }
@@ -127,7 +128,7 @@ impl MagazineTops {
     ///
     /// As [`MagazineTops::pop`].
     #[cfg(any(feature = "checked", debug_assertions))]
-    pub(crate) unsafe fn holds(tops: *mut MagazineTops, class: usize, block: *mut u8) -> bool {
+    pub(crate) unsafe fn holds(tops: *const MagazineTops, class: usize, block: *mut u8) -> bool {
         // SAFETY: the table is the calling thread's own, or a placeholder's.
         let top = unsafe { &(*tops).top };
         let mut at = top[class].load(Relaxed);

@@ -32,7 +32,7 @@ impl Heap {
                 // A few blocks in the magazine may be all that keeps these slabs in use. Without them they
                 // are released, or start over and hand out their blocks in address order.
                 Heap::empty_magazine(heap, class);
-                (*heap).magazines.shrink(&raw mut (*heap).tops, class);
+                (*heap).magazines.shrink(&(*heap).tops, class);
             }
         }
     }
@@ -47,7 +47,7 @@ impl Heap {
         // that class, and the caller's alone once it has been popped.
         unsafe {
             loop {
-                let block = MagazineTops::pop(&raw mut (*heap).tops, class);
+                let block = MagazineTops::pop(&(*heap).tops, class);
                 if block.is_null() {
                     break;
                 }
@@ -55,7 +55,7 @@ impl Heap {
                 Heap::send_home(heap, block, class as u8);
             }
             // Where a visitor has left nulls, there may be more blocks below.
-            if (*heap).magazines.gather(&raw mut (*heap).tops, class) {
+            if (*heap).magazines.gather(&(*heap).tops, class) {
                 Heap::empty_magazine(heap, class);
             }
         }
@@ -130,7 +130,7 @@ impl Heap {
             loop {
                 // SAFETY: we stand in for the owner. A null lies below every magazine's first block, wherever
                 // `grow` and `shrink` were stopped: they store it before they move the top.
-                let block = unsafe { MagazineTops::pop(&raw mut (*heap).tops, class) };
+                let block = unsafe { MagazineTops::pop(&(*heap).tops, class) };
                 if block.is_null() {
                     break;
                 }

@@ -97,7 +97,7 @@ pub(crate) enum RemoteFreed {
     /// The block is in the outbox, or sent.
     Done,
     /// The same, and so much waits for this owner that somebody should visit its heap.
-    Idle(*mut Owner),
+    Visit(*mut Owner),
     /// Nothing was done: something is wrong with the block.
     Invalid,
 }
@@ -106,22 +106,20 @@ pub(crate) enum RemoteFreed {
 pub(crate) struct Exit {
     /// Rounds so far.
     pub(crate) rounds: Cell<u32>,
-    /// The [`Heap::magazine_figure`] of the last round.
-    pub(crate) tops: Cell<usize>,
+    /// The [`Heap::activity`] at the last round.
+    pub(crate) activity: Cell<usize>,
 }
 
 /// The owner holds its heap's lock until this is dropped.
 pub(crate) struct Entered {
-    lock: *const BiasedLock<Slab>,
+    lock: &'static BiasedLock<Slab>,
     /// Whether it held the lock before, too.
     before: bool,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // SAFETY: the lock is part of a record, which stays mapped. `Heap::enter` made this on the owner's
-        // thread.
-        unsafe { &*self.lock }.leave(self.before);
+        self.lock.leave(self.before);
     }
 }
 
@@ -157,7 +155,7 @@ impl Heap {
         unsafe {
             let bytes = heap.cast::<u8>();
             (*heap).magazines.reset(
-                &raw mut (*heap).tops,
+                &(*heap).tops,
                 options.magazine,
                 bytes.wrapping_add(size_of::<Heap>()),
                 bytes.wrapping_add(RECORD - outbox::BYTES),
@@ -185,11 +183,10 @@ impl Heap {
     ///
     /// # Safety
     ///
-    /// `heap` is a record or a placeholder. Both stay mapped for as long as `'a`.
+    /// `heap` is a record or a placeholder, which stay mapped.
     #[inline(always)]
-    pub(crate) unsafe fn lock<'a>(heap: *mut Heap) -> &'a BiasedLock<Slab> {
-        // SAFETY: mapped for `'a`, by the caller's clause. The lock consists of atomics, so any thread may
-        // refer to it.
+    pub(crate) unsafe fn lock(heap: *mut Heap) -> &'static BiasedLock<Slab> {
+        // SAFETY: it stays mapped. The lock consists of atomics, so any thread may refer to it.
         unsafe { &(*heap).lock }
     }
 
@@ -240,7 +237,7 @@ impl Heap {
             if !allocation.ptr.is_null() {
                 return allocation;
             }
-            (*heap).run_cache.tick();
+            (*heap).run_cache.give_back_old();
             let spans = (*heap).counters.refill_span.get();
             let allocation = (*heap).bins.refill(class, &(*heap).counters);
             if (*heap).counters.refill_span.get() != spans {
@@ -305,8 +302,8 @@ impl Heap {
                 return RemoteFreed::Invalid;
             }
             (*heap).counters.home_foreign.add(1);
-            let idle = (*heap).outbox.add(slab, block.cast::<Block>());
-            if idle.is_null() { RemoteFreed::Done } else { RemoteFreed::Idle(idle) }
+            let owner = (*heap).outbox.add(slab, block.cast::<Block>());
+            if owner.is_null() { RemoteFreed::Done } else { RemoteFreed::Visit(owner) }
         }
     }
 
@@ -322,7 +319,7 @@ impl Heap {
         // ask for.
         unsafe {
             let _entered = Heap::enter(heap);
-            let tops = &raw mut (*heap).tops;
+            let tops = &(*heap).tops;
             if (*heap).magazines.grow(tops, class as usize) {
                 let pushed = MagazineTops::push(tops, class as usize, block);
                 debug_assert!(pushed);
@@ -357,8 +354,9 @@ impl Heap {
         }
     }
 
-    /// Puts off the visit that `owner` should get, if it is not null: the next thread that sends it something
-    /// is told to visit. For callers that send many blocks and cannot stop for a visit.
+    /// Puts off the visit that `owner` should get, if it is not null: the next thread whose push leaves every
+    /// block of one of its slabs waiting is told to visit. For callers that send many blocks and cannot stop
+    /// for a visit.
     pub(super) fn put_off_visit(owner: *mut Owner) {
         // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
         if let Some(owner) = unsafe { owner.as_ref() } {
@@ -428,17 +426,6 @@ impl Heap {
         unsafe { (&raw mut (*heap).owner).cast() }
     }
 
-    /// A sum over the magazines' tops: mostly another one when the owner has used its magazines meanwhile.
-    ///
-    /// # Safety
-    ///
-    /// As [`Heap::each_cached`].
-    pub(crate) unsafe fn magazine_figure(heap: *const Heap) -> usize {
-        // SAFETY: mapped, by the caller's clause; the reference is to atomics only.
-        let tops = unsafe { &(*heap).tops.top.0 };
-        tops.iter().fold(0usize, |sum, top| sum.wrapping_add(top.load(Relaxed).addr()))
-    }
-
     /// A hash of the magazines' tops and of the counters of blocks and runs that went past the magazines:
     /// mostly another one when the owner has allocated or freed meanwhile.
     ///
@@ -473,7 +460,7 @@ const fn placeholder() -> Heap {
         thread: AtomicUsize::new(0),
         generation: AtomicU32::new(0),
         fruitless: Cell::new(0),
-        exit: Exit { rounds: Cell::new(0), tops: Cell::new(0) },
+        exit: Exit { rounds: Cell::new(0), activity: Cell::new(0) },
         seen: Seen::new(),
         lock: BiasedLock::new(),
         owner: CachePadded::new(Owner::new()),

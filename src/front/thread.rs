@@ -190,10 +190,10 @@ unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
     // SAFETY: the calling thread owns the heap. Once TLS has the placeholder, nothing in this thread uses it
     // any more.
     unsafe {
-        let (exit, tops) = (&(*heap).exit, Heap::magazine_figure(heap));
+        let (exit, activity) = (&(*heap).exit, Heap::activity(heap));
         let rounds = exit.rounds.get() + 1;
         exit.rounds.set(rounds);
-        let used = exit.tops.replace(tops) != tops || rounds == 1;
+        let used = exit.activity.replace(activity) != activity || rounds == 1;
         if used && rounds < ROUNDS && set_hook(heap) {
             return;
         }

@@ -239,7 +239,7 @@ impl Visit {
     unsafe fn empty_caches(&self, mine: *mut Heap) {
         let heap = self.heap;
         // SAFETY: we visit the heap that both are parts of; `mine` is as this function's contract says.
-        unsafe { drain_magazines::drain(&raw mut (*heap).tops, &raw const (*heap).magazines, mine) };
+        unsafe { drain_magazines::drain(&(*heap).tops, &(*heap).magazines, mine) };
         // SAFETY: we are inside, and the owner changes its run cache only when it is.
         unsafe { (*heap).run_cache.flush() };
     }

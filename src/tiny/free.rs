@@ -101,7 +101,7 @@ pub(crate) struct Sent {
     /// Whether the push published the slab.
     pub(crate) published: bool,
     /// The slab's owner if so many of its slabs have emptied that it should be visited; otherwise null.
-    pub(crate) idle: *mut Owner,
+    pub(crate) visit: *mut Owner,
 }
 
 /// Pushes a chain of `count` blocks to a slab that belongs to another thread or to nobody.
@@ -124,14 +124,14 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
             Pushed::Publish => Slab::publish(slab),
             Pushed::Emptied => orphans::claimed(slab, |slab| release::release_slab(slab)),
         }
-        let mut sent = Sent { published: outcome == Pushed::Publish, idle: ptr::null_mut() };
+        let mut sent = Sent { published: outcome == Pushed::Publish, visit: ptr::null_mut() };
         // Do all blocks of the slab wait now? If the owner has left since it was read, this is only a wrong
         // figure.
         if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && waiting * stride > last {
             let owner = owner.map_addr(|a| a & !VISITED);
             // Owners are never unmapped.
             if (*owner).count_emptied(pages as usize) {
-                sent.idle = owner;
+                sent.visit = owner;
             }
         }
         sent
