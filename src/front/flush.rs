@@ -12,7 +12,7 @@ use core::ptr;
 impl Heap {
     /// Moves a slab to the list where it belongs now, purges sparse slabs if that is due, and shrinks the
     /// magazine if several slabs of the class are nearly empty. What
-    /// [`Freed::Relist`](crate::front::heap::Freed::Relist) asks for.
+    /// [`Freed::Relist`](crate::front::heap::frees::Freed::Relist) asks for.
     ///
     /// # Safety
     ///

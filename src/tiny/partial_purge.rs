@@ -139,21 +139,6 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
     bytes
 }
 
-/// Bytes of free blocks in each granule.
-struct Free(Table<u32, 64>);
-
-impl Free {
-    /// Adds the bytes from `from` to `to`.
-    fn add(&mut self, granules: &Granules, from: *mut u8, to: *mut u8) {
-        let (mut at, end) = (from.addr() - granules.span.addr(), to.addr() - granules.span.addr());
-        while at < end {
-            let next = ((at >> granules.shift) + 1) << granules.shift;
-            self.0[at >> granules.shift] += (next.min(end) - at) as u32;
-            at = next;
-        }
-    }
-}
-
 /// Gives back the granules of a slab in which no block is in use. Returns the bytes given back. `excess`:
 /// because too much lies idle, which may be regretted.
 ///
@@ -206,30 +191,35 @@ unsafe fn idle_granules(slab: *mut Slab, granules: &Granules, before: u64) -> u6
     };
     // Memory above `bump` is not worth looking at: it was never touched, or is left over from another slab.
     let fresh = if bump == end { 0 } else { granules.touching(bump, end) };
-    let mut free = Free(Table([0; 64]));
+    // Bytes of free memory in each granule.
+    let mut free = Table([0u32; 64]);
+    let mut add = |from: *mut u8, to: *mut u8| {
+        let (mut at, end) = (from.addr() - granules.span.addr(), to.addr() - granules.span.addr());
+        while at < end {
+            let next = ((at >> granules.shift) + 1) << granules.shift;
+            free[at >> granules.shift] += (next.min(end) - at) as u32;
+            at = next;
+        }
+    };
     while !block.is_null() {
-        let start = block.cast::<u8>();
-        free.add(granules, start, start.wrapping_add(stride));
+        add(block.cast(), block.cast::<u8>().wrapping_add(stride));
         // SAFETY: a block of the slab's list, which only the owner uses.
         block = unsafe { Block::next(block) };
     }
     // Free, too, are the rest behind the last block and the ends of blocks that reach out of purged granules.
     let rest = start.wrapping_add(last + stride);
-    free.add(granules, rest, granules.span.wrapping_add(granules.count << granules.shift));
+    add(rest, granules.span.wrapping_add(granules.count << granules.shift));
     for run in Run::each(before) {
         // SAFETY: these are the granules of this slab, and the caller has the rights of its owner.
         let (window, (from, to)) = (unsafe { granules.window(slab, run) }, granules.range(run));
         // Behind the last block the window is empty: no block reaches into such granules or out of them.
         if window.0 < window.1 {
-            free.add(granules, window.0, from.max(window.0));
-            free.add(granules, to.min(window.1), window.1);
+            add(window.0, from);
+            add(to, window.1);
         }
     }
-    let mut idle = 0;
-    for i in 0..granules.count {
-        idle |= u64::from(free.0[i] == 1 << granules.shift) << i;
-    }
-    idle & !(before | fresh) & granules.all()
+    let whole = (0..granules.count).filter(|&i| free[i] == 1 << granules.shift);
+    whole.fold(0, |idle, i| idle | 1 << i) & !(before | fresh)
 }
 
 /// Takes the blocks that touch granules in the mask `idle` off the slab's list, while its links can still be
