@@ -138,9 +138,8 @@ pub(crate) fn idle(now: u32) -> bool {
         });
         // SAFETY: the calling thread's heap.
         unsafe { flush_outbox(mine) };
-        registry::each(|heap| {
-            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-            if heap == mine || !unsafe { Heap::is_somebodys(heap) } {
+        registry::each_owned(|heap| {
+            if heap == mine {
                 return;
             }
             let Some(_visits) = visitor::try_lock() else {

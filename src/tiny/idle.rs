@@ -140,4 +140,11 @@ mod tests {
         assert!(left <= CREDIT - 1000 * EARNED && left > CREDIT / 2, "{left}");
         SPENT.store(0, Relaxed);
     }
+
+    #[test]
+    fn what_was_asked_for_is_not_regretted() {
+        for now in [0, 5, 1 << 31, u32::MAX] {
+            assert!(os::elapsed(before_regret(now), now) >= MOMENT);
+        }
+    }
 }
