@@ -10,7 +10,8 @@ use crate::api::{checked, process};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
-use crate::front::heap::{Freed, Heap, RemoteFreed};
+use crate::front::heap::Heap;
+use crate::front::heap::frees::{Freed, RemoteFreed};
 use crate::front::{large_blocks, thread, tls};
 use crate::large;
 use crate::reclaim::retry::{self, or_reclaim};
@@ -142,7 +143,7 @@ unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, s
     unsafe {
         match Heap::free_remote(heap, slab, block, kind) {
             RemoteFreed::Done => (),
-            RemoteFreed::Idle(owner) => idle_heaps::take_in(owner),
+            RemoteFreed::Visit(owner) => idle_heaps::take_in(owner),
             RemoteFreed::Invalid => free_cold(block, kind),
         }
     }

@@ -10,7 +10,6 @@
 //! library that goes, and harmless in a process that ends.
 
 use crate::api::report;
-use crate::front::heap::Heap;
 use crate::front::{registry, thread};
 use crate::reclaim::{background, purge};
 use crate::superslab::{pagemap, pool};
@@ -59,8 +58,7 @@ fn unload() {
     thread::unhook();
     purge::purge_from(true);
     let mut others = false;
-    // SAFETY: records are still mapped here.
-    registry::each(|heap| others |= unsafe { Heap::is_somebodys(heap) });
+    registry::each_owned(|_| others = true);
     // What follows describes blocks in use, so it stays if there are any. It stays as well if other threads
     // have heaps: they may be using it, in a process that ends.
     if os::held::bytes() == large::kept() && !others {

@@ -6,13 +6,13 @@ use crate::superslab::slab::Slab;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
-use crate::tiny::{idle, partial_purge};
+use crate::tiny::partial_purge::{self, Chosen};
 use core::ptr;
 
 impl Heap {
     /// Moves a slab to the list where it belongs now, purges sparse slabs if that is due, and shrinks the
     /// magazine if several slabs of the class are nearly empty. What
-    /// [`Freed::Relist`](crate::front::heap::Freed::Relist) asks for.
+    /// [`Freed::Relist`](crate::front::heap::frees::Freed::Relist) asks for.
     ///
     /// # Safety
     ///
@@ -29,15 +29,12 @@ impl Heap {
             let _entered = Heap::enter(heap);
             let bins = &raw mut (*heap).bins;
             Bins::relist(bins, slab);
-            if idle::is_due() {
-                let chosen = partial_purge::Chosen::from(bins, ptr::null_mut(), partial_purge::NEWEST);
-                idle::spend(chosen.purge(bins, ptr::null_mut()));
-            }
+            partial_purge::purge_excess(bins);
             if (*heap).bins.take_sparse(class) && (*heap).magazines.may_shrink(class) {
                 // A few blocks in the magazine may be all that keeps these slabs in use. Without them they
                 // are released, or start over and hand out their blocks in address order.
                 Heap::empty_magazine(heap, class);
-                (*heap).magazines.shrink(&raw mut (*heap).tops, class);
+                (*heap).magazines.shrink(&(*heap).tops, class);
             }
         }
     }
@@ -52,7 +49,7 @@ impl Heap {
         // that class, and the caller's alone once it has been popped.
         unsafe {
             loop {
-                let block = MagazineTops::pop(&raw mut (*heap).tops, class);
+                let block = MagazineTops::pop(&(*heap).tops, class);
                 if block.is_null() {
                     break;
                 }
@@ -60,7 +57,7 @@ impl Heap {
                 Heap::send_home(heap, block, class as u8);
             }
             // Where a visitor has left nulls, there may be more blocks below.
-            if (*heap).magazines.gather(&raw mut (*heap).tops, class) {
+            if (*heap).magazines.gather(&(*heap).tops, class) {
                 Heap::empty_magazine(heap, class);
             }
         }
@@ -93,13 +90,13 @@ impl Heap {
             let _entered = Heap::enter(heap);
             Heap::flush(heap);
             (*heap).bins.trim(&(*heap).counters);
-            let bins = &raw mut (*heap).bins;
+            let (bins, nobody) = (&raw mut (*heap).bins, ptr::null_mut());
             loop {
-                let chosen = partial_purge::Chosen::from(bins, ptr::null_mut(), 0);
+                let chosen = Chosen::from(bins, nobody, 0);
                 if chosen.slabs().is_empty() {
                     break;
                 }
-                chosen.purge(bins, ptr::null_mut());
+                chosen.purge(bins, nobody, false);
             }
         }
     }
@@ -135,7 +132,7 @@ impl Heap {
             loop {
                 // SAFETY: we stand in for the owner. A null lies below every magazine's first block, wherever
                 // `grow` and `shrink` were stopped: they store it before they move the top.
-                let block = unsafe { MagazineTops::pop(&raw mut (*heap).tops, class) };
+                let block = unsafe { MagazineTops::pop(&(*heap).tops, class) };
                 if block.is_null() {
                     break;
                 }

@@ -1,6 +1,7 @@
 //! A thread's heap: its magazines, its slabs, its outbox and its run cache.
 
 mod figures;
+pub(crate) mod frees;
 
 use crate::base::counters::Counters;
 use crate::base::options;
@@ -13,11 +14,10 @@ use crate::front::visitor::{self, Seen};
 use crate::large;
 use crate::lockfree::biased_lock::BiasedLock;
 use crate::os::process;
-use crate::superslab::slab::{Allocation, Block, Owner, Slab};
+use crate::superslab::slab::{Allocation, Owner, Slab};
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Node, compiler_fence};
 use crate::tiny::bins::Bins;
-use crate::tiny::free;
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr;
@@ -78,50 +78,24 @@ pub(crate) struct Heap {
 const _: () =
     assert!(size_of::<Heap>() <= 4096 - 7 * 64, "the first page holds a thread's first seven magazines");
 
-/// The result of [`Heap::free_to_slab`].
-pub(crate) enum Freed {
-    /// The block is on its slab's list.
-    Done,
-    /// The same, and [`Heap::relist`] has to look at the slab.
-    Relist(*mut Slab),
-    /// Nothing was done: the block belongs to this slab of another heap. [`Heap::free_remote`] frees it.
-    Remote(*mut Slab),
-    /// Nothing was done: the magazine may grow, the heap is a placeholder, or the kind is no class.
-    Unserved,
-    /// Nothing was done: something is wrong with the block.
-    Invalid,
-}
-
-/// The result of [`Heap::free_remote`].
-pub(crate) enum RemoteFreed {
-    /// The block is in the outbox, or sent.
-    Done,
-    /// The same, and so much waits for this owner that somebody should visit its heap.
-    Idle(*mut Owner),
-    /// Nothing was done: something is wrong with the block.
-    Invalid,
-}
-
 /// What the exit hook remembers from one round to the next.
 pub(crate) struct Exit {
     /// Rounds so far.
     pub(crate) rounds: Cell<u32>,
-    /// The [`Heap::magazine_figure`] of the last round.
-    pub(crate) tops: Cell<usize>,
+    /// The [`Heap::activity`] at the last round.
+    pub(crate) activity: Cell<usize>,
 }
 
 /// The owner holds its heap's lock until this is dropped.
 pub(crate) struct Entered {
-    lock: *const BiasedLock<Slab>,
+    lock: &'static BiasedLock<Slab>,
     /// Whether it held the lock before, too.
     before: bool,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // SAFETY: the lock is part of a record, which stays mapped. `Heap::enter` made this on the owner's
-        // thread.
-        unsafe { &*self.lock }.leave(self.before);
+        self.lock.leave(self.before);
     }
 }
 
@@ -157,7 +131,7 @@ impl Heap {
         unsafe {
             let bytes = heap.cast::<u8>();
             (*heap).magazines.reset(
-                &raw mut (*heap).tops,
+                &(*heap).tops,
                 options.magazine,
                 bytes.wrapping_add(size_of::<Heap>()),
                 bytes.wrapping_add(RECORD - outbox::BYTES),
@@ -185,11 +159,10 @@ impl Heap {
     ///
     /// # Safety
     ///
-    /// `heap` is a record or a placeholder. Both stay mapped for as long as `'a`.
+    /// `heap` is a record or a placeholder, which stay mapped.
     #[inline(always)]
-    pub(crate) unsafe fn lock<'a>(heap: *mut Heap) -> &'a BiasedLock<Slab> {
-        // SAFETY: mapped for `'a`, by the caller's clause. The lock consists of atomics, so any thread may
-        // refer to it.
+    pub(crate) unsafe fn lock(heap: *mut Heap) -> &'static BiasedLock<Slab> {
+        // SAFETY: it stays mapped. The lock consists of atomics, so any thread may refer to it.
         unsafe { &(*heap).lock }
     }
 
@@ -240,7 +213,7 @@ impl Heap {
             if !allocation.ptr.is_null() {
                 return allocation;
             }
-            (*heap).run_cache.tick();
+            (*heap).run_cache.give_back_old();
             let spans = (*heap).counters.refill_span.get();
             let allocation = (*heap).bins.refill(class, &(*heap).counters);
             if (*heap).counters.refill_span.get() != spans {
@@ -251,129 +224,6 @@ impl Heap {
             }
             allocation
         }
-    }
-
-    /// Frees a block of `kind` to its slab, when the magazine is full and must not grow. The result says what
-    /// remains to be done.
-    ///
-    /// This and [`Heap::alloc_from_slab`] are the second level behind the magazines: they serve every burst
-    /// that is longer than a magazine.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap, or it is a placeholder. `kind` is the page map's answer for `block`,
-    /// which nobody uses any more.
-    #[inline(always)]
-    pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
-        // SAFETY: what passes the first check is a class in a heap that the calling thread owns, so the page
-        // of `block` belongs to a slab. Once the lock names that slab, and it is then found to be ours, no
-        // visitor touches it.
-        unsafe {
-            if !(*heap).magazines.frees_to_slab(kind) {
-                return Freed::Unserved;
-            }
-            let slab = Slab::of(block);
-            Heap::lock(heap).name(slab);
-            if !free::is_owned_by(slab, (*heap).bins.owner) {
-                return Freed::Remote(slab);
-            }
-            if !free::mark_free(&raw const (*heap).bins, slab, block, kind) {
-                return Freed::Invalid;
-            }
-            (*heap).counters.home_local.add(1);
-            if Bins::push_free(slab, block.cast::<Block>()) { Freed::Relist(slab) } else { Freed::Done }
-        }
-    }
-
-    /// Frees a block of another heap's slab, by way of the outbox.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap. [`Heap::free_to_slab`] has just answered [`Freed::Remote`] with
-    /// `slab`, for this `block` and this `class`.
-    #[inline(always)]
-    pub(crate) unsafe fn free_remote(
-        heap: *mut Heap,
-        slab: *mut Slab,
-        block: *mut u8,
-        class: usize,
-    ) -> RemoteFreed {
-        // SAFETY: nobody else has the block, and it keeps its slab in use until it is sent. That answer comes
-        // only for a heap with an owner, so the outbox has bundles.
-        unsafe {
-            if !free::mark_free(&raw const (*heap).bins, slab, block, class) {
-                return RemoteFreed::Invalid;
-            }
-            (*heap).counters.home_foreign.add(1);
-            let idle = (*heap).outbox.add(slab, block.cast::<Block>());
-            if idle.is_null() { RemoteFreed::Done } else { RemoteFreed::Idle(idle) }
-        }
-    }
-
-    /// Frees a block of `class` when the magazine is full: grows the magazine, or returns the block to its
-    /// slab.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap. `class` is a size class; the block was freed as one of it, and
-    /// nobody uses it.
-    pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, class: u8) {
-        // SAFETY: the calling thread owns the heap and enters it, which is what the magazines and `send_home`
-        // ask for.
-        unsafe {
-            let _entered = Heap::enter(heap);
-            let tops = &raw mut (*heap).tops;
-            if (*heap).magazines.grow(tops, class as usize) {
-                let pushed = MagazineTops::push(tops, class as usize, block);
-                debug_assert!(pushed);
-                return;
-            }
-            Heap::send_home(heap, block, class);
-        }
-    }
-
-    /// Returns a block to its slab: directly, or through the outbox if another heap owns the slab.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap and has [entered](Heap::enter) it. The block was freed as one of
-    /// `class`, and nobody uses it.
-    pub(crate) unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
-        // SAFETY: the caller has entered the heap, so no visitor is in, and no other thread reads the bins
-        // without the lock: they may be borrowed exclusively. `validate` has checked that the slab's record
-        // is valid and that the block belongs to it.
-        unsafe {
-            let bins = &mut (*heap).bins;
-            let Some(slab) = free::validate(bins, block, class as usize) else { return };
-            if free::is_owned_by(slab, bins.owner) {
-                (*heap).counters.home_local.add(1);
-                if Bins::push_free(slab, block.cast::<Block>()) {
-                    Bins::relist(bins, slab);
-                }
-            } else {
-                (*heap).counters.home_foreign.add(1);
-                Heap::put_off_visit((*heap).outbox.add(slab, block.cast::<Block>()));
-            }
-        }
-    }
-
-    /// Puts off the visit that `owner` should get, if it is not null: the next thread that sends it something
-    /// is told to visit. For callers that send many blocks and cannot stop for a visit.
-    pub(super) fn put_off_visit(owner: *mut Owner) {
-        // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
-        if let Some(owner) = unsafe { owner.as_ref() } {
-            owner.put_off_visit();
-        }
-    }
-
-    /// Sends all that is in the outbox.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap.
-    pub(crate) unsafe fn flush_outbox(heap: *mut Heap) {
-        // SAFETY: the outbox is the owner's alone, whether or not it has entered the heap.
-        Heap::put_off_visit(unsafe { (*heap).outbox.flush() });
     }
 
     /// Whether a thread of this process owns the heap. One that is `live` without that was left behind by a
@@ -428,17 +278,6 @@ impl Heap {
         unsafe { (&raw mut (*heap).owner).cast() }
     }
 
-    /// A sum over the magazines' tops: mostly another one when the owner has used its magazines meanwhile.
-    ///
-    /// # Safety
-    ///
-    /// As [`Heap::each_cached`].
-    pub(crate) unsafe fn magazine_figure(heap: *const Heap) -> usize {
-        // SAFETY: mapped, by the caller's clause; the reference is to atomics only.
-        let tops = unsafe { &(*heap).tops.top.0 };
-        tops.iter().fold(0usize, |sum, top| sum.wrapping_add(top.load(Relaxed).addr()))
-    }
-
     /// A hash of the magazines' tops and of the counters of blocks and runs that went past the magazines:
     /// mostly another one when the owner has allocated or freed meanwhile.
     ///
@@ -473,7 +312,7 @@ const fn placeholder() -> Heap {
         thread: AtomicUsize::new(0),
         generation: AtomicU32::new(0),
         fruitless: Cell::new(0),
-        exit: Exit { rounds: Cell::new(0), tops: Cell::new(0) },
+        exit: Exit { rounds: Cell::new(0), activity: Cell::new(0) },
         seen: Seen::new(),
         lock: BiasedLock::new(),
         owner: CachePadded::new(Owner::new()),
@@ -488,7 +327,7 @@ unsafe impl Sync for Heap {}
 /// Stands in for the heap of a thread that has none yet.
 pub(crate) static EMPTY: Heap = placeholder();
 /// Stands in for the heap of a thread whose exit hook has run.
-pub(crate) static EXITED: Heap = placeholder();
+pub(crate) static AFTER_EXIT: Heap = placeholder();
 
 /// Null, as a heap.
 pub(crate) const NO_HEAP: *mut Heap = ptr::null_mut();
@@ -501,7 +340,7 @@ mod tests {
 
     #[test]
     fn placeholders_are_empty_and_full() {
-        for heap in [&EMPTY, &EXITED] {
+        for heap in [&EMPTY, &AFTER_EXIT] {
             let heap = ptr::from_ref(heap).cast_mut();
             for kind in 0..KINDS {
                 // SAFETY: placeholders; nothing is written to a magazine that is empty and full at once.

@@ -2,6 +2,7 @@
 
 use crate::base::misuse::{self, Fault};
 use crate::front::heap::Heap;
+use crate::front::run_cache::RunCache;
 use crate::front::tls;
 use crate::large;
 use crate::superslab::pagemap::{self, FOREIGN, RUN};
@@ -12,16 +13,32 @@ use core::ptr;
 #[inline(always)]
 pub(crate) fn hit(size: usize) -> *mut u8 {
     let heap = tls::get();
-    let Some(pages) = large::run_pages(size, 1) else { return ptr::null_mut() };
-    // SAFETY: the calling thread owns the heap, or it is a placeholder, whose run cache never has anything.
-    // `has` reads an atomic; the run is taken under the heap's lock, and is ours from then on.
+    // SAFETY: the calling thread owns the heap, or it is a placeholder, whose run cache never has anything:
+    // so nobody enters that. `has` reads an atomic.
     unsafe {
-        if !(*heap).run_cache.has(pages) {
-            return ptr::null_mut();
+        match large::run_pages(size, 1) {
+            Some(pages) if (*heap).run_cache.has(pages) => take(heap, pages, RunCache::take_run),
+            _ => ptr::null_mut(),
         }
+    }
+}
+
+/// Takes a run out of the run cache by `choose`, and makes a block of it. Null when there is none.
+///
+/// # Safety
+///
+/// The calling thread owns the heap.
+#[inline(always)]
+unsafe fn take(heap: *mut Heap, pages: usize, choose: impl Fn(&RunCache, usize) -> *mut u8) -> *mut u8 {
+    // SAFETY: the calling thread owns the heap and enters it, so nobody else uses the run cache. What was
+    // just taken from it, nobody else has.
+    unsafe {
         let _entered = Heap::enter(heap);
-        let run = (*heap).run_cache.take_run(pages);
-        if run.is_null() { run } else { hand_out(run).ptr }
+        let run = choose(&(*heap).run_cache, pages);
+        if !run.is_null() {
+            hand_out(run);
+        }
+        run
     }
 }
 
@@ -32,14 +49,10 @@ pub(crate) fn hit(size: usize) -> *mut u8 {
 /// `heap` is null, or the calling thread owns it.
 pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Allocation {
     if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
-        // SAFETY: the calling thread owns the heap and enters it, so nobody else uses the run cache.
-        let run = unsafe {
-            let _entered = Heap::enter(heap);
-            (*heap).run_cache.take_run(pages)
-        };
+        // SAFETY: not null, so the calling thread owns the heap.
+        let run = unsafe { take(heap, pages, RunCache::take_run) };
         if !run.is_null() {
-            // SAFETY: just taken from the run cache, so nobody else has it.
-            return unsafe { hand_out(run) };
+            return Allocation { ptr: run, zeroed: false };
         }
     }
     large::alloc(size, align)
@@ -53,19 +66,14 @@ pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Alloca
 /// As [`alloc`].
 pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Allocation {
     if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
-        // SAFETY: the calling thread owns the heap and enters it, so nobody else uses the run cache.
-        let run = unsafe {
-            let _entered = Heap::enter(heap);
-            (*heap).run_cache.take_longest(pages)
-        };
-        if !run.is_null() {
-            // SAFETY: just taken from the run cache, so nobody else has it; from `hand_out` on it is a block
-            // in use. Should it keep its length, it merely is longer than it needs to be.
-            return unsafe {
-                let allocation = hand_out(run);
+        // SAFETY: not null, so the calling thread owns the heap. What `take` returns is a block in use.
+        // Should it keep its length, it merely is longer than it needs to be.
+        unsafe {
+            let run = take(heap, pages, RunCache::take_longest);
+            if !run.is_null() {
                 large::resize(run, RUN, size, align);
-                allocation
-            };
+                return Allocation { ptr: run, zeroed: false };
+            }
         }
     }
     large::alloc_growing(size, align)
@@ -76,14 +84,13 @@ pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -
 /// # Safety
 ///
 /// `run` has just been taken from a run cache, and the caller alone has it.
-unsafe fn hand_out(run: *mut u8) -> Allocation {
+unsafe fn hand_out(run: *mut u8) {
     pagemap::set(run, 1, RUN);
     // The second word may still be the mark of a small block that was once free at this address. A program
     // that copies what it has not written could bring the mark back there later, and a free would look like a
     // double free.
     // SAFETY: the run is the caller's, and at least a page long.
     unsafe { run.cast::<usize>().add(1).write(0) };
-    Allocation { ptr: run, zeroed: false }
 }
 
 /// Frees a block that is no slab's, or reports misuse on behalf of `function`. Null is fine.

@@ -11,11 +11,12 @@
 //! their own.
 
 use crate::base::table::Table;
-use crate::front::fast_path::{MagazineTops, Slot, missing, shared};
+use crate::front::fast_path::{MagazineTops, missing};
+use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::pagemap::KINDS;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
-use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
+use crate::tiny::classes::{C_TABLE, CLASSES, stride};
 use core::cell::Cell;
 use core::ops::Range;
 use core::ptr;
@@ -78,12 +79,10 @@ pub(crate) struct Magazines {
     notices: Table<Cell<u8>, KINDS>,
     /// log2 of the slots, by class; 0 where there is no magazine. Written under the heap's lock.
     logs: Table<AtomicU8, KINDS>,
-    /// The classes that have a magazine, a bit for each.
-    present: Cell<u64>,
-    enabled: Cell<bool>,
     /// What is left of [`MAX_EXTRA`].
     extra: Cell<usize>,
-    /// Memory from here to `end` has not been used for arrays since the record was reset.
+    /// Memory from here to `end` has not been used for arrays since the record was reset. There is none where
+    /// the options allow no magazines.
     at: Cell<*mut Slot>,
     /// The end of the memory that was ever used for arrays, under any owner. Null before the first. For
     /// statistics.
@@ -111,8 +110,6 @@ impl Magazines {
         Self {
             notices: Table([const { Cell::new(SMALL) }; KINDS]),
             logs: Table([const { AtomicU8::new(0) }; KINDS]),
-            present: Cell::new(0),
-            enabled: Cell::new(false),
             extra: Cell::new(0),
             at: Cell::new(ptr::null_mut()),
             most: AtomicPtr::new(ptr::null_mut()),
@@ -131,30 +128,23 @@ impl Magazines {
         unsafe { self.notices.0.get_unchecked(kind) }.get() == QUIET
     }
 
-    /// Forgets all magazines. New ones will get their arrays between `at` and `end`.
+    /// Forgets all magazines. New ones will get their arrays between `at` and `end`, if they are `enabled`.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap that `tops` and these belong to, and has entered it. The magazines
     /// hold nothing. The memory from `at` to `end` is that heap's, all of it slots.
-    pub(crate) unsafe fn reset(&self, tops: *mut MagazineTops, enabled: bool, at: *mut u8, end: *mut u8) {
+    pub(crate) unsafe fn reset(&self, tops: &MagazineTops, enabled: bool, at: *mut u8, end: *mut u8) {
         for kind in 0..KINDS {
-            // SAFETY: the tops are the calling thread's to write; the references are to atomics only.
-            unsafe {
-                (&(*tops).top)[kind].store(missing(), Relaxed);
-                (&(*tops).limit)[kind].store(missing(), Relaxed);
-            }
+            tops.top[kind].store(missing(), Relaxed);
+            tops.limit[kind].store(missing(), Relaxed);
+            let quiet = !enabled && (1..=CLASSES).contains(&kind);
+            self.notices[kind].set(if quiet { QUIET } else { SMALL });
+            self.logs[kind].store(0, Relaxed);
         }
-        // SAFETY: nobody but the owner, the calling thread, ever looks at this table.
-        unsafe { (*tops).classes = C_TABLE };
-        for (kind, notice) in self.notices.0.iter().enumerate() {
-            notice.set(if !enabled && (1..=CLASSES).contains(&kind) { QUIET } else { SMALL });
-        }
-        self.present.set(0);
-        self.enabled.set(enabled);
-        self.logs.0.iter().for_each(|log| log.store(0, Relaxed));
-        self.extra.set(if enabled { MAX_EXTRA } else { 0 });
-        self.at.set(at.cast());
+        tops.classes.set(C_TABLE);
+        self.extra.set(MAX_EXTRA);
+        self.at.set(if enabled { at } else { end }.cast());
         self.end.set(end.cast());
         self.drained.store(0, Relaxed);
         self.spare.0.iter().for_each(|spare| spare.set(ptr::null_mut()));
@@ -173,7 +163,7 @@ impl Magazines {
 
     /// The classes that have a magazine.
     pub(crate) fn present(&self) -> impl Iterator<Item = usize> {
-        bits(self.present.get())
+        (1..=CLASSES).filter(|&class| self.logs[class].load(Relaxed) != 0)
     }
 
     /// Makes room in the magazine of `class`, which is full: closes the gaps that a visitor has left, or
@@ -182,79 +172,78 @@ impl Magazines {
     /// # Safety
     ///
     /// The calling thread owns the heap that `tops` and these belong to, and has entered it.
-    pub(crate) unsafe fn grow(&self, tops: *mut MagazineTops, class: usize) -> bool {
+    pub(crate) unsafe fn grow(&self, tops: &MagazineTops, class: usize) -> bool {
         let notice = self.notices[class].replace(QUIET);
-        if notice == QUIET || !self.enabled.get() {
+        if notice == QUIET {
             return false;
         }
-        // SAFETY: the references are to atomics only; `gather` asks for the same as this function.
-        unsafe {
-            if self.gather(tops, class)
-                && (&(*tops).top)[class].load(Relaxed) != (&(*tops).limit)[class].load(Relaxed)
-            {
-                self.notices[class].set(notice);
-                return true;
-            }
+        // SAFETY: `gather` asks for the same as this function.
+        let gathered = unsafe { self.gather(tops, class) };
+        if gathered && tops.top[class].load(Relaxed) != tops.limit[class].load(Relaxed) {
+            self.notices[class].set(notice);
+            return true;
         }
         let before = self.logs[class].load(Relaxed);
         let most = if notice == MISSED { MAX_LOGS[class] } else { FREE_LOGS[class] };
         let log = (before + 1).max(MIN_LOG).min(most);
-        let own = FREE_LOGS[class];
-        let more = ((1usize << log.max(own)) - (1 << before.max(own))) * stride(class) as usize;
-        let array =
-            if before < most && more <= self.extra.get() { self.take_array(log) } else { ptr::null_mut() };
-        if array.is_null() {
+        // SAFETY: `resize` asks for the same as this function, and the new array is larger.
+        if before >= most || !unsafe { self.resize(tops, class, log) } {
             return false;
         }
-        self.extra.set(self.extra.get() - more);
-        self.present.set(self.present.get() | 1 << class);
-        // SAFETY: the new array is in no magazine, so it is ours, with `1 << log` slots. The old one ends at
-        // the limit and has `1 << before` slots, all written up to the top. No visitor is in, but statistics
-        // may read the slots and the tops: all accesses are atomic.
-        unsafe {
-            shared(array).store(ptr::null_mut(), Relaxed);
-            if before != 0 {
-                let old = (&(*tops).limit)[class].load(Relaxed).sub(1 << before);
-                let count = (&(*tops).top)[class].load(Relaxed).offset_from(old.add(1)) as usize;
-                for i in 1..=count {
-                    shared(array.add(i)).store(shared(old.add(i)).load(Relaxed), Relaxed);
-                }
-                // Compiler fences, here and below: a fork between any two of these steps must leave its child
-                // a magazine that ends in a null.
-                compiler_fence(Release);
-                (&(*tops).top)[class].store(array.add(1 + count), Relaxed);
-                (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
-                compiler_fence(Release);
-                shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
-            } else {
-                compiler_fence(Release);
-                (&(*tops).top)[class].store(array.add(1), Relaxed);
-                (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
-            }
-        }
-        self.logs[class].store(log, Relaxed);
         // Beyond its own share it grows by one step for every time that it runs empty.
         self.notices[class].set(if log < FREE_LOGS[class] { SMALL } else { QUIET });
         true
     }
 
-    /// The first slot of the magazine of `class`, if there is one.
+    /// Gives the magazine of `class` an array of `1 << log` slots, and moves its blocks there. False, and
+    /// nothing done, when there is no memory for that, or it would be more than all may have together.
     ///
     /// # Safety
     ///
-    /// Both are parts of one heap's record. The calling thread owns that heap and has entered it, or visits
-    /// it: so neither the array nor its size changes meanwhile.
-    pub(crate) unsafe fn first(
-        magazines: *const Magazines,
-        tops: *const MagazineTops,
-        class: usize,
-    ) -> Option<*mut Slot> {
-        // SAFETY: parts of a record, by the caller's clause; the references are to atomics only.
-        unsafe {
-            let log = (&(*magazines).logs)[class].load(Relaxed);
-            let limit = (&(*tops).limit)[class].load(Relaxed);
-            (log != 0).then(|| limit.wrapping_sub(1 << log).wrapping_add(1))
+    /// As [`Magazines::grow`]; the blocks have room in the new array.
+    unsafe fn resize(&self, tops: &MagazineTops, class: usize, log: u8) -> bool {
+        let before = self.logs[class].load(Relaxed);
+        // What counts against `extra`.
+        let beyond = |log: u8| {
+            let own = FREE_LOGS[class];
+            ((1usize << log.max(own)) - (1 << own)) * stride(class) as usize
+        };
+        let Some(extra) = (self.extra.get() + beyond(before)).checked_sub(beyond(log)) else { return false };
+        let array = self.take_array(log);
+        if array.is_null() {
+            return false;
         }
+        let (top, limit) = (&tops.top[class], &tops.limit[class]);
+        let old = limit.load(Relaxed).wrapping_sub(1 << before);
+        // SAFETY: the new array is in no magazine, so it is ours, with `1 << log` slots. The old one, if
+        // there is one, ends at the limit and has `1 << before` slots, all written up to the top. No visitor
+        // is in, but statistics may read the slots and the tops: all accesses are atomic.
+        unsafe {
+            (*array).store(ptr::null_mut(), Relaxed);
+            let held = if before == 0 { 0 } else { top.load(Relaxed).offset_from(old) as usize - 1 };
+            for i in 1..=held {
+                (*array.add(i)).store((*old.add(i)).load(Relaxed), Relaxed);
+            }
+            // Compiler fences: a fork between any two of these steps must leave its child a magazine that
+            // ends in a null.
+            compiler_fence(Release);
+            top.store(array.add(1 + held), Relaxed);
+            limit.store(array.add(1 << log), Relaxed);
+            compiler_fence(Release);
+            if before != 0 {
+                (*old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
+            }
+        }
+        self.extra.set(extra);
+        self.logs[class].store(log, Relaxed);
+        true
+    }
+
+    /// The first slot of the magazine of `class`, if there is one. Whoever uses it owns the heap and has
+    /// entered it, or visits it: so neither the array nor its size changes meanwhile.
+    pub(crate) fn first(&self, tops: &MagazineTops, class: usize) -> Option<*mut Slot> {
+        let log = self.logs[class].load(Relaxed);
+        (log != 0).then(|| tops.limit[class].load(Relaxed).wrapping_sub((1 << log) - 1))
     }
 
     /// Closes the gaps that a visitor has left in the magazine of `class`. True when a visitor had taken
@@ -264,7 +253,7 @@ impl Magazines {
     ///
     /// As [`Magazines::grow`].
     #[inline]
-    pub(crate) unsafe fn gather(&self, tops: *mut MagazineTops, class: usize) -> bool {
+    pub(crate) unsafe fn gather(&self, tops: &MagazineTops, class: usize) -> bool {
         // The check is in line because a thread that ends makes it for every class.
         // SAFETY: the caller's clauses are the same.
         self.drained.load(Relaxed) & (1 << class) != 0 && unsafe { self.gather_drained(tops, class) }
@@ -277,11 +266,9 @@ impl Magazines {
     /// As [`Magazines::grow`].
     #[cold]
     #[inline(never)]
-    unsafe fn gather_drained(&self, tops: *mut MagazineTops, class: usize) -> bool {
-        // SAFETY: a part of the caller's own heap; the reference is to an atomic.
-        let top = unsafe { &(&(*tops).top)[class] };
-        // SAFETY: the calling thread has entered the heap.
-        let Some(first) = (unsafe { Magazines::first(self, tops, class) }) else { return false };
+    unsafe fn gather_drained(&self, tops: &MagazineTops, class: usize) -> bool {
+        let top = &tops.top[class];
+        let Some(first) = self.first(tops, class) else { return false };
         // Load and store, no exchange: under the heap's lock nobody else writes it.
         self.drained.store(self.drained.load(Relaxed) & !(1 << class), Relaxed);
         // SAFETY: all slots from the first to the top were written, and lie in the magazine's array. No
@@ -293,18 +280,18 @@ impl Magazines {
             let mut put = first;
             while top.load(Relaxed) > put {
                 let at = top.load(Relaxed).sub(1);
-                let block = at.read();
+                let block = (*at).load(Relaxed);
                 top.store(at, Relaxed);
                 compiler_fence(Release);
                 if !block.is_null() {
-                    while put < at && !put.read().is_null() {
+                    while put < at && !(*put).load(Relaxed).is_null() {
                         put = put.add(1);
                     }
                     if put >= at {
                         top.store(at.add(1), Relaxed);
                         break;
                     }
-                    shared(put).store(block, Relaxed);
+                    (*put).store(block, Relaxed);
                     put = put.add(1);
                 }
             }
@@ -322,32 +309,11 @@ impl Magazines {
     /// # Safety
     ///
     /// As [`Magazines::grow`]; the magazine is empty, and [`Magazines::may_shrink`] says that it may.
-    pub(crate) unsafe fn shrink(&self, tops: *mut MagazineTops, class: usize) {
-        let before = self.logs[class].load(Relaxed);
-        let log = before - 1;
-        let array = self.take_array(log);
-        if array.is_null() {
-            return;
+    pub(crate) unsafe fn shrink(&self, tops: &MagazineTops, class: usize) {
+        // SAFETY: `resize` asks for the same as this function, and an empty magazine has room anywhere.
+        if unsafe { self.resize(tops, class, self.logs[class].load(Relaxed) - 1) } {
+            self.notices[class].set(QUIET);
         }
-        // SAFETY: the new array is in no magazine, so it is ours; the old one ends at the limit and has `1 <<
-        // before` slots. No visitor is in, but statistics may read the slots and the tops: all accesses are
-        // atomic.
-        unsafe {
-            let old = (&(*tops).limit)[class].load(Relaxed).sub(1 << before);
-            debug_assert!((&(*tops).top)[class].load(Relaxed) == old.add(1));
-            shared(array).store(ptr::null_mut(), Relaxed);
-            // Compiler fences: see `grow`.
-            compiler_fence(Release);
-            (&(*tops).top)[class].store(array.add(1), Relaxed);
-            (&(*tops).limit)[class].store(array.add(1 << log), Relaxed);
-            compiler_fence(Release);
-            shared(old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
-        }
-        let own = FREE_LOGS[class];
-        let less = ((1usize << before.max(own)) - (1 << log.max(own))) * stride(class) as usize;
-        self.extra.set(self.extra.get() + less);
-        self.logs[class].store(log, Relaxed);
-        self.notices[class].set(QUIET);
     }
 
     /// Takes an array of `1 << log` slots, used before or not; null when there is no memory for it. Under the
@@ -356,7 +322,7 @@ impl Magazines {
         let spare = self.spare[log as usize].get();
         if !spare.is_null() {
             // SAFETY: an array of this heap, in whose first slot its last magazine has stored the link.
-            self.spare[log as usize].set(unsafe { spare.read() }.cast());
+            self.spare[log as usize].set(unsafe { (*spare).load(Relaxed) }.cast());
             return spare;
         }
         let array = self.at.get();
@@ -372,13 +338,8 @@ impl Magazines {
     }
 
     /// The end of the memory that was ever used for arrays, under any owner; null before the first.
-    ///
-    /// # Safety
-    ///
-    /// `magazines` is part of a heap's record that is still mapped.
-    pub(crate) unsafe fn most(magazines: *const Magazines) -> *mut u8 {
-        // SAFETY: mapped, by the caller's clause; the reference is to an atomic.
-        unsafe { &(*magazines).most }.load(Relaxed).cast()
+    pub(crate) fn most(&self) -> *mut u8 {
+        self.most.load(Relaxed).cast()
     }
 
     /// How many blocks the magazine of `class` holds: exact for the owner, approximate for other threads.
@@ -387,185 +348,30 @@ impl Magazines {
     /// # Safety
     ///
     /// Both are parts of one heap's record that is still mapped.
-    pub(crate) unsafe fn held(
-        magazines: *const Magazines,
-        tops: *const MagazineTops,
-        class: usize,
-        record: Range<usize>,
-    ) -> usize {
-        // SAFETY: mapped, by the caller's clause; the reference is to an atomic.
-        let log = unsafe { &(&(*magazines).logs)[class] }.load(Relaxed);
+    pub(crate) unsafe fn held(&self, tops: &MagazineTops, class: usize, record: Range<usize>) -> usize {
+        let log = self.logs[class].load(Relaxed);
         if log == 0 {
             return 0;
         }
-        // SAFETY: as for `log`.
-        let (top, limit) =
-            unsafe { ((&(*tops).top)[class].load(Relaxed), (&(*tops).limit)[class].load(Relaxed)) };
+        let (top, limit) = (tops.top[class].load(Relaxed), tops.limit[class].load(Relaxed));
         let free = (limit.addr().wrapping_sub(top.addr())) / size_of::<Slot>();
         let held = ((1usize << log) - 1).saturating_sub(free);
-        // SAFETY: as for `log`.
-        if unsafe { (*magazines).drained.load(Relaxed) } & (1 << class) == 0 {
+        if self.drained.load(Relaxed) & (1 << class) == 0 {
             return held;
         }
         let first = limit.wrapping_sub((1 << log) - 1);
         let slots = (0..held).map(|i| first.wrapping_add(i)).filter(|slot| record.contains(&slot.addr()));
         // SAFETY: memory of this record, all of which may be read atomically. To another thread `log` may be
         // older than `limit`, or the magazine gone: then `first` may lie outside.
-        slots.filter(|&slot| !unsafe { shared(slot) }.load(Relaxed).is_null()).count()
+        slots.filter(|&slot| !unsafe { (*slot).load(Relaxed) }.is_null()).count()
     }
 
     /// Notes that a visitor has taken blocks out of the magazine of `class`.
-    ///
-    /// # Safety
-    ///
-    /// `magazines` is part of the record of a heap that the caller visits.
-    pub(crate) unsafe fn set_drained(magazines: *const Magazines, class: usize) {
-        // SAFETY: records stay mapped; the field is atomic. Relaxed: the owner reads it under the lock that
-        // we hold.
-        unsafe { (*magazines).drained.fetch_or(1 << class, Relaxed) };
+    pub(crate) fn set_drained(&self, class: usize) {
+        // Relaxed: the owner reads it under the lock that the visitor holds.
+        self.drained.fetch_or(1 << class, Relaxed);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    extern crate std;
-    use std::boxed::Box;
-    use std::vec;
-
-    #[test]
-    fn all_magazines_fit_at_the_size_that_is_their_own() {
-        let slots: usize = (1..=CLASSES).map(|c| 1usize << FREE_LOGS[c]).sum();
-        // The arrays that magazines have grown out of take at most as much again.
-        assert!(2 * slots * 8 + size_of::<super::super::heap::Heap>() <= super::super::heap::RECORD / 2);
-        assert!(
-            FREE_LOGS.0[1..=CLASSES]
-                .iter()
-                .zip(&MAX_LOGS.0[1..])
-                .all(|(&free, &max)| 1 <= free && free <= max)
-        );
-    }
-
-    /// Runs `f` with the tops and the magazines of a heap that has memory for `slots` slots.
-    fn with_magazines(slots: usize, f: impl FnOnce(*mut MagazineTops, &Magazines)) {
-        let mut tops = Box::new(MagazineTops::without());
-        let mut memory = vec![ptr::null_mut::<u8>(); slots];
-        let m = Magazines::none();
-        let range = memory.as_mut_ptr_range();
-        // SAFETY: all of it is this thread's alone, and the memory outlives the call of `f`.
-        unsafe { m.reset(&raw mut *tops, true, range.start.cast(), range.end.cast()) };
-        f(&raw mut *tops, &m);
-    }
-
-    /// Pushes until the magazine of `class` is full and does not grow; how many blocks it holds then.
-    fn fill(tops: *mut MagazineTops, m: &Magazines, class: usize) -> usize {
-        // SAFETY: `tops` and `m` are this thread's alone, from `with_magazines`.
-        let now = |m: &Magazines| unsafe { Magazines::held(m, tops, class, 0..usize::MAX) };
-        let mut held = now(m);
-        loop {
-            let block = ptr::without_provenance_mut((held + 1) * 8);
-            // SAFETY: `tops` and `m` are this thread's alone; the blocks are numbers that nobody follows.
-            unsafe {
-                if !(MagazineTops::push(tops, class, block)
-                    || m.grow(tops, class) && MagazineTops::push(tops, class, block))
-                {
-                    assert!(m.frees_to_slab(class));
-                    return held;
-                }
-            }
-            held += 1;
-            assert_eq!(now(m), held);
-        }
-    }
-
-    #[test]
-    fn last_in_first_out_and_growing_keeps_everything() {
-        with_magazines(2000, |tops, m| {
-            for class in [1usize, 8, 30, CLASSES] {
-                // SAFETY: `tops` and `m` are this thread's alone.
-                unsafe {
-                    assert!(MagazineTops::pop(tops, class).is_null());
-                    let capacity = fill(tops, m, class);
-                    assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
-                    for i in (1..=capacity).rev() {
-                        assert_eq!(MagazineTops::pop(tops, class).addr(), i * 8);
-                    }
-                    assert!(MagazineTops::pop(tops, class).is_null());
-                }
-            }
-        });
-    }
-
-    #[test]
-    fn what_runs_empty_grows_by_one_step_for_every_miss_and_within_bounds() {
-        with_magazines(20_000, |tops, m| {
-            let class = 8;
-            let mut capacity = fill(tops, m, class);
-            assert_eq!(capacity, (1 << FREE_LOGS[class]) - 1);
-            for log in FREE_LOGS[class] + 1..=MAX_LOGS[class] {
-                // SAFETY: `class` is a size class, and `m` this thread's.
-                unsafe { m.on_miss(class) };
-                assert!(!m.frees_to_slab(class));
-                capacity = fill(tops, m, class);
-                assert_eq!(capacity, (1 << log) - 1);
-            }
-            // SAFETY: `class` is a size class, and `m` this thread's.
-            unsafe { m.on_miss(class) };
-            assert_eq!(fill(tops, m, class), capacity);
-            // All classes together: beyond their own share no more than the extra bytes.
-            for class in 1..=CLASSES {
-                for _ in 0..MAX_LOG {
-                    // SAFETY: `class` is a size class, and `m` this thread's.
-                    unsafe { m.on_miss(class) };
-                    fill(tops, m, class);
-                }
-            }
-            // SAFETY: `tops` and `m` are this thread's alone.
-            let held = |c| unsafe { Magazines::held(m, tops, c, 0..usize::MAX) };
-            let beyond: usize = (1..=CLASSES)
-                .map(|c| (held(c) + 1).saturating_sub(1 << FREE_LOGS[c]) * stride(c) as usize)
-                .sum();
-            assert!(beyond <= MAX_EXTRA && beyond + m.extra.get() == MAX_EXTRA);
-        });
-    }
-
-    #[test]
-    fn what_shrinks_gives_back_its_room_and_grows_again() {
-        with_magazines(4096, |tops, m| {
-            let class = 8;
-            for _ in 0..3 {
-                for _ in FREE_LOGS[class]..MAX_LOGS[class] {
-                    fill(tops, m, class);
-                    // SAFETY: `class` is a size class, and `m` this thread's.
-                    unsafe { m.on_miss(class) };
-                }
-                assert_eq!(fill(tops, m, class), (1 << MAX_LOGS[class]) - 1);
-                for log in (MIN_LOG..MAX_LOGS[class]).rev() {
-                    assert!(m.may_shrink(class));
-                    // SAFETY: `tops` and `m` are this thread's alone, and the magazine is emptied first.
-                    unsafe {
-                        while !MagazineTops::pop(tops, class).is_null() {}
-                        m.shrink(tops, class);
-                        assert!(MagazineTops::pop(tops, class).is_null());
-                    }
-                    // Without a miss it does not grow.
-                    assert_eq!(fill(tops, m, class), (1 << log) - 1);
-                }
-                assert!(!m.may_shrink(class));
-                assert_eq!(m.extra.get(), MAX_EXTRA);
-                // SAFETY: `class` is a size class, and `m` this thread's.
-                unsafe { m.on_miss(class) };
-            }
-        });
-    }
-
-    #[test]
-    fn a_miss_before_the_first_free_gives_no_magazine_more_than_its_own() {
-        with_magazines(2000, |tops, m| {
-            // As in a thread that first only allocates and then only frees.
-            // SAFETY: 8 is a size class, and `m` this thread's.
-            unsafe { m.on_miss(8) };
-            assert_eq!(fill(tops, m, 8), (1 << FREE_LOGS[8]) - 1);
-        });
-    }
-}
+mod tests;

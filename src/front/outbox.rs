@@ -41,12 +41,10 @@ pub(crate) const BYTES: usize = BUNDLES * size_of::<Bundle>();
 /// exclusive reference to the whole. They need no order, so all accesses are relaxed.
 pub(crate) struct Outbox {
     /// [`BUNDLES`] of them, zero until the first block. Null in a placeholder, which sends nothing.
-    bundles: Cell<*mut Bundle>,
-    /// Whether blocks are collected; otherwise each is sent at once.
-    bundling: Cell<bool>,
-    /// Whether a bundle was opened since the last [`Outbox::reset`].
-    touched: AtomicBool,
-    /// Whether one was before that.
+    bundles: AtomicPtr<Bundle>,
+    /// Blocks in a bundle at most: [`MAX_BLOCKS`], or 1 if each is sent at once.
+    most: Cell<u32>,
+    /// Whether a bundle was ever opened, under any owner.
     resident: AtomicBool,
     /// Bundles sent.
     pub(crate) pushes: Counter,
@@ -65,7 +63,7 @@ fn place(slab: *mut Slab) -> usize {
 }
 
 /// One of two owners that should be visited, either of which may be null. If neither is, the visit to the
-/// first is put off until somebody sends it something.
+/// first is put off: see [`Owner::put_off_visit`].
 fn either(one: *mut Owner, other: *mut Owner) -> *mut Owner {
     // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
     match unsafe { (one.as_ref(), other.as_ref()) } {
@@ -82,9 +80,8 @@ impl Outbox {
     /// An outbox without bundles.
     pub(crate) const fn new() -> Self {
         Self {
-            bundles: Cell::new(ptr::null_mut()),
-            bundling: Cell::new(false),
-            touched: AtomicBool::new(false),
+            bundles: AtomicPtr::new(ptr::null_mut()),
+            most: Cell::new(1),
             resident: AtomicBool::new(false),
             pushes: Counter::new(),
             publishes: Counter::new(),
@@ -99,16 +96,14 @@ impl Outbox {
     /// The calling thread owns the heap that this is part of. At `bundles` there are [`BYTES`] bytes of that
     /// heap's record, which are zero or have been this outbox's bundles before.
     pub(crate) unsafe fn reset(&self, bundles: *mut u8, bundling: bool) {
-        self.bundles.set(bundles.cast());
-        self.bundling.set(bundling);
-        if self.touched.load(Relaxed) {
+        self.bundles.store(bundles.cast(), Relaxed);
+        self.most.set(if bundling { MAX_BLOCKS } else { 1 });
+        if self.is_resident() {
             for i in 0..BUNDLES {
                 // One by one, because statistics may be reading.
                 // SAFETY: the outbox has bundles, as of now.
                 unsafe { self.bundle(i) }.slab.store(ptr::null_mut(), Relaxed);
             }
-            self.resident.store(true, Relaxed);
-            self.touched.store(false, Relaxed);
         }
         self.waiting.set(0);
     }
@@ -117,12 +112,12 @@ impl Outbox {
     ///
     /// # Safety
     ///
-    /// The outbox has bundles; `place` is below [`BUNDLES`]; the calling thread owns the heap.
+    /// The outbox has bundles; `place` is below [`BUNDLES`]. Only the heap's owner uses the bundle's cells.
     #[inline(always)]
     unsafe fn bundle(&self, place: usize) -> &Bundle {
         // SAFETY: in the array, by the caller's clauses. Zero or written by the owner, it is a valid bundle;
         // what other threads read of it is atomic.
-        unsafe { &*self.bundles.get().add(place) }
+        unsafe { &*self.bundles.load(Relaxed).add(place) }
     }
 
     /// Adds a block to its slab's bundle. Sends that if it is full, what was in its place before, and all
@@ -165,16 +160,15 @@ impl Outbox {
         // it begins.
         unsafe {
             let stride = (*slab).stride;
-            let mut idle = ptr::null_mut();
+            let mut visit = ptr::null_mut();
             if self.waiting.get() + stride as u64 > MAX_WAITING {
-                idle = self.flush();
+                visit = self.flush();
             }
-            idle = either(idle, self.send(bundle));
-            let limit =
-                if self.bundling.get() { (MAX_BYTES / stride.max(1)).clamp(1, MAX_BLOCKS) } else { 1 };
+            visit = either(visit, self.send(bundle));
+            let limit = (MAX_BYTES / stride.max(1)).clamp(1, self.most.get());
             Block::set_next(block, ptr::null_mut());
             // First: otherwise a fork in between could leave its child a bundle that `reset` does not clear.
-            self.touched.store(true, Relaxed);
+            self.resident.store(true, Relaxed);
             compiler_fence(Release);
             bundle.slab.store(slab, Relaxed);
             bundle.head.set(block);
@@ -182,7 +176,7 @@ impl Outbox {
             bundle.count.store(1, Relaxed);
             bundle.limit.set(limit);
             self.waiting.add(stride as u64);
-            if limit == 1 { either(idle, self.send(bundle)) } else { idle }
+            if limit == 1 { either(visit, self.send(bundle)) } else { visit }
         }
     }
 
@@ -209,7 +203,7 @@ impl Outbox {
             free::push_remote(slab, bundle.head.get(), bundle.tail.get(), count)
         };
         self.publishes.add(sent.published as u64);
-        sent.idle
+        sent.visit
     }
 
     /// Sends every bundle. Returns what [`Outbox::add`] does.
@@ -218,55 +212,39 @@ impl Outbox {
     ///
     /// The calling thread owns the heap.
     pub(crate) unsafe fn flush(&self) -> *mut Owner {
-        let mut idle = ptr::null_mut();
+        let mut visit = ptr::null_mut();
         if self.waiting.get() != 0 {
             for i in 0..BUNDLES {
                 // SAFETY: something waits, so there are bundles; they are the calling thread's.
-                idle = either(idle, unsafe { self.send(self.bundle(i)) });
+                visit = either(visit, unsafe { self.send(self.bundle(i)) });
             }
         }
-        idle
+        visit
     }
 
-    /// Calls `f` with the class and the number of blocks of every bundle of `outbox`, whose bundles are at
-    /// `bundles`. Exact for the owner, approximate for other threads.
-    ///
-    /// # Safety
-    ///
-    /// Both are parts of one heap's record that is still mapped.
-    pub(crate) unsafe fn each_bundle(
-        outbox: *const Outbox,
-        bundles: *const u8,
-        mut f: impl FnMut(u8, usize),
-    ) {
-        // SAFETY: mapped, by the caller's clause; the counter is atomic.
-        if unsafe { (*outbox).waiting.get() } == 0 {
+    /// Calls `f` with the class and the number of blocks of every bundle. Exact for the owner, approximate
+    /// for other threads.
+    pub(crate) fn each_bundle(&self, mut f: impl FnMut(u8, usize)) {
+        if self.waiting.get() == 0 {
             return;
         }
         for i in 0..BUNDLES {
-            // SAFETY: in the array of bundles, which stays mapped; the references are to atomics only.
-            let (slab, count) = unsafe {
-                let bundle = bundles.cast::<Bundle>().add(i);
-                (&(*bundle).slab, &(*bundle).count)
-            };
-            let slab = slab.load(Relaxed);
-            // The class comes from the page map: if the owner has just sent the bundle, the slab's record may
-            // be gone.
-            let page = Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT);
+            // SAFETY: something was waiting, so there are bundles, in a record that stays mapped. Only the
+            // atomics are used.
+            let bundle = unsafe { self.bundle(i) };
+            let slab = bundle.slab.load(Relaxed);
             if !slab.is_null() {
-                f(pagemap::kind(page), count.load(Relaxed) as usize);
+                // The class comes from the page map: if the owner has just sent the bundle, the slab's record
+                // may be gone.
+                let page = Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT);
+                f(pagemap::kind(page), bundle.count.load(Relaxed) as usize);
             }
         }
     }
 
     /// Whether the memory of the bundles was ever written to.
-    ///
-    /// # Safety
-    ///
-    /// As [`Outbox::each_bundle`].
-    pub(crate) unsafe fn is_resident(outbox: *const Outbox) -> bool {
-        // SAFETY: mapped, by the caller's clause; both fields are atomic.
-        unsafe { (*outbox).resident.load(Relaxed) || (*outbox).touched.load(Relaxed) }
+    pub(crate) fn is_resident(&self) -> bool {
+        self.resident.load(Relaxed)
     }
 }
 

@@ -76,13 +76,13 @@ pub(crate) unsafe fn release_heap(heap: *mut Heap) {
 ///
 /// The calling thread has that id, and no heap.
 pub(crate) unsafe fn release_of(thread: usize) {
-    each(|heap| {
+    each_owned(|heap| {
         // SAFETY: the record is mapped. Of the threads that exist only the calling one has this id, and it
         // has no heap: so the owner has ended, and the calling thread alone stands in for it. What the owner
         // wrote is visible here because the C library, or the kernel, synchronises the end of a thread with
         // whoever gets its control block next.
         unsafe {
-            if Heap::is_somebodys(heap) && (*heap).thread.load(Ordering::Relaxed) == thread {
+            if (*heap).thread.load(Ordering::Relaxed) == thread {
                 release_heap(heap);
             }
         }
@@ -107,14 +107,29 @@ pub(crate) unsafe fn recycle(heap: *mut Heap) {
 }
 
 /// Calls `f` with every record, whether it has an owner or not.
-pub(crate) fn each(mut f: impl FnMut(*mut Heap)) {
+pub(crate) fn each(f: impl FnMut(*mut Heap)) {
     // Acquire: pairs with the release in `acquire`, for all records in the list: each exchange there extends
     // the release sequence of the one before.
-    let mut heap = ALL.load(Ordering::Acquire);
+    walk(ALL.load(Ordering::Acquire), f);
+}
+
+/// Calls `f` with every record that a thread of this process owns.
+pub(crate) fn each_owned(mut f: impl FnMut(*mut Heap)) {
+    each(|heap| {
+        // SAFETY: the record is mapped until `unmap`.
+        if unsafe { Heap::is_somebodys(heap) } {
+            f(heap);
+        }
+    });
+}
+
+/// Calls `f` with `heap` and every record behind it in the list. `f` may unmap it.
+fn walk(mut heap: *mut Heap, mut f: impl FnMut(*mut Heap)) {
     while !heap.is_null() {
+        // SAFETY: not unmapped yet, and the link is constant once the record is in the list.
+        let next = unsafe { (*heap).all_next };
         f(heap);
-        // SAFETY: mapped until `unmap`, and the link is constant once the record is in the list.
-        heap = unsafe { (*heap).all_next };
+        heap = next;
     }
 }
 
@@ -126,13 +141,8 @@ pub(crate) fn unmap() {
     // SAFETY: the caller makes sure that no other thread has a heap or asks for one.
     unsafe { FREE.clear() };
     // Acquire: as in `each`.
-    let mut heap = ALL.swap(NO_HEAP, Ordering::Acquire);
-    while !heap.is_null() {
-        // SAFETY: a record from `acquire`, mapped with that length. The link is read before it goes.
-        unsafe {
-            let next = (*heap).all_next;
-            os::unmap_uncounted(heap.cast(), RECORD);
-            heap = next;
-        }
-    }
+    walk(ALL.swap(NO_HEAP, Ordering::Acquire), |heap| {
+        // SAFETY: a record from `acquire`, mapped with that length.
+        unsafe { os::unmap_uncounted(heap.cast(), RECORD) };
+    });
 }

@@ -43,8 +43,8 @@ pub(crate) struct RunCache {
     since: Table<Cell<u32>, PLACES>,
     /// When the ages were last looked at, in milliseconds.
     looked: Cell<u32>,
-    /// Pages for which there is still room.
-    room: Cell<u32>,
+    /// Pages for which there is room in all.
+    most: Cell<u32>,
     /// Blocks that this has served. The pool does not know of them.
     pub(crate) allocs: Counter,
     /// Blocks that were freed to this. The pool does not know of them.
@@ -69,7 +69,7 @@ impl RunCache {
             sizes: Counter::new(),
             since: Table([const { Cell::new(0) }; PLACES]),
             looked: Cell::new(0),
-            room: Cell::new(0),
+            most: Cell::new(0),
             allocs: Counter::new(),
             frees: Counter::new(),
             held: Counter::new(),
@@ -80,20 +80,24 @@ impl RunCache {
     /// flushed by the last owner.
     pub(crate) fn reset(&self, threads: usize) {
         let options = options::get();
-        let room = (ALL / threads.max(1)).min(MOST);
-        self.room.set(if options.magazine && options.purge_delay != 0 { room as u32 } else { 0 });
+        let most = (ALL / threads.max(1)).min(MOST);
+        self.most.set(if options.magazine && options.purge_delay != 0 { most as u32 } else { 0 });
+    }
+
+    /// The pages of the run in a place; 0 if that is free.
+    fn pages(&self, place: usize) -> usize {
+        (self.sizes.get() >> (8 * place)) as u8 as usize
     }
 
     /// Takes the run out of a place, in which there is one.
     fn remove(&self, place: usize) -> *mut u8 {
         let run = self.runs[place].load(Relaxed);
-        let pages = (self.sizes.get() >> (8 * place)) as u8;
+        let pages = self.pages(place);
         self.runs[place].store(ptr::null_mut(), Relaxed);
         // Before anything is done with the run: the child of a fork must not find it in two places.
         compiler_fence(Release);
         self.sizes.set(self.sizes.get() & !(0xff << (8 * place)));
-        self.room.set(self.room.get() + pages as u32);
-        self.held.set(self.held.get().wrapping_sub((pages as usize * PAGE) as u64));
+        self.held.set(self.held.get().wrapping_sub((pages * PAGE) as u64));
         run
     }
 
@@ -109,9 +113,8 @@ impl RunCache {
 
     /// Takes the longest run, if it has more than `pages` pages; otherwise null. Under the heap's lock.
     pub(crate) fn take_longest(&self, pages: usize) -> *mut u8 {
-        let size = |place: usize| (self.sizes.get() >> (8 * place)) as u8;
-        match (0..PLACES).max_by_key(|&place| size(place)) {
-            Some(place) if size(place) as usize > pages => {
+        match (0..PLACES).max_by_key(|&place| self.pages(place)) {
+            Some(place) if self.pages(place) > pages => {
                 self.allocs.add(1);
                 self.remove(place)
             }
@@ -124,14 +127,13 @@ impl RunCache {
         let place = matching(self.sizes.get(), 0).trailing_zeros() as usize / 8;
         self.since[place].set(now);
         self.sizes.add((pages as u64) << (8 * place));
-        self.room.set(self.room.get() - pages as u32);
         self.held.add((pages * PAGE) as u64);
         self.runs[place].store(run, Relaxed);
     }
 
     /// The place of the run that has been here longest. There is one.
     fn oldest(&self, now: u32) -> usize {
-        let taken = (0..PLACES).filter(|&i| self.sizes.get() >> (8 * i) & 0xff != 0);
+        let taken = (0..PLACES).filter(|&place| self.pages(place) != 0);
         taken.max_by_key(|&i| os::elapsed(self.since[i].get(), now)).unwrap_or(0)
     }
 
@@ -142,7 +144,7 @@ impl RunCache {
         self.looked.set(now);
         for place in 0..PLACES {
             let old = os::elapsed(self.since[place].get(), now) as i64 >= delay;
-            if delay >= 0 && old && self.sizes.get() >> (8 * place) & 0xff != 0 {
+            if delay >= 0 && old && self.pages(place) != 0 {
                 // SAFETY: a run that is taken out of the run cache is the caller's alone.
                 unsafe { large::give_run(self.remove(place)) };
             }
@@ -166,7 +168,6 @@ impl RunCache {
                 unsafe { large::give_run(run) };
             }
         }
-        self.room.set(self.room.get() + (self.held.get() as usize / PAGE) as u32);
         self.sizes.set(0);
         self.held.set(0);
     }
@@ -185,8 +186,8 @@ impl RunCache {
         }
         // SAFETY: the start of a run in use, by the caller's clause.
         let pages = unsafe { large::pages_of_run(block) };
-        let whole = self.room.get() as usize + self.held.get() as usize / PAGE;
-        if pages > whole || !pagemap::claim(block, RUN) {
+        let most = self.most.get() as usize;
+        if pages > most || !pagemap::claim(block, RUN) {
             return false;
         }
         self.frees.add(1);
@@ -194,7 +195,7 @@ impl RunCache {
         // here longer than it has, and goes back too soon.
         let look = self.frees.get() % LOOK == 0;
         let now = if look { os::now_ms() } else { self.looked.get() };
-        while (self.room.get() as usize) < pages || matching(self.sizes.get(), 0) == 0 {
+        while most * PAGE < self.held.get() as usize + pages * PAGE || matching(self.sizes.get(), 0) == 0 {
             let place = self.oldest(now);
             // SAFETY: a run that is taken out of the run cache is the caller's alone.
             unsafe { large::give_run(self.remove(place)) };
@@ -219,7 +220,7 @@ impl RunCache {
     }
 
     /// Gives back what is too old, while the owner does something else that is rare. Under the heap's lock.
-    pub(crate) fn tick(&self) {
+    pub(crate) fn give_back_old(&self) {
         if self.sizes.get() != 0 {
             let now = os::now_ms();
             if now != self.looked.get() {
@@ -252,11 +253,11 @@ mod tests {
     #[test]
     fn last_in_first_out_by_size() {
         let cache = RunCache::none();
-        cache.room.set(MOST as u32);
+        cache.most.set(MOST as u32);
         for (n, pages) in [(1, 2), (2, 3), (3, 2), (4, 3)] {
             cache.put(run(n), pages, n as u32);
         }
-        assert_eq!((cache.room.get(), cache.held.get()), (6, 10 * PAGE as u64));
+        assert_eq!(cache.held.get(), 10 * PAGE as u64);
         assert_eq!(cache.take_run(4), ptr::null_mut());
         assert_eq!((cache.take_run(2), cache.oldest(9)), (run(3), 0));
         assert_eq!((cache.take_run(2), cache.oldest(9)), (run(1), 1));
@@ -266,7 +267,7 @@ mod tests {
             (cache.oldest(9), cache.take_run(3), cache.take_run(3), cache.take_run(1)),
             (1, run(4), run(2), run(5))
         );
-        assert_eq!((cache.sizes.get(), cache.room.get(), cache.held.get()), (0, MOST as u32, 0));
+        assert_eq!((cache.sizes.get(), cache.held.get()), (0, 0));
         cache.put(run(6), 3, 6);
         assert!(cache.holds(run(6)) && !cache.holds(run(5)) && !cache.holds(ptr::null_mut()));
         assert_eq!((cache.take_longest(3), cache.take_longest(2)), (ptr::null_mut(), run(6)));

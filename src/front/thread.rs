@@ -2,7 +2,7 @@
 
 use crate::base::options::Options;
 use crate::base::{limits, options};
-use crate::front::heap::{EMPTY, EXITED, Heap, NO_HEAP};
+use crate::front::heap::{AFTER_EXIT, EMPTY, Heap, NO_HEAP};
 use crate::front::{registry, tls};
 use crate::os;
 use crate::os::{futex, process};
@@ -10,7 +10,7 @@ use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::ptr;
 
-/// The key whose destructor is the exit hook. See [`with_key`].
+/// The key whose destructor is the exit hook. See [`set_hook`].
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 const NO_KEY: u32 = u32::MAX;
 /// Threads that are using the key at the moment.
@@ -33,7 +33,7 @@ pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
     if !is_placeholder(heap) {
         return f(heap);
     }
-    if ptr::eq(heap, &raw const EXITED) {
+    if ptr::eq(heap, &raw const AFTER_EXIT) {
         let heap = registry::acquire();
         let result = f(heap);
         if !heap.is_null() {
@@ -59,7 +59,7 @@ pub(crate) fn own_heap() -> *mut Heap {
 
 #[inline(always)]
 fn is_placeholder(heap: *mut Heap) -> bool {
-    ptr::eq(heap, &raw const EMPTY) || ptr::eq(heap, &raw const EXITED)
+    ptr::eq(heap, &raw const EMPTY) || ptr::eq(heap, &raw const AFTER_EXIT)
 }
 
 /// Detaches the calling thread from its heap without giving that up: the thread goes on as if it had never
@@ -70,24 +70,19 @@ pub(crate) fn leave_heap() {
     set_hook(ptr::null_mut());
 }
 
-/// Runs `f` with the key, which nobody deletes meanwhile. `None` when there is no key.
-fn with_key<T>(f: impl FnOnce(libc::pthread_key_t) -> T) -> Option<T> {
+/// Sets the exit hook of the calling thread to run with `heap`, or not at all if that is null. False on
+/// failure, which includes that there is no key.
+fn set_hook(heap: *mut Heap) -> bool {
     // SeqCst, on both words here and in `give_up_key`: either that sees this user, or this user sees that the
     // key is gone.
     KEY_USERS.fetch_add(1, Ordering::SeqCst);
     let key = KEY.load(Ordering::SeqCst);
-    let result = (key != NO_KEY).then(|| f(key));
+    // SAFETY: our key, which nobody deletes while it has users.
+    let set = key != NO_KEY && unsafe { libc::pthread_setspecific(key, heap.cast::<c_void>()) } == 0;
     // Release: pairs with the load of `KEY_USERS` in `give_up_key`; the key has been used by then.
     // It may be 0 in the child of a fork by a signal handler that has interrupted us: see `forget_key_users`.
     let _ = KEY_USERS.fetch_update(Ordering::Release, Ordering::Relaxed, |users| users.checked_sub(1));
-    result
-}
-
-/// Sets the exit hook of the calling thread to run with `heap`, or not at all if that is null. False on
-/// failure, which includes that there is no key.
-fn set_hook(heap: *mut Heap) -> bool {
-    // SAFETY: our key, which nobody deletes while `with_key` runs.
-    with_key(|key| unsafe { libc::pthread_setspecific(key, heap.cast::<c_void>()) }) == Some(0)
+    set
 }
 
 /// Gives our key back to the C library. False when there is none, or when some thread does not stop using it.
@@ -101,7 +96,7 @@ pub(crate) fn give_up_key() -> bool {
     }
     // Not for ever: a signal handler may have interrupted a user and wait for us.
     let unused = (0..10).any(|_| {
-        // SeqCst: see `with_key`. As an acquire it pairs with the release there.
+        // SeqCst: see `set_hook`. As an acquire it pairs with the release there.
         KEY_USERS.load(Ordering::SeqCst) == 0 || {
             futex::pause();
             false
@@ -125,7 +120,7 @@ pub(crate) fn unhook() {
     give_up_key();
     let heap = own_heap();
     if !heap.is_null() {
-        tls::set((&raw const EXITED).cast_mut());
+        tls::set((&raw const AFTER_EXIT).cast_mut());
         // SAFETY: it was this thread's, which borrows heaps from now on and has no use for this one.
         unsafe { registry::release_heap(heap) };
     }
@@ -190,14 +185,14 @@ unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
     // SAFETY: the calling thread owns the heap. Once TLS has the placeholder, nothing in this thread uses it
     // any more.
     unsafe {
-        let (exit, tops) = (&(*heap).exit, Heap::magazine_figure(heap));
+        let (exit, activity) = (&(*heap).exit, Heap::activity(heap));
         let rounds = exit.rounds.get() + 1;
         exit.rounds.set(rounds);
-        let used = exit.tops.replace(tops) != tops || rounds == 1;
+        let used = exit.activity.replace(activity) != activity || rounds == 1;
         if used && rounds < ROUNDS && set_hook(heap) {
             return;
         }
-        tls::set((&raw const EXITED).cast_mut());
+        tls::set((&raw const AFTER_EXIT).cast_mut());
         registry::release_heap(heap);
     }
 }

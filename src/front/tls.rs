@@ -13,23 +13,23 @@
 use crate::front::heap::Heap;
 
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
-core::arch::global_asm!(
-    ".pushsection .tdata.{empty}.tls,\"awT\",@progbits",
-    ".globl {empty}.tls",
-    ".hidden {empty}.tls",
-    ".type {empty}.tls, @object",
-    ".size {empty}.tls, 8",
-    ".p2align 3",
-    "{empty}.tls:",
-    ".quad {empty}",
-    ".popsection",
-    empty = sym super::heap::EMPTY,
-);
-
-#[cfg(all(target_arch = "x86_64", target_os = "linux", not(miri)))]
 mod imp {
     use super::Heap;
-    use core::arch::asm;
+    use crate::front::heap::EMPTY;
+    use core::arch::{asm, global_asm};
+
+    global_asm!(
+        ".pushsection .tdata.{empty}.tls,\"awT\",@progbits",
+        ".globl {empty}.tls",
+        ".hidden {empty}.tls",
+        ".type {empty}.tls, @object",
+        ".size {empty}.tls, 8",
+        ".p2align 3",
+        "{empty}.tls:",
+        ".quad {empty}",
+        ".popsection",
+        empty = sym EMPTY,
+    );
 
     /// The calling thread's heap, or a placeholder.
     #[inline(always)]
@@ -38,46 +38,15 @@ mod imp {
         // SAFETY: reads the calling thread's own word, which exists from the start of the thread; changes
         // nothing else.
         unsafe {
+            #[cfg(target_arch = "x86_64")]
             asm!(
                 "mov {0}, qword ptr [rip + {empty}.tls@GOTTPOFF]",
                 "mov {0}, qword ptr fs:[{0}]",
                 out(reg) heap,
-                empty = sym super::super::heap::EMPTY,
+                empty = sym EMPTY,
                 options(pure, readonly, nostack, preserves_flags)
             );
-        }
-        heap
-    }
-
-    /// Sets the calling thread's heap, which is a record that the thread owns, or a placeholder.
-    pub(crate) fn set(heap: *mut Heap) {
-        // SAFETY: writes the calling thread's own word, which no other thread touches, and changes nothing
-        // else.
-        unsafe {
-            asm!(
-                "mov {0}, qword ptr [rip + {empty}.tls@GOTTPOFF]",
-                "mov qword ptr fs:[{0}], {1}",
-                out(reg) _,
-                in(reg) heap,
-                empty = sym super::super::heap::EMPTY,
-                options(nostack, preserves_flags)
-            );
-        }
-    }
-}
-
-#[cfg(all(target_arch = "aarch64", target_os = "linux", not(miri)))]
-mod imp {
-    use super::Heap;
-    use core::arch::asm;
-
-    /// The calling thread's heap, or a placeholder.
-    #[inline(always)]
-    pub(crate) fn get() -> *mut Heap {
-        let heap: *mut Heap;
-        // SAFETY: reads the calling thread's own word, which exists from the start of the thread; changes
-        // nothing else.
-        unsafe {
+            #[cfg(target_arch = "aarch64")]
             asm!(
                 "mrs {1}, tpidr_el0",
                 "adrp {0}, :gottprel:{empty}.tls",
@@ -85,7 +54,7 @@ mod imp {
                 "ldr {0}, [{1}, {0}]",
                 out(reg) heap,
                 out(reg) _,
-                empty = sym super::super::heap::EMPTY,
+                empty = sym EMPTY,
                 options(pure, readonly, nostack, preserves_flags)
             );
         }
@@ -97,6 +66,16 @@ mod imp {
         // SAFETY: writes the calling thread's own word, which no other thread touches, and changes nothing
         // else.
         unsafe {
+            #[cfg(target_arch = "x86_64")]
+            asm!(
+                "mov {0}, qword ptr [rip + {empty}.tls@GOTTPOFF]",
+                "mov qword ptr fs:[{0}], {1}",
+                out(reg) _,
+                in(reg) heap,
+                empty = sym EMPTY,
+                options(nostack, preserves_flags)
+            );
+            #[cfg(target_arch = "aarch64")]
             asm!(
                 "mrs {1}, tpidr_el0",
                 "adrp {0}, :gottprel:{empty}.tls",
@@ -105,7 +84,7 @@ mod imp {
                 out(reg) _,
                 out(reg) _,
                 in(reg) heap,
-                empty = sym super::super::heap::EMPTY,
+                empty = sym EMPTY,
                 options(nostack, preserves_flags)
             );
         }
@@ -115,8 +94,8 @@ mod imp {
 #[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
 mod imp {
     extern crate std;
-    use super::super::heap::EMPTY;
     use super::Heap;
+    use crate::front::heap::EMPTY;
     use core::cell::Cell;
 
     std::thread_local! {

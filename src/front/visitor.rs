@@ -1,9 +1,9 @@
 //! Visitors of other threads' heaps: the lock that admits one visitor at a time in the process, and what a
 //! visitor remembers of a heap's owner.
 
+use crate::os;
 use crate::os::futex::{self, Guard, Lock};
 use crate::os::signals::Blocked;
-use crate::os::{self};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize};
 
@@ -28,17 +28,17 @@ pub(crate) struct Visits {
 
 /// Waits some milliseconds at most for the right to visit.
 pub(crate) fn lock() -> Option<Visits> {
-    let signals = Blocked::all();
-    VISITS.lock_soon().map(|guard| Visits { _guard: guard, _signals: signals })
+    visits(|| VISITS.lock_soon())
 }
 
 /// Takes the right to visit, if nobody has it.
 pub(crate) fn try_lock() -> Option<Visits> {
-    if VISITS.is_held() {
-        return None;
-    }
+    if VISITS.is_held() { None } else { visits(|| VISITS.try_lock()) }
+}
+
+fn visits(take: impl FnOnce() -> Option<Guard<'static, ()>>) -> Option<Visits> {
     let signals = Blocked::all();
-    VISITS.try_lock().map(|guard| Visits { _guard: guard, _signals: signals })
+    take().map(|guard| Visits { _guard: guard, _signals: signals })
 }
 
 /// In the child of a fork: see [`Lock::inherit`].

@@ -3,6 +3,7 @@
 
 pub(crate) mod barrier;
 pub(crate) mod biased_lock;
+pub(crate) mod magazine_slots;
 pub(crate) mod page_sets;
 pub(crate) mod ready_list;
 pub(crate) mod record_stack;

@@ -14,11 +14,11 @@
 //! The topmost block stays. A null slot looks to the owner like the end of the magazine, until it
 //! [compacts](crate::front::magazine::Magazines::grow) the magazine.
 
-use crate::front::fast_path::{MagazineTops, Slot};
+use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::magazine::Magazines;
+use crate::lockfree::magazine_slots::Slot;
 use crate::lockfree::steal::{BATCH, steal};
-use crate::sync::AtomicPtr;
 use crate::sync::Ordering::Acquire;
 use crate::tiny::classes::CLASSES;
 use core::slice;
@@ -29,22 +29,19 @@ use core::slice;
 ///
 /// The caller visits the heap that `tops` and `magazines` are parts of, and that lasts throughout. `mine` is
 /// the calling thread's heap, and another one.
-pub(crate) unsafe fn drain(tops: *mut MagazineTops, magazines: *const Magazines, mine: *mut Heap) {
+pub(crate) unsafe fn drain(tops: &MagazineTops, magazines: &Magazines, mine: *mut Heap) {
     for class in 1..=CLASSES {
-        // SAFETY: by this function's contract both are parts of the record of the heap that we visit.
-        let Some(first) = (unsafe { Magazines::first(magazines, tops, class) }) else { continue };
+        let Some(first) = magazines.first(tops, class) else { continue };
         let slots_to = |slot: *mut Slot| slot.addr().saturating_sub(first.addr()) / size_of::<Slot>();
         // Acquire: pairs with the release in `MagazineTops::push`, where that has one.
-        // SAFETY: an atomic in a heap record, which is never unmapped.
-        let top = || slots_to(unsafe { &(&(*tops).top)[class] }.load(Acquire));
+        let top = || slots_to(tops.top[class].load(Acquire));
         // All but the topmost block.
         // SAFETY: the slots lie in the heap's record. They stay this magazine's during the visit, because the
         // owner resizes magazines only inside its lock. All of them below the top have been written, and
         // whoever uses them meanwhile does so atomically.
-        let slots = unsafe { slice::from_raw_parts(first.cast::<AtomicPtr<u8>>(), top().saturating_sub(1)) };
+        let slots = unsafe { slice::from_raw_parts(first, top().saturating_sub(1)) };
         if !slots.is_empty() {
-            // SAFETY: by this function's contract we visit the heap that this is part of.
-            unsafe { Magazines::set_drained(magazines, class) };
+            magazines.set_drained(class);
         }
         for (i, batch) in slots.chunks(BATCH).enumerate() {
             // SAFETY: by this function's contract `mine` is the calling thread's heap.

@@ -208,7 +208,7 @@ impl Visit {
     unsafe fn empty_caches(&self, mine: *mut Heap) {
         let heap = self.heap;
         // SAFETY: we visit the heap that both are parts of; `mine` is as this function's contract says.
-        unsafe { drain_magazines::drain(&raw mut (*heap).tops, &raw const (*heap).magazines, mine) };
+        unsafe { drain_magazines::drain(&(*heap).tops, &(*heap).magazines, mine) };
         // SAFETY: we are inside, and the owner changes its run cache only when it is.
         unsafe { (*heap).run_cache.flush() };
     }
@@ -283,7 +283,7 @@ impl Visit {
         if let Some(hazard) = hazard {
             // SAFETY: we are inside the heap's lock, and these slabs are marked: since the barrier the owner
             // puts no block into any of them but the one that it has named, which is left out.
-            unsafe { chosen.purge(bins, hazard) };
+            unsafe { chosen.purge(bins, hazard, false) };
         }
         // SAFETY: as for `mark`: a purge releases no slab.
         chosen.slabs().iter().for_each(|&slab| unsafe { unmark(slab, owner) });

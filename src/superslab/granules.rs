@@ -58,11 +58,6 @@ impl Granules {
         (u64::MAX >> (63 - last)) & (u64::MAX << first)
     }
 
-    /// A mask of all granules.
-    pub(crate) fn all(&self) -> u64 {
-        u64::MAX >> (64 - self.count)
-    }
-
     /// The beginning and the end of a run.
     pub(crate) fn range(&self, run: Run) -> (*mut u8, *mut u8) {
         let from = self.span.wrapping_add((run.first as usize) << self.shift);

@@ -115,7 +115,7 @@ pub(crate) struct Slab {
     pub(crate) lead: u8,
     /// Pages of the span. For a run, changed when it is resized.
     pub(crate) pages: u8,
-    /// When a part was last purged, in milliseconds, if one is. Owner only.
+    /// When a part was last purged, in milliseconds, if one is; earlier if that was asked for. Owner only.
     pub(crate) purged_at: u32,
 }
 

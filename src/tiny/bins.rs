@@ -45,7 +45,7 @@ pub(crate) struct Bins {
     /// By class: how many slabs have nearly emptied since [`Bins::take_sparse`] last reported them.
     pub(super) emptied: Table<u8, KINDS>,
     /// Idle pages that are not yet added to the count of all heaps: see [`idle::tell`].
-    pub(super) idle: i32,
+    pub(super) untold: i32,
     /// The classes that have ever had a slab, one bit each.
     pub(super) present: u64,
 }
@@ -65,20 +65,15 @@ impl Bins {
             sparse: Table([const { List::new() }; KINDS]),
             full: List::new(),
             emptied: Table([0; KINDS]),
-            idle: 0,
+            untold: 0,
             present: 0,
         }
     }
 
     /// Forgets all slabs: for a new record, or after all have been [`disown`](super::release::disown)ed.
     pub(crate) fn clear(&mut self) {
-        self.current.0.fill(no_slab());
-        self.partial = Table([const { List::new() }; KINDS]);
-        self.sparse = Table([const { List::new() }; KINDS]);
-        self.full = List::new();
-        self.emptied.0.fill(0);
-        self.present = 0;
-        idle::tell(&mut self.idle);
+        idle::tell(&mut self.untold);
+        *self = Bins { owner: self.owner, secret: self.secret, ..Bins::new() };
     }
 
     /// Takes a block of the current slab of `class`: a freed one first, then untouched memory. Null if it has
@@ -205,8 +200,7 @@ impl Bins {
     #[inline]
     pub(crate) unsafe fn relist(bins: *mut Bins, slab: *mut Slab) -> bool {
         // SAFETY: the caller holds the heap's lock, so the lists are its to change, and nobody else changes
-        // the slab's record. `class` is an index of `emptied`. A slab is released only when it has no block
-        // in use and is armed: then no thread has a block to push to it or is about to publish it.
+        // the slab's record.
         unsafe {
             let list = (*slab).list;
             if list == Listed::Current {
@@ -214,50 +208,68 @@ impl Bins {
             }
             let used = Slab::in_use(slab);
             if used == 0 {
-                // A slab on its way to the ready list must stay; it is relisted again when it arrives.
-                if !(*slab).remote.is_armed() {
-                    return false;
-                }
-                if (*slab).remote.has_chain() {
-                    // The blocks are not needed. But `arm` did not acquire, and only the acquire in
-                    // `take_chain` orders what other threads did to these blocks, and read of the record,
-                    // before the release of the span.
-                    (*slab).remote.take_chain();
-                }
-                if list == Listed::Sparse {
-                    // It was nearly empty only on its way to empty, as every slab is when everything is
-                    // freed.
-                    let emptied = (&raw mut (*bins).emptied).cast::<u8>().add((*slab).class as usize);
-                    *emptied = (*emptied).saturating_sub(1);
-                }
-                Bins::unlink(bins, slab);
-                release::release_slab(slab);
-                return true;
+                return Bins::release_empty(bins, slab);
             }
             // Other threads may have returned anything from one block to nearly all.
             let few = used <= Slab::few(slab);
-            if list == Listed::Full {
+            let to = match list {
                 // The chain that was announced may have been taken since, while the slab was current.
-                if (*slab).free.is_null() && !(*slab).remote.has_chain() {
-                    return false;
-                }
-                Bins::unlink(bins, slab);
-                Bins::push(bins, slab, if few { Listed::Sparse } else { Listed::Partial });
-            } else if list == Listed::Partial && few
-                || list == Listed::Purged && Slab::in_use(slab) as i32 <= (*slab).low
-            {
+                Listed::Full if (*slab).free.is_null() && !(*slab).remote.has_chain() => return false,
+                Listed::Full if !few => Listed::Partial,
+                Listed::Full => Listed::Sparse,
+                Listed::Partial if few => Listed::Sparse,
                 // The blocks freed since it was purged may hold most of its memory.
-                Bins::unlink(bins, slab);
-                Bins::push(bins, slab, Listed::Sparse);
-            } else {
-                return false;
-            }
+                Listed::Purged if used as i32 <= (*slab).low => Listed::Sparse,
+                _ => return false,
+            };
+            Bins::unlink(bins, slab);
+            Bins::push(bins, slab, to);
             if few && list != Listed::Purged {
-                let emptied = (&raw mut (*bins).emptied).cast::<u8>().add((*slab).class as usize);
-                *emptied = (*emptied).saturating_add(1);
+                Bins::count_emptied(bins, slab, 1);
             }
             false
         }
+    }
+
+    /// Releases a slab without blocks in use. Returns false if it has to stay, because it is on its way to
+    /// the ready list: it is relisted again when it arrives.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::relist`].
+    pub(super) unsafe fn release_empty(bins: *mut Bins, slab: *mut Slab) -> bool {
+        // SAFETY: the caller holds the heap's lock, so the slab and the lists are its to change. A slab is
+        // released only when it has no block in use and is armed: then no thread has a block to push to it or
+        // is about to publish it.
+        unsafe {
+            if !(*slab).remote.is_armed() {
+                return false;
+            }
+            if (*slab).remote.has_chain() {
+                // The blocks are not needed. But `arm` did not acquire, and only the acquire in `take_chain`
+                // orders what other threads did to these blocks, and read of the record, before the release
+                // of the span.
+                (*slab).remote.take_chain();
+            }
+            if (*slab).list == Listed::Sparse {
+                // It was nearly empty only on its way to empty, as every slab is when everything is freed.
+                Bins::count_emptied(bins, slab, -1);
+            }
+            Bins::unlink(bins, slab);
+            release::release_slab(slab);
+            true
+        }
+    }
+
+    /// Counts a slab that has nearly emptied, or takes that back.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::relist`].
+    unsafe fn count_emptied(bins: *mut Bins, slab: *mut Slab, by: i8) {
+        // SAFETY: only the holder of the heap's lock uses the table.
+        let emptied = unsafe { &mut (&mut (*bins).emptied)[(*slab).class as usize] };
+        *emptied = emptied.saturating_add_signed(by);
     }
 
     /// Whether several slabs of `class` have nearly emptied. Resets the count when they have, so reports them
@@ -301,8 +313,7 @@ impl Bins {
         // SAFETY: the slab's owner, that is this thread, may take the chain; the blocks of the list are free
         // and linked.
         unsafe {
-            let chain = (*slab).remote.take_chain();
-            free_list::absorb(slab, chain);
+            free_list::drain(slab);
             let mut at = (*slab).free;
             while !at.is_null() && at != block {
                 at = Block::next(at);
@@ -320,15 +331,14 @@ impl Bins {
     /// there is no list.
     unsafe fn list_of<'a>(bins: *mut Bins, slab: *mut Slab) -> &'a mut List<Slab> {
         // SAFETY: only the holder of the lock uses the lists, so the reference to one of them is the only
-        // one. The class of a slab is an index of both tables.
+        // one.
         unsafe {
             let class = (*slab).class as usize;
-            let lists = match (*slab).list {
-                Listed::Full => return &mut (*bins).full,
-                Listed::Partial => &raw mut (*bins).partial,
-                _ => &raw mut (*bins).sparse,
-            };
-            &mut *lists.cast::<List<Slab>>().add(class)
+            match (*slab).list {
+                Listed::Full => &mut (*bins).full,
+                Listed::Partial => &mut (&mut (*bins).partial)[class],
+                _ => &mut (&mut (*bins).sparse)[class],
+            }
         }
     }
 
@@ -350,8 +360,22 @@ impl Bins {
                 to.push_front(slab)
             }
             if list == Listed::Sparse {
-                idle::count(&mut (*bins).idle, (*slab).pages as i32);
+                idle::count(&mut (*bins).untold, (*slab).pages as i32);
             }
+        }
+    }
+
+    /// Takes in a slab that could not be given up, and is in no list.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::relist`].
+    pub(super) unsafe fn keep(bins: *mut Bins, slab: *mut Slab) {
+        // SAFETY: the caller holds the heap's lock, and the slab is in no list. If it is on its way to the
+        // ready list, it is relisted again when it arrives.
+        unsafe {
+            Bins::push(bins, slab, Listed::Full);
+            Bins::relist(bins, slab);
         }
     }
 
@@ -362,18 +386,15 @@ impl Bins {
     /// As [`Bins::relist`].
     pub(super) unsafe fn unlink(bins: *mut Bins, slab: *mut Slab) {
         // SAFETY: the caller holds the heap's lock, and the slab is in the list of these bins that its `list`
-        // field names; its class is an index of `current`.
+        // field names. Visitors leave current slabs alone, so only the owner ever refers to `current`.
         unsafe {
             match (*slab).list {
                 Listed::None => return,
-                Listed::Current => (&raw mut (*bins).current)
-                    .cast::<*mut Slab>()
-                    .add((*slab).class as usize)
-                    .write(no_slab()),
+                Listed::Current => (&mut (*bins).current)[(*slab).class as usize] = no_slab(),
                 list => {
                     Bins::list_of(bins, slab).remove(slab);
                     if list == Listed::Sparse {
-                        idle::count(&mut (*bins).idle, -((*slab).pages as i32));
+                        idle::count(&mut (*bins).untold, -((*slab).pages as i32));
                     }
                 }
             }

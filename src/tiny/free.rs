@@ -55,48 +55,32 @@ pub(crate) unsafe fn validate(bins: &mut Bins, address: *mut u8, class: usize) -
     let block = address.cast::<Block>();
     // SAFETY: the page map says that this is a slab's page, so it has a record. The slab has a block in use
     // (this one) and stays, unless the block was freed twice: then the page was still in the page map a
-    // moment ago.
-    unsafe {
+    // moment ago. A freed block of 16 bytes or more is ours to read and write. The list of the slab is looked
+    // at only if that belongs to these bins.
+    let fault = unsafe {
         let slab = Slab::of(address);
-        if !Slab::is_block(slab, address) {
-            match partial_purge::block_at(slab, address) {
-                None => misuse::report("free", address, Fault::Interior),
-                Some(true) => misuse::report("free", address, Fault::DoubleFree),
-                Some(false) => return mark_or_report(bins, slab, block, class),
-            }
-            return None;
+        if mark_free(bins, slab, address, class) {
+            return Some(slab);
         }
-        mark_or_report(bins, slab, block, class)
-    }
-}
-
-/// Marks a block of `slab` as free and returns the slab, or reports that the block is free already.
-///
-/// # Safety
-///
-/// As [`validate`]; `block` is the start of a block of `slab`, whose class is `class`.
-unsafe fn mark_or_report(
-    bins: &mut Bins,
-    slab: *mut Slab,
-    block: *mut Block,
-    class: usize,
-) -> Option<*mut Slab> {
-    // SAFETY: the freed block has 16 bytes or more, and is ours to read and write. The list of the slab is
-    // looked at only if that belongs to these bins.
-    unsafe {
-        if class != UNMARKED {
+        let is_marked = || class != UNMARKED && Block::is_marked(block, bins.secret);
+        match partial_purge::block_at(slab, address) {
+            None => Fault::Interior,
+            Some(true) => Fault::DoubleFree,
             // The program may have copied the mark out of a block that it never wrote, and back into the same
             // place. For a slab of our own, its list of free blocks decides.
-            if Block::is_marked(block, bins.secret)
-                && (!is_owned_by(slab, bins.owner) || bins.holds(slab, block))
-            {
-                misuse::report("free", block.cast(), Fault::DoubleFree);
-                return None;
+            Some(false) if is_marked() && (!is_owned_by(slab, bins.owner) || bins.holds(slab, block)) => {
+                Fault::DoubleFree
             }
-            Block::set_mark(block, bins.secret, true);
+            Some(false) => {
+                if class != UNMARKED {
+                    Block::set_mark(block, bins.secret, true);
+                }
+                return Some(slab);
+            }
         }
-        Some(slab)
-    }
+    };
+    misuse::report("free", address, fault);
+    None
 }
 
 /// Whether `slab` belongs to `owner`.
@@ -117,7 +101,7 @@ pub(crate) struct Sent {
     /// Whether the push published the slab.
     pub(crate) published: bool,
     /// The slab's owner if so many of its slabs have emptied that it should be visited; otherwise null.
-    pub(crate) idle: *mut Owner,
+    pub(crate) visit: *mut Owner,
 }
 
 /// Pushes a chain of `count` blocks to a slab that belongs to another thread or to nobody.
@@ -140,14 +124,14 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
             Pushed::Publish => Slab::publish(slab),
             Pushed::Emptied => orphans::claimed(slab, |slab| release::release_slab(slab)),
         }
-        let mut sent = Sent { published: outcome == Pushed::Publish, idle: ptr::null_mut() };
+        let mut sent = Sent { published: outcome == Pushed::Publish, visit: ptr::null_mut() };
         // Do all blocks of the slab wait now? If the owner has left since it was read, this is only a wrong
         // figure.
         if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && waiting * stride > last {
             let owner = owner.map_addr(|a| a & !VISITED);
             // Owners are never unmapped.
             if (*owner).count_emptied(pages as usize) {
-                sent.idle = owner;
+                sent.visit = owner;
             }
         }
         sent

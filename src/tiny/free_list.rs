@@ -3,7 +3,6 @@
 
 use crate::lockfree::remote_stack::Chain;
 use crate::superslab::slab::{Block, Slab};
-use crate::sync::Node;
 
 /// Adds a chain that was taken off the remote stack of `slab` to its free blocks.
 ///
@@ -43,30 +42,20 @@ pub(super) unsafe fn drain(slab: *mut Slab) -> bool {
     }
 }
 
-/// Puts a chain in front of a slab's free blocks. Returns how many blocks it has.
+/// Puts a chain in front of a slab's free blocks.
 ///
 /// # Safety
 ///
 /// The slab is the caller's, as for [`absorb`]; `chain` is null or a chain of free blocks of it, which ends
 /// with null and is the caller's, too.
-pub(super) unsafe fn prepend(slab: *mut Slab, chain: *mut Block) -> u32 {
-    if chain.is_null() {
-        return 0;
-    }
-    let mut count = 1;
-    let mut tail = chain;
+pub(super) unsafe fn prepend(slab: *mut Slab, mut chain: *mut Block) {
+    let mut end = &raw mut chain;
     // SAFETY: the blocks of the chain are free and the caller's, so their links can be followed and changed.
     unsafe {
-        loop {
-            let next = Block::next(tail);
-            if next.is_null() {
-                break;
-            }
-            tail = next;
-            count += 1;
+        while !(*end).is_null() {
+            end = Block::link(*end);
         }
-        Block::set_next(tail, (*slab).free);
+        *end = (*slab).free;
         (*slab).free = chain;
     }
-    count
 }

@@ -56,7 +56,7 @@ pub(super) fn forget(pages: usize) {
 }
 
 /// Whether more lies idle in sparse slabs than is allowed.
-pub(crate) fn is_due() -> bool {
+pub(super) fn is_due() -> bool {
     // Negative when heaps have reported more pages that ceased to be idle than pages that became so.
     let idle = (IDLE.load(Relaxed) as isize).max(0) as usize;
     if idle <= ALLOWED || options::get().purge_delay < 0 {
@@ -86,8 +86,13 @@ fn has_credit() -> bool {
 
 /// Uses up credit: this many bytes were purged because too much was idle, not because the program asked for
 /// it.
-pub(crate) fn spend(bytes: usize) {
+pub(super) fn spend(bytes: usize) {
     SPENT.fetch_add(bytes, Relaxed);
+}
+
+/// A time so long before `now` that a purge then is not regretted: what was asked for never is.
+pub(super) fn before_regret(now: u32) -> u32 {
+    now.wrapping_sub(MOMENT)
 }
 
 /// A slab without blocks in use is about to be released. If part of it was purged a moment ago, slabs are
@@ -134,5 +139,12 @@ mod tests {
         let left = SPENT.load(Relaxed);
         assert!(left <= CREDIT - 1000 * EARNED && left > CREDIT / 2, "{left}");
         SPENT.store(0, Relaxed);
+    }
+
+    #[test]
+    fn what_was_asked_for_is_not_regretted() {
+        for now in [0, 5, 1 << 31, u32::MAX] {
+            assert!(os::elapsed(before_regret(now), now) >= MOMENT);
+        }
     }
 }

@@ -28,7 +28,7 @@ use core::ptr;
 const BATCH: usize = 8;
 /// How many slabs of a class, those that became sparse last, are left alone: they may be on their way to
 /// empty, as one slab after the other is when a program frees everything in order.
-pub(crate) const NEWEST: usize = 4;
+const NEWEST: usize = 4;
 /// Some sparse slabs with something to purge.
 pub(crate) struct Chosen {
     slabs: [*mut Slab; BATCH],
@@ -66,13 +66,14 @@ impl Chosen {
         self.slabs.get(..self.count).unwrap_or_default()
     }
 
-    /// Purges what is idle in the slabs, except in `skip`. Returns the bytes given back.
+    /// Purges what is idle in the slabs, except in `skip`. Returns the bytes given back. `excess`: because
+    /// too much lies idle, not because somebody asks for it.
     ///
     /// # Safety
     ///
     /// The caller has held the lock of the bins' heap since it chose the slabs. A visitor has marked them as
     /// `VISITED`, and `skip` is the owner's hazard, read after the barrier that must follow.
-    pub(crate) unsafe fn purge(&self, bins: *mut Bins, skip: *mut Slab) -> usize {
+    pub(crate) unsafe fn purge(&self, bins: *mut Bins, skip: *mut Slab, excess: bool) -> usize {
         idle::fade(os::now_ms());
         let mut bytes = 0;
         for &slab in self.slabs().iter().filter(|&&slab| slab != skip) {
@@ -80,11 +81,24 @@ impl Chosen {
             // mark and hazard keep the owner of a visited heap away from its record.
             unsafe {
                 Bins::unlink(bins, slab);
-                bytes += purge(slab);
+                bytes += purge(slab, excess);
                 Bins::push(bins, slab, Listed::Purged);
             }
         }
         bytes
+    }
+}
+
+/// Purges some sparse slabs if too much lies idle in those of all heaps.
+///
+/// # Safety
+///
+/// The calling thread owns the heap that `bins` are part of, and has entered its lock.
+pub(crate) unsafe fn purge_excess(bins: *mut Bins) {
+    if idle::is_due() {
+        let nobody = ptr::null_mut();
+        // SAFETY: the caller holds the lock as the heap's owner.
+        idle::spend(unsafe { Chosen::from(bins, nobody, NEWEST).purge(bins, nobody, true) });
     }
 }
 
@@ -111,19 +125,13 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
         // SAFETY: the list is local, and its slabs belong to us.
         while let Some(slab) = unsafe { adopted.pop_front() } {
             // SAFETY: the slab is ours, and in no list of `bins`; we hold the lock, so no visitor is at it.
-            // It is released only without a block in use and armed: then nobody has anything to push to it or
-            // is about to publish it.
             unsafe {
                 let used = Slab::in_use(slab);
-                if used <= Slab::few(slab) {
-                    bytes += purge(slab);
+                if used != 0 && used <= Slab::few(slab) {
+                    bytes += purge(slab, false);
                 }
-                // If others have freed blocks of it meanwhile, it is being published: it stays ours until it
-                // arrives.
-                if !(*slab).remote.is_armed() || used != 0 && !orphans::abandon(slab, used) {
-                    Bins::push(bins, slab, Listed::Full);
-                } else if used == 0 {
-                    release::release_slab(slab);
+                if !release::part_with(slab) {
+                    Bins::keep(bins, slab);
                 }
             }
         }
@@ -131,50 +139,31 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
     bytes
 }
 
-/// Bytes of free blocks in each granule.
-struct Free(Table<u32, 64>);
-
-impl Free {
-    /// Adds the bytes from `from` to `to`.
-    fn add(&mut self, granules: &Granules, from: *mut u8, to: *mut u8) {
-        let (mut at, end) = (from.addr() - granules.span.addr(), to.addr() - granules.span.addr());
-        while at < end {
-            let next = ((at >> granules.shift) + 1) << granules.shift;
-            self.0[at >> granules.shift] += (next.min(end) - at) as u32;
-            at = next;
-        }
-    }
-}
-
-/// Gives back the granules of a slab in which no block is in use. Returns the bytes given back.
+/// Gives back the granules of a slab in which no block is in use. Returns the bytes given back. `excess`:
+/// because too much lies idle, which may be regretted.
 ///
 /// # Safety
 ///
 /// The slab is the caller's: it owns it, or visits its heap, with the duties of [`Chosen::purge`]. It is not
 /// current.
-unsafe fn purge(slab: *mut Slab) -> usize {
-    // SAFETY: the caller may take the chain, and that belongs to the slab's free blocks then.
-    unsafe {
-        if (*slab).remote.has_chain() {
-            let chain = (*slab).remote.take_chain();
-            free_list::absorb(slab, chain);
+unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
+    // SAFETY: the caller has the rights of the owner: it may take the chain, which belongs to the slab's free
+    // blocks then, and alone uses the list of these and the fields.
+    let (granules, idle) = unsafe {
+        free_list::drain(slab);
+        let (granules, before) = (Granules::of(slab), (*slab).purged.load(Relaxed));
+        let idle = idle_granules(slab, &granules, before);
+        if idle == 0 {
+            return 0;
         }
-    }
-    // SAFETY: the caller has the rights of the owner, so these fields are its to read.
-    let (granules, before) = unsafe { (Granules::of(slab), (*slab).purged.load(Relaxed)) };
-    // SAFETY: `purge` and this function have the same contract.
-    let idle = unsafe { idle_granules(slab, &granules, before) };
-    if idle == 0 {
-        return 0;
-    }
-    // SAFETY: only the owner writes these fields, and nobody else uses the list of free blocks.
-    unsafe {
         unlist(slab, &granules, idle);
-        (*slab).purged_at = os::now_ms();
+        let now = os::now_ms();
+        (*slab).purged_at = if excess { now } else { idle::before_regret(now) };
         (*slab).purged.store(before | idle, Relaxed);
         (*slab).inverse.store(0, Relaxed);
         pool::not_filled(slab);
-    }
+        (granules, idle)
+    };
     let mut bytes = 0;
     for run in Run::each(idle) {
         let len = (run.count as usize) << granules.shift;
@@ -196,36 +185,40 @@ unsafe fn purge(slab: *mut Slab) -> usize {
 /// As [`purge`].
 unsafe fn idle_granules(slab: *mut Slab, granules: &Granules, before: u64) -> u64 {
     // SAFETY: the caller has the rights of the owner, so these fields do not change meanwhile.
-    let (start, stride, last) = unsafe { ((*slab).start, (*slab).stride as usize, (*slab).last as usize) };
-    // SAFETY: as for the fields above.
-    let (bump, end, mut block) = unsafe { ((*slab).bump, (*slab).end, (*slab).free) };
+    let (start, stride, last, bump, end, mut block) = unsafe {
+        let (stride, last) = ((*slab).stride as usize, (*slab).last as usize);
+        ((*slab).start, stride, last, (*slab).bump, (*slab).end, (*slab).free)
+    };
     // Memory above `bump` is not worth looking at: it was never touched, or is left over from another slab.
     let fresh = if bump == end { 0 } else { granules.touching(bump, end) };
-    let mut free = Free(Table([0; 64]));
+    // Bytes of free memory in each granule.
+    let mut free = Table([0u32; 64]);
+    let mut add = |from: *mut u8, to: *mut u8| {
+        let (mut at, end) = (from.addr() - granules.span.addr(), to.addr() - granules.span.addr());
+        while at < end {
+            let next = ((at >> granules.shift) + 1) << granules.shift;
+            free[at >> granules.shift] += (next.min(end) - at) as u32;
+            at = next;
+        }
+    };
     while !block.is_null() {
-        let start = block.cast::<u8>();
-        free.add(granules, start, start.wrapping_add(stride));
+        add(block.cast(), block.cast::<u8>().wrapping_add(stride));
         // SAFETY: a block of the slab's list, which only the owner uses.
         block = unsafe { Block::next(block) };
     }
     // Free, too, are the rest behind the last block and the ends of blocks that reach out of purged granules.
     let rest = start.wrapping_add(last + stride);
-    free.add(granules, rest, granules.span.wrapping_add(granules.count << granules.shift));
+    add(rest, granules.span.wrapping_add(granules.count << granules.shift));
     for run in Run::each(before) {
         let (window, (from, to)) = (granules.window(run), granules.range(run));
         // Behind the last block the window is empty: no block reaches into such granules or out of them.
-        if window.0 < window.1 && window.0 < from {
-            free.add(granules, window.0, from);
-        }
-        if window.0 < window.1 && window.1 > to {
-            free.add(granules, to, window.1);
+        if window.0 < window.1 {
+            add(window.0, from);
+            add(to, window.1);
         }
     }
-    let mut idle = 0;
-    for i in 0..granules.count {
-        idle |= u64::from(free.0[i] == 1 << granules.shift) << i;
-    }
-    idle & !(before | fresh) & granules.all()
+    let whole = (0..granules.count).filter(|&i| free[i] == 1 << granules.shift);
+    whole.fold(0, |idle, i| idle | 1 << i) & !(before | fresh)
 }
 
 /// Takes the blocks that touch granules in the mask `idle` off the slab's list, while its links can still be

@@ -7,7 +7,7 @@ use crate::superslab::slab::{Allocation, Listed, Slab};
 use crate::superslab::{orphans, pool, thp};
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::{self, bits};
-use crate::tiny::release::{GivenUp, give_up, release_slab};
+use crate::tiny::release::part_with;
 use crate::tiny::{free_list, idle, partial_purge};
 
 impl Bins {
@@ -31,7 +31,7 @@ impl Bins {
                 return Bins::alloc(self, c, counters);
             }
             self.collect(counters);
-            if free_list::drain(current) || partial_purge::revive(current) {
+            if has_block(current) {
                 return Bins::alloc(self, c, counters);
             }
             if current != no_slab() {
@@ -45,11 +45,7 @@ impl Bins {
                 }
                 Bins::unlink(self, next);
                 self.make_current(next);
-                if !(*next).free.is_null()
-                    || (*next).bump != (*next).end
-                    || free_list::drain(next)
-                    || partial_purge::revive(next)
-                {
+                if has_block(next) {
                     counters.refill_partial.add(1);
                     return Bins::alloc(self, c, counters);
                 }
@@ -60,7 +56,7 @@ impl Bins {
                     counters.refill_orphan.add(1);
                     let slab = adopted.slab;
                     self.install_adopted(adopted);
-                    if !(*slab).free.is_null() || (*slab).bump != (*slab).end || partial_purge::revive(slab) {
+                    if has_block(slab) {
                         self.make_current(slab);
                         return Bins::alloc(self, c, counters);
                     }
@@ -118,8 +114,7 @@ impl Bins {
     ///
     /// As [`Bins::refill`].
     pub(crate) unsafe fn trim(&mut self, counters: &Counters) {
-        // SAFETY: the current slabs are ours, and the lock is held. One is released only without a block in
-        // use and armed: then no thread has anything to push to it or is about to publish it.
+        // SAFETY: the current slabs are ours, and the lock is held.
         unsafe {
             self.collect(counters);
             for class in bits(self.present) {
@@ -127,13 +122,9 @@ impl Bins {
                 if slab == no_slab() {
                     continue;
                 }
-                if (*slab).remote.has_chain() {
-                    let chain = (*slab).remote.take_chain();
-                    free_list::absorb(slab, chain);
-                }
-                if Slab::in_use(slab) == 0 && (*slab).remote.is_armed() {
-                    Bins::unlink(self, slab);
-                    release_slab(slab);
+                free_list::drain(slab);
+                if Slab::in_use(slab) == 0 {
+                    Bins::release_empty(self, slab);
                 }
             }
         }
@@ -150,22 +141,21 @@ impl Bins {
         // SAFETY: these have the same contract as this function.
         unsafe {
             // Most slabs that are being published arrive between the two calls.
-            if self.abandon_listed() != 0 {
+            if !self.abandon_listed() {
                 self.collect(counters);
                 self.abandon_listed();
             }
         }
-        idle::tell(&mut self.idle);
+        idle::tell(&mut self.untold);
     }
 
-    /// Gives up the slabs that can be given up now. Returns how many stay.
+    /// Gives up the slabs that can be given up now. False if some stay.
     ///
     /// # Safety
     ///
     /// As [`Bins::refill`].
-    unsafe fn abandon_listed(&mut self) -> usize {
+    unsafe fn abandon_listed(&mut self) -> bool {
         let mut staying = List::<Slab>::new();
-        let mut count = 0;
         // SAFETY: the lists and the slabs in them are ours, and the lock is held. Each slab is out of its
         // list before it is given up; one that is still ours after that goes to `staying`, which is local,
         // and then back into a list.
@@ -176,13 +166,8 @@ impl Bins {
                     return;
                 }
                 Bins::unlink(bins, slab);
-                match give_up(slab) {
-                    GivenUp::Orphan => {}
-                    GivenUp::Empty => release_slab(slab),
-                    GivenUp::Not => {
-                        staying.push_front(slab);
-                        count += 1;
-                    }
+                if !part_with(slab) {
+                    staying.push_front(slab);
                 }
             };
             for class in bits(self.present) {
@@ -191,11 +176,27 @@ impl Bins {
                 give_up_all(self, |bins, class| bins.sparse[class].first(), class);
             }
             give_up_all(self, |bins, _| bins.full.first(), 0);
+            let none = staying.first().is_null();
             while let Some(slab) = staying.pop_front() {
-                // It moves to the list where it belongs when it arrives on the ready list.
-                Bins::push(self, slab, Listed::Full);
+                Bins::keep(self, slab);
             }
+            none
         }
-        count
+    }
+}
+
+/// Whether the slab has a block to hand out. Takes in what other threads have pushed to it, or makes purged
+/// memory usable again, if it has nothing else.
+///
+/// # Safety
+///
+/// The calling thread owns the slab and holds its heap's lock, or it is `NO_SLAB`.
+unsafe fn has_block(slab: *mut Slab) -> bool {
+    // SAFETY: the owner may read these fields, and take the chain. `NO_SLAB` has nothing to drain or revive.
+    unsafe {
+        !(*slab).free.is_null()
+            || (*slab).bump != (*slab).end
+            || free_list::drain(slab)
+            || partial_purge::revive(slab)
     }
 }

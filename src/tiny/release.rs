@@ -22,16 +22,13 @@ pub(crate) enum GivenUp {
 ///
 /// The calling thread owns the slab, and holds its heap's lock or stands in for its owner as [`disown`] says.
 /// The slab is in none of the owner's lists.
-pub(super) unsafe fn give_up(slab: *mut Slab) -> GivenUp {
+unsafe fn give_up(slab: *mut Slab) -> GivenUp {
     // SAFETY: the slab is ours until `abandon` succeeds, and nothing of it is used after that.
     unsafe {
         // An orphan begins without a chain, so one that was left on the stack is taken. Before `is_armed`:
         // there may be more on the stack than when the slab was armed, and then somebody is about to publish
         // it.
-        if (*slab).remote.has_chain() {
-            let chain = (*slab).remote.take_chain();
-            free_list::absorb(slab, chain);
-        }
+        free_list::drain(slab);
         if !(*slab).remote.is_armed() {
             return GivenUp::Not;
         }
@@ -40,6 +37,26 @@ pub(super) unsafe fn give_up(slab: *mut Slab) -> GivenUp {
             // Fails if something was pushed meanwhile.
             used if orphans::abandon(slab, used) => GivenUp::Orphan,
             _ => GivenUp::Not,
+        }
+    }
+}
+
+/// [Gives up](give_up) a slab, and releases it if it has no block in use. False if it is still the caller's.
+///
+/// # Safety
+///
+/// As [`give_up`].
+pub(super) unsafe fn part_with(slab: *mut Slab) -> bool {
+    // SAFETY: the caller's clauses are the same. An empty slab is still ours, and nobody is about to publish
+    // it.
+    unsafe {
+        match give_up(slab) {
+            GivenUp::Orphan => true,
+            GivenUp::Empty => {
+                release_slab(slab);
+                true
+            }
+            GivenUp::Not => false,
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Visits: who is inside a heap, whose a slab is, and who gets a block out of a magazine.
 
-use crate::lockfree::barrier::light as light_barrier;
 use crate::lockfree::biased_lock::BiasedLock;
+use crate::lockfree::magazine_slots::{self, Slot};
 use crate::lockfree::steal::steal;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use loom::thread;
 use std::ptr;
 
@@ -96,34 +96,25 @@ fn a_slab_is_the_owners_or_the_visitors() {
     });
 }
 
-/// A magazine with copies of what the owner's `MagazineTops::pop` and `MagazineTops::push` do.
 struct Magazine {
-    slots: Vec<AtomicPtr<u8>>,
-    top: AtomicUsize,
+    slots: Vec<Slot>,
+    top: AtomicPtr<Slot>,
+    limit: AtomicPtr<Slot>,
 }
 
 impl Magazine {
-    fn pop(&self) -> usize {
-        let at = self.top.load(Ordering::Relaxed);
-        if at == 0 {
-            return 0;
-        }
-        let block = self.slots[at - 1].load(Ordering::Relaxed);
-        if !block.is_null() {
-            self.top.store(at - 1, Ordering::Relaxed);
-            light_barrier();
-        }
-        block.addr()
+    /// With the blocks 8, 16 and 24, above the null at the bottom, and room for three more.
+    fn new() -> Magazine {
+        let slots = [0, 8, 16, 24, 0, 0, 0].map(|block| Slot::new(ptr::without_provenance_mut(block)));
+        let slots = Vec::from(slots);
+        let at = |index| AtomicPtr::new(slots.as_ptr().cast_mut().wrapping_add(index));
+        let (top, limit) = (at(4), at(7));
+        Magazine { slots, top, limit }
     }
 
-    fn push(&self, block: usize) {
-        let at = self.top.load(Ordering::Relaxed);
-        // In the shipped code this is a plain store. Loom may order a store before an exchange of another
-        // thread that it cannot have preceded, and then lets the exchange after that one overwrite it.
-        // Exchanges it keeps in order.
-        self.slots[at].swap(ptr::without_provenance_mut(block), Ordering::Relaxed);
-        light_barrier();
-        self.top.store(at + 1, Ordering::Relaxed);
+    /// How many blocks lie below the top, or did before some were taken out.
+    fn held(&self) -> usize {
+        (self.top.load(Ordering::Relaxed).addr() - self.slots.as_ptr().addr()) / size_of::<Slot>() - 1
     }
 }
 
@@ -131,30 +122,31 @@ impl Magazine {
 /// three blocks. Each block ends up with exactly one of them, or in the magazine.
 fn drained(moves: &'static [usize]) {
     loom::model(move || {
-        let blocks = [8, 16, 24, 0, 0].map(|b: usize| AtomicPtr::new(ptr::without_provenance_mut(b)));
-        let shared = Arc::new(Magazine { slots: blocks.into(), top: AtomicUsize::new(3) });
+        let shared = Arc::new(Magazine::new());
         let other = shared.clone();
         let visitor = thread::spawn(move || {
             let mut taken = Vec::new();
-            let top = || other.top.load(Ordering::Relaxed);
-            assert!(steal(&other.slots[..2], top, |block| taken.push(block.addr())));
+            assert!(steal(&other.slots[1..3], || other.held(), |block| taken.push(block.addr())));
             taken
         });
         let mut had: Vec<usize> = Vec::new();
         let mut pushed = Vec::new();
         for &block in moves {
-            match block {
-                0 => had.push(shared.pop()),
-                _ => {
-                    shared.push(block);
+            let pushing = ptr::without_provenance_mut(block);
+            // SAFETY: this thread is the owner. Below the top there is a block or the null at the bottom, and
+            // from there to the limit every slot is free.
+            unsafe {
+                if block == 0 {
+                    had.push(magazine_slots::pop(&shared.top).addr());
+                } else {
+                    assert!(magazine_slots::push(&shared.top, &shared.limit, pushing));
                     pushed.push(block);
                 }
             }
         }
         let mut all = visitor.join().unwrap();
         all.extend(had.iter().filter(|&&block| block != 0));
-        let top = shared.top.load(Ordering::Relaxed);
-        let rest = shared.slots[..top].iter().map(|slot| slot.load(Ordering::Relaxed).addr());
+        let rest = shared.slots[1..=shared.held()].iter().map(|slot| slot.load(Ordering::Relaxed).addr());
         all.extend(rest.filter(|&block| block != 0));
         all.sort_unstable();
         let mut expected = vec![8, 16, 24];

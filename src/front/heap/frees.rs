@@ -1,0 +1,157 @@
+//! Freeing blocks for which the magazine has no room: to a slab of the heap's own, or through the outbox.
+
+use crate::front::fast_path::MagazineTops;
+use crate::front::heap::Heap;
+use crate::superslab::slab::{Block, Owner, Slab};
+use crate::tiny::bins::Bins;
+use crate::tiny::free;
+
+/// The result of [`Heap::free_to_slab`].
+pub(crate) enum Freed {
+    /// The block is on its slab's list.
+    Done,
+    /// The same, and [`Heap::relist`] has to look at the slab.
+    Relist(*mut Slab),
+    /// Nothing was done: the block belongs to this slab of another heap. [`Heap::free_remote`] frees it.
+    Remote(*mut Slab),
+    /// Nothing was done: the magazine may grow, the heap is a placeholder, or the kind is no class.
+    Unserved,
+    /// Nothing was done: something is wrong with the block.
+    Invalid,
+}
+
+/// The result of [`Heap::free_remote`].
+pub(crate) enum RemoteFreed {
+    /// The block is in the outbox, or sent.
+    Done,
+    /// The same, and so much waits for this owner that somebody should visit its heap.
+    Visit(*mut Owner),
+    /// Nothing was done: something is wrong with the block.
+    Invalid,
+}
+
+impl Heap {
+    /// Frees a block of `kind` to its slab, when the magazine is full and must not grow. The result says what
+    /// remains to be done.
+    ///
+    /// This and [`Heap::alloc_from_slab`] are the second level behind the magazines: they serve every burst
+    /// that is longer than a magazine.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, or it is a placeholder. `kind` is the page map's answer for `block`,
+    /// which nobody uses any more.
+    #[inline(always)]
+    pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
+        // SAFETY: what passes the first check is a class in a heap that the calling thread owns, so the page
+        // of `block` belongs to a slab. Once the lock names that slab, and it is then found to be ours, no
+        // visitor touches it.
+        unsafe {
+            if !(*heap).magazines.frees_to_slab(kind) {
+                return Freed::Unserved;
+            }
+            let slab = Slab::of(block);
+            Heap::lock(heap).name(slab);
+            if !free::is_owned_by(slab, (*heap).bins.owner) {
+                return Freed::Remote(slab);
+            }
+            if !free::mark_free(&raw const (*heap).bins, slab, block, kind) {
+                return Freed::Invalid;
+            }
+            (*heap).counters.home_local.add(1);
+            if Bins::push_free(slab, block.cast::<Block>()) { Freed::Relist(slab) } else { Freed::Done }
+        }
+    }
+
+    /// Frees a block of another heap's slab, by way of the outbox.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap. [`Heap::free_to_slab`] has just answered [`Freed::Remote`] with
+    /// `slab`, for this `block` and this `class`.
+    #[inline(always)]
+    pub(crate) unsafe fn free_remote(
+        heap: *mut Heap,
+        slab: *mut Slab,
+        block: *mut u8,
+        class: usize,
+    ) -> RemoteFreed {
+        // SAFETY: nobody else has the block, and it keeps its slab in use until it is sent. That answer comes
+        // only for a heap with an owner, so the outbox has bundles.
+        unsafe {
+            if !free::mark_free(&raw const (*heap).bins, slab, block, class) {
+                return RemoteFreed::Invalid;
+            }
+            (*heap).counters.home_foreign.add(1);
+            let owner = (*heap).outbox.add(slab, block.cast::<Block>());
+            if owner.is_null() { RemoteFreed::Done } else { RemoteFreed::Visit(owner) }
+        }
+    }
+
+    /// Frees a block of `class` when the magazine is full: grows the magazine, or returns the block to its
+    /// slab.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap. `class` is a size class; the block was freed as one of it, and
+    /// nobody uses it.
+    pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: the calling thread owns the heap and enters it, which is what the magazines and `send_home`
+        // ask for.
+        unsafe {
+            let _entered = Heap::enter(heap);
+            let tops = &(*heap).tops;
+            if (*heap).magazines.grow(tops, class as usize) {
+                let pushed = MagazineTops::push(tops, class as usize, block);
+                debug_assert!(pushed);
+                return;
+            }
+            Heap::send_home(heap, block, class);
+        }
+    }
+
+    /// Returns a block to its slab: directly, or through the outbox if another heap owns the slab.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and has [entered](Heap::enter) it. The block was freed as one of
+    /// `class`, and nobody uses it.
+    pub(crate) unsafe fn send_home(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: the caller has entered the heap, so no visitor is in, and no other thread reads the bins
+        // without the lock: they may be borrowed exclusively. `validate` has checked that the slab's record
+        // is valid and that the block belongs to it.
+        unsafe {
+            let bins = &mut (*heap).bins;
+            let Some(slab) = free::validate(bins, block, class as usize) else { return };
+            if free::is_owned_by(slab, bins.owner) {
+                (*heap).counters.home_local.add(1);
+                if Bins::push_free(slab, block.cast::<Block>()) {
+                    Bins::relist(bins, slab);
+                }
+            } else {
+                (*heap).counters.home_foreign.add(1);
+                Heap::put_off_visit((*heap).outbox.add(slab, block.cast::<Block>()));
+            }
+        }
+    }
+
+    /// Puts off the visit that `owner` should get, if it is not null: the next thread whose push leaves every
+    /// block of one of its slabs waiting is told to visit. For callers that send many blocks and cannot stop
+    /// for a visit.
+    pub(super) fn put_off_visit(owner: *mut Owner) {
+        // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
+        if let Some(owner) = unsafe { owner.as_ref() } {
+            owner.put_off_visit();
+        }
+    }
+
+    /// Sends all that is in the outbox.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    pub(crate) unsafe fn flush_outbox(heap: *mut Heap) {
+        // SAFETY: the outbox is the owner's alone, whether or not it has entered the heap.
+        Heap::put_off_visit(unsafe { (*heap).outbox.flush() });
+    }
+}
