@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A thread's frees and allocations meet in *magazines*, small arrays of blocks that other threads do not
-//! use. A block that does not fit goes back to its *slab*, a span of 64 KiB pages in a 2 MiB *SuperSlab*. If
+//! use. A block that does not fit goes back to its *slab*, a span of 64 KiB slices in a 2 MiB *SuperSlab*. If
 //! another thread owns the slab, blocks go there in bundles and without locks. `docs/architecture.md` in the
 //! repository describes the whole.
 //!

@@ -8,7 +8,7 @@
 //!
 //! * Locks name their holders. Those of threads that do not exist in the child are free, and whoever takes
 //!   one first repairs what it guards ([`crate::os::futex`]). The pool's index is rebuilt from its
-//!   descriptors, in which pages on their way from one owner to another belong to neither; the lists of
+//!   descriptors, in which slices on their way from one owner to another belong to neither; the lists of
 //!   orphans are intact when read forwards; an entry of the large cache is valid or empty.
 //! * The heaps of the other threads are left behind and belong to nobody. Blocks of their slabs can be freed
 //!   as always. What they hold is taken over when the child would otherwise need more SuperSlabs, or when it
@@ -36,8 +36,8 @@ pub(crate) extern "C" fn child() {
     background::ready();
 }
 
-/// Repairs the allocator in the child. Called once there; `alone` says that no thread has been started yet:
-/// see [`process::forked`].
+/// Repairs the allocator in the child. Called once there; `alone` says that the calling thread is the
+/// one that forked: see [`process::forked`]. If another one notices first, nothing is repaired.
 pub(crate) fn on_fork(alone: bool) {
     if !alone {
         return background::after_fork();

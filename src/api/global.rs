@@ -72,7 +72,7 @@ unsafe impl GlobalAlloc for Hakmem {
 /// Gives memory back to the system: all that can be given back, whichever thread has it. Returns how many
 /// bytes that were.
 ///
-/// Cached blocks return to their slabs, and empty slabs to the pool. The pool's free pages, whole free pages
+/// Cached blocks return to their slabs, and empty slabs to the pool. The pool's free slices, whole free pages
 /// of slabs that are hardly used, and what is kept of freed large mappings go back to the system.
 ///
 /// Other threads are not stopped. A thread that is inside an allocation at each of several looks keeps what

@@ -70,7 +70,7 @@ fn large_block(
 
 /// Like [`alloc`], for a block that will be cleared unless it is known to be zero.
 pub(super) fn alloc_to_clear(size: usize, align: usize, options: Option<&Options>) -> Allocation {
-    if large::run_pages(size, align).is_some() || size > isize::MAX as usize {
+    if large::run_slices(size, align).is_some() || size > isize::MAX as usize {
         return alloc(size, align, options);
     }
     large_block(size, options, |_| large::alloc_to_clear(size, align))

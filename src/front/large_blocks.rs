@@ -16,8 +16,8 @@ pub(crate) fn hit(size: usize) -> *mut u8 {
     // SAFETY: the calling thread owns the heap, or it is a placeholder, whose run cache never has anything:
     // so nobody enters that. `has` reads an atomic.
     unsafe {
-        match large::run_pages(size, 1) {
-            Some(pages) if (*heap).run_cache.has(pages) => take(heap, pages, RunCache::take_run),
+        match large::run_slices(size, 1) {
+            Some(slices) if (*heap).run_cache.has(slices) => take(heap, slices, RunCache::take_run),
             _ => ptr::null_mut(),
         }
     }
@@ -29,12 +29,12 @@ pub(crate) fn hit(size: usize) -> *mut u8 {
 ///
 /// The calling thread owns the heap.
 #[inline(always)]
-unsafe fn take(heap: *mut Heap, pages: usize, choose: impl Fn(&RunCache, usize) -> *mut u8) -> *mut u8 {
+unsafe fn take(heap: *mut Heap, slices: usize, choose: impl Fn(&RunCache, usize) -> *mut u8) -> *mut u8 {
     // SAFETY: the calling thread owns the heap and enters it, so nobody else uses the run cache. What was
     // just taken from it, nobody else has.
     unsafe {
         let _entered = Heap::enter(heap);
-        let run = choose(&(*heap).run_cache, pages);
+        let run = choose(&(*heap).run_cache, slices);
         if !run.is_null() {
             hand_out(run);
         }
@@ -48,9 +48,9 @@ unsafe fn take(heap: *mut Heap, pages: usize, choose: impl Fn(&RunCache, usize) 
 ///
 /// `heap` is null, or the calling thread owns it.
 pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Allocation {
-    if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
+    if let (false, Some(slices)) = (heap.is_null(), large::run_slices(size, align)) {
         // SAFETY: not null, so the calling thread owns the heap.
-        let run = unsafe { take(heap, pages, RunCache::take_run) };
+        let run = unsafe { take(heap, slices, RunCache::take_run) };
         if !run.is_null() {
             return Allocation { ptr: run, zeroed: false };
         }
@@ -59,17 +59,17 @@ pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Alloca
 }
 
 /// Allocates a large block for contents that have outgrown their block and may grow further. Takes the
-/// longest run in the run cache and cuts it to the size, so that the pages behind it are free.
+/// longest run in the run cache and cuts it to the size, so that the slices behind it are free.
 ///
 /// # Safety
 ///
 /// As [`alloc`].
 pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Allocation {
-    if let (false, Some(pages)) = (heap.is_null(), large::run_pages(size, align)) {
+    if let (false, Some(slices)) = (heap.is_null(), large::run_slices(size, align)) {
         // SAFETY: not null, so the calling thread owns the heap. What `take` returns is a block in use.
         // Should it keep its length, it merely is longer than it needs to be.
         unsafe {
-            let run = take(heap, pages, RunCache::take_longest);
+            let run = take(heap, slices, RunCache::take_longest);
             if !run.is_null() {
                 large::resize(run, RUN, size, align);
                 return Allocation { ptr: run, zeroed: false };
@@ -89,7 +89,7 @@ unsafe fn hand_out(run: *mut u8) {
     // The second word may still be the mark of a small block that was once free at this address. A program
     // that copies what it has not written could bring the mark back there later, and a free would look like a
     // double free.
-    // SAFETY: the run is the caller's, and at least a page long.
+    // SAFETY: the run is the caller's, and at least a slice long.
     unsafe { run.cast::<usize>().add(1).write(0) };
 }
 

@@ -2,7 +2,7 @@
 //! many.
 
 use crate::base::counters::Counter;
-use crate::superslab::layout::PAGE_SHIFT;
+use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::sync::Ordering::{Relaxed, Release};
@@ -54,7 +54,7 @@ pub(crate) struct Outbox {
     pub(crate) waiting: Counter,
 }
 
-/// The place of a slab's bundle: by its page in the SuperSlab, so that the slabs of four neighbouring
+/// The place of a slab's bundle: by its slice in the SuperSlab, so that the slabs of four neighbouring
 /// SuperSlabs all have different places.
 #[inline(always)]
 fn place(slab: *mut Slab) -> usize {
@@ -236,8 +236,8 @@ impl Outbox {
             if !slab.is_null() {
                 // The class comes from the page map: if the owner has just sent the bundle, the slab's record
                 // may be gone.
-                let page = Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT);
-                f(pagemap::kind(page), bundle.count.load(Relaxed) as usize);
+                let slice = Slab::base(slab).wrapping_add(Slab::index(slab) << SLICE_SHIFT);
+                f(pagemap::kind(slice), bundle.count.load(Relaxed) as usize);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Run caches: freed runs that a thread keeps for itself, so that a large block that comes and goes costs no
 //! lock.
 //!
-//! A run cache has few places and holds few pages in all. To make room, the run that has been there longest
+//! A run cache has few places and holds few slices in all. To make room, the run that has been there longest
 //! goes back to the pool. So does one that has been there longer than the purge delay, the next time that the
 //! thread uses its run cache or refills a magazine. The page map says that a cached run is foreign, so a
 //! second `free` of it is reported.
@@ -9,7 +9,7 @@
 use crate::base::counters::Counter;
 use crate::base::options;
 use crate::base::table::Table;
-use crate::superslab::layout::PAGE;
+use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap;
 use crate::superslab::pagemap::RUN;
 use crate::sync::Ordering::{Relaxed, Release};
@@ -19,9 +19,9 @@ use core::cell::Cell;
 use core::ptr;
 
 const PLACES: usize = 8;
-/// Pages that a run cache holds at most: 1 MiB.
+/// Slices that a run cache holds at most: 1 MiB.
 const MOST: usize = 16;
-/// Pages that the run caches of all threads together hold, about: 32 MiB. Nobody else uses what an idle
+/// Slices that the run caches of all threads together hold, about: 32 MiB. Nobody else uses what an idle
 /// thread has, and of hundreds of threads most are idle. So the more threads there are when one starts, the
 /// less it gets.
 const ALL: usize = 512;
@@ -36,14 +36,14 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 pub(crate) struct RunCache {
     /// The runs; null where a place is free. Read by the owner without the heap's lock, too.
     runs: Table<AtomicPtr<u8>, PLACES>,
-    /// A byte for each place: the pages of the run there, or 0. Read by the owner without the heap's lock,
+    /// A byte for each place: the slices of the run there, or 0. Read by the owner without the heap's lock,
     /// too.
     sizes: Counter,
     /// When each run was put there, in milliseconds.
     since: Table<Cell<u32>, PLACES>,
     /// When the ages were last looked at, in milliseconds.
     looked: Cell<u32>,
-    /// Pages for which there is room in all.
+    /// Slices for which there is room in all.
     most: Cell<u32>,
     /// Blocks that this has served. The pool does not know of them.
     pub(crate) allocs: Counter,
@@ -53,9 +53,9 @@ pub(crate) struct RunCache {
     pub(crate) held: Counter,
 }
 
-/// The places whose byte in `sizes` is `pages`: the top bit of each such byte.
-fn matching(sizes: u64, pages: usize) -> u64 {
-    let different = sizes ^ (ONES * pages as u64);
+/// The places whose byte in `sizes` is `slices`: the top bit of each such byte.
+fn matching(sizes: u64, slices: usize) -> u64 {
+    let different = sizes ^ (ONES * slices as u64);
     // Adding 0x7f to the lower seven bits of a byte sets its top bit if they are not all zero, and never
     // carries over.
     !((different & !(ONES << 7)).wrapping_add(!(ONES << 7)) | different) & (ONES << 7)
@@ -84,26 +84,26 @@ impl RunCache {
         self.most.set(if options.magazine && options.purge_delay != 0 { most as u32 } else { 0 });
     }
 
-    /// The pages of the run in a place; 0 if that is free.
-    fn pages(&self, place: usize) -> usize {
+    /// The slices of the run in a place; 0 if that is free.
+    fn slices(&self, place: usize) -> usize {
         (self.sizes.get() >> (8 * place)) as u8 as usize
     }
 
     /// Takes the run out of a place, in which there is one.
     fn remove(&self, place: usize) -> *mut u8 {
         let run = self.runs[place].load(Relaxed);
-        let pages = self.pages(place);
+        let slices = self.slices(place);
         self.runs[place].store(ptr::null_mut(), Relaxed);
         // Before anything is done with the run: the child of a fork must not find it in two places.
         compiler_fence(Release);
         self.sizes.set(self.sizes.get() & !(0xff << (8 * place)));
-        self.held.set(self.held.get().wrapping_sub((pages * PAGE) as u64));
+        self.held.set(self.held.get().wrapping_sub((slices * SLICE) as u64));
         run
     }
 
-    /// Takes a run of exactly `pages` pages; null when there is none. Under the heap's lock.
-    pub(crate) fn take_run(&self, pages: usize) -> *mut u8 {
-        let places = matching(self.sizes.get(), pages);
+    /// Takes a run of exactly `slices` slices; null when there is none. Under the heap's lock.
+    pub(crate) fn take_run(&self, slices: usize) -> *mut u8 {
+        let places = matching(self.sizes.get(), slices);
         if places == 0 {
             return ptr::null_mut();
         }
@@ -111,10 +111,10 @@ impl RunCache {
         self.remove((63 - places.leading_zeros() as usize) / 8)
     }
 
-    /// Takes the longest run, if it has more than `pages` pages; otherwise null. Under the heap's lock.
-    pub(crate) fn take_longest(&self, pages: usize) -> *mut u8 {
-        match (0..PLACES).max_by_key(|&place| self.pages(place)) {
-            Some(place) if self.pages(place) > pages => {
+    /// Takes the longest run, if it has more than `slices` slices; otherwise null. Under the heap's lock.
+    pub(crate) fn take_longest(&self, slices: usize) -> *mut u8 {
+        match (0..PLACES).max_by_key(|&place| self.slices(place)) {
+            Some(place) if self.slices(place) > slices => {
                 self.allocs.add(1);
                 self.remove(place)
             }
@@ -123,17 +123,17 @@ impl RunCache {
     }
 
     /// Puts a run that nobody uses into a free place. There is a place, and room.
-    fn put(&self, run: *mut u8, pages: usize, now: u32) {
+    fn put(&self, run: *mut u8, slices: usize, now: u32) {
         let place = matching(self.sizes.get(), 0).trailing_zeros() as usize / 8;
         self.since[place].set(now);
-        self.sizes.add((pages as u64) << (8 * place));
-        self.held.add((pages * PAGE) as u64);
+        self.sizes.add((slices as u64) << (8 * place));
+        self.held.add((slices * SLICE) as u64);
         self.runs[place].store(run, Relaxed);
     }
 
     /// The place of the run that has been here longest. There is one.
     fn oldest(&self, now: u32) -> usize {
-        let taken = (0..PLACES).filter(|&place| self.pages(place) != 0);
+        let taken = (0..PLACES).filter(|&place| self.slices(place) != 0);
         taken.max_by_key(|&i| os::elapsed(self.since[i].get(), now)).unwrap_or(0)
     }
 
@@ -144,7 +144,7 @@ impl RunCache {
         self.looked.set(now);
         for place in 0..PLACES {
             let old = os::elapsed(self.since[place].get(), now) as i64 >= delay;
-            if delay >= 0 && old && self.pages(place) != 0 {
+            if delay >= 0 && old && self.slices(place) != 0 {
                 // SAFETY: a run that is taken out of the run cache is the caller's alone.
                 unsafe { large::give_run(self.remove(place)) };
             }
@@ -178,16 +178,16 @@ impl RunCache {
     /// # Safety
     ///
     /// The calling thread owns the heap that this is part of, and has entered it. The page map says that
-    /// `block` lies in the first page of a run, and nobody uses that any more.
+    /// `block` lies in the first slice of a run, and nobody uses that any more.
     pub(crate) unsafe fn put_freed(&self, block: *mut u8) -> bool {
         // Not the start of a run: the slow path reports it.
-        if block.addr() & (PAGE - 1) != 0 {
+        if block.addr() & (SLICE - 1) != 0 {
             return false;
         }
         // SAFETY: the start of a run in use, by the caller's clause.
-        let pages = unsafe { large::pages_of_run(block) };
+        let slices = unsafe { large::slices_of_run(block) };
         let most = self.most.get() as usize;
-        if pages > most || !pagemap::claim(block, RUN) {
+        if slices > most || !pagemap::claim(block, RUN) {
             return false;
         }
         self.frees.add(1);
@@ -195,12 +195,12 @@ impl RunCache {
         // here longer than it has, and goes back too soon.
         let look = self.frees.get() % LOOK == 0;
         let now = if look { os::now_ms() } else { self.looked.get() };
-        while most * PAGE < self.held.get() as usize + pages * PAGE || matching(self.sizes.get(), 0) == 0 {
+        while most * SLICE < self.held.get() as usize + slices * SLICE || matching(self.sizes.get(), 0) == 0 {
             let place = self.oldest(now);
             // SAFETY: a run that is taken out of the run cache is the caller's alone.
             unsafe { large::give_run(self.remove(place)) };
         }
-        self.put(block, pages, now);
+        self.put(block, slices, now);
         if now != self.looked.get() {
             self.age(now);
             large::tick_at(now);
@@ -208,10 +208,10 @@ impl RunCache {
         true
     }
 
-    /// Whether there is a run of exactly `pages` pages. Needs no lock.
+    /// Whether there is a run of exactly `slices` slices. Needs no lock.
     #[inline(always)]
-    pub(crate) fn has(&self, pages: usize) -> bool {
-        matching(self.sizes.get(), pages) != 0
+    pub(crate) fn has(&self, slices: usize) -> bool {
+        matching(self.sizes.get(), slices) != 0
     }
 
     /// Whether `block` is the start of a run here. Needs no lock.
@@ -235,17 +235,17 @@ mod tests {
     use super::*;
 
     fn run(n: usize) -> *mut u8 {
-        ptr::without_provenance_mut(n * PAGE)
+        ptr::without_provenance_mut(n * SLICE)
     }
 
     #[test]
     fn exactly_the_equal_bytes_match() {
         for sizes in [0u64, 0x0100_0001_0201_0001, 0x1010_0810_0f11_0710, u64::MAX, 0x80ff_7f01_0081_8000] {
-            for pages in 0..=MOST {
+            for slices in 0..=MOST {
                 let expected = (0..PLACES)
-                    .filter(|i| (sizes >> (8 * i)) as u8 as usize == pages)
+                    .filter(|i| (sizes >> (8 * i)) as u8 as usize == slices)
                     .fold(0u64, |bits, i| bits | 0x80 << (8 * i));
-                assert_eq!(matching(sizes, pages), expected, "{sizes:x} {pages}");
+                assert_eq!(matching(sizes, slices), expected, "{sizes:x} {slices}");
             }
         }
     }
@@ -254,10 +254,10 @@ mod tests {
     fn last_in_first_out_by_size() {
         let cache = RunCache::none();
         cache.most.set(MOST as u32);
-        for (n, pages) in [(1, 2), (2, 3), (3, 2), (4, 3)] {
-            cache.put(run(n), pages, n as u32);
+        for (n, slices) in [(1, 2), (2, 3), (3, 2), (4, 3)] {
+            cache.put(run(n), slices, n as u32);
         }
-        assert_eq!(cache.held.get(), 10 * PAGE as u64);
+        assert_eq!(cache.held.get(), 10 * SLICE as u64);
         assert_eq!(cache.take_run(4), ptr::null_mut());
         assert_eq!((cache.take_run(2), cache.oldest(9)), (run(3), 0));
         assert_eq!((cache.take_run(2), cache.oldest(9)), (run(1), 1));

@@ -4,16 +4,16 @@ use crate::base::misuse::{self, Fault};
 use crate::large::cache::tick;
 use crate::large::counters::{ALLOCS, FREES, IN_USE};
 use crate::large::{direct, run};
-use crate::superslab::layout::{MAX_SPAN, PAGE};
+use crate::superslab::layout::{MAX_SPAN, SLICE};
 use crate::superslab::pagemap::{self, DIRECT, RUN};
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::Relaxed;
 use core::ptr;
 
 /// The largest block that is a run.
-pub(crate) const MAX_RUN: usize = MAX_SPAN * PAGE;
+pub(crate) const MAX_RUN: usize = MAX_SPAN * SLICE;
 
-/// A run of this many pages (512 KiB) or more goes back to the system once its contents have moved to a
+/// A run of this many slices (512 KiB) or more goes back to the system once its contents have moved to a
 /// larger run. The memory of a smaller run is soon used again, and so is that of a run that becomes a
 /// mapping, in a program of that size. With 256 KiB instead, or with every run, a perl that fills a hash had
 /// 13% more page faults and saved nothing.
@@ -21,7 +21,7 @@ const REPLACED: usize = 8;
 
 /// Whether a block of `size` bytes at a multiple of `align` is a run, not a direct mapping.
 fn is_run(size: usize, align: usize) -> bool {
-    size <= MAX_RUN && align <= PAGE
+    size <= MAX_RUN && align <= SLICE
 }
 
 /// Allocates a block of `size` bytes (at most `isize::MAX`) at a multiple of `align`. Null if there is no
@@ -51,9 +51,9 @@ fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Alloc
     allocation
 }
 
-/// The pages of a block of `size` bytes at a multiple of `align`, if it is a run.
-pub(crate) fn run_pages(size: usize, align: usize) -> Option<usize> {
-    is_run(size, align).then(|| run::pages_for(size))
+/// The slices of a block of `size` bytes at a multiple of `align`, if it is a run.
+pub(crate) fn run_slices(size: usize, align: usize) -> Option<usize> {
+    is_run(size, align).then(|| run::slices_for(size))
 }
 
 /// Gives a run from a thread's run cache back to the pool. It has been counted as freed, but still counts as
@@ -64,12 +64,12 @@ pub(crate) fn run_pages(size: usize, align: usize) -> Option<usize> {
 /// `run` is the start of a run that the caller has claimed in the page map, so that it is the caller's alone.
 pub(crate) unsafe fn give_run(run: *mut u8) {
     // SAFETY: the run is the caller's, so its record is a run's.
-    IN_USE.fetch_sub(unsafe { run::pages(run) } * PAGE, Relaxed);
+    IN_USE.fetch_sub(unsafe { run::slices(run) } * SLICE, Relaxed);
     // SAFETY: claimed by the caller.
     unsafe { run::give(run) };
 }
 
-/// Whether `address`, in a page of kind `kind` (`RUN` or `DIRECT`), is the start of a block.
+/// Whether `address`, in a slice of kind `kind` (`RUN` or `DIRECT`), is the start of a block.
 fn is_start(address: *mut u8, kind: u8) -> bool {
     if kind == RUN { run::is_start(address) } else { direct::is_start(address) }
 }
@@ -100,7 +100,7 @@ pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
     count_freed(bytes);
 }
 
-/// [`free`] for a long run whose contents have moved to `new`, a run of fresh memory: its pages go back to
+/// [`free`] for a long run whose contents have moved to `new`, a run of fresh memory: its slices go back to
 /// the system at once, so that the process does not grow by both. False, and nothing done, if the block is no
 /// such run.
 ///
@@ -112,7 +112,7 @@ pub(crate) unsafe fn free_replaced(address: *mut u8, kind: u8, new: *mut u8) -> 
         return false;
     }
     let bytes = usable(address, RUN);
-    if bytes < REPLACED * PAGE {
+    if bytes < REPLACED * SLICE {
         return false;
     }
     // SAFETY: the start of a run that the program does not use any more.
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore)]
     fn a_run_that_was_replaced_is_not_resident() {
-        let bytes = REPLACED * PAGE;
-        // The thread of another test may take the pages before we look.
+        let bytes = REPLACED * SLICE;
+        // The thread of another test may take the slices before we look.
         let gone = (0..100).any(|_| {
             let old = alloc(bytes, 16).ptr;
             // SAFETY: our own block; after the free only the system is asked about it.
@@ -187,7 +187,7 @@ mod tests {
             }
         });
         assert!(gone);
-        let less = alloc(bytes - PAGE, 16).ptr;
+        let less = alloc(bytes - SLICE, 16).ptr;
         // SAFETY: our own block, not used any more.
         unsafe {
             assert!(!free_replaced(less, RUN, less));

@@ -17,7 +17,7 @@ use crate::lockfree::waker;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::{self, Unmapped, elapsed, now_ms};
 use crate::superslab::decay::Regret;
-use crate::superslab::layout::PAGE;
+use crate::superslab::layout::SLICE;
 use crate::superslab::thp::Mapping;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
@@ -233,7 +233,7 @@ pub(super) fn take_kept(len: usize, align: usize) -> Option<Mapping> {
         cache.take(i, len)
     } else if let Some(mut popped) = cache.pop(fits) {
         let rest = popped.len - len;
-        if rest >= PAGE {
+        if rest >= SLICE {
             cache.push(Mapping { block: popped.block.wrapping_add(len), len: rest, ..popped });
             popped.len = len;
         }

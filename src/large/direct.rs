@@ -1,22 +1,22 @@
 //! Direct mappings: blocks with a mapping of their own.
 //!
-//! A mapping has at least 64 KiB, so no two begin in the same page of the page map, and the page map needs to
-//! know only where each begins. The map's side table holds the length and the place within the page.
+//! A mapping has at least 64 KiB, so no two begin in the same slice of the page map, and the page map needs
+//! to know only where each begins. The map's side table holds the length and the place within the slice.
 
 use crate::base::pause::Pause;
 use crate::large::cache;
 use crate::os::{self, NotResized, held};
-use crate::superslab::layout::PAGE;
+use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, DIRECT};
 use crate::superslab::slab::Allocation;
 use crate::superslab::thp::{self, HUGE_PAGE, Mapping};
 use core::ptr;
 
-/// Unit of the place within the page: the smallest system page.
+/// Unit of the place within the slice: the smallest system page.
 const UNIT: usize = os::SMALLEST_PAGE;
 
 /// Bit of the side table's entry: huge pages have been advised.
-const HUGE: usize = PAGE / UNIT;
+const HUGE: usize = SLICE / UNIT;
 /// Bit of the side table's entry: the mapping was fresh, so whatever of it is resident was touched by this
 /// block.
 const FRESH: usize = HUGE << 1;
@@ -24,7 +24,7 @@ const FRESH: usize = HUGE << 1;
 /// The side table's entry: the length (a multiple of the unit); below it the flags, and lowest the place in
 /// units.
 fn entry(block: Mapping) -> u64 {
-    let place = (block.block.addr() & (PAGE - 1)) / UNIT;
+    let place = (block.block.addr() & (SLICE - 1)) / UNIT;
     (block.len | place | if block.huge { HUGE } else { 0 }) as u64
 }
 
@@ -36,14 +36,14 @@ fn mapping(block: *mut u8, entry: u64) -> Mapping {
 
 /// The length of the mapping for a block of `size` bytes; `None` if that overflows.
 fn length_for(size: usize) -> Option<usize> {
-    size.max(PAGE).checked_next_multiple_of(os::page_size())
+    size.max(SLICE).checked_next_multiple_of(os::page_size())
 }
 
 /// Allocates a block. `clear` says that the caller will clear it unless it is known to be zero.
 pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     let Some(len) = length_for(size) else { return Allocation::NONE };
     if let Some(kept) = cache::take_kept(len, align) {
-        // Memory whose front was cut off begins in another page than before, for which the map may not be
+        // Memory whose front was cut off begins in another slice than before, for which the map may not be
         // prepared.
         if pagemap::prepare_direct(kept.block) {
             // Clearing memory that was hardly touched would make all of it resident.
@@ -102,10 +102,10 @@ fn look_at_earlier(block: *mut u8) {
     }
 }
 
-/// Whether a mapping begins at `address`, and not elsewhere in its page.
+/// Whether a mapping begins at `address`, and not elsewhere in its slice.
 pub(super) fn is_start(address: *mut u8) -> bool {
     let entry = pagemap::direct(address);
-    address.addr() & (PAGE - 1) == (entry as usize & (HUGE - 1)) * UNIT
+    address.addr() & (SLICE - 1) == (entry as usize & (HUGE - 1)) * UNIT
 }
 
 pub(super) fn usable(address: *mut u8) -> usize {

@@ -1,4 +1,4 @@
-//! Large blocks, above the largest size class: up to 960 KiB runs of 64 KiB pages inside SuperSlabs, and
+//! Large blocks, above the largest size class: up to 960 KiB runs of 64 KiB slices inside SuperSlabs, and
 //! direct mappings for larger blocks and for alignments above 64 KiB.
 
 mod block;
@@ -8,9 +8,9 @@ mod direct;
 mod run;
 
 pub(crate) use block::{
-    MAX_RUN, alloc, alloc_growing, alloc_to_clear, free, free_replaced, give_run, resize, run_pages,
+    MAX_RUN, alloc, alloc_growing, alloc_to_clear, free, free_replaced, give_run, resize, run_slices,
     usable_checked,
 };
 pub(crate) use cache::{drain, due_in, inherit as inherit_cache, kept, tick, tick_at};
 pub(crate) use counters::{ALLOCS, CACHE_HITS, FREES, IN_USE};
-pub(crate) use run::pages as pages_of_run;
+pub(crate) use run::slices as slices_of_run;

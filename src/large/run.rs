@@ -1,28 +1,28 @@
-//! Runs: blocks of whole pages inside SuperSlabs.
+//! Runs: blocks of whole slices inside SuperSlabs.
 
-use crate::superslab::layout::PAGE;
+use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::{Allocation, Slab};
 use crate::superslab::{pagemap, pool};
 use core::ptr;
 
-/// The pages of a run for `size` bytes.
-pub(super) fn pages_for(size: usize) -> usize {
-    size.div_ceil(PAGE).max(1)
+/// The slices of a run for `size` bytes.
+pub(super) fn slices_for(size: usize) -> usize {
+    size.div_ceil(SLICE).max(1)
 }
 
-/// The record of the run whose first page holds `address`.
+/// The record of the run whose first slice holds `address`.
 fn record(address: *mut u8) -> *mut Slab {
-    // SAFETY: every caller has `RUN` from the page map for this page, or had it before it claimed the run. So
-    // the page lies in a SuperSlab and has a record.
+    // SAFETY: every caller has `RUN` from the page map for this slice, or had it before it claimed the run.
+    // So the slice lies in a SuperSlab and has a record.
     unsafe { Slab::of(address) }
 }
 
 /// Allocates a run for `size` bytes, placed where it can grow to `room` bytes, if possible.
 pub(super) fn alloc(size: usize, room: usize) -> Allocation {
-    let span = pool::take_span_with_room(pages_for(size), RUN, pages_for(room));
+    let span = pool::take_span_with_room(slices_for(size), RUN, slices_for(room));
     let Some(span) = span else { return Allocation::NONE };
-    // Runs never lie in page 0, so the block begins with its page.
+    // Runs never lie in slice 0, so the block begins with its slice.
     let block = Slab::address(span.slab);
     if !span.zero {
         // A small block in this place may have left its mark here. The program could copy it out of the run
@@ -34,24 +34,24 @@ pub(super) fn alloc(size: usize, room: usize) -> Allocation {
 }
 
 pub(super) fn is_start(address: *mut u8) -> bool {
-    address.addr() & (PAGE - 1) == 0
+    address.addr() & (SLICE - 1) == 0
 }
 
-/// The pages of the run at `address`.
+/// The slices of the run at `address`.
 ///
 /// # Safety
 ///
 /// The run is in use or has been claimed, and nobody resizes it meanwhile.
-pub(crate) unsafe fn pages(address: *mut u8) -> usize {
-    // SAFETY: the run stays, so its record does, and `pages` changes only when the run is resized.
-    unsafe { (*record(address)).pages as usize }
+pub(crate) unsafe fn slices(address: *mut u8) -> usize {
+    // SAFETY: the run stays, so its record does, and `slices` changes only when the run is resized.
+    unsafe { (*record(address)).slices as usize }
 }
 
 /// The bytes of the run at `address`, for which the page map has said `RUN`.
 pub(super) fn usable(address: *mut u8) -> usize {
     // SAFETY: the run is the caller's own block and in use. Only a program that frees it in another thread at
     // the same time breaks that.
-    unsafe { pages(address) * PAGE }
+    unsafe { slices(address) * SLICE }
 }
 
 /// Frees a run. False if another thread has just freed it.
@@ -89,17 +89,17 @@ pub(super) unsafe fn free_replaced(address: *mut u8) -> bool {
 /// `address` is the start of a run that the caller has claimed in the page map.
 pub(super) unsafe fn give(address: *mut u8) {
     let slab = record(address);
-    // Every page may have been written.
+    // Every slice may have been written.
     // SAFETY: the run is the caller's alone, so its record can be read, and it can be given back.
-    unsafe { pool::give_span(slab, u32::MAX >> (32 - (*slab).pages as u32)) };
+    unsafe { pool::give_span(slab, u32::MAX >> (32 - (*slab).slices as u32)) };
 }
 
-/// Grows a run into free pages behind it, or gives its tail back. Null if neither is possible.
+/// Grows a run into free slices behind it, or gives its tail back. Null if neither is possible.
 ///
 /// # Safety
 ///
 /// `address` is the start of a run in use, and the caller's.
 pub(super) unsafe fn resize(address: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: the record of a run in use, and the caller's.
-    if unsafe { pool::resize_run(record(address), pages_for(size)) } { address } else { ptr::null_mut() }
+    if unsafe { pool::resize_run(record(address), slices_for(size)) } { address } else { ptr::null_mut() }
 }

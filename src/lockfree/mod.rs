@@ -4,10 +4,10 @@
 pub(crate) mod barrier;
 pub(crate) mod biased_lock;
 pub(crate) mod magazine_slots;
-pub(crate) mod page_sets;
 pub(crate) mod ready_list;
 pub(crate) mod record_stack;
 pub(crate) mod remote_stack;
+pub(crate) mod slice_sets;
 pub(crate) mod steal;
 pub(crate) mod waker;
 

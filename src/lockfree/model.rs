@@ -13,8 +13,8 @@ use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use std::ptr;
 
-mod page_sets;
 mod record_stack;
+mod slice_sets;
 mod visit;
 mod waker;
 
@@ -176,7 +176,7 @@ fn an_armed_chain_is_counted_once_and_lost_never() {
 fn a_slab_is_let_go_of_only_when_nobody_is_about_to_publish_it() {
     loom::model(|| {
         let shared = slab();
-        // The slab's record and memory, which whoever gets the pages next will write to.
+        // The slab's record and memory, which whoever gets the slices next will write to.
         let record = Arc::new(UnsafeCell::new(0u32));
         assert_eq!(push_one(&shared, 1), Pushed::Publish);
         let (other, theirs) = (shared.clone(), record.clone());

@@ -31,23 +31,12 @@ impl<N: Node> ReadyList<N> {
     /// `node` is valid and in no ready list, and the caller alone has the duty to publish it: until it is on
     /// the list, nobody else touches its link or releases it.
     pub(crate) unsafe fn push(&self, node: *mut N) {
-        // SAFETY: one node is a list from itself to itself, and this function's contract is that of
-        // `push_all` for it.
-        unsafe { self.push_all(node, node) }
-    }
-
-    /// Publishes the list that begins with `first` and ends with `last`.
-    ///
-    /// # Safety
-    ///
-    /// As [`ReadyList::push`] for each of the nodes, which are linked from `first` to `last`.
-    pub(crate) unsafe fn push_all(&self, first: *mut N, last: *mut N) {
         // Release: pairs with the acquire in `take_all`, whose caller reads the links.
         let _ = self.head.fetch_update(Ordering::Release, Ordering::Relaxed, |old| {
-            // SAFETY: the caller has the duty to publish `last` and has not fulfilled it before the exchange
+            // SAFETY: the caller has the duty to publish `node` and has not fulfilled it before the exchange
             // succeeds, so the node is valid and its link ours.
-            unsafe { N::set_next(last, old) };
-            Some(first)
+            unsafe { N::set_next(node, old) };
+            Some(node)
         });
     }
 
@@ -59,7 +48,7 @@ impl<N: Node> ReadyList<N> {
 
     /// Takes the whole list. Its nodes are linked through `Node::next` and are the caller's.
     pub(crate) fn take_all(&self) -> *mut N {
-        // Acquire: pairs with the release in `push_all`. Later pushes are exchanges, so they continue the
+        // Acquire: pairs with the release in `push`. Later pushes are exchanges, so they continue the
         // release sequence of the earlier ones.
         self.head.swap(ptr::null_mut(), Ordering::Acquire)
     }

@@ -1,6 +1,7 @@
 //! The background thread: gives back what the program has released, without waiting for a call.
 //!
-//! It is off by default and never needed: the program's threads do the same work when they allocate and free.
+//! It is off by default. It does what the program's threads do when they allocate and free, while they do
+//! neither; and it empties the caches of idle threads, which no other thread does unasked.
 //! There is at most one. It is started by a call; or by the option, when a thread *allocates* and the process
 //! holds a few MiB by then. Never in `free`: the C library calls `free` while it holds the lock of its
 //! stacks, and starting a thread takes that lock. It never allocates under it.
@@ -179,10 +180,10 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
         }
         // First arm, then look: see `waker`.
         let wait = match (delay, pass::due(&left)) {
-            // Nothing goes back unless asked for, so no dirty page needs to wake us.
+            // Nothing goes back unless asked for, so no dirty slice needs to wake us.
             (None, _) => Some(u32::MAX),
             (_, Some(due)) => Some(due.max(pause.saturating_mul(1 << fruitless))),
-            // Pages that become dirty and are used again at once should not wake us each time.
+            // Slices that become dirty and are used again at once should not wake us each time.
             (_, None) if woken => Some(pause),
             (_, None) => None,
         };

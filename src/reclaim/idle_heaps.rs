@@ -14,6 +14,7 @@ use crate::base::options;
 use crate::front::heap::Heap;
 use crate::front::visitor::Look;
 use crate::front::{registry, thread, visitor};
+use crate::lockfree::ready_list::nodes;
 use crate::os::{self, futex};
 use crate::reclaim::{drain_magazines, left_heaps};
 use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
@@ -229,7 +230,7 @@ impl Visit {
         // these slabs is disarmed, so its owner does not release it, nobody else writes its link, and
         // `is_whole` reads constants and an atomic.
         unsafe {
-            each(ready.take_all(), |slab| {
+            nodes(ready.take_all()).for_each(|slab| {
                 if whole && !Slab::is_whole(slab) {
                     ready.push(slab);
                 } else {
@@ -237,7 +238,7 @@ impl Visit {
                     published = slab;
                 }
             });
-            each(published, |slab| mark(slab, owner));
+            nodes(published).for_each(|slab| mark(slab, owner));
         }
         // Entering executes the barrier that the marks need.
         // SAFETY: by this function's contract we are the only visitor and stay so.
@@ -253,7 +254,7 @@ impl Visit {
         // has named. The others it does not use: since the barrier it finds the mark when it checks a slab,
         // and we are inside its lock.
         unsafe {
-            each(published, |slab| {
+            nodes(published).for_each(|slab| {
                 if visit.is_none() || slab == hazard || (*slab).list == Listed::Current {
                     unmark(slab, owner);
                     ready.push(slab);
@@ -320,19 +321,4 @@ unsafe fn unmark(slab: *mut Slab, owner: *mut Owner) {
     // slab.
     // SAFETY: by this function's contract the record is still that slab's; the field is atomic.
     unsafe { (*slab).owner.store(owner, Release) }
-}
-
-/// Calls `f` with each slab of a list. `f` may do anything with it, even link or release it.
-///
-/// # Safety
-///
-/// All slabs of the list are valid, and their links are the caller's until `f` gets them.
-unsafe fn each(mut slab: *mut Slab, mut f: impl FnMut(*mut Slab)) {
-    while !slab.is_null() {
-        // Read before `f` can change it.
-        // SAFETY: by this function's contract the slab is valid and its link the caller's.
-        let next = unsafe { <Slab as Node>::next(slab) };
-        f(slab);
-        slab = next;
-    }
 }

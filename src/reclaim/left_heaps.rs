@@ -4,11 +4,12 @@
 use crate::base::list::List;
 use crate::front::heap::Heap;
 use crate::front::{registry, visitor};
+use crate::lockfree::ready_list::nodes;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::{LEFT, Slab, VISITED};
 use crate::superslab::{pool, spans};
+use crate::sync::AtomicU32;
 use crate::sync::Ordering::{Acquire, Relaxed};
-use crate::sync::{AtomicU32, Node};
 use crate::tiny::release::{self, GivenUp};
 
 /// How often heaps that were left behind must still be looked for. Relaxed: changed under the visitors' lock,
@@ -57,11 +58,8 @@ pub(crate) unsafe fn take_over(mine: *mut Heap) {
             Heap::take_over(heap, mine);
             (*heap).exit.rounds.set(0);
             // Only takes the slabs off the list: they are found with the others below.
-            let mut slab = (*Heap::owner(heap)).ready.take_all();
-            while !slab.is_null() {
-                let next = <Slab as Node>::next(slab);
+            for slab in nodes((*Heap::owner(heap)).ready.take_all()) {
                 (*slab).remote.arm();
-                slab = next;
             }
         }
     });

@@ -10,7 +10,7 @@ figures! {
     ///
     /// While no thread allocates or frees, all but `resident_bytes` are exact. Then `active_bytes` is the
     /// sum of `allocated_bytes`, of the cached, free and fresh blocks at `block_bytes` each, and of
-    /// `slack_bytes`. Free pages belong to no class.
+    /// `slack_bytes`. Free slices belong to no class.
     ClassStats {
         /// Bytes from one block to the next. 0 for the two kinds of large blocks, which have no common size.
         block_bytes,

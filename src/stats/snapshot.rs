@@ -106,7 +106,7 @@ figures! {
         /// Bytes of `active_bytes` known not to be resident, most of them fresh. Blocks that the program
         /// holds but has not touched are not known, and not included.
         untouched_bytes,
-        /// Bytes of free memory that may be resident: free pages of the pool that were touched since they
+        /// Bytes of free memory that may be resident: free slices of the pool that were touched since they
         /// came from the system, freed runs in threads' run caches, and freed large mappings that are kept.
         dirty_bytes,
         /// Bytes of Hakmem's own records that are resident, approximately: headers of SuperSlabs, threads'
@@ -118,7 +118,7 @@ figures! {
         /// The resident set of the process now, as the kernel reports it; 0 where the system does not say.
         /// The kernel updates it in steps of some pages per processor.
         resident_kernel_bytes,
-        /// Bytes of address space that are mapped and not resident: free pages that were purged or never
+        /// Bytes of address space that are mapped and not resident: free slices that were purged or never
         /// touched, and the parts of slabs and records that have not been used yet.
         retained_bytes,
     }

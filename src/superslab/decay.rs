@@ -1,4 +1,4 @@
-//! How much unused memory is kept: what the policies for free pages, for idle memory in sparse slabs and for
+//! How much unused memory is kept: what the policies for free slices, for idle memory in sparse slabs and for
 //! freed mappings have in common.
 //!
 //! * *Allowance*: the memory that may lie unused, a fixed amount and a part of what is in use. What exceeds
@@ -16,22 +16,22 @@
 
 use crate::base::pause::Pause;
 use crate::os;
-use crate::superslab::layout::PAGE;
+use crate::superslab::layout::SLICE;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU32, AtomicUsize};
 
-/// Pages that may always lie unused: 16 MiB.
-pub(crate) const ALLOWED: usize = (16 << 20) / PAGE;
+/// Slices that may always lie unused: 16 MiB.
+pub(crate) const ALLOWED: usize = (16 << 20) / SLICE;
 /// How long giving memory back can be regretted, and the half-life of the slack that results, in
 /// milliseconds.
 pub(crate) const REGRET: u32 = 1000;
 
-/// Pages that may lie unused while `pages` are in use: [`ALLOWED`], and one for each `part` pages in use.
-pub(crate) const fn allowance(pages: usize, part: usize) -> usize {
-    ALLOWED + pages / part
+/// Slices that may lie unused while `slices` are in use: [`ALLOWED`], and one for each `part` slices in use.
+pub(crate) const fn allowance(slices: usize, part: usize) -> usize {
+    ALLOWED + slices / part
 }
 
-/// Regret. Its user chooses the unit: pages or bytes. Threads that race lose a count at worst.
+/// Regret. Its user chooses the unit: slices or bytes. Threads that race lose a count at worst.
 pub(crate) struct Regret {
     /// What the allowance is widened by.
     slack: AtomicUsize,
@@ -153,18 +153,18 @@ impl Patience {
     }
 }
 
-/// Besides [`ALLOWED`], one free page may lie dirty for this many pages in use.
+/// Besides [`ALLOWED`], one free slice may lie dirty for this many slices in use.
 const DIRTY_PART: usize = 8;
 /// The longest pause, in milliseconds, after the system has refused everything that was to be given back.
 const PAUSE: u32 = 4096;
 
-/// The policy for the pool's free dirty pages. Under the pool's lock.
+/// The policy for the pool's free dirty slices. Under the pool's lock.
 pub(crate) struct Policy {
-    /// In pages.
+    /// In slices.
     pub(super) regret: Regret,
-    /// The most pages in use recently: the allowance is widened by no more than that.
+    /// The most slices in use recently: the allowance is widened by no more than that.
     peak: usize,
-    /// When the pool was last searched for pages that are due by age, in milliseconds.
+    /// When the pool was last searched for slices that are due by age, in milliseconds.
     pub(super) looked: u32,
     /// When the background thread last did that, in milliseconds.
     pub(super) seen: u32,
@@ -174,18 +174,18 @@ pub(crate) struct Policy {
 }
 
 impl Policy {
-    /// The policy of a pool without pages.
+    /// The policy of a pool without slices.
     pub(super) const fn new() -> Self {
         Self { regret: Regret::none(), peak: 0, looked: 0, seen: 0, pause: Pause::up_to(PAUSE) }
     }
 
-    /// Dirty pages that may lie unused while `used` pages are in use.
+    /// Dirty slices that may lie unused while `used` slices are in use.
     pub(super) fn allowed(&self, used: usize) -> usize {
         allowance(used, DIRTY_PART) + self.regret.slack()
     }
 
-    /// Notes that pages have been taken. `fresh` of them were clean, `reused` says whether any were dirty,
-    /// `used` pages are in use now, and `dirty` free pages were dirty before.
+    /// Notes that slices have been taken. `fresh` of them were clean, `reused` says whether any were dirty,
+    /// `used` slices are in use now, and `dirty` free slices were dirty before.
     #[inline(always)]
     pub(super) fn taken(&mut self, fresh: usize, used: usize, dirty: usize, reused: bool, now: u32) {
         self.peak = self.peak.max(used);

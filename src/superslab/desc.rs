@@ -1,16 +1,16 @@
 //! Descriptors: what the pool knows about each SuperSlab, in atomics.
 
 use crate::base::list::{Linked, Links, List};
-use crate::lockfree::page_sets::{Pages, Sets};
+use crate::lockfree::slice_sets::{Sets, Slices};
 use crate::os;
-use crate::superslab::layout::PAGE;
+use crate::superslab::layout::SLICE;
 use crate::sync::Ordering::{self, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
 use core::cell::Cell;
 use core::ptr;
 
 /// Bytes of a chunk: memory for descriptors is mapped in such pieces.
-pub(super) const CHUNK: usize = PAGE;
+pub(super) const CHUNK: usize = SLICE;
 /// The newest chunk; each links to the one before. Unmapped only with the whole library ([`unmap`]).
 static CHUNKS: AtomicPtr<Chunk> = AtomicPtr::new(ptr::null_mut());
 
@@ -32,9 +32,9 @@ const _: () = assert!(size_of::<Chunk>() <= CHUNK);
 /// [`unmap`].
 ///
 /// In the child of a fork every thread of the parent has stopped between two stores. So stores are ordered
-/// such that pages that change hands belong to nobody in between: the child may lose them, but never has them
-/// twice. Orderings that say "for the child of a fork" pair with no load in another thread: they keep the
-/// compiler from moving stores.
+/// such that slices that change hands belong to nobody in between: the child may lose them, but never has
+/// them twice. Orderings that say "for the child of a fork" pair with no load in another thread: they keep
+/// the compiler from moving stores.
 pub(crate) struct Desc {
     /// Address of the SuperSlab; null where there is none.
     pub(super) base: AtomicPtr<u8>,
@@ -44,25 +44,25 @@ pub(crate) struct Desc {
     pub(crate) huge: AtomicBool,
     /// The SuperSlab is about to be unmapped as a whole, or has been.
     pub(super) unmapping: AtomicBool,
-    /// The job: pages that are being given back to the system, and are not free meanwhile. Written by the
+    /// The job: slices that are being given back to the system, and are not free meanwhile. Written by the
     /// thread that does it.
     pub(super) job: AtomicU32,
     /// The number of that thread.
     pub(super) job_of: AtomicUsize,
-    /// Which pages are free, and which are dirty.
-    pub(crate) pages: Pages,
-    /// When the oldest of the free dirty pages became so, in milliseconds. This and what follows belongs to
+    /// Which slices are free, and which are dirty.
+    pub(crate) slices: Slices,
+    /// When the oldest of the free dirty slices became so, in milliseconds. This and what follows belongs to
     /// the index, and is used under the pool's lock.
     pub(crate) since: Cell<u32>,
     /// The number of the last purge of everything that has handled this SuperSlab.
     pub(crate) visited: Cell<u32>,
-    /// Free pages, as indexed.
-    pub(super) free_pages: Cell<u8>,
-    /// Purgeable pages, as indexed.
-    pub(super) purgeable_pages: Cell<u8>,
+    /// Free slices, as indexed.
+    pub(super) free_slices: Cell<u8>,
+    /// Purgeable slices, as indexed.
+    pub(super) purgeable_slices: Cell<u8>,
     /// Links of its bucket, or of the list of spare descriptors.
     bucket: Links<Desc>,
-    /// Links of the list of SuperSlabs with purgeable pages.
+    /// Links of the list of SuperSlabs with purgeable slices.
     dirt: Links<Desc>,
 }
 
@@ -73,9 +73,9 @@ pub(crate) type DescRef = &'static Desc;
 // SAFETY: all fields are atomics or cells, and the cells are used under the pool's lock only.
 unsafe impl Sync for Desc {}
 
-/// The list of the SuperSlabs with the same number of free pages.
+/// The list of the SuperSlabs with the same number of free slices.
 pub(super) struct Bucket;
-/// The list of the SuperSlabs with purgeable pages.
+/// The list of the SuperSlabs with purgeable slices.
 pub(super) struct Dirt;
 
 // SAFETY: always the same field, which no other list uses.
@@ -142,17 +142,17 @@ impl Desc {
         !self.taken.swap(true, Ordering::Acquire)
     }
 
-    /// Describes a SuperSlab whose pages are free and clean. The caller has claimed the descriptor.
+    /// Describes a SuperSlab whose slices are free and clean. The caller has claimed the descriptor.
     ///
-    /// The address is stored before the pages: a thread that takes pages without the lock may have found the
-    /// descriptor when it was another SuperSlab's.
+    /// The address is stored before the slices: a thread that takes slices without the lock may have found
+    /// the descriptor when it was another SuperSlab's.
     pub(super) fn fill(&self, base: *mut u8, huge: bool) {
         self.huge.store(huge, Relaxed);
         self.unmapping.store(false, Relaxed);
         self.job.store(0, Relaxed);
         // Release: pairs with the acquire in `base`.
         self.base.store(base, Ordering::Release);
-        self.pages.set(Sets::ALL_FREE);
+        self.slices.set(Sets::ALL_FREE);
     }
 
     /// Whether the whole SuperSlab is being given back. Jobs begin under the pool's lock, and those who ask
@@ -162,30 +162,30 @@ impl Desc {
         self.job.load(Ordering::Acquire) == u32::MAX
     }
 
-    /// Whether some of its pages are being given back. Relaxed: a job that ends without the lock makes the
+    /// Whether some of its slices are being given back. Relaxed: a job that ends without the lock makes the
     /// index stale.
     pub(crate) fn has_job(&self) -> bool {
         self.job.load(Relaxed) != 0
     }
 
-    /// Begins a job: hides the pages that can be given back, or all if the SuperSlab is entirely free.
-    /// Returns these pages, and all pages that are dirty.
+    /// Begins a job: hides the slices that can be given back, or all if the SuperSlab is entirely free.
+    /// Returns these slices, and all slices that are dirty.
     pub(super) fn begin_job(&self) -> (u32, u32) {
         let mut hidden = 0;
         let hide = |sets: Sets| {
             hidden = if sets.free == u32::MAX { u32::MAX } else { sets.purgeable() };
             (hidden != 0).then_some(Sets { free: sets.free & !hidden, ..sets })
         };
-        let Some((before, _)) = self.pages.change(hide) else { return (0, 0) };
-        // First hidden, then recorded: after a fork in between, the child has lost the pages. Release: for
+        let Some((before, _)) = self.slices.change(hide) else { return (0, 0) };
+        // First hidden, then recorded: after a fork in between, the child has lost the slices. Release: for
         // the child of a fork, which must not find the job without its thread.
         self.job_of.store(os::thread::id(), Relaxed);
         self.job.store(hidden, Ordering::Release);
         (hidden, before.dirty)
     }
 
-    /// Ends a job: puts back the pages that [`Desc::begin_job`] has hidden. Those in `clean` are not dirty
-    /// any more. Returns the state of all pages after that.
+    /// Ends a job: puts back the slices that [`Desc::begin_job`] has hidden. Those in `clean` are not dirty
+    /// any more. Returns the state of all slices after that.
     pub(super) fn end_job(&self, clean: u32) -> Sets {
         let hidden = self.job.load(Relaxed);
         // In the reverse order of the beginning. Release: for the child of a fork.
@@ -194,11 +194,11 @@ impl Desc {
         self.give(hidden, |dirty| dirty & !clean)
     }
 
-    /// Makes pages free. `dirty` maps the pages that were dirty to those that are dirty then. Returns the
-    /// state of all pages after that.
-    pub(super) fn give(&self, pages: u32, dirty: impl Fn(u32) -> u32) -> Sets {
-        let give = |sets: Sets| Some(Sets { free: sets.free | pages, dirty: dirty(sets.dirty) });
-        self.pages.change(give).map_or(Sets { free: 0, dirty: 0 }, |(_, after)| after)
+    /// Makes slices free. `dirty` maps the slices that were dirty to those that are dirty then. Returns the
+    /// state of all slices after that.
+    pub(super) fn give(&self, slices: u32, dirty: impl Fn(u32) -> u32) -> Sets {
+        let give = |sets: Sets| Some(Sets { free: sets.free | slices, dirty: dirty(sets.dirty) });
+        self.slices.change(give).map_or(Sets { free: 0, dirty: 0 }, |(_, after)| after)
     }
 
     /// Makes the descriptor unused: the SuperSlab is gone.

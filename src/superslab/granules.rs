@@ -5,7 +5,7 @@
 //! these is in use, on a list, or above `bump`.
 
 use crate::os;
-use crate::superslab::layout::PAGE_SHIFT;
+use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::slab::Slab;
 use crate::superslab::slab::glimpse::Glimpse;
 
@@ -38,7 +38,7 @@ impl Granules {
 
     /// The granules of a slab whose record looked like `seen`.
     pub(super) fn of_seen(slab: *mut Slab, seen: Glimpse) -> Granules {
-        let bytes = seen.pages << PAGE_SHIFT;
+        let bytes = seen.slices << SLICE_SHIFT;
         let granule = os::page_size().max(bytes / 64);
         let shift = granule.trailing_zeros();
         Granules {

@@ -10,7 +10,7 @@ use crate::sync::{AtomicU32, AtomicUsize, Node, Ordering};
 pub(crate) struct Owner<S> {
     /// Slabs that other threads have published.
     pub(crate) ready: ReadyList<S>,
-    /// Pages of slabs that other threads have emptied since the owner last took in what was published.
+    /// Slices of slabs that other threads have emptied since the owner last took in what was published.
     pub(crate) idle: AtomicUsize,
     /// When a visitor took that in instead of the owner, in milliseconds and never 0. Set to 0 when the owner
     /// is back.
@@ -19,7 +19,7 @@ pub(crate) struct Owner<S> {
     patience: Patience,
 }
 
-/// An owner is visited if other threads have emptied this many pages of its slabs, and it has not taken them
+/// An owner is visited if other threads have emptied this many slices of its slabs, and it has not taken them
 /// in: 8 MiB.
 const VISIT_FROM: usize = 128;
 /// An owner that is back within this many milliseconds would have taken everything in itself.
@@ -44,9 +44,9 @@ impl<S: Node> Owner<S> {
         self.patience.forget();
     }
 
-    /// Counts pages that another thread has emptied. Returns whether the owner should be visited.
-    pub(crate) fn count_emptied(&self, pages: usize) -> bool {
-        let idle = self.idle.fetch_add(pages, Ordering::Relaxed) + pages;
+    /// Counts slices that another thread has emptied. Returns whether the owner should be visited.
+    pub(crate) fn count_emptied(&self, slices: usize) -> bool {
+        let idle = self.idle.fetch_add(slices, Ordering::Relaxed) + slices;
         let much = idle >= self.patience.stretch(VISIT_FROM);
         if much {
             self.idle.store(0, Ordering::Relaxed);

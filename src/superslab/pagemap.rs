@@ -1,13 +1,13 @@
 //! The page map: from any address to what lives there, in two loads.
 //!
-//! One byte per 64 KiB page. The root is a static array indexed by the address bits 39 to 47; a leaf covers
+//! One byte per 64 KiB slice. The root is a static array indexed by the address bits 39 to 47; a leaf covers
 //! 512 GiB and is mapped when the first SuperSlab or direct mapping falls into it. Absent leaves share one
 //! that is all zero, and the root points at it from the start: so a lookup has no branch and needs no
 //! initialisation, even for null and foreign pointers. Each root entry is biased by its index in the root, so
-//! that the page number, of 32 bits, indexes the leaf directly.
+//! that the slice number, of 32 bits, indexes the leaf directly.
 
 use crate::os;
-use crate::superslab::layout::{PAGE, PAGE_SHIFT};
+use crate::superslab::layout::{SLICE, SLICE_SHIFT};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use core::ptr;
 
@@ -16,13 +16,13 @@ use core::ptr;
 /// the root's 2,048 entries and their relocations would take 64 KiB.
 const LEAF_SHIFT: u32 = 23;
 const LEAF: usize = 1 << LEAF_SHIFT;
-const ROOT: usize = 1 << (48 - PAGE_SHIFT - LEAF_SHIFT);
+const ROOT: usize = 1 << (48 - SLICE_SHIFT - LEAF_SHIFT);
 
-/// Kind of a page: not ours. Kinds 1 to 60 are size classes.
+/// Kind of a slice: not ours. Kinds 1 to 60 are size classes.
 pub(crate) const FOREIGN: u8 = 0;
-/// Kind of the first page of a run of pages that is one large block.
+/// Kind of the first slice of a run of slices that is one large block.
 pub(crate) const RUN: u8 = 61;
-/// Kind of the page in which a direct mapping begins.
+/// Kind of the slice in which a direct mapping begins.
 pub(crate) const DIRECT: u8 = 62;
 /// How many kinds there are, for tables indexed by them.
 pub(crate) const KINDS: usize = 64;
@@ -51,10 +51,10 @@ type DirectLeaf = [AtomicU64; 1 << DIRECT_SHIFT];
 /// Pointers to leaves, or null, for 1 TiB.
 type Branch = [AtomicPtr<DirectLeaf>; 1 << BRANCH_SHIFT];
 
-/// The side table for direct mappings: what [`set_direct`] has stored for each page. Touched only where such
+/// The side table for direct mappings: what [`set_direct`] has stored for each slice. Touched only where such
 /// mappings begin.
-static DIRECT_ROOT: [AtomicPtr<Branch>; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT - BRANCH_SHIFT)] =
-    [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (48 - PAGE_SHIFT - DIRECT_SHIFT - BRANCH_SHIFT)];
+static DIRECT_ROOT: [AtomicPtr<Branch>; 1 << (48 - SLICE_SHIFT - DIRECT_SHIFT - BRANCH_SHIFT)] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; 1 << (48 - SLICE_SHIFT - DIRECT_SHIFT - BRANCH_SHIFT)];
 
 /// How many leaves the map has. Relaxed, as the next two: these are figures.
 static LEAVES: AtomicUsize = AtomicUsize::new(0);
@@ -73,10 +73,10 @@ const fn absent(index: usize) -> *mut AtomicU8 {
     biased((&raw const ZERO_LEAF).cast::<AtomicU8>().cast_mut(), index)
 }
 
-/// The page number of an address, without the upper bits, which no user address has.
+/// The slice number of an address, without the upper bits, which no user address has.
 #[inline(always)]
-fn page_number(address: *const u8) -> u32 {
-    (address.addr() >> PAGE_SHIFT) as u32
+fn slice_number(address: *const u8) -> u32 {
+    (address.addr() >> SLICE_SHIFT) as u32
 }
 
 /// [`kind`], as an index.
@@ -86,18 +86,18 @@ fn page_number(address: *const u8) -> u32 {
 #[inline(always)]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) fn kind_index(address: *const u8) -> usize {
-    const { assert!(PAGE_SHIFT == 16) };
+    const { assert!(SLICE_SHIFT == 16) };
     let kind: usize;
     // SAFETY: reads one entry of the root and one byte of a leaf, both of which exist for every address: see
     // `kind`. Plain loads of these sizes are atomic on this architecture.
     unsafe {
         core::arch::asm!(
-            "shr {page}, 16",
-            "mov {index:e}, {page:e}",
-            "shr {page:e}, {leaf}",
-            "mov {page}, qword ptr [{root} + {page} * 8]",
-            "movzx {index:e}, byte ptr [{page} + {index}]",
-            page = inout(reg) address => _,
+            "shr {slice}, 16",
+            "mov {index:e}, {slice:e}",
+            "shr {slice:e}, {leaf}",
+            "mov {slice}, qword ptr [{root} + {slice} * 8]",
+            "movzx {index:e}, byte ptr [{slice} + {index}]",
+            slice = inout(reg) address => _,
             index = out(reg) kind,
             root = in(reg) &raw const ROOT_TABLE,
             leaf = const LEAF_SHIFT,
@@ -114,33 +114,33 @@ pub(crate) fn kind_index(address: *const u8) -> usize {
     kind(address) as usize
 }
 
-/// The entry of a page. Writable only where the page was [`prepare`]d.
+/// The entry of a slice. Writable only where the slice was [`prepare`]d.
 #[inline(always)]
-fn entry(page: u32) -> &'static AtomicU8 {
+fn entry(slice: u32) -> &'static AtomicU8 {
     // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
     // synchronisation. For other pointers the answer does not matter.
-    let leaf = ROOT_TABLE[(page >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
+    let leaf = ROOT_TABLE[(slice >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
     // SAFETY: the root's entry points at a leaf, the shared one if no other, minus the bias: so this is an
     // entry of the leaf. Leaves are unmapped only when nobody calls the library any more.
-    unsafe { &*leaf.wrapping_add(page as usize) }
+    unsafe { &*leaf.wrapping_add(slice as usize) }
 }
 
 /// What lives at `address`: [`FOREIGN`], a size class, [`RUN`] or [`DIRECT`].
 #[inline]
 pub(crate) fn kind(address: *const u8) -> u8 {
     // Relaxed: as in `entry`.
-    entry(page_number(address)).load(Ordering::Relaxed)
+    entry(slice_number(address)).load(Ordering::Relaxed)
 }
 
 /// [`kind`], for a caller that then reads a record which another thread has written before it set the entry.
 pub(crate) fn kind_published(address: *const u8) -> u8 {
     // Acquire: pairs with the release in `set`.
-    entry(page_number(address)).load(Ordering::Acquire)
+    entry(slice_number(address)).load(Ordering::Acquire)
 }
 
 /// Makes sure that the map has a leaf for `address`. False if there is no memory for one.
 pub(crate) fn prepare(address: *const u8) -> bool {
-    let index = (page_number(address) >> LEAF_SHIFT) as usize;
+    let index = (slice_number(address) >> LEAF_SHIFT) as usize;
     let slot = &ROOT_TABLE[index];
     if slot.load(Ordering::Relaxed) != absent(index) {
         return true;
@@ -164,34 +164,34 @@ pub(crate) fn prepare(address: *const u8) -> bool {
     true
 }
 
-/// Sets the kind of `pages` pages from `address` on, which were [`prepare`]d.
-pub(crate) fn set(address: *const u8, pages: usize, kind: u8) {
-    let first = page_number(address);
-    for page in first..first + pages as u32 {
+/// Sets the kind of `slices` slices from `address` on, which were [`prepare`]d.
+pub(crate) fn set(address: *const u8, slices: usize, kind: u8) {
+    let first = slice_number(address);
+    for slice in first..first + slices as u32 {
         // Release: pairs with the acquire in `kind_published`.
-        entry(page).store(kind, Ordering::Release);
+        entry(slice).store(kind, Ordering::Release);
     }
 }
 
-/// Makes the page of `address`, which was [`prepare`]d, foreign if it is of kind `kind`. Of several threads
+/// Makes the slice of `address`, which was [`prepare`]d, foreign if it is of kind `kind`. Of several threads
 /// that try, exactly one gets true.
 pub(crate) fn claim(address: *const u8, kind: u8) -> bool {
-    // Relaxed: what happened to the page before reaches this thread with the pointer, by the program's own
+    // Relaxed: what happened to the slice before reaches this thread with the pointer, by the program's own
     // synchronisation.
-    let entry = entry(page_number(address));
+    let entry = entry(slice_number(address));
     entry.compare_exchange(kind, FOREIGN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }
 
-/// The place of the side table's entry for the page of `address`: the indices into the root, a branch and a
+/// The place of the side table's entry for the slice of `address`: the indices into the root, a branch and a
 /// leaf.
 fn direct_place(address: *const u8) -> (usize, usize, usize) {
-    let page = page_number(address) as usize;
-    let branch = page >> DIRECT_SHIFT & ((1 << BRANCH_SHIFT) - 1);
-    (page >> (DIRECT_SHIFT + BRANCH_SHIFT), branch, page & ((1 << DIRECT_SHIFT) - 1))
+    let slice = slice_number(address) as usize;
+    let branch = slice >> DIRECT_SHIFT & ((1 << BRANCH_SHIFT) - 1);
+    (slice >> (DIRECT_SHIFT + BRANCH_SHIFT), branch, slice & ((1 << DIRECT_SHIFT) - 1))
 }
 
-/// The side table's entry for the page of `address`, if there is one. Not inlined, because its callers rarely
-/// get here.
+/// The side table's entry for the slice of `address`, if there is one. Not inlined, because its callers
+/// rarely get here.
 #[inline(never)]
 fn direct_slot(address: *const u8) -> Option<&'static AtomicU64> {
     let (root, branch, leaf) = direct_place(address);
@@ -251,7 +251,7 @@ pub(crate) fn set_direct(address: *const u8, entry: u64) {
     }
 }
 
-/// What [`set_direct`] has stored for the page of `address`, where [`kind`] says [`DIRECT`].
+/// What [`set_direct`] has stored for the slice of `address`, where [`kind`] says [`DIRECT`].
 pub(crate) fn direct(address: *const u8) -> u64 {
     direct_slot(address).map_or(0, |slot| slot.load(Ordering::Relaxed))
 }
@@ -265,8 +265,8 @@ pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
     let (tables_bytes, branches_bytes) = (tables * bytes_of::<DirectLeaf>(), branches * bytes_of::<Branch>());
     let page = os::page_size();
     let part = |bytes: usize| bytes & !(page - 1);
-    let map = leaves * page + part((superslabs + direct) / PAGE);
-    let table = tables * page + part(direct / PAGE * size_of::<AtomicU64>());
+    let map = leaves * page + part((superslabs + direct) / SLICE);
+    let table = tables * page + part(direct / SLICE * size_of::<AtomicU64>());
     let resident = map.min(leaves * LEAF) + table.min(tables_bytes) + branches * page;
     (leaves * LEAF + tables_bytes + branches_bytes, resident)
 }
@@ -323,16 +323,16 @@ mod tests {
     }
 
     #[test]
-    fn set_reaches_exactly_its_pages() {
+    fn set_reaches_exactly_its_slices() {
         let base: *const u8 = ptr::without_provenance(0x1234_5670_0000);
         assert!(prepare(base));
         set(base, 3, 7);
         assert_eq!(kind(base.wrapping_sub(1)), FOREIGN);
-        for offset in [0, 1, PAGE - 1, PAGE, 3 * PAGE - 1] {
+        for offset in [0, 1, SLICE - 1, SLICE, 3 * SLICE - 1] {
             assert_eq!(kind(base.wrapping_add(offset)), 7);
             assert_eq!(kind_index(base.wrapping_add(offset)), 7);
         }
-        assert_eq!(kind(base.wrapping_add(3 * PAGE)), FOREIGN);
+        assert_eq!(kind(base.wrapping_add(3 * SLICE)), FOREIGN);
         set(base, 3, FOREIGN);
         assert_eq!(kind(base), FOREIGN);
     }

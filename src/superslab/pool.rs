@@ -1,17 +1,17 @@
 //! The pool: free spans of SuperSlabs, shared by all threads.
 //!
-//! SuperSlabs are kept in buckets by their number of free pages, and the fullest serve first, so that the
+//! SuperSlabs are kept in buckets by their number of free slices, and the fullest serve first, so that the
 //! emptiest drain. Descriptors lie apart from the SuperSlabs, so a search touches no header page. One lock
 //! guards the index over them. It is held for a few dozen instructions, never across a system call, and never
 //! across a fork. A thread that does not get it soon changes only the descriptors, and leaves the index to
 //! the next holder of the lock ([`span_index`]).
 
 use crate::base::options;
-use crate::lockfree::page_sets::span_mask;
+use crate::lockfree::slice_sets::span_mask;
 use crate::lockfree::waker;
 use crate::os;
 use crate::superslab::desc::CHUNK;
-use crate::superslab::layout::{PAGE_SHIFT, PAGES, SUPERSLAB};
+use crate::superslab::layout::{SLICE_SHIFT, SLICES, SUPERSLAB};
 use crate::superslab::pagemap::FOREIGN;
 use crate::superslab::slab::Slab;
 use crate::superslab::span::{BEHIND_FIRST, Span, usable};
@@ -21,7 +21,7 @@ use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, compiler_fence};
 use core::ptr;
 
-/// A search for several adjacent pages looks at this many SuperSlabs of a bucket before it goes on to the
+/// A search for several adjacent slices looks at this many SuperSlabs of a bucket before it goes on to the
 /// next bucket.
 pub(super) const LOOKS: usize = 8;
 
@@ -35,35 +35,35 @@ pub(crate) static SUPERSLABS_MAPPED: AtomicU64 = AtomicU64::new(0);
 /// Where to ask the system for the next SuperSlab: beside the last one, so that mappings merge.
 static HINT: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes a span of `pages` pages for blocks of `class` and enters it in the page map: every page for a slab,
-/// the first for a run. `None` if there is no memory. Page 0 of a SuperSlab lies behind the header and serves
-/// only slabs of one page.
-pub(crate) fn take_span(pages: usize, class: u8) -> Option<Span> {
-    take_span_with_room(pages, class, pages)
+/// Takes a span of `slices` slices for blocks of `class` and enters it in the page map: every slice for a
+/// slab, the first for a run. `None` if there is no memory. Slice 0 of a SuperSlab lies behind the header and
+/// serves only slabs of one slice.
+pub(crate) fn take_span(slices: usize, class: u8) -> Option<Span> {
+    take_span_with_room(slices, class, slices)
 }
 
-/// Like [`take_span`], but prefers a place with free pages behind the span: `room` pages in all.
-pub(crate) fn take_span_with_room(pages: usize, class: u8, room: usize) -> Option<Span> {
+/// Like [`take_span`], but prefers a place with free slices behind the span: `room` slices in all.
+pub(crate) fn take_span_with_room(slices: usize, class: u8, room: usize) -> Option<Span> {
     let now = os::now_ms();
     let mut looks = LOOKS;
     loop {
         let span = match lock() {
             Some(mut pool) => {
-                let mut find = |room| pool.take_span(pages, room, class, usable(room, class), looks, now);
-                let roomy = if room > pages { find(room) } else { None };
-                let span = roomy.or_else(|| find(pages));
+                let mut find = |room| pool.take_span(slices, room, class, usable(room, class), looks, now);
+                let roomy = if room > slices { find(room) } else { None };
+                let span = roomy.or_else(|| find(slices));
                 if span.is_some() {
                     purge::unlock(pool, now, false);
                 }
                 span
             }
-            None => span_index::take_unlocked(pages, class, usable(pages, class)),
+            None => span_index::take_unlocked(slices, class, usable(slices, class)),
         };
         if span.is_some() || looks == usize::MAX || DEFERRED.load(Relaxed) {
             return span;
         }
         // If the system has no memory: one more search, of every SuperSlab. Other threads may have given
-        // pages back meanwhile.
+        // slices back meanwhile.
         if !grow() {
             looks = usize::MAX;
         }
@@ -78,19 +78,19 @@ pub(crate) fn with_shorter<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Takes the longest span of a half, a quarter or an eighth of `pages`, for a slab of `class` that holds
+/// Takes the longest span of a half, a quarter or an eighth of `slices`, for a slab of `class` that holds
 /// fewer blocks than it should. The last resort when memory is refused: see [`with_shorter`].
 #[cold]
-pub(crate) fn take_shorter_span(pages: usize, class: u8) -> Option<Span> {
+pub(crate) fn take_shorter_span(slices: usize, class: u8) -> Option<Span> {
     if SHORTER.load(Relaxed) == 0 {
         return None;
     }
     let now = os::now_ms();
-    let mut parts = [2, 4, 8].into_iter().map(|part| pages / part).filter(|&pages| pages > 0);
-    // Not in page 0: a block may be longer than what the header leaves of it.
-    parts.find_map(|pages| match lock() {
-        Some(mut pool) => pool.take_span(pages, pages, class, BEHIND_FIRST, usize::MAX, now),
-        None => span_index::take_unlocked(pages, class, BEHIND_FIRST),
+    let mut parts = [2, 4, 8].into_iter().map(|part| slices / part).filter(|&slices| slices > 0);
+    // Not in slice 0: a block may be longer than what the header leaves of it.
+    parts.find_map(|slices| match lock() {
+        Some(mut pool) => pool.take_span(slices, slices, class, BEHIND_FIRST, usize::MAX, now),
+        None => span_index::take_unlocked(slices, class, BEHIND_FIRST),
     })
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn defer_growth(yes: bool) {
     DEFERRED.store(yes, Relaxed);
 }
 
-/// Gives a span back. `touched` says which of its pages (bit 0 the first) may be dirty.
+/// Gives a span back. `touched` says which of its slices (bit 0 the first) may be dirty.
 ///
 /// # Safety
 ///
@@ -111,25 +111,26 @@ pub(crate) unsafe fn give_span(slab: *mut Slab, touched: u32) {
     unsafe { give_as(slab, |dirty| dirty | touched) }
 }
 
-/// [`give_span`], where `dirty` maps the pages of the SuperSlab that were dirty to those that are dirty then.
+/// [`give_span`], where `dirty` maps the slices of the SuperSlab that were dirty to those that are dirty
+/// then.
 ///
 /// # Safety
 ///
 /// As [`give_span`].
 unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32) -> u32) {
     // SAFETY: the record of the caller's span; nobody else writes these fields.
-    let (desc, pages, class) = unsafe { (Slab::desc(slab), (*slab).pages as usize, (*slab).class) };
-    let mapped = if class == pagemap::RUN { 1 } else { pages };
+    let (desc, slices, class) = unsafe { (Slab::desc(slab), (*slab).slices as usize, (*slab).class) };
+    let mapped = if class == pagemap::RUN { 1 } else { slices };
     pagemap::set(Slab::address(slab), mapped, FOREIGN);
     // SAFETY: `filled` is the owner's, and the slab is the caller's.
     if class != pagemap::RUN && unsafe { (*slab).filled } {
-        thp::no_more_filled(pages);
+        thp::no_more_filled(slices);
     }
-    let mask = span_mask(Slab::index(slab), pages);
+    let mask = span_mask(Slab::index(slab), slices);
     let now = os::now_ms();
     match lock() {
         Some(mut pool) => {
-            pool.give_span(desc, mask, pages, dirty, now);
+            pool.give_span(desc, mask, slices, dirty, now);
             purge::unlock(pool, now, true);
         }
         None => {
@@ -140,7 +141,7 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32) -> u32) {
     }
 }
 
-/// Gives back a run whose contents have just moved to fresh memory. Its pages go to the system at once, if
+/// Gives back a run whose contents have just moved to fresh memory. Its slices go to the system at once, if
 /// options allow that. A program that does the same again gets the memory that it has moved to, which is
 /// resident by then, and nothing is purged.
 ///
@@ -149,43 +150,43 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32) -> u32) {
 /// As [`give_span`]; the span is a run.
 pub(crate) unsafe fn give_replaced_run(slab: *mut Slab) {
     // SAFETY: the record of the caller's run; nobody else writes these fields.
-    let (desc, pages) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
+    let (desc, slices) = unsafe { (Slab::desc(slab), (*slab).slices as usize) };
     // Part of a huge page is cheap to keep, and expensive to take out.
     let clean = !desc.huge.load(Relaxed) && options::get().purge_delay >= 0 && {
-        // SAFETY: the pages are the caller's, who does not use them any more. They do not include the header:
-        // a run never lies in page 0.
-        unsafe { os::purge(Slab::address(slab), pages << PAGE_SHIFT) }
+        // SAFETY: the slices are the caller's, who does not use them any more. They do not include the
+        // header: a run never lies in slice 0.
+        unsafe { os::purge(Slab::address(slab), slices << SLICE_SHIFT) }
     };
-    let mask = span_mask(Slab::index(slab), pages);
+    let mask = span_mask(Slab::index(slab), slices);
     // SAFETY: `give_as` has the same contract.
     unsafe { give_as(slab, |dirty| if clean { dirty & !mask } else { dirty | mask }) };
 }
 
-/// Grows a run into free pages behind it, or gives its tail back. False, and nothing changed, if one of these
-/// pages is in use, or the pool's lock is not free soon.
+/// Grows a run into free slices behind it, or gives its tail back. False, and nothing changed, if one of
+/// these slices is in use, or the pool's lock is not free soon.
 ///
 /// # Safety
 ///
 /// `slab` is the record of a run that is in use and the caller's. The caller does not use the tail that it
 /// gives back.
-pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
+pub(crate) unsafe fn resize_run(slab: *mut Slab, slices: usize) -> bool {
     // SAFETY: the record of the caller's run; nobody else writes these fields.
-    let (desc, before) = unsafe { (Slab::desc(slab), (*slab).pages as usize) };
+    let (desc, before) = unsafe { (Slab::desc(slab), (*slab).slices as usize) };
     let index = Slab::index(slab);
-    if pages == before {
+    if slices == before {
         return true;
     }
-    if index + pages > PAGES {
+    if index + slices > SLICES {
         return false;
     }
     let now = os::now_ms();
     let Some(mut pool) = lock() else { return false };
-    let change = span_mask(index, pages) ^ span_mask(index, before);
+    let change = span_mask(index, slices) ^ span_mask(index, before);
     // SAFETY: the run is the caller's. Statistics read the field only under the pool's lock, which we hold.
-    let resize = || unsafe { (*slab).pages = pages as u8 };
-    // In either case the pages that change hands belong to nobody in between: see `Desc`.
-    if pages > before {
-        if !pool.take_these(desc, change, pages - before, now) {
+    let resize = || unsafe { (*slab).slices = slices as u8 };
+    // In either case the slices that change hands belong to nobody in between: see `Desc`.
+    if slices > before {
+        if !pool.take_these(desc, change, slices - before, now) {
             return false;
         }
         resize();
@@ -193,13 +194,13 @@ pub(crate) unsafe fn resize_run(slab: *mut Slab, pages: usize) -> bool {
         resize();
         // For the child of a fork in between.
         compiler_fence(Release);
-        pool.give_span(desc, change, before - pages, |dirty| dirty | change, now);
+        pool.give_span(desc, change, before - slices, |dirty| dirty | change, now);
     }
     purge::unlock(pool, now, true);
     true
 }
 
-/// Milliseconds until the oldest free dirty pages have been so for `delay`. `None` if there are none.
+/// Milliseconds until the oldest free dirty slices have been so for `delay`. `None` if there are none.
 pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
     // Without the lock: as if some had become dirty just now, so that the caller looks again after the delay.
     let since = lock().map_or(Some(now), |pool| pool.dirty().next().map(|desc| desc.since.get()));
@@ -217,7 +218,7 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
     // descriptor is its own.
     unsafe {
         if core::mem::replace(&mut (*slab).filled, false) {
-            thp::no_more_filled((*slab).pages as usize);
+            thp::no_more_filled((*slab).slices as usize);
         }
         let desc = Slab::desc(slab);
         if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {
@@ -276,10 +277,10 @@ pub(crate) fn unmap() {
     }
 }
 
-/// Bytes of free pages; 0 if the pool's lock is not free soon.
+/// Bytes of free slices; 0 if the pool's lock is not free soon.
 pub(crate) fn free_bytes() -> usize {
-    let pages = lock().map_or(0, |pool| (pool.superslabs * PAGES).saturating_sub(pool.used_pages));
-    pages << PAGE_SHIFT
+    let slices = lock().map_or(0, |pool| (pool.superslabs * SLICES).saturating_sub(pool.used_slices));
+    slices << SLICE_SHIFT
 }
 
 #[cfg(test)]
@@ -291,8 +292,8 @@ mod tests {
     /// Whether the index is the same after it has been rebuilt.
     fn is_exact() -> bool {
         let figures = |pool: &State| {
-            let listed: Vec<usize> = (0..=PAGES).map(|free| pool.bucket(free).count()).collect();
-            (pool.superslabs, pool.used_pages, pool.dirty_pages, listed)
+            let listed: Vec<usize> = (0..=SLICES).map(|free| pool.bucket(free).count()).collect();
+            (pool.superslabs, pool.used_slices, pool.dirty_slices, listed)
         };
         let mut pool = lock().unwrap();
         let counted = figures(&pool);
@@ -318,9 +319,9 @@ mod tests {
             for &slab in &spans {
                 let slab = core::ptr::with_exposed_provenance_mut::<Slab>(slab);
                 // SAFETY: a span that the other thread has just taken for us.
-                let mask = span_mask(Slab::index(slab), unsafe { (*slab).pages } as usize);
+                let mask = span_mask(Slab::index(slab), unsafe { (*slab).slices } as usize);
                 if Slab::base(slab) == place {
-                    assert_eq!(taken & mask, 0, "a page is in two spans");
+                    assert_eq!(taken & mask, 0, "a slice is in two spans");
                     taken |= mask;
                 }
             }

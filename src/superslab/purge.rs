@@ -1,4 +1,4 @@
-//! Purging: giving free dirty pages back to the system.
+//! Purging: giving free dirty slices back to the system.
 //!
 //! They are given back when they have been free and dirty for the purge delay, and at once when there are
 //! more of them than the allowance ([`decay`](super::decay)).
@@ -10,17 +10,17 @@ use crate::os::futex::Guard;
 use crate::superslab::decay::REGRET;
 use crate::superslab::desc::DescRef;
 use crate::superslab::granules::Run;
-use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
+use crate::superslab::layout::{HEADER, SLICE, SLICE_SHIFT, SLICES, SUPERSLAB};
 use crate::superslab::span_index::{self, State, lock};
 use crate::sync::Ordering::{Relaxed, Release};
 
-/// A purge because of the allowance goes below it by one part in this many: pages that are freed next are
+/// A purge because of the allowance goes below it by one part in this many: slices that are freed next are
 /// needed again more often than those that have been free longest.
 const KEPT_PART: usize = 8;
 /// SuperSlabs of one job.
 const BATCH: usize = 16;
 
-/// SuperSlabs whose pages have been taken out of the pool to be purged ([`State::hide`]).
+/// SuperSlabs whose slices have been taken out of the pool to be purged ([`State::hide`]).
 struct Job {
     descs: [Option<DescRef>; BATCH],
     len: usize,
@@ -36,38 +36,38 @@ impl Job {
         self.len == BATCH
     }
 
-    /// Takes the purgeable pages of `desc`, or all pages if it is entirely free. Does nothing if the job is
-    /// full. Returns how many pages become clean if the system takes them all.
+    /// Takes the purgeable slices of `desc`, or all slices if it is entirely free. Does nothing if the job is
+    /// full. Returns how many slices become clean if the system takes them all.
     fn add(&mut self, pool: &mut State, desc: DescRef) -> usize {
-        let before = pool.dirty_pages;
+        let before = pool.dirty_slices;
         if let Some(place) = self.descs.get_mut(self.len) {
             if pool.hide(desc) {
                 *place = Some(desc);
                 self.len += 1;
             }
         }
-        before - pool.dirty_pages
+        before - pool.dirty_slices
     }
 
-    /// Gives the pages back, without the pool's lock. Returns the bytes that the system has taken.
+    /// Gives the slices back, without the pool's lock. Returns the bytes that the system has taken.
     fn run(&self) -> usize {
         let descs = self.descs.iter().flatten();
         let bytes = descs.map(|desc| if desc.is_hidden() { unmap(desc) } else { give_back(desc) }).sum();
-        // Pages that the system has refused are dirty again.
+        // Slices that the system has refused are dirty again.
         waker::notify();
         bytes
     }
 }
 
-/// Unmaps a SuperSlab that is hidden as a whole, or at least gives its pages back. Returns the bytes that the
-/// system has taken.
+/// Unmaps a SuperSlab that is hidden as a whole, or at least gives its slices back. Returns the bytes that
+/// the system has taken.
 fn unmap(desc: DescRef) -> usize {
     let base = desc.base();
     // At least the header's page was resident.
-    let resident = (desc.pages.get().dirty.count_ones() as usize * PAGE).max(os::page_size());
+    let resident = (desc.slices.get().dirty.count_ones() as usize * SLICE).max(os::page_size());
     // In the child of a fork nobody knows from now on whether it is still mapped. Release: for that child.
     desc.unmapping.store(true, Release);
-    // SAFETY: all its pages were free, and this job has hidden them all: so no span lies in the SuperSlab,
+    // SAFETY: all its slices were free, and this job has hidden them all: so no span lies in the SuperSlab,
     // nobody can take one, and its header is not read any more.
     match unsafe { os::unmap(base, SUPERSLAB) } {
         os::Unmapped::Gone => {
@@ -87,39 +87,40 @@ fn unmap(desc: DescRef) -> usize {
     resident
 }
 
-/// Gives the hidden pages of a SuperSlab, of which some pages stay, back to the system, and then to the pool.
-/// Returns the bytes that the system has taken.
+/// Gives the hidden slices of a SuperSlab, of which some slices stay, back to the system, and then to the
+/// pool. Returns the bytes that the system has taken.
 fn give_back(desc: DescRef) -> usize {
     if desc.huge.swap(false, Relaxed) {
-        // SAFETY: the SuperSlab stays mapped: while some of its pages are hidden it is not entirely free, so
+        // SAFETY: the SuperSlab stays mapped: while some of its slices are hidden it is not entirely free, so
         // nobody unmaps it.
         unsafe { os::advise_huge(desc.base(), SUPERSLAB, false) };
     }
     let clean = purge(desc.base(), desc.job.load(Relaxed));
     span_index::put_back(desc, clean);
-    clean.count_ones() as usize * PAGE
+    clean.count_ones() as usize * SLICE
 }
 
-/// Purges the hidden pages in the mask `pages` of the SuperSlab at `base`, run by run, but not the header in
-/// page 0. Returns the pages that are clean now.
-fn purge(base: *mut u8, pages: u32) -> u32 {
+/// Purges the hidden slices in the mask `slices` of the SuperSlab at `base`, run by run, but not the header
+/// in slice 0. Returns the slices that are clean now.
+fn purge(base: *mut u8, slices: u32) -> u32 {
     let mut clean = 0;
-    for run in Run::each(pages.into()) {
+    for run in Run::each(slices.into()) {
         let (first, count) = (run.first as usize, run.count as usize);
         let head = if first == 0 { HEADER.max(os::page_size()) } else { 0 };
-        let from = base.wrapping_add((first << PAGE_SHIFT) + head);
-        // SAFETY: these pages were free and are hidden from the pool, so they are ours alone, and the header
+        let from = base.wrapping_add((first << SLICE_SHIFT) + head);
+        // SAFETY: these slices were free and are hidden from the pool, so they are ours alone, and the header
         // is left out.
-        if unsafe { os::purge(from, (count << PAGE_SHIFT) - head) } {
+        if unsafe { os::purge(from, (count << SLICE_SHIFT) - head) } {
             clean |= run.mask() as u32;
         }
     }
-    // Where system pages are larger than the header, the first blocks of page 0 share one with it, which
+    // Where system pages are larger than the header, the first blocks of slice 0 share one with it, which
     // stays. So they are not known to be zero.
     if os::page_size() > HEADER { clean & !1 } else { clean }
 }
 
-/// Unlocks the pool after a change, and purges what is due. `given` says whether pages may have become dirty.
+/// Unlocks the pool after a change, and purges what is due. `given` says whether slices may have become
+/// dirty.
 pub(super) fn unlock(pool: Guard<'_, State>, now: u32, given: bool) {
     let due = is_due(&pool, now);
     drop(pool);
@@ -134,18 +135,18 @@ pub(super) fn unlock(pool: Guard<'_, State>, now: u32, given: bool) {
 /// Whether a purge may be due: a quick check after every change of the pool.
 fn is_due(pool: &State, now: u32) -> bool {
     let delay = options::get().purge_delay;
-    delay >= 0 && pool.dirty_pages > 0 && (is_over(pool, now, delay) || is_time(pool, now, delay))
+    delay >= 0 && pool.dirty_slices > 0 && (is_over(pool, now, delay) || is_time(pool, now, delay))
 }
 
-/// Whether there are more dirty pages than the allowance, and no background thread will purge them after the
+/// Whether there are more dirty slices than the allowance, and no background thread will purge them after the
 /// delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
-    pool.dirty_pages > pool.policy.allowed(pool.used_pages)
+    pool.dirty_slices > pool.policy.allowed(pool.used_slices)
         && !is_watched(pool, now, delay)
         && !pool.policy.pause.is_on(now)
 }
 
-/// Whether it is time to look for pages that are due by age.
+/// Whether it is time to look for slices that are due by age.
 fn is_time(pool: &State, now: u32, delay: i64) -> bool {
     os::elapsed(pool.policy.looked, now) as i64 > delay / 4
 }
@@ -191,10 +192,10 @@ fn run_jobs(stop: impl Fn() -> bool, mut fill: impl FnMut(&mut State, &mut Job))
     bytes
 }
 
-/// Purges pages that have been free and dirty for the purge delay, whatever the allowance, until `stop`
-/// returns true. Pages that the system refuses count as dirty from then on, and are not tried twice; with a
+/// Purges slices that have been free and dirty for the purge delay, whatever the allowance, until `stop`
+/// returns true. Slices that the system refuses count as dirty from then on, and are not tried twice; with a
 /// delay of 0, where they are due again at once, by the limit of [`run_jobs`]. Returns the bytes that the
-/// system has taken; `None` if no pages were due.
+/// system has taken; `None` if no slices were due.
 pub(crate) fn aged(stop: impl Fn() -> bool) -> Option<usize> {
     let start = os::now_ms();
     run_jobs(stop, |pool, job| {
@@ -203,12 +204,12 @@ pub(crate) fn aged(stop: impl Fn() -> bool) -> Option<usize> {
     })
 }
 
-/// Adds to `job` the SuperSlabs that have had purgeable pages for the delay.
+/// Adds to `job` the SuperSlabs that have had purgeable slices for the delay.
 fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
     let delay = options::get().purge_delay;
     pool.policy.looked = now;
     for desc in pool.dirty() {
-        // The list is in order of age. Signed: pages may have become dirty after `now`.
+        // The list is in order of age. Signed: slices may have become dirty after `now`.
         if job.is_full() || i64::from(now.wrapping_sub(desc.since.get()) as i32) < delay {
             break;
         }
@@ -220,9 +221,9 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
 fn due(pool: &mut State, now: u32) -> Job {
     let mut job = Job::none();
     let delay = options::get().purge_delay;
-    let used = pool.used_pages;
+    let used = pool.used_slices;
     pool.policy.fade(used, now);
-    if delay < 0 || pool.dirty_pages == 0 {
+    if delay < 0 || pool.dirty_slices == 0 {
         return job;
     }
     if !is_over(pool, now, delay) {
@@ -236,11 +237,11 @@ fn due(pool: &mut State, now: u32) -> Job {
     // Entirely free SuperSlabs first: they cost least, both to give back and to get again.
     for whole in [true, false] {
         for desc in pool.dirty() {
-            if !whole || desc.pages.get().free == u32::MAX {
+            if !whole || desc.slices.get().free == u32::MAX {
                 let dropped = job.add(pool, desc);
                 pool.policy.regret.drop(dropped, now);
             }
-            if pool.dirty_pages <= keep || job.is_full() {
+            if pool.dirty_slices <= keep || job.is_full() {
                 return job;
             }
         }
@@ -248,8 +249,8 @@ fn due(pool: &mut State, now: u32) -> Job {
     job
 }
 
-/// Gives back every free page of every SuperSlab. Pages that the system refuses, because they are locked for
-/// example, do not keep it from the rest.
+/// Gives back every free slice of every SuperSlab. Slices that the system refuses, because they are locked
+/// for example, do not keep it from the rest.
 pub(crate) fn everything() {
     let mut visit = None;
     run_jobs(
@@ -268,9 +269,9 @@ pub(crate) fn everything() {
                 !job.is_full()
             };
             let _ =
-                pool.bucket(PAGES).all(|desc| add(pool, desc)) && pool.dirty().all(|desc| add(pool, desc));
+                pool.bucket(SLICES).all(|desc| add(pool, desc)) && pool.dirty().all(|desc| add(pool, desc));
         },
     );
 }
 
-const _: () = assert!(PAGES == 32);
+const _: () = assert!(SLICES == 32);

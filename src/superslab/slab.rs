@@ -3,7 +3,7 @@
 use crate::base::list::{Linked, Links};
 use crate::lockfree::remote_stack::RemoteStack;
 use crate::superslab::desc::{Desc, DescRef};
-use crate::superslab::layout::{HEADER, PAGE_SHIFT, SUPERSLAB};
+use crate::superslab::layout::{HEADER, SLICE_SHIFT, SUPERSLAB};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Node, Ordering, compiler_fence};
 use core::ptr;
 
@@ -92,7 +92,7 @@ pub(crate) struct Slab {
     /// Blocks freed by other threads. Any thread.
     pub(crate) remote: RemoteStack<Block>,
     /// The owner, marked with [`LEFT`] when it has exited and with [`VISITED`] during a visit. Any thread
-    /// compares it with its own, or counts idle pages there ([`Owner::count_emptied`]). Only a thread with
+    /// compares it with its own, or counts idle slices there ([`Owner::count_emptied`]). Only a thread with
     /// the duty to publish follows it to the ready list.
     pub(crate) owner: AtomicPtr<Owner>,
     /// The first block. Constant while the slab has blocks in use, as is everything below unless it says
@@ -111,10 +111,10 @@ pub(crate) struct Slab {
     desc: *const Desc,
     /// Size class, or [`super::pagemap::RUN`].
     pub(crate) class: u8,
-    /// Pages from the span's first page to this record's page. Valid in every record of a slab's span.
+    /// Slices from the span's first slice to this record's slice. Valid in every record of a slab's span.
     pub(crate) lead: u8,
-    /// Pages of the span. For a run, changed when it is resized.
-    pub(crate) pages: u8,
+    /// Slices of the span. For a run, changed when it is resized.
+    pub(crate) slices: u8,
     /// When a part was last purged, in milliseconds, if one is; earlier if that was asked for. Owner only.
     pub(crate) purged_at: u32,
 }
@@ -143,7 +143,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
     desc: ptr::null(),
     class: 0,
     lead: 0,
-    pages: 0,
+    slices: 0,
     purged_at: 0,
 };
 
@@ -179,7 +179,7 @@ unsafe impl Node for Slab {
 }
 
 impl Slab {
-    /// The address of the record of page `index` of the SuperSlab at `base`.
+    /// The address of the record of slice `index` of the SuperSlab at `base`.
     pub(crate) fn at(base: *mut u8, index: usize) -> *mut Slab {
         base.cast::<Slab>().wrapping_add(index)
     }
@@ -188,13 +188,13 @@ impl Slab {
     ///
     /// # Safety
     ///
-    /// The page map says that the page of `address` belongs to a slab, or is the first one of a run; and the
+    /// The page map says that the slice of `address` belongs to a slab, or is the first one of a run; and the
     /// span is in use, or its SuperSlab at least stays mapped.
     #[inline(always)]
     pub(crate) unsafe fn of(address: *mut u8) -> *mut Slab {
         let offset = address.addr() & (SUPERSLAB - 1);
-        let record = Slab::at(address.wrapping_sub(offset), offset >> PAGE_SHIFT);
-        // SAFETY: the header of a mapped SuperSlab has a record for each page, and `lead` is constant while
+        let record = Slab::at(address.wrapping_sub(offset), offset >> SLICE_SHIFT);
+        // SAFETY: the header of a mapped SuperSlab has a record for each slice, and `lead` is constant while
         // the span is in use.
         record.wrapping_sub(unsafe { (*record).lead } as usize)
     }
@@ -220,23 +220,23 @@ impl Slab {
         offset <= last as u64 && offset.wrapping_mul(inverse) < inverse
     }
 
-    /// Sets up the records of a new span of `pages` pages from page `index` on. The rest of the record keeps
-    /// what an earlier span left, until [`Slab::make`] sets it.
+    /// Sets up the records of a new span of `slices` slices from slice `index` on. The rest of the record
+    /// keeps what an earlier span left, until [`Slab::make`] sets it.
     ///
     /// # Safety
     ///
-    /// `desc` is the descriptor of a mapped SuperSlab, and the caller has just taken these pages from the
+    /// `desc` is the descriptor of a mapped SuperSlab, and the caller has just taken these slices from the
     /// pool, so that the span is its alone.
-    pub(crate) unsafe fn claim(desc: DescRef, index: usize, pages: usize, class: u8) -> *mut Slab {
+    pub(crate) unsafe fn claim(desc: DescRef, index: usize, slices: usize, class: u8) -> *mut Slab {
         let first = Slab::at(desc.base(), index);
-        // SAFETY: the records of our pages. Statistics may read them meanwhile: so what `Glimpse` reads is
+        // SAFETY: the records of our slices. Statistics may read them meanwhile: so what `Glimpse` reads is
         // stored atomically.
         unsafe {
-            for i in 0..pages {
+            for i in 0..slices {
                 AtomicU8::from_ptr(&raw mut (*first.wrapping_add(i)).lead).store(i as u8, Ordering::Relaxed);
             }
             AtomicU8::from_ptr(&raw mut (*first).class).store(class, Ordering::Relaxed);
-            AtomicU8::from_ptr(&raw mut (*first).pages).store(pages as u8, Ordering::Relaxed);
+            AtomicU8::from_ptr(&raw mut (*first).slices).store(slices as u8, Ordering::Relaxed);
             (*first).desc = desc;
             (*first).used.store(0, Ordering::Relaxed);
             (*first).counted.store(0, Ordering::Relaxed);
@@ -258,7 +258,7 @@ impl Slab {
         // SAFETY: the record of our span. Statistics may read it meanwhile: so what `Glimpse` reads is stored
         // atomically, and there is no reference to the whole record.
         unsafe {
-            let bytes = (((*slab).pages as usize) << PAGE_SHIFT) - header;
+            let bytes = (((*slab).slices as usize) << SLICE_SHIFT) - header;
             let bytes = bytes - bytes % stride.max(1) as usize;
             let end = start.wrapping_add(bytes);
             (*slab).free = ptr::null_mut();
@@ -350,12 +350,12 @@ impl Slab {
         slab.cast::<u8>().wrapping_sub(slab.addr() & (SUPERSLAB - 1))
     }
 
-    /// The address of the first page of the span.
+    /// The address of the first slice of the span.
     pub(crate) fn address(slab: *mut Slab) -> *mut u8 {
-        Slab::base(slab).wrapping_add(Slab::index(slab) << PAGE_SHIFT)
+        Slab::base(slab).wrapping_add(Slab::index(slab) << SLICE_SHIFT)
     }
 
-    /// The page of the SuperSlab at which the span begins.
+    /// The slice of the SuperSlab at which the span begins.
     pub(crate) fn index(slab: *mut Slab) -> usize {
         (slab.addr() & (SUPERSLAB - 1)) / size_of::<Slab>()
     }

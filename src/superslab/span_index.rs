@@ -1,13 +1,13 @@
 //! The pool's index over the descriptors of its SuperSlabs, guarded by the pool's lock.
 //!
 //! The truth is in the descriptors, in atomics ([`desc`](super::desc)). The index has them in buckets by
-//! their number of free pages, and those with purgeable pages in order of age; so a span is found in a few
+//! their number of free slices, and those with purgeable slices in order of age; so a span is found in a few
 //! steps. It can be rebuilt at any time ([`State::rebuild`]): a thread that does not get the lock soon
 //! changes only the descriptors, and marks the index as stale ([`set_stale`]).
 
 use crate::base::list::List;
 use crate::base::table::Table;
-use crate::lockfree::page_sets::{Sets, span_mask};
+use crate::lockfree::slice_sets::{Sets, span_mask};
 use crate::os;
 use crate::os::futex::{Guard, Inherit, Lock};
 use crate::os::process;
@@ -34,7 +34,7 @@ fn is_stale() -> bool {
     STALE.load(Relaxed) && STALE.swap(false, Ordering::Acquire)
 }
 
-/// Adds a SuperSlab whose pages are free and clean. False if no descriptor is left.
+/// Adds a SuperSlab whose slices are free and clean. False if no descriptor is left.
 pub(super) fn add(base: *mut u8, huge: bool) -> bool {
     let mut pool = lock();
     let spare = pool.as_mut().and_then(|pool| pool.take_spare());
@@ -47,16 +47,16 @@ pub(super) fn add(base: *mut u8, huge: bool) -> bool {
     true
 }
 
-/// Takes a span without the lock, anywhere, of pages in the mask `among`.
-pub(super) fn take_unlocked(pages: usize, class: u8, among: u32) -> Option<Span> {
+/// Takes a span without the lock, anywhere, of slices in the mask `among`.
+pub(super) fn take_unlocked(slices: usize, class: u8, among: u32) -> Option<Span> {
     descs().find_map(|desc| {
-        let (index, before) = desc.pages.take(pages, pages, among)?;
+        let (index, before) = desc.slices.take(slices, slices, among)?;
         set_stale();
-        Some(make_span(desc, index, pages, class, before))
+        Some(make_span(desc, index, slices, class, before))
     })
 }
 
-/// Puts back the pages that [`State::hide`] has hidden. Those in `clean` are not dirty any more.
+/// Puts back the slices that [`State::hide`] has hidden. Those in `clean` are not dirty any more.
 pub(super) fn put_back(desc: DescRef, clean: u32) {
     let pool = lock();
     let hidden = desc.job.load(Relaxed);
@@ -70,7 +70,7 @@ pub(super) fn put_back(desc: DescRef, clean: u32) {
 }
 
 /// Removes a SuperSlab that was hidden as a whole and has been unmapped. Without the lock it stays listed
-/// until the index is rebuilt, but none of its pages is free.
+/// until the index is rebuilt, but none of its slices is free.
 pub(super) fn remove(desc: DescRef) {
     let Some(mut pool) = lock() else {
         desc.clear();
@@ -79,21 +79,21 @@ pub(super) fn remove(desc: DescRef) {
     pool.unlink(desc);
     // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may have
     // been in the middle of a change.
-    if desc.purgeable_pages.get() != 0 {
-        pool.index(desc, 0, 0, -(desc.purgeable_pages.get() as i8));
+    if desc.purgeable_slices.get() != 0 {
+        pool.index(desc, 0, 0, -(desc.purgeable_slices.get() as i8));
     }
     desc.clear();
     pool.spare(desc);
     pool.superslabs = pool.superslabs.saturating_sub(1);
 }
 
-/// The number of buckets: as many as [`State::filled`] has bits. More than there are numbers of free pages,
+/// The number of buckets: as many as [`State::filled`] has bits. More than there are numbers of free slices,
 /// so that an index that is wrong for a moment still has a bucket.
 const BUCKETS: usize = 64;
 
 /// The index over the descriptors.
 pub(crate) struct State {
-    /// SuperSlabs by the number of free pages, as indexed. Numbers above 32 are wrong, for a moment.
+    /// SuperSlabs by the number of free slices, as indexed. Numbers above 32 are wrong, for a moment.
     buckets: Table<List<Desc, Bucket>, BUCKETS>,
     /// Bit n is set if bucket n is not empty.
     filled: u64,
@@ -101,11 +101,11 @@ pub(crate) struct State {
     spare: List<Desc, Bucket>,
     /// The number of SuperSlabs.
     pub(super) superslabs: usize,
-    /// Pages in spans.
-    pub(crate) used_pages: usize,
-    /// Free pages that are dirty.
-    pub(crate) dirty_pages: usize,
-    /// SuperSlabs that have such pages, in the order in which they came to have them.
+    /// Slices in spans.
+    pub(crate) used_slices: usize,
+    /// Free slices that are dirty.
+    pub(crate) dirty_slices: usize,
+    /// SuperSlabs that have such slices, in the order in which they came to have them.
     dirty: List<Desc, Dirt>,
     /// The number of purges of everything so far.
     pub(crate) visits: u32,
@@ -123,15 +123,15 @@ impl State {
             filled: 0,
             spare: List::new(),
             superslabs: 0,
-            used_pages: 0,
-            dirty_pages: 0,
+            used_slices: 0,
+            dirty_slices: 0,
             dirty: List::new(),
             visits: 0,
             policy: Policy::new(),
         }
     }
 
-    /// Makes the index anew from the descriptors. Dirty pages count as having become dirty now.
+    /// Makes the index anew from the descriptors. Dirty slices count as having become dirty now.
     pub(super) fn rebuild(&mut self) {
         let policy = core::mem::replace(&mut self.policy, Policy::new());
         *self = Self { visits: self.visits, policy, ..Self::new() };
@@ -139,7 +139,7 @@ impl State {
         for desc in all_descs() {
             if !desc.base().is_null() {
                 let hidden = desc.job.load(Relaxed);
-                self.used_pages += count(!(desc.pages.get().free | hidden));
+                self.used_slices += count(!(desc.slices.get().free | hidden));
                 self.enter(desc, now);
             } else if !desc.taken.load(Relaxed) {
                 self.spare(desc);
@@ -149,10 +149,10 @@ impl State {
 
     /// Adds a SuperSlab that is in no list to the index.
     fn enter(&mut self, desc: DescRef, now: u32) {
-        let sets = desc.pages.get();
+        let sets = desc.slices.get();
         self.superslabs += 1;
-        desc.free_pages.set(0);
-        desc.purgeable_pages.set(0);
+        desc.free_slices.set(0);
+        desc.purgeable_slices.set(0);
         self.link(desc);
         self.index(desc, now, count(sets.free) as i8, count(sets.purgeable()) as i8);
     }
@@ -172,20 +172,20 @@ impl State {
         spare.find(|desc| desc.claim())
     }
 
-    /// The SuperSlabs with this number of free pages, first the one that came to have it last. While they are
-    /// passed on, the index of each may change.
+    /// The SuperSlabs with this number of free slices, first the one that came to have it last. While they
+    /// are passed on, the index of each may change.
     pub(super) fn bucket(&self, free: usize) -> impl Iterator<Item = DescRef> + use<> {
         members(&self.buckets[free])
     }
 
-    /// The SuperSlabs that have purgeable pages, first the one that has had them longest. While they are
+    /// The SuperSlabs that have purgeable slices, first the one that has had them longest. While they are
     /// passed on, the index of each may change.
     pub(super) fn dirty(&self) -> impl Iterator<Item = DescRef> + use<> {
         members(&self.dirty)
     }
 
-    /// Hides the pages of a SuperSlab that can be given back. False if there are none, or others of its pages
-    /// are being given back.
+    /// Hides the slices of a SuperSlab that can be given back. False if there are none, or others of its
+    /// slices are being given back.
     pub(super) fn hide(&mut self, desc: DescRef) -> bool {
         if desc.has_job() {
             return false;
@@ -195,40 +195,41 @@ impl State {
         hidden != 0
     }
 
-    /// Gives the pages of a span back. `dirty` maps the pages of the SuperSlab that were dirty to those that
-    /// are dirty then.
+    /// Gives the slices of a span back. `dirty` maps the slices of the SuperSlab that were dirty to those
+    /// that are dirty then.
     pub(super) fn give_span(
         &mut self,
         desc: DescRef,
         mask: u32,
-        pages: usize,
+        slices: usize,
         dirty: impl Fn(u32) -> u32,
         now: u32,
     ) {
         let after = desc.give(mask, dirty);
-        self.used_pages = self.used_pages.saturating_sub(pages);
-        self.index(desc, now, pages as i8, part(after.dirty, mask, pages) as i8);
+        self.used_slices = self.used_slices.saturating_sub(slices);
+        self.index(desc, now, slices as i8, part(after.dirty, mask, slices) as i8);
     }
 
-    /// Takes all pages in `mask`, `pages` in number. False, and nothing changed, if one of them is not free.
-    pub(super) fn take_these(&mut self, desc: DescRef, mask: u32, pages: usize, now: u32) -> bool {
+    /// Takes all slices in `mask`, `slices` in number. False, and nothing changed, if one of them is not
+    /// free.
+    pub(super) fn take_these(&mut self, desc: DescRef, mask: u32, slices: usize, now: u32) -> bool {
         let take =
             |sets: Sets| (sets.free & mask == mask).then_some(Sets { free: sets.free & !mask, ..sets });
-        let Some((before, _)) = desc.pages.change(take) else { return false };
-        self.used_pages += pages;
-        self.index(desc, now, -(pages as i8), -(part(before.dirty, mask, pages) as i8));
+        let Some((before, _)) = desc.slices.change(take) else { return false };
+        self.used_slices += slices;
+        self.index(desc, now, -(slices as i8), -(part(before.dirty, mask, slices) as i8));
         true
     }
 
     /// Brings the index up to date after a change of a SuperSlab. `free` is the change in the number of its
-    /// free pages, and `purgeable` in the number of those that are dirty, too.
+    /// free slices, and `purgeable` in the number of those that are dirty, too.
     #[inline(always)]
     fn index(&mut self, desc: DescRef, now: u32, free: i8, purgeable: i8) {
         if purgeable != 0 {
-            let before = desc.purgeable_pages.get();
+            let before = desc.purgeable_slices.get();
             let after = before.saturating_add_signed(purgeable);
-            desc.purgeable_pages.set(after);
-            self.dirty_pages = self.dirty_pages.saturating_add_signed(purgeable as isize);
+            desc.purgeable_slices.set(after);
+            self.dirty_slices = self.dirty_slices.saturating_add_signed(purgeable as isize);
             if (before == 0) != (after == 0) {
                 self.index_dirt(desc, now, after != 0);
             }
@@ -237,16 +238,16 @@ impl State {
             self.unlink(desc);
             // Changes that others have made without the lock may be missing, so this may be wrong for a
             // while.
-            desc.free_pages.set(desc.free_pages.get().wrapping_add_signed(free) & (BUCKETS as u8 - 1));
+            desc.free_slices.set(desc.free_slices.get().wrapping_add_signed(free) & (BUCKETS as u8 - 1));
             self.link(desc);
         }
     }
 
-    /// Puts a SuperSlab that has purgeable pages now into the list of these, or takes out one that has none
+    /// Puts a SuperSlab that has purgeable slices now into the list of these, or takes out one that has none
     /// any more.
     fn index_dirt(&mut self, desc: DescRef, now: u32, dirty: bool) {
         // SAFETY: having `self` we hold the pool's lock. A SuperSlab is in this list if and only if its
-        // `purgeable_pages` are not 0, and the caller calls this when that changes.
+        // `purgeable_slices` are not 0, and the caller calls this when that changes.
         unsafe {
             if dirty {
                 desc.since.set(now);
@@ -257,9 +258,9 @@ impl State {
         }
     }
 
-    /// Puts a SuperSlab into the bucket for its number of free pages.
+    /// Puts a SuperSlab into the bucket for its number of free slices.
     fn link(&mut self, desc: DescRef) {
-        let bucket = desc.free_pages.get() as usize;
+        let bucket = desc.free_slices.get() as usize;
         // SAFETY: having `self` we hold the pool's lock, and the descriptor is in no bucket.
         unsafe { self.buckets[bucket].push_front(as_member(desc)) };
         self.filled |= 1 << bucket;
@@ -267,8 +268,8 @@ impl State {
 
     /// Takes a SuperSlab out of its bucket.
     fn unlink(&mut self, desc: DescRef) {
-        let bucket = desc.free_pages.get() as usize;
-        // SAFETY: having `self` we hold the pool's lock. `free_pages` changes only between `unlink` and
+        let bucket = desc.free_slices.get() as usize;
+        // SAFETY: having `self` we hold the pool's lock. `free_slices` changes only between `unlink` and
         // `link`, so this is the bucket that the descriptor is in.
         unsafe { self.buckets[bucket].remove(as_member(desc)) };
         if self.buckets[bucket].first().is_null() {
@@ -276,12 +277,12 @@ impl State {
         }
     }
 
-    /// Takes a span of `pages` pages for `class`, out of the fullest SuperSlab with `room` adjacent free
-    /// pages. Looks at no more than `looks` SuperSlabs of each bucket, and only at their pages in the mask
+    /// Takes a span of `slices` slices for `class`, out of the fullest SuperSlab with `room` adjacent free
+    /// slices. Looks at no more than `looks` SuperSlabs of each bucket, and only at their slices in the mask
     /// `among`.
     pub(super) fn take_span(
         &mut self,
-        pages: usize,
+        slices: usize,
         room: usize,
         class: u8,
         among: u32,
@@ -291,9 +292,9 @@ impl State {
         let mut buckets = self.filled & (u64::MAX << (room & (BUCKETS - 1)));
         while buckets != 0 {
             for desc in self.bucket(buckets.trailing_zeros() as usize).take(looks) {
-                if let Some((index, before)) = desc.pages.take(pages, room, among) {
-                    self.taken(desc, pages, part(before.dirty, span_mask(index, pages), pages), now);
-                    return Some(make_span(desc, index, pages, class, before));
+                if let Some((index, before)) = desc.slices.take(slices, room, among) {
+                    self.taken(desc, slices, part(before.dirty, span_mask(index, slices), slices), now);
+                    return Some(make_span(desc, index, slices, class, before));
                 }
             }
             buckets &= buckets - 1;
@@ -301,13 +302,13 @@ impl State {
         None
     }
 
-    /// Brings the index up to date after `pages` pages have been taken, of which `dirty` were dirty.
+    /// Brings the index up to date after `slices` slices have been taken, of which `dirty` were dirty.
     #[inline(always)]
-    fn taken(&mut self, desc: DescRef, pages: usize, dirty: usize, now: u32) {
-        self.index(desc, now, -(pages as i8), -(dirty as i8));
-        self.used_pages += pages;
-        let before = self.dirty_pages + dirty;
-        self.policy.taken(pages - dirty.min(pages), self.used_pages, before, dirty > 0, now);
+    fn taken(&mut self, desc: DescRef, slices: usize, dirty: usize, now: u32) {
+        self.index(desc, now, -(slices as i8), -(dirty as i8));
+        self.used_slices += slices;
+        let before = self.dirty_slices + dirty;
+        self.policy.taken(slices - dirty.min(slices), self.used_slices, before, dirty > 0, now);
     }
 }
 
@@ -354,12 +355,12 @@ pub(crate) fn inherit() {
     POOL.inherit();
 }
 
-/// How many of the pages in `mask`, `pages` in number, are in `set`. Mostly all or none.
+/// How many of the slices in `mask`, `slices` in number, are in `set`. Mostly all or none.
 #[inline(always)]
-fn part(set: u32, mask: u32, pages: usize) -> usize {
+fn part(set: u32, mask: u32, slices: usize) -> usize {
     match set & mask {
         0 => 0,
-        all if all == mask => pages,
+        all if all == mask => slices,
         some => count(some),
     }
 }

@@ -1,7 +1,7 @@
 //! Iterating over all spans in use.
 
 use crate::superslab::desc::{self, Desc};
-use crate::superslab::layout::{PAGE_SHIFT, PAGES};
+use crate::superslab::layout::{SLICE_SHIFT, SLICES};
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::Slab;
 use crate::superslab::span_index::with;
@@ -19,14 +19,14 @@ pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
     if d.is_hidden() {
         return;
     }
-    let (base, free) = (d.base(), d.pages.get().free);
+    let (base, free) = (d.base(), d.slices.get().free);
     if base.is_null() {
         return;
     }
     let mut index = 0;
-    while index < PAGES {
+    while index < SLICES {
         if free & (1 << index) != 0
-            || pagemap::kind_published(base.wrapping_add(index << PAGE_SHIFT)) == FOREIGN
+            || pagemap::kind_published(base.wrapping_add(index << SLICE_SHIFT)) == FOREIGN
         {
             index += 1;
             continue;
@@ -35,10 +35,10 @@ pub(super) fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
         // SAFETY: a SuperSlab is hidden, under the pool's lock, before it is unmapped. This one was not, so
         // it stays mapped while the lock is held.
         let seen = unsafe { Slab::glimpse(slab) };
-        // While a span is being given back, some of its pages may be out of the page map already.
+        // While a span is being given back, some of its slices may be out of the page map already.
         if seen.lead == 0 {
             f(slab);
-            index += seen.pages;
+            index += seen.slices;
         } else {
             index += 1;
         }

@@ -4,7 +4,7 @@
 use crate::os;
 use crate::superslab::desc::Desc;
 use crate::superslab::granules::{Granules, Run};
-use crate::superslab::layout::{HEADER, PAGE, PAGE_SHIFT, PAGES, SUPERSLAB};
+use crate::superslab::layout::{HEADER, SLICE, SLICE_SHIFT, SLICES, SUPERSLAB};
 use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::Slab;
 use crate::superslab::slab::glimpse::Glimpse;
@@ -15,7 +15,7 @@ use crate::sync::Ordering::{Acquire, Relaxed};
 pub(crate) struct SpanFigures {
     /// Size class, or [`RUN`].
     pub(crate) class: u8,
-    /// Bytes of the span, without the header in page 0.
+    /// Bytes of the span, without the header in slice 0.
     pub(crate) bytes: usize,
     /// Number of blocks that it is cut into; 1 for a run.
     pub(crate) blocks: usize,
@@ -34,9 +34,9 @@ pub(crate) struct Survey {
     pub(crate) mapped: usize,
     /// The resident part of headers.
     pub(crate) headers: usize,
-    /// Free pages that may be resident, pages that change hands, and those of runs in run caches.
+    /// Free slices that may be resident, slices that change hands, and those of runs in run caches.
     pub(crate) dirty: usize,
-    /// Free pages known not to be resident.
+    /// Free slices known not to be resident.
     pub(crate) clean: usize,
     /// Descriptors, which do not lie in SuperSlabs. They count as resident.
     pub(crate) descriptors: usize,
@@ -56,11 +56,11 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
                 active += span.bytes;
                 f(&span);
             });
-            let (header, clean) = header_and_clean(clean_pages(desc) & desc.pages.get().free, system_page);
+            let (header, clean) = header_and_clean(clean_slices(desc) & desc.slices.get().free, system_page);
             all.mapped += SUPERSLAB;
             all.headers += header;
             all.clean += clean;
-            // The rest is dirty: also pages that are being purged, in a run cache, or changing hands.
+            // The rest is dirty: also slices that are being purged, in a run cache, or changing hands.
             all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
         }
         all
@@ -68,19 +68,19 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
     .unwrap_or_default()
 }
 
-/// A mask of the pages that were zero and not resident when they last changed hands. None in huge pages,
+/// A mask of the slices that were zero and not resident when they last changed hands. None in huge pages,
 /// which are resident as a whole.
-fn clean_pages(desc: &Desc) -> u32 {
-    if desc.huge.load(Relaxed) { 0 } else { !desc.pages.get().dirty }
+fn clean_slices(desc: &Desc) -> u32 {
+    if desc.huge.load(Relaxed) { 0 } else { !desc.slices.get().dirty }
 }
 
-/// Resident bytes of the header, and bytes that are not resident, of a SuperSlab in which the pages of the
-/// mask `clean` are free and clean. The header is the start of page 0; where system pages are larger than it,
-/// more of that page is resident.
+/// Resident bytes of the header, and bytes that are not resident, of a SuperSlab in which the slices of the
+/// mask `clean` are free and clean. The header is the start of slice 0; where system pages are larger than
+/// it, more of that slice is resident.
 fn header_and_clean(clean: u32, system_page: usize) -> (usize, usize) {
     let header = if clean & 1 != 0 { HEADER.max(system_page) } else { HEADER };
-    let pages = clean.count_ones() as usize * PAGE;
-    (header, if clean & 1 != 0 { pages - header } else { pages })
+    let slices = clean.count_ones() as usize * SLICE;
+    (header, if clean & 1 != 0 { slices - header } else { slices })
 }
 
 /// The figures of one span. Other threads may be using it, or making another span of it, so they are exact
@@ -96,8 +96,8 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     let owned = unsafe { !(*slab).owner.load(Acquire).is_null() };
     // SAFETY: the record stays mapped.
     let seen = unsafe { Slab::glimpse(slab) };
-    let (class, pages, stride) = (seen.class, seen.pages, seen.stride);
-    let bytes = pages * PAGE - if Slab::index(slab) == 0 { HEADER } else { 0 };
+    let (class, slices, stride) = (seen.class, seen.slices, seen.stride);
+    let bytes = slices * SLICE - if Slab::index(slab) == 0 { HEADER } else { 0 };
     if class == RUN {
         // Nobody knows how much of a run the program has touched.
         return SpanFigures { class, bytes, blocks: 1, used: 1, fresh: 0, untouched: 0 };
@@ -114,7 +114,7 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
         // SAFETY: the record stays mapped.
         used: unsafe { used(slab) },
         fresh: fresh.bytes / stride,
-        untouched: fresh.not_resident(slab, desc, pages, system_page),
+        untouched: fresh.not_resident(slab, desc, slices, system_page),
     }
 }
 
@@ -154,26 +154,26 @@ impl Unused {
     ///
     /// With huge pages nothing is known, but then nothing has been purged either
     /// ([`not_filled`](super::pool::not_filled)).
-    fn not_resident(&self, slab: *mut Slab, desc: &Desc, pages: usize, system_page: usize) -> usize {
+    fn not_resident(&self, slab: *mut Slab, desc: &Desc, slices: usize, system_page: usize) -> usize {
         let begin = self.granules.span.addr();
         let offset = |address: *mut u8| address.addr().saturating_sub(begin);
-        let all = ((1u64 << pages) - 1) as u32;
+        let all = ((1u64 << slices) - 1) as u32;
         let (untouched, rest) = if self.seen.revived {
             // Whole granules between `bump` and `end` were purged: see `partial_purge::purge`. Above `end`
             // all has been used.
             let granule = 1usize << self.granules.shift;
             let from = offset(self.seen.bump).next_multiple_of(granule);
             let to = offset(self.seen.end) & !(granule - 1);
-            (to.saturating_sub(from), pages * PAGE)
+            (to.saturating_sub(from), slices * SLICE)
         } else {
-            let whole = offset(self.seen.bump).next_multiple_of(system_page).min(pages * PAGE);
-            (above(whole, clean_pages(desc) >> Slab::index(slab) & all), whole)
+            let whole = offset(self.seen.bump).next_multiple_of(system_page).min(slices * SLICE);
+            (above(whole, clean_slices(desc) >> Slab::index(slab) & all), whole)
         };
-        let used = !(clean_pages(desc) >> Slab::index(slab)) & all;
+        let used = !(clean_slices(desc) >> Slab::index(slab)) & all;
         let purged = Run::each(self.purged).map(|run| {
             let (from, to) = self.granules.range(run);
             let (from, to) = (offset(from), offset(to));
-            // From `rest` on, clean pages are counted already.
+            // From `rest` on, clean slices are counted already.
             let beyond = if to > rest { above(from.max(rest), used) - above(to, used) } else { 0 };
             to.min(rest).saturating_sub(from) + beyond
         });
@@ -202,16 +202,16 @@ unsafe fn used(slab: *mut Slab) -> usize {
     }
 }
 
-/// Bytes of the pages in `mask`, as far as they lie `from` bytes or more behind the beginning of the first
-/// page.
+/// Bytes of the slices in `mask`, as far as they lie `from` bytes or more behind the beginning of the first
+/// slice.
 fn above(from: usize, mask: u32) -> usize {
-    let partial = from >> PAGE_SHIFT;
-    let rest = if partial < PAGES { mask >> partial } else { 0 };
+    let partial = from >> SLICE_SHIFT;
+    let rest = if partial < SLICES { mask >> partial } else { 0 };
     if rest == 0 {
         return 0;
     }
-    let bytes = rest.count_ones() as usize * PAGE;
-    if rest & 1 != 0 { bytes - (from & (PAGE - 1)) } else { bytes }
+    let bytes = rest.count_ones() as usize * SLICE;
+    if rest & 1 != 0 { bytes - (from & (SLICE - 1)) } else { bytes }
 }
 
 #[cfg(test)]
@@ -221,7 +221,7 @@ mod tests {
     const KIB: usize = 1 << 10;
 
     #[test]
-    fn what_lies_above_in_clean_pages() {
+    fn what_lies_above_in_clean_slices() {
         for (from, clean, bytes) in [
             (0, 0b1111, 256 * KIB),
             (4 * KIB, 0b1111, 252 * KIB),

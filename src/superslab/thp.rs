@@ -1,9 +1,9 @@
 //! Transparent huge pages, for memory that is touched densely. A huge page is resident as a whole once one
 //! byte of it is touched, so huge pages are advised only where most of the memory is resident anyway.
 //!
-//! * SuperSlabs: pages of slabs that have handed out every block are certainly resident. For other memory,
+//! * SuperSlabs: slices of slabs that have handed out every block are certainly resident. For other memory,
 //!   the kernel is asked how much is resident of a few SuperSlabs without huge pages that have hardly a free
-//!   page.
+//!   slice.
 //! * Direct mappings: the kernel is asked about a few pages of mappings without huge pages that are freed, or
 //!   grow, or have existed for a while. While those were touched densely, new mappings of at least 2 MiB get
 //!   huge pages.
@@ -16,7 +16,7 @@
 use crate::base::options::{self, Thp};
 use crate::base::table::Table;
 use crate::os;
-use crate::superslab::layout::{PAGES, SUPERSLAB};
+use crate::superslab::layout::{SLICES, SUPERSLAB};
 use crate::superslab::span_index::{self, State};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize};
@@ -30,21 +30,21 @@ const fn is_most(part: usize, whole: usize) -> bool {
     part * 8 >= whole * 7
 }
 
-/// Huge pages are advised once this many pages have been filled to the last block: as many as 16 SuperSlabs
+/// Huge pages are advised once this many slices have been filled to the last block: as many as 16 SuperSlabs
 /// have. If the next SuperSlab then stays empty, that wastes a sixteenth.
-const HUGE_FROM: usize = 16 * PAGES;
-/// Pages of slabs that have handed out every block once, which are certainly resident. Runs do not count:
+const HUGE_FROM: usize = 16 * SLICES;
+/// Slices of slabs that have handed out every block once, which are certainly resident. Runs do not count:
 /// nobody knows how much of them was touched.
 static FILLED: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts the pages of a slab that has just handed out its last fresh block.
-pub(crate) fn filled(pages: usize) {
-    FILLED.fetch_add(pages, Relaxed);
+/// Counts the slices of a slab that has just handed out its last fresh block.
+pub(crate) fn filled(slices: usize) {
+    FILLED.fetch_add(slices, Relaxed);
 }
 
-/// Takes back [`filled`] for as many pages.
-pub(super) fn no_more_filled(pages: usize) {
-    FILLED.fetch_sub(pages, Relaxed);
+/// Takes back [`filled`] for as many slices.
+pub(super) fn no_more_filled(slices: usize) {
+    FILLED.fetch_sub(slices, Relaxed);
 }
 
 /// Whether to use huge pages: what the option says, or what `find` finds if that is left to us.
@@ -61,7 +61,7 @@ pub(super) fn wants_huge_superslab() -> bool {
     // Spans that are mostly untouched, like those of many threads with small heaps, must not become resident.
     said_or(|| {
         let filled = FILLED.load(Relaxed);
-        let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_pages)) else {
+        let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_slices)) else {
             return false;
         };
         are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
@@ -80,7 +80,7 @@ const RARELY: usize = 4;
 const SAMPLES: usize = 4;
 /// How many SuperSlabs at the front of a bucket are considered.
 const AMONG: usize = 32;
-/// The most free pages of a SuperSlab that is considered: runs leave gaps into which no run fits.
+/// The most free slices of a SuperSlab that is considered: runs leave gaps into which no run fits.
 const MOST_FREE: usize = 2;
 /// This many SuperSlabs at the front of a bucket are passed over: they have only just become full, and may
 /// not be touched yet.

@@ -12,6 +12,7 @@
 use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::table::Table;
+use crate::lockfree::ready_list::nodes;
 use crate::os;
 use crate::superslab::orphans;
 use crate::superslab::pagemap::KINDS;
@@ -44,7 +45,7 @@ pub(crate) struct Bins {
     pub(super) full: List<Slab>,
     /// By class: how many slabs have nearly emptied since [`Bins::take_sparse`] last reported them.
     pub(super) emptied: Table<u8, KINDS>,
-    /// Idle pages that are not yet added to the count of all heaps: see [`idle::tell`].
+    /// Idle slices that are not yet added to the count of all heaps: see [`idle::tell`].
     pub(super) untold: i32,
     /// The classes that have ever had a slab, one bit each.
     pub(super) present: u64,
@@ -160,15 +161,12 @@ impl Bins {
         if owner.ready.is_empty() {
             return;
         }
-        let mut slab = owner.ready.take_all();
-        while !slab.is_null() {
-            // SAFETY: slabs on our ready list are ours, and stay disarmed, so that nobody else touches their
-            // links, until they are accepted. Then they may be published again: so the link is read first.
-            let next = unsafe { <Slab as Node>::next(slab) };
+        // SAFETY: slabs on our ready list are ours, and stay disarmed, so that nobody else touches their
+        // links, until they are accepted.
+        for slab in unsafe { nodes(owner.ready.take_all()) } {
             counters.refill_ready.add(1);
             // SAFETY: ours, off the ready list, and we hold the heap's lock.
             unsafe { Bins::accept_published(self, slab) };
-            slab = next;
         }
     }
 
@@ -360,7 +358,7 @@ impl Bins {
                 to.push_front(slab)
             }
             if list == Listed::Sparse {
-                idle::count(&mut (*bins).untold, (*slab).pages as i32);
+                idle::count(&mut (*bins).untold, (*slab).slices as i32);
             }
         }
     }
@@ -394,7 +392,7 @@ impl Bins {
                 list => {
                     Bins::list_of(bins, slab).remove(slab);
                     if list == Listed::Sparse {
-                        idle::count(&mut (*bins).untold, -((*slab).pages as i32));
+                        idle::count(&mut (*bins).untold, -((*slab).slices as i32));
                     }
                 }
             }

@@ -1,4 +1,5 @@
-//! Size classes: one function from (size, alignment) to class, used by every path on both sides.
+//! Size classes. [`class_of`] defines which one a size and alignment get; the fast paths have the same
+//! mapping as tables, and [`medium`].
 //!
 //! Steps of 8 bytes to 64, of 16 to 128, then 8 classes per doubling to 1 KiB and 4 per doubling to 64 KiB.
 
@@ -114,8 +115,8 @@ pub(crate) const fn class_of_rest(size: usize, align: usize) -> u8 {
     class as u8
 }
 
-/// Pages of a slab of this class: enough for 16 blocks, or for 8 blocks of more than 16 KiB.
-pub(crate) const fn pages(class: u8) -> usize {
+/// Slices of a slab of this class: enough for 16 blocks, or for 8 blocks of more than 16 KiB.
+pub(crate) const fn slices(class: u8) -> usize {
     match stride(class as usize) {
         0..=4096 => 1,
         4097..=8192 => 2,
@@ -195,7 +196,7 @@ mod tests {
     fn slabs_hold_enough_blocks() {
         for class in 1..=CLASSES as u8 {
             let stride = super::stride(class as usize) as usize;
-            let blocks = (pages(class) << 16) / stride;
+            let blocks = (slices(class) << 16) / stride;
             assert!(blocks >= if stride <= 16 << 10 { 16 } else { 8 }, "class {class}");
         }
         assert_eq!(stride(CLASSES) as usize, MAX_SMALL);

@@ -53,8 +53,8 @@ pub(crate) unsafe fn validate(bins: &mut Bins, address: *mut u8, class: usize) -
         return None;
     }
     let block = address.cast::<Block>();
-    // SAFETY: the page map says that this is a slab's page, so it has a record. The slab has a block in use
-    // (this one) and stays, unless the block was freed twice: then the page was still in the page map a
+    // SAFETY: the page map says that this is a slab's slice, so it has a record. The slab has a block in use
+    // (this one) and stays, unless the block was freed twice: then the slice was still in the page map a
     // moment ago. A freed block of 16 bytes or more is ours to read and write. The list of the slab is looked
     // at only if that belongs to these bins.
     let fault = unsafe {
@@ -117,7 +117,7 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
         // Acquire: pairs with the release in `Slab::make` and `Bins::install_adopted`. The owner may have
         // only just adopted the slab.
         let owner = (*slab).owner.load(Acquire);
-        let (stride, last, pages) = ((*slab).stride, (*slab).last, (*slab).pages);
+        let (stride, last, slices) = ((*slab).stride, (*slab).last, (*slab).slices);
         let (outcome, waiting) = (*slab).remote.push(head, tail, count);
         match outcome {
             Pushed::Queued => {}
@@ -130,7 +130,7 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
         if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && waiting * stride > last {
             let owner = owner.map_addr(|a| a & !VISITED);
             // Owners are never unmapped.
-            if (*owner).count_emptied(pages as usize) {
+            if (*owner).count_emptied(slices as usize) {
                 sent.visit = owner;
             }
         }

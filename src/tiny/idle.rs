@@ -4,14 +4,14 @@ use crate::base::options;
 use crate::os;
 use crate::superslab::decay::{ALLOWED, Regret, allowance};
 use crate::superslab::granules::Granules;
-use crate::superslab::layout::PAGE;
+use crate::superslab::layout::SLICE;
 use crate::superslab::slab::Slab;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU32, AtomicUsize};
 
-/// Besides [`ALLOWED`] pages, one mapped page in this many may lie idle.
+/// Besides [`ALLOWED`] slices, one mapped slice in this many may lie idle.
 const ALLOWED_PART: usize = 64;
-/// Bytes that may be purged before the rate is limited. Purging a page and faulting it in again costs 1.5
+/// Bytes that may be purged before the rate is limited. Purging a slice and faulting it in again costs 1.5
 /// microseconds, so at the rate of [`EARNED`] a program that always needs the purged memory again loses 1% of
 /// its time.
 const CREDIT: usize = 1 << 30;
@@ -21,14 +21,14 @@ const EARNED: usize = (24 << 20) / 1000;
 /// worth it.
 const MOMENT: u32 = 20;
 
-/// Pages of slabs that are sparse and not purged. Up to [`TELL`] pages of each heap are missing: for a slab
+/// Slices of slabs that are sparse and not purged. Up to [`TELL`] slices of each heap are missing: for a slab
 /// that is soon empty or full again, an atomic addition would cost too much. A sum of counts, so all accesses
 /// are relaxed.
 static IDLE: AtomicUsize = AtomicUsize::new(0);
-/// A heap adds its count to [`IDLE`] when it has reached this many pages.
+/// A heap adds its count to [`IDLE`] when it has reached this many slices.
 const TELL: i32 = 16;
-/// Bytes that may lie idle besides, because purges were regretted. Bytes, not pages, since most slabs have
-/// one page, part of which is in use. Races lose a count at worst, here and below; so all accesses are
+/// Bytes that may lie idle besides, because purges were regretted. Bytes, not slices, since most slabs have
+/// one slice, part of which is in use. Races lose a count at worst, here and below; so all accesses are
 /// relaxed.
 static SLACK: Regret = Regret::none();
 /// Bytes of credit that have been used and not regained yet.
@@ -36,9 +36,9 @@ static SPENT: AtomicUsize = AtomicUsize::new(0);
 /// When credit was last regained, in milliseconds.
 static EARNED_AT: AtomicU32 = AtomicU32::new(0);
 
-/// Adds to a heap's count of idle pages; `pages` is negative for pages that are not idle any more.
-pub(super) fn count(counted: &mut i32, pages: i32) {
-    *counted += pages;
+/// Adds to a heap's count of idle slices; `slices` is negative for slices that are not idle any more.
+pub(super) fn count(counted: &mut i32, slices: i32) {
+    *counted += slices;
     if counted.unsigned_abs() >= TELL.unsigned_abs() {
         tell(counted);
     }
@@ -46,28 +46,28 @@ pub(super) fn count(counted: &mut i32, pages: i32) {
 
 /// Moves a heap's count to the count of all heaps.
 pub(super) fn tell(counted: &mut i32) {
-    let pages = core::mem::take(counted);
-    IDLE.fetch_add(pages as isize as usize, Relaxed);
+    let slices = core::mem::take(counted);
+    IDLE.fetch_add(slices as isize as usize, Relaxed);
 }
 
-/// A slab of this many pages is not idle any more, and there are no bins that could count it.
-pub(super) fn forget(pages: usize) {
-    IDLE.fetch_sub(pages, Relaxed);
+/// A slab of this many slices is not idle any more, and there are no bins that could count it.
+pub(super) fn forget(slices: usize) {
+    IDLE.fetch_sub(slices, Relaxed);
 }
 
 /// Whether more lies idle in sparse slabs than is allowed.
 pub(super) fn is_due() -> bool {
-    // Negative when heaps have reported more pages that ceased to be idle than pages that became so.
+    // Negative when heaps have reported more slices that ceased to be idle than slices that became so.
     let idle = (IDLE.load(Relaxed) as isize).max(0) as usize;
     if idle <= ALLOWED || options::get().purge_delay < 0 {
         return false;
     }
     let mapped = os::MAPPED.load(Relaxed);
-    let mut allowed = allowance(mapped / PAGE, ALLOWED_PART);
+    let mut allowed = allowance(mapped / SLICE, ALLOWED_PART);
     if idle > allowed && SLACK.slack() != 0 {
         // Here, too: while the slack prevents purges, nothing else would make it fade.
         SLACK.fade(os::now_ms());
-        allowed += SLACK.slack().min(mapped) / PAGE;
+        allowed += SLACK.slack().min(mapped) / SLICE;
     }
     idle > allowed && has_credit()
 }
@@ -102,7 +102,7 @@ pub(super) fn before_regret(now: u32) -> u32 {
 ///
 /// The slab is the caller's alone and has been made.
 pub(super) unsafe fn on_release(slab: *mut Slab) {
-    // SAFETY: nobody else writes the record, and `pages` is constant.
+    // SAFETY: nobody else writes the record, and `slices` is constant.
     unsafe {
         let purged = (*slab).purged.load(Relaxed);
         if purged != 0 {

@@ -63,8 +63,9 @@ impl Bins {
                     Bins::push(self, slab, Listed::Full);
                 }
             }
-            let pages = classes::pages(class);
-            let Some(span) = pool::take_span(pages, class).or_else(|| pool::take_shorter_span(pages, class))
+            let slices = classes::slices(class);
+            let Some(span) =
+                pool::take_span(slices, class).or_else(|| pool::take_shorter_span(slices, class))
             else {
                 return Allocation::NONE;
             };
@@ -86,7 +87,7 @@ impl Bins {
         // no list.
         unsafe {
             if !(*slab).filled {
-                thp::filled((*slab).pages as usize);
+                thp::filled((*slab).slices as usize);
                 (*slab).filled = true;
             }
             self.current[(*slab).class as usize] = no_slab();

@@ -75,7 +75,7 @@ pub(crate) unsafe fn release_slab(slab: *mut Slab) {
     }
 }
 
-/// The pages of a span, bit 0 the first, that this slab may have made dirty. The pool knows which ones were
+/// The slices of a span, bit 0 the first, that this slab may have made dirty. The pool knows which ones were
 /// dirty before.
 ///
 /// # Safety
@@ -84,15 +84,15 @@ pub(crate) unsafe fn release_slab(slab: *mut Slab) {
 unsafe fn dirty(slab: *mut Slab) -> u32 {
     // SAFETY: nobody else writes the record.
     unsafe {
-        let all = u32::MAX >> (32 - (*slab).pages as u32);
+        let all = u32::MAX >> (32 - (*slab).slices as u32);
         if (*slab).revived {
             return all;
         }
-        // Memory is handed out in order, so the pages below `bump` are dirty.
+        // Memory is handed out in order, so the slices below `bump` are dirty.
         let touched = (*slab).bump.addr() - (*slab).start.addr();
         let first = (*slab).start.addr() & 0xffff;
-        let pages = if touched == 0 { 0 } else { (first + touched).div_ceil(1 << 16) };
-        ((1u64 << pages) - 1) as u32
+        let slices = if touched == 0 { 0 } else { (first + touched).div_ceil(1 << 16) };
+        ((1u64 << slices) - 1) as u32
     }
 }
 
@@ -107,7 +107,7 @@ pub(crate) unsafe fn disown(slab: *mut Slab) -> GivenUp {
     // unlisted.
     unsafe {
         if (*slab).list == Listed::Sparse {
-            idle::forget((*slab).pages as usize);
+            idle::forget((*slab).slices as usize);
         }
         Slab::enlist(slab, Listed::None);
         if (*slab).revived {

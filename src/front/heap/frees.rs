@@ -43,7 +43,7 @@ impl Heap {
     /// which nobody uses any more.
     #[inline(always)]
     pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
-        // SAFETY: what passes the first check is a class in a heap that the calling thread owns, so the page
+        // SAFETY: what passes the first check is a class in a heap that the calling thread owns, so the slice
         // of `block` belongs to a slab. Once the lock names that slab, and it is then found to be ours, no
         // visitor touches it.
         unsafe {

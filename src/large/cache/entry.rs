@@ -1,6 +1,6 @@
 //! One mapping that the cache keeps.
 
-use crate::superslab::layout::PAGE;
+use crate::superslab::layout::SLICE;
 use crate::superslab::thp::{HUGE_PAGE, Mapping};
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::{Relaxed, Release};
@@ -21,7 +21,7 @@ impl Mapping {
     /// The length that is left when at least `tail` bytes are cut off the end, if that is worth keeping. Huge
     /// pages are not split: the system could reuse neither part before both are free.
     pub(super) fn without(&self, tail: usize) -> Option<usize> {
-        let unit = if self.huge { HUGE_PAGE } else { PAGE };
+        let unit = if self.huge { HUGE_PAGE } else { SLICE };
         let end = self.end().checked_sub(tail)? & !(unit - 1);
         end.checked_sub(self.block.addr()).filter(|&rest| rest >= LEAST_CUT)
     }
@@ -81,7 +81,7 @@ impl Entry {
     /// its own.
     pub(super) fn cut(&mut self, len: usize) -> Mapping {
         let kept = self.kept();
-        if kept.len - len < PAGE {
+        if kept.len - len < SLICE {
             return self.clear();
         }
         // After a fork in between, the child has lost the end.

@@ -77,25 +77,25 @@ fn what_is_wanted_again_widens_the_limit_for_a_while() {
 }
 
 #[repr(align(65536))]
-struct Memory([u8; 4 * PAGE]);
+struct Memory([u8; 4 * SLICE]);
 
 #[test]
 fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
     let mut cache = Cache::new();
-    let memory = Box::leak(Box::new(Memory([1; 4 * PAGE])));
+    let memory = Box::leak(Box::new(Memory([1; 4 * SLICE])));
     let start = (&raw mut memory.0).cast::<u8>();
-    let block = |i: usize| start.wrapping_add(i * PAGE);
-    for (i, pages) in [(0, 1), (1, 1), (2, 2)] {
-        cache.push(Mapping { block: block(i), len: pages * PAGE, huge: i == 1 });
+    let block = |i: usize| start.wrapping_add(i * SLICE);
+    for (i, slices) in [(0, 1), (1, 1), (2, 2)] {
+        cache.push(Mapping { block: block(i), len: slices * SLICE, huge: i == 1 });
     }
-    assert_eq!((cache.bytes, cache.refused), (4 * PAGE, 4 * PAGE));
+    assert_eq!((cache.bytes, cache.refused), (4 * SLICE, 4 * SLICE));
     cache.inherit(true);
-    assert_eq!((cache.bytes, cache.refused), (4 * PAGE, 4 * PAGE));
-    let one = cache.pop(|_, len| len == PAGE).unwrap();
-    assert!((one.block, one.len, one.huge) == (block(1), PAGE, true));
+    assert_eq!((cache.bytes, cache.refused), (4 * SLICE, 4 * SLICE));
+    let one = cache.pop(|_, len| len == SLICE).unwrap();
+    assert!((one.block, one.len, one.huge) == (block(1), SLICE, true));
     let two = cache.pop(|_, _| true).unwrap();
-    assert!((two.block, two.len, two.huge) == (block(2), 2 * PAGE, false));
-    assert!(cache.pop(|_, len| len > PAGE).is_none());
+    assert!((two.block, two.len, two.huge) == (block(2), 2 * SLICE, false));
+    assert!(cache.pop(|_, len| len > SLICE).is_none());
     assert!(cache.pop(|at, _| at == block(0)).is_some() && cache.stack.is_empty());
     assert_eq!((cache.bytes, cache.refused), (0, 0));
 }
@@ -105,7 +105,7 @@ fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_
     let mut cache = Cache::new();
     assert!(cache.add(kept(0, 8), 5, true) && cache.add(kept(20, 4), 7, false));
     assert_eq!((cache.bytes, cache.refused), (12 * MIB, 8 * MIB));
-    assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none(), "it holds no pages");
+    assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none(), "it holds no slices");
     assert_eq!(cache.oldest(5 + AGAIN - 1, 0), Some(1));
     assert_eq!(cache.oldest(5 + AGAIN, 0), Some(0));
     assert_eq!(

@@ -14,8 +14,8 @@ fn shared() -> Arc<Shared> {
     Arc::new(Shared { waker: Waker::new(), dirty: Mutex::new(0) })
 }
 
-/// The background thread's loop, until it has seen `until` dirty pages or is stopped. Returns how many it has
-/// seen.
+/// The background thread's loop, until it has seen `until` dirty slices or is stopped. Returns how many it
+/// has seen.
 fn sleeper(shared: &Shared, until: u32) -> u32 {
     let mut seen = 0;
     loop {

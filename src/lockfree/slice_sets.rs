@@ -1,31 +1,32 @@
-//! Which pages of a SuperSlab are free and which are dirty: one atomic word, so that each change is one step.
+//! Which slices of a SuperSlab are free and which are dirty: one atomic word, so that each change is one
+//! step.
 //!
-//! This word is the truth. Everything else that the pool knows of free pages (lists, counts) can be rebuilt
+//! This word is the truth. Everything else that the pool knows of free slices (lists, counts) can be rebuilt
 //! from it. That happens in the child of a fork, and after a thread that could not get the pool's lock has
 //! changed the word without it.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The page sets of one SuperSlab, shared between threads.
-pub(crate) struct Pages {
+/// The slice sets of one SuperSlab, shared between threads.
+pub(crate) struct Slices {
     word: AtomicU64,
 }
 
-/// Sets of pages, one bit each.
+/// Sets of slices, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sets {
-    /// Pages that belong to no span and are not being purged.
+    /// Slices that belong to no span and are not being purged.
     pub(crate) free: u32,
-    /// Pages that may be resident or hold something other than zeros.
+    /// Slices that may be resident or hold something other than zeros.
     pub(crate) dirty: u32,
 }
 
 impl Sets {
-    /// All pages free and clean.
+    /// All slices free and clean.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) const ALL_FREE: Sets = Sets { free: u32::MAX, dirty: 0 };
 
-    /// Pages that can be purged.
+    /// Slices that can be purged.
     pub(crate) fn purgeable(self) -> u32 {
         self.free & self.dirty
     }
@@ -39,7 +40,7 @@ impl Sets {
     }
 }
 
-impl Pages {
+impl Slices {
     /// Starts with these sets.
     #[cfg(test)]
     pub(crate) fn new(sets: Sets) -> Self {
@@ -49,7 +50,7 @@ impl Pages {
     /// Sets the word while no other thread uses it.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn set(&self, sets: Sets) {
-        // Release: pairs with the acquire in `change`: who takes pages sees all that has been stored before.
+        // Release: pairs with the acquire in `change`: who takes slices sees all that has been stored before.
         self.word.store(sets.word(), Ordering::Release);
     }
 
@@ -68,13 +69,13 @@ impl Pages {
             after = f(Sets::of(before));
             after.map(Sets::word)
         };
-        // Acquire: whoever takes pages sees what was done to them before. Release: whoever gives pages back
+        // Acquire: whoever takes slices sees what was done to them before. Release: whoever gives slices back
         // publishes what it did to them. Each pairs with the other, here in another thread.
         let before = self.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, word).ok()?;
         Some((Sets::of(before), after?))
     }
 
-    /// Takes the first `count` pages of `room` adjacent free ones in `among`, preferably dirty ones. Returns
+    /// Takes the first `count` slices of `room` adjacent free ones in `among`, preferably dirty ones. Returns
     /// the index of the first and all sets as they were before.
     pub(crate) fn take(&self, count: usize, room: usize, among: u32) -> Option<(usize, Sets)> {
         let mut index = 0;
@@ -86,7 +87,7 @@ impl Pages {
     }
 }
 
-/// The index of the first of `count` adjacent free pages in `among`, preferably dirty ones, which are
+/// The index of the first of `count` adjacent free slices in `among`, preferably dirty ones, which are
 /// resident already.
 fn find(sets: Sets, count: usize, among: u32) -> Option<usize> {
     let dirty = runs(sets.purgeable() & among, count);
@@ -106,9 +107,9 @@ fn runs(mask: u32, count: usize) -> u32 {
     result
 }
 
-/// The mask of a span's pages.
-pub(crate) fn span_mask(index: usize, pages: usize) -> u32 {
-    (((1u64 << pages) - 1) << index) as u32
+/// The mask of a span's slices.
+pub(crate) fn span_mask(index: usize, slices: usize) -> u32 {
+    (((1u64 << slices) - 1) << index) as u32
 }
 
 #[cfg(all(test, not(loom)))]
@@ -130,13 +131,13 @@ mod tests {
     }
 
     #[test]
-    fn dirty_pages_are_taken_first_and_only_those_that_may_be() {
-        let pages = Pages::new(Sets { free: 0b1110_1111, dirty: 0b1100_0000 });
-        assert_eq!(pages.take(2, 2, u32::MAX).map(|(index, _)| index), Some(6));
-        assert_eq!(pages.take(1, 4, !1), None, "one of them is page 0");
-        assert_eq!(pages.take(2, 3, !1).map(|(index, _)| index), Some(1));
-        let (index, before) = pages.take(1, 1, u32::MAX).unwrap();
+    fn dirty_slices_are_taken_first_and_only_those_that_may_be() {
+        let slices = Slices::new(Sets { free: 0b1110_1111, dirty: 0b1100_0000 });
+        assert_eq!(slices.take(2, 2, u32::MAX).map(|(index, _)| index), Some(6));
+        assert_eq!(slices.take(1, 4, !1), None, "one of them is slice 0");
+        assert_eq!(slices.take(2, 3, !1).map(|(index, _)| index), Some(1));
+        let (index, before) = slices.take(1, 1, u32::MAX).unwrap();
         assert_eq!((index, before.free), (0, 0b10_1001));
-        assert_eq!(pages.get(), Sets { free: 0b10_1000, dirty: 0b1100_0000 });
+        assert_eq!(slices.get(), Sets { free: 0b10_1000, dirty: 0b1100_0000 });
     }
 }
