@@ -16,7 +16,7 @@ use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::pagemap::KINDS;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
-use crate::tiny::classes::{C_TABLE, CLASSES, stride};
+use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
 use core::cell::Cell;
 use core::ops::Range;
 use core::ptr;
@@ -79,6 +79,8 @@ pub(crate) struct Magazines {
     notices: Table<Cell<u8>, KINDS>,
     /// log2 of the slots, by class; 0 where there is no magazine. Written under the heap's lock.
     logs: Table<AtomicU8, KINDS>,
+    /// The classes that have a magazine, a bit for each.
+    present: Cell<u64>,
     /// What is left of [`MAX_EXTRA`].
     extra: Cell<usize>,
     /// Memory from here to `end` has not been used for arrays since the record was reset. There is none where
@@ -110,6 +112,7 @@ impl Magazines {
         Self {
             notices: Table([const { Cell::new(SMALL) }; KINDS]),
             logs: Table([const { AtomicU8::new(0) }; KINDS]),
+            present: Cell::new(0),
             extra: Cell::new(0),
             at: Cell::new(ptr::null_mut()),
             most: AtomicPtr::new(ptr::null_mut()),
@@ -138,10 +141,13 @@ impl Magazines {
         for kind in 0..KINDS {
             tops.top[kind].store(missing(), Relaxed);
             tops.limit[kind].store(missing(), Relaxed);
-            let quiet = !enabled && (1..=CLASSES).contains(&kind);
-            self.notices[kind].set(if quiet { QUIET } else { SMALL });
-            self.logs[kind].store(0, Relaxed);
         }
+        // Loops of their own, which become a few long stores.
+        for (kind, notice) in self.notices.0.iter().enumerate() {
+            notice.set(if !enabled && (1..=CLASSES).contains(&kind) { QUIET } else { SMALL });
+        }
+        self.logs.0.iter().for_each(|log| log.store(0, Relaxed));
+        self.present.set(0);
         tops.classes.set(C_TABLE);
         self.extra.set(MAX_EXTRA);
         self.at.set(if enabled { at } else { end }.cast());
@@ -163,7 +169,7 @@ impl Magazines {
 
     /// The classes that have a magazine.
     pub(crate) fn present(&self) -> impl Iterator<Item = usize> {
-        (1..=CLASSES).filter(|&class| self.logs[class].load(Relaxed) != 0)
+        bits(self.present.get())
     }
 
     /// Makes room in the magazine of `class`, which is full: closes the gaps that a visitor has left, or
@@ -201,14 +207,16 @@ impl Magazines {
     /// # Safety
     ///
     /// As [`Magazines::grow`]; the blocks have room in the new array.
+    #[inline(always)]
     unsafe fn resize(&self, tops: &MagazineTops, class: usize, log: u8) -> bool {
         let before = self.logs[class].load(Relaxed);
-        // What counts against `extra`.
-        let beyond = |log: u8| {
-            let own = FREE_LOGS[class];
-            ((1usize << log.max(own)) - (1 << own)) * stride(class) as usize
-        };
-        let Some(extra) = (self.extra.get() + beyond(before)).checked_sub(beyond(log)) else { return false };
+        // What is beyond the magazine's own share counts against `extra`.
+        let slots = |log: u8| 1usize << log.max(FREE_LOGS[class]);
+        let more = slots(log).wrapping_sub(slots(before)).wrapping_mul(stride(class) as usize);
+        let extra = self.extra.get().wrapping_sub(more);
+        if extra > MAX_EXTRA {
+            return false;
+        }
         let array = self.take_array(log);
         if array.is_null() {
             return false;
@@ -235,6 +243,7 @@ impl Magazines {
             }
         }
         self.extra.set(extra);
+        self.present.set(self.present.get() | 1 << class);
         self.logs[class].store(log, Relaxed);
         true
     }

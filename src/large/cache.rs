@@ -309,6 +309,7 @@ pub(super) unsafe fn keep(kept: Mapping) {
 }
 
 /// Unmaps what has been kept longer than the purge delay.
+#[inline]
 pub(crate) fn tick() {
     if kept() > 0 {
         tick_at(now_ms());

@@ -108,6 +108,7 @@ pub(crate) struct Adopted {
 }
 
 /// Adopts an orphan of `class`. `None` if there is none, or the lock is not free soon.
+#[inline]
 pub(crate) fn adopt(class: u8) -> Option<Adopted> {
     if COUNTS[class as usize].load(Ordering::Relaxed) == 0 {
         return None;

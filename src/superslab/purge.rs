@@ -121,6 +121,7 @@ fn purge(base: *mut u8, slices: u32) -> u32 {
 
 /// Unlocks the pool after a change, and purges what is due. `given` says whether slices may have become
 /// dirty.
+#[inline]
 pub(super) fn unlock(pool: Guard<'_, State>, now: u32, given: bool) {
     let due = is_due(&pool, now);
     drop(pool);

@@ -251,11 +251,25 @@ unsafe fn unlist(slab: *mut Slab, granules: &Granules, idle: u64) {
 ///
 /// The calling thread owns the slab and holds its heap's lock, or it is
 /// [`NO_SLAB`](crate::superslab::slab::NO_SLAB).
+#[inline]
 pub(super) unsafe fn revive(slab: *mut Slab) -> bool {
-    // SAFETY: only the owner writes these fields. `NO_SLAB` has nothing purged, so nothing is written to it.
+    // SAFETY: only the owner writes the mask. The caller's clauses are those of `revive_run`.
     unsafe {
         let purged = (*slab).purged.load(Relaxed);
-        let Some(run) = Run::each(purged).next() else { return false };
+        purged != 0 && revive_run(slab, purged)
+    }
+}
+
+/// [`revive`] for a slab in which the granules of `purged` are purged, at least one.
+///
+/// # Safety
+///
+/// As [`revive`]; so the slab is not `NO_SLAB`, which has nothing purged.
+#[cold]
+unsafe fn revive_run(slab: *mut Slab, purged: u64) -> bool {
+    let Some(run) = Run::each(purged).next() else { return false };
+    // SAFETY: only the owner writes these fields.
+    unsafe {
         debug_assert!((*slab).free.is_null() && (*slab).bump == (*slab).end);
         let granules = Granules::of(slab);
         let (from, to) = granules.window(run);

@@ -31,7 +31,7 @@ impl Bins {
                 return Bins::alloc(self, c, counters);
             }
             self.collect(counters);
-            if has_block(current) {
+            if free_list::drain(current) || partial_purge::revive(current) {
                 return Bins::alloc(self, c, counters);
             }
             if current != no_slab() {
@@ -192,6 +192,7 @@ impl Bins {
 /// # Safety
 ///
 /// The calling thread owns the slab and holds its heap's lock, or it is `NO_SLAB`.
+#[inline(always)]
 unsafe fn has_block(slab: *mut Slab) -> bool {
     // SAFETY: the owner may read these fields, and take the chain. `NO_SLAB` has nothing to drain or revive.
     unsafe {
