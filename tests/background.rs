@@ -115,6 +115,42 @@ fn start_and_stop_from_many_threads() {
     assert_eq!(threads().iter().filter(|&name| name == "hakmem").count(), 1);
 }
 
+unsafe extern "C" {
+    /// `fork` without the handlers.
+    fn _Fork() -> libc::pid_t;
+}
+
+/// A thread of the child; returns whether ours was started meanwhile.
+extern "C" fn allocate(_: *mut libc::c_void) -> *mut libc::c_void {
+    free(make(2000, 50 << 10));
+    free(make(1000, 20 << 10));
+    std::thread::sleep(Duration::from_millis(50));
+    std::ptr::without_provenance_mut(has_thread().into())
+}
+
+/// In a child made without the C library's handlers threads cannot be started safely, so ours is not started
+/// there, though it is wanted; not even after a thread of the child's own has got a heap.
+fn a_child_without_handlers_has_none() {
+    assert!(has_thread());
+    // SAFETY: the child uses no lock that another thread of this test could hold, and ends with `_exit`.
+    let child = unsafe { _Fork() };
+    if child == 0 {
+        let mut thread = 0;
+        let mut started = std::ptr::null_mut();
+        // SAFETY: the function has the type that is asked for; the thread is joined before the process ends.
+        // Not by std, which would allocate here first: then this thread would notice that it is in a child.
+        unsafe {
+            libc::pthread_create(&mut thread, std::ptr::null(), allocate, std::ptr::null_mut());
+            libc::pthread_join(thread, &mut started);
+            libc::_exit(started.addr() as i32);
+        }
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child, which is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "it was started in the child");
+}
+
 /// Without the thread the same memory stays, and passes stay as they are.
 fn stopped_it_does_nothing() {
     hakmem::stop_background();
@@ -134,6 +170,7 @@ fn background_thread() {
     what_is_freed_goes_back();
     it_sleeps_when_nothing_is_dirty();
     start_and_stop_from_many_threads();
+    a_child_without_handlers_has_none();
     stopped_it_does_nothing();
     // What the thread has made resident, or given back, is in the figures.
     let s = hakmem::stats();

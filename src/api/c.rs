@@ -13,7 +13,6 @@ use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::{large_blocks, thread, tls};
 use crate::os::{self, message};
-use crate::reclaim::background;
 use crate::stats::{ClassStats, Snapshot};
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
@@ -312,7 +311,6 @@ pub fn on_load() {
         thread::with_heap(None, |_| ());
     }
     process::hook();
-    background::ready();
 }
 
 /// Prints one line to standard error and aborts.

@@ -28,7 +28,6 @@ pub(super) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
 #[inline(never)]
 fn set_up(options: Option<&Options>) {
     if !thread::with_heap(options, |heap| heap.is_null()) {
-        background::ready();
         hook();
     }
 }
@@ -45,6 +44,8 @@ pub(super) fn hook() {
     if cfg!(miri) || HOOKED.swap(true, Ordering::Relaxed) {
         return;
     }
+    // Once, and not for every thread: a child of a fork must not be ready before its handler says so.
+    background::ready();
     process::on_fork(fork::on_fork);
     // SAFETY: the handler is a function that takes nothing and never unwinds. The C library forgets it when
     // it unloads the library that this is part of.

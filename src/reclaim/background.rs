@@ -74,6 +74,9 @@ pub(crate) fn tick() {
 #[cold]
 #[inline(never)]
 fn start_wanted() {
+    if !READY.load(Relaxed) {
+        return;
+    }
     let now = os::now_ms();
     let refused = REFUSED.load(Relaxed);
     let soon = refused != 0 && os::elapsed(refused, now) < RETRY;
@@ -96,15 +99,16 @@ pub(crate) fn start() -> i32 {
     process::look();
     os::thread::note_cpus();
     ready();
+    let wanted = WANTED.swap(true, Relaxed);
     let error = run(true);
-    if error == 0 {
-        WANTED.store(true, Relaxed);
+    if error != 0 {
+        WANTED.store(wanted, Relaxed);
     }
     error
 }
 
-/// Starts the thread if there is none. If another thread is starting or ending it, waits for that with
-/// `wait`, and else leaves it to them.
+/// Starts the thread if there is none, and it is still wanted. If another thread is starting or ending it,
+/// waits for that with `wait`, and else leaves it to them.
 fn run(wait: bool) -> i32 {
     loop {
         // Acquire, also on failure: pairs with the release in `set`.
@@ -114,6 +118,10 @@ fn run(wait: bool) -> i32 {
             Err(now) if wait => futex::wait(STATE.as_ptr(), now, None),
             Err(_) => return 0,
         }
+    }
+    if !WANTED.load(Relaxed) {
+        set(OFF);
+        return 0;
     }
     WAKER.reset();
     match os::thread::spawn(main) {
