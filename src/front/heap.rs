@@ -288,7 +288,7 @@ impl Heap {
         // SAFETY: mapped, by the caller's clause; the references are to atomics only.
         unsafe {
             let tops = (*heap).tops.top.0.iter().map(|top| top.load(Relaxed).addr());
-            let sum = tops.fold(0usize, usize::wrapping_add);
+            let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
             let past =
                 [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).run_cache.frees];
             past.iter().fold(sum, |sum, counter| sum.rotate_left(5) ^ counter.get() as usize)

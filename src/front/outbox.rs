@@ -46,6 +46,8 @@ pub(crate) struct Outbox {
     most: Cell<u32>,
     /// Whether a bundle was ever opened, under any owner.
     resident: AtomicBool,
+    /// Whether one was opened since the last [`Outbox::reset`].
+    opened: Cell<bool>,
     /// Bundles sent.
     pub(crate) pushes: Counter,
     /// Bundles that published their slab.
@@ -83,6 +85,7 @@ impl Outbox {
             bundles: AtomicPtr::new(ptr::null_mut()),
             most: Cell::new(1),
             resident: AtomicBool::new(false),
+            opened: Cell::new(false),
             pushes: Counter::new(),
             publishes: Counter::new(),
             waiting: Counter::new(),
@@ -98,12 +101,13 @@ impl Outbox {
     pub(crate) unsafe fn reset(&self, bundles: *mut u8, bundling: bool) {
         self.bundles.store(bundles.cast(), Relaxed);
         self.most.set(if bundling { MAX_BLOCKS } else { 1 });
-        if self.is_resident() {
+        if self.opened.get() {
             for i in 0..BUNDLES {
                 // One by one, because statistics may be reading.
                 // SAFETY: the outbox has bundles, as of now.
                 unsafe { self.bundle(i) }.slab.store(ptr::null_mut(), Relaxed);
             }
+            self.opened.set(false);
         }
         self.waiting.set(0);
     }
@@ -165,9 +169,10 @@ impl Outbox {
                 visit = self.flush();
             }
             visit = either(visit, self.send(bundle));
-            let limit = (MAX_BYTES / stride.max(1)).clamp(1, self.most.get());
+            let limit = (MAX_BYTES / stride.max(1)).min(self.most.get()).max(1);
             Block::set_next(block, ptr::null_mut());
             // First: otherwise a fork in between could leave its child a bundle that `reset` does not clear.
+            self.opened.set(true);
             self.resident.store(true, Relaxed);
             compiler_fence(Release);
             bundle.slab.store(slab, Relaxed);
