@@ -1,7 +1,7 @@
 //! Counters that one thread changes and others read.
 
-use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU64, AtomicUsize};
 
 /// A counter that only its owner changes, without a read-modify-write, and that any thread reads. Relaxed: a
 /// figure by itself, which publishes nothing.
@@ -59,3 +59,13 @@ impl Counters {
         }
     }
 }
+
+/// Large blocks allocated, freed, and served from the cache. The counters are shared by all threads, but each
+/// is changed next to a lock or a system call. Accesses are relaxed: these are figures.
+pub(crate) static LARGE_ALLOCS: AtomicU64 = AtomicU64::new(0);
+/// See [`LARGE_ALLOCS`].
+pub(crate) static LARGE_FREES: AtomicU64 = AtomicU64::new(0);
+/// See [`LARGE_ALLOCS`].
+pub(crate) static LARGE_CACHE_HITS: AtomicU64 = AtomicU64::new(0);
+/// Bytes in large blocks that are in use.
+pub(crate) static LARGE_IN_USE: AtomicUsize = AtomicUsize::new(0);

@@ -1,8 +1,8 @@
 //! Allocating, freeing and resizing large blocks of either kind: runs and direct mappings.
 
+use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::{self, Fault};
 use crate::large::cache::tick;
-use crate::large::counters::{ALLOCS, FREES, IN_USE};
 use crate::large::{direct, run};
 use crate::superslab::layout::{MAX_SPAN, SLICE};
 use crate::superslab::pagemap::{self, DIRECT, RUN};
@@ -45,8 +45,8 @@ fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Alloc
         if is_run(size, align) { run::alloc(size, room) } else { direct::alloc(size, align, clear) };
     tick();
     if !allocation.ptr.is_null() {
-        ALLOCS.fetch_add(1, Relaxed);
-        IN_USE.fetch_add(usable(allocation.ptr, pagemap::kind(allocation.ptr)), Relaxed);
+        LARGE_ALLOCS.fetch_add(1, Relaxed);
+        LARGE_IN_USE.fetch_add(usable(allocation.ptr, pagemap::kind(allocation.ptr)), Relaxed);
     }
     allocation
 }
@@ -64,7 +64,7 @@ pub(crate) fn run_slices(size: usize, align: usize) -> Option<usize> {
 /// `run` is the start of a run that the caller has claimed in the page map, so that it is the caller's alone.
 pub(crate) unsafe fn give_run(run: *mut u8) {
     // SAFETY: the run is the caller's, so its record is a run's.
-    IN_USE.fetch_sub(unsafe { run::slices(run) } * SLICE, Relaxed);
+    LARGE_IN_USE.fetch_sub(unsafe { run::slices(run) } * SLICE, Relaxed);
     // SAFETY: claimed by the caller.
     unsafe { run::give(run) };
 }
@@ -125,8 +125,8 @@ pub(crate) unsafe fn free_replaced(address: *mut u8, kind: u8, new: *mut u8) -> 
 }
 
 fn count_freed(bytes: usize) {
-    FREES.fetch_add(1, Relaxed);
-    IN_USE.fetch_sub(bytes, Relaxed);
+    LARGE_FREES.fetch_add(1, Relaxed);
+    LARGE_IN_USE.fetch_sub(bytes, Relaxed);
 }
 
 /// The usable bytes of the block at `address`. Reports a misuse and returns 0 if that is no block. `kind` as
@@ -163,7 +163,7 @@ pub(crate) unsafe fn resize(address: *mut u8, kind: u8, size: usize, align: usiz
         _ => ptr::null_mut(),
     };
     if !moved.is_null() {
-        IN_USE.fetch_add(usable(moved, kind).wrapping_sub(before), Relaxed);
+        LARGE_IN_USE.fetch_add(usable(moved, kind).wrapping_sub(before), Relaxed);
     }
     moved
 }

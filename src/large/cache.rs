@@ -7,12 +7,12 @@
 mod entry;
 mod stack;
 
+use crate::base::counters::{LARGE_CACHE_HITS, LARGE_IN_USE};
 use crate::base::options;
 use crate::base::pause::Pause;
 use crate::base::table::Table;
 use crate::large::cache::entry::{AGAIN, Entry, LEAST_CUT};
 use crate::large::cache::stack::Stack;
-use crate::large::counters::{CACHE_HITS, IN_USE};
 use crate::lockfree::waker;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::{self, Unmapped, elapsed, now_ms};
@@ -99,7 +99,7 @@ fn unmap(kept: Mapping) -> bool {
 
 /// The number of bytes that may be kept, apart from what regret adds.
 fn allowed() -> usize {
-    options::get().large_cache.max(IN_USE.load(Relaxed) / KEPT_PART)
+    options::get().large_cache.max(LARGE_IN_USE.load(Relaxed) / KEPT_PART)
 }
 
 /// The number of bytes that may be kept.
@@ -245,7 +245,7 @@ pub(super) fn take_kept(len: usize, align: usize) -> Option<Mapping> {
         return None;
     };
     drop(cache);
-    CACHE_HITS.fetch_add(1, Relaxed);
+    LARGE_CACHE_HITS.fetch_add(1, Relaxed);
     Some(found)
 }
 

@@ -3,7 +3,6 @@
 
 mod block;
 mod cache;
-mod counters;
 mod direct;
 mod run;
 
@@ -12,5 +11,4 @@ pub(crate) use block::{
     usable_checked,
 };
 pub(crate) use cache::{drain, due_in, inherit as inherit_cache, kept, tick, tick_at};
-pub(crate) use counters::{ALLOCS, CACHE_HITS, FREES, IN_USE};
 pub(crate) use run::slices as slices_of_run;

@@ -1,15 +1,16 @@
-//! What the owner of a magazine does with its slots, while visitors [steal](super::steal) blocks out of them.
+//! The slots of a magazine: its owner pops and pushes blocks, while visitors [`steal`] blocks out of them.
 //! `front/magazine.rs` describes magazines, and `reclaim/drain_magazines.rs` why this works.
 
-use crate::lockfree::barrier::light as light_barrier;
+use crate::lockfree::barrier::{heavy as heavy_barrier, light as light_barrier};
 use crate::sync::AtomicPtr;
-use crate::sync::Ordering::{self, Relaxed, Release};
+use crate::sync::Ordering::{self, AcqRel, Relaxed, Release};
+use core::ptr;
 
 /// A place for a block's address.
 pub(crate) type Slot = AtomicPtr<u8>;
 
 /// The ordering with which a push stores a block and the new top. Release where that is free: it pairs with
-/// the acquire of the swap in [`steal`](super::steal) and of the top's load in `reclaim::drain_magazines`, so
+/// the acquire of the swap in [`steal`] and of the top's load in `reclaim::drain_magazines`, so
 /// that whoever takes the block out sees what was written to it before. Elsewhere, and so in the model, the
 /// visitor's barriers order the two.
 const PUT: Ordering = if cfg!(all(target_arch = "x86_64", not(loom))) { Release } else { Relaxed };
@@ -85,4 +86,38 @@ pub(crate) unsafe fn push(top: &AtomicPtr<Slot>, limit: &AtomicPtr<Slot>, block:
         top.store(at.add(1), PUT);
         true
     }
+}
+
+/// How many slots are handled between two barriers at most.
+pub(crate) const BATCH: usize = 64;
+
+/// Takes the blocks in `slots`, at most the first [`BATCH`], and calls `f` with each block that has become
+/// the caller's. The owner's topmost block must not be among the slots. `top` returns how many slots, counted
+/// from the first of these, lie below the owner's top. False, with everything as before, when the system has
+/// no barrier.
+pub(crate) fn steal(slots: &[Slot], top: impl Fn() -> usize, mut f: impl FnMut(*mut u8)) -> bool {
+    let mut blocks = [ptr::null_mut::<u8>(); BATCH];
+    // The barrier below orders all of this, and pairs with the compiler fences in `MagazineTops`. The
+    // orderings are for sanitizers, which do not know such barriers: the acquire pairs with the release in
+    // the owner's push, where that has one.
+    let (swapped, put_back) = (AcqRel, Release);
+    for (slot, block) in slots.iter().zip(&mut blocks) {
+        *block = slot.swap(ptr::null_mut(), swapped);
+    }
+    let barrier = heavy_barrier();
+    let top = top();
+    // On processors that reorder stores, the top may be newer than what was pushed before it moved.
+    let barrier = barrier && heavy_barrier();
+    for (i, (slot, &block)) in slots.iter().zip(&blocks).enumerate() {
+        if block.is_null() {
+            continue;
+        }
+        if barrier && top > i + 1 && slot.load(Relaxed).is_null() {
+            f(block);
+        } else {
+            // Fails when the owner has put another block there: then it has taken this one, too.
+            let _ = slot.compare_exchange(ptr::null_mut(), block, put_back, Relaxed);
+        }
+    }
+    barrier
 }

@@ -8,7 +8,6 @@ pub(crate) mod ready_list;
 pub(crate) mod record_stack;
 pub(crate) mod remote_stack;
 pub(crate) mod slice_sets;
-pub(crate) mod steal;
 pub(crate) mod waker;
 
 #[cfg(all(test, loom))]

@@ -7,10 +7,12 @@
 //! stacks, and starting a thread takes that lock. It never allocates under it.
 
 use crate::base::options;
+use crate::large;
 use crate::lockfree::waker::{self, WAKER};
 use crate::os::{self, futex, held, process};
-use crate::reclaim::pass;
+use crate::reclaim::idle_heaps;
 use crate::superslab::layout::SUPERSLAB;
+use crate::superslab::{pool, purge};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::ffi::c_void;
@@ -180,14 +182,14 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
     let pause = (delay.unwrap_or(0) / PAUSE_PART).max(MIN_PAUSE);
     let (mut fruitless, mut woken) = (0, true);
     loop {
-        let left = pass::pass();
+        let left = pass();
         PASSES.fetch_add(1, Relaxed);
         fruitless = if left.refused { (fruitless + 1).min(MAX_DOUBLINGS) } else { 0 };
         if !WAKER.arm() {
             return ptr::null_mut();
         }
         // First arm, then look: see `waker`.
-        let wait = match (delay, pass::due(&left)) {
+        let wait = match (delay, due(&left)) {
             // Nothing goes back unless asked for, so no dirty slice needs to wake us.
             (None, _) => Some(u32::MAX),
             (_, Some(due)) => Some(due.max(pause.saturating_mul(1 << fruitless))),
@@ -199,4 +201,32 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
         WAKEUPS.fetch_add(1, Relaxed);
         woken = wait.is_none();
     }
+}
+
+/// What is left after a pass.
+struct Left {
+    /// Something was due, but the system has taken nothing.
+    refused: bool,
+    /// Idle heaps still hold something.
+    heaps: bool,
+}
+
+/// Gives back, piece by piece, what has been free longer than the purge delay. Holds no lock across a system
+/// call.
+fn pass() -> Left {
+    if options::get().purge_delay < 0 {
+        return Left { refused: false, heaps: false };
+    }
+    let aged = purge::aged(|| WAKER.is_stopped());
+    large::tick();
+    Left { refused: aged == Some(0), heaps: idle_heaps::idle(os::now_ms()) }
+}
+
+/// Milliseconds until something may be due after a pass; `None` when nothing is dirty. Looks under the locks
+/// that guard it, as the [waker](waker) needs.
+fn due(left: &Left) -> Option<u32> {
+    let delay = u32::try_from(options::get().purge_delay).ok()?;
+    let now = os::now_ms();
+    let heaps = left.heaps.then_some(delay);
+    [pool::due_in(now, delay), large::due_in(now, delay), heaps].into_iter().flatten().min()
 }

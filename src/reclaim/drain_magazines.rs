@@ -17,8 +17,7 @@
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::magazine::Magazines;
-use crate::lockfree::magazine_slots::Slot;
-use crate::lockfree::steal::{BATCH, steal};
+use crate::lockfree::magazine_slots::{BATCH, Slot, steal};
 use crate::sync::Ordering::Acquire;
 use crate::tiny::classes::CLASSES;
 use core::slice;

@@ -4,6 +4,5 @@ pub(crate) mod background;
 mod drain_magazines;
 pub(crate) mod idle_heaps;
 pub(crate) mod left_heaps;
-mod pass;
 pub(crate) mod purge;
 pub(crate) mod retry;

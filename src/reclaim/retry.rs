@@ -2,7 +2,7 @@
 //! we try again.
 
 use crate::base::pause::Pause;
-use crate::base::{limits, options};
+use crate::base::{counters, limits, options};
 use crate::front::heap::Heap;
 use crate::front::thread;
 use crate::os::held;
@@ -38,7 +38,7 @@ fn freed() -> usize {
     let heap = thread::own_heap();
     // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
     let own = if heap.is_null() { 0 } else { unsafe { Heap::activity(heap) } };
-    own ^ spare().rotate_left(20) ^ (large::FREES.load(Relaxed) as usize).rotate_left(40)
+    own ^ spare().rotate_left(20) ^ (counters::LARGE_FREES.load(Relaxed) as usize).rotate_left(40)
 }
 
 /// Whether `need` bytes can never be had, whatever is given back. Then nobody's caches are emptied.
@@ -52,7 +52,7 @@ fn is_hopeless(need: usize) -> bool {
     let back = if FRUITLESS.is_on(os::now_ms()) {
         spare()
     } else {
-        held::bytes().saturating_sub(large::IN_USE.load(Relaxed))
+        held::bytes().saturating_sub(counters::LARGE_IN_USE.load(Relaxed))
     };
     if held::is_beyond_hard(need, back) {
         return true;

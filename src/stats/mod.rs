@@ -2,7 +2,6 @@
 //! all slabs.
 
 mod classes;
-mod figures;
 mod print;
 mod snapshot;
 

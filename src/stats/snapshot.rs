@@ -1,11 +1,12 @@
 //! The figures of one moment.
 
+use crate::base::counters;
 use crate::front::heap::{Heap, RECORD};
 use crate::front::registry;
 use crate::os::{held, process};
 use crate::reclaim::background;
+use crate::stats::classes::figures;
 use crate::stats::classes::{self, ClassStats};
-use crate::stats::figures::figures;
 use crate::superslab::{pagemap, pool};
 use crate::sync::Ordering::Relaxed;
 use crate::{large, os};
@@ -213,7 +214,7 @@ impl Snapshot {
         s.magazine_misses = s.refill_current + s.refill_bump;
         s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(heaps.flushed);
         s.allocations = s.refill_current + s.refill_bump + s.large_allocs;
-        let large_bytes = (large::IN_USE.load(Relaxed) as u64).saturating_sub(heaps.cached);
+        let large_bytes = (counters::LARGE_IN_USE.load(Relaxed) as u64).saturating_sub(heaps.cached);
         classes::finish(classes, s.large_allocs.saturating_sub(s.large_frees), large_bytes);
         for class in &*classes {
             s.active_bytes += class.active_bytes;
@@ -241,9 +242,9 @@ impl Snapshot {
 fn counted() -> Stats {
     Stats {
         superslabs_mapped: pool::SUPERSLABS_MAPPED.load(Relaxed),
-        large_allocs: large::ALLOCS.load(Relaxed),
-        large_frees: large::FREES.load(Relaxed),
-        large_cache_hits: large::CACHE_HITS.load(Relaxed),
+        large_allocs: counters::LARGE_ALLOCS.load(Relaxed),
+        large_frees: counters::LARGE_FREES.load(Relaxed),
+        large_cache_hits: counters::LARGE_CACHE_HITS.load(Relaxed),
         threads_started: registry::STARTED.load(Relaxed),
         threads_exited: registry::EXITED.load(Relaxed),
         bytes_mapped: os::MAPPED.load(Relaxed) as u64,

@@ -1,8 +1,7 @@
 //! Visits: who is inside a heap, whose a slab is, and who gets a block out of a magazine.
 
 use crate::lockfree::biased_lock::BiasedLock;
-use crate::lockfree::magazine_slots::{self, Slot};
-use crate::lockfree::steal::steal;
+use crate::lockfree::magazine_slots::{self, Slot, steal};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
