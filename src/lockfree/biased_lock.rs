@@ -8,6 +8,7 @@
 //! barrier, and then looks whether the slab is named.
 
 use crate::lockfree::barrier::{heavy as heavy_barrier, light as light_barrier};
+use crate::sync::Ordering::Release;
 use crate::sync::{AtomicBool, AtomicPtr, Ordering, fence};
 
 /// The lock of one heap, and the slab that its owner is putting a block into, or did last.
@@ -139,6 +140,7 @@ impl<S> BiasedLock<S> {
         // what the visitor did; and in the child of a fork all of that is done before `inside` is cleared.
         fence(Ordering::Release);
         self.inside.store(false, Ordering::Relaxed);
-        self.wanted.store(false, Ordering::Relaxed);
+        // Release once more, for ThreadSanitizer: it does not know fences.
+        self.wanted.store(false, Release);
     }
 }
