@@ -23,7 +23,7 @@
 use crate::api::report;
 use crate::base::limits;
 use crate::front::heap::Heap;
-use crate::front::{thread, visitor};
+use crate::front::{registry, thread, visitor};
 use crate::large;
 use crate::os::process;
 use crate::reclaim::{background, left_heaps};
@@ -46,7 +46,9 @@ pub(crate) fn on_fork(alone: bool) {
     orphans::inherit();
     large::inherit_cache();
     limits::inherit();
-    visitor::inherit();
+    if visitor::inherit() {
+        registry::inherit();
+    }
     thread::forget_key_users();
     let mine = thread::own_heap();
     if !mine.is_null() {

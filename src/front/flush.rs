@@ -101,19 +101,21 @@ impl Heap {
         }
     }
 
-    /// Gives up all that the heap has. Afterwards the record can serve another thread.
+    /// Gives up all that the heap has, but for slabs that cannot be given up now: false if there are some.
+    /// Afterwards the record can serve another thread.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap and will not use it again.
-    pub(crate) unsafe fn retire(heap: *mut Heap) {
+    pub(crate) unsafe fn retire(heap: *mut Heap) -> bool {
         // SAFETY: the calling thread owns the heap, so it may enter it; then the bins are its own as well.
         unsafe {
             let _entered = Heap::enter(heap);
             Heap::flush(heap);
-            (*heap).bins.abandon(&(*heap).counters);
+            let all = (*heap).bins.abandon(&(*heap).counters);
             // Relaxed: a visitor that finds nobody in has acquired this through the lock.
             (*heap).live.store(false, Relaxed);
+            all
         }
     }
 

@@ -67,6 +67,9 @@ pub(crate) struct Heap {
     pub(crate) fruitless: Cell<usize>,
     /// How often the exit hook has run for the owner, and what it saw the last time.
     pub(crate) exit: Exit,
+    /// Whether the last owner has left slabs here that it could not give up: see
+    /// [`Heap::retire`]. For whoever has the record.
+    pub(crate) holds_slabs: Cell<bool>,
     /// What the last visitor saw of the owner: see [`idle_heaps`](crate::reclaim::idle_heaps).
     pub(crate) seen: Seen,
     /// Held by the owner whenever it does more than take a block from a slab or put one back: see
@@ -313,6 +316,7 @@ const fn placeholder() -> Heap {
         generation: AtomicU32::new(0),
         fruitless: Cell::new(0),
         exit: Exit { rounds: Cell::new(0), activity: Cell::new(0) },
+        holds_slabs: Cell::new(false),
         seen: Seen::new(),
         lock: BiasedLock::new(),
         owner: CachePadded::new(Owner::new()),

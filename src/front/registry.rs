@@ -1,14 +1,17 @@
 //! All heaps, and a stack of the records that are free.
 
 use crate::front::heap::{Heap, NO_HEAP, RECORD};
+use crate::lockfree::ready_list::nodes;
 use crate::lockfree::record_stack::RecordStack;
 use crate::os;
-use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Node, Ordering};
 
 /// Records without an owner.
 static FREE: RecordStack<Heap> = RecordStack::new();
 /// The list of all records, linked by `all_next`. It only grows.
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
+/// How many free records hold slabs that their last owners could not give up. Relaxed: a hint.
+static HOLDING: AtomicUsize = AtomicUsize::new(0);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
@@ -39,7 +42,10 @@ pub(crate) fn acquire() -> *mut Heap {
     }
     // SAFETY: just mapped, and zero then, or just taken from the stack, which gives each record to one thread
     // only. `retire` or the kernel has left `live` false.
-    unsafe { Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live()) };
+    unsafe {
+        takes_slabs(heap);
+        Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live());
+    }
     if fresh {
         let mut head = ALL.load(Ordering::Relaxed);
         loop {
@@ -64,9 +70,74 @@ pub(crate) fn acquire() -> *mut Heap {
 pub(crate) unsafe fn release_heap(heap: *mut Heap) {
     // SAFETY: the calling thread owns the heap until `retire` has returned; then nobody does.
     unsafe {
-        Heap::retire(heap);
+        retire(heap);
         recycle(heap);
     }
+}
+
+/// Gives up what a heap has, and notes whether slabs stay.
+///
+/// # Safety
+///
+/// As [`Heap::retire`].
+unsafe fn retire(heap: *mut Heap) {
+    // SAFETY: the caller's clauses are the same; and the record is still the caller's alone.
+    unsafe {
+        if !Heap::retire(heap) {
+            (*heap).holds_slabs.set(true);
+            HOLDING.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Notes that somebody has a record now, and so the slabs in it. Returns whether there were some.
+///
+/// # Safety
+///
+/// The calling thread alone has the record.
+unsafe fn takes_slabs(heap: *mut Heap) -> bool {
+    // SAFETY: the record is the caller's alone.
+    let held = unsafe { (*heap).holds_slabs.replace(false) };
+    if held {
+        HOLDING.fetch_sub(1, Ordering::Relaxed);
+    }
+    held
+}
+
+/// Gives up the slabs that threads which have ended could not give up. Without this the next owners of the
+/// records would have to come for them. Threads that start meanwhile may need new records.
+pub(crate) fn give_up_rest() {
+    let (mut holding, mut popped) = (HOLDING.load(Ordering::Relaxed), NO_HEAP);
+    // SAFETY: no record is unmapped meanwhile. What is popped is ours alone, like an owner's, until it is
+    // pushed; so its link is ours as well, and who still reads it has come too late and does not use it.
+    unsafe {
+        while holding > 0 {
+            let heap = FREE.pop();
+            if heap.is_null() {
+                break;
+            }
+            if takes_slabs(heap) {
+                retire(heap);
+                holding -= 1;
+            }
+            Heap::set_next(heap, popped);
+            popped = heap;
+        }
+        nodes(popped).for_each(|heap| FREE.push(heap));
+    }
+}
+
+/// In the child of a fork that has stopped a visitor: frees the locks of free records. The visitor may have
+/// been looking whether one of them has an owner.
+pub(crate) fn inherit() {
+    each(|heap| {
+        // SAFETY: the record is mapped, and these are atomics. There is no other thread.
+        unsafe {
+            if !(*heap).live.load(Ordering::Relaxed) {
+                Heap::lock(heap).inherit();
+            }
+        }
+    });
 }
 
 /// Gives up the heaps of threads that have ended without an exit hook and had the [id](os::thread::id)
@@ -145,4 +216,33 @@ pub(crate) fn unmap() {
         // SAFETY: a record from `acquire`, mapped with that length.
         unsafe { os::unmap_uncounted(heap.cast(), RECORD) };
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record that nobody else gets, without an owner.
+    fn record() -> *mut Heap {
+        let heap = acquire();
+        assert!(!heap.is_null());
+        // SAFETY: a record of ours, in which there is nothing.
+        unsafe { Heap::retire(heap) };
+        heap
+    }
+
+    #[test]
+    fn a_child_can_use_a_record_that_a_visitor_was_looking_at() {
+        let heap = record();
+        // SAFETY: a record, which stays mapped.
+        let lock = unsafe { Heap::lock(heap) };
+        // Fails where the system has no barrier, and then nobody visits.
+        if lock.visit() {
+            inherit();
+        }
+        assert!(!lock.enter(|| panic!("waits for a visitor that does not exist")));
+        lock.leave(false);
+        // SAFETY: nobody has the record, and it holds nothing.
+        unsafe { recycle(heap) };
+    }
 }

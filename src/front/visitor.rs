@@ -41,9 +41,11 @@ fn visits(take: impl FnOnce() -> Option<Guard<'static, ()>>) -> Option<Visits> {
     take().map(|guard| Visits { _guard: guard, _signals: signals })
 }
 
-/// In the child of a fork: see [`Lock::inherit`].
-pub(crate) fn inherit() {
+/// In the child of a fork: see [`Lock::inherit`]. Returns whether the fork has stopped a visitor.
+pub(crate) fn inherit() -> bool {
+    let visited = VISITS.is_held();
     VISITS.inherit();
+    visited
 }
 
 /// What was seen of a heap's owner, and when. Touched only with the right to visit, which passes from thread

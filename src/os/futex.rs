@@ -19,8 +19,9 @@ use crossbeam_utils::Backoff;
 /// How often to look at a held lock before sleeping. Each pause is twice as long as the one before; together
 /// they last about as long as a critical section.
 const SPINS: u32 = 6;
-/// How often a thread that must not wait forever sleeps at most, and for how many milliseconds each time. A
-/// holder that was descheduled is running again by then, unless many threads compete.
+/// How often a thread that must not wait forever sleeps at most while one thread keeps the lock, and for how
+/// many milliseconds each time. A holder that was descheduled is running again by then, unless many threads
+/// compete.
 const NAPS: u32 = 5;
 /// See [`NAPS`].
 const NAP: u32 = 2;
@@ -52,7 +53,7 @@ pub(crate) struct Lock<T> {
     /// The holder's thread id or 0, and the flags.
     word: AtomicUsize,
     /// A holder that some thread has waited for in vain, or 0. Others do not wait for it either until it
-    /// unlocks. Relaxed: a hint.
+    /// unlocks.
     overdue: AtomicUsize,
     value: UnsafeCell<T>,
 }
@@ -67,17 +68,21 @@ pub(crate) struct Guard<'a, T: Inherit> {
     me: usize,
 }
 
-/// Sleeps while the word is `value`, for at most `ms` milliseconds if given. May return spuriously.
-pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) {
+/// Sleeps while the word is `value`, for at most `ms` milliseconds if given. May return spuriously. Whether
+/// the thread was woken, or found another value, rather than at the end of its time or after a signal.
+pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) -> bool {
     let time = ms.map(|ms| libc::timespec {
         tv_sec: (ms / 1000) as libc::time_t,
         tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: `time` is null or points at a local variable. The kernel reads the word itself and reports an
-    // error if the address is not mapped.
-    errno::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, value, time) });
+    errno::keep_errno(|| {
+        // SAFETY: `time` is null or points at a local variable. The kernel reads the word itself and reports
+        // an error if the address is not mapped.
+        let done = unsafe { libc::syscall(libc::SYS_futex, word, operation, value, time) };
+        done == 0 || errno::errno() == libc::EAGAIN
+    })
 }
 
 /// Wakes all threads that sleep on the word.
@@ -148,18 +153,19 @@ impl<T: Inherit> Lock<T> {
         true
     }
 
-    /// Waits for a lock that was not free. False after [`NAPS`] sleeps in vain.
+    /// Waits for a lock that was not free. False after [`NAPS`] sleeps in vain for one holder.
     #[cold]
     #[inline(never)]
     fn wait(&self, me: usize) -> bool {
         let backoff = Backoff::new();
-        let (mut spins, mut napped) = (0, 0);
+        let (mut spins, mut napped, mut slept) = (0, 0, false);
+        let mut last = 0;
         loop {
             let word = self.word.load(Ordering::Relaxed);
             let holder = word & !FLAGS;
             if holder == 0 {
                 if self.try_take(word, me) {
-                    if napped != 0 {
+                    if slept {
                         // Others may be asleep, too, and unlocking wakes only one of us.
                         self.word.fetch_or(WAITED_FOR, Ordering::Relaxed);
                     }
@@ -182,19 +188,31 @@ impl<T: Inherit> Lock<T> {
             if self.overdue.load(Ordering::Relaxed) == holder {
                 return false;
             }
-            if napped == NAPS {
-                self.overdue.store(holder, Ordering::Relaxed);
-                return false;
+            if holder != last {
+                (last, napped) = (holder, 0);
             }
             let asleep = word | WAITED_FOR;
+            if napped == NAPS {
+                self.overdue.store(holder, Ordering::Relaxed);
+                // Release: pairs with the acquire in `unlock_flagged`, which the flag makes the holder call:
+                // so what was stored above does not outlive this holding.
+                if self.word.compare_exchange(word, asleep, Ordering::Release, Ordering::Relaxed).is_ok() {
+                    return false;
+                }
+                self.overdue.store(0, Ordering::Relaxed);
+                napped = 0;
+                continue;
+            }
             // Relaxed: this takes nothing; `try_take` acquires.
             if word == asleep
                 || self.word.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             {
-                napped += 1;
+                slept = true;
                 // The kernel compares the lower half, which comes first in memory. Two holders may share it.
-                // Then we sleep although the holder has changed, but no longer than the nap.
-                wait(self.word.as_ptr().cast(), asleep as u32, Some(NAP));
+                // Then we sleep although the holder has changed, but no longer than the nap. Who was woken
+                // has seen the holder unlock: it may have lost to another, or to the same one again.
+                let woken = wait(self.word.as_ptr().cast(), asleep as u32, Some(NAP));
+                napped = if woken { 0 } else { napped + 1 };
             }
         }
     }
@@ -202,9 +220,10 @@ impl<T: Inherit> Lock<T> {
     #[cold]
     #[inline(never)]
     fn unlock_flagged(&self) {
+        // Release: pairs with the acquire in `lock_soon` and `try_take`, as in `Guard::drop`. Acquire: pairs
+        // with the release in `wait`, so that the store below comes after the one there.
+        let before = self.word.fetch_and(INHERITED | TORN, Ordering::AcqRel);
         self.overdue.store(0, Ordering::Relaxed);
-        // Release: pairs with the acquire in `lock_soon` and `try_take`, as in `Guard::drop`.
-        let before = self.word.fetch_and(INHERITED | TORN, Ordering::Release);
         if before & WAITED_FOR != 0 {
             wake_some(self.word.as_ptr().cast(), 1);
         }

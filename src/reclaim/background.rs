@@ -117,7 +117,7 @@ fn run(wait: bool) -> i32 {
         match STATE.compare_exchange(OFF, STARTING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
             Err(ON) => return 0,
-            Err(now) if wait => futex::wait(STATE.as_ptr(), now, None),
+            Err(now) if wait => _ = futex::wait(STATE.as_ptr(), now, None),
             Err(_) => return 0,
         }
     }
@@ -149,7 +149,7 @@ pub(crate) fn stop() {
         match STATE.compare_exchange(ON, STOPPING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
             Err(OFF) => return,
-            Err(now) => futex::wait(STATE.as_ptr(), now, None),
+            Err(now) => _ = futex::wait(STATE.as_ptr(), now, None),
         }
     }
     waker::WATCHED.store(false, Relaxed);

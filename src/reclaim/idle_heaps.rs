@@ -50,7 +50,7 @@ pub(crate) extern "C" fn take_in(owner: *mut Owner) {
 }
 
 /// Takes in what was freed to any other heap, empties all magazines and run caches, and purges idle memory in
-/// slabs, orphans included. A heap whose owner is inside at every try stays as it is.
+/// slabs, orphans and what threads that have ended left behind included. A heap whose owner is inside at every try stays as it is.
 pub(crate) fn everyone() {
     thread::with_heap(None, |mine| {
         if mine.is_null() {
@@ -70,6 +70,7 @@ pub(crate) fn everyone() {
         });
         // SAFETY: the calling thread's heap.
         unsafe { Heap::flush_outbox(mine) };
+        registry::give_up_rest();
         each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else { return Outcome::NotEntered };
@@ -111,6 +112,7 @@ pub(crate) fn idle(now: u32) -> bool {
         });
         // SAFETY: the calling thread's heap.
         unsafe { Heap::flush_outbox(mine) };
+        registry::give_up_rest();
         let mut more = false;
         let missed = each_other(mine, 1, |heap| {
             // SAFETY: a heap record, which is never unmapped; both are atomic.

@@ -132,22 +132,23 @@ impl Bins {
     }
 
     /// Gives up all slabs, for a thread that ends: empty ones go back to the pool, the others become orphans.
-    /// Nobody waits for a slab that another thread is about to publish: it stays, for the thread that gets
-    /// these bins next.
+    /// Nobody waits for a slab that another thread is about to publish, or long for a lock: such slabs stay,
+    /// and the result is false.
     ///
     /// # Safety
     ///
     /// As [`Bins::refill`].
-    pub(crate) unsafe fn abandon(&mut self, counters: &Counters) {
+    pub(crate) unsafe fn abandon(&mut self, counters: &Counters) -> bool {
         // SAFETY: these have the same contract as this function.
-        unsafe {
+        let all = unsafe {
             // Most slabs that are being published arrive between the two calls.
-            if !self.abandon_listed() {
+            self.abandon_listed() || {
                 self.collect(counters);
-                self.abandon_listed();
+                self.abandon_listed()
             }
-        }
+        };
         idle::tell(&mut self.untold);
+        all
     }
 
     /// Gives up the slabs that can be given up now. False if some stay.
