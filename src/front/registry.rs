@@ -221,6 +221,12 @@ pub(crate) fn unmap() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::superslab::orphans;
+    use crate::superslab::slab::{LEFT, Slab};
+    use std::sync::Mutex;
+
+    /// The tests run one after the other: a free record of one is another's next.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     /// A record that nobody else gets, without an owner.
     fn record() -> *mut Heap {
@@ -233,6 +239,7 @@ mod tests {
 
     #[test]
     fn a_child_can_use_a_record_that_a_visitor_was_looking_at() {
+        let _alone = ALONE.lock();
         let heap = record();
         // SAFETY: a record, which stays mapped.
         let lock = unsafe { Heap::lock(heap) };
@@ -244,5 +251,26 @@ mod tests {
         lock.leave(false);
         // SAFETY: nobody has the record, and it holds nothing.
         unsafe { recycle(heap) };
+    }
+
+    #[test]
+    fn slabs_that_a_thread_could_not_give_up_are_given_up_later() {
+        let _alone = ALONE.lock();
+        let heap = acquire();
+        assert!(!heap.is_null());
+        // SAFETY: a record of ours. Its slab stays, because a block of it is in use for good.
+        unsafe {
+            let slab = Slab::of(Heap::refill(heap, 1).ptr);
+            let is_orphan = || (*slab).owner.load(Ordering::Relaxed).addr() & LEFT != 0;
+            let held = orphans::hold();
+            release_heap(heap);
+            assert!(!is_orphan() && (*heap).holds_slabs.get(), "nobody waits for a lock of its own");
+            give_up_rest();
+            assert!(!is_orphan() && (*heap).holds_slabs.get(), "in vain, and the record is back");
+            drop(held);
+            give_up_rest();
+            assert!(is_orphan() && !(*heap).holds_slabs.get());
+            assert_eq!(HOLDING.load(Ordering::Relaxed), 0);
+        }
     }
 }

@@ -72,7 +72,7 @@ pub(crate) struct Guard<'a, T: Inherit> {
 /// the thread was woken, or found another value, rather than at the end of its time or after a signal.
 pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) -> bool {
     let time = ms.map(|ms| libc::timespec {
-        tv_sec: (ms / 1000) as libc::time_t,
+        tv_sec: (ms / 1000) as _,
         tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);

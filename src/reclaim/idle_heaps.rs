@@ -49,8 +49,9 @@ pub(crate) extern "C" fn take_in(owner: *mut Owner) {
     }
 }
 
-/// Takes in what was freed to any other heap, empties all magazines and run caches, and purges idle memory in
-/// slabs, orphans and what threads that have ended left behind included. A heap whose owner is inside at every try stays as it is.
+/// Takes in what was freed to any other heap, empties all magazines and run caches, gives up what threads
+/// that have ended could not, and purges idle memory in slabs, orphans included. A heap whose owner is inside
+/// at every try stays as it is.
 pub(crate) fn everyone() {
     thread::with_heap(None, |mine| {
         if mine.is_null() {

@@ -12,7 +12,6 @@ use crate::os::futex::{Inherit, Lock};
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Block, LEFT, Slab, VISITED};
 use crate::sync::{AtomicUsize, Ordering};
-use core::ptr;
 
 struct Lists(Table<List<Slab>, KINDS>);
 
@@ -23,8 +22,7 @@ static LISTS: Lock<Lists> = Lock::new(Lists(Table([const { List::new() }; KINDS]
 /// How many slabs of each class are listed, so that a refill that would find none does not take the lock.
 /// Changed under the lock; relaxed, because it is only a hint without it.
 static COUNTS: Table<AtomicUsize, KINDS> = Table([const { AtomicUsize::new(0) }; KINDS]);
-/// Slabs that were emptied by threads that did not get the lock soon. They are still listed, and released by
-/// the next call of [`claimed`] that gets the lock.
+/// Slabs that have been emptied and are still listed: see [`release_emptied`].
 static EMPTIED: ReadyList<Slab> = ReadyList::new();
 
 impl Inherit for Lists {
@@ -128,27 +126,39 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
     None
 }
 
-/// Takes a slab that the caller has emptied off its list and calls `release` with it, and with those that
-/// other threads could not take off theirs. If the lock is not free soon, a later call will do that.
+/// Takes a slab that the caller has emptied off its list and calls `release` with it: see
+/// [`release_emptied`].
 ///
 /// # Safety
 ///
 /// A push by the caller has answered [`Pushed::Emptied`](crate::lockfree::remote_stack::Pushed::Emptied), and
 /// this is the only call for it.
 pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
-    let Some(mut lists) = LISTS.lock_soon() else {
-        // SAFETY: the push made the slab ours. As an orphan it was in no ready list, so its ready link is
-        // ours, too.
-        return unsafe { EMPTIED.push(slab) };
-    };
-    unlink(&mut lists, slab);
-    let others = if EMPTIED.is_empty() { ptr::null_mut() } else { EMPTIED.take_all() };
+    // SAFETY: the push made the slab ours. As an orphan it was in no ready list, so its ready link is ours,
+    // too.
+    unsafe { EMPTIED.push(slab) };
+    release_emptied(release);
+}
+
+/// Takes the slabs that have been emptied off their lists and calls `release` with each. If the lock is not
+/// free soon, a later call will do that.
+pub(crate) fn release_emptied(release: impl Fn(*mut Slab)) {
+    if EMPTIED.is_empty() {
+        return;
+    }
+    let Some(mut lists) = LISTS.lock_soon() else { return };
+    let emptied = EMPTIED.take_all();
     // SAFETY: taken off `EMPTIED`, so ours; none is released before its turn in the second loop.
-    let others = || unsafe { nodes(others) };
-    others().for_each(|slab| unlink(&mut lists, slab));
+    let emptied = || unsafe { nodes(emptied) };
+    emptied().for_each(|slab| unlink(&mut lists, slab));
     drop(lists);
-    release(slab);
-    others().for_each(release);
+    emptied().for_each(release);
+}
+
+/// Holds the lock until the result is dropped.
+#[cfg(test)]
+pub(crate) fn hold() -> impl Drop {
+    LISTS.lock()
 }
 
 /// In the child of a fork: see [`Lock::inherit`].
