@@ -17,15 +17,15 @@
 //! * The forking thread goes on with its heap, unless somebody was visiting that.
 //!
 //! What another thread was handing over at that moment can be lost to the child: a span or a mapping that was
-//! being taken or given back, bundles in its outbox, a slab that was about to be published. It never ends up
-//! in two places.
+//! being taken or given back, bundles in its outbox, a slab that was about to be published, free records of
+//! heaps that it was looking through. It never ends up in two places.
 
 use crate::api::report;
 use crate::base::limits;
 use crate::front::heap::Heap;
 use crate::front::{registry, thread, visitor};
 use crate::large;
-use crate::os::process;
+use crate::os::{self, process};
 use crate::reclaim::{background, left_heaps};
 use crate::superslab::{orphans, span_index};
 
@@ -46,12 +46,12 @@ pub(crate) fn on_fork(alone: bool) {
     orphans::inherit();
     large::inherit_cache();
     limits::inherit();
-    if visitor::inherit() {
-        registry::inherit();
-    }
+    let visited = visitor::inherit();
     thread::forget_key_users();
     let mine = thread::own_heap();
-    if !mine.is_null() {
+    if mine.is_null() {
+        registry::claim_of(os::thread::id());
+    } else {
         // SAFETY: the calling thread owns the heap, and is the only thread of this process.
         unsafe {
             if Heap::lock(mine).inherit() {
@@ -62,6 +62,9 @@ pub(crate) fn on_fork(alone: bool) {
                 Heap::claim(mine);
             }
         }
+    }
+    if visited {
+        registry::inherit();
     }
     left_heaps::expect();
     background::after_fork();

@@ -99,9 +99,16 @@ unsafe fn takes_slabs(heap: *mut Heap) -> bool {
     // SAFETY: the record is the caller's alone.
     let held = unsafe { (*heap).holds_slabs.replace(false) };
     if held {
-        HOLDING.fetch_sub(1, Ordering::Relaxed);
+        holding_less(1);
     }
     held
+}
+
+/// Takes `by` from [`HOLDING`], which other threads may change in another order than they pass the records
+/// on.
+fn holding_less(by: usize) {
+    let less = |holding: usize| Some(holding.saturating_sub(by));
+    let _ = HOLDING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
 }
 
 /// Gives up the slabs that threads which have ended could not give up. Without this the next owners of the
@@ -114,6 +121,8 @@ pub(crate) fn give_up_rest() {
         while holding > 0 {
             let heap = FREE.pop();
             if heap.is_null() {
+                // The rest are somebody else's meanwhile, or a fork has cut off who had them.
+                holding_less(holding);
                 break;
             }
             if takes_slabs(heap) {
@@ -127,14 +136,24 @@ pub(crate) fn give_up_rest() {
     }
 }
 
-/// In the child of a fork that has stopped a visitor: frees the locks of free records. The visitor may have
-/// been looking whether one of them has an owner.
+/// In the child of a fork that has stopped a visitor: frees the locks of all records. The visitor may have
+/// been looking whether a free one has an owner.
 pub(crate) fn inherit() {
     each(|heap| {
-        // SAFETY: the record is mapped, and these are atomics. There is no other thread.
+        // SAFETY: the record is mapped. There is no other thread.
+        unsafe { Heap::lock(heap).inherit() };
+    });
+}
+
+/// In the child of a fork by the thread with this [id](os::thread::id) that its own TLS knows of no heap: a
+/// signal handler may have forked while the thread was giving its heap up.
+pub(crate) fn claim_of(thread: usize) {
+    each(|heap| {
+        // SAFETY: the record is mapped, and these are atomics. There is no other thread, and of those that
+        // ended before none had this id later: so the heap is the calling thread's.
         unsafe {
-            if !(*heap).live.load(Ordering::Relaxed) {
-                Heap::lock(heap).inherit();
+            if (*heap).live.load(Ordering::Relaxed) && (*heap).thread.load(Ordering::Relaxed) == thread {
+                Heap::claim(heap);
             }
         }
     });
@@ -223,10 +242,6 @@ mod tests {
     use super::*;
     use crate::superslab::orphans;
     use crate::superslab::slab::{LEFT, Slab};
-    use std::sync::Mutex;
-
-    /// The tests run one after the other: a free record of one is another's next.
-    static ALONE: Mutex<()> = Mutex::new(());
 
     /// A record that nobody else gets, without an owner.
     fn record() -> *mut Heap {
@@ -239,7 +254,8 @@ mod tests {
 
     #[test]
     fn a_child_can_use_a_record_that_a_visitor_was_looking_at() {
-        let _alone = ALONE.lock();
+        // Not beside the test below: a free record of one is the other's next.
+        let _alone = orphans::ALONE.lock();
         let heap = record();
         // SAFETY: a record, which stays mapped.
         let lock = unsafe { Heap::lock(heap) };
@@ -255,7 +271,7 @@ mod tests {
 
     #[test]
     fn slabs_that_a_thread_could_not_give_up_are_given_up_later() {
-        let _alone = ALONE.lock();
+        let _alone = orphans::ALONE.lock();
         let heap = acquire();
         assert!(!heap.is_null());
         // SAFETY: a record of ours. Its slab stays, because a block of it is in use for good.

@@ -2,7 +2,7 @@
 //! visitor remembers of a heap's owner.
 
 use crate::os;
-use crate::os::futex::{self, Guard, Lock};
+use crate::os::futex::{Guard, Lock};
 use crate::os::signals::Blocked;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize};
@@ -10,11 +10,10 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicUsize};
 /// Held by the visitor.
 static VISITS: Lock<()> = Lock::new(());
 
-/// Waits until the visit in progress is over, or gives up after some milliseconds. The caller looks again.
+/// Waits until the visit in progress is over, but only some milliseconds. The caller looks again: the visitor
+/// may be in another heap by then.
 pub(crate) fn wait() {
-    if VISITS.lock_soon().is_none() {
-        futex::pause();
-    }
+    VISITS.nap();
 }
 
 /// The right to visit, until dropped. No signal handler interrupts the thread meanwhile: an owner that wakes

@@ -82,14 +82,17 @@ impl<S> BiasedLock<S> {
         self.inside.store(false, Ordering::Relaxed);
     }
 
-    /// Removes a visitor, of which the child of a fork has none. Called by the owner, the thread that forked.
-    /// Returns whether a visitor was inside, and so may have been stopped halfway.
+    /// Removes a visitor, of which the child of a fork has none. Called by its only thread. Returns whether a
+    /// visitor was inside, and so may have been stopped halfway.
     #[cfg(not(loom))]
     pub(crate) fn inherit(&self) -> bool {
         // Relaxed, here and below: there is no other thread.
         let visited = self.inside.load(Ordering::Relaxed);
-        self.inside.store(false, Ordering::Relaxed);
-        self.wanted.store(false, Ordering::Relaxed);
+        // Only where it was: the child writes to no page without need.
+        if self.wanted.load(Ordering::Relaxed) {
+            self.inside.store(false, Ordering::Relaxed);
+            self.wanted.store(false, Ordering::Relaxed);
+        }
         visited
     }
 

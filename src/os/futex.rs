@@ -23,6 +23,8 @@ const SPINS: u32 = 6;
 /// many milliseconds each time. A holder that was descheduled is running again by then, unless many threads
 /// compete.
 const NAPS: u32 = 5;
+/// How often it sleeps at most when the lock changes hands meanwhile.
+const TURNS: u32 = 64;
 /// See [`NAPS`].
 const NAP: u32 = 2;
 
@@ -153,19 +155,20 @@ impl<T: Inherit> Lock<T> {
         true
     }
 
-    /// Waits for a lock that was not free. False after [`NAPS`] sleeps in vain for one holder.
+    /// Waits for a lock that was not free. False after [`NAPS`] sleeps in vain for one holder, or [`TURNS`]
+    /// in all.
     #[cold]
     #[inline(never)]
     fn wait(&self, me: usize) -> bool {
         let backoff = Backoff::new();
-        let (mut spins, mut napped, mut slept) = (0, 0, false);
+        let (mut spins, mut napped, mut slept) = (0, 0, 0);
         let mut last = 0;
         loop {
             let word = self.word.load(Ordering::Relaxed);
             let holder = word & !FLAGS;
             if holder == 0 {
                 if self.try_take(word, me) {
-                    if slept {
+                    if slept != 0 {
                         // Others may be asleep, too, and unlocking wakes only one of us.
                         self.word.fetch_or(WAITED_FOR, Ordering::Relaxed);
                     }
@@ -191,11 +194,11 @@ impl<T: Inherit> Lock<T> {
             if holder != last {
                 (last, napped) = (holder, 0);
             }
-            let asleep = word | WAITED_FOR;
             if napped == NAPS {
                 self.overdue.store(holder, Ordering::Relaxed);
                 // Release: pairs with the acquire in `unlock_flagged`, which the flag makes the holder call:
                 // so what was stored above does not outlive this holding.
+                let asleep = word | WAITED_FOR;
                 if self.word.compare_exchange(word, asleep, Ordering::Release, Ordering::Relaxed).is_ok() {
                     return false;
                 }
@@ -203,17 +206,37 @@ impl<T: Inherit> Lock<T> {
                 napped = 0;
                 continue;
             }
-            // Relaxed: this takes nothing; `try_take` acquires.
-            if word == asleep
-                || self.word.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            {
-                slept = true;
-                // The kernel compares the lower half, which comes first in memory. Two holders may share it.
-                // Then we sleep although the holder has changed, but no longer than the nap. Who was woken
-                // has seen the holder unlock: it may have lost to another, or to the same one again.
-                let woken = wait(self.word.as_ptr().cast(), asleep as u32, Some(NAP));
+            if slept == TURNS {
+                return false;
+            }
+            if let Some(woken) = self.sleep(word) {
+                slept += 1;
+                // Who was woken has seen the holder unlock: it may have lost to another, or to the same one
+                // again.
                 napped = if woken { 0 } else { napped + 1 };
             }
+        }
+    }
+
+    /// Sleeps until the lock is unlocked, for [`NAP`] milliseconds at most, and says which it was. `None`, at
+    /// once, if its word is not `word` any more.
+    fn sleep(&self, word: usize) -> Option<bool> {
+        let asleep = word | WAITED_FOR;
+        // Relaxed: this takes nothing; `try_take` acquires.
+        let flagged = word == asleep
+            || self.word.compare_exchange(word, asleep, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        // The kernel compares the lower half, which comes first in memory. Two holders may share it. Then we
+        // sleep although the holder has changed, but no longer than the nap.
+        flagged.then(|| wait(self.word.as_ptr().cast(), asleep as u32, Some(NAP)))
+    }
+
+    /// If the lock is held, sleeps until it is unlocked, or for [`NAP`] milliseconds at most.
+    pub(crate) fn nap(&self) {
+        // In the child of a fork the holder may not exist.
+        process::look();
+        let word = self.word.load(Ordering::Relaxed);
+        if word & !FLAGS != 0 {
+            self.sleep(word);
         }
     }
 

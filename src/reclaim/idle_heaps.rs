@@ -22,6 +22,7 @@ use crate::sync::Node;
 use crate::sync::Ordering::Release;
 use crate::tiny::bins::Bins;
 use crate::tiny::partial_purge::{self, Chosen};
+use crate::tiny::release;
 use core::ptr;
 
 /// How often [`everyone`] tries to enter a heap whose owner is inside.
@@ -114,6 +115,7 @@ pub(crate) fn idle(now: u32) -> bool {
         // SAFETY: the calling thread's heap.
         unsafe { Heap::flush_outbox(mine) };
         registry::give_up_rest();
+        release::release_emptied();
         let mut more = false;
         let missed = each_other(mine, 1, |heap| {
             // SAFETY: a heap record, which is never unmapped; both are atomic.

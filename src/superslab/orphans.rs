@@ -155,6 +155,10 @@ pub(crate) fn release_emptied(release: impl Fn(*mut Slab)) {
     emptied().for_each(release);
 }
 
+/// For tests that rely on the lock, which run one after the other.
+#[cfg(test)]
+pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 /// Holds the lock until the result is dropped.
 #[cfg(test)]
 pub(crate) fn hold() -> impl Drop {

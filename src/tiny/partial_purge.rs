@@ -110,8 +110,7 @@ pub(crate) unsafe fn purge_excess(bins: *mut Bins) {
 /// The calling thread owns the heap that `bins` are part of, and has entered its lock.
 pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
     let mut bytes = 0;
-    // SAFETY: what is passed here has been emptied and is in no list any more.
-    orphans::release_emptied(|slab| unsafe { release::release_slab(slab) });
+    release::release_emptied();
     for class in 1..=CLASSES as u8 {
         // All of a class are adopted before the first is abandoned again; otherwise the same one would come
         // each time.

@@ -75,6 +75,12 @@ pub(crate) unsafe fn release_slab(slab: *mut Slab) {
     }
 }
 
+/// [Releases](release_slab) the orphans that have been emptied.
+pub(crate) fn release_emptied() {
+    // SAFETY: what is passed here has been emptied, is ours alone, and in no list any more.
+    orphans::release_emptied(|slab| unsafe { release_slab(slab) });
+}
+
 /// The slices of a span, bit 0 the first, that this slab may have made dirty. The pool knows which ones were
 /// dirty before.
 ///
@@ -131,6 +137,7 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_from_a_slab_whose_owner_stopped_while_it_revived_memory() {
+        let _alone = orphans::ALONE.lock();
         const CLASS: u8 = CLASSES as u8;
         let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
         assert!(!base.is_null());
