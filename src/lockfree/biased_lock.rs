@@ -8,8 +8,8 @@
 //! barrier, and then looks whether the slab is named.
 
 use crate::lockfree::barrier::{heavy as heavy_barrier, light as light_barrier};
-use crate::sync::Ordering::Release;
-use crate::sync::{AtomicBool, AtomicPtr, Ordering, fence};
+use crate::sync::Ordering::{self, Release};
+use crate::sync::{AtomicBool, AtomicPtr, fence};
 
 /// The lock of one heap, and the slab that its owner is putting a block into, or did last.
 pub(crate) struct BiasedLock<S> {
