@@ -12,6 +12,8 @@ static VISITS: Lock<()> = Lock::new(());
 
 /// Waits until the visit in progress is over, but only some milliseconds. The caller looks again: the visitor
 /// may be in another heap by then.
+#[cold]
+#[inline(never)]
 pub(crate) fn wait() {
     VISITS.nap();
 }
