@@ -185,7 +185,7 @@ unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
     // SAFETY: the calling thread owns the heap. Once TLS has the placeholder, nothing in this thread uses it
     // any more.
     unsafe {
-        let (exit, activity) = (&(*heap).exit, Heap::activity(heap));
+        let (exit, activity) = (&(*heap).exit, Heap::own_activity(heap));
         let rounds = exit.rounds.get() + 1;
         exit.rounds.set(rounds);
         let used = exit.activity.replace(activity) != activity || rounds == 1;
