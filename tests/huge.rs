@@ -69,9 +69,54 @@ fn a_sparse_table_of_a_dense_program() {
     }
 }
 
+/// Bytes of mappings for which huge pages have been advised.
+fn advised() -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let (mut size, mut sum) = (0, 0);
+    for line in smaps.lines() {
+        if let Some(kib) = line.strip_prefix("Size:") {
+            size = kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+        } else if line.strip_prefix("VmFlags:").is_some_and(|flags| flags.contains(" hg")) {
+            sum += size;
+        }
+    }
+    sum
+}
+
+/// Whether advice can be seen: an emulator does not pass it on, and not every kernel has huge pages.
+fn advice_can_be_seen() -> bool {
+    let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let before = advised();
+    // SAFETY: a new mapping, which nothing else uses.
+    unsafe {
+        let map = libc::mmap(std::ptr::null_mut(), 4 * MIB, read, private, -1, 0);
+        let can = libc::madvise(map, 4 * MIB, libc::MADV_HUGEPAGE) == 0 && advised() > before;
+        libc::munmap(map, 4 * MIB);
+        can
+    }
+}
+
+fn a_program_that_grows() {
+    if !advice_can_be_seen() {
+        return;
+    }
+    let before = advised();
+    // One block each of some classes, as a program has when it starts; then small blocks, 2 MiB of them.
+    let first: Vec<_> = (1..9).flat_map(|i| make(1, i * 100, 1 << 20)).collect();
+    let few = make(2 << 14, 64, 64);
+    assert_eq!(advised(), before, "a small program");
+    let many = make(20 << 14, 64, 64);
+    let more = advised() - before;
+    assert!(more >= 12 * MIB, "{} MiB of 20", more / MIB);
+    for blocks in [first, few, many] {
+        free(blocks);
+    }
+}
+
 /// One test: what is known of the process's blocks grows as it goes.
 #[test]
 fn what_is_not_touched_is_not_resident() {
+    a_program_that_grows();
     a_program_with_sparse_blocks();
     a_sparse_table_of_a_dense_program();
 }

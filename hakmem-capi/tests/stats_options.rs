@@ -33,7 +33,7 @@ const OPTIONS: [(&str, &[&str], &[&str], &str); 13] = [
     ("HAKMEM_MAGAZINE", &["on", "off"], &["maybe", "o", "offf"], "on"),
     ("HAKMEM_OUTBOX", &["on", "off"], &["maybe"], "on"),
     ("HAKMEM_ORPHANS", &["on", "off"], &["maybe"], "on"),
-    ("HAKMEM_THP", &["auto", "always", "never"], &["sometimes"], "auto"),
+    ("HAKMEM_THP", &["auto", "folios", "always", "never"], &["sometimes"], "auto"),
     (
         "HAKMEM_LARGE_CACHE",
         &["0", "1", "4096", "64K", "32M", "1G"],

@@ -25,9 +25,13 @@ pub enum StatsFormat {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Thp {
-    /// For new SuperSlabs and mappings of 2 MiB and more, once the process is large and the kernel reports
-    /// that earlier ones of the same kind are resident.
+    /// For new SuperSlabs while the heap grows densely, or once the kernel reports that earlier ones are
+    /// resident; for mappings of 2 MiB and more, once earlier ones were. Other SuperSlabs are advised against
+    /// huge pages.
     Auto,
+    /// As [`Thp::Auto`], but the others are left to the system's default: for systems that give folios of 16
+    /// to 64 KiB to all memory, and huge pages only on advice.
+    Folios,
     /// For every SuperSlab and mapping.
     Always,
     /// For nothing.

@@ -236,8 +236,10 @@ fn grow() -> bool {
     let huge = thp::wants_huge_superslab();
     // Advises against huge pages, too: where the system gives them to everybody, a process that needs a few
     // pages of many SuperSlabs would get all pages of them.
-    // SAFETY: mapped just now with this length.
-    unsafe { os::advise_huge(base, SUPERSLAB, huge) };
+    if huge || thp::refuses() {
+        // SAFETY: mapped just now with this length.
+        unsafe { os::advise_huge(base, SUPERSLAB, huge) };
+    }
     while !span_index::add(base, huge) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {

@@ -1,9 +1,9 @@
 //! Transparent huge pages, for memory that is touched densely. A huge page is resident as a whole once one
 //! byte of it is touched, so huge pages are advised only where most of the memory is resident anyway.
 //!
-//! * SuperSlabs: slices of slabs that have handed out every block are certainly resident. For other memory,
-//!   the kernel is asked how much is resident of a few SuperSlabs without huge pages that have hardly a free
-//!   slice.
+//! * SuperSlabs: slices of slabs that have handed out every block are certainly resident. While the heap
+//!   grows by such slices, the next SuperSlab gets huge pages. For other memory, the kernel is asked how much
+//!   is resident of a few SuperSlabs without huge pages that have hardly a free slice.
 //! * Direct mappings: the kernel is asked about a few pages of mappings without huge pages that are freed, or
 //!   grow, or have existed for a while. While those were touched densely, new mappings of at least 2 MiB get
 //!   huge pages.
@@ -42,6 +42,18 @@ pub(crate) fn filled(slices: usize) {
     FILLED.fetch_add(slices, Relaxed);
 }
 
+/// [`FILLED`] when the last SuperSlab was mapped.
+static FILLED_THEN: AtomicUsize = AtomicUsize::new(0);
+/// The fewest SuperSlabs of a heap that counts as growing. Small processes stay as they are; the first
+/// SuperSlabs serve many classes that need few blocks each.
+const GROWING_FROM: usize = 3;
+
+/// Whether a heap of that many SuperSlabs grows densely: since the last one was mapped, when `then` slices
+/// were filled, most of what one holds has been filled. If the growth then ends, the rest of one is wasted.
+const fn is_growing(superslabs: usize, then: usize, filled: usize) -> bool {
+    superslabs >= GROWING_FROM && is_most(filled.saturating_sub(then), SLICES)
+}
+
 /// Takes back [`filled`] for as many slices.
 pub(super) fn no_more_filled(slices: usize) {
     FILLED.fetch_sub(slices, Relaxed);
@@ -52,8 +64,19 @@ fn said_or(find: impl FnOnce() -> bool) -> bool {
     match options::get().thp {
         Thp::Always => true,
         Thp::Never => false,
-        Thp::Auto => find(),
+        Thp::Auto | Thp::Folios => find(),
     }
+}
+
+/// Whether it is left to us where huge pages are used.
+fn is_ours() -> bool {
+    matches!(options::get().thp, Thp::Auto | Thp::Folios)
+}
+
+/// Whether memory that should not have huge pages is advised against them. Then it gets no folios of other
+/// sizes either.
+pub(super) fn refuses() -> bool {
+    options::get().thp != Thp::Folios
 }
 
 /// Whether the next SuperSlab should have huge pages.
@@ -61,11 +84,13 @@ pub(super) fn wants_huge_superslab() -> bool {
     // Spans that are mostly untouched, like those of many threads with small heaps, must not become resident.
     said_or(|| {
         let filled = FILLED.load(Relaxed);
+        let then = FILLED_THEN.swap(filled, Relaxed);
         let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_slices)) else {
             return false;
         };
-        are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
+        is_growing(superslabs, then, filled)
             || filled >= HUGE_FROM && is_most(filled, used)
+            || are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
     })
 }
 
@@ -231,13 +256,13 @@ pub(crate) fn wants_huge_mapping(len: usize) -> bool {
 
 /// Whether a mapping that has grown to `len` bytes should have huge pages from now on.
 pub(crate) fn wants_huge_grown(len: usize) -> bool {
-    options::get().thp == Thp::Auto && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
+    is_ours() && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
 }
 
 /// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping has huge
 /// pages, or is too short, or the option decides.
 pub(crate) fn look(mapping: Mapping, from: usize) {
-    if mapping.huge || mapping.len < HUGE_PAGE || options::get().thp != Thp::Auto {
+    if mapping.huge || mapping.len < HUGE_PAGE || !is_ours() {
         return;
     }
     let chunk = HUGE_PAGE.max(mapping.len.saturating_sub(from).div_ceil(LOOKS));
@@ -316,6 +341,14 @@ mod tests {
         unsafe { os::unmap_uncounted(base, 2 * SUPERSLAB) };
         // The system does not say anything about memory that is not mapped.
         assert_eq!(judge(&sample(1)), None);
+    }
+
+    #[test]
+    fn a_heap_grows_by_what_is_filled() {
+        assert!(is_growing(GROWING_FROM, 40, 40 + SLICES));
+        assert!(!is_growing(GROWING_FROM - 1, 40, 40 + SLICES), "small");
+        assert!(!is_growing(100, 40, 40 + SLICES / 2), "spans that are hardly touched");
+        assert!(!is_growing(100, 40, 8), "slabs were given back");
     }
 
     #[test]

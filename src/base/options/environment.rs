@@ -28,7 +28,7 @@ static KNOWN: [Known; 15] = [
     ("HAKMEM_MAGAZINE", ON, |o, v| set(&mut o.magazine, choice(v, &SWITCH))),
     ("HAKMEM_OUTBOX", ON, |o, v| set(&mut o.outbox, choice(v, &SWITCH))),
     ("HAKMEM_ORPHANS", ON, |o, v| set(&mut o.orphans, choice(v, &SWITCH))),
-    ("HAKMEM_THP", "auto, always or never; using auto", |o, v| set(&mut o.thp, choice(v, &THP))),
+    ("HAKMEM_THP", "auto, folios, always or never; using auto", |o, v| set(&mut o.thp, choice(v, &THP))),
     ("HAKMEM_LARGE_CACHE", "bytes, as 1048576, 1024K, 32M or 1G; using 32M", |o, v| {
         set(&mut o.large_cache, bytes(v))
     }),
@@ -60,7 +60,8 @@ const LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; usi
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const FORMATS: [(&str, StatsFormat); 3] =
     [("none", StatsFormat::None), ("table", StatsFormat::Table), ("json", StatsFormat::Json)];
-const THP: [(&str, Thp); 3] = [("auto", Thp::Auto), ("always", Thp::Always), ("never", Thp::Never)];
+const THP: [(&str, Thp); 4] =
+    [("auto", Thp::Auto), ("folios", Thp::Folios), ("always", Thp::Always), ("never", Thp::Never)];
 const FOREIGN: [(&str, Foreign); 2] = [("abort", Foreign::Abort), ("warn", Foreign::Warn)];
 const PROFILES: [(&str, Profile); 4] = [
     ("throughput", Profile::Throughput),
