@@ -61,10 +61,10 @@ for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shado
 cargo test --features checked --lib
 
 step "every preset: the shadow model, the C interface and real programs (balanced is what all else runs with)"
-for profile in throughput memory latency; do
-    HAKMEM_PROFILE=$profile HAKMEM_SHADOW_ROUNDS=50000 cargo test --quiet --release --test shadow
-    HAKMEM_PROFILE=$profile cargo test --quiet -p hakmem-capi --test c_api -- ::preloaded --test-threads=2
-    HAKMEM_PROFILE=$profile cargo test --quiet -p hakmem-capi --test programs -- jq_ sqlite3_ --test-threads=2
+for preset in throughput memory latency; do
+    HAKMEM_PRESET=$preset HAKMEM_SHADOW_ROUNDS=50000 cargo test --quiet --release --test shadow
+    HAKMEM_PRESET=$preset cargo test --quiet -p hakmem-capi --test c_api -- ::preloaded --test-threads=2
+    HAKMEM_PRESET=$preset cargo test --quiet -p hakmem-capi --test programs -- jq_ sqlite3_ --test-threads=2
 done
 
 step "every benchmark runs"

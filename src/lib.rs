@@ -51,7 +51,7 @@ pub use api::global::{Hakmem, few_syscalls, purge, start_background, stop_backgr
 #[cfg(not(loom))]
 pub use base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]
-pub use base::options::{Foreign, Options, Profile, StatsFormat, Thp};
+pub use base::options::{Foreign, Options, Preset, StatsFormat, Thp};
 #[cfg(not(loom))]
 pub use stats::{ClassStats, Stats, class_stats, stats};
 

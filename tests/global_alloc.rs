@@ -132,7 +132,7 @@ fn a_program_lives_on_it() {
 fn options_have_a_const_builder() {
     let _alone = alone();
     const OPTIONS: Options = Options::new()
-        .profile(hakmem::Profile::Memory)
+        .preset(hakmem::Preset::Memory)
         .stats(StatsFormat::Json)
         .magazine(false)
         .outbox(false)

@@ -98,7 +98,7 @@ part_replay() { measure replay replay $(rounds 5 0) benches/traces/*.trace; }
 # The defaults, the first column, are the preset `balanced`.
 part_presets() {
     # shellcheck disable=SC2046
-    run bench $(rounds 5 0) --profile throughput --profile memory --profile latency \
+    run bench $(rounds 5 0) --preset throughput --preset memory --preset latency \
         random-mixed larson large server burst oscillation idle-return idle-return:keep-50 drift thread-cost:seven \
         --json "$out/presets.json" --markdown "$out/presets.md" >/dev/null
 }

@@ -22,7 +22,7 @@ const FIGURES: &str = "allocations magazine_misses magazine_overflows refill_cur
 
 /// The options, a few values each takes, a few it does not, and its default as messages show it.
 const OPTIONS: [(&str, &[&str], &[&str], &str); 13] = [
-    ("HAKMEM_PROFILE", &["throughput", "balanced", "memory", "latency"], &["fast", "memor"], "none"),
+    ("HAKMEM_PRESET", &["throughput", "balanced", "memory", "latency"], &["fast", "memor"], "none"),
     ("HAKMEM_STATS", &["none"], &["bogus", "yes", "jso", "jsonx"], "none"),
     (
         "HAKMEM_PURGE_DELAY",

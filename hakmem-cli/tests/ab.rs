@@ -195,12 +195,12 @@ fn settings_of_hakmem_are_compared_with_its_defaults() {
     let (experiment, status) = ab(&[
         "--env",
         "MAGAZINE=off,PURGE_DELAY=0",
-        "--profile",
+        "--preset",
         "memory",
         "--",
         "sh",
         "-c",
-        "echo $HAKMEM_MAGAZINE$HAKMEM_PURGE_DELAY$HAKMEM_PROFILE",
+        "echo $HAKMEM_MAGAZINE$HAKMEM_PURGE_DELAY$HAKMEM_PRESET",
     ]);
     assert_eq!(experiment["method"]["baseline"], "hakmem");
     let names: Vec<_> =

@@ -52,7 +52,7 @@ pub enum Foreign {
 /// A preset: a set of options for one goal. Single options override it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Profile {
+pub enum Preset {
     /// Highest throughput, for more memory: huge pages for every SuperSlab, 256 MiB of freed mappings kept,
     /// free pages kept for a second.
     Throughput,
@@ -148,13 +148,13 @@ impl Options {
         }
     }
 
-    /// `HAKMEM_PROFILE`: sets all options of the preset. Call it before you set single options.
-    pub const fn profile(self, profile: Profile) -> Self {
-        match profile {
-            Profile::Throughput => self.purge_delay_ms(1000).large_cache(256 << 20).thp(Thp::Always),
-            Profile::Balanced => self.purge_delay_ms(PURGE_DELAY).large_cache(LARGE_CACHE).thp(Thp::Auto),
-            Profile::Memory => self.purge_delay_ms(0).large_cache(0).thp(Thp::Never),
-            Profile::Latency => self.purge_delay_ms(-1).large_cache(128 << 20).thp(Thp::Never),
+    /// `HAKMEM_PRESET`: sets all options of the preset. Call it before you set single options.
+    pub const fn preset(self, preset: Preset) -> Self {
+        match preset {
+            Preset::Throughput => self.purge_delay_ms(1000).large_cache(256 << 20).thp(Thp::Always),
+            Preset::Balanced => self.purge_delay_ms(PURGE_DELAY).large_cache(LARGE_CACHE).thp(Thp::Auto),
+            Preset::Memory => self.purge_delay_ms(0).large_cache(0).thp(Thp::Never),
+            Preset::Latency => self.purge_delay_ms(-1).large_cache(128 << 20).thp(Thp::Never),
         }
     }
 
@@ -277,7 +277,7 @@ mod tests {
     fn presets() {
         let preset = |value: &[u8]| {
             let mut o = Options::new().foreign(Foreign::Warn).purge_delay_ms(7);
-            o.set(b"HAKMEM_PROFILE", value);
+            o.set(b"HAKMEM_PRESET", value);
             assert_eq!(o.foreign, Foreign::Warn, "a preset does not change it");
             (o.purge_delay, o.large_cache, o.thp)
         };
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(preset(b"latency"), (-1, 128 << 20, Thp::Never));
         assert_eq!(preset(b"fast"), (7, 32 << 20, Thp::Auto), "an unknown one changes nothing");
         let mut o = Options::new();
-        o.set(b"HAKMEM_PROFILE_X", b"memory");
+        o.set(b"HAKMEM_PRESET_X", b"memory");
         assert_eq!(o.purge_delay, 250);
     }
 

@@ -60,9 +60,9 @@ pub struct Choice {
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<OsString>,
 
-    /// Compare Hakmem with Hakmem under this preset (HAKMEM_PROFILE); can be repeated
+    /// Compare Hakmem with Hakmem under this preset (HAKMEM_PRESET); can be repeated
     #[arg(long, value_name = "PRESET")]
-    pub profile: Vec<String>,
+    pub preset: Vec<String>,
 
     /// What the others are compared with (default: glibc, or hakmem where settings of it are compared)
     #[arg(long, value_name = "NAME")]
@@ -106,7 +106,7 @@ impl Choice {
     }
 
     fn has_settings(&self) -> bool {
-        !self.env.is_empty() || !self.profile.is_empty()
+        !self.env.is_empty() || !self.preset.is_empty()
     }
 
     fn look(&self, settings_only: bool) -> anyhow::Result<Found> {
@@ -138,7 +138,7 @@ impl Choice {
             found.add(subject(HAKMEM, Some(path.clone()), version.clone()), None);
             self.add_settings(&mut found, &path, version)?;
         } else if self.has_settings() {
-            bail!("--env and --profile are settings of Hakmem, which --allocators leaves out");
+            bail!("--env and --preset are settings of Hakmem, which --allocators leaves out");
         }
         for peer in PEERS.iter().filter(|peer| wanted(peer.name)) {
             match peer.files.iter().find_map(|file| locate(file)) {
@@ -164,7 +164,7 @@ impl Choice {
         Ok(found)
     }
 
-    /// A subject for every `--env` and `--profile`.
+    /// A subject for every `--env` and `--preset`.
     fn add_settings(&self, found: &mut Found, path: &Path, version: Option<String>) -> anyhow::Result<()> {
         for text in &self.env {
             let text = text.to_str().with_context(|| format!("--env {text:?}: not UTF-8"))?;
@@ -179,9 +179,9 @@ impl Choice {
             subject.environment = environment;
             found.add(subject, None);
         }
-        for preset in &self.profile {
+        for preset in &self.preset {
             let mut subject = subject(&format!("hakmem {preset}"), Some(path.into()), version.clone());
-            subject.environment = vec![("HAKMEM_PROFILE".into(), preset.clone())];
+            subject.environment = vec![("HAKMEM_PRESET".into(), preset.clone())];
             found.add(subject, None);
         }
         Ok(())
@@ -318,7 +318,7 @@ mod tests {
         base.baseline = Some("other".into());
         assert!(error(base).contains("there are glibc"));
         let mut env = choice(&["glibc"]);
-        env.profile = vec!["memory".into()];
+        env.preset = vec!["memory".into()];
         assert!(error(env).contains("leaves out"));
         assert!(named_path("x").is_err() && named_path("=x").is_err() && named_path("x=").is_err());
     }

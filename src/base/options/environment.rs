@@ -1,21 +1,21 @@
 //! The options in the environment: their names, what their values mean, and how those are read.
 
-use crate::base::options::{Foreign, Options, Path, Profile, StatsFormat, Thp};
+use crate::base::options::{Foreign, Options, Path, Preset, StatsFormat, Thp};
 use crate::os::env;
 use crate::os::message::{self, Shown};
 use core::fmt;
 use core::str::FromStr;
 
 /// The preset, which is applied before all other options.
-const PROFILE: &str = "HAKMEM_PROFILE";
+const PRESET: &str = "HAKMEM_PRESET";
 
 /// An option: its name; which values it takes, and what a bad one is replaced by; and how it is set to a
 /// value. That returns false, and changes nothing, if the value is a bad one.
 type Known = (&'static str, &'static str, fn(&mut Options, &[u8]) -> bool);
 
 static KNOWN: [Known; 15] = [
-    (PROFILE, "throughput, balanced, memory or latency; using none", |o, v| {
-        let preset = choice(v, &PROFILES).map(|profile| o.profile(profile));
+    (PRESET, "throughput, balanced, memory or latency; using none", |o, v| {
+        let preset = choice(v, &PRESETS).map(|which| o.preset(which));
         set(o, preset)
     }),
     ("HAKMEM_STATS", "none, table or json; using none", |o, v| set(&mut o.stats, choice(v, &FORMATS))),
@@ -63,11 +63,11 @@ const FORMATS: [(&str, StatsFormat); 3] =
 const THP: [(&str, Thp); 4] =
     [("auto", Thp::Auto), ("folios", Thp::Folios), ("always", Thp::Always), ("never", Thp::Never)];
 const FOREIGN: [(&str, Foreign); 2] = [("abort", Foreign::Abort), ("warn", Foreign::Warn)];
-const PROFILES: [(&str, Profile); 4] = [
-    ("throughput", Profile::Throughput),
-    ("balanced", Profile::Balanced),
-    ("memory", Profile::Memory),
-    ("latency", Profile::Latency),
+const PRESETS: [(&str, Preset); 4] = [
+    ("throughput", Preset::Throughput),
+    ("balanced", Preset::Balanced),
+    ("memory", Preset::Memory),
+    ("latency", Preset::Latency),
 ];
 
 /// Sets `option` if there is a value for it. Returns whether there is.
@@ -125,7 +125,7 @@ impl Options {
         // The preset first, wherever it stands, so that single options override it.
         for first in [true, false] {
             env::each(b"HAKMEM_", |name, value| {
-                if (name == PROFILE.as_bytes()) == first {
+                if (name == PRESET.as_bytes()) == first {
                     options.set(name, value);
                 }
             });

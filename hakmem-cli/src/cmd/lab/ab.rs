@@ -44,7 +44,7 @@ pub struct Args {
         value_name = "NAME=PROGRAM,...",
         value_delimiter = ',',
         value_parser = subjects::named_path,
-        conflicts_with_all = ["allocators", "with", "peers", "env", "profile", "lib"]
+        conflicts_with_all = ["allocators", "with", "peers", "env", "preset", "lib"]
     )]
     linked: Vec<(String, PathBuf)>,
 
