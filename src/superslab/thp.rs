@@ -6,7 +6,8 @@
 //!   is resident of a few SuperSlabs without huge pages that have hardly a free slice.
 //! * Direct mappings: the kernel is asked about a few pages of mappings without huge pages that are freed, or
 //!   grow, or have existed for a while. While those were touched densely, new mappings of at least 2 MiB get
-//!   huge pages.
+//!   huge pages. Of mappings with huge pages it can only say whether each part was touched: while that is so,
+//!   longer ones get huge pages, too.
 //!
 //! A few new SuperSlabs and mappings are controls: they get no huge pages, so that a change in behaviour is
 //! noticed.
@@ -188,7 +189,8 @@ struct Density {
     resident: AtomicUsize,
     /// Mappings that were dense enough to get huge pages, controls included.
     made: AtomicUsize,
-    /// The length of the longest dense mapping, in bytes. Reduced by one that is not dense.
+    /// The length of the longest mapping, in bytes, that was dense, or had huge pages and was touched all
+    /// over. Reduced by one that is not dense.
     longest: AtomicUsize,
 }
 
@@ -216,6 +218,14 @@ impl Density {
         }
         self.looked.store(l, Relaxed);
         self.resident.store(r.min(l), Relaxed);
+    }
+
+    /// [`add`](Self::add) for a mapping with huge pages. Whether they are touched densely nobody knows, only
+    /// how much of the mapping is touched at all.
+    fn add_huge(&self, len: usize, looked: usize, resident: usize) {
+        if looked == resident {
+            self.longest.fetch_max(len, Relaxed);
+        }
     }
 
     /// Whether a mapping of `len` bytes is likely to be touched densely.
@@ -259,15 +269,16 @@ pub(crate) fn wants_huge_grown(len: usize) -> bool {
     is_ours() && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
 }
 
-/// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping has huge
-/// pages, or is too short, or the option decides.
+/// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping is too
+/// short, or the option decides.
 pub(crate) fn look(mapping: Mapping, from: usize) {
-    if mapping.huge || mapping.len < HUGE_PAGE || !is_ours() {
+    if mapping.len < HUGE_PAGE || !is_ours() {
         return;
     }
     let chunk = HUGE_PAGE.max(mapping.len.saturating_sub(from).div_ceil(LOOKS));
     if let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) {
-        SEEN.add(mapping.len, looked, resident);
+        let add = if mapping.huge { Density::add_huge } else { Density::add };
+        add(&SEEN, mapping.len, looked, resident);
     }
 }
 
@@ -393,6 +404,11 @@ mod tests {
         let seen = Density::new();
         seen.add(HUGE_PAGE, 64, 64);
         assert!(seen.is_dense(LONGER * HUGE_PAGE) && !seen.is_dense((LONGER + 1) * HUGE_PAGE));
+        // Unless one with huge pages was touched all over.
+        seen.add_huge(4 * HUGE_PAGE, 4, 3);
+        assert!(!seen.is_dense(16 * HUGE_PAGE));
+        seen.add_huge(4 * HUGE_PAGE, 4, 4);
+        assert!(seen.is_dense(16 * HUGE_PAGE) && !seen.is_dense(20 * HUGE_PAGE));
         seen.add(64 * HUGE_PAGE, 16, 16);
         assert!(seen.is_dense(256 * HUGE_PAGE));
         seen.add(32 * HUGE_PAGE, 4, 1);
