@@ -95,6 +95,28 @@ fn what_is_kept_is_cut_and_grown_into() {
 }
 
 #[test]
+fn blocks_that_grow_in_turn_do_not_stand_in_each_others_way() {
+    let _alone = alone();
+    free(make(32 * MIB), 32 * MIB);
+    let mapped = hakmem::stats().bytes_mapped;
+    let mut blocks = [0; 4].map(|_| make(900 << 10));
+    let mut size = 900 << 10;
+    while size < 4 * MIB {
+        for block in &mut blocks {
+            *block = grow(*block, size, 2 * size);
+            fill(*block, size, 2 * size);
+        }
+        size *= 2;
+    }
+    let more = hakmem::stats().bytes_mapped - mapped;
+    assert!(more < 8 * MIB as u64, "hardly any memory but what was kept: {more}");
+    for block in blocks {
+        check(block, size);
+        free(block, size);
+    }
+}
+
+#[test]
 fn pieces_come_together_again() {
     let _alone = alone();
     let whole = make(24 * MIB);

@@ -35,14 +35,17 @@ pub(crate) fn alloc_to_clear(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, size, true)
 }
 
-/// Like [`alloc`], for a block that is growing: a run is placed where it can grow further, if possible.
+/// Like [`alloc`], for a block that is growing: placed where it can grow further, if possible.
 pub(crate) fn alloc_growing(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, MAX_RUN, false)
 }
 
 fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Allocation {
-    let allocation =
-        if is_run(size, align) { run::alloc(size, room) } else { direct::alloc(size, align, clear) };
+    let allocation = if is_run(size, align) {
+        run::alloc(size, room)
+    } else {
+        direct::alloc(size, align, clear, room != size)
+    };
     tick();
     if !allocation.ptr.is_null() {
         LARGE_ALLOCS.fetch_add(1, Relaxed);

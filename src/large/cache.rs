@@ -174,6 +174,21 @@ impl Cache {
         self.with(index, |entry| entry.cut(len))
     }
 
+    /// Halves an entry, if there is a place for the second half and that has at least `len` bytes at a
+    /// multiple of `align`. Returns where it is.
+    fn halve(&mut self, index: usize, len: usize, align: usize) -> Option<usize> {
+        let entry = &self.entries[index];
+        let (kept, since, refused) = (entry.kept(), entry.since, entry.refused);
+        let half = kept.without(kept.len / 2)?;
+        let free = self.entries.0.iter().position(|e| e.len() == 0)?;
+        if kept.len - half < len || (kept.block.addr() + half) & (align - 1) != 0 {
+            return None;
+        }
+        let second = self.with(index, |entry| entry.shorten(half));
+        self.with(free, |entry| entry.fill(second, since, refused));
+        Some(free)
+    }
+
     /// The entry that has been kept longest, if that is `least` milliseconds or more.
     fn oldest(&self, now: u32, least: u32) -> Option<usize> {
         let age = |entry: &Entry| elapsed(entry.since, now);
@@ -218,18 +233,23 @@ pub(crate) fn kept() -> usize {
     BYTES.load(Relaxed)
 }
 
-/// Takes memory of at least `len` bytes at a multiple of `align`. Its contents are unknown.
-pub(super) fn take_kept(len: usize, align: usize) -> Option<Mapping> {
+/// Takes memory of at least `len` bytes at a multiple of `align`. Its contents are unknown. For a block that
+/// is `growing`: out of the longest, and not right behind another block, which may grow, too.
+pub(super) fn take_kept(len: usize, align: usize, growing: bool) -> Option<Mapping> {
     let can_regret = REGRET.dropped() != 0;
     if kept() < len && !can_regret {
         return None;
     }
     let fits = |block: *mut u8, bytes: usize| bytes >= len && block.addr() & (align - 1) == 0;
     let mut cache = CACHE.lock_soon()?;
-    let best = cache.used().filter(|(_, e)| fits(e.block, e.len())).min_by_key(|(_, e)| e.len());
-    let found = if let Some((i, entry)) = best {
+    let all = cache.used().filter(|(_, e)| fits(e.block, e.len()));
+    let best = if growing { all.max_by_key(|(_, e)| e.len()) } else { all.min_by_key(|(_, e)| e.len()) };
+    let found = if let Some((mut i, entry)) = best {
         let whole = entry.len() - len <= len / SLACK;
         let len = if whole { entry.len() } else { len };
+        if growing && entry.follows {
+            i = cache.halve(i, len, align).unwrap_or(i);
+        }
         cache.take(i, len)
     } else if let Some(mut popped) = cache.pop(fits) {
         let rest = popped.len - len;

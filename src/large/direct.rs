@@ -39,10 +39,11 @@ fn length_for(size: usize) -> Option<usize> {
     size.max(SLICE).checked_next_multiple_of(os::page_size())
 }
 
-/// Allocates a block. `clear` says that the caller will clear it unless it is known to be zero.
-pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
+/// Allocates a block. `clear` says that the caller will clear it unless it is known to be zero, `growing` that
+/// it may grow further.
+pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Allocation {
     let Some(len) = length_for(size) else { return Allocation::NONE };
-    if let Some(kept) = cache::take_kept(len, align) {
+    if let Some(kept) = cache::take_kept(len, align, growing) {
         // Memory whose front was cut off begins in another slice than before, for which the map may not be
         // prepared.
         if pagemap::prepare_direct(kept.block) {

@@ -37,6 +37,8 @@ pub(super) struct Entry {
     /// The system has refused to unmap it, though as a rule it has taken the pages. Not tried again for
     /// [`AGAIN`].
     pub(super) refused: bool,
+    /// A block, which may grow into this, was cut off the front.
+    pub(super) follows: bool,
     /// When it was kept, in milliseconds.
     pub(super) since: u32,
 }
@@ -44,7 +46,14 @@ pub(super) struct Entry {
 impl Entry {
     /// An empty place.
     pub(super) const fn empty() -> Self {
-        Self { block: ptr::null_mut(), len: AtomicUsize::new(0), huge: false, refused: false, since: 0 }
+        Self {
+            block: ptr::null_mut(),
+            len: AtomicUsize::new(0),
+            huge: false,
+            refused: false,
+            follows: false,
+            since: 0,
+        }
     }
 
     /// The length of what is kept.
@@ -60,6 +69,7 @@ impl Entry {
     /// Enters memory into an empty place.
     pub(super) fn fill(&mut self, kept: Mapping, now: u32, refused: bool) {
         (self.block, self.huge, self.since, self.refused) = (kept.block, kept.huge, now, refused);
+        self.follows = false;
         compiler_fence(Release);
         self.len.store(kept.len, Relaxed);
     }
@@ -88,6 +98,7 @@ impl Entry {
         self.len.store(kept.len - len, Relaxed);
         compiler_fence(Release);
         self.block = kept.block.wrapping_add(len);
+        self.follows = true;
         Mapping { len, ..kept }
     }
 

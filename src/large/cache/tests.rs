@@ -40,6 +40,24 @@ fn neighbours_become_one_and_are_cut_again() {
 
 #[test]
 #[cfg_attr(miri, ignore)]
+fn what_a_block_was_cut_off_is_halved() {
+    let mut cache = Cache::new();
+    assert!(cache.add(kept(0, 9), 7, false) && !cache.entries[0].follows);
+    assert_eq!(cache.take(0, MIB).block, kept(0, 1).block);
+    assert!(cache.entries[0].follows);
+    assert_eq!(cache.halve(0, 5 * MIB, 1), None, "too short");
+    assert_eq!(cache.halve(0, MIB, 64 * MIB), None, "not at a multiple");
+    assert_eq!(cache.halve(0, MIB, 4096), Some(1));
+    assert_eq!(places(&cache), [(1, 4), (5, 4)]);
+    assert_eq!((cache.entries[1].since, cache.entries[1].follows), (7, false));
+    while cache.used().count() < ENTRIES {
+        assert!(cache.add(kept(100 + 2 * cache.used().count(), 1), 10, false));
+    }
+    assert_eq!(cache.halve(0, MIB, 4096), None, "no place");
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
 fn room_is_made_at_the_end_of_the_oldest() {
     let mut cache = Cache::new();
     assert!(cache.add(kept(0, 8), 5, false) && cache.add(kept(20, 8), 7, false));
