@@ -269,6 +269,13 @@ pub(super) fn take_kept(len: usize, align: usize, growing: bool) -> Option<Mappi
     Some(found)
 }
 
+/// Notes that a block grows by `len` bytes, none of which are kept.
+pub(super) fn grows_fresh(len: usize) {
+    if REGRET.dropped() != 0 {
+        missed(&REGRET, len, now_ms());
+    }
+}
+
 /// Takes the longest memory that is kept, if it is shorter than `len` bytes but a good part of it: to be made
 /// longer.
 pub(super) fn take_part(len: usize) -> Option<Mapping> {

@@ -158,6 +158,7 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
         }
         // The part that it last grew by: the program has had time to fill that.
         thp::look(old, (old.len / 2).next_multiple_of(os::page_size()));
+        cache::grows_fresh(len - old.len);
     }
     // SAFETY: the caller's mapping, whole, which only we have claimed in the map.
     let moved = unsafe { extend(old, len, align <= os::page_size()) };
