@@ -117,6 +117,26 @@ fn blocks_that_grow_in_turn_do_not_stand_in_each_others_way() {
 }
 
 #[test]
+fn a_block_is_expected_to_outgrow_runs_where_an_earlier_one_has() {
+    let _alone = alone();
+    let grown = || {
+        let (mut block, mut size, mut moves) = (make(64 << 10), 64 << 10, 0);
+        while size < 4 * MIB {
+            let before = block;
+            block = grow(block, size, 2 * size);
+            moves += usize::from(block != before && size > 64 << 10);
+            fill(block, size, 2 * size);
+            size *= 2;
+        }
+        check(block, size);
+        free(block, size);
+        moves
+    };
+    assert_ne!(grown(), 0, "out of the largest run");
+    assert_eq!(grown(), 0, "no more");
+}
+
+#[test]
 fn pieces_come_together_again() {
     let _alone = alone();
     let whole = make(24 * MIB);

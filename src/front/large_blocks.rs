@@ -58,14 +58,16 @@ pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Alloca
     large::alloc(size, align)
 }
 
-/// Allocates a large block for contents that have outgrown their block and may grow further. Takes the
-/// longest run in the run cache and cuts it to the size, so that the slices behind it are free.
+/// Allocates a large block for contents that have outgrown their block and may grow further. Where no freed
+/// mapping is kept, takes the longest run in the run cache and cuts it to the size, so that the slices behind
+/// it are free.
 ///
 /// # Safety
 ///
 /// As [`alloc`].
 pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -> Allocation {
-    if let (false, Some(slices)) = (heap.is_null(), large::run_slices(size, align)) {
+    let no_run = heap.is_null() || large::grows_into_kept();
+    if let (false, Some(slices)) = (no_run, large::run_slices(size, align)) {
         // SAFETY: not null, so the calling thread owns the heap. What `take` returns is a block in use.
         // Should it keep its length, it merely is longer than it needs to be.
         unsafe {

@@ -2,11 +2,12 @@
 
 use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::{self, Fault};
-use crate::large::cache::tick;
+use crate::large::cache::{kept, tick};
 use crate::large::{direct, run};
 use crate::superslab::layout::{MAX_SPAN, SLICE};
 use crate::superslab::pagemap::{self, DIRECT, RUN};
 use crate::superslab::slab::Allocation;
+use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
 use core::ptr;
 
@@ -35,17 +36,35 @@ pub(crate) fn alloc_to_clear(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, size, true)
 }
 
+/// Blocks that have outgrown the largest run, at most [`MANY_GREW`], less those that were placed in kept
+/// memory because of them. Relaxed: races lose a count.
+static GREW: AtomicUsize = AtomicUsize::new(0);
+/// The most blocks that are expected to grow as others have.
+const MANY_GREW: usize = 16;
+
+/// Whether a block that grows should lie in kept memory, though it could be a run: as far as earlier ones
+/// outgrew the largest run. Where a mapping was freed it can do that without being copied.
+pub(crate) fn grows_into_kept() -> bool {
+    GREW.load(Relaxed) != 0 && kept() > MAX_RUN
+}
+
 /// Like [`alloc`], for a block that is growing: placed where it can grow further, if possible.
 pub(crate) fn alloc_growing(size: usize, align: usize) -> Allocation {
     alloc_with_room(size, align, MAX_RUN, false)
 }
 
 fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Allocation {
-    let allocation = if is_run(size, align) {
-        run::alloc(size, room)
-    } else {
-        direct::alloc(size, align, clear, room != size)
-    };
+    let (run, growing) = (is_run(size, align), room != size);
+    let mut allocation = Allocation::NONE;
+    if !run {
+        allocation = direct::alloc_kept(size, align, clear, growing);
+    } else if growing && grows_into_kept() {
+        GREW.store(GREW.load(Relaxed).saturating_sub(1), Relaxed);
+        allocation = direct::alloc_kept(size, align, clear, true);
+    }
+    if allocation.ptr.is_null() {
+        allocation = if run { run::alloc(size, room) } else { direct::alloc(size, align, clear) };
+    }
     tick();
     if !allocation.ptr.is_null() {
         LARGE_ALLOCS.fetch_add(1, Relaxed);
@@ -157,12 +176,15 @@ fn usable(address: *mut u8, kind: u8) -> usize {
 /// `address` is the start of a large block of kind `kind`, in use and the caller's.
 pub(crate) unsafe fn resize(address: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
     let before = usable(address, kind);
-    // A mapping that shrinks to half of the largest run or less is better copied into a run.
+    if before <= MAX_RUN && size > MAX_RUN {
+        GREW.store(MANY_GREW.min(GREW.load(Relaxed) + 1), Relaxed);
+    }
+    // A mapping that shrinks by half, to half of the largest run or less, is better copied into a run.
     let moved = match kind {
         // SAFETY: a run in use and the caller's.
         RUN if size <= MAX_RUN => unsafe { run::resize(address, size) },
         // SAFETY: a direct mapping in use and the caller's.
-        DIRECT if size > MAX_RUN / 2 => unsafe { direct::resize(address, size, align) },
+        DIRECT if size > before.min(MAX_RUN) / 2 => unsafe { direct::resize(address, size, align) },
         _ => ptr::null_mut(),
     };
     if !moved.is_null() {

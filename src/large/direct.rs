@@ -39,9 +39,9 @@ fn length_for(size: usize) -> Option<usize> {
     size.max(SLICE).checked_next_multiple_of(os::page_size())
 }
 
-/// Allocates a block. `clear` says that the caller will clear it unless it is known to be zero, `growing` that
-/// it may grow further.
-pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Allocation {
+/// Allocates a block in kept memory, if there is enough. `clear` says that the caller will clear it unless it
+/// is known to be zero, `growing` that it may grow further.
+pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) -> Allocation {
     let Some(len) = length_for(size) else { return Allocation::NONE };
     if let Some(kept) = cache::take_kept(len, align, growing) {
         // Memory whose front was cut off begins in another slice than before, for which the map may not be
@@ -55,8 +55,13 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
         }
         // SAFETY: out of the cache, and not handed out.
         unsafe { cache::keep(kept) };
-        return Allocation::NONE;
     }
+    Allocation::NONE
+}
+
+/// Allocates a block where memory is not kept, or not enough of it. `clear` as for [`alloc_kept`].
+pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
+    let Some(len) = length_for(size) else { return Allocation::NONE };
     // Not to clear it: that would touch the new part, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
