@@ -98,3 +98,27 @@ fn what_is_freed_of_a_slab_after_its_pages_were_given_back_comes_back_too() {
         kept.into_iter().for_each(|block| free(block, 200));
     });
 }
+
+#[test]
+fn what_is_given_back_first_is_in_slabs_of_large_blocks() {
+    in_own_process("what_is_given_back_first_is_in_slabs_of_large_blocks", || {
+        // Each kind is less than what may lie idle, both are more.
+        let kinds =
+            [64, 3072].map(|size| (size, (0..12 * MIB / size).map(|_| make(size)).collect::<Vec<_>>()));
+        let mut kept = Vec::new();
+        for (size, blocks) in kinds {
+            // About one block of each slab stays.
+            for (i, block) in blocks.into_iter().enumerate() {
+                if i % (70_000 / size) == 0 { kept.push((block, size)) } else { free(block, size) }
+            }
+        }
+        let classes = hakmem::class_stats();
+        let given_back = |size| {
+            let class = classes.iter().find(|class| class.block_bytes == size).unwrap();
+            class.active_bytes - class.resident_bytes
+        };
+        let (small, large) = (given_back(64), given_back(3072));
+        assert!(large > 4 * small && large > MIB as u64, "{small} and {large} bytes");
+        kept.into_iter().for_each(|(block, size)| free(block, size));
+    });
+}

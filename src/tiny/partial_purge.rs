@@ -36,14 +36,16 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Chooses some slabs of `bins`, but not `skip`, and none of the `newest` few of each class.
+    /// Chooses some slabs of `bins`, but not `skip`, and none of the `newest` few of each class. Those with
+    /// the largest blocks come first: where one block is left, fewer of their pages hold it, and they have
+    /// fewer free blocks to walk.
     ///
     /// # Safety
     ///
     /// The caller holds the lock of the heap that `bins` are part of, as its owner or as a visitor.
     pub(crate) unsafe fn from(bins: *mut Bins, skip: *mut Slab, newest: usize) -> Chosen {
         let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
-        for class in 1..=CLASSES {
+        for class in (1..=CLASSES).rev() {
             // SAFETY: only the holder of the lock uses the lists, and slabs stay while they are listed.
             unsafe {
                 let (mut slab, mut seen) = ((&(*bins).sparse)[class].first(), 0);
