@@ -16,14 +16,13 @@ impl Heap {
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap. [`Heap::free_to_slab`] has just returned `slab`, so the heap's lock
-    /// still names it.
+    /// The calling thread owns the heap. [`Heap::free_to_slab`] has just returned `slab`.
     #[cold]
     #[inline(never)]
     pub(crate) unsafe extern "C" fn relist(heap: *mut Heap, slab: *mut Slab) {
-        // SAFETY: the slab stays this heap's as long as the lock names it, and its record with it. Once we
-        // have entered, no visitor is in, and the lists are ours to change; `relist` may release the slab, so
-        // the class is read first.
+        // SAFETY: the heap's lock still names the block, and the slab is due to change its list: by
+        // `Bins::is_named` visitors leave it alone, so its record stays. Once we have entered, no visitor is
+        // in, and the lists are ours to change; `relist` may release the slab, so the class is read first.
         unsafe {
             let class = (*slab).class as usize;
             let _entered = Heap::enter(heap);

@@ -15,7 +15,7 @@ use crate::large;
 use crate::lockfree::biased_lock::BiasedLock;
 use crate::lockfree::magazine_slots::{Slot, own};
 use crate::os::process;
-use crate::superslab::slab::{Allocation, Owner, Slab};
+use crate::superslab::slab::{Allocation, Owner};
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Node, compiler_fence};
 use crate::tiny::bins::Bins;
@@ -75,7 +75,7 @@ pub(crate) struct Heap {
     pub(crate) seen: Seen,
     /// Held by the owner whenever it does more than take a block from a slab or put one back: see
     /// [`BiasedLock`].
-    pub(crate) lock: BiasedLock<Slab>,
+    pub(crate) lock: BiasedLock,
     owner: CachePadded<Owner>,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Exit {
 
 /// The owner holds its heap's lock until this is dropped.
 pub(crate) struct Entered {
-    lock: &'static BiasedLock<Slab>,
+    lock: &'static BiasedLock,
     /// Whether it held the lock before, too.
     before: bool,
 }
@@ -165,7 +165,7 @@ impl Heap {
     ///
     /// `heap` is a record or a placeholder, which stay mapped.
     #[inline(always)]
-    pub(crate) unsafe fn lock(heap: *mut Heap) -> &'static BiasedLock<Slab> {
+    pub(crate) unsafe fn lock(heap: *mut Heap) -> &'static BiasedLock {
         // SAFETY: it stays mapped. The lock consists of atomics, so any thread may refer to it.
         unsafe { &(*heap).lock }
     }
@@ -191,8 +191,9 @@ impl Heap {
     #[inline(always)]
     pub(crate) unsafe fn alloc_from_slab(heap: *mut Heap, class: usize) -> Allocation {
         // SAFETY: the bins are the caller's, or a placeholder's, which have no block. So only the owner
-        // reaches `on_miss`.
+        // reaches `on_miss`. What placeholders are told to name nobody reads.
         unsafe {
+            Heap::lock(heap).name(ptr::without_provenance_mut(class));
             let allocation = Bins::alloc(&raw mut (*heap).bins, class, &raw const (*heap).counters);
             if !allocation.ptr.is_null() {
                 (*heap).magazines.on_miss(class);
@@ -345,9 +346,9 @@ const fn placeholder() -> Heap {
     }
 }
 
-// SAFETY: only the two statics below need this, and they are never written to: they have no block to hand out
-// and no room for one, and the slow path tells them from a thread's own heap. Records are reached through raw
-// pointers; `Heap` says who may touch what in them.
+// SAFETY: only the two statics below need this. Nothing of them is written but an atomic, the lock's name:
+// they have no block to hand out and no room for one, and the slow path tells them from a thread's own heap.
+// Records are reached through raw pointers; `Heap` says who may touch what in them.
 unsafe impl Sync for Heap {}
 
 /// Stands in for the heap of a thread that has none yet.

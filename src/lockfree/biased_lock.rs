@@ -2,29 +2,30 @@
 //! load. A *visitor*, another thread that takes it rarely, pays for a barrier in every running thread.
 //!
 //! The owner holds the lock where it moves slabs between lists, resizes magazines, and uses its run cache.
-//! Its two shortest paths hold nothing: taking a block from the current slab, which no visitor touches, and
-//! putting one back into any slab of its own. For the latter there is a *hazard pointer*: the owner names the
-//! slab before it checks that the slab is its own. A visitor first changes the slab's owner, then executes a
-//! barrier, and then looks whether the slab is named.
+//! Its two shortest paths hold nothing: taking a block from a current slab, and putting one back into any
+//! slab of its own. For these there is a *hazard pointer*: before it looks which slab is current, the owner
+//! names the class, and before it checks that a slab is its own, the block. A visitor first takes the slab
+//! out of the current one's place and changes its owner, then executes a barrier, and then looks what is
+//! named.
 
 use crate::lockfree::barrier::{heavy as heavy_barrier, light as light_barrier};
 use crate::sync::Ordering::{self, Release};
 use crate::sync::{AtomicBool, AtomicPtr, fence};
 
-/// The lock of one heap, and the slab that its owner is putting a block into, or did last.
-pub(crate) struct BiasedLock<S> {
+/// The lock of one heap, and what its owner is doing outside of it, or did last.
+pub(crate) struct BiasedLock {
     /// The owner is inside, or about to look whether it may be. Written by the owner only.
     busy: AtomicBool,
     /// A visitor is inside, or about to look whether it may be. Written by the visitor only; there is one at
     /// a time.
     wanted: AtomicBool,
-    /// The slab that the owner has named last. Written by the owner only.
-    hazard: AtomicPtr<S>,
+    /// What the owner has named last. Written by the owner only.
+    hazard: AtomicPtr<u8>,
     /// A visitor is inside, for the child of a fork. Written by visitors only.
     inside: AtomicBool,
 }
 
-impl<S> BiasedLock<S> {
+impl BiasedLock {
     /// A free lock.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
@@ -96,22 +97,21 @@ impl<S> BiasedLock<S> {
         visited
     }
 
-    /// Names the slab that the owner is about to put a block into. Afterwards it checks that the slab is its
-    /// own.
+    /// Names the block that the owner is about to put into its slab, and then checks that the slab is its
+    /// own; or the class from whose current slab it is about to take a block, and then reads which one that
+    /// is.
     #[inline(always)]
-    pub(crate) fn name(&self, slab: *mut S) {
-        // Release: pairs with the acquire in `hazard`; a visitor that reads this name sees all that was put
-        // into slabs named before. The barrier pairs with those in `visit` and `hazard_after_barrier`.
-        self.hazard.store(slab, Ordering::Release);
+    pub(crate) fn name(&self, what: *mut u8) {
+        // Release: pairs with the acquire in `hazard`; a visitor that reads this name sees all that was done
+        // to slabs under earlier names. The barrier pairs with that in `hazard_after_barrier`.
+        self.hazard.store(what, Ordering::Release);
         light_barrier();
     }
 
-    /// Lets a visitor in, unless the owner is inside. What the visitor wrote before this call the owner sees
-    /// when it names its next slab; if it has named one already, [`BiasedLock::hazard`] returns that one. One
-    /// visitor at a time.
+    /// Lets a visitor in, unless the owner is inside. One visitor at a time.
     pub(crate) fn visit(&self) -> bool {
         self.wanted.store(true, Ordering::Relaxed);
-        // Acquire: pairs with the release in `leave`. The barrier pairs with those in `enter` and `name`.
+        // Acquire: pairs with the release in `leave`. The barrier pairs with that in `enter`.
         if heavy_barrier() && !self.busy.load(Ordering::Acquire) {
             // Relaxed, with a fence behind it: the child of a fork sees it before anything that this visitor
             // changes.
@@ -125,15 +125,15 @@ impl<S> BiasedLock<S> {
         false
     }
 
-    /// The slab that the owner may be putting a block into. For a visitor, after a barrier.
-    pub(crate) fn hazard(&self) -> *mut S {
+    /// What the owner has named last. For a visitor.
+    pub(crate) fn hazard(&self) -> *mut u8 {
         // Acquire: pairs with the release in `name`.
         self.hazard.load(Ordering::Acquire)
     }
 
-    /// Executes a barrier, then returns [`BiasedLock::hazard`]; `None` when the system has no barrier.
-    #[cfg(not(loom))]
-    pub(crate) fn hazard_after_barrier(&self) -> Option<*mut S> {
+    /// Executes a barrier, then returns [`BiasedLock::hazard`]; `None` when the system has no barrier. What a
+    /// visitor wrote before this call the owner sees after it names something else.
+    pub(crate) fn hazard_after_barrier(&self) -> Option<*mut u8> {
         heavy_barrier().then(|| self.hazard())
     }
 

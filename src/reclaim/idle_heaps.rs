@@ -2,10 +2,10 @@
 //!
 //! A thread that sleeps or computes does not allocate. So it does not take in what others have freed for it,
 //! and its magazines and its run cache stay full. A visitor enters the heap's
-//! [lock](crate::lockfree::biased_lock), and then may do to every slab but the current ones what the owner
-//! does when it allocates. Two kinds of threads visit: one that has freed many blocks of the owner's slabs
-//! ([`take_in`]), and one that wants everything back that is possible ([`everyone`], and [`idle`] in the
-//! background).
+//! [lock](crate::lockfree::biased_lock), and then may do to every slab that the owner does not name what the
+//! owner does when it allocates; to the current ones after it has taken them out of their places. Two kinds
+//! of threads visit: one that has freed many blocks of the owner's slabs ([`take_in`]), and one that wants
+//! everything back that is possible ([`everyone`], and [`idle`] in the background).
 //!
 //! There is one visitor at a time in the process. An owner that finds one in its heap waits for the visitors'
 //! lock.
@@ -44,7 +44,8 @@ pub(crate) extern "C" fn take_in(owner: *mut Owner) {
     // Only slabs of which everything has come back: for the others more blocks may be on their way, and a
     // later visit takes them in. An owner that is inside is at work, and takes them in itself.
     // SAFETY: `owner` lies in a heap's record, which is never unmapped; the lock makes us the only visitor.
-    if unsafe { Visit::take_in(Heap::of(owner), true) }.is_some() {
+    if let Some(visit) = unsafe { Visit::enter(Heap::of(owner)) } {
+        visit.take_in(true);
         // SAFETY: a heap record, which is never unmapped; the fields are atomic.
         unsafe { (*owner).note_visit(os::now_ms()) };
     }
@@ -75,7 +76,9 @@ pub(crate) fn everyone() {
         registry::give_up_rest();
         each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
-            let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else { return Outcome::NotEntered };
+            let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
+            visit.withdraw();
+            visit.take_in(false);
             if visit.purge_sparse_batches() { Outcome::More } else { Outcome::Done }
         });
         // SAFETY: the calling thread's heap, entered as long as the orphans are in its bins.
@@ -126,7 +129,11 @@ pub(crate) fn idle(now: u32) -> bool {
                 return Outcome::Done;
             }
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
-            let Some(visit) = (unsafe { Visit::take_in(heap, false) }) else { return Outcome::NotEntered };
+            let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
+            if seen.is_emptied() {
+                visit.withdraw();
+            }
+            visit.take_in(false);
             // What is left after this is for the next call.
             more |= seen.is_emptied() && visit.purge_sparse_batches();
             Outcome::Done
@@ -219,22 +226,19 @@ impl Visit {
         unsafe { (*heap).run_cache.flush() };
     }
 
-    /// Enters a heap and takes in what was published to it. With `whole`, only slabs of which every block has
-    /// come back: for the others more blocks are about to arrive, which would publish them again. `None`,
-    /// with nothing done, when the owner is inside, or no thread has the heap any more.
-    ///
-    /// # Safety
-    ///
-    /// As [`Visit::enter`].
-    unsafe fn take_in(heap: *mut Heap, whole: bool) -> Option<Visit> {
-        let owner = Heap::owner(heap);
-        // SAFETY: part of a heap record, which is never unmapped; only atomics in it are used.
-        let ready = unsafe { &(*owner).ready };
+    /// Takes in what was published to the heap. With `whole`, only slabs of which every block has come back:
+    /// for the others more blocks are about to arrive, which would publish them again.
+    fn take_in(&self, whole: bool) {
+        let owner = Heap::owner(self.heap);
+        // SAFETY: parts of a heap record, which is never unmapped; of the owner only atomics are used.
+        let (lock, bins, ready) =
+            unsafe { (Heap::lock(self.heap), &raw mut (*self.heap).bins, &(*owner).ready) };
         let mut published = ptr::null_mut();
         // SAFETY: what is taken off the list is ours alone to take in or to publish again. Until then each of
         // these slabs is disarmed, so its owner does not release it, nobody else writes its link, and
         // `is_whole` reads constants and an atomic.
         unsafe {
+            (*owner).note_taken_in();
             nodes(ready.take_all()).for_each(|slab| {
                 if whole && !Slab::is_whole(slab) {
                     ready.push(slab);
@@ -245,30 +249,50 @@ impl Visit {
             });
             nodes(published).for_each(|slab| mark(slab, owner));
         }
-        // Entering executes the barrier that the marks need.
-        // SAFETY: by this function's contract we are the only visitor and stay so.
-        let visit = unsafe { Visit::enter(heap) };
-        if visit.is_some() {
-            // SAFETY: a heap record, which is never unmapped; the fields are atomic.
-            unsafe { (*owner).note_taken_in() };
-        }
-        // SAFETY: heap records are never unmapped.
-        let hazard = unsafe { Heap::lock(heap) }.hazard();
+        let name = lock.hazard_after_barrier();
         // SAFETY: the slabs are still ours to take in or to publish. The first branch publishes them again,
-        // all if we did not get in, else those that the owner may be using: its current slabs and the one it
-        // has named. The others it does not use: since the barrier it finds the mark when it checks a slab,
-        // and we are inside its lock.
+        // all if there was no barrier, else those that the owner may be using: its current slabs and the one
+        // it has named. The others it does not use: since the barrier it finds the mark when it checks a
+        // slab, and we are inside its lock.
         unsafe {
             nodes(published).for_each(|slab| {
-                if visit.is_none() || slab == hazard || (*slab).list == Listed::Current {
+                let current = (*slab).list == Listed::Current;
+                if current || name.is_none_or(|name| Bins::is_named(slab, name)) {
                     unmark(slab, owner);
                     ready.push(slab);
-                } else if !Bins::accept_published(&raw mut (*heap).bins, slab) {
+                } else if !Bins::accept_published(bins, slab) {
                     unmark(slab, owner);
                 }
             });
         }
-        visit
+    }
+
+    /// Takes the current slabs of which hardly a block is in use out of their places, and releases or lists
+    /// them. The owner finds others when it needs them.
+    fn withdraw(&self) {
+        let owner = Heap::owner(self.heap);
+        // SAFETY: parts of a heap record, which is never unmapped.
+        let (lock, bins) = unsafe { (Heap::lock(self.heap), &raw mut (*self.heap).bins) };
+        // SAFETY: we visit the heap of these bins.
+        let withdrawn = unsafe { Bins::withdraw(bins) }.0;
+        let slabs = || withdrawn.iter().copied().filter(|slab| !slab.is_null());
+        if slabs().next().is_none() {
+            return;
+        }
+        // SAFETY: the slabs belong to `owner`, and nobody but us can release them.
+        slabs().for_each(|slab| unsafe { mark(slab, owner) });
+        let name = lock.hazard_after_barrier();
+        // SAFETY: each of these slabs is ours until it is put back, or was released. Those that the owner may
+        // be using, all if there was no barrier, are put back as they were. The others it does not use: since
+        // the barrier it finds the mark when it checks a slab, and no slab where these were.
+        slabs().for_each(|slab| unsafe {
+            if name.is_none_or(|name| Bins::is_named(slab, name)) {
+                Bins::put_back(bins, slab);
+                unmark(slab, owner);
+            } else if !Bins::keep(bins, slab) {
+                unmark(slab, owner);
+            }
+        });
     }
 
     /// Purges idle memory in some sparse slabs. False when there are none left.

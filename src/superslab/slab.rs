@@ -50,13 +50,14 @@ pub(crate) enum Listed {
 /// do those on `remote` that the owner has not seen yet.
 ///
 /// *Owner* means here whoever alone may act as the owner: the thread whose heap the slab belongs to; a
-/// visitor in that heap, which has marked the slab as [`VISITED`], if it is neither current nor the owner's
-/// hazard; or the thread that has just claimed or adopted the slab. Statistics, and threads that free a
+/// visitor in that heap, which has marked the slab as [`VISITED`], if it is neither current nor named by the
+/// owner; or the thread that has just claimed or adopted the slab. Statistics, and threads that free a
 /// block, access the record at any time. Fields that they read are atomics, or are written through atomics,
 /// or are constant while the slab has blocks in use. So nobody makes a reference to the whole record.
 #[repr(C, align(128))]
 pub(crate) struct Slab {
-    /// Free blocks, most recently freed first. Owner only.
+    /// Free blocks, most recently freed first. Owner only; a visitor may look at it, so
+    /// [`Bins::push_free`](crate::tiny::bins::Bins::push_free) writes it atomically.
     pub(crate) free: *mut Block,
     /// Memory from here to `end` has never been handed out, or not since it was purged. Owner only; written
     /// by [`Slab::set_bump`] and [`Slab::set_revived`], read by statistics.

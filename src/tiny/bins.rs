@@ -6,19 +6,22 @@
 //! thread ends.
 //!
 //! Everything that changes these lists runs under the heap's [lock](crate::lockfree::biased_lock). Only
-//! [`Bins::alloc`] and [`Bins::push_free`] run without it, and they change no list. The functions that a
-//! visitor calls take pointers, not references, because the owner may be in one of those two meanwhile.
+//! [`Bins::alloc`] and [`Bins::push_free`] run without it, and they change no list. The lock says how a
+//! visitor learns which slab they may be at ([`Bins::is_named`]). The functions that a visitor calls take
+//! pointers, not references, because the owner may be in one of those two meanwhile.
 
 use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::table::Table;
 use crate::lockfree::ready_list::nodes;
 use crate::os;
+use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::orphans;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Allocation, Block, Listed, NO_SLAB, Owner, Slab};
-use crate::sync::Node;
-use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicPtr, Node};
+use crate::tiny::classes::bits;
 use crate::tiny::{free_list, idle, release};
 use core::ptr;
 
@@ -32,8 +35,8 @@ const SPARSE: u8 = 4;
 #[repr(C)]
 pub(crate) struct Bins {
     /// The slab that each class allocates from. [`NO_SLAB`] where there is none, so [`Bins::alloc`] needs no
-    /// check.
-    pub(super) current: Table<*mut Slab, KINDS>,
+    /// check. Written under the heap's lock.
+    current: Table<AtomicPtr<Slab>, KINDS>,
     /// The `owner` field of these slabs. Null in a placeholder, which owns none.
     pub(crate) owner: *mut Owner,
     /// Mixed into the marks of free blocks, so that a program's data does not look like a mark.
@@ -59,7 +62,7 @@ impl Bins {
     /// No slabs.
     pub(crate) const fn new() -> Self {
         Self {
-            current: Table([no_slab(); KINDS]),
+            current: Table([const { AtomicPtr::new(no_slab()) }; KINDS]),
             owner: ptr::null_mut(),
             secret: 0,
             partial: Table([const { List::new() }; KINDS]),
@@ -85,15 +88,15 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// The calling thread owns these bins, or they are a placeholder's. `class` is less than [`KINDS`].
-    /// `counters` are those of the same heap.
+    /// The calling thread owns these bins, and either holds their heap's lock or has named the class; or they
+    /// are a placeholder's. `class` is less than [`KINDS`]. `counters` are those of the same heap.
     #[inline(always)]
     pub(crate) unsafe fn alloc(bins: *mut Bins, class: usize, counters: *const Counters) -> Allocation {
-        // SAFETY: `class` is an index of `current`. The current slab belongs to these bins, and visitors
-        // leave current slabs alone, so only this thread writes its owner's line. Blocks on `free` and memory
-        // from `bump` on belong to nobody else. `NO_SLAB` has neither, so nothing is written to it.
+        // SAFETY: `class` is an index of `current`. The current slab belongs to these bins. Visitors leave it
+        // alone while the class is named, so only this thread writes its owner's line. Blocks on `free` and
+        // memory from `bump` on belong to nobody else. `NO_SLAB` has neither, so nothing is written to it.
         unsafe {
-            let slab = (&raw const (*bins).current).cast::<*mut Slab>().add(class).read();
+            let slab = (*(&raw const (*bins).current).cast::<AtomicPtr<Slab>>().add(class)).load(Relaxed);
             let block = (*slab).free;
             if !block.is_null() {
                 let next = Block::next(block);
@@ -120,6 +123,76 @@ impl Bins {
             }
         }
         Allocation::NONE
+    }
+
+    /// The current slab of `class`. For the holder of the heap's lock.
+    ///
+    /// # Safety
+    ///
+    /// `bins` are part of a heap's record.
+    pub(super) unsafe fn current<'a>(bins: *mut Bins, class: usize) -> &'a AtomicPtr<Slab> {
+        // Relaxed wherever it is accessed: the lock orders the accesses, and in `alloc` the barriers do.
+        // SAFETY: records stay mapped, and only atomics are referred to.
+        unsafe { &(&(*bins).current)[class] }
+    }
+
+    /// Takes the current slabs of which hardly a block is in use out of their places. Returns them by class,
+    /// with null where there is none. Each must be [put back](Bins::put_back), or [listed](Bins::keep).
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock of the heap that these bins are part of, as its owner or as a visitor.
+    pub(crate) unsafe fn withdraw(bins: *mut Bins) -> Table<*mut Slab, KINDS> {
+        let mut withdrawn = Table([ptr::null_mut(); KINDS]);
+        // SAFETY: the slabs are those of the bins. While the owner may be taking blocks of them and putting
+        // some back, only constants and atomics are read.
+        unsafe {
+            for class in bits((*bins).present) {
+                let current = Bins::current(bins, class);
+                let slab = current.load(Relaxed);
+                if slab != no_slab() && Slab::in_use_beside_waiting(slab) <= Slab::few(slab) {
+                    current.store(no_slab(), Relaxed);
+                    withdrawn[class] = slab;
+                }
+            }
+        }
+        withdrawn
+    }
+
+    /// Puts a slab that was [withdrawn](Bins::withdraw) back into its place, as it was.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::withdraw`], with the same bins.
+    pub(crate) unsafe fn put_back(bins: *mut Bins, slab: *mut Slab) {
+        // SAFETY: the slab belongs to the bins, so its class is constant.
+        unsafe { Bins::current(bins, (*slab).class as usize) }.store(slab, Relaxed);
+    }
+
+    /// Whether the owner may be at work on `slab` outside its heap's lock, if `name` is what it has named
+    /// last.
+    ///
+    /// It is not, although it has named a block of the slab, if that block is on top of the slab's list and
+    /// no [`Bins::relist`] is due: that is the last that [`Bins::push_free`] does.
+    ///
+    /// # Safety
+    ///
+    /// The caller visits the slab's heap. Before the barrier after which it read `name` it has marked the
+    /// slab as `VISITED`, and taken it out of its place if it was current.
+    pub(crate) unsafe fn is_named(slab: *mut Slab, name: *mut u8) -> bool {
+        // SAFETY: only the holder of the lock writes `list` and `low`, and the other fields are constants and
+        // atomics, but for `free`. If a block is named, the owner is not in `alloc` with the slab, nor will
+        // it be, since the slab is not current any more: it writes `free` only in `push_free`, atomically.
+        unsafe {
+            if name.addr() < KINDS {
+                return (*slab).list == Listed::Current && (*slab).class as usize == name.addr();
+            }
+            let offset = name.addr().wrapping_sub(Slab::address(slab).addr());
+            // Acquire: pairs with the release in `push_free`.
+            let put = || AtomicPtr::from_ptr(&raw mut (*slab).free).load(Acquire).cast() == name;
+            offset < ((*slab).slices as usize) << SLICE_SHIFT
+                && !(put() && (*slab).used.load(Relaxed) as i32 > (*slab).low)
+        }
     }
 
     /// Makes an adopted orphan a slab of these bins. It is in no list afterwards.
@@ -212,7 +285,7 @@ impl Bins {
             let few = used <= Slab::few(slab);
             let to = match list {
                 // The chain that was announced may have been taken since, while the slab was current.
-                Listed::Full if (*slab).free.is_null() && !(*slab).remote.has_chain() => return false,
+                Listed::Full if !Bins::has_more(slab) => return false,
                 Listed::Full if !few => Listed::Partial,
                 Listed::Full => Listed::Sparse,
                 Listed::Partial if few => Listed::Sparse,
@@ -226,6 +299,21 @@ impl Bins {
                 Bins::count_emptied(bins, slab, 1);
             }
             false
+        }
+    }
+
+    /// Whether the slab may have a block to hand out.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::relist`].
+    unsafe fn has_more(slab: *mut Slab) -> bool {
+        // SAFETY: the caller has the rights of the slab's owner.
+        unsafe {
+            !(*slab).free.is_null()
+                || (*slab).bump != (*slab).end
+                || (*slab).remote.has_chain()
+                || (*slab).purged.load(Relaxed) != 0
         }
     }
 
@@ -285,19 +373,21 @@ impl Bins {
     ///
     /// # Safety
     ///
-    /// The calling thread owns `slab`, and either holds its heap's lock or had named the slab as the hazard
-    /// before it found that it owns it. `block` is a block of the slab that was in use until now, and carries
-    /// the mark of a free block.
+    /// The calling thread owns `slab`, and either holds its heap's lock or had named the block before it
+    /// found that it owns the slab. `block` is a block of the slab that was in use until now, and carries the
+    /// mark of a free block.
     #[inline(always)]
     #[must_use]
     pub(crate) unsafe fn push_free(slab: *mut Slab, block: *mut Block) -> bool {
-        // SAFETY: `free` and `used` are the owner's, and lock or hazard keeps visitors away; the block is
-        // free, so its link is ours. In this order a fork in between leaks the block in the child and does no
-        // harm.
+        // SAFETY: `free` and `used` are the owner's, and lock or name keeps visitors away; the block is free,
+        // so its link is ours. In this order a fork in between leaks the block in the child, until the slab
+        // is empty, and does no harm.
         unsafe {
             Block::set_next(block, (*slab).free);
-            (*slab).free = block;
-            Slab::count(slab, -1) as i32 <= (*slab).low
+            let relist = Slab::count(slab, -1) as i32 <= (*slab).low;
+            // Last, since it ends the use of the slab. Release: pairs with the acquire in `is_named`.
+            AtomicPtr::from_ptr(&raw mut (*slab).free).store(block, Release);
+            relist
         }
     }
 
@@ -363,17 +453,18 @@ impl Bins {
         }
     }
 
-    /// Takes in a slab that could not be given up, and is in no list.
+    /// Lists a slab that is in no list, nor current any more, where it belongs. Returns whether it was
+    /// released.
     ///
     /// # Safety
     ///
-    /// As [`Bins::relist`].
-    pub(super) unsafe fn keep(bins: *mut Bins, slab: *mut Slab) {
+    /// As [`Bins::relist`]. Of a slab of a visited heap also what [`Bins::accept_published`] says.
+    pub(crate) unsafe fn keep(bins: *mut Bins, slab: *mut Slab) -> bool {
         // SAFETY: the caller holds the heap's lock, and the slab is in no list. If it is on its way to the
         // ready list, it is relisted again when it arrives.
         unsafe {
             Bins::push(bins, slab, Listed::Full);
-            Bins::relist(bins, slab);
+            Bins::relist(bins, slab)
         }
     }
 
@@ -384,11 +475,11 @@ impl Bins {
     /// As [`Bins::relist`].
     pub(super) unsafe fn unlink(bins: *mut Bins, slab: *mut Slab) {
         // SAFETY: the caller holds the heap's lock, and the slab is in the list of these bins that its `list`
-        // field names. Visitors leave current slabs alone, so only the owner ever refers to `current`.
+        // field names.
         unsafe {
             match (*slab).list {
                 Listed::None => return,
-                Listed::Current => (&mut (*bins).current)[(*slab).class as usize] = no_slab(),
+                Listed::Current => Bins::current(bins, (*slab).class as usize).store(no_slab(), Relaxed),
                 list => {
                     Bins::list_of(bins, slab).remove(slab);
                     if list == Listed::Sparse {

@@ -36,23 +36,25 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Chooses some slabs of `bins`, but not `skip`, and none of the `newest` few of each class. Those with
-    /// the largest blocks come first: where one block is left, fewer of their pages hold it, and they have
-    /// fewer free blocks to walk.
+    /// Chooses some slabs of `bins`, but none that the owner seems to be at, as `name` is what it [has
+    /// named](Bins::is_named), and none of the `newest` few of each class. Those with the largest blocks come
+    /// first: where one block is left, fewer of their pages hold it, and they have fewer free blocks to walk.
     ///
     /// # Safety
     ///
-    /// The caller holds the lock of the heap that `bins` are part of, as its owner or as a visitor.
-    pub(crate) unsafe fn from(bins: *mut Bins, skip: *mut Slab, newest: usize) -> Chosen {
+    /// The caller holds the lock of the heap that `bins` are part of, as a visitor, or as its owner with a
+    /// null for `name`.
+    pub(crate) unsafe fn from(bins: *mut Bins, name: *mut u8, newest: usize) -> Chosen {
         let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
         for class in (1..=CLASSES).rev() {
-            // SAFETY: only the holder of the lock uses the lists, and slabs stay while they are listed.
+            // SAFETY: only the holder of the lock uses the lists, and slabs stay while they are listed. They
+            // are not current; since they are not marked yet, `is_named` gives a hint.
             unsafe {
                 let (mut slab, mut seen) = ((&(*bins).sparse)[class].first(), 0);
                 while !slab.is_null() && (*slab).list == Listed::Sparse {
                     let Some(place) = chosen.slabs.get_mut(chosen.count) else { return chosen };
                     seen += 1;
-                    if slab != skip && seen > newest {
+                    if seen > newest && !Bins::is_named(slab, name) {
                         *place = slab;
                         chosen.count += 1;
                     }
@@ -68,20 +70,24 @@ impl Chosen {
         self.slabs.get(..self.count).unwrap_or_default()
     }
 
-    /// Purges what is idle in the slabs, except in `skip`. Returns the bytes given back. `excess`: because
+    /// Purges what is idle in the slabs, except in one that the owner may be at. Returns the bytes given back. `excess`: because
     /// too much lies idle, not because somebody asks for it.
     ///
     /// # Safety
     ///
     /// The caller has held the lock of the bins' heap since it chose the slabs. A visitor has marked them as
-    /// `VISITED`, and `skip` is the owner's hazard, read after the barrier that must follow.
-    pub(crate) unsafe fn purge(&self, bins: *mut Bins, skip: *mut Slab, excess: bool) -> usize {
+    /// `VISITED`, and `name` is what the owner has named, read after the barrier that must follow. The owner
+    /// itself passes null.
+    pub(crate) unsafe fn purge(&self, bins: *mut Bins, name: *mut u8, excess: bool) -> usize {
         idle::fade(os::now_ms());
         let mut bytes = 0;
-        for &slab in self.slabs().iter().filter(|&&slab| slab != skip) {
+        for &slab in self.slabs() {
             // SAFETY: under the lock the slab is still in the list of sparse ones, so it is no current slab;
-            // mark and hazard keep the owner of a visited heap away from its record.
+            // mark and name keep the owner of a visited heap away from its record.
             unsafe {
+                if Bins::is_named(slab, name) {
+                    continue;
+                }
                 Bins::unlink(bins, slab);
                 bytes += purge(slab, excess);
                 Bins::push(bins, slab, Listed::Purged);

@@ -5,6 +5,7 @@ use crate::base::list::List;
 use crate::base::options;
 use crate::superslab::slab::{Allocation, Listed, Slab};
 use crate::superslab::{orphans, pool, thp};
+use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::{self, bits};
 use crate::tiny::release::part_with;
@@ -26,7 +27,7 @@ impl Bins {
         // `self`. Where there is no current slab, `NO_SLAB` has nothing to drain or revive. An adopted
         // orphan, and a span that was taken from the pool, are this thread's alone.
         unsafe {
-            let current = self.current[c];
+            let current = Bins::current(self, c).load(Relaxed);
             if free_list::drain(current) {
                 return Bins::alloc(self, c, counters);
             }
@@ -90,7 +91,7 @@ impl Bins {
                 thp::filled((*slab).slices as usize);
                 (*slab).filled = true;
             }
-            self.current[(*slab).class as usize] = no_slab();
+            Bins::current(self, (*slab).class as usize).store(no_slab(), Relaxed);
             Bins::push(self, slab, Listed::Full);
         }
     }
@@ -105,11 +106,12 @@ impl Bins {
         // SAFETY: the slab is ours, and the lock keeps visitors out until both fields are written.
         unsafe {
             Slab::enlist(slab, Listed::Current);
-            self.current[(*slab).class as usize] = slab;
+            Bins::current(self, (*slab).class as usize).store(slab, Relaxed);
         }
     }
 
-    /// Gives back the slabs that have no block in use, current ones too.
+    /// Gives back the slabs that have no block in use, current ones too, and lists the current ones that have
+    /// hardly one.
     ///
     /// # Safety
     ///
@@ -118,15 +120,10 @@ impl Bins {
         // SAFETY: the current slabs are ours, and the lock is held.
         unsafe {
             self.collect(counters);
-            for class in bits(self.present) {
-                let slab = self.current[class];
-                if slab == no_slab() {
-                    continue;
-                }
+            for slab in Bins::withdraw(self).0.into_iter().filter(|slab| !slab.is_null()) {
+                // What others have freed, and is not counted yet.
                 free_list::drain(slab);
-                if Slab::in_use(slab) == 0 {
-                    Bins::release_empty(self, slab);
-                }
+                Bins::keep(self, slab);
             }
         }
     }
@@ -162,7 +159,7 @@ impl Bins {
         // list before it is given up; one that is still ours after that goes to `staying`, which is local,
         // and then back into a list.
         unsafe {
-            let mut give_up_all = |bins: &mut Bins, first: fn(&Bins, usize) -> *mut Slab, class| loop {
+            let mut give_up_all = |bins: &mut Bins, first: fn(&mut Bins, usize) -> *mut Slab, class| loop {
                 let slab = first(bins, class);
                 if slab.is_null() || slab == no_slab() {
                     return;
@@ -173,7 +170,7 @@ impl Bins {
                 }
             };
             for class in bits(self.present) {
-                give_up_all(self, |bins, class| bins.current[class], class);
+                give_up_all(self, |bins, class| Bins::current(bins, class).load(Relaxed), class);
                 give_up_all(self, |bins, class| bins.partial[class].first(), class);
                 give_up_all(self, |bins, class| bins.sparse[class].first(), class);
             }

@@ -44,14 +44,14 @@ impl Heap {
     #[inline(always)]
     pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
         // SAFETY: what passes the first check is a class in a heap that the calling thread owns, so the slice
-        // of `block` belongs to a slab. Once the lock names that slab, and it is then found to be ours, no
-        // visitor touches it.
+        // of `block` belongs to a slab. Once the lock names the block, and the slab is then found to be ours,
+        // no visitor touches that until the block is on its list, nor before `relist` if that is called for.
         unsafe {
             if !(*heap).magazines.frees_to_slab(kind) {
                 return Freed::Unserved;
             }
             let slab = Slab::of(block);
-            Heap::lock(heap).name(slab);
+            Heap::lock(heap).name(block);
             if !free::is_owned_by(slab, (*heap).bins.owner) {
                 return Freed::Remote(slab);
             }

@@ -4,17 +4,22 @@ use crate::lockfree::biased_lock::BiasedLock;
 use crate::lockfree::magazine_slots::{self, Slot, steal};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use loom::thread;
 use std::ptr;
 
 struct Heap {
-    bias: BiasedLock<u32>,
+    bias: BiasedLock,
     /// What only the owner or the visitor may touch, whoever is inside.
     lists: UnsafeCell<u32>,
     /// Whether the slab's record names the owner.
     own: AtomicBool,
-    /// What the owner may touch while the record names it, and the visitor while it does not.
+    /// Whether the slab is in the current one's place.
+    current: AtomicBool,
+    /// The block on top of the slab's list.
+    top: AtomicUsize,
+    /// What the owner may touch while the record names it, or it is current, and the visitor while neither is
+    /// so.
     slab: UnsafeCell<u32>,
 }
 
@@ -23,14 +28,20 @@ unsafe impl Sync for Heap {}
 // SAFETY: as for `Sync`; nothing in it belongs to a thread.
 unsafe impl Send for Heap {}
 
-const SLAB: *mut u32 = ptr::without_provenance_mut(8);
-const OTHER: *mut u32 = ptr::without_provenance_mut(16);
+/// The slab's class.
+const CLASS: usize = 1;
+/// Two blocks of the slab, and one of another.
+const FIRST: usize = 8;
+const SECOND: usize = 16;
+const OTHER: usize = 24;
 
 fn heap() -> Arc<Heap> {
     Arc::new(Heap {
         bias: BiasedLock::new(),
         lists: UnsafeCell::new(0),
         own: AtomicBool::new(true),
+        current: AtomicBool::new(true),
+        top: AtomicUsize::new(0),
         slab: UnsafeCell::new(0),
     })
 }
@@ -68,31 +79,70 @@ fn owner_and_visitor_are_never_in_together() {
     });
 }
 
-#[test]
-fn a_slab_is_the_owners_or_the_visitors() {
-    loom::model(|| {
+/// Runs the owner's `moves`, each under that name (a class: takes a block of the current slab, else frees
+/// that block), beside a visitor that takes the slab away from it.
+fn visited(moves: &'static [usize]) {
+    loom::model(move || {
         let shared = heap();
         let other = shared.clone();
         let visitor = thread::spawn(move || {
             // The owner never enters here, so the visitor always gets in.
-            other.own.store(false, Ordering::Relaxed);
             assert!(other.bias.visit());
-            if other.bias.hazard() != SLAB {
+            other.current.store(false, Ordering::Relaxed);
+            other.own.store(false, Ordering::Relaxed);
+            let name = other.bias.hazard_after_barrier().unwrap().addr();
+            // As in `Bins::is_named`. Acquire: pairs with the release below.
+            let is_put = |name| other.top.load(Ordering::Acquire) == name;
+            if name == CLASS || (name == FIRST || name == SECOND) && !is_put(name) {
+                other.current.store(true, Ordering::Relaxed);
+            } else {
                 touch(&other.slab);
             }
             // Release: pairs with the owner's acquire below, as in the shipped `unmark` and `is_owned_by`.
             other.own.store(true, Ordering::Release);
             other.bias.end_visit();
         });
-        for slab in [SLAB, OTHER, SLAB] {
-            shared.bias.name(slab);
+        for &name in moves {
+            // What the slab has, because the owner did not get it back, is not freed again.
+            if shared.top.load(Ordering::Relaxed) == name {
+                continue;
+            }
+            shared.bias.name(ptr::without_provenance_mut(name));
+            if name == CLASS {
+                if shared.current.load(Ordering::Relaxed) {
+                    touch(&shared.slab);
+                    shared.top.store(0, Ordering::Relaxed);
+                }
             // Acquire: pairs with the release above.
-            if slab == SLAB && shared.own.load(Ordering::Acquire) {
+            } else if name != OTHER && shared.own.load(Ordering::Acquire) {
                 touch(&shared.slab);
+                // Release: pairs with the visitor's acquire, as in the shipped `push_free`.
+                shared.top.store(name, Ordering::Release);
             }
         }
         visitor.join().unwrap();
     });
+}
+
+#[test]
+fn a_slab_is_the_owners_or_the_visitors() {
+    visited(&[FIRST, OTHER, SECOND]);
+}
+
+#[test]
+fn a_slab_is_the_visitors_once_a_block_is_put() {
+    visited(&[FIRST, SECOND]);
+    visited(&[FIRST, CLASS, FIRST]);
+}
+
+#[test]
+fn a_slab_is_current_or_the_visitors() {
+    visited(&[CLASS, FIRST, CLASS]);
+}
+
+#[test]
+fn a_slab_is_current_again_when_the_owner_may_use_it() {
+    visited(&[CLASS, OTHER, CLASS]);
 }
 
 struct Magazine {

@@ -30,6 +30,19 @@ impl Slab {
         unsafe { &(*slab).used }.load(Ordering::Relaxed) & !FULL
     }
 
+    /// [`Slab::in_use`] without the blocks that wait on `remote`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Slab::in_use`].
+    pub(crate) unsafe fn in_use_beside_waiting(slab: *mut Slab) -> u32 {
+        // SAFETY: the record is mapped, and these are atomics.
+        unsafe {
+            let uncounted = (*slab).remote.waiting().saturating_sub((*slab).counted.load(Ordering::Relaxed));
+            Slab::in_use(slab).saturating_sub(uncounted)
+        }
+    }
+
     /// Notes which list the slab is in. Sets `low`, so that a free needs one comparison to learn whether the
     /// slab has to change its list: from the partial ones when few blocks are in use ([`Slab::few`]); from
     /// the purged ones when half as many are in use as when it was purged; from the full ones at once; and as
