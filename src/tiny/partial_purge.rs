@@ -167,6 +167,11 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
             return 0;
         }
         unlist(slab, &granules, idle);
+        let (bump, end) = ((*slab).bump, (*slab).end);
+        let edge = if bump == end { 0 } else { granules.touching(bump, bump.wrapping_add(1)) & idle };
+        if let Some(run) = Run::each(edge).next() {
+            Slab::set_bump(slab, granules.window(run).1.min(end));
+        }
         let now = os::now_ms();
         (*slab).purged_at = if excess { now } else { idle::before_regret(now) };
         (*slab).purged.store(before | idle, Relaxed);
@@ -186,8 +191,8 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
     bytes
 }
 
-/// The granules of a slab that consist of free memory, were not purged `before`, and do not lie above `bump`.
-/// A block that is in use, or on its way back from another thread, is not on the slab's list, so no granule
+/// The granules of a slab that consist of free memory, were not purged `before`, and do not lie above `bump`
+/// as a whole. A block that is in use, or on its way back from another thread, is not on the slab's list, so no granule
 /// with a part of it is among them.
 ///
 /// # Safety
@@ -199,8 +204,10 @@ unsafe fn idle_granules(slab: *mut Slab, granules: &Granules, before: u64) -> u6
         let (stride, last) = ((*slab).stride as usize, (*slab).last as usize);
         ((*slab).start, stride, last, (*slab).bump, (*slab).end, (*slab).free)
     };
-    // Memory above `bump` is not worth looking at: it was never touched, or is left over from another slab.
-    let fresh = if bump == end { 0 } else { granules.touching(bump, end) };
+    // Memory above `bump` is free, but beyond its granule not worth looking at: it was never touched, or is
+    // left over from another slab.
+    let edge = bump.map_addr(|a| a.next_multiple_of(1 << granules.shift)).min(end);
+    let fresh = if edge == end { 0 } else { granules.touching(edge, end) };
     // Bytes of free memory in each granule.
     let mut free = Table([0u32; 64]);
     let mut add = |from: *mut u8, to: *mut u8| {
@@ -216,6 +223,7 @@ unsafe fn idle_granules(slab: *mut Slab, granules: &Granules, before: u64) -> u6
         // SAFETY: a block of the slab's list, which only the owner uses.
         block = unsafe { Block::next(block) };
     }
+    add(bump, edge);
     // Free, too, are the rest behind the last block and the ends of blocks that reach out of purged granules.
     let rest = start.wrapping_add(last + stride);
     add(rest, granules.span.wrapping_add(granules.count << granules.shift));
