@@ -223,7 +223,23 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
         let desc = Slab::desc(slab);
         if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {
             os::advise_huge(Slab::base(slab), SUPERSLAB, false);
+            if let Some(mut pool) = lock() {
+                pool.soil(desc);
+            }
         }
+    }
+}
+
+/// Whether some slice of a slab may have been resident when the slab got it, or was part of a huge page
+/// since.
+///
+/// # Safety
+///
+/// As [`not_filled`].
+pub(crate) unsafe fn was_dirty(slab: *mut Slab) -> bool {
+    // SAFETY: as in `not_filled`; `slices` is constant.
+    unsafe {
+        Slab::desc(slab).slices.get().dirty & span_mask(Slab::index(slab), (*slab).slices as usize) != 0
     }
 }
 

@@ -70,8 +70,8 @@ impl Chosen {
         self.slabs.get(..self.count).unwrap_or_default()
     }
 
-    /// Purges what is idle in the slabs, except in one that the owner may be at. Returns the bytes given back. `excess`: because
-    /// too much lies idle, not because somebody asks for it.
+    /// Purges what is idle in the slabs, except in one that the owner may be at. Returns the bytes given
+    /// back. `excess`: because too much lies idle, not because somebody asks for it.
     ///
     /// # Safety
     ///
@@ -163,23 +163,23 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
         free_list::drain(slab);
         let (granules, before) = (Granules::of(slab), (*slab).purged.load(Relaxed));
         let idle = idle_granules(slab, &granules, before);
-        if idle == 0 {
-            return 0;
+        if idle != 0 {
+            unlist(slab, &granules, idle);
+            let (bump, end) = ((*slab).bump, (*slab).end);
+            let edge = if bump == end { 0 } else { granules.touching(bump, bump.wrapping_add(1)) & idle };
+            if let Some(run) = Run::each(edge).next() {
+                Slab::set_bump(slab, granules.window(run).1.min(end));
+            }
+            let now = os::now_ms();
+            (*slab).purged_at = if excess { now } else { idle::before_regret(now) };
+            (*slab).purged.store(before | idle, Relaxed);
+            (*slab).inverse.store(0, Relaxed);
+            pool::not_filled(slab);
         }
-        unlist(slab, &granules, idle);
-        let (bump, end) = ((*slab).bump, (*slab).end);
-        let edge = if bump == end { 0 } else { granules.touching(bump, bump.wrapping_add(1)) & idle };
-        if let Some(run) = Run::each(edge).next() {
-            Slab::set_bump(slab, granules.window(run).1.min(end));
-        }
-        let now = os::now_ms();
-        (*slab).purged_at = if excess { now } else { idle::before_regret(now) };
-        (*slab).purged.store(before | idle, Relaxed);
-        (*slab).inverse.store(0, Relaxed);
-        pool::not_filled(slab);
         (granules, idle)
     };
-    let mut bytes = 0;
+    // SAFETY: the caller has the rights of the owner.
+    let mut bytes = if excess { 0 } else { unsafe { purge_fresh(slab, &granules) } };
     for run in Run::each(idle) {
         let len = (run.count as usize) << granules.shift;
         // SAFETY: whole system pages of the slab's span. No block in use or on a list touches them, and none
@@ -191,9 +191,27 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
     bytes
 }
 
+/// Gives back what lies above `bump`, if it may be resident: it is left over from another slab, or a huge
+/// page brought it. Returns the bytes given back.
+///
+/// # Safety
+///
+/// As [`purge`].
+unsafe fn purge_fresh(slab: *mut Slab, granules: &Granules) -> usize {
+    // SAFETY: the caller has the rights of the owner. Unless memory was revived, no block has been handed out
+    // above `bump`.
+    unsafe {
+        let from = (*slab).bump.map_addr(|a| a.next_multiple_of(1 << granules.shift));
+        let to = granules.span.wrapping_add(granules.count << granules.shift);
+        let len = to.addr().saturating_sub(from.addr());
+        let resident = len != 0 && !(*slab).revived && pool::was_dirty(slab);
+        if resident && os::purge(from, len) { len } else { 0 }
+    }
+}
+
 /// The granules of a slab that consist of free memory, were not purged `before`, and do not lie above `bump`
-/// as a whole. A block that is in use, or on its way back from another thread, is not on the slab's list, so no granule
-/// with a part of it is among them.
+/// as a whole. A block that is in use, or on its way back from another thread, is not on the slab's list, so
+/// no granule with a part of it is among them.
 ///
 /// # Safety
 ///
@@ -204,8 +222,8 @@ unsafe fn idle_granules(slab: *mut Slab, granules: &Granules, before: u64) -> u6
         let (stride, last) = ((*slab).stride as usize, (*slab).last as usize);
         ((*slab).start, stride, last, (*slab).bump, (*slab).end, (*slab).free)
     };
-    // Memory above `bump` is free, but beyond its granule not worth looking at: it was never touched, or is
-    // left over from another slab.
+    // Memory above `bump` is free, but beyond its granule it need not be told from memory that was never
+    // touched.
     let edge = bump.map_addr(|a| a.next_multiple_of(1 << granules.shift)).min(end);
     let fresh = if edge == end { 0 } else { granules.touching(edge, end) };
     // Bytes of free memory in each granule.
