@@ -12,15 +12,17 @@
 //! contents mean nothing.
 //!
 //! The topmost block stays. A null slot looks to the owner like the end of the magazine, until it
-//! [compacts](crate::front::magazine::Magazines::grow) the magazine.
+//! [compacts](crate::front::magazine::Magazines::grow) the magazine, under its heap's lock. So the visitor
+//! may give the pages of the slots below back to the system.
 
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::magazine::Magazines;
 use crate::lockfree::magazine_slots::{BATCH, Slot, steal};
-use crate::sync::Ordering::Acquire;
+use crate::os;
+use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::tiny::classes::CLASSES;
-use core::slice;
+use core::{ptr, slice};
 
 /// Returns the blocks in another heap's magazines to their slabs, by way of the heap `mine`.
 ///
@@ -56,5 +58,26 @@ pub(crate) unsafe fn drain(tops: &MagazineTops, magazines: &Magazines, mine: *mu
                 return;
             }
         }
+        // SAFETY: all of these have been stolen or put back, and we are still inside.
+        unsafe { purge_slots(slots.get(..top().saturating_sub(1)).unwrap_or(slots)) };
+    }
+}
+
+/// Gives back the whole system pages of slots, if no block is left in these.
+///
+/// # Safety
+///
+/// The slots are the lowest of a magazine in a heap that the caller visits. They were below its topmost block
+/// when the caller read the top, after a barrier that followed their last theft.
+unsafe fn purge_slots(slots: &[Slot]) {
+    // The highest one stays: there the owner finds that the magazine ends.
+    let Some((end, _)) = slots.split_last() else { return };
+    let page = os::page_size();
+    let from = slots.as_ptr().cast_mut().cast::<u8>().map_addr(|a| a.next_multiple_of(page));
+    let len = (ptr::from_ref(end).addr() & !(page - 1)).saturating_sub(from.addr());
+    if len != 0 && slots.iter().all(|slot| slot.load(Relaxed).is_null()) {
+        // SAFETY: whole pages of the heap's record. The owner does not come below the highest null outside of
+        // its lock, so nobody writes these slots, and a zero is a null.
+        unsafe { os::purge(from, len) };
     }
 }
