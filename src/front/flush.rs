@@ -2,6 +2,7 @@
 
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
+use crate::os;
 use crate::superslab::slab::Slab;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::Bins;
@@ -32,6 +33,25 @@ impl Heap {
             if (*heap).bins.take_sparse(class) && (*heap).magazines.may_shrink(class) {
                 // A few blocks in the magazine may be all that keeps these slabs in use. Without them they
                 // are released, or start over and hand out their blocks in address order.
+                Heap::empty_magazine(heap, class);
+                (*heap).magazines.shrink(&(*heap).tops, class);
+            }
+        }
+    }
+
+    /// Empties and halves magazines that have much room, if the process needs more memory than ever before:
+    /// then what they hold should be used first.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and has [entered](Heap::enter) it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn halve_surplus(heap: *mut Heap) {
+        // SAFETY: the caller has entered the heap. A magazine is empty when it shrinks.
+        unsafe {
+            // Relaxed: a figure.
+            for class in (*heap).magazines.surplus(os::MAPPED_PEAK.load(Relaxed)) {
                 Heap::empty_magazine(heap, class);
                 (*heap).magazines.shrink(&(*heap).tops, class);
             }

@@ -223,7 +223,10 @@ impl Heap {
             let allocation = (*heap).bins.refill(class, &(*heap).counters);
             if (*heap).counters.refill_span.get() != spans {
                 // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look
-                // at what the cache of large blocks keeps.
+                // at what magazines and the cache of large blocks keep.
+                if (*heap).magazines.has_much() {
+                    Heap::halve_surplus(heap);
+                }
                 drop(entered);
                 large::tick();
             }

@@ -13,6 +13,7 @@
 use crate::base::table::Table;
 use crate::front::fast_path::{MagazineTops, missing};
 use crate::lockfree::magazine_slots::Slot;
+use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
@@ -31,20 +32,24 @@ const FREE_BYTES: usize = 16 << 10;
 /// holds swings by more than the magazine has room for. One that only ever overflows, as when a program frees
 /// everything at its end, would merely withhold memory.
 const MAX_LOG: u8 = 10;
-/// [`FREE_BYTES`] for such a magazine.
-const MAX_BYTES: usize = 256 << 10;
-/// Bytes of blocks that all magazines of a thread together may hold beyond [`FREE_BYTES`] each.
+/// Bytes of blocks that all magazines of a thread together may always hold beyond [`FREE_BYTES`] each. With
+/// more slabs the heap may hold as much as these have, up to [`MUCH`]; and with many, one byte in
+/// [`EXTRA_PART`] of them.
 const MAX_EXTRA: usize = 1 << 20;
+/// See [`MAX_EXTRA`].
+const MUCH: usize = 4 << 20;
+/// See [`MAX_EXTRA`].
+const EXTRA_PART: usize = 16;
 /// log2 of the slots that every class up to 8 KiB may have at least.
 const FEW: u8 = 2;
 
-/// log2 of the slots of a magazine of `class` for at most `bytes` bytes of blocks; at most `most`.
-const fn log_for(class: usize, bytes: usize, most: u8) -> u8 {
+/// log2 of the slots that the magazine of `class` may always grow to.
+const fn log_for(class: usize) -> u8 {
     let stride = stride(class) as usize;
-    let blocks = bytes / stride;
+    let blocks = FREE_BYTES / stride;
     let log = if blocks == 0 { 0 } else { blocks.ilog2() as u8 };
-    if log > most {
-        most
+    if log > FREE_LOG {
+        FREE_LOG
     } else if log >= FEW {
         log
     } else if stride <= 8 << 10 {
@@ -55,18 +60,15 @@ const fn log_for(class: usize, bytes: usize, most: u8) -> u8 {
 }
 
 /// [`log_for`] of every class; 0 for the kinds that are no classes.
-const fn logs_for(bytes: usize, most: u8) -> Table<u8, KINDS> {
+static FREE_LOGS: Table<u8, KINDS> = {
     let mut logs = [0; KINDS];
     let mut class = 1;
     while class <= CLASSES {
-        logs[class] = log_for(class, bytes, most);
+        logs[class] = log_for(class);
         class += 1;
     }
     Table(logs)
-}
-
-static FREE_LOGS: Table<u8, KINDS> = logs_for(FREE_BYTES, FREE_LOG);
-static MAX_LOGS: Table<u8, KINDS> = logs_for(MAX_BYTES, MAX_LOG);
+};
 /// Lists of spare arrays: one for each log2 of their slots.
 const SPARES: usize = 16;
 const _: () = assert!((MAX_LOG as usize) < SPARES);
@@ -81,8 +83,10 @@ pub(crate) struct Magazines {
     logs: Table<AtomicU8, KINDS>,
     /// The classes that have a magazine, a bit for each.
     present: Cell<u64>,
-    /// What is left of [`MAX_EXTRA`].
-    extra: Cell<usize>,
+    /// Bytes of blocks for which there is room beyond [`FREE_BYTES`] each.
+    extra: Cell<u32>,
+    /// The most that the process had mapped when [`Magazines::surplus`] was last called, in slices.
+    peak: Cell<u32>,
     /// Memory from here to `end` has not been used for arrays since the record was reset. There is none where
     /// the options allow no magazines.
     at: Cell<*mut Slot>,
@@ -114,6 +118,7 @@ impl Magazines {
             logs: Table([const { AtomicU8::new(0) }; KINDS]),
             present: Cell::new(0),
             extra: Cell::new(0),
+            peak: Cell::new(0),
             at: Cell::new(ptr::null_mut()),
             most: AtomicPtr::new(ptr::null_mut()),
             end: Cell::new(ptr::null_mut()),
@@ -149,7 +154,7 @@ impl Magazines {
         self.logs.0.iter().for_each(|log| log.store(0, Relaxed));
         self.present.set(0);
         tops.classes.set(C_TABLE);
-        self.extra.set(MAX_EXTRA);
+        self.extra.set(0);
         self.at.set(if enabled { at } else { end }.cast());
         self.end.set(end.cast());
         self.drained.store(0, Relaxed);
@@ -173,12 +178,12 @@ impl Magazines {
     }
 
     /// Makes room in the magazine of `class`, which is full: closes the gaps that a visitor has left, or
-    /// doubles the array. False when there are no gaps and it must not grow.
+    /// doubles the array. False when there are no gaps and it must not grow. The heap's slabs have `bytes`.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap that `tops` and these belong to, and has entered it.
-    pub(crate) unsafe fn grow(&self, tops: &MagazineTops, class: usize) -> bool {
+    pub(crate) unsafe fn grow(&self, tops: &MagazineTops, class: usize, bytes: usize) -> bool {
         let notice = self.notices[class].replace(QUIET);
         if notice == QUIET {
             return false;
@@ -190,10 +195,10 @@ impl Magazines {
             return true;
         }
         let before = self.logs[class].load(Relaxed);
-        let most = if notice == MISSED { MAX_LOGS[class] } else { FREE_LOGS[class] };
-        let log = (before + 1).max(MIN_LOG).min(most);
+        let most = if notice == MISSED { MAX_LOG } else { FREE_LOGS[class] };
+        let log = (before + 1).max(MIN_LOG.min(FREE_LOGS[class])).min(most);
         // SAFETY: `resize` asks for the same as this function, and the new array is larger.
-        if before >= most || !unsafe { self.resize(tops, class, log) } {
+        if before >= most || !unsafe { self.resize(tops, class, log, bytes) } {
             return false;
         }
         // Beyond its own share it grows by one step for every time that it runs empty.
@@ -202,20 +207,25 @@ impl Magazines {
     }
 
     /// Gives the magazine of `class` an array of `1 << log` slots, and moves its blocks there. False, and
-    /// nothing done, when there is no memory for that, or it would be more than all may have together.
+    /// nothing done, when there is no memory for that, or it would take more than half of what is left of
+    /// what all may have together beside slabs of `bytes`: so something is left for other classes.
     ///
     /// # Safety
     ///
     /// As [`Magazines::grow`]; the blocks have room in the new array.
     #[inline(always)]
-    unsafe fn resize(&self, tops: &MagazineTops, class: usize, log: u8) -> bool {
+    unsafe fn resize(&self, tops: &MagazineTops, class: usize, log: u8, bytes: usize) -> bool {
         let before = self.logs[class].load(Relaxed);
-        // What is beyond the magazine's own share counts against `extra`.
-        let slots = |log: u8| 1usize << log.max(FREE_LOGS[class]);
-        let more = slots(log).wrapping_sub(slots(before)).wrapping_mul(stride(class) as usize);
-        let extra = self.extra.get().wrapping_sub(more);
-        if extra > MAX_EXTRA {
-            return false;
+        // What is beyond the magazine's own share counts.
+        let mut extra = self.extra.get();
+        if log.max(before) > FREE_LOGS[class] {
+            let slots = |log: u8| 1usize << log.max(FREE_LOGS[class]);
+            let more = slots(log).wrapping_sub(slots(before)).wrapping_mul(stride(class) as usize);
+            let most = bytes.clamp(MAX_EXTRA, MUCH).max(bytes / EXTRA_PART);
+            if log > before && more > most.saturating_sub(extra as usize) / 2 {
+                return false;
+            }
+            extra = extra.wrapping_add(more as u32);
         }
         let array = self.take_array(log);
         if array.is_null() {
@@ -308,6 +318,21 @@ impl Magazines {
         true
     }
 
+    /// Whether all together have room for more than any heap's may.
+    #[inline(always)]
+    pub(crate) fn has_much(&self) -> bool {
+        self.extra.get() as usize > MAX_EXTRA
+    }
+
+    /// The classes whose magazines should be emptied and halved, if they [have much](Self::has_much) and the
+    /// process has had `peak` bytes mapped. If that is more than at the last call, it grows while blocks lie
+    /// here: then those that have more room than their own.
+    pub(crate) fn surplus(&self, peak: usize) -> impl Iterator<Item = usize> {
+        let peak = (peak >> SLICE_SHIFT) as u32;
+        let among = if self.peak.replace(peak) < peak { self.present.get() } else { 0 };
+        bits(among).filter(|&class| self.logs[class].load(Relaxed) > FREE_LOGS[class])
+    }
+
     /// Whether the magazine of `class` has more than the fewest slots.
     pub(crate) fn may_shrink(&self, class: usize) -> bool {
         self.logs[class].load(Relaxed) > MIN_LOG
@@ -317,10 +342,11 @@ impl Magazines {
     ///
     /// # Safety
     ///
-    /// As [`Magazines::grow`]; the magazine is empty, and [`Magazines::may_shrink`] says that it may.
+    /// As [`Magazines::grow`]; the magazine is empty, and [`Magazines::may_shrink`] says that it may, or
+    /// [`Magazines::surplus`] has named it.
     pub(crate) unsafe fn shrink(&self, tops: &MagazineTops, class: usize) {
         // SAFETY: `resize` asks for the same as this function, and an empty magazine has room anywhere.
-        if unsafe { self.resize(tops, class, self.logs[class].load(Relaxed) - 1) } {
+        if unsafe { self.resize(tops, class, self.logs[class].load(Relaxed) - 1, 0) } {
             self.notices[class].set(QUIET);
         }
     }

@@ -50,6 +50,8 @@ pub(crate) struct Bins {
     pub(super) emptied: Table<u8, KINDS>,
     /// Idle slices that are not yet added to the count of all heaps: see [`idle::tell`].
     pub(super) untold: i32,
+    /// Slices of all slabs here.
+    pub(super) slices: u32,
     /// The classes that have ever had a slab, one bit each.
     pub(super) present: u64,
 }
@@ -70,8 +72,14 @@ impl Bins {
             full: List::new(),
             emptied: Table([0; KINDS]),
             untold: 0,
+            slices: 0,
             present: 0,
         }
+    }
+
+    /// Bytes of all slabs here.
+    pub(crate) fn bytes(&self) -> usize {
+        (self.slices as usize) << SLICE_SHIFT
     }
 
     /// Forgets all slabs: for a new record, or after all have been [`disown`](super::release::disown)ed.
@@ -208,6 +216,7 @@ impl Bins {
         // too.
         unsafe {
             self.present |= 1 << (*slab).class;
+            self.slices += (*slab).slices as u32;
             // Release: see `Slab::make`.
             (*slab).owner.store(self.owner, Release);
             (*slab).used.store(adopted.in_use, Relaxed);
@@ -342,6 +351,7 @@ impl Bins {
                 Bins::count_emptied(bins, slab, -1);
             }
             Bins::unlink(bins, slab);
+            (*bins).slices -= (*slab).slices as u32;
             release::release_slab(slab);
             true
         }

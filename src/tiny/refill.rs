@@ -72,6 +72,7 @@ impl Bins {
             };
             counters.refill_span.add(1);
             self.present |= 1 << class;
+            self.slices += (*span.slab).slices as u32;
             Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
             self.make_current(span.slab);
             Bins::alloc(self, c, counters)
@@ -165,7 +166,7 @@ impl Bins {
                     return;
                 }
                 Bins::unlink(bins, slab);
-                if !part_with(slab) {
+                if !part_with(&mut bins.slices, slab) {
                     staying.push_front(slab);
                 }
             };

@@ -101,7 +101,7 @@ impl Heap {
         unsafe {
             let _entered = Heap::enter(heap);
             let tops = &(*heap).tops;
-            if (*heap).magazines.grow(tops, class as usize) {
+            if (*heap).magazines.grow(tops, class as usize, (*heap).bins.bytes()) {
                 let pushed = MagazineTops::push(tops, class as usize, block);
                 debug_assert!(pushed);
                 return;
