@@ -351,7 +351,7 @@ impl Bins {
                 Bins::count_emptied(bins, slab, -1);
             }
             Bins::unlink(bins, slab);
-            (*bins).slices -= (*slab).slices as u32;
+            (*bins).slices = (*bins).slices.saturating_sub((*slab).slices as u32);
             release::release_slab(slab);
             true
         }

@@ -57,7 +57,7 @@ pub(super) unsafe fn part_with(counted: &mut u32, slab: *mut Slab) -> bool {
             GivenUp::Empty => release_slab(slab),
             GivenUp::Not => return false,
         }
-        *counted -= slices;
+        *counted = counted.saturating_sub(slices);
         true
     }
 }
