@@ -201,6 +201,13 @@ impl Desc {
         self.slices.change(give).map_or(Sets { free: 0, dirty: 0 }, |(_, after)| after)
     }
 
+    /// Makes all slices of a SuperSlab that ceases to be in a huge page dirty: that made them resident, used
+    /// or not. Returns those that can be purged only now.
+    pub(super) fn soil(&self) -> u32 {
+        let soiled = self.slices.change(|sets| Some(Sets { dirty: u32::MAX, ..sets }));
+        soiled.map_or(0, |(before, after)| after.purgeable() & !before.purgeable())
+    }
+
     /// Makes the descriptor unused: the SuperSlab is gone.
     pub(super) fn clear(&self) {
         self.base.store(ptr::null_mut(), Relaxed);
@@ -273,5 +280,19 @@ pub(super) fn unused_desc() -> Option<DescRef> {
         if desc.claim() {
             return Some(desc);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_leaves_a_huge_page_is_dirty() {
+        let desc = Desc::stand_in(ptr::null_mut());
+        desc.slices.set(Sets { free: 0b1100, dirty: 0b0101 });
+        assert_eq!(desc.soil(), 0b1000, "free, and clean until now");
+        assert_eq!(desc.slices.get(), Sets { free: 0b1100, dirty: u32::MAX });
+        assert_eq!(desc.soil(), 0);
     }
 }

@@ -223,9 +223,14 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
         let desc = Slab::desc(slab);
         if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {
             os::advise_huge(Slab::base(slab), SUPERSLAB, false);
-            if let Some(mut pool) = lock() {
-                pool.soil(desc);
+            match lock() {
+                Some(mut pool) => pool.soil(desc),
+                None => {
+                    desc.soil();
+                    span_index::set_stale();
+                }
             }
+            waker::notify();
         }
     }
 }

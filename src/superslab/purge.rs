@@ -46,7 +46,8 @@ impl Job {
                 self.len += 1;
             }
         }
-        before - pool.dirty_slices
+        // A huge page's slices became dirty on the way, and others may have been taken meanwhile.
+        before.saturating_sub(pool.dirty_slices)
     }
 
     /// Gives the slices back, without the pool's lock. Returns the bytes that the system has taken.

@@ -198,13 +198,10 @@ impl State {
         hidden != 0
     }
 
-    /// Counts all slices of a SuperSlab that ceases to be in a huge page as dirty: that made them resident,
-    /// used or not.
+    /// [Soils](Desc::soil) a SuperSlab.
     pub(super) fn soil(&mut self, desc: DescRef) {
-        if let Some((before, after)) = desc.slices.change(|sets| Some(Sets { dirty: u32::MAX, ..sets })) {
-            let more = after.purgeable() & !before.purgeable();
-            self.index(desc, os::now_ms(), 0, count(more) as i8);
-        }
+        let more = desc.soil();
+        self.index(desc, os::now_ms(), 0, count(more) as i8);
     }
 
     /// Gives the slices of a span back. `dirty` maps the slices of the SuperSlab that were dirty to those
