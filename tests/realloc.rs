@@ -39,6 +39,26 @@ fn mappings_of_any_number_of_pages_grow_and_shrink() {
     });
 }
 
+/// A mapping that shrinks, and grows again into what it has left, was never mapped twice.
+#[test]
+fn the_most_that_was_mapped_counts_a_resized_block_once() {
+    in_own_process("the_most_that_was_mapped_counts_a_resized_block_once", || {
+        let size = 256 << 20;
+        // SAFETY: the sizes are not zero; the block is freed with its layout.
+        unsafe {
+            let mut block = GLOBAL.alloc(layout(size));
+            for pages in [1, 2, 3] {
+                block = GLOBAL.realloc(block, layout(size), size - pages * PAGE);
+                assert!(!block.is_null());
+                block = GLOBAL.realloc(block, layout(size - pages * PAGE), size);
+            }
+            let stats = hakmem::stats();
+            assert!(stats.bytes_mapped_peak < 3 * size as u64 / 2, "{stats:?}");
+            GLOBAL.dealloc(block, layout(size));
+        }
+    });
+}
+
 /// Bytes in huge pages of the mapping at `address`, or `None` where the system has none to give.
 fn huge_bytes(address: usize) -> Option<usize> {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;

@@ -161,8 +161,11 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
             pagemap::set_direct(address, entry(Mapping { len: old.len + more, ..old }));
             return address;
         }
-        // The part that it last grew by: the program has had time to fill that.
-        thp::look(old, (old.len / 2).next_multiple_of(os::page_size()));
+        // The part that it last grew by: the program has had time to fill that. One with huge pages is looked
+        // at when it is freed: at each step that would cost more than growing.
+        if !old.huge {
+            thp::look(old, (old.len / 2).next_multiple_of(os::page_size()));
+        }
         cache::grows_fresh(len - old.len);
     }
     // SAFETY: the caller's mapping, whole, which only we have claimed in the map.

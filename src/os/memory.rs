@@ -219,8 +219,11 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
             return Err(if no_room { NotResized::NoRoom } else { NotResized::Refused });
         }
         held::release_excess(old, new);
-        count_map(new);
-        MAPPED.fetch_sub(old, Relaxed);
+        if new > old {
+            count_map(new - old);
+        } else {
+            MAPPED.fetch_sub(old - new, Relaxed);
+        }
         Ok(())
     })
 }
