@@ -15,6 +15,8 @@ for name in order:
         rows = json.loads(path.read_text())["workloads"][0]["rows"]
         runs = {row["subject"]: [run["values"] for run in sorted(row["runs"], key=lambda run: run["round"])] for row in rows if not row["failure"]}
         figures[name] = runs
+if not figures:
+    sys.exit(f"{folder}: no results of unseen.sh")
 subjects = [s for s in next(iter(figures.values())) if s not in (OURS, BEFORE)]
 processor = lambda run: run["user"] + run["system"]
 peak = lambda run: run["peak"]

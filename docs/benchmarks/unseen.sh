@@ -2,7 +2,7 @@
 # Real programs that nothing else here measures: 13 of different kinds, under every allocator that `hakmem ab`
 # finds, with `hakmem ab`'s own method. 15 minutes on 2 cores, on an otherwise idle machine.
 #
-#   docs/benchmarks/unseen.sh FOLDER [OPTION of hakmem ab]...
+#   docs/benchmarks/unseen.sh FOLDER [OPTION of hakmem ab]...      (all paths absolute)
 #
 # Example: docs/benchmarks/unseen.sh /tmp/unseen --peers PEERS --with before=/tmp/before.so --baseline before
 #
@@ -11,8 +11,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 hakmem=$PWD/target/release/hakmem
+[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' docs/benchmarks/unseen.sh >&2; exit 2; }
 cargo build --quiet --release -p hakmem-capi -p hakmem-cli
-[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 mkdir -p "$1"
 cd "$1"
 shift

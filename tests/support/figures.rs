@@ -145,6 +145,7 @@ pub fn third(blocks: &mut Vec<(usize, usize)>) -> Vec<(usize, usize)> {
     *blocks = kept;
     gone
 }
+
 /// Checks the figures, of which the program has `blocks` blocks of `stride` bytes and no others.
 #[track_caller]
 pub fn assert_class(stride: u64, blocks: usize) -> ClassStats {
