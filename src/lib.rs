@@ -37,6 +37,8 @@ mod os;
 #[cfg(not(loom))]
 mod reclaim;
 #[cfg(not(loom))]
+mod sampling;
+#[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
 mod superslab;
@@ -48,6 +50,8 @@ mod tiny;
 pub use api::c as __c;
 #[cfg(not(loom))]
 pub use api::global::{Hakmem, few_syscalls, purge, start_background, stop_background};
+#[cfg(not(loom))]
+pub use api::profile;
 #[cfg(not(loom))]
 pub use base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]

@@ -27,6 +27,7 @@ use crate::front::{registry, thread, visitor};
 use crate::large;
 use crate::os::{self, process};
 use crate::reclaim::{background, left_heaps};
+use crate::sampling;
 use crate::superslab::{orphans, span_index};
 
 /// The handler that the C library calls in the child.
@@ -46,6 +47,7 @@ pub(crate) fn on_fork(alone: bool) {
     orphans::inherit();
     large::inherit_cache();
     limits::inherit();
+    sampling::inherit();
     let visited = visitor::inherit();
     thread::forget_key_users();
     let mine = thread::own_heap();

@@ -5,6 +5,7 @@ mod checked;
 mod fork;
 pub(crate) mod global;
 mod process;
+pub mod profile;
 mod report;
 mod rust;
 mod slow_path;

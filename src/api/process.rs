@@ -1,7 +1,7 @@
 //! What a process needs once, besides heaps: handlers for forks and for its end, and the background thread if
 //! there is to be one.
 
-use crate::api::{fork, report, unload};
+use crate::api::{fork, profile, report, unload};
 use crate::base::options::{self, Options};
 use crate::front::heap::Heap;
 use crate::front::thread;
@@ -51,6 +51,7 @@ pub(super) fn hook() {
     // it unloads the library that this is part of.
     unsafe { libc::pthread_atfork(None, None, Some(fork::child)) };
     report::begin();
+    profile::begin();
     unload::init();
     if options::get().background {
         background::want();

@@ -6,7 +6,7 @@
 //!
 //! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
 
-use crate::api::{checked, process};
+use crate::api::{checked, process, profile};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
@@ -16,6 +16,7 @@ use crate::front::{large_blocks, thread, tls};
 use crate::large;
 use crate::reclaim::retry::{self, or_reclaim};
 use crate::reclaim::{background, idle_heaps};
+use crate::sampling;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::{Allocation, Slab};
 use crate::tiny::classes::{CLASSES, class_of, stride};
@@ -30,7 +31,14 @@ pub(super) fn refill(class: u8, options: Option<&Options>) -> Allocation {
                 return Allocation::NONE;
             }
             // SAFETY: `with_heap` passes a heap that the calling thread owns; the callers pass a size class.
-            unsafe { Heap::refill(heap, class) }
+            unsafe {
+                let allocation = Heap::refill(heap, class);
+                let due = Heap::take_due(heap);
+                if !due.is_null() {
+                    profile::sampled(due, stride(class as usize) as usize);
+                }
+                allocation
+            }
         })
     })
 }
@@ -73,7 +81,7 @@ pub(super) fn alloc_to_clear(size: usize, align: usize, options: Option<&Options
     if large::run_slices(size, align).is_some() || size > isize::MAX as usize {
         return alloc(size, align, options);
     }
-    large_block(size, options, |_| large::alloc_to_clear(size, align))
+    large_block(size, options, |_| large_blocks::seen(large::alloc_to_clear(size, align), size))
 }
 
 /// Frees a block of `class`.
@@ -160,6 +168,10 @@ unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, s
 #[inline(never)]
 pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
     if kind == FOREIGN as usize || kind > CLASSES {
+        // Common in C, and nothing else here would have to be asked.
+        if block.is_null() {
+            return;
+        }
         // SAFETY: no size class, so the page map's answer; nobody uses the block.
         return unsafe { free_large(block, kind as u8, "free") };
     }
@@ -228,9 +240,15 @@ pub(super) unsafe fn reallocate(
 ) -> *mut u8 {
     let is_large = stride(kind as usize) == 0;
     if is_large && class_of(size, align) == 0 && size <= isize::MAX as usize {
+        if sampling::is_on() {
+            sampling::freed_large(block);
+        }
         // SAFETY: a large block of that kind, which only the caller uses.
         let moved = unsafe { retry::resize(block, kind, size, align) };
         if !moved.is_null() {
+            if sampling::is_on() {
+                profile::resized(moved, size);
+            }
             return moved;
         }
     }

@@ -9,13 +9,13 @@
 //! every library. `dlclose` goes through that of one library only. So [`unload`] does what is right for a
 //! library that goes, and harmless in a process that ends.
 
-use crate::api::report;
+use crate::api::{profile, report};
 use crate::front::{registry, thread};
 use crate::reclaim::{background, purge};
 use crate::superslab::{pagemap, pool};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::AcqRel;
-use crate::{large, os};
+use crate::{large, os, sampling};
 use core::ffi::c_void;
 
 /// Whether there is something to do at the end: since [`init`], and until somebody does it.
@@ -39,6 +39,7 @@ pub(crate) fn init() {
 /// The handler for the end of the process, and for that of this library.
 extern "C" fn at_exit(_: *mut c_void) {
     if TO_DO.swap(false, AcqRel) {
+        profile::finish();
         report::print_at_exit();
     }
 }
@@ -46,6 +47,7 @@ extern "C" fn at_exit(_: *mut c_void) {
 /// What `.fini_array` calls.
 extern "C" fn fini() {
     if can_be_unloaded(imp::object().dynamic) && TO_DO.swap(false, AcqRel) {
+        profile::finish();
         report::print_at_exit();
         unload();
     }
@@ -62,6 +64,7 @@ fn unload() {
     // What follows describes blocks in use, so it stays if there are any. It stays as well if other threads
     // have heaps: they may be using it, in a process that ends.
     if os::held::bytes() == large::kept() && !others {
+        sampling::unmap();
         registry::unmap();
         pagemap::unmap();
         pool::unmap();

@@ -82,6 +82,11 @@ pub struct Options {
     pub(crate) hard_limit: usize,
     pub(crate) background: bool,
     pub(crate) few_syscalls: bool,
+    /// Where profiles go: a path to which the process's number and an ending are added.
+    pub(crate) profile: Path,
+    pub(crate) profile_rate: usize,
+    /// Milliseconds between two snapshots; 0 for none but the last.
+    pub(crate) profile_interval: u32,
     /// For the C library only: `HAKMEM_DEEPBIND`.
     pub(crate) keep_deepbind: bool,
 }
@@ -96,7 +101,7 @@ impl Path {
     const NONE: Path = Path { bytes: [0; 256] };
 
     /// A path, or `None` when it is too long.
-    fn new(path: &[u8]) -> Option<Self> {
+    pub(crate) fn new(path: &[u8]) -> Option<Self> {
         let mut new = Self::NONE;
         // The last byte stays 0 and ends the path.
         let (_, bytes) = new.bytes.split_last_mut()?;
@@ -116,6 +121,10 @@ impl fmt::Debug for Path {
     }
 }
 
+/// Bytes between two samples of a profile, unless the options say otherwise.
+pub(crate) const PROFILE_RATE: usize = 512 << 10;
+/// Milliseconds between two snapshots of a profile, unless the options say otherwise.
+const PROFILE_INTERVAL: u32 = 1000;
 /// The default of [`Options::purge_delay_ms`].
 const PURGE_DELAY: i32 = 250;
 /// The default of [`Options::large_cache`].
@@ -144,6 +153,9 @@ impl Options {
             hard_limit: 0,
             background: false,
             few_syscalls: false,
+            profile: Path::NONE,
+            profile_rate: PROFILE_RATE,
+            profile_interval: PROFILE_INTERVAL,
             keep_deepbind: false,
         }
     }

@@ -33,9 +33,24 @@ impl Heap {
             if (*heap).bins.take_sparse(class) && (*heap).magazines.may_shrink(class) {
                 // A few blocks in the magazine may be all that keeps these slabs in use. Without them they
                 // are released, or start over and hand out their blocks in address order.
-                Heap::empty_magazine(heap, class);
-                (*heap).magazines.shrink(&(*heap).tops, class);
+                Heap::shrink_magazine(heap, class);
             }
+        }
+    }
+
+    /// Empties the magazine of `class` and halves it.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and has [entered](Heap::enter) it; the magazine
+    /// [may shrink](crate::front::magazine::Magazines::shrink).
+    unsafe fn shrink_magazine(heap: *mut Heap, class: usize) {
+        // SAFETY: the caller has entered the heap, and the magazine is empty when it shrinks.
+        unsafe {
+            Heap::unleased(heap, class, || {
+                Heap::empty_uncut(heap, class);
+                (*heap).magazines.shrink(&(*heap).tops, class);
+            });
         }
     }
 
@@ -52,8 +67,7 @@ impl Heap {
         unsafe {
             // Relaxed: a figure.
             for class in (*heap).magazines.surplus(os::MAPPED_PEAK.load(Relaxed)) {
-                Heap::empty_magazine(heap, class);
-                (*heap).magazines.shrink(&(*heap).tops, class);
+                Heap::shrink_magazine(heap, class);
             }
         }
     }
@@ -64,6 +78,16 @@ impl Heap {
     ///
     /// The calling thread owns the heap and has [entered](Heap::enter) it; `class` is a size class.
     pub(crate) unsafe fn empty_magazine(heap: *mut Heap, class: usize) {
+        // SAFETY: the caller's clauses are the same.
+        unsafe { Heap::unleased(heap, class, || Heap::empty_uncut(heap, class)) }
+    }
+
+    /// [`Heap::empty_magazine`] for a magazine that is not cut.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::empty_magazine`].
+    unsafe fn empty_uncut(heap: *mut Heap, class: usize) {
         // SAFETY: the caller has entered the heap. Every block in the magazine of a class was freed as one of
         // that class, and the caller's alone once it has been popped.
         unsafe {
@@ -77,7 +101,7 @@ impl Heap {
             }
             // Where a visitor has left nulls, there may be more blocks below.
             if (*heap).magazines.gather(&(*heap).tops, class) {
-                Heap::empty_magazine(heap, class);
+                Heap::empty_uncut(heap, class);
             }
         }
     }
@@ -130,6 +154,7 @@ impl Heap {
         // SAFETY: the calling thread owns the heap, so it may enter it; then the bins are its own as well.
         unsafe {
             let _entered = Heap::enter(heap);
+            Heap::disarm(heap);
             Heap::flush(heap);
             let all = (*heap).bins.abandon(&(*heap).counters);
             // Relaxed: a visitor that finds nobody in has acquired this through the lock.
@@ -153,7 +178,11 @@ impl Heap {
             loop {
                 // SAFETY: we stand in for the owner. A null lies below every magazine's first block, wherever
                 // `grow` and `shrink` were stopped: they store it before they move the top.
-                let block = unsafe { MagazineTops::pop(&(*heap).tops, class) };
+                let mut block = unsafe { MagazineTops::pop(&(*heap).tops, class) };
+                if block.is_null() {
+                    // SAFETY: as above; the slot below the top is null.
+                    block = unsafe { Heap::take_saved(heap, class) };
+                }
                 if block.is_null() {
                     break;
                 }

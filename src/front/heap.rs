@@ -6,6 +6,7 @@ pub(crate) mod frees;
 use crate::base::counters::Counters;
 use crate::base::options;
 use crate::front::fast_path::MagazineTops;
+use crate::front::gate::{self, Gate};
 use crate::front::magazine::Magazines;
 use crate::front::outbox;
 use crate::front::outbox::Outbox;
@@ -138,7 +139,7 @@ impl Heap {
                 &(*heap).tops,
                 options.magazine,
                 bytes.wrapping_add(size_of::<Heap>()),
-                bytes.wrapping_add(RECORD - outbox::BYTES),
+                bytes.wrapping_add(RECORD - outbox::BYTES - size_of::<Gate>()),
             );
             (*heap).outbox.reset(bytes.wrapping_add(RECORD - outbox::BYTES), options.outbox);
             // Field by field: whoever has sent something to the last owner may still be counting there, and
@@ -214,6 +215,9 @@ impl Heap {
         // thread reads them without the lock.
         unsafe {
             let entered = Heap::enter(heap);
+            if gate::is_wanted(heap) && Heap::follow(heap) {
+                return Heap::alloc_gated(heap, class);
+            }
             let allocation = Heap::alloc_from_slab(heap, class as usize);
             if !allocation.ptr.is_null() {
                 return allocation;

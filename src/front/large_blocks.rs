@@ -4,9 +4,9 @@ use crate::base::misuse::{self, Fault};
 use crate::front::heap::Heap;
 use crate::front::run_cache::RunCache;
 use crate::front::tls;
-use crate::large;
 use crate::superslab::pagemap::{self, FOREIGN, RUN};
 use crate::superslab::slab::Allocation;
+use crate::{large, sampling};
 use core::ptr;
 
 /// Takes a large block from the thread's run cache. Null means take the slow path.
@@ -55,7 +55,7 @@ pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Alloca
             return Allocation { ptr: run, zeroed: false };
         }
     }
-    large::alloc(size, align)
+    seen(large::alloc(size, align), size)
 }
 
 /// Allocates a large block for contents that have outgrown their block and may grow further. Where no freed
@@ -78,7 +78,17 @@ pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -
             }
         }
     }
-    large::alloc_growing(size, align)
+    seen(large::alloc_growing(size, align), size)
+}
+
+/// Shows the profile a large block that was just allocated. Runs from the run cache are not shown: it is
+/// closed while there is a profile.
+#[inline(always)]
+pub(crate) fn seen(allocation: Allocation, size: usize) -> Allocation {
+    if sampling::is_on() {
+        sampling::allocated_large(allocation.ptr, size);
+    }
+    allocation
 }
 
 /// Makes a block of a run from the run cache.
@@ -113,6 +123,9 @@ pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &
         }
         if kind == FOREIGN && !heap.is_null() && (*heap).run_cache.holds(block) {
             misuse::report(function, block, Fault::DoubleFree);
+        }
+        if sampling::is_on() {
+            sampling::freed_large(block);
         }
         large::free(block, kind, function);
     }

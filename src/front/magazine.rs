@@ -12,6 +12,7 @@
 
 use crate::base::table::Table;
 use crate::front::fast_path::{MagazineTops, missing};
+use crate::front::gate::Gate;
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
@@ -93,8 +94,8 @@ pub(crate) struct Magazines {
     /// The end of the memory that was ever used for arrays, under any owner. Null before the first. For
     /// statistics.
     most: AtomicPtr<Slot>,
-    /// See `at`.
-    end: Cell<*mut Slot>,
+    /// See `at`. The heap's [`Gate`] lies there.
+    end: AtomicPtr<Slot>,
     /// Magazines that a visitor has taken blocks out of, a bit for each class. Written under the heap's lock.
     drained: AtomicU64,
     /// Arrays that magazines have grown or shrunk out of, by log2 of their slots, linked through their first
@@ -108,7 +109,7 @@ const QUIET: u8 = 0;
 /// placeholder or the kind no class.
 const SMALL: u8 = 1;
 /// A notice: it has run empty since it last grew, so it may grow further.
-const MISSED: u8 = 2;
+pub(super) const MISSED: u8 = 2;
 
 impl Magazines {
     /// No magazines, and no room for any.
@@ -121,7 +122,7 @@ impl Magazines {
             peak: Cell::new(0),
             at: Cell::new(ptr::null_mut()),
             most: AtomicPtr::new(ptr::null_mut()),
-            end: Cell::new(ptr::null_mut()),
+            end: AtomicPtr::new(ptr::null_mut()),
             drained: AtomicU64::new(0),
             spare: Table([const { Cell::new(ptr::null_mut()) }; SPARES]),
         }
@@ -156,7 +157,7 @@ impl Magazines {
         tops.classes.set(C_TABLE);
         self.extra.set(0);
         self.at.set(if enabled { at } else { end }.cast());
-        self.end.set(end.cast());
+        self.end.store(end.cast(), Relaxed);
         self.drained.store(0, Relaxed);
         self.spare.0.iter().for_each(|spare| spare.set(ptr::null_mut()));
     }
@@ -178,19 +179,27 @@ impl Magazines {
     }
 
     /// Makes room in the magazine of `class`, which is full: closes the gaps that a visitor has left, or
-    /// doubles the array. False when there are no gaps and it must not grow. The heap's slabs have `bytes`.
+    /// doubles the array. False when there are no gaps and it must not grow. Its [`Magazines::limit`] is in
+    /// `limit`, and the heap's slabs have `bytes`.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap that `tops` and these belong to, and has entered it.
-    pub(crate) unsafe fn grow(&self, tops: &MagazineTops, class: usize, bytes: usize) -> bool {
+    #[inline(always)]
+    pub(crate) unsafe fn grow(
+        &self,
+        tops: &MagazineTops,
+        class: usize,
+        limit: &AtomicPtr<Slot>,
+        bytes: usize,
+    ) -> bool {
         let notice = self.notices[class].replace(QUIET);
         if notice == QUIET {
             return false;
         }
         // SAFETY: `gather` asks for the same as this function.
         let gathered = unsafe { self.gather(tops, class) };
-        if gathered && tops.top[class].load(Relaxed) != tops.limit[class].load(Relaxed) {
+        if gathered && tops.top[class].load(Relaxed) != limit.load(Relaxed) {
             self.notices[class].set(notice);
             return true;
         }
@@ -198,7 +207,7 @@ impl Magazines {
         let most = if notice == MISSED { MAX_LOG } else { FREE_LOGS[class] };
         let log = (before + 1).max(MIN_LOG.min(FREE_LOGS[class])).min(most);
         // SAFETY: `resize` asks for the same as this function, and the new array is larger.
-        if before >= most || !unsafe { self.resize(tops, class, log, bytes) } {
+        if before >= most || !unsafe { self.resize(tops, class, limit, log, bytes) } {
             return false;
         }
         // Beyond its own share it grows by one step for every time that it runs empty.
@@ -214,7 +223,14 @@ impl Magazines {
     ///
     /// As [`Magazines::grow`]; the blocks have room in the new array.
     #[inline(always)]
-    unsafe fn resize(&self, tops: &MagazineTops, class: usize, log: u8, bytes: usize) -> bool {
+    unsafe fn resize(
+        &self,
+        tops: &MagazineTops,
+        class: usize,
+        limit: &AtomicPtr<Slot>,
+        log: u8,
+        bytes: usize,
+    ) -> bool {
         let before = self.logs[class].load(Relaxed);
         // What is beyond the magazine's own share counts.
         let mut extra = self.extra.get();
@@ -231,7 +247,7 @@ impl Magazines {
         if array.is_null() {
             return false;
         }
-        let (top, limit) = (&tops.top[class], &tops.limit[class]);
+        let top = &tops.top[class];
         let old = limit.load(Relaxed).wrapping_sub(1 << before);
         // SAFETY: the new array is in no magazine, so it is ours, with `1 << log` slots. The old one, if
         // there is one, ends at the limit and has `1 << before` slots, all written up to the top. No visitor
@@ -258,11 +274,46 @@ impl Magazines {
         true
     }
 
+    /// What the gate keeps for the heap, behind the arrays.
+    pub(super) fn gate(&self) -> *mut Gate {
+        self.end.load(Relaxed).cast()
+    }
+
+    /// Where the end of the magazine of `class` is kept: in the gate if the heap is armed.
+    #[inline(always)]
+    pub(super) fn limit<'a>(&'a self, tops: &'a MagazineTops, class: usize) -> &'a AtomicPtr<Slot> {
+        let limit = &tops.limit[class];
+        if !limit.load(Relaxed).is_null() {
+            return limit;
+        }
+        // SAFETY: where a limit is null, the heap is a record, and its gate was written before. Only atomics
+        // are referred to.
+        unsafe { &(&(*self.gate()).limits)[class] }
+    }
+
+    /// Gives the magazine of `class` its first array, if it has none and there is memory for one.
+    ///
+    /// # Safety
+    ///
+    /// As [`Magazines::grow`].
+    pub(super) unsafe fn begin(&self, tops: &MagazineTops, class: usize) {
+        if self.logs[class].load(Relaxed) == 0 {
+            // SAFETY: `resize` asks for the same as this function.
+            unsafe { self.resize(tops, class, self.limit(tops, class), MIN_LOG.min(FREE_LOGS[class]), 0) };
+        }
+    }
+
+    /// Replaces the notice of `class`, and returns the one before: see [`Heap::arm`](super::heap::Heap::arm).
+    /// For the owner.
+    pub(super) fn replace_notice(&self, class: usize, notice: u8) -> u8 {
+        self.notices[class].replace(notice)
+    }
+
     /// The first slot of the magazine of `class`, if there is one. Whoever uses it owns the heap and has
     /// entered it, or visits it: so neither the array nor its size changes meanwhile.
     pub(crate) fn first(&self, tops: &MagazineTops, class: usize) -> Option<*mut Slot> {
         let log = self.logs[class].load(Relaxed);
-        (log != 0).then(|| tops.limit[class].load(Relaxed).wrapping_sub((1 << log) - 1))
+        (log != 0).then(|| self.limit(tops, class).load(Relaxed).wrapping_sub((1 << log) - 1))
     }
 
     /// Closes the gaps that a visitor has left in the magazine of `class`. True when a visitor had taken
@@ -346,7 +397,8 @@ impl Magazines {
     /// [`Magazines::surplus`] has named it.
     pub(crate) unsafe fn shrink(&self, tops: &MagazineTops, class: usize) {
         // SAFETY: `resize` asks for the same as this function, and an empty magazine has room anywhere.
-        if unsafe { self.resize(tops, class, self.logs[class].load(Relaxed) - 1, 0) } {
+        if unsafe { self.resize(tops, class, self.limit(tops, class), self.logs[class].load(Relaxed) - 1, 0) }
+        {
             self.notices[class].set(QUIET);
         }
     }
@@ -362,7 +414,7 @@ impl Magazines {
         }
         let array = self.at.get();
         let next = array.wrapping_add(1 << log);
-        if next > self.end.get() {
+        if next > self.end.load(Relaxed) {
             return ptr::null_mut();
         }
         self.at.set(next);
@@ -388,7 +440,7 @@ impl Magazines {
         if log == 0 {
             return 0;
         }
-        let (top, limit) = (tops.top[class].load(Relaxed), tops.limit[class].load(Relaxed));
+        let (top, limit) = (tops.top[class].load(Relaxed), self.limit(tops, class).load(Relaxed));
         let free = (limit.addr().wrapping_sub(top.addr())) / size_of::<Slot>();
         let held = ((1usize << log) - 1).saturating_sub(free);
         if self.drained.load(Relaxed) & (1 << class) == 0 {
@@ -398,7 +450,10 @@ impl Magazines {
         let slots = (0..held).map(|i| first.wrapping_add(i)).filter(|slot| record.contains(&slot.addr()));
         // SAFETY: memory of this record, all of which may be read atomically. To another thread `log` may be
         // older than `limit`, or the magazine gone: then `first` may lie outside.
-        slots.filter(|&slot| !unsafe { (*slot).load(Relaxed) }.is_null()).count()
+        let present = slots.filter(|&slot| !unsafe { (*slot).load(Relaxed) }.is_null()).count();
+        // SAFETY: where a limit is null, the heap is a record, and its gate was written before.
+        let cut = tops.limit[class].load(Relaxed).is_null() && unsafe { (*self.gate()).is_cut(class) };
+        present + usize::from(cut)
     }
 
     /// Notes that a visitor has taken blocks out of the magazine of `class`.

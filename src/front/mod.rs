@@ -3,6 +3,7 @@
 
 pub(crate) mod fast_path;
 mod flush;
+pub(crate) mod gate;
 pub(crate) mod heap;
 pub(crate) mod large_blocks;
 pub(crate) mod magazine;

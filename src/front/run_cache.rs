@@ -84,6 +84,14 @@ impl RunCache {
         self.most.set(if options.magazine && options.purge_delay != 0 { most as u32 } else { 0 });
     }
 
+    /// Gives everything back, and holds nothing until the next [`RunCache::reset`]: so every run is allocated
+    /// and freed where it is seen. Under the heap's lock.
+    pub(crate) fn close(&self) {
+        // SAFETY: by this function's contract the caller is in the heap.
+        unsafe { self.flush() };
+        self.most.set(0);
+    }
+
     /// The slices of the run in a place; 0 if that is free.
     fn slices(&self, place: usize) -> usize {
         (self.sizes.get() >> (8 * place)) as u8 as usize

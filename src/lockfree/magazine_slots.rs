@@ -67,11 +67,12 @@ pub(crate) unsafe fn pop(top: &AtomicPtr<Slot>) -> *mut u8 {
 /// every slot from the top on is free. The caller alone has the block.
 #[inline(always)]
 pub(crate) unsafe fn push(top: &AtomicPtr<Slot>, limit: &AtomicPtr<Slot>, block: *mut u8) -> bool {
-    // SAFETY: only the owner writes top and limit, so `own` may read them. What is not at the limit is a free
-    // slot; a placeholder's top is, so nothing is written to it.
+    // SAFETY: only the owner writes top and limit, so `own` may read them. What is below the limit is a free
+    // slot; a placeholder's top is not, so nothing is written to it.
     unsafe {
         let at = own(top);
-        if at == own(limit) {
+        // Not just "equal": a limit of null makes every magazine full (see `front/gate.rs`).
+        if at >= own(limit) {
             return false;
         }
         #[cfg(not(loom))]

@@ -49,8 +49,37 @@ impl Drop for File {
     }
 }
 
-/// Writes `rest` to a file descriptor, up to the first error.
-pub(crate) fn write(fd: i32, mut rest: &[u8]) {
+/// Replaces the file at `path` by one with these bytes, at once: nobody ever sees a part of them. False, with
+/// the file as it was, when the system refuses.
+pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
+    // Beside it, since a file is renamed within its file system only.
+    const ENDING: &[u8] = b".new";
+    let mut beside = [0u8; 512];
+    let old = path.to_bytes();
+    let Some(name) = beside.get_mut(..old.len() + ENDING.len()) else { return false };
+    name.iter_mut().zip(old.iter().chain(ENDING)).for_each(|(to, from)| *to = *from);
+    // At least one zero is left.
+    let Some(Ok(beside)) = (old.len() + ENDING.len() < 512).then(|| CStr::from_bytes_until_nul(&beside))
+    else {
+        return false;
+    };
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
+    let Some(file) = File::open(beside, flags) else { return false };
+    let whole = write(file.fd(), bytes);
+    drop(file);
+    // SAFETY: both are C strings that outlive the calls.
+    errno::keep_errno(|| unsafe {
+        let here = libc::AT_FDCWD;
+        if whole && libc::syscall(libc::SYS_renameat2, here, beside.as_ptr(), here, path.as_ptr(), 0) == 0 {
+            return true;
+        }
+        libc::syscall(libc::SYS_unlinkat, here, beside.as_ptr(), 0);
+        false
+    })
+}
+
+/// Writes `rest` to a file descriptor, up to the first error. Returns whether there was none.
+pub(crate) fn write(fd: i32, mut rest: &[u8]) -> bool {
     while !rest.is_empty() {
         let (n, interrupted) = errno::keep_errno(|| {
             // SAFETY: `rest` is readable for its length.
@@ -58,10 +87,11 @@ pub(crate) fn write(fd: i32, mut rest: &[u8]) {
             (n, n < 0 && errno::errno() == libc::EINTR)
         });
         if n <= 0 && !interrupted {
-            return;
+            return false;
         }
         rest = rest.get(n.max(0) as usize..).unwrap_or_default();
     }
+    true
 }
 
 /// Identifies the file behind a descriptor, to tell later whether the descriptor still stands for it.

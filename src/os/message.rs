@@ -15,6 +15,17 @@ impl<const N: usize> Text<N> {
         Self { bytes: [0; N], len: 0 }
     }
 
+    /// Adds bytes, which need not be text.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        let rest = self.bytes.iter_mut().skip(self.len);
+        self.len += rest.zip(bytes).map(|(to, from)| *to = *from).count();
+    }
+
+    /// What is in the buffer.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
     /// Writes the text to a file descriptor and empties the buffer.
     pub(crate) fn send(&mut self, fd: i32) {
         file::write(fd, self.bytes.get(..self.len).unwrap_or_default());

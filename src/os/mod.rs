@@ -17,7 +17,7 @@ pub(crate) mod process;
 pub(crate) mod signals;
 pub(crate) mod thread;
 
-pub(crate) use clock::{elapsed, now_ms};
+pub(crate) use clock::{elapsed, now_ms, now_ns, real_ns};
 pub(crate) use confined::{confine, is_confined};
 pub(crate) use errno::{keep_errno, set_errno};
 pub(crate) use info::{duplicate, peak_resident, process_id, random, resident};

@@ -44,6 +44,25 @@ pub(crate) fn is_first() -> bool {
     unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
 }
 
+/// The system's number for the calling thread; the process's where it cannot be asked.
+pub(crate) fn system_id() -> u32 {
+    if cfg!(miri) || confined::is_confined() {
+        return super::process_id();
+    }
+    // SAFETY: the call has no preconditions, and cannot fail.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// The calling thread's name, ended by a zero unless it has 16 bytes; empty where it cannot be asked.
+pub(crate) fn own_name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    if !(cfg!(miri) || confined::is_confined()) {
+        // SAFETY: the call writes 16 bytes at most.
+        errno::keep_errno(|| unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) });
+    }
+    name
+}
+
 /// The function that a thread runs.
 pub(crate) type Main = extern "C" fn(*mut c_void) -> *mut c_void;
 

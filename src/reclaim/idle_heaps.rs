@@ -77,7 +77,7 @@ pub(crate) fn everyone() {
         each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
-            visit.withdraw();
+            visit.withdraw(false);
             visit.take_in(false);
             if visit.purge_sparse_batches() { Outcome::More } else { Outcome::Done }
         });
@@ -86,6 +86,26 @@ pub(crate) fn everyone() {
             let _entered = Heap::enter(mine);
             partial_purge::purge_orphans(&raw mut (*mine).bins);
         }
+    });
+}
+
+/// Takes away what lets the owners of other heaps allocate without a slow path: the blocks in their magazines,
+/// their run caches, and their current slabs. One whose owner is inside at every try is left alone.
+pub(crate) fn unsettle() {
+    thread::with_heap(None, |mine| {
+        if mine.is_null() {
+            return;
+        }
+        each_other(mine, TRIES, |heap| {
+            // SAFETY: `each_other` holds the visitors' lock meanwhile.
+            let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
+            // SAFETY: `mine` is the calling thread's heap, and `each_other` leaves it out.
+            unsafe { visit.empty_caches(mine) };
+            visit.withdraw(true);
+            Outcome::Done
+        });
+        // SAFETY: the calling thread's heap.
+        unsafe { Heap::flush_outbox(mine) };
     });
 }
 
@@ -131,7 +151,7 @@ pub(crate) fn idle(now: u32) -> bool {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
             if seen.is_emptied() {
-                visit.withdraw();
+                visit.withdraw(false);
             }
             visit.take_in(false);
             // What is left after this is for the next call.
@@ -267,14 +287,14 @@ impl Visit {
         }
     }
 
-    /// Takes the current slabs of which hardly a block is in use out of their places, and releases or lists
-    /// them. The owner finds others when it needs them.
-    fn withdraw(&self) {
+    /// Takes the current slabs of which hardly a block is in use out of their places, or `all` of them, and
+    /// releases or lists them. The owner finds others when it needs them.
+    fn withdraw(&self, all: bool) {
         let owner = Heap::owner(self.heap);
         // SAFETY: parts of a heap record, which is never unmapped.
         let (lock, bins) = unsafe { (Heap::lock(self.heap), &raw mut (*self.heap).bins) };
         // SAFETY: we visit the heap of these bins.
-        let withdrawn = unsafe { Bins::withdraw(bins) }.0;
+        let withdrawn = unsafe { Bins::withdraw(bins, all) }.0;
         let slabs = || withdrawn.iter().copied().filter(|slab| !slab.is_null());
         if slabs().next().is_none() {
             return;

@@ -5,6 +5,7 @@ use crate::front::heap::{Heap, RECORD};
 use crate::front::registry;
 use crate::os::{held, process};
 use crate::reclaim::background;
+use crate::sampling;
 use crate::stats::classes::figures;
 use crate::stats::classes::{self, ClassStats};
 use crate::superslab::{pagemap, pool};
@@ -229,7 +230,8 @@ impl Snapshot {
         let direct = classes[ClassStats::DIRECT].active_bytes + kept;
         let (map, map_resident) = pagemap::figures(survey.mapped, direct as usize);
         s.dirty_bytes = survey.dirty as u64 + kept;
-        let records = survey.headers + survey.descriptors + map_resident + process::bytes();
+        let records =
+            survey.headers + survey.descriptors + map_resident + process::bytes() + sampling::bytes();
         s.metadata_bytes = records as u64 + heaps.resident;
         s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;
         let unused = (map - map_resident) as u64 + (heaps.mapped - heaps.resident);

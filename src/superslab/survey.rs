@@ -5,10 +5,10 @@ use crate::os;
 use crate::superslab::desc::Desc;
 use crate::superslab::granules::{Granules, Run};
 use crate::superslab::layout::{HEADER, SLICE, SLICE_SHIFT, SLICES, SUPERSLAB};
-use crate::superslab::pagemap::RUN;
+use crate::superslab::pagemap::{DIRECT, FOREIGN, RUN};
 use crate::superslab::slab::Slab;
 use crate::superslab::slab::glimpse::Glimpse;
-use crate::superslab::{desc, span_index, spans};
+use crate::superslab::{desc, pagemap, span_index, spans};
 use crate::sync::Ordering::{Acquire, Relaxed};
 
 /// What a span in use consists of.
@@ -17,6 +17,8 @@ pub(crate) struct SpanFigures {
     pub(crate) class: u8,
     /// Bytes of the span, without the header in slice 0.
     pub(crate) bytes: usize,
+    /// Bytes from block to block; those of a run as a whole.
+    pub(crate) stride: usize,
     /// Number of blocks that it is cut into; 1 for a run.
     pub(crate) blocks: usize,
     /// Blocks that are neither fresh nor free: the program's, or in a magazine or an outbox.
@@ -68,6 +70,34 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
     .unwrap_or_default()
 }
 
+/// Calls `f` with the figures of the span in which each block lies, or with `None` where no block can lie any
+/// more; not for blocks in mappings of their own. The pool is locked meanwhile; nothing is done if its lock is
+/// not free soon.
+pub(crate) fn each_slab_of<T>(
+    blocks: impl Iterator<Item = (T, *mut u8)>,
+    mut f: impl FnMut(T, Option<SpanFigures>),
+) {
+    let system_page = os::page_size();
+    span_index::with(|_| {
+        for (which, block) in blocks {
+            match pagemap::kind_published(block) {
+                DIRECT => {}
+                FOREIGN => f(which, None),
+                _ => {
+                    // SAFETY: the page map says that this is a span's slice, and a SuperSlab's spans are out
+                    // of it, under the pool's lock, before that is unmapped: so the records stay while we
+                    // hold the lock.
+                    let span = unsafe {
+                        let slab = Slab::of(block);
+                        look(slab, &*Slab::desc(slab), system_page)
+                    };
+                    f(which, Some(span));
+                }
+            }
+        }
+    });
+}
+
 /// A mask of the slices that were zero and not resident when they last changed hands. None in huge pages,
 /// which are resident as a whole.
 fn clean_slices(desc: &Desc) -> u32 {
@@ -100,16 +130,17 @@ unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures 
     let bytes = slices * SLICE - if Slab::index(slab) == 0 { HEADER } else { 0 };
     if class == RUN {
         // Nobody knows how much of a run the program has touched.
-        return SpanFigures { class, bytes, blocks: 1, used: 1, fresh: 0, untouched: 0 };
+        return SpanFigures { class, bytes, stride: bytes, blocks: 1, used: 1, fresh: 0, untouched: 0 };
     }
     if !owned {
-        return SpanFigures { class, bytes, blocks: 0, used: 0, fresh: 0, untouched: 0 };
+        return SpanFigures { class, bytes, stride, blocks: 0, used: 0, fresh: 0, untouched: 0 };
     }
     // SAFETY: the record stays mapped.
     let fresh = unsafe { Unused::of(slab, seen) };
     SpanFigures {
         class,
         bytes,
+        stride,
         blocks: seen.last / stride + 1,
         // SAFETY: the record stays mapped.
         used: unsafe { used(slab) },

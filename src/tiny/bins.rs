@@ -144,13 +144,13 @@ impl Bins {
         unsafe { &(&(*bins).current)[class] }
     }
 
-    /// Takes the current slabs of which hardly a block is in use out of their places. Returns them by class,
+    /// Takes the current slabs of which hardly a block is in use out of their places, or `all`. Returns them by class,
     /// with null where there is none. Each must be [put back](Bins::put_back), or [listed](Bins::keep).
     ///
     /// # Safety
     ///
     /// The caller holds the lock of the heap that these bins are part of, as its owner or as a visitor.
-    pub(crate) unsafe fn withdraw(bins: *mut Bins) -> Table<*mut Slab, KINDS> {
+    pub(crate) unsafe fn withdraw(bins: *mut Bins, all: bool) -> Table<*mut Slab, KINDS> {
         let mut withdrawn = Table([ptr::null_mut(); KINDS]);
         // SAFETY: the slabs are those of the bins. While the owner may be taking blocks of them and putting
         // some back, only constants and atomics are read.
@@ -158,7 +158,7 @@ impl Bins {
             for class in bits((*bins).present) {
                 let current = Bins::current(bins, class);
                 let slab = current.load(Relaxed);
-                if slab != no_slab() && Slab::in_use_beside_waiting(slab) <= Slab::few(slab) {
+                if slab != no_slab() && (all || Slab::in_use_beside_waiting(slab) <= Slab::few(slab)) {
                     current.store(no_slab(), Relaxed);
                     withdrawn[class] = slab;
                 }
@@ -316,7 +316,7 @@ impl Bins {
     /// # Safety
     ///
     /// As [`Bins::relist`].
-    unsafe fn has_more(slab: *mut Slab) -> bool {
+    pub(super) unsafe fn has_more(slab: *mut Slab) -> bool {
         // SAFETY: the caller has the rights of the slab's owner.
         unsafe {
             !(*slab).free.is_null()

@@ -21,6 +21,7 @@ impl Bins {
     /// # Safety
     ///
     /// The calling thread owns these bins and holds their heap's lock; `owner` is set.
+    #[inline(always)]
     pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Allocation {
         let c = class as usize;
         // SAFETY: all slabs in our lists are ours, and the lock keeps visitors away from them and from
@@ -111,6 +112,39 @@ impl Bins {
         }
     }
 
+    /// Lists the current slab of `class` among others, so that there is none.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins and holds their heap's lock; `class` is less than
+    /// [`KINDS`](crate::superslab::pagemap::KINDS).
+    pub(crate) unsafe fn set_aside(bins: *mut Bins, class: usize) {
+        // SAFETY: the slab is ours, and the lock is held.
+        unsafe {
+            let slab = Bins::current(bins, class).load(Relaxed);
+            if slab == no_slab() {
+                return;
+            }
+            if Bins::has_more(slab) {
+                Bins::current(bins, class).store(no_slab(), Relaxed);
+                // Also one that has hardly a block in use: it is not idle.
+                Bins::push(bins, slab, Listed::Partial);
+            } else {
+                (*bins).used_up(slab);
+            }
+        }
+    }
+
+    /// [`Bins::set_aside`] for every class.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::set_aside`].
+    pub(crate) unsafe fn set_all_aside(bins: *mut Bins) {
+        // SAFETY: the caller's clauses are the same.
+        unsafe { bits((*bins).present).for_each(|class| Bins::set_aside(bins, class)) }
+    }
+
     /// Gives back the slabs that have no block in use, current ones too, and lists the current ones that have
     /// hardly one.
     ///
@@ -121,7 +155,7 @@ impl Bins {
         // SAFETY: the current slabs are ours, and the lock is held.
         unsafe {
             self.collect(counters);
-            for slab in Bins::withdraw(self).0.into_iter().filter(|slab| !slab.is_null()) {
+            for slab in Bins::withdraw(self, false).0.into_iter().filter(|slab| !slab.is_null()) {
                 // What others have freed, and is not counted yet.
                 free_list::drain(slab);
                 Bins::keep(self, slab);

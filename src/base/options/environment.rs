@@ -13,7 +13,7 @@ const PRESET: &str = "HAKMEM_PRESET";
 /// value. That returns false, and changes nothing, if the value is a bad one.
 type Known = (&'static str, &'static str, fn(&mut Options, &[u8]) -> bool);
 
-static KNOWN: [Known; 15] = [
+static KNOWN: [Known; 18] = [
     (PRESET, "throughput, balanced, memory or latency; using none", |o, v| {
         let preset = choice(v, &PRESETS).map(|which| o.preset(which));
         set(o, preset)
@@ -37,6 +37,15 @@ static KNOWN: [Known; 15] = [
     ("HAKMEM_HARD_LIMIT", LIMIT, |o, v| set(&mut o.hard_limit, bytes(v))),
     ("HAKMEM_BACKGROUND", OFF, |o, v| set(&mut o.background, choice(v, &SWITCH))),
     ("HAKMEM_FEW_SYSCALLS", OFF, |o, v| set(&mut o.few_syscalls, choice(v, &SWITCH))),
+    ("HAKMEM_PROFILE", "a path of at most 255 bytes; taking no profile", |o, v| {
+        set(&mut o.profile, Path::new(v))
+    }),
+    ("HAKMEM_PROFILE_RATE", "bytes between two samples, as 524288 or 512K, not 0; using 512K", |o, v| {
+        set(&mut o.profile_rate, bytes(v).filter(|&rate| rate != 0))
+    }),
+    ("HAKMEM_PROFILE_INTERVAL", "milliseconds, or 0 for never; using 1000", |o, v| {
+        set(&mut o.profile_interval, number(v))
+    }),
     ("HAKMEM_DEEPBIND", "remove or keep; using remove", |o, v| {
         set(&mut o.keep_deepbind, choice(v, &[("remove", false), ("keep", true)]))
     }),

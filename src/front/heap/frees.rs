@@ -1,6 +1,7 @@
 //! Freeing blocks for which the magazine has no room: to a slab of the heap's own, or through the outbox.
 
 use crate::front::fast_path::MagazineTops;
+use crate::front::gate;
 use crate::front::heap::Heap;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::tiny::bins::Bins;
@@ -100,8 +101,12 @@ impl Heap {
         // ask for.
         unsafe {
             let _entered = Heap::enter(heap);
+            if gate::is_wanted(heap) && Heap::follow(heap) {
+                return Heap::free_gated(heap, block, class);
+            }
             let tops = &(*heap).tops;
-            if (*heap).magazines.grow(tops, class as usize, (*heap).bins.bytes()) {
+            if (*heap).magazines.grow(tops, class as usize, &tops.limit[class as usize], (*heap).bins.bytes())
+            {
                 let pushed = MagazineTops::push(tops, class as usize, block);
                 debug_assert!(pushed);
                 return;

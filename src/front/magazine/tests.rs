@@ -37,7 +37,7 @@ fn fill_beside(bytes: usize, tops: &MagazineTops, m: &Magazines, class: usize) -
         // SAFETY: `tops` and `m` are this thread's alone; the blocks are numbers that nobody follows.
         unsafe {
             if !(MagazineTops::push(tops, class, block)
-                || m.grow(tops, class, bytes) && MagazineTops::push(tops, class, block))
+                || m.grow(tops, class, &tops.limit[class], bytes) && MagazineTops::push(tops, class, block))
             {
                 assert!(m.frees_to_slab(class));
                 return held;

@@ -1,0 +1,236 @@
+//! The heap profile: who holds the memory, by call stack.
+//!
+//! While a profile is taken, about one allocation in 512 KiB of allocated bytes is *sampled*: its call stack
+//! is noted, and when it is freed. From that the `hakmem profile` command, or any program that reads the file
+//! (`docs/profile-format.md` in the repository), estimates how many bytes each call site has allocated and
+//! holds. Without a profile there is no cost.
+//!
+//! ```
+//! # #[global_allocator]
+//! # static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
+//! hakmem::profile::start(hakmem::profile::DEFAULT_RATE)?;
+//! let words: Vec<String> = (0..100_000).map(|i| format!("word {i}")).collect();
+//! # let folder = std::env::temp_dir();
+//! hakmem::profile::write(folder.join("words.hakprof").to_str().unwrap())?;
+//! hakmem::profile::stop();
+//! # drop(words);
+//! # Ok::<(), hakmem::profile::Error>(())
+//! ```
+
+use crate::base::options::{self, Path};
+use crate::front::heap::Heap;
+use crate::front::{gate, thread};
+use crate::os::message::Text;
+use crate::reclaim::idle_heaps;
+use crate::sampling::{self, Totals, Why};
+use crate::stats::Snapshot;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64};
+use crate::{large, os};
+use core::ffi::CStr;
+use core::fmt::{self, Write};
+
+/// The mean number of bytes between two samples, unless told otherwise: 512 KiB.
+pub const DEFAULT_RATE: usize = 512 << 10;
+
+/// Snapshots in a file before the time between two doubles.
+const SNAPSHOTS: u32 = 512;
+
+/// How many profiles there have been.
+static PROFILES: AtomicU32 = AtomicU32::new(0);
+/// Whether the profile goes to a file of its own, as the options say.
+static TO_FILE: AtomicBool = AtomicBool::new(false);
+/// When the next snapshot is due, in nanoseconds; 0 for never. Relaxed, as is what follows: who changes it by
+/// an exchange writes the snapshot.
+static DUE: AtomicU64 = AtomicU64::new(0);
+/// Nanoseconds between two snapshots.
+static INTERVAL: AtomicU64 = AtomicU64::new(0);
+/// Snapshots since that last doubled.
+static WRITTEN: AtomicU32 = AtomicU32::new(0);
+
+/// Why a profile cannot be started or written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Error {
+    /// The rate is 0.
+    Rate,
+    /// There is a profile already.
+    Running,
+    /// There is none, and there has not been one.
+    NotRunning,
+    /// There is no memory for it, or the allocator may make few system calls only.
+    Unavailable,
+    /// The path is empty, too long or contains a zero byte.
+    Path,
+    /// The system does not let the file be written.
+    File,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Error::Rate => "the rate of a profile is at least 1 byte",
+            Error::Running => "there is a profile already: stop it first",
+            Error::NotRunning => "there is no profile: start one first",
+            Error::Unavailable => "no memory for a profile, or few system calls only are allowed",
+            Error::Path => "the path of a profile has 1 to 255 bytes",
+            Error::File => "the file of the profile cannot be written",
+        })
+    }
+}
+
+impl core::error::Error for Error {}
+
+/// Starts a profile with one sample in `rate` bytes, on average. All threads take part: this one from now on,
+/// others when they next need a block that their magazines do not have. Blocks that were allocated before are
+/// unknown to it.
+///
+/// What an earlier profile has gathered is forgotten.
+pub fn start(rate: usize) -> Result<(), Error> {
+    start_with(rate, true)
+}
+
+fn start_with(rate: usize, late: bool) -> Result<(), Error> {
+    if rate == 0 {
+        return Err(Error::Rate);
+    }
+    // The options are read, and with them what the system allows, before the first heap.
+    if thread::with_heap(None, |heap| heap.is_null()) || os::is_confined() {
+        return Err(Error::Unavailable);
+    }
+    if !sampling::begin(rate as u64, late) {
+        return Err(if sampling::is_on() { Error::Running } else { Error::Unavailable });
+    }
+    // Never 0, which is none.
+    let epoch = PROFILES.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+    gate::set_epoch(epoch);
+    follow();
+    idle_heaps::unsettle();
+    Ok(())
+}
+
+/// Stops the profile. What it has gathered stays, as of now, for [`write()`], until the next [`start()`].
+pub fn stop() {
+    if TO_FILE.swap(false, Relaxed) {
+        append(Why::End);
+    }
+    DUE.store(0, Relaxed);
+    gate::set_epoch(0);
+    sampling::end();
+    follow();
+}
+
+/// Writes what has been gathered to a new file at `path`, which replaces one that is there, when it is whole.
+pub fn write(path: &str) -> Result<(), Error> {
+    let path = Path::new(path.as_bytes()).ok_or(Error::Path)?;
+    write_to(path.as_c_str().ok_or(Error::Path)?)
+}
+
+/// [`write()`] with a C string.
+pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
+    if path.is_empty() {
+        return Err(Error::Path);
+    }
+    if PROFILES.load(Relaxed) == 0 {
+        return Err(Error::NotRunning);
+    }
+    if sampling::write_to(path, Why::Asked, &totals()) { Ok(()) } else { Err(Error::File) }
+}
+
+/// Arms or disarms the calling thread's heap.
+fn follow() {
+    thread::with_heap(None, |heap| {
+        if !heap.is_null() {
+            // SAFETY: `with_heap` passes a heap that the calling thread owns.
+            unsafe {
+                let _entered = Heap::enter(heap);
+                Heap::follow(heap);
+            }
+        }
+    });
+}
+
+/// Starts the profile that the options ask for. Called once, when the process starts.
+pub(super) fn begin() {
+    let options = options::get();
+    if options.profile.as_c_str().is_none() {
+        return;
+    }
+    match start_with(options.profile_rate, false) {
+        Ok(()) => {
+            let interval = u64::from(options.profile_interval) * 1_000_000;
+            INTERVAL.store(interval, Relaxed);
+            DUE.store(if interval == 0 { 0 } else { os::now_ns() + interval }, Relaxed);
+            TO_FILE.store(true, Relaxed);
+        }
+        Err(error) => os::message::line(format_args!("HAKMEM_PROFILE: {error}")),
+    }
+}
+
+/// Writes the end of the profile to its file, if it has one. Called when the process ends.
+pub(super) fn finish() {
+    if TO_FILE.swap(false, Relaxed) {
+        append(Why::End);
+    }
+}
+
+/// Adds a sample of a small block, and a snapshot to the profile's file if that is due.
+#[cold]
+#[inline(never)]
+pub(super) fn sampled(block: *mut u8, size: usize) {
+    sampling::allocated(block, size);
+    tick();
+}
+
+/// A large block has been resized in place, or moved by the system, and has `size` bytes now.
+#[cold]
+#[inline(never)]
+pub(super) fn resized(block: *mut u8, size: usize) {
+    sampling::allocated_large(block, size);
+}
+
+/// Appends a snapshot to the profile's file, if that is due.
+pub(super) fn tick() {
+    let due = DUE.load(Relaxed);
+    if due == 0 {
+        return;
+    }
+    let now = os::now_ns();
+    let interval = INTERVAL.load(Relaxed);
+    if now < due || DUE.compare_exchange(due, now + interval, Relaxed, Relaxed).is_err() {
+        return;
+    }
+    append(Why::Timer);
+    if WRITTEN.fetch_add(1, Relaxed) >= SNAPSHOTS {
+        WRITTEN.store(0, Relaxed);
+        INTERVAL.store(interval.saturating_mul(2), Relaxed);
+    }
+}
+
+/// Appends a snapshot to the profile's own file: `<prefix>.<pid>.hakprof`.
+fn append(why: Why) {
+    let options = options::get();
+    let Some(prefix) = options.profile.as_c_str() else { return };
+    let mut path = Text::<320>::new();
+    path.push(prefix.to_bytes());
+    let _ = write!(path, ".{}.hakprof\0", os::process_id());
+    if let Ok(path) = CStr::from_bytes_until_nul(path.bytes()) {
+        sampling::append_to(path, why, &totals());
+    }
+}
+
+/// The allocator's figures.
+fn totals() -> Totals {
+    Snapshot::with(|now| {
+        let s = &now.stats;
+        [
+            os::resident(),
+            s.bytes_mapped,
+            s.allocated_bytes,
+            s.cached_bytes + large::kept() as u64,
+            s.free_bytes,
+            s.dirty_bytes.saturating_sub(large::kept() as u64),
+            s.metadata_bytes,
+        ]
+    })
+}

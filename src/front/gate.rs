@@ -1,0 +1,453 @@
+//! The gate: a way to see every allocation and free of small blocks, at no cost to hits while nobody looks.
+//!
+//! While a heap is *armed*, every limit of its magazines is null, so each free finds its magazine full and
+//! comes here; and it has no current slab, so each allocation that finds its magazine empty comes here as
+//! well. Allocations that find a block in the magazine do not. They need not: between two calls of the gate
+//! nothing but such pops moves a top, so how far that has moved tells how many there were. And where one of
+//! them must not go unseen, because a *client* has asked for the n-th allocation of the class from here, the
+//! gate *cuts* the magazine: it takes the block out of the slot that this allocation would pop, and leaves a
+//! null. The owner takes that for the end of the magazine, and comes here.
+//!
+//! ```text
+//!   [ null | block | block | null | block | block |  ...  |       ]
+//!                            cut            two pops ^ top         limit (kept in the gate)
+//! ```
+//!
+//! Each thread arms and disarms its own heap, in its slow paths, when it sees that [`EPOCH`] has changed.
+//! Whoever changes that may make other threads see it soon by taking away what keeps them from their slow
+//! paths: see [`reclaim::idle_heaps::unsettle`](crate::reclaim::idle_heaps::unsettle). What an armed heap has
+//! beyond others lies in its record, in a page of its own, which is untouched before.
+
+use crate::base::table::Table;
+use crate::front::fast_path::MagazineTops;
+use crate::front::heap::Heap;
+use crate::front::magazine::MISSED;
+use crate::lockfree::magazine_slots::Slot;
+use crate::sampling;
+use crate::superslab::pagemap::KINDS;
+use crate::superslab::slab::Allocation;
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicPtr, AtomicU32, compiler_fence};
+use crate::tiny::bins::Bins;
+use crate::tiny::classes::{CLASSES, stride};
+use core::cell::Cell;
+use core::ptr;
+
+/// Which arming heaps are to follow; 0 for none. Relaxed: a thread that sees it late is armed late.
+static EPOCH: AtomicU32 = AtomicU32::new(0);
+
+/// Blocks that an empty magazine gets from a slab at once, at most.
+const BATCH: usize = 16;
+
+/// Arms all heaps, each as soon as its owner gets to it; `epoch` is not 0, and another one than the last. 0
+/// disarms them.
+pub(crate) fn set_epoch(epoch: u32) {
+    EPOCH.store(epoch, Relaxed);
+}
+
+/// Whether a heap has to be armed, or to look whether it still has to be.
+///
+/// # Safety
+///
+/// The calling thread owns the heap.
+#[inline(always)]
+pub(crate) unsafe fn is_wanted(heap: *mut Heap) -> bool {
+    // SAFETY: the caller's clause is the same.
+    EPOCH.load(Relaxed) != 0 || unsafe { Heap::is_armed(heap) }
+}
+
+/// What the gate keeps for one heap. The owner's alone, but for the atomics, which visitors read under the
+/// heap's lock, and statistics at any time.
+#[repr(C, align(64))]
+pub(crate) struct Gate {
+    /// The ends of the magazines, while the heap is armed.
+    pub(super) limits: Table<AtomicPtr<Slot>, KINDS>,
+    leases: Table<Lease, KINDS>,
+    /// The arming that this heap follows.
+    epoch: Cell<u32>,
+    /// The state of the generator of random numbers.
+    random: Cell<u64>,
+    /// A block that was just allocated and that the client has asked for, until it gets it.
+    due: Cell<*mut u8>,
+}
+
+/// How many allocations of a class the owner may make before the client's next one.
+struct Lease {
+    /// Allocations left before that one, at the gate's last call.
+    left: Cell<u64>,
+    /// The magazine's top then.
+    top: Cell<*mut Slot>,
+    /// The slot in which the magazine is cut, if it is.
+    cut: Cell<*mut Slot>,
+    /// The block that lay there; null where the magazine is not cut.
+    saved: AtomicPtr<u8>,
+    /// The magazine's own notice.
+    notice: Cell<u8>,
+}
+
+impl Gate {
+    /// Whether a block has been taken out of the magazine of `class`. For any thread.
+    pub(super) fn is_cut(&self, class: usize) -> bool {
+        !self.leases[class].saved.load(Relaxed).is_null()
+    }
+}
+
+impl Heap {
+    /// Whether the heap is armed.
+    ///
+    /// # Safety
+    ///
+    /// `heap` is a record that is still mapped, or a placeholder, which is never armed.
+    #[inline(always)]
+    pub(crate) unsafe fn is_armed(heap: *mut Heap) -> bool {
+        // SAFETY: mapped, by the caller's clause; the field is atomic.
+        unsafe { (&(*heap).tops.limit)[CLASSES].load(Relaxed).is_null() }
+    }
+
+    /// The heap's gate.
+    ///
+    /// # Safety
+    ///
+    /// `heap` is a record, and the calling thread owns it or visits it.
+    unsafe fn gate<'a>(heap: *mut Heap) -> &'a Gate {
+        // SAFETY: records stay mapped, and all zero is a valid gate. It consists of cells and atomics; by the
+        // heap's lock one thread at a time uses the cells.
+        unsafe { &*(*heap).magazines.gate() }
+    }
+
+    /// Arms or disarms the heap, if it is not as [`EPOCH`] says. Returns whether it is armed.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap and has [entered](Heap::enter) it.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn follow(heap: *mut Heap) -> bool {
+        let epoch = EPOCH.load(Relaxed);
+        // SAFETY: the caller's clause is the same.
+        unsafe {
+            if Heap::is_armed(heap) {
+                if Heap::gate(heap).epoch.get() == epoch {
+                    return true;
+                }
+                Heap::disarm(heap);
+            }
+            if epoch != 0 {
+                Heap::arm(heap, epoch);
+            }
+        }
+        epoch != 0
+    }
+
+    /// Arms the heap.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::follow`]; it is not armed.
+    #[cold]
+    #[inline(never)]
+    unsafe fn arm(heap: *mut Heap, epoch: u32) {
+        // SAFETY: the caller has entered the heap, so gate, magazines and bins are its alone. Limits are
+        // written before anybody looks for them in the gate.
+        unsafe {
+            let (gate, tops) = (Heap::gate(heap), &(*heap).tops);
+            gate.epoch.set(epoch);
+            gate.random.set(sampling::seed());
+            gate.due.set(ptr::null_mut());
+            Bins::set_all_aside(&raw mut (*heap).bins);
+            (*heap).run_cache.close();
+            for class in 1..=CLASSES {
+                let (lease, limit) = (&gate.leases[class], &tops.limit[class]);
+                lease.saved.store(ptr::null_mut(), Relaxed);
+                lease.left.set(sampling::draw(&gate.random, stride(class) as usize));
+                lease.notice.set((*heap).magazines.replace_notice(class, MISSED));
+                gate.limits[class].store(limit.load(Relaxed), Relaxed);
+                compiler_fence(Release);
+                limit.store(ptr::null_mut(), Relaxed);
+                Heap::lease(heap, class);
+            }
+        }
+    }
+
+    /// Disarms the heap, if it is armed. Nothing of the gate is left in it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::follow`].
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn disarm(heap: *mut Heap) {
+        // SAFETY: the caller has entered the heap, so gate and magazines are its alone.
+        unsafe {
+            if !Heap::is_armed(heap) {
+                return;
+            }
+            let (gate, tops) = (Heap::gate(heap), &(*heap).tops);
+            for class in 1..=CLASSES {
+                Heap::uncut(heap, class);
+                tops.limit[class].store(gate.limits[class].load(Relaxed), Relaxed);
+                (*heap).magazines.replace_notice(class, gate.leases[class].notice.get());
+            }
+            (*heap).run_cache.reset(crate::front::registry::live());
+        }
+    }
+
+    /// Counts the allocations of `class` since the last call, and puts back what was cut out of the magazine.
+    /// Until [`Heap::lease`] the caller may change that as it likes.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::follow`]; the heap is armed.
+    #[inline(always)]
+    unsafe fn settle(heap: *mut Heap, class: usize) {
+        // SAFETY: the caller has entered the heap, so gate and magazines are its alone.
+        unsafe {
+            let lease = &Heap::gate(heap).leases[class];
+            let top = (&(*heap).tops.top)[class].load(Relaxed);
+            let pops = lease.top.get().addr().wrapping_sub(top.addr()) / size_of::<Slot>();
+            lease.left.set(lease.left.get().saturating_sub(pops as u64));
+            Heap::uncut(heap, class);
+        }
+    }
+
+    /// Puts back what was cut out of the magazine of `class`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::settle`].
+    #[inline(always)]
+    unsafe fn uncut(heap: *mut Heap, class: usize) {
+        // SAFETY: the caller has entered the heap. The top is above the cut, since the owner stops there.
+        unsafe {
+            let lease = &Heap::gate(heap).leases[class];
+            let saved = lease.saved.load(Relaxed);
+            if !saved.is_null() {
+                // In this order a fork in between leaks the block in the child, which must not find it in two
+                // places.
+                lease.saved.store(ptr::null_mut(), Relaxed);
+                compiler_fence(Release);
+                (*lease.cut.get()).store(saved, Relaxed);
+            }
+        }
+    }
+
+    /// Cuts the magazine of `class` where the client's next allocation is, if that is in it, and notes the
+    /// top.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::settle`]; the magazine is not cut.
+    #[inline(always)]
+    unsafe fn lease(heap: *mut Heap, class: usize) {
+        // SAFETY: the caller has entered the heap. What lies from the magazine's first slot to its top was
+        // written; visitors are not in, and statistics at most read the slots.
+        unsafe {
+            let (lease, tops) = (&Heap::gate(heap).leases[class], &(*heap).tops);
+            let top = tops.top[class].load(Relaxed);
+            lease.top.set(top);
+            let Some(first) = (*heap).magazines.first(tops, class) else { return };
+            let held = top.addr().wrapping_sub(first.addr()) / size_of::<Slot>();
+            if lease.left.get() < held as u64 {
+                let cut = top.wrapping_sub(1 + lease.left.get() as usize);
+                let block = (*cut).load(Relaxed);
+                // Where a visitor has taken a block out the owner stops anyway.
+                if !block.is_null() {
+                    lease.cut.set(cut);
+                    (*cut).store(ptr::null_mut(), Relaxed);
+                    compiler_fence(Release);
+                    lease.saved.store(block, Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Lets the owner change the magazine of `class` as it likes while `f` runs, whether or not the heap is
+    /// armed.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::follow`].
+    #[inline(always)]
+    pub(crate) unsafe fn unleased(heap: *mut Heap, class: usize, f: impl FnOnce()) {
+        // SAFETY: the caller's clause is the same.
+        unsafe {
+            if !Heap::is_armed(heap) {
+                return f();
+            }
+            Heap::settle(heap, class);
+            f();
+            Heap::lease(heap, class);
+        }
+    }
+
+    /// [`Heap::refill`] for a heap that is armed.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::settle`]; `class` is a size class.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn alloc_gated(heap: *mut Heap, class: u8) -> Allocation {
+        let c = class as usize;
+        // SAFETY: the caller has entered the heap, which is what everything here asks for.
+        unsafe {
+            let gate = Heap::gate(heap);
+            let lease = &gate.leases[c];
+            Heap::settle(heap, c);
+            let allocation = Heap::take_behind_gate(heap, class);
+            if !allocation.ptr.is_null() {
+                match lease.left.get() {
+                    0 => {
+                        lease.left.set(sampling::draw(&gate.random, stride(c) as usize));
+                        gate.due.set(allocation.ptr);
+                    }
+                    left => lease.left.set(left - 1),
+                }
+            }
+            Heap::lease(heap, c);
+            allocation
+        }
+    }
+
+    /// Takes a block of `class`: from the magazine if there is one, else from a slab, with some more for the
+    /// magazine.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::alloc_gated`]; the heap is armed, and the magazine is not cut.
+    unsafe fn take_behind_gate(heap: *mut Heap, class: u8) -> Allocation {
+        let c = class as usize;
+        // SAFETY: the caller has entered the heap. What the slab hands out goes to the magazine's free slots.
+        unsafe {
+            let (tops, magazines) = (&(*heap).tops, &(*heap).magazines);
+            let popped = |block| Allocation { ptr: block, zeroed: false };
+            let mut block = MagazineTops::pop(tops, c);
+            if block.is_null() && magazines.gather(tops, c) {
+                block = MagazineTops::pop(tops, c);
+            }
+            if !block.is_null() {
+                return popped(block);
+            }
+            Heap::gate(heap).leases[c].notice.set(MISSED);
+            magazines.begin(tops, c);
+            (*heap).run_cache.give_back_old();
+            let bins = &raw mut (*heap).bins;
+            let counters = &raw const (*heap).counters;
+            let allocation = (*bins).refill(class, &*counters);
+            let (top, limit) = (tops.top[c].load(Relaxed), magazines.limit(tops, c).load(Relaxed));
+            let room = limit.addr().wrapping_sub(top.addr()) / size_of::<Slot>();
+            if !allocation.ptr.is_null() {
+                let mut more = [ptr::null_mut(); BATCH];
+                let blocks = more.iter_mut().take(room / 2);
+                let mut got = 0;
+                for to in blocks {
+                    *to = Bins::alloc(bins, c, counters).ptr;
+                    if to.is_null() {
+                        break;
+                    }
+                    got += 1;
+                }
+                // So that they are popped in the order of their addresses.
+                for &block in more.iter().take(got).rev() {
+                    Heap::push_unseen(heap, c, block);
+                }
+            }
+            Bins::set_aside(bins, c);
+            allocation
+        }
+    }
+
+    /// Pushes a block into a magazine of an armed heap that has room.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::settle`]; the magazine is not cut, its top is below its end, and the block is one of the
+    /// class that the caller alone has.
+    #[inline(always)]
+    unsafe fn push_unseen(heap: *mut Heap, class: usize, block: *mut u8) {
+        // SAFETY: the slot at the top is free, and ours. As in `magazine_slots::push`, the block is stored
+        // before the top moves; no visitor is in.
+        unsafe {
+            let top = &(&(*heap).tops.top)[class];
+            let at = top.load(Relaxed);
+            (*at).store(block, Release);
+            compiler_fence(Release);
+            top.store(at.wrapping_add(1), Release);
+        }
+    }
+
+    /// [`Heap::free`] for a heap that is armed.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::free`], and the calling thread has [entered](Heap::enter) the heap.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn free_gated(heap: *mut Heap, block: *mut u8, class: u8) {
+        let c = class as usize;
+        // SAFETY: the caller has entered the heap, which is what everything here asks for.
+        unsafe {
+            if sampling::holds(block) {
+                sampling::freed(block);
+            }
+            Heap::settle(heap, c);
+            let (gate, tops, magazines) = (Heap::gate(heap), &(*heap).tops, &(*heap).magazines);
+            let limit = &gate.limits[c];
+            let has_room = || tops.top[c].load(Relaxed) < limit.load(Relaxed);
+            if !has_room() {
+                let notice = &gate.leases[c].notice;
+                magazines.replace_notice(c, notice.get());
+                magazines.grow(tops, c, limit, (*heap).bins.bytes());
+                notice.set(magazines.replace_notice(c, MISSED));
+            }
+            if has_room() {
+                Heap::push_unseen(heap, c, block);
+            } else {
+                Heap::send_home(heap, block, class);
+            }
+            Heap::lease(heap, c);
+        }
+    }
+
+    /// The block that the calling thread has just allocated, if the client has asked for it. Only once.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    pub(crate) unsafe fn take_due(heap: *mut Heap) -> *mut u8 {
+        // SAFETY: an armed heap is a record, and its gate the owner's.
+        unsafe {
+            if !Heap::is_armed(heap) {
+                return ptr::null_mut();
+            }
+            Heap::gate(heap).due.replace(ptr::null_mut())
+        }
+    }
+
+    /// Takes the block that was cut out of a magazine of a heap that a fork has left behind, and lets the
+    /// magazine go on below. Null when it was not cut there.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::take_over`], and the slot below the top of `class` is null.
+    pub(super) unsafe fn take_saved(heap: *mut Heap, class: usize) -> *mut u8 {
+        // SAFETY: we stand in for the owner, who may have been stopped between any two stores: `cut` and
+        // `saved` are relied on only together, and for the slot that is null.
+        unsafe {
+            if !Heap::is_armed(heap) {
+                return ptr::null_mut();
+            }
+            let (lease, top) = (&Heap::gate(heap).leases[class], &(&(*heap).tops.top)[class]);
+            let below = top.load(Relaxed).wrapping_sub(1);
+            if lease.cut.get() != below {
+                return ptr::null_mut();
+            }
+            let saved = lease.saved.load(Relaxed);
+            if !saved.is_null() {
+                lease.saved.store(ptr::null_mut(), Relaxed);
+                top.store(below, Relaxed);
+            }
+            saved
+        }
+    }
+}

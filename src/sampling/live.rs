@@ -1,0 +1,288 @@
+//! The sampled blocks that live.
+
+use crate::os;
+use crate::sampling::grown::{Grown, Zero, mix};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicPtr, AtomicUsize};
+use core::ptr;
+
+/// A sampled block that lives.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    pub(super) address: usize,
+    /// When it was allocated, in nanoseconds.
+    pub(super) born: u64,
+    pub(super) site: u32,
+    /// The next entry of the same chain, or of those that are free; 0 for none.
+    next: u32,
+}
+
+// SAFETY: it consists of numbers.
+unsafe impl Zero for Entry {}
+
+/// All of them, found by their addresses.
+pub(super) struct Live {
+    /// By hash: the first entry of a chain; 0 for none.
+    heads: Grown<u32>,
+    /// Entry 0 is none.
+    entries: Grown<Entry>,
+    free: u32,
+    count: usize,
+}
+
+fn hash(address: usize) -> u64 {
+    mix(0, address as u64)
+}
+
+impl Live {
+    /// No blocks.
+    pub(super) const fn new() -> Self {
+        Self { heads: Grown::new(), entries: Grown::new(), free: 0, count: 0 }
+    }
+
+    /// Adds a block that was just allocated. False when there is no memory for that.
+    #[must_use]
+    pub(super) fn insert(&mut self, address: usize, site: u32, born: u64) -> bool {
+        if self.count >= self.heads.len() && !self.grow() {
+            return false;
+        }
+        if self.free == 0 {
+            if self.entries.is_empty() && !self.entries.extend_to(1) {
+                return false;
+            }
+            let at = self.entries.len();
+            if !self.entries.extend_to(at + 1) {
+                return false;
+            }
+            self.free = at as u32;
+        }
+        if !self.show(address) {
+            return false;
+        }
+        let at = self.free;
+        let head = self.head(address);
+        let next = self.heads.get(head).copied().unwrap_or(0);
+        if let Some(entry) = self.entries.get_mut(at as usize) {
+            self.free = entry.next;
+            *entry = Entry { address, born, site, next };
+        }
+        if let Some(first) = self.heads.get_mut(head) {
+            *first = at;
+        }
+        self.count += 1;
+        true
+    }
+
+    /// Takes a block out.
+    pub(super) fn remove(&mut self, address: usize) -> Option<Entry> {
+        let head = self.head(address);
+        let (mut before, mut at) = (0, self.heads.get(head).copied().unwrap_or(0));
+        while at != 0 {
+            let entry = *self.entries.get(at as usize)?;
+            if entry.address == address {
+                if before == 0 {
+                    *self.heads.get_mut(head)? = entry.next;
+                } else {
+                    self.entries.get_mut(before as usize)?.next = entry.next;
+                }
+                *self.entries.get_mut(at as usize)? = Entry { address: 0, born: 0, site: 0, next: self.free };
+                self.free = at;
+                self.count -= 1;
+                hide(address);
+                return Some(entry);
+            }
+            (before, at) = (at, entry.next);
+        }
+        None
+    }
+
+    /// Every block.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.entries.iter().copied().filter(|entry| entry.address != 0)
+    }
+
+    /// Forgets all, and gives the memory back but for what other threads may be looking at.
+    pub(super) fn clear(&mut self) {
+        self.iter().for_each(|entry| hide(entry.address));
+        self.heads.clear();
+        self.entries.clear();
+        (self.free, self.count) = (0, 0);
+    }
+
+    fn head(&self, address: usize) -> usize {
+        hash(address) as usize & self.heads.len().wrapping_sub(1)
+    }
+
+    /// Doubles the number of chains.
+    fn grow(&mut self) -> bool {
+        let mut heads = Grown::new();
+        if !heads.extend_to((self.heads.len() * 2).max(256)) {
+            return false;
+        }
+        self.heads.clear();
+        self.heads = heads;
+        for at in 1..self.entries.len() {
+            let Some(&entry) = self.entries.get(at) else { break };
+            if entry.address != 0 {
+                let head = self.head(entry.address);
+                let next = self.heads.get(head).copied().unwrap_or(0);
+                self.entries.iter_mut().skip(at).take(1).for_each(|entry| entry.next = next);
+                self.heads.iter_mut().skip(head).take(1).for_each(|head| *head = at as u32);
+            }
+        }
+        true
+    }
+
+    /// Lets [`holds`] find the block.
+    fn show(&self, address: usize) -> bool {
+        loop {
+            let lines = LINES.load(Relaxed);
+            // SAFETY: null, or a table that stays mapped.
+            if let Some(lines) = unsafe { lines.as_ref() } {
+                if let Some(free) = lines.line(address).iter().find(|word| word.load(Relaxed) == 0) {
+                    // Relaxed: only who was given the block looks for it, and that happens after this.
+                    free.store(address, Relaxed);
+                    return true;
+                }
+            }
+            if !self.enlarge(lines) {
+                return false;
+            }
+        }
+    }
+
+    /// Makes the table of [`holds`] larger. The old one stays: some thread may be looking at it. All of them
+    /// together are smaller than the last.
+    fn enlarge(&self, old: *const Lines) -> bool {
+        // SAFETY: null, or a table that stays mapped.
+        let mut count = unsafe { old.as_ref() }.map_or(FEWEST, |lines| lines.count * 2);
+        loop {
+            let bytes = (size_of::<Lines>() + count * size_of::<Line>()).next_multiple_of(os::page_size());
+            let new = os::map_uncounted(bytes).cast::<Lines>();
+            if new.is_null() {
+                return false;
+            }
+            // SAFETY: mapped just now, large enough, and nobody else has it. All zero is a table without
+            // blocks.
+            let lines = unsafe {
+                (*new).count = count;
+                (*new).bytes = bytes;
+                (*new).older = old;
+                &*new
+            };
+            let fits = self.iter().all(|entry| {
+                let free = lines.line(entry.address).iter().find(|word| word.load(Relaxed) == 0);
+                free.inspect(|free| free.store(entry.address, Relaxed)).is_some()
+            });
+            if fits {
+                // Release: pairs with the acquire in `holds`, which then finds the blocks in it.
+                LINES.store(new, Release);
+                return true;
+            }
+            // SAFETY: nobody else has it.
+            unsafe { os::unmap_uncounted(new.cast(), bytes) };
+            count *= 2;
+        }
+    }
+}
+
+/// What [`holds`] looks at, without a lock: the addresses of sampled blocks, each in the line that its hash
+/// names.
+static LINES: AtomicPtr<Lines> = AtomicPtr::new(ptr::null_mut());
+
+/// Lines of the first table.
+const FEWEST: usize = 32;
+
+/// A line of the cache.
+type Line = [AtomicUsize; 8];
+
+/// The head of a table. The lines lie behind it.
+#[repr(C, align(64))]
+struct Lines {
+    /// A power of two.
+    count: usize,
+    bytes: usize,
+    older: *const Lines,
+}
+
+impl Lines {
+    #[inline(always)]
+    fn line(&self, address: usize) -> &Line {
+        let at = (hash(address) >> 32) as usize & (self.count - 1);
+        // SAFETY: `count` lines lie behind the head, in the same mapping.
+        unsafe { &*ptr::from_ref(self).add(1).cast::<Line>().add(at) }
+    }
+}
+
+/// Whether a block is sampled. For the thread that has it, so the answer is not stale.
+#[inline]
+pub(crate) fn holds(block: *mut u8) -> bool {
+    // Acquire: pairs with the release in `enlarge`.
+    // SAFETY: null, or a table that stays mapped.
+    let lines = unsafe { LINES.load(Acquire).as_ref() };
+    lines.is_some_and(|lines| lines.line(block.addr()).iter().any(|word| word.load(Relaxed) == block.addr()))
+}
+
+/// Takes a block out of the tables that [`holds`] may be looking at.
+fn hide(address: usize) {
+    // SAFETY: null, or a table that stays mapped.
+    if let Some(lines) = unsafe { LINES.load(Relaxed).as_ref() } {
+        let found = lines.line(address).iter().find(|word| word.load(Relaxed) == address);
+        found.inspect(|word| word.store(0, Relaxed));
+    }
+}
+
+/// Unmaps all tables, when no other thread can be looking at one.
+pub(super) fn unmap() {
+    let mut lines = LINES.swap(ptr::null_mut(), Relaxed).cast_const();
+    while !lines.is_null() {
+        // SAFETY: a table that nobody looks at any more.
+        unsafe {
+            let (bytes, older) = ((*lines).bytes, (*lines).older);
+            os::unmap_uncounted(lines.cast_mut().cast(), bytes);
+            lines = older;
+        }
+    }
+}
+
+/// Bytes of all tables.
+pub(super) fn bytes() -> usize {
+    // SAFETY: null, or a table that stays mapped.
+    let mut lines = unsafe { LINES.load(Relaxed).as_ref() };
+    let mut bytes = 0;
+    while let Some(table) = lines {
+        bytes += table.bytes;
+        // SAFETY: as above.
+        lines = unsafe { table.older.as_ref() };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_until_they_are_freed() {
+        let mut live = Live::new();
+        let address = |n: usize| n * 48 + 0x7f00_0000_0010;
+        for n in 0..5000 {
+            assert!(live.insert(address(n), n as u32, n as u64 * 3));
+        }
+        assert_eq!(live.iter().count(), 5000);
+        for n in (0..5000).step_by(2) {
+            let entry = live.remove(address(n)).unwrap();
+            assert_eq!((entry.site, entry.born), (n as u32, n as u64 * 3));
+            assert!(live.remove(address(n)).is_none());
+        }
+        for n in 0..5000 {
+            assert_eq!(holds(ptr::without_provenance_mut(address(n))), n % 2 == 1, "{n}");
+        }
+        for n in 5000..7500 {
+            assert!(live.insert(address(n), n as u32, 0));
+        }
+        assert_eq!(live.iter().count(), 5000);
+        live.clear();
+        assert!((0..7500).all(|n| !holds(ptr::without_provenance_mut(address(n)))));
+    }
+}

@@ -1,0 +1,202 @@
+//! The heap profile: samples of what is allocated and freed, by call stack. It gathers and writes numbers;
+//! what they mean is found out by the `hakmem` command, which reads the file (`docs/profile-format.md`).
+//!
+//! Small blocks come here through the [gate](crate::front::gate), large ones from the slow paths.
+
+mod grown;
+mod live;
+mod pins;
+mod random;
+mod store;
+mod write;
+
+pub(crate) use live::holds;
+pub(crate) use write::{Totals, Why, append_to, write_to};
+
+use crate::os::futex::{Guard, Lock};
+use crate::os::signals::Blocked;
+use crate::os::{self, thread};
+use crate::sampling::store::{FRAMES, Sample, Store, UNTAGGED};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU64, AtomicUsize};
+use core::cell::Cell;
+
+/// Mean bytes between two samples; 0 while there is no profile. All accesses are relaxed: a thread that sees a
+/// change late begins late, or has a sample refused.
+static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// What has been gathered.
+static STORE: Lock<Store> = Lock::new(Store::new());
+
+/// For numbers that differ.
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+
+/// Samples that were not kept, because the store was held for too long.
+static LOST: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there is a profile.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    RATE.load(Relaxed) != 0
+}
+
+/// The store, while no signal handler can interrupt the thread: one that allocated would wait for itself.
+struct Locked {
+    store: Guard<'static, Store>,
+    // Dropped last, since fields are dropped in order.
+    _signals: Blocked,
+}
+
+fn lock() -> Option<Locked> {
+    let signals = Blocked::all();
+    STORE.lock_soon().map(|store| Locked { store, _signals: signals })
+}
+
+/// Runs `f` with the store, if that is free soon.
+fn with_store<T>(f: impl FnOnce(&mut Store) -> T) -> Option<T> {
+    lock().map(|mut locked| f(&mut locked.store))
+}
+
+/// Begins a new profile with `rate`, which is not 0; `late` says that the process may have allocated before.
+/// False when there is one, or it cannot be begun now.
+pub(crate) fn begin(rate: u64, late: bool) -> bool {
+    let Some(mut locked) = lock() else { return false };
+    if is_on() {
+        return false;
+    }
+    locked.store.start(rate, late);
+    RATE.store(rate, Relaxed);
+    true
+}
+
+/// Ends the profile: nothing is added any more. What has been gathered stays until [`forget`].
+pub(crate) fn end() {
+    RATE.store(0, Relaxed);
+}
+
+/// Forgets what has been gathered, unless there is a new profile.
+pub(crate) fn forget() {
+    if let Some(mut locked) = lock() {
+        if !is_on() {
+            locked.store.clear();
+        }
+    }
+}
+
+/// A state for [`draw`].
+pub(crate) fn seed() -> u64 {
+    if COUNTER.load(Relaxed) == 0 {
+        COUNTER.fetch_add(os::random() as u64 | 1, Relaxed);
+    }
+    random::state(COUNTER.fetch_add(1, Relaxed))
+}
+
+/// How many allocations of `size` bytes to pass over until the next sample.
+pub(crate) fn draw(state: &Cell<u64>, size: usize) -> u64 {
+    random::draw(state, size, RATE.load(Relaxed))
+}
+
+/// Adds a sample: a block of `size` bytes that has just been allocated.
+#[cold]
+#[inline(never)]
+pub(crate) fn allocated(block: *mut u8, size: usize) {
+    let rate = RATE.load(Relaxed);
+    if rate == 0 {
+        return;
+    }
+    let mut addresses = [0usize; FRAMES];
+    let (depth, end) = capture(&mut addresses);
+    let sample = Sample {
+        address: block.expose_provenance(),
+        size: size as u64,
+        rate,
+        thread: thread::system_id(),
+        tag: UNTAGGED,
+        now: os::now_ns(),
+        addresses: addresses.get(..depth).unwrap_or_default(),
+        end,
+    };
+    match lock() {
+        Some(mut locked) if is_on() => locked.store.allocated(&sample, thread::own_name),
+        Some(_) => {}
+        None => {
+            LOST.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// Adds a sample, or does not, for a large block of `size` bytes that has just been allocated.
+#[cold]
+#[inline(never)]
+pub(crate) fn allocated_large(block: *mut u8, size: usize) {
+    let rate = RATE.load(Relaxed);
+    // Few different sizes, so that there are few sites: an eighth of a power of two apart.
+    let step = (size.max(8).ilog2()).saturating_sub(3);
+    let size = size.checked_next_multiple_of(1 << step).unwrap_or(size);
+    if rate != 0 && !block.is_null() && random::is_taken(&COUNTER, size, rate) {
+        allocated(block, size);
+    }
+}
+
+/// Notes that a block is freed that [`holds`] says is sampled.
+#[cold]
+#[inline(never)]
+pub(crate) fn freed(block: *mut u8) {
+    let now = os::now_ns();
+    if let Some(mut locked) = lock() {
+        let rate = locked.store.rate();
+        locked.store.freed(block.addr(), rate, now);
+    }
+}
+
+/// Notes that a large block is freed, if it is sampled.
+#[cold]
+#[inline(never)]
+pub(crate) fn freed_large(block: *mut u8) {
+    if holds(block) {
+        freed(block);
+    }
+}
+
+/// The calling thread's stack: how many addresses, innermost first, and how it ends.
+fn capture(_addresses: &mut [usize]) -> (usize, u8) {
+    (0, 3)
+}
+
+/// A part of the address space that holds code.
+struct Module<'a> {
+    start: u64,
+    end: u64,
+    offset: u64,
+    build_id: &'a [u8],
+    path: &'a [u8],
+}
+
+/// Calls `f` with every module.
+fn each_module(_f: impl FnMut(Module<'_>)) {}
+
+/// A number that changes with the list of modules.
+fn modules_version() -> usize {
+    1
+}
+
+/// Bytes that the profile has mapped.
+pub(crate) fn bytes() -> usize {
+    grown::BYTES.load(Relaxed) + live::bytes()
+}
+
+/// In the child of a fork: the locks may be other threads'. The child's file is another one.
+pub(crate) fn inherit() {
+    STORE.inherit();
+    write::inherit();
+    if is_on() {
+        with_store(|store| store.written = store::Written::default());
+    }
+}
+
+/// Gives all memory back, when no other thread can be here.
+pub(crate) fn unmap() {
+    end();
+    STORE.lock().clear();
+    live::unmap();
+}

@@ -1,0 +1,344 @@
+//! The profile's file: `docs/profile-format.md`. A frame is put together in memory and goes to the file by one
+//! call, so that a process that is killed leaves whole frames, but for the last.
+
+use crate::os::file::{self, File};
+use crate::os::futex::Lock;
+use crate::os::{self, message};
+use crate::sampling::grown::Grown;
+use crate::sampling::pins;
+use crate::sampling::store::{Site, Store, Written};
+use core::ffi::CStr;
+use core::mem;
+
+/// The first bytes of a file.
+const MAGIC: &[u8; 8] = b"HAKPROF1";
+/// The version of the format.
+const VERSION: u32 = 1;
+
+/// Kinds of frames.
+mod kind {
+    pub(super) const PROCESS: u32 = 1;
+    pub(super) const MODULES: u32 = 2;
+    pub(super) const STACKS: u32 = 3;
+    pub(super) const TAGS: u32 = 4;
+    pub(super) const SITES: u32 = 5;
+    pub(super) const THREADS: u32 = 6;
+    pub(super) const SNAPSHOT: u32 = 7;
+    pub(super) const LIFETIMES: u32 = 8;
+    pub(super) const END: u32 = 9;
+}
+
+/// Why a snapshot is written. All but the first have a row for every site.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It was time.
+    Timer = 0,
+    /// The process ends, or the profile.
+    End = 1,
+    /// The program or the user has asked.
+    Asked = 2,
+    /// This is the child of a fork.
+    Fork = 3,
+}
+
+/// The figures of a snapshot that the allocator knows: see the format.
+pub(crate) type Totals = [u64; 7];
+
+/// Held by who writes to the profile's file.
+static FILE: Lock<()> = Lock::new(());
+
+/// Puts numbers and bytes at the end of `out`. What finds no memory is missing, and the frame is refused.
+struct Frame<'a> {
+    out: &'a mut Grown<u8>,
+    start: usize,
+    good: bool,
+}
+
+impl<'a> Frame<'a> {
+    fn new(out: &'a mut Grown<u8>, kind: u32) -> Self {
+        let start = out.len();
+        let mut frame = Self { out, start, good: true };
+        frame.u32(kind);
+        frame.u32(0);
+        frame
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.good &= self.out.append(bytes);
+    }
+
+    fn u8(&mut self, value: u8) {
+        self.bytes(&[value]);
+    }
+
+    fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Where a number stands that is not known yet, 0 until [`Frame::set`].
+    fn later(&mut self) -> usize {
+        let at = self.out.len();
+        self.u32(0);
+        at
+    }
+
+    fn set(&mut self, at: usize, value: usize) {
+        if let Some(to) = self.out.get_mut(at..at + 4) {
+            to.iter_mut().zip((value as u32).to_le_bytes()).for_each(|(to, byte)| *to = byte);
+        }
+    }
+
+    /// Ends the frame, or takes it back if it is not whole.
+    fn end(mut self) -> bool {
+        let payload = self.out.len().saturating_sub(self.start + 8);
+        self.set(self.start + 4, payload);
+        let check = self.out.get(self.start..).map_or(0, fnv);
+        self.u64(check);
+        if !self.good {
+            self.out.truncate(self.start);
+        }
+        self.good
+    }
+}
+
+/// FNV-1a, of 64 bits.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// In the child of a fork: see [`Lock::inherit`].
+pub(super) fn inherit() {
+    FILE.inherit();
+}
+
+/// Appends to the profile's own file what that does not have yet, and a snapshot. Begins the file if it has
+/// nothing. False when nothing was written: another thread is writing, or there is no memory.
+pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
+    let Some(_file) = FILE.try_lock() else { return false };
+    let Some(mut out) = super::with_store(|store| {
+        let mut out = mem::replace(&mut store.out, Grown::new());
+        let written = put(store, &mut out, store.written, why, totals);
+        store.sites.iter_mut().for_each(|site| site.changed = 0);
+        store.written = written;
+        out
+    }) else {
+        return false;
+    };
+    let done = File::append(path).map(|file| file::write(file.fd(), &out)).is_some();
+    if !done {
+        let path = message::Shown(path.to_bytes());
+        message::line(format_args!("HAKMEM_PROFILE: cannot write {path}"));
+    }
+    out.truncate(0);
+    super::with_store(|store| mem::swap(&mut store.out, &mut out));
+    out.clear();
+    done
+}
+
+/// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole. False, after
+/// which `path` is as it was, when there is no memory, or the system refuses.
+pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
+    let Some(mut out) = super::with_store(|store| {
+        let mut out = Grown::new();
+        put(store, &mut out, Written::default(), why, totals);
+        out
+    }) else {
+        return false;
+    };
+    let done = file::replace(path, &out);
+    out.clear();
+    done
+}
+
+/// Puts the frames into `out` that a file needs which has `have`, and a snapshot. Returns what it has then.
+fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: &Totals) -> Written {
+    let mut now = have;
+    if have.begun == 0 {
+        if !(out.append(MAGIC) && put_process(store, out)) {
+            out.truncate(0);
+            return have;
+        }
+        now.begun = 1;
+    }
+    if why != Why::Timer {
+        pins::measure(store);
+    }
+    let modules = super::modules_version();
+    if modules != have.modules && put_modules(out) {
+        now.modules = modules;
+    }
+    if have.stacks < store.stack_count() && put_stacks(store, out, have.stacks) {
+        now.stacks = store.stack_count();
+    }
+    if have.tags < store.tag_count as usize && put_tags(store, out, have) {
+        (now.tags, now.tag_bytes) = (store.tag_count as usize, store.tags.len());
+    }
+    if have.sites < store.sites.len() && put_sites(store, out, have.sites) {
+        now.sites = store.sites.len();
+    }
+    if have.threads < store.threads.len() && put_threads(store, out, have.threads) {
+        now.threads = store.threads.len();
+    }
+    if why != Why::Timer {
+        put_lifetimes(store, out);
+    }
+    put_snapshot(store, out, why, totals, have.sites == 0);
+    if why == Why::End {
+        let mut frame = Frame::new(out, kind::END);
+        frame.u32(why as u32);
+        frame.end();
+    }
+    now
+}
+
+fn put_process(store: &Store, out: &mut Grown<u8>) -> bool {
+    let mut frame = Frame::new(out, kind::PROCESS);
+    frame.u32(VERSION);
+    frame.u32(os::process_id());
+    frame.u64(store.rate());
+    frame.u64(store.began.real);
+    frame.u64(store.began.monotonic);
+    frame.u32(os::page_size() as u32);
+    frame.u32(u32::from(store.began.late));
+    let at = frame.later();
+    let mut buffer = [0u8; 512];
+    let mut length = 0;
+    if let Some(file) = File::read_only(c"/proc/self/cmdline") {
+        loop {
+            let more = file.read(&mut buffer);
+            if more.is_empty() || length > 64 << 10 {
+                break;
+            }
+            length += more.len();
+            frame.bytes(more);
+        }
+    }
+    frame.set(at, length);
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    frame.u32(version.len() as u32);
+    frame.bytes(version);
+    frame.end()
+}
+
+fn put_modules(out: &mut Grown<u8>) -> bool {
+    let mut frame = Frame::new(out, kind::MODULES);
+    let at = frame.later();
+    let mut count = 0;
+    super::each_module(|module| {
+        count += 1;
+        frame.u64(module.start);
+        frame.u64(module.end);
+        frame.u64(module.offset);
+        frame.u8(module.build_id.len() as u8);
+        frame.bytes(module.build_id);
+        frame.u16(module.path.len() as u16);
+        frame.bytes(module.path);
+    });
+    frame.set(at, count);
+    frame.end()
+}
+
+fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
+    let mut frame = Frame::new(out, kind::STACKS);
+    frame.u32((store.stack_count() - from) as u32);
+    for number in from..store.stack_count() {
+        let (end, addresses) = store.stack(number);
+        frame.u32(number as u32);
+        frame.u8(end);
+        frame.u16(addresses.len() as u16);
+        addresses.iter().for_each(|&address| frame.u64(address as u64));
+    }
+    frame.end()
+}
+
+fn put_tags(store: &Store, out: &mut Grown<u8>, have: Written) -> bool {
+    let mut frame = Frame::new(out, kind::TAGS);
+    frame.u32(store.tag_count - have.tags as u32);
+    let mut rest = store.tags.get(have.tag_bytes..).unwrap_or_default();
+    let mut number = have.tags as u32;
+    while let [len, more @ ..] = rest {
+        let Some((text, behind)) = more.split_at_checked(usize::from(*len)) else { break };
+        frame.u32(number);
+        frame.u16(u16::from(*len));
+        frame.bytes(text);
+        (rest, number) = (behind, number + 1);
+    }
+    frame.end()
+}
+
+fn put_sites(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
+    let mut frame = Frame::new(out, kind::SITES);
+    frame.u32((store.sites.len() - from) as u32);
+    for (number, site) in store.sites.iter().enumerate().skip(from) {
+        frame.u32(number as u32);
+        frame.u32(site.stack);
+        frame.u32(site.thread);
+        frame.u32(site.tag);
+        frame.u64(site.size);
+    }
+    frame.end()
+}
+
+fn put_threads(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
+    let mut frame = Frame::new(out, kind::THREADS);
+    frame.u32((store.threads.len() - from) as u32);
+    for thread in store.threads.iter().skip(from) {
+        let name = thread.name.split(|&byte| byte == 0).next().unwrap_or_default();
+        frame.u32(thread.id);
+        frame.u8(name.len() as u8);
+        frame.bytes(name);
+    }
+    frame.end()
+}
+
+fn put_snapshot(store: &Store, out: &mut Grown<u8>, why: Why, totals: &Totals, all: bool) -> bool {
+    let all = all || why != Why::Timer;
+    let mut frame = Frame::new(out, kind::SNAPSHOT);
+    frame.u64(os::now_ns().saturating_sub(store.began.monotonic));
+    frame.u32(why as u32);
+    frame.u32(totals.len() as u32);
+    totals.iter().for_each(|&total| frame.u64(total));
+    let at = frame.later();
+    let mut rows = 0;
+    let is_due = |site: &Site| all || site.changed != 0;
+    for (number, site) in store.sites.iter().enumerate().filter(|(_, site)| is_due(site)) {
+        rows += 1;
+        frame.u32(number as u32);
+        frame.u64(site.allocated);
+        frame.u64(site.live);
+        frame.u64(store.at_peak(site));
+        frame.u64(site.pinned.to_bits());
+    }
+    frame.set(at, rows);
+    frame.end()
+}
+
+fn put_lifetimes(store: &Store, out: &mut Grown<u8>) -> bool {
+    let mut frame = Frame::new(out, kind::LIFETIMES);
+    let at = frame.later();
+    let mut rows = 0;
+    for (number, site) in store.sites.iter().enumerate() {
+        let pairs = store.lifetimes(site).count();
+        if pairs != 0 {
+            rows += 1;
+            frame.u32(number as u32);
+            frame.u8(pairs as u8);
+            for known in store.lifetimes(site) {
+                frame.u8(known.log as u8);
+                frame.u64(known.count);
+            }
+        }
+    }
+    frame.set(at, rows);
+    frame.end()
+}
