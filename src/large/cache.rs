@@ -13,12 +13,12 @@ use crate::base::pause::Pause;
 use crate::base::table::Table;
 use crate::large::cache::entry::{AGAIN, Entry, LEAST_CUT};
 use crate::large::cache::stack::Stack;
+use crate::large::huge::Mapping;
 use crate::lockfree::waker;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::{self, Unmapped, elapsed, now_ms};
 use crate::superslab::decay::Regret;
 use crate::superslab::layout::SLICE;
-use crate::superslab::thp::Mapping;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 

@@ -5,11 +5,12 @@
 
 use crate::base::pause::Pause;
 use crate::large::cache;
+use crate::large::huge::{self, Mapping};
 use crate::os::{self, NotResized, held};
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, DIRECT};
 use crate::superslab::slab::Allocation;
-use crate::superslab::thp::{self, HUGE_PAGE, Mapping};
+use crate::superslab::thp::HUGE_PAGE;
 use core::ptr;
 
 /// Unit of the place within the slice: the smallest system page.
@@ -49,7 +50,7 @@ pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) 
         if pagemap::prepare_direct(kept.block) {
             // Clearing memory that was hardly touched would make all of it resident.
             // SAFETY: out of the cache, so ours alone, and in whole system pages.
-            let zero = clear && thp::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
+            let zero = clear && huge::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
             pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
             return Allocation { ptr: kept.block, zeroed: zero };
         }
@@ -75,7 +76,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
         // SAFETY: still ours and unchanged, since `extend` has failed.
         unsafe { cache::keep(kept) };
     }
-    let huge = thp::wants_huge_mapping(len);
+    let huge = huge::wants_huge_mapping(len);
     let place = if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
     let block = os::map_aligned(ptr::null_mut(), len, place);
     if block.is_null() {
@@ -89,9 +90,9 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     if huge {
         // SAFETY: a whole mapping of ours.
         unsafe { os::advise_huge(block, len, true) };
-        look_at_earlier(thp::control());
+        look_at_earlier(huge::control());
     } else if len >= HUGE_PAGE {
-        look_at_earlier(thp::remember(block));
+        look_at_earlier(huge::remember(block));
     }
     pagemap::set_direct(block, entry(Mapping { block, len, huge }) | FRESH as u64);
     Allocation { ptr: block, zeroed: true }
@@ -103,7 +104,7 @@ fn look_at_earlier(block: *mut u8) {
     if pagemap::kind(block) == DIRECT {
         let entry = pagemap::direct(block);
         if entry as usize & FRESH != 0 {
-            thp::look(mapping(block, entry), 0);
+            huge::look(mapping(block, entry), 0);
         }
     }
 }
@@ -131,7 +132,7 @@ pub(super) unsafe fn free(address: *mut u8) -> bool {
     }
     let kept = mapping(address, entry);
     if entry as usize & FRESH != 0 {
-        thp::look(kept, 0);
+        huge::look(kept, 0);
     }
     // SAFETY: the program does not use it, and only one thread succeeds in `clear_direct`, so it is ours
     // alone.
@@ -164,7 +165,7 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
         // The part that it last grew by: the program has had time to fill that. One with huge pages is looked
         // at when it is freed: at each step that would cost more than growing.
         if !old.huge {
-            thp::look(old, (old.len / 2).next_multiple_of(os::page_size()));
+            huge::look(old, (old.len / 2).next_multiple_of(os::page_size()));
         }
         cache::grows_fresh(len - old.len);
     }
@@ -189,7 +190,7 @@ unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
     if !pagemap::prepare_direct(old.block) {
         return ptr::null_mut();
     }
-    let becomes_huge = len > old.len && !old.huge && thp::wants_huge_grown(len);
+    let becomes_huge = len > old.len && !old.huge && huge::wants_huge_grown(len);
     let huge = old.huge || becomes_huge;
     // SAFETY: the caller's mapping, which it uses only by way of the result.
     let block = match unsafe { os::remap(old.block, old.len, len) } {

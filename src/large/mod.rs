@@ -4,6 +4,7 @@
 mod block;
 mod cache;
 mod direct;
+mod huge;
 mod run;
 
 pub(crate) use block::{

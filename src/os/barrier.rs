@@ -5,7 +5,7 @@
 //! wrote, which takes a full barrier between write and read on both sides. [`light`] only stops the compiler
 //! from reordering them; [`heavy`] makes up for the missing barrier.
 
-use crate::os::{confined, errno};
+use crate::os::calls;
 use crate::sync::{AtomicBool, Ordering, compiler_fence, fence};
 
 /// The frequent side's barrier. Pairs with [`heavy`].
@@ -33,13 +33,13 @@ pub(crate) fn heavy() -> bool {
     // SAFETY: `membarrier` accesses no memory of the process.
     let call = |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 };
     // A process has to register once. Its child may have to do so again.
-    errno::keep_errno(|| {
+    calls::keep_errno(|| {
         if call(PRIVATE_EXPEDITED) {
             return true;
         }
         if !call(REGISTER) {
             // An old kernel, or a filter; but a lack of memory is temporary.
-            MISSING.store(errno::errno() != libc::ENOMEM, Ordering::Relaxed);
+            MISSING.store(calls::errno() != libc::ENOMEM, Ordering::Relaxed);
             return false;
         }
         call(PRIVATE_EXPEDITED)
@@ -51,7 +51,7 @@ static MISSING: AtomicBool = AtomicBool::new(false);
 
 /// Whether trying [`heavy`] again is useless after it has failed.
 pub(crate) fn is_missing() -> bool {
-    MISSING.load(Ordering::Relaxed) || confined::is_confined()
+    MISSING.load(Ordering::Relaxed) || calls::is_confined()
 }
 
 #[cfg(test)]

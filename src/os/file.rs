@@ -1,7 +1,7 @@
 //! Files, by raw system calls: the C library's functions are cancellation points, and no function of ours may
 //! be one.
 
-use crate::os::errno;
+use crate::os::calls;
 use core::ffi::CStr;
 
 /// An open file, closed on drop.
@@ -21,7 +21,7 @@ impl File {
     fn open(path: &CStr, flags: libc::c_int) -> Option<File> {
         let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC);
         // SAFETY: `path` is a C string that outlives the call.
-        let fd = errno::keep_errno(|| unsafe {
+        let fd = calls::keep_errno(|| unsafe {
             libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o644)
         });
         (fd >= 0).then_some(File(fd as i32))
@@ -30,7 +30,7 @@ impl File {
     /// Reads some bytes into the buffer and returns them; none at the end of the file or on an error.
     pub(crate) fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a [u8] {
         // SAFETY: `buffer` is writable for its length.
-        let n = errno::keep_errno(|| unsafe {
+        let n = calls::keep_errno(|| unsafe {
             libc::syscall(libc::SYS_read, self.0, buffer.as_mut_ptr(), buffer.len())
         });
         buffer.get(..n.max(0) as usize).unwrap_or_default()
@@ -45,7 +45,7 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: this `File` owns the descriptor, and nobody uses it after the drop.
-        errno::keep_errno(|| unsafe { libc::syscall(libc::SYS_close, self.0) });
+        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_close, self.0) });
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
     let whole = write(file.fd(), bytes);
     drop(file);
     // SAFETY: both are C strings that outlive the calls.
-    errno::keep_errno(|| unsafe {
+    calls::keep_errno(|| unsafe {
         let here = libc::AT_FDCWD;
         if whole && libc::syscall(libc::SYS_renameat2, here, beside.as_ptr(), here, path.as_ptr(), 0) == 0 {
             return true;
@@ -81,10 +81,10 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
 /// Writes `rest` to a file descriptor, up to the first error. Returns whether there was none.
 pub(crate) fn write(fd: i32, mut rest: &[u8]) -> bool {
     while !rest.is_empty() {
-        let (n, interrupted) = errno::keep_errno(|| {
+        let (n, interrupted) = calls::keep_errno(|| {
             // SAFETY: `rest` is readable for its length.
             let n = unsafe { libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len()) };
-            (n, n < 0 && errno::errno() == libc::EINTR)
+            (n, n < 0 && calls::errno() == libc::EINTR)
         });
         if n <= 0 && !interrupted {
             return false;
@@ -111,7 +111,7 @@ impl Identity {
         // SAFETY: all zeros is a valid stat.
         let mut stat: libc::stat = unsafe { core::mem::zeroed() };
         // SAFETY: `stat` is a local variable that the call writes to.
-        let failed = errno::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
+        let failed = calls::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
         (!failed).then_some(Identity { device: stat.st_dev, inode: stat.st_ino, special: stat.st_rdev })
     }
 }

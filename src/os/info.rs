@@ -1,12 +1,12 @@
 //! What the system says about the process.
 
-use crate::os::{clock, errno, file, memory};
+use crate::os::{calls, clock, file, memory};
 
 /// A number that an attacker cannot guess, and that differs from process to process.
 pub(crate) fn random() -> usize {
     let mut value = 0usize;
     // SAFETY: `value` is a local variable with room for the bytes asked for.
-    let n = errno::keep_errno(|| unsafe {
+    let n = calls::keep_errno(|| unsafe {
         libc::syscall(libc::SYS_getrandom, &raw mut value, size_of::<usize>(), libc::GRND_NONBLOCK)
     });
     if n == size_of::<usize>() as libc::c_long {
@@ -24,7 +24,7 @@ pub(crate) fn peak_resident() -> u64 {
     // SAFETY: all zeros is a valid rusage.
     let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
     // SAFETY: `usage` is a local variable that the call writes to.
-    errno::keep_errno(|| unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) });
+    calls::keep_errno(|| unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) });
     usage.ru_maxrss as u64 * 1024
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn process_id() -> u32 {
 /// numbers; `fd` itself when the system has none to give.
 pub(crate) fn duplicate(fd: i32) -> i32 {
     // SAFETY: touches no memory; an invalid number is an error.
-    let copy = errno::keep_errno(|| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) });
+    let copy = calls::keep_errno(|| unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) });
     if copy < 0 { fd } else { copy }
 }
 

@@ -1,6 +1,6 @@
 //! Mappings, and what is in them.
 
-use crate::os::{confined, errno, held};
+use crate::os::{calls, held};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU8, AtomicUsize};
 use core::ptr;
@@ -72,7 +72,7 @@ fn counted(p: *mut u8, len: usize) -> *mut u8 {
 
 fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
     debug_assert!(in_pages(hint.addr(), len));
-    errno::keep_errno(|| {
+    calls::keep_errno(|| {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
@@ -146,7 +146,7 @@ unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
     debug_assert!(in_pages(p.addr(), len));
     // SAFETY: by this function's contract no reference into the range is left, so unmapping it invalidates
     // nothing.
-    errno::keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
+    calls::keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
 }
 
 /// What became of memory that was to be unmapped.
@@ -210,12 +210,12 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
     if !held::reserve_growth(old, new) {
         return Err(NotResized::Refused);
     }
-    errno::keep_errno(|| {
+    calls::keep_errno(|| {
         // SAFETY: by this function's contract the range is ours, and what a smaller size cuts off is unused.
         // Without MREMAP_MAYMOVE the rest keeps its address.
         if unsafe { libc::mremap(p.cast(), old, new, 0) } == libc::MAP_FAILED {
             held::release_excess(new, old);
-            let no_room = errno::errno() == libc::ENOMEM;
+            let no_room = calls::errno() == libc::ENOMEM;
             return Err(if no_room { NotResized::NoRoom } else { NotResized::Refused });
         }
         held::release_excess(old, new);
@@ -239,7 +239,7 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
 /// contents. After success only the target may be used, after a failure only the source.
 pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
     debug_assert!(in_pages(p.addr() | target.addr(), old | new));
-    errno::keep_errno(|| {
+    calls::keep_errno(|| {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: by this function's contract the target may be replaced, and after success nobody uses the
         // source.
@@ -282,7 +282,7 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
 /// The range is mapped, ours and page-aligned, and the advice takes no contents from it that somebody needs.
 pub(super) unsafe fn advise(p: *mut u8, len: usize, advice: libc::c_int) -> bool {
     // SAFETY: the range is ours, and by this function's contract nobody needs what the advice takes from it.
-    errno::keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) } == 0)
+    calls::keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) } == 0)
 }
 
 /// Whether pages are really gone when the system says that it has taken them back: one of the three below.
@@ -343,12 +343,12 @@ pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
     // One byte per page; there are most pages where they are smallest.
     let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];
     debug_assert!(in_pages(p.addr(), 0) && len.div_ceil(page_size()) <= answer.len());
-    if cfg!(miri) || confined::is_confined() {
+    if cfg!(miri) || calls::is_confined() {
         return None;
     }
     // SAFETY: `mincore` writes one byte per page. By this function's contract `len` is at most 2 MiB, so they
     // fit into `answer`.
-    let result = errno::keep_errno(|| unsafe { libc::mincore(p.cast(), len, answer.as_mut_ptr()) });
+    let result = calls::keep_errno(|| unsafe { libc::mincore(p.cast(), len, answer.as_mut_ptr()) });
     let pages = answer.iter().take(len.div_ceil(page_size()));
     (result == 0).then(|| pages.filter(|&&page| page & 1 != 0).count())
 }

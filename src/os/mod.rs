@@ -3,10 +3,9 @@
 //! Nothing here allocates, takes a lock of std's, or changes `errno`, unless it says so.
 
 pub(crate) mod barrier;
+mod calls;
 mod clock;
-mod confined;
 pub(crate) mod env;
-mod errno;
 pub(crate) mod file;
 pub(crate) mod futex;
 pub(crate) mod held;
@@ -17,8 +16,7 @@ pub(crate) mod process;
 pub(crate) mod signals;
 pub(crate) mod thread;
 
+pub(crate) use calls::{confine, is_confined, keep_errno, set_errno};
 pub(crate) use clock::{elapsed, now_ms, now_ns, real_ns};
-pub(crate) use confined::{confine, is_confined};
-pub(crate) use errno::{keep_errno, set_errno};
 pub(crate) use info::{duplicate, peak_resident, process_id, random, resident};
 pub(crate) use memory::*;

@@ -1,6 +1,6 @@
 //! Blocking signals in a thread for a short time.
 
-use crate::os::{confined, errno};
+use crate::os::calls;
 use core::mem::MaybeUninit;
 use core::ptr;
 
@@ -18,7 +18,7 @@ impl Blocked {
     /// Blocks all signals but those that a thread raises itself. Does nothing where the system call may be
     /// forbidden: there are no visits there either.
     pub(crate) fn all() -> Self {
-        if cfg!(miri) || confined::is_confined() {
+        if cfg!(miri) || calls::is_confined() {
             return Self { before: None };
         }
         Self::except(&OWN).unwrap_or(Self { before: None })
@@ -29,7 +29,7 @@ impl Blocked {
         let (mut set, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         // SAFETY: both sets are local variables. `sigfillset` initialises the first; `pthread_sigmask`
         // initialises the second when it succeeds, and only then is it read.
-        errno::keep_errno(|| unsafe {
+        calls::keep_errno(|| unsafe {
             libc::sigfillset(set.as_mut_ptr());
             these.iter().for_each(|&signal| {
                 libc::sigdelset(set.as_mut_ptr(), signal);
@@ -46,7 +46,7 @@ impl Drop for Blocked {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             // SAFETY: `before` is a signal mask that `pthread_sigmask` has returned.
-            errno::keep_errno(|| unsafe {
+            calls::keep_errno(|| unsafe {
                 libc::pthread_sigmask(libc::SIG_SETMASK, before, ptr::null_mut())
             });
         }

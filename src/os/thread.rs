@@ -1,7 +1,7 @@
 //! Threads: their ids, and one of our own.
 
+use crate::os::calls;
 use crate::os::signals::Blocked;
-use crate::os::{confined, errno};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
@@ -31,13 +31,13 @@ pub(crate) fn id() -> usize {
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     {
         // Twice a multiple of 4 is one of 8.
-        errno::address() << 1
+        calls::address() << 1
     }
 }
 
 /// Whether the calling thread is the first one of its process. Assumed where it cannot be asked.
 pub(crate) fn is_first() -> bool {
-    if cfg!(miri) || confined::is_confined() {
+    if cfg!(miri) || calls::is_confined() {
         return true;
     }
     // SAFETY: neither call has preconditions, and neither can fail.
@@ -46,7 +46,7 @@ pub(crate) fn is_first() -> bool {
 
 /// The system's number for the calling thread; the process's where it cannot be asked.
 pub(crate) fn system_id() -> u32 {
-    if cfg!(miri) || confined::is_confined() {
+    if cfg!(miri) || calls::is_confined() {
         return super::process_id();
     }
     // SAFETY: the call has no preconditions, and cannot fail.
@@ -56,9 +56,9 @@ pub(crate) fn system_id() -> u32 {
 /// The calling thread's name, ended by a zero unless it has 16 bytes; empty where it cannot be asked.
 pub(crate) fn own_name() -> [u8; 16] {
     let mut name = [0u8; 16];
-    if !(cfg!(miri) || confined::is_confined()) {
+    if !(cfg!(miri) || calls::is_confined()) {
         // SAFETY: the call writes 16 bytes at most.
-        errno::keep_errno(|| unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) });
+        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) });
     }
     name
 }
@@ -73,7 +73,7 @@ const STACK: usize = 128 << 10;
 ///
 /// The C library allocates for it, so the caller must hold no lock of the allocator.
 pub(crate) fn spawn(main: Main) -> Result<libc::pthread_t, i32> {
-    errno::keep_errno(|| {
+    calls::keep_errno(|| {
         // The new thread inherits the mask.
         let _signals = Blocked::except(&[])?;
         match with_stack(main, STACK) {
@@ -120,7 +120,7 @@ pub(crate) unsafe fn join(thread: libc::pthread_t) {
     let mut before = 0;
     // SAFETY: by this function's contract the thread is joinable and is joined only once; `before` is a local
     // variable.
-    errno::keep_errno(|| unsafe {
+    calls::keep_errno(|| unsafe {
         pthread_setcancelstate(DISABLE, &mut before);
         libc::pthread_join(thread, ptr::null_mut());
         pthread_setcancelstate(before, &mut before);
@@ -130,7 +130,7 @@ pub(crate) unsafe fn join(thread: libc::pthread_t) {
 /// Names the calling thread, for tools that show the process.
 pub(crate) fn name(name: &core::ffi::CStr) {
     // SAFETY: `name` is a C string, of which the kernel copies what fits.
-    errno::keep_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
+    calls::keep_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
 }
 
 /// The CPUs that the process may use, one bit each; all 0 while they are not known. No system has more of
@@ -145,7 +145,7 @@ pub(crate) fn note_cpus() {
     let mut words = [0u64; 128];
     // SAFETY: writes at most the given number of bytes, which `words` has. Not by the C library's wrapper:
     // its set has a fixed size, which may be too small for the system.
-    let bytes = errno::keep_errno(|| unsafe {
+    let bytes = calls::keep_errno(|| unsafe {
         libc::syscall(libc::SYS_sched_getaffinity, libc::getpid(), size_of_val(&words), words.as_mut_ptr())
     });
     if bytes > 0 {
@@ -166,7 +166,7 @@ pub(crate) fn be_ordinary() {
     // SAFETY: all zeros is a valid sched_param, and the priority of an ordinary thread.
     let parameter: libc::sched_param = unsafe { core::mem::zeroed() };
     // SAFETY: the calls only read `words` and `parameter`, which outlive them.
-    errno::keep_errno(|| unsafe {
+    calls::keep_errno(|| unsafe {
         if known {
             libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&words), words.as_ptr());
         }

@@ -7,7 +7,7 @@ use crate::front::{registry, visitor};
 use crate::lockfree::ready_list::nodes;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::{LEFT, Slab, VISITED};
-use crate::superslab::{pool, spans};
+use crate::superslab::{pool, survey};
 use crate::sync::AtomicU32;
 use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::tiny::release::{self, GivenUp};
@@ -105,7 +105,7 @@ fn each_left(mut f: impl FnMut(*mut Heap)) {
 /// The caller holds the visitors' lock, so that it alone stands in for the threads of these heaps.
 unsafe fn take_over_slabs() -> bool {
     let mut empty = List::<Slab>::new();
-    let done = spans::each_span(|slab| {
+    let done = survey::each_span(|slab| {
         // SAFETY: the record of a span in use, which stays while the pool is locked.
         if unsafe { Slab::glimpse(slab) }.class == RUN {
             return;

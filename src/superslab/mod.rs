@@ -18,6 +18,5 @@ pub(crate) mod purge;
 pub(crate) mod slab;
 mod span;
 pub(crate) mod span_index;
-pub(crate) mod spans;
 pub(crate) mod survey;
 pub(crate) mod thp;

@@ -1,14 +1,14 @@
-//! What the memory of the SuperSlabs is used for, for statistics: one walk over all spans under the pool's
-//! lock.
+//! A walk over all spans in use, under the pool's lock: for statistics, what the memory of the SuperSlabs is
+//! used for; in the child of a fork, whose slabs there are.
 
 use crate::os;
 use crate::superslab::desc::Desc;
 use crate::superslab::granules::{Granules, Run};
 use crate::superslab::layout::{HEADER, SLICE, SLICE_SHIFT, SLICES, SUPERSLAB};
-use crate::superslab::pagemap::{DIRECT, FOREIGN, RUN};
+use crate::superslab::pagemap::{DIRECT, FOREIGN, RUN, kind_published};
 use crate::superslab::slab::Slab;
 use crate::superslab::slab::glimpse::Glimpse;
-use crate::superslab::{desc, pagemap, span_index, spans};
+use crate::superslab::{desc, span_index};
 use crate::sync::Ordering::{Acquire, Relaxed};
 
 /// What a span in use consists of.
@@ -52,7 +52,7 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
         let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
         for desc in desc::descs() {
             let mut active = 0;
-            spans::spans(desc, |slab| {
+            spans(desc, |slab| {
                 // SAFETY: `spans` passes the record of a span in use of `desc`, and we hold the pool's lock.
                 let span = unsafe { look(slab, desc, system_page) };
                 active += span.bytes;
@@ -80,7 +80,7 @@ pub(crate) fn each_slab_of<T>(
     let system_page = os::page_size();
     span_index::with(|_| {
         for (which, block) in blocks {
-            match pagemap::kind_published(block) {
+            match kind_published(block) {
                 DIRECT => {}
                 FOREIGN => f(which, None),
                 _ => {
@@ -96,6 +96,43 @@ pub(crate) fn each_slab_of<T>(
             }
         }
     });
+}
+
+/// Calls `f` with the record of every span in use, with the pool locked. False, and nothing is done, if the
+/// lock is not free soon.
+pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
+    span_index::with(|_| desc::descs().for_each(|desc| spans(desc, &mut f))).is_some()
+}
+
+/// Calls `f` with the record of every span in use of a SuperSlab. The caller holds the pool's lock.
+fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
+    // In this order: a SuperSlab that is hidden as a whole may have been unmapped, and one that is not hidden
+    // any more because it has been removed has no address.
+    if d.is_hidden() {
+        return;
+    }
+    let (base, free) = (d.base(), d.slices.get().free);
+    if base.is_null() {
+        return;
+    }
+    let mut index = 0;
+    while index < SLICES {
+        if free & (1 << index) != 0 || kind_published(base.wrapping_add(index << SLICE_SHIFT)) == FOREIGN {
+            index += 1;
+            continue;
+        }
+        let slab = Slab::at(base, index);
+        // SAFETY: a SuperSlab is hidden, under the pool's lock, before it is unmapped. This one was not, so
+        // it stays mapped while the lock is held.
+        let seen = unsafe { Slab::glimpse(slab) };
+        // While a span is being given back, some of its slices may be out of the page map already.
+        if seen.lead == 0 {
+            f(slab);
+            index += seen.slices;
+        } else {
+            index += 1;
+        }
+    }
 }
 
 /// A mask of the slices that were zero and not resident when they last changed hands. None in huge pages,

@@ -5,6 +5,7 @@ pub(crate) mod classes;
 pub(crate) mod free;
 mod free_list;
 pub(crate) mod idle;
+mod lists;
 pub(crate) mod partial_purge;
 mod refill;
 pub(crate) mod release;

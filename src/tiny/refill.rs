@@ -5,7 +5,7 @@ use crate::base::list::List;
 use crate::base::options;
 use crate::superslab::slab::{Allocation, Listed, Slab};
 use crate::superslab::{orphans, pool, thp};
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{Relaxed, Release};
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::{self, bits};
 use crate::tiny::release::part_with;
@@ -95,6 +95,32 @@ impl Bins {
             }
             Bins::current(self, (*slab).class as usize).store(no_slab(), Relaxed);
             Bins::push(self, slab, Listed::Full);
+        }
+    }
+
+    /// Makes an adopted orphan a slab of these bins. It is in no list afterwards.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins, has entered their heap's lock, and `owner` is set. `adopted` comes
+    /// from [`orphans::adopt`], and nothing has been done with it since.
+    pub(super) unsafe fn install_adopted(&mut self, adopted: orphans::Adopted) {
+        let slab = adopted.slab;
+        // SAFETY: adopting gave us the slab and its chain; until `rearm` no other thread may publish it or
+        // take it. The second chain is what was pushed since: `rearm` took it off the stack, so it is ours,
+        // too.
+        unsafe {
+            self.present |= 1 << (*slab).class;
+            self.slices += (*slab).slices as u32;
+            // Release: see `Slab::make`.
+            (*slab).owner.store(self.owner, Release);
+            (*slab).used.store(adopted.in_use, Relaxed);
+            (*slab).counted.store(0, Relaxed);
+            Slab::enlist(slab, Listed::None);
+            free_list::prepend(slab, adopted.chain.head);
+            // From here on other threads may publish the slab, and then find us as its owner.
+            let chain = (*slab).remote.rearm();
+            free_list::absorb(slab, chain);
         }
     }
 

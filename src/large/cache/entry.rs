@@ -1,7 +1,8 @@
 //! One mapping that the cache keeps.
 
+use crate::large::huge::Mapping;
 use crate::superslab::layout::SLICE;
-use crate::superslab::thp::{HUGE_PAGE, Mapping};
+use crate::superslab::thp::HUGE_PAGE;
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::compiler_fence;

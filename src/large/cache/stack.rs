@@ -1,7 +1,7 @@
 //! Memory that the system refused to unmap when all places of the cache were taken: in a list linked through
 //! the memory itself.
 
-use crate::superslab::thp::Mapping;
+use crate::large::huge::Mapping;
 use crate::sync::Ordering::Release;
 use crate::sync::compiler_fence;
 use core::mem::offset_of;

@@ -1,5 +1,8 @@
-//! The C library's error number, which belongs to the program.
+//! What every system call here observes: the C library's error number belongs to the program, and a process
+//! that has given up system calls makes few.
 
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::Relaxed;
 use core::cell::Cell;
 
 /// The calling thread's `errno`. Not passed on: it does not outlive the thread.
@@ -31,4 +34,18 @@ pub fn set_errno(value: i32) {
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(super) fn address() -> usize {
     cell().as_ptr().addr()
+}
+
+/// Set when the process may be restricted to few system calls: see [`confine`].
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// From now on the only system calls are those that any allocator makes: mmap, munmap, mremap, madvise and
+/// futex.
+pub(crate) fn confine() {
+    CONFINED.store(true, Relaxed);
+}
+
+/// Whether [`confine`] has been called.
+pub(crate) fn is_confined() -> bool {
+    CONFINED.load(Relaxed)
 }
