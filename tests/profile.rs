@@ -1,0 +1,119 @@
+//! The heap profile: what is sampled is what was allocated, and switching it on and off disturbs nobody.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+static ALLOCATOR: hakmem::Hakmem = hakmem::Hakmem::new();
+
+/// One profile at a time in the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// A block that knows what was written to it.
+struct Block {
+    at: *mut u8,
+    layout: Layout,
+    mark: u8,
+}
+
+impl Block {
+    fn new(size: usize, mark: u8) -> Self {
+        let layout = Layout::from_size_align(size, 8).unwrap();
+        // SAFETY: the size is not 0.
+        let at = unsafe { ALLOCATOR.alloc(layout) };
+        assert!(!at.is_null());
+        // SAFETY: a block of that size.
+        unsafe { at.write_bytes(mark, size) };
+        Self { at, layout, mark }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        for i in [0, self.layout.size() / 2, self.layout.size() - 1] {
+            // SAFETY: within the block, which was written as a whole.
+            assert_eq!(unsafe { self.at.add(i).read() }, self.mark);
+        }
+        // SAFETY: a block of this allocator and this layout, which nobody else has.
+        unsafe { ALLOCATOR.dealloc(self.at, self.layout) };
+    }
+}
+
+// SAFETY: the block is the owner's alone.
+unsafe impl Send for Block {}
+
+/// Allocates and frees until told to stop, some blocks by way of other threads.
+fn work(seed: u64, stop: &AtomicBool, passed: &Mutex<Vec<Block>>) {
+    let mut held: Vec<Block> = Vec::new();
+    let mut x = seed;
+    while !stop.load(Relaxed) {
+        for _ in 0..200 {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            let size = match x >> 60 {
+                0 => 20_000 + (x >> 20) as usize % 100_000,
+                1 => 1 << 20,
+                2..6 => 1 + (x >> 20) as usize % 8000,
+                _ => 1 + (x >> 20) as usize % 300,
+            };
+            if held.len() > 300 || x & 1 == 0 && !held.is_empty() {
+                held.swap_remove((x >> 33) as usize % held.len());
+            } else {
+                held.push(Block::new(size, x as u8));
+            }
+        }
+        let mut passed = passed.lock().unwrap();
+        passed.truncate(1000);
+        for _ in 0..20 {
+            if let Some(block) = held.pop() {
+                passed.push(block);
+            }
+            let at = (x >> 40) as usize % passed.len().max(1);
+            if at < passed.len() {
+                held.push(passed.swap_remove(at));
+            }
+        }
+    }
+}
+
+#[test]
+fn it_can_be_switched_on_and_off_at_any_time() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let (stop, passed) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+    let rounds = if cfg!(debug_assertions) { 1000 } else { 10_000 };
+    thread::scope(|scope| {
+        for seed in 1..4 {
+            let (stop, passed) = (&stop, &passed);
+            scope.spawn(move || work(seed, stop, passed));
+        }
+        // Threads that come and go.
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                thread::scope(|inner| {
+                    inner.spawn(|| {
+                        (0..100).for_each(|i| drop(Block::new(1 + i * 7, i as u8)));
+                        passed.lock().unwrap().push(Block::new(77, 7));
+                    });
+                });
+            }
+        });
+        for round in 0..rounds {
+            hakmem::profile::start(1 + (round % 7) * 1000).unwrap();
+            assert_eq!(hakmem::profile::start(5), Err(hakmem::profile::Error::Running));
+            drop(Block::new(100, 1));
+            if round % 16 == 0 {
+                thread::yield_now();
+            }
+            hakmem::profile::stop();
+        }
+        stop.store(true, Relaxed);
+    });
+    drop(passed);
+    // Nothing is left: what the threads held has been freed, and a purge finds it.
+    hakmem::purge();
+    let stats = hakmem::stats();
+    println!("{} bytes allocated, {} cached, {} mapped", stats.allocated_bytes, stats.cached_bytes, stats.bytes_mapped);
+    assert_eq!(stats.allocated_bytes, 0);
+}
