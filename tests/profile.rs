@@ -43,6 +43,15 @@ impl Drop for Block {
 // SAFETY: the block is the owner's alone.
 unsafe impl Send for Block {}
 
+/// Stops the other threads, also when a check fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Allocates and frees until told to stop, some blocks by way of other threads.
 fn work(seed: u64, stop: &AtomicBool, passed: &Mutex<Vec<Block>>) {
     let mut held: Vec<Block> = Vec::new();
@@ -84,6 +93,7 @@ fn it_can_be_switched_on_and_off_at_any_time() {
     let (stop, passed) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     let rounds = if cfg!(debug_assertions) { 1000 } else { 10_000 };
     thread::scope(|scope| {
+        let _stop = Stop(&stop);
         for seed in 1..4 {
             let (stop, passed) = (&stop, &passed);
             scope.spawn(move || work(seed, stop, passed));
@@ -100,7 +110,9 @@ fn it_can_be_switched_on_and_off_at_any_time() {
             }
         });
         for round in 0..rounds {
-            hakmem::profile::start(1 + (round % 7) * 1000).unwrap();
+            // Now and then every allocation.
+            let rate = if round % 100 == 0 { 1 } else { (1 + round % 7) << 14 };
+            hakmem::profile::start(rate).unwrap();
             assert_eq!(hakmem::profile::start(5), Err(hakmem::profile::Error::Running));
             drop(Block::new(100, 1));
             if round % 16 == 0 {
@@ -108,12 +120,14 @@ fn it_can_be_switched_on_and_off_at_any_time() {
             }
             hakmem::profile::stop();
         }
-        stop.store(true, Relaxed);
     });
     drop(passed);
     // Nothing is left: what the threads held has been freed, and a purge finds it.
     hakmem::purge();
     let stats = hakmem::stats();
-    println!("{} bytes allocated, {} cached, {} mapped", stats.allocated_bytes, stats.cached_bytes, stats.bytes_mapped);
+    println!(
+        "{} bytes allocated, {} cached, {} mapped",
+        stats.allocated_bytes, stats.cached_bytes, stats.bytes_mapped
+    );
     assert_eq!(stats.allocated_bytes, 0);
 }

@@ -175,6 +175,10 @@ pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
         // SAFETY: no size class, so the page map's answer; nobody uses the block.
         return unsafe { free_large(block, kind as u8, "free") };
     }
+    // SAFETY: the calling thread's heap or a placeholder; `kind` is a size class.
+    if unsafe { Heap::push_armed(tls::get(), block, kind) } {
+        return;
+    }
     thread::with_heap(None, |heap| {
         if !heap.is_null() {
             // SAFETY: `with_heap` passes a heap that the calling thread owns. `kind` is a size class.

@@ -37,7 +37,11 @@ use core::ptr;
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
 /// Blocks that an empty magazine gets from a slab at once, at most.
-const BATCH: usize = 16;
+const BATCH: usize = 64;
+/// The same in bytes, but for one block.
+const BATCH_BYTES: usize = 8 << 10;
+/// So many allocations ahead is never.
+const NEVER: u64 = 1 << 48;
 
 /// Arms all heaps, each as soon as its owner gets to it; `epoch` is not 0, and another one than the last. 0
 /// disarms them.
@@ -73,22 +77,27 @@ pub(crate) struct Gate {
 
 /// How many allocations of a class the owner may make before the client's next one.
 struct Lease {
-    /// Allocations left before that one, at the gate's last call.
-    left: Cell<u64>,
-    /// The magazine's top then.
-    top: Cell<*mut Slot>,
-    /// The slot in which the magazine is cut, if it is.
-    cut: Cell<*mut Slot>,
-    /// The block that lay there; null where the magazine is not cut.
+    /// The slot that this one would pop, if nothing more were pushed: its distance from the magazine's first
+    /// slot, in bytes. Pops do not change it, and each push adds a slot. Below the magazine it is negative.
+    due: Cell<isize>,
+    /// The block that lay there; null where the magazine is not cut. If it is, `due` is the slot.
     saved: AtomicPtr<u8>,
     /// The magazine's own notice.
     notice: Cell<u8>,
 }
 
+/// Bytes of a slot.
+const SLOT: isize = size_of::<Slot>() as isize;
+
 impl Gate {
     /// Whether a block has been taken out of the magazine of `class`. For any thread.
     pub(super) fn is_cut(&self, class: usize) -> bool {
         !self.leases[class].saved.load(Relaxed).is_null()
+    }
+
+    /// How many allocations of `class` to pass over until the client's next one.
+    fn draw(&self, class: usize) -> u64 {
+        sampling::draw(&self.random, stride(class) as usize).min(NEVER)
     }
 }
 
@@ -159,12 +168,11 @@ impl Heap {
             for class in 1..=CLASSES {
                 let (lease, limit) = (&gate.leases[class], &tops.limit[class]);
                 lease.saved.store(ptr::null_mut(), Relaxed);
-                lease.left.set(sampling::draw(&gate.random, stride(class) as usize));
                 lease.notice.set((*heap).magazines.replace_notice(class, MISSED));
                 gate.limits[class].store(limit.load(Relaxed), Relaxed);
                 compiler_fence(Release);
                 limit.store(ptr::null_mut(), Relaxed);
-                Heap::lease(heap, class);
+                Heap::lease(heap, class, gate.draw(class));
             }
         }
     }
@@ -192,21 +200,34 @@ impl Heap {
         }
     }
 
-    /// Counts the allocations of `class` since the last call, and puts back what was cut out of the magazine.
-    /// Until [`Heap::lease`] the caller may change that as it likes.
+    /// Puts back what was cut out of the magazine of `class`, and returns how many allocations are left before
+    /// the client's next one. Until [`Heap::lease`] the caller may change the magazine as it likes.
     ///
     /// # Safety
     ///
     /// As [`Heap::follow`]; the heap is armed.
     #[inline(always)]
-    unsafe fn settle(heap: *mut Heap, class: usize) {
+    unsafe fn settle(heap: *mut Heap, class: usize) -> u64 {
         // SAFETY: the caller has entered the heap, so gate and magazines are its alone.
         unsafe {
-            let lease = &Heap::gate(heap).leases[class];
-            let top = (&(*heap).tops.top)[class].load(Relaxed);
-            let pops = lease.top.get().addr().wrapping_sub(top.addr()) / size_of::<Slot>();
-            lease.left.set(lease.left.get().saturating_sub(pops as u64));
             Heap::uncut(heap, class);
+            let due = Heap::gate(heap).leases[class].due.get();
+            ((Heap::held_bytes(heap, class) - due) / SLOT - 1).max(0) as u64
+        }
+    }
+
+    /// Bytes of the slots from the first of the magazine of `class` to its top; 0 if it has none.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::settle`].
+    #[inline(always)]
+    unsafe fn held_bytes(heap: *mut Heap, class: usize) -> isize {
+        // SAFETY: the caller has entered the heap.
+        unsafe {
+            let (tops, magazines) = (&(*heap).tops, &(*heap).magazines);
+            let top = tops.top[class].load(Relaxed).addr();
+            magazines.first(tops, class).map_or(0, |first| top.wrapping_sub(first.addr()) as isize)
         }
     }
 
@@ -221,38 +242,41 @@ impl Heap {
         unsafe {
             let lease = &Heap::gate(heap).leases[class];
             let saved = lease.saved.load(Relaxed);
-            if !saved.is_null() {
-                // In this order a fork in between leaks the block in the child, which must not find it in two
-                // places.
-                lease.saved.store(ptr::null_mut(), Relaxed);
-                compiler_fence(Release);
-                (*lease.cut.get()).store(saved, Relaxed);
+            if saved.is_null() {
+                return;
+            }
+            // In this order a fork in between leaks the block in the child, which must not find it in two
+            // places.
+            lease.saved.store(ptr::null_mut(), Relaxed);
+            compiler_fence(Release);
+            if let Some(first) = (*heap).magazines.first(&(*heap).tops, class) {
+                (*first.wrapping_byte_offset(lease.due.get())).store(saved, Relaxed);
             }
         }
     }
 
-    /// Cuts the magazine of `class` where the client's next allocation is, if that is in it, and notes the
-    /// top.
+    /// Lets the owner make `left` allocations before the client's next one: cuts the magazine of `class` there,
+    /// if that is in it.
     ///
     /// # Safety
     ///
     /// As [`Heap::settle`]; the magazine is not cut.
     #[inline(always)]
-    unsafe fn lease(heap: *mut Heap, class: usize) {
+    unsafe fn lease(heap: *mut Heap, class: usize, left: u64) {
         // SAFETY: the caller has entered the heap. What lies from the magazine's first slot to its top was
         // written; visitors are not in, and statistics at most read the slots.
         unsafe {
-            let (lease, tops) = (&Heap::gate(heap).leases[class], &(*heap).tops);
-            let top = tops.top[class].load(Relaxed);
-            lease.top.set(top);
-            let Some(first) = (*heap).magazines.first(tops, class) else { return };
-            let held = top.addr().wrapping_sub(first.addr()) / size_of::<Slot>();
-            if lease.left.get() < held as u64 {
-                let cut = top.wrapping_sub(1 + lease.left.get() as usize);
+            let lease = &Heap::gate(heap).leases[class];
+            let due = Heap::held_bytes(heap, class) - SLOT * (left as isize + 1);
+            lease.due.set(due);
+            if due < 0 {
+                return;
+            }
+            if let Some(first) = (*heap).magazines.first(&(*heap).tops, class) {
+                let cut = first.wrapping_byte_offset(due);
                 let block = (*cut).load(Relaxed);
                 // Where a visitor has taken a block out the owner stops anyway.
                 if !block.is_null() {
-                    lease.cut.set(cut);
                     (*cut).store(ptr::null_mut(), Relaxed);
                     compiler_fence(Release);
                     lease.saved.store(block, Relaxed);
@@ -274,9 +298,9 @@ impl Heap {
             if !Heap::is_armed(heap) {
                 return f();
             }
-            Heap::settle(heap, class);
+            let left = Heap::settle(heap, class);
             f();
-            Heap::lease(heap, class);
+            Heap::lease(heap, class, left);
         }
     }
 
@@ -292,19 +316,17 @@ impl Heap {
         // SAFETY: the caller has entered the heap, which is what everything here asks for.
         unsafe {
             let gate = Heap::gate(heap);
-            let lease = &gate.leases[c];
-            Heap::settle(heap, c);
+            let mut left = Heap::settle(heap, c);
             let allocation = Heap::take_behind_gate(heap, class);
             if !allocation.ptr.is_null() {
-                match lease.left.get() {
-                    0 => {
-                        lease.left.set(sampling::draw(&gate.random, stride(c) as usize));
-                        gate.due.set(allocation.ptr);
-                    }
-                    left => lease.left.set(left - 1),
+                if left == 0 {
+                    left = gate.draw(c);
+                    gate.due.set(allocation.ptr);
+                } else {
+                    left -= 1;
                 }
             }
-            Heap::lease(heap, c);
+            Heap::lease(heap, c, left);
             allocation
         }
     }
@@ -338,7 +360,7 @@ impl Heap {
             let room = limit.addr().wrapping_sub(top.addr()) / size_of::<Slot>();
             if !allocation.ptr.is_null() {
                 let mut more = [ptr::null_mut(); BATCH];
-                let blocks = more.iter_mut().take(room / 2);
+                let blocks = more.iter_mut().take(room.min(BATCH_BYTES / stride(c).max(1) as usize));
                 let mut got = 0;
                 for to in blocks {
                     *to = Bins::alloc(bins, c, counters).ptr;
@@ -376,6 +398,33 @@ impl Heap {
         }
     }
 
+    /// Frees a block to its magazine. False, and nothing done, if that takes more than a push, or the heap is
+    /// not armed.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::free`], but the heap may be a placeholder.
+    #[inline(always)]
+    pub(crate) unsafe fn push_armed(heap: *mut Heap, block: *mut u8, class: usize) -> bool {
+        // SAFETY: a heap that is armed is a record, which the calling thread owns. The rest is that of
+        // `push_unseen`. Outside of the heap's lock the owner may change what only it uses.
+        unsafe {
+            if !(&(*heap).tops.limit)[class].load(Relaxed).is_null() {
+                return false;
+            }
+            let gate = Heap::gate(heap);
+            let due = gate.leases[class].due.get() + SLOT;
+            let has_room = (&(*heap).tops.top)[class].load(Relaxed) < gate.limits[class].load(Relaxed);
+            let simple = has_room && due < 0 && gate.epoch.get() == EPOCH.load(Relaxed);
+            if !simple || sampling::may_hold(block) {
+                return false;
+            }
+            gate.leases[class].due.set(due);
+            Heap::push_unseen(heap, class, block);
+            true
+        }
+    }
+
     /// [`Heap::free`] for a heap that is armed.
     ///
     /// # Safety
@@ -387,10 +436,10 @@ impl Heap {
         let c = class as usize;
         // SAFETY: the caller has entered the heap, which is what everything here asks for.
         unsafe {
-            if sampling::holds(block) {
+            if sampling::may_hold(block) {
                 sampling::freed(block);
             }
-            Heap::settle(heap, c);
+            let left = Heap::settle(heap, c);
             let (gate, tops, magazines) = (Heap::gate(heap), &(*heap).tops, &(*heap).magazines);
             let limit = &gate.limits[c];
             let has_room = || tops.top[c].load(Relaxed) < limit.load(Relaxed);
@@ -405,7 +454,7 @@ impl Heap {
             } else {
                 Heap::send_home(heap, block, class);
             }
-            Heap::lease(heap, c);
+            Heap::lease(heap, c, left);
         }
     }
 
@@ -431,17 +480,14 @@ impl Heap {
     ///
     /// As [`Heap::take_over`], and the slot below the top of `class` is null.
     pub(super) unsafe fn take_saved(heap: *mut Heap, class: usize) -> *mut u8 {
-        // SAFETY: we stand in for the owner, who may have been stopped between any two stores: `cut` and
-        // `saved` are relied on only together, and for the slot that is null.
+        // SAFETY: we stand in for the owner, who may have been stopped between any two stores: a block that is
+        // saved lies nowhere else, and the owner's pops stop at the slot where it lay.
         unsafe {
             if !Heap::is_armed(heap) {
                 return ptr::null_mut();
             }
             let (lease, top) = (&Heap::gate(heap).leases[class], &(&(*heap).tops.top)[class]);
             let below = top.load(Relaxed).wrapping_sub(1);
-            if lease.cut.get() != below {
-                return ptr::null_mut();
-            }
             let saved = lease.saved.load(Relaxed);
             if !saved.is_null() {
                 lease.saved.store(ptr::null_mut(), Relaxed);

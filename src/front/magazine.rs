@@ -291,15 +291,16 @@ impl Magazines {
         unsafe { &(&(*self.gate()).limits)[class] }
     }
 
-    /// Gives the magazine of `class` its first array, if it has none and there is memory for one.
+    /// Gives the magazine of `class` all the slots that every magazine may have, if it has fewer and there is
+    /// memory for them.
     ///
     /// # Safety
     ///
     /// As [`Magazines::grow`].
     pub(super) unsafe fn begin(&self, tops: &MagazineTops, class: usize) {
-        if self.logs[class].load(Relaxed) == 0 {
+        if self.logs[class].load(Relaxed) < FREE_LOGS[class] {
             // SAFETY: `resize` asks for the same as this function.
-            unsafe { self.resize(tops, class, self.limit(tops, class), MIN_LOG.min(FREE_LOGS[class]), 0) };
+            unsafe { self.resize(tops, class, self.limit(tops, class), FREE_LOGS[class], 0) };
         }
     }
 

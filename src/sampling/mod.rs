@@ -10,7 +10,7 @@ mod random;
 mod store;
 mod write;
 
-pub(crate) use live::holds;
+pub(crate) use live::may_hold;
 pub(crate) use write::{Totals, Why, append_to, write_to};
 
 use crate::os::futex::{Guard, Lock};
@@ -47,20 +47,28 @@ struct Locked {
     _signals: Blocked,
 }
 
+/// The store, if it is free soon.
 fn lock() -> Option<Locked> {
     let signals = Blocked::all();
     STORE.lock_soon().map(|store| Locked { store, _signals: signals })
 }
 
-/// Runs `f` with the store, if that is free soon.
-fn with_store<T>(f: impl FnOnce(&mut Store) -> T) -> Option<T> {
-    lock().map(|mut locked| f(&mut locked.store))
+/// The store, however long that takes: for calls that the program makes on purpose.
+fn lock_patiently() -> Locked {
+    let signals = Blocked::all();
+    Locked { store: STORE.lock(), _signals: signals }
+}
+
+/// Runs `f` with the store. If `patient` it waits for that however long it takes.
+fn with_store<T>(patient: bool, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
+    let locked = if patient { Some(lock_patiently()) } else { lock() };
+    locked.map(|mut locked| f(&mut locked.store))
 }
 
 /// Begins a new profile with `rate`, which is not 0; `late` says that the process may have allocated before.
-/// False when there is one, or it cannot be begun now.
+/// False when there is one.
 pub(crate) fn begin(rate: u64, late: bool) -> bool {
-    let Some(mut locked) = lock() else { return false };
+    let mut locked = lock_patiently();
     if is_on() {
         return false;
     }
@@ -69,18 +77,9 @@ pub(crate) fn begin(rate: u64, late: bool) -> bool {
     true
 }
 
-/// Ends the profile: nothing is added any more. What has been gathered stays until [`forget`].
+/// Ends the profile: nothing is added any more. What has been gathered stays until the next one begins.
 pub(crate) fn end() {
     RATE.store(0, Relaxed);
-}
-
-/// Forgets what has been gathered, unless there is a new profile.
-pub(crate) fn forget() {
-    if let Some(mut locked) = lock() {
-        if !is_on() {
-            locked.store.clear();
-        }
-    }
 }
 
 /// A state for [`draw`].
@@ -138,7 +137,7 @@ pub(crate) fn allocated_large(block: *mut u8, size: usize) {
     }
 }
 
-/// Notes that a block is freed that [`holds`] says is sampled.
+/// Notes that a block is freed, if it is sampled, as [`may_hold`] says that it may be.
 #[cold]
 #[inline(never)]
 pub(crate) fn freed(block: *mut u8) {
@@ -153,7 +152,7 @@ pub(crate) fn freed(block: *mut u8) {
 #[cold]
 #[inline(never)]
 pub(crate) fn freed_large(block: *mut u8) {
-    if holds(block) {
+    if may_hold(block) {
         freed(block);
     }
 }
@@ -190,7 +189,7 @@ pub(crate) fn inherit() {
     STORE.inherit();
     write::inherit();
     if is_on() {
-        with_store(|store| store.written = store::Written::default());
+        with_store(false, |store| store.written = store::Written::default());
     }
 }
 

@@ -124,8 +124,10 @@ pub(super) fn inherit() {
 /// Appends to the profile's own file what that does not have yet, and a snapshot. Begins the file if it has
 /// nothing. False when nothing was written: another thread is writing, or there is no memory.
 pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
-    let Some(_file) = FILE.try_lock() else { return false };
-    let Some(mut out) = super::with_store(|store| {
+    let patient = why != Why::Timer;
+    let file = if patient { FILE.lock_soon() } else { FILE.try_lock() };
+    let Some(_file) = file else { return false };
+    let Some(mut out) = super::with_store(patient, |store| {
         let mut out = mem::replace(&mut store.out, Grown::new());
         let written = put(store, &mut out, store.written, why, totals);
         store.sites.iter_mut().for_each(|site| site.changed = 0);
@@ -140,7 +142,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
         message::line(format_args!("HAKMEM_PROFILE: cannot write {path}"));
     }
     out.truncate(0);
-    super::with_store(|store| mem::swap(&mut store.out, &mut out));
+    super::with_store(false, |store| mem::swap(&mut store.out, &mut out));
     out.clear();
     done
 }
@@ -148,7 +150,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
 /// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole. False, after
 /// which `path` is as it was, when there is no memory, or the system refuses.
 pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
-    let Some(mut out) = super::with_store(|store| {
+    let Some(mut out) = super::with_store(true, |store| {
         let mut out = Grown::new();
         put(store, &mut out, Written::default(), why, totals);
         out
