@@ -36,6 +36,8 @@ mod large;
 mod os;
 #[cfg(not(loom))]
 mod reclaim;
+#[cfg(all(feature = "profile", not(loom)))]
+mod stacks;
 #[cfg(not(loom))]
 mod sampling;
 #[cfg(not(loom))]

@@ -48,6 +48,8 @@ pub(crate) fn on_fork(alone: bool) {
     large::inherit_cache();
     limits::inherit();
     sampling::inherit();
+    #[cfg(feature = "profile")]
+    crate::stacks::modules::inherit();
     let visited = visitor::inherit();
     thread::forget_key_users();
     let mine = thread::own_heap();

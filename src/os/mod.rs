@@ -12,6 +12,8 @@ pub(crate) mod held;
 mod info;
 mod memory;
 pub(crate) mod message;
+#[cfg(feature = "profile")]
+pub(crate) mod peek;
 pub(crate) mod process;
 pub(crate) mod signals;
 pub(crate) mod thread;

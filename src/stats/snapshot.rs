@@ -230,14 +230,23 @@ impl Snapshot {
         let direct = classes[ClassStats::DIRECT].active_bytes + kept;
         let (map, map_resident) = pagemap::figures(survey.mapped, direct as usize);
         s.dirty_bytes = survey.dirty as u64 + kept;
-        let records =
-            survey.headers + survey.descriptors + map_resident + process::bytes() + sampling::bytes();
+        let (code, code_resident) = code_bytes();
+        let own = process::bytes() + sampling::bytes();
+        let records = survey.headers + survey.descriptors + map_resident + own + code_resident;
         s.metadata_bytes = records as u64 + heaps.resident;
         s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;
-        let unused = (map - map_resident) as u64 + (heaps.mapped - heaps.resident);
+        let unused = (map - map_resident + code - code_resident) as u64 + (heaps.mapped - heaps.resident);
         s.retained_bytes = survey.clean as u64 + s.untouched_bytes + unused;
         *superslabs = survey.mapped as u64;
     }
+}
+
+/// Bytes mapped to remember where code is, and how many of them are in use.
+fn code_bytes() -> (usize, usize) {
+    #[cfg(feature = "profile")]
+    return crate::stacks::modules::bytes();
+    #[cfg(not(feature = "profile"))]
+    (0, 0)
 }
 
 /// The counters of the whole process.

@@ -1,0 +1,206 @@
+//! Who called: the return addresses on the calling thread's stack, from inside an allocation.
+//!
+//! A walk goes from frame to frame by the unwind tables that compilers write for exceptions, which nearly all
+//! code has (`cfi.rs`); code that has none, such as what a program compiles at run time, by its frame
+//! pointers. What was found for a pc is remembered as a rule of one word (`rules.rs`). Nothing is believed:
+//! stacks are read where the kernel says that they can be (`frame.rs`), the tables are copied by system call
+//! (`modules.rs`, `cfi.rs`), and a walk has an end.
+//!
+//! Nothing here allocates, waits, or calls the C library but for system calls.
+#![cfg_attr(not(test), allow(dead_code, reason = "the profiler is to use it"))]
+
+mod cfi;
+mod frame;
+pub(crate) mod modules;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use cfi::Found;
+use frame::{EXTRA, Frame, SP, Stack};
+use rules::{Known, Step, Table};
+
+/// Frames that are walked at most.
+pub(crate) const DEEPEST: usize = 128;
+
+/// How a walk has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// At the outermost frame.
+    Complete,
+    /// There is no room for more frames.
+    Full,
+    /// It could not be told what the next frame is.
+    Stopped,
+    /// There was no walk: not on this system.
+    None,
+}
+
+/// What a walk has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Captured {
+    /// How many return addresses.
+    pub depth: usize,
+    /// Why not more.
+    pub end: End,
+}
+
+/// What was found out about code so far.
+static KNOWN: Table = Table::new();
+
+/// Writes the return addresses on the stack to `pcs`, the innermost first: that of the call of this function.
+/// The call is in front of the address; of code that a signal has interrupted the address is one more than
+/// that of the next instruction.
+#[inline(never)]
+pub(crate) fn capture(pcs: &mut [usize]) -> Captured {
+    match own() {
+        Some(frame) => walk(frame, Stack::at(frame.registers[SP]), pcs),
+        None => Captured { depth: 0, end: End::None },
+    }
+}
+
+/// The frame of the function that this is inlined into.
+#[inline(always)]
+fn own() -> Option<Frame> {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let (pc, sp, fp, extra);
+        // SAFETY: copies registers.
+        unsafe {
+            core::arch::asm!(
+                "lea {pc}, [rip]",
+                "mov {sp}, rsp",
+                "mov {fp}, rbp",
+                "mov {extra}, rbx",
+                pc = out(reg) pc,
+                sp = out(reg) sp,
+                fp = out(reg) fp,
+                extra = out(reg) extra,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        Some(Frame { pc, registers: [sp, fp, extra], is_exact: true, is_sp_a_guess: false })
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    {
+        let (pc, sp, fp, extra);
+        // SAFETY: copies registers.
+        unsafe {
+            core::arch::asm!(
+                "adr {pc}, .",
+                "mov {sp}, sp",
+                "mov {fp}, x29",
+                "mov {extra}, x30",
+                pc = out(reg) pc,
+                sp = out(reg) sp,
+                fp = out(reg) fp,
+                extra = out(reg) extra,
+                options(nomem, nostack, preserves_flags),
+            );
+        }
+        Some(Frame { pc, registers: [sp, fp, extra], is_exact: true, is_sp_a_guess: false })
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    None
+}
+
+/// How often a walk may go to a lower address: to the stack that a signal has interrupted, or another one
+/// that a program has changed from.
+const BACK: usize = 8;
+
+/// Walks from a frame on.
+fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
+    let most = pcs.len().min(DEEPEST);
+    let (mut depth, mut back) = (0, 0);
+    let end = loop {
+        let step = match KNOWN.get(frame.instruction(), modules::version()) {
+            Some(Known::Rule(rule)) => rule.apply(&frame, &mut stack),
+            Some(Known::Outermost) => Step::Outermost,
+            Some(Known::NoTable) => by_frame_pointer(&frame, &mut stack),
+            None => look_up(&frame, &mut stack),
+        };
+        let caller = match step {
+            Step::Caller(caller) => caller,
+            Step::Outermost => break End::Complete,
+            Step::Lost => break End::Stopped,
+        };
+        if caller.pc == 0 {
+            break End::Complete;
+        }
+        let (from, to) = (frame.registers[SP], caller.registers[SP]);
+        if caller.is_exact {
+            stack.go_to(to);
+        }
+        back += usize::from(to < from);
+        if back > BACK || (to == from && caller.pc == frame.pc) {
+            break End::Stopped;
+        }
+        frame = caller;
+        let Some(place) = pcs.get_mut(depth).filter(|_| depth < most) else { break End::Full };
+        *place = frame.pc.wrapping_add(frame.is_exact as usize);
+        depth += 1;
+    };
+    if end == End::Stopped {
+        // Perhaps a module has been replaced by another one.
+        modules::reread(false);
+    }
+    Captured { depth, end }
+}
+
+/// The step from a frame whose pc was not seen before, or not for long.
+#[cold]
+#[inline(never)]
+fn look_up(frame: &Frame, stack: &mut Stack) -> Step {
+    let pc = frame.instruction();
+    let Some(mut code) = modules::find_or_reread(pc) else { return by_frame_pointer(frame, stack) };
+    if code.table != 0 && !modules::is_still(&code) {
+        modules::reread(false);
+        match modules::find(pc) {
+            Some(now) if modules::is_still(&now) => code = now,
+            _ => return by_frame_pointer(frame, stack),
+        }
+    }
+    let version = modules::version();
+    let known = match cfi::look_up(&code, frame, stack) {
+        Found::Known(known) => known,
+        Found::Step(step) => return step,
+    };
+    KNOWN.put(pc, version, known);
+    match known {
+        Known::Rule(rule) => rule.apply(frame, stack),
+        Known::Outermost => Step::Outermost,
+        Known::NoTable => by_frame_pointer(frame, stack),
+    }
+}
+
+/// The step from a frame of code without unwind tables, if it keeps the frame pointer: it points at the
+/// caller's, and behind that is the return address.
+#[cold]
+#[inline(never)]
+fn by_frame_pointer(frame: &Frame, stack: &mut Stack) -> Step {
+    const WORD: usize = size_of::<usize>();
+    let [sp, fp, _] = frame.registers;
+    if fp == 0 {
+        // By convention, in the code that starts a program or a thread (musl's).
+        let is_file = modules::find(frame.instruction()).is_some_and(|code| code.base != 0);
+        return if is_file { Step::Outermost } else { Step::Lost };
+    }
+    if fp % WORD != 0 || !stack.reaches(sp, fp) {
+        return Step::Lost;
+    }
+    stack.guess();
+    let (Some(callers), Some(pc)) = (stack.load(fp), stack.load(fp.wrapping_add(WORD))) else {
+        return Step::Lost;
+    };
+    let pc = rules::return_address(pc);
+    // It must lie in code: what was taken for a frame pointer may be anything.
+    if pc != 0 && modules::find_or_reread(pc.wrapping_sub(1)).is_none() {
+        return Step::Lost;
+    }
+    let mut registers = [fp.wrapping_add(2 * WORD), callers, frame.registers[EXTRA]];
+    let is_sp_a_guess = cfg!(not(target_arch = "x86_64"));
+    if is_sp_a_guess {
+        registers[EXTRA] = pc;
+    }
+    Step::Caller(Frame { pc, registers, is_exact: false, is_sp_a_guess })
+}

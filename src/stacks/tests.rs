@@ -1,0 +1,385 @@
+use super::*;
+use crate::os;
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::hint::black_box;
+use std::process::Command;
+use std::ptr;
+
+/// What a walk has found.
+#[derive(Clone, Copy)]
+struct Walk {
+    pcs: [usize; DEEPEST],
+    captured: Captured,
+}
+
+impl Walk {
+    #[inline(never)]
+    fn now() -> Self {
+        let mut pcs = [0; DEEPEST];
+        let captured = capture(&mut pcs);
+        Self { pcs, captured }
+    }
+
+    fn pcs(&self) -> &[usize] {
+        &self.pcs[..self.captured.depth]
+    }
+
+    #[track_caller]
+    fn assert_complete(&self) {
+        assert_eq!(self.captured.end, End::Complete, "{:x?}", self.pcs());
+        // Below are at least the test, the harness, the closures of a thread, and the start of one.
+        assert!(self.captured.depth > 6, "{:x?}", self.pcs());
+    }
+
+    /// Whether a frame is in this module.
+    fn has(&self, path: &str) -> bool {
+        let (mut found, mut modules) = (false, 0);
+        let mut each = |module: modules::Module<'_>| {
+            let is_it = String::from_utf8_lossy(module.path).contains(path);
+            found |= is_it && self.pcs().iter().any(|pc| (module.start..module.end).contains(pc));
+        };
+        while modules::each(|n| modules = n, &mut each).is_none() {}
+        assert!(modules > 3, "{modules} modules");
+        found
+    }
+}
+
+thread_local! {
+    static LAST: Cell<Option<Walk>> = const { Cell::new(None) };
+}
+
+/// Walks, and leaves what was found to [`last`].
+extern "C" fn walk_now() {
+    LAST.set(Some(Walk::now()));
+}
+
+fn last() -> Walk {
+    LAST.take().expect("nobody has walked")
+}
+
+#[inline(never)]
+fn nest(depth: usize) -> Walk {
+    if depth == 0 {
+        return Walk::now();
+    }
+    let walk = nest(black_box(depth) - 1);
+    black_box(walk)
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_thread_is_walked_to_its_start() {
+    let walk = nest(20);
+    walk.assert_complete();
+    // The call in `nest` that is repeated.
+    let most = walk.pcs().iter().map(|pc| walk.pcs().iter().filter(|other| *other == pc).count()).max();
+    assert_eq!(most, Some(20));
+    // Again by what was remembered.
+    let again = nest(20);
+    assert_eq!(walk.captured, again.captured);
+    assert_eq!(walk.pcs()[1..21], again.pcs()[1..21]);
+
+    let deep = nest(2 * DEEPEST);
+    assert_eq!(deep.captured, Captured { depth: DEEPEST, end: End::Full });
+    let mut few = [0; 3];
+    assert_eq!(capture(&mut few), Captured { depth: 3, end: End::Full });
+    assert_eq!(capture(&mut []), Captured { depth: 0, end: End::Full });
+    std::thread::spawn(|| nest(3).assert_complete()).join().unwrap();
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_callback_of_the_c_library_is_walked_through() {
+    /// # Safety
+    ///
+    /// None is needed.
+    unsafe extern "C" fn compare(_: *const c_void, _: *const c_void) -> c_int {
+        walk_now();
+        0
+    }
+    let mut numbers = [3, 1, 2];
+    // SAFETY: an array of 3 elements of that size.
+    unsafe { libc::qsort(numbers.as_mut_ptr().cast(), 3, 4, Some(compare)) };
+    let walk = last();
+    walk.assert_complete();
+    #[cfg(target_env = "gnu")]
+    assert!(walk.has("libc.so"));
+}
+
+/// Raises a signal whose handler walks, on an alternate stack if that is to be.
+fn walk_in_handler(is_alternate: bool) -> Walk {
+    extern "C" fn handle(_: c_int) {
+        walk_now();
+    }
+    let len = 64 << 10;
+    let memory = os::map_uncounted(len);
+    // SAFETY: all zeros is a valid `sigaction` and `stack_t`; the memory is not used by anybody else, and
+    // stays until the old stack is set again. The handler touches nothing but a variable of this thread.
+    unsafe {
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        let mut old = stack;
+        (stack.ss_sp, stack.ss_size) = (memory.cast(), len);
+        assert_eq!(libc::sigaltstack(&stack, &mut old), 0);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handle as extern "C" fn(c_int) as usize;
+        action.sa_flags = if is_alternate { libc::SA_ONSTACK } else { 0 };
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()), 0);
+        libc::raise(libc::SIGUSR2);
+        assert_eq!(libc::sigaltstack(&old, ptr::null_mut()), 0);
+        os::unmap_uncounted(memory, len);
+    }
+    last()
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_signal_handler_is_walked_through_on_any_stack() {
+    for is_alternate in [false, true] {
+        walk_in_handler(is_alternate).assert_complete();
+    }
+}
+
+/// A shared library made of C source; `None` where there is no compiler, or no `dlopen`.
+fn library(name: &str, source: &str) -> Option<CString> {
+    let folder = std::env::temp_dir().join(format!("hakmem-stacks-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (from, to) = (folder.join(format!("{name}.c")), folder.join(format!("lib{name}.so")));
+    std::fs::write(&from, source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-o"]).arg(&to).arg(&from);
+    let is_there = cfg!(target_env = "gnu") && cc.status().is_ok_and(|status| status.success());
+    is_there.then(|| CString::new(to.to_str().unwrap()).unwrap())
+}
+
+/// Loads a library, has it call a walk, and unloads it; where its function was.
+fn walk_through(library: &CStr) -> (usize, Walk) {
+    // SAFETY: a library made here, whose `through` calls the function that it is given.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null());
+        let through = libc::dlsym(handle, c"through".as_ptr());
+        let at = through.expose_provenance();
+        let through: extern "C" fn(extern "C" fn()) -> c_int = std::mem::transmute(through);
+        through(walk_now);
+        assert_eq!(libc::dlclose(handle), 0);
+        (at, last())
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_library_may_go_and_another_one_take_its_place() {
+    // The same size, and the call at the same place, but other frames.
+    let source = |bytes: usize| {
+        format!(
+            "int through(void (*f)(void)) {{ volatile char a[{bytes}]; a[3] = 1; f(); return a[3]; }}
+             const char pad[20000] = \"{bytes}\";"
+        )
+    };
+    let Some(small) = library("small", &source(100)) else { return };
+    let large = library("large", &source(3000)).unwrap();
+    let mut places = Vec::new();
+    for library in [&small, &large, &small, &large] {
+        let (at, walk) = walk_through(library);
+        walk.assert_complete();
+        places.push(at);
+    }
+    println!("{places:x?}");
+}
+
+/// Code without unwind tables: a frame with a frame pointer, from which the argument is called.
+#[cfg(target_arch = "x86_64")]
+const COMPILED: &[u8] = b"\x55\x48\x89\xe5\x48\x83\xec\x20\xff\xd7\xc9\xc3";
+#[cfg(target_arch = "aarch64")]
+const COMPILED: &[u8] = b"\xfd\x7b\xbe\xa9\xfd\x03\x00\x91\x00\x00\x3f\xd6\xfd\x7b\xc2\xa8\xc0\x03\x5f\xd6";
+
+#[test]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[cfg_attr(miri, ignore)]
+fn code_made_at_run_time_is_walked_by_frame_pointers() {
+    for _ in 0..3 {
+        let len = os::page_size();
+        // SAFETY: a mapping of its own; the code in it is a function of that type.
+        unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let code = libc::mmap(ptr::null_mut(), len, access, flags, -1, 0);
+            assert_ne!(code, libc::MAP_FAILED);
+            COMPILED.as_ptr().copy_to(code.cast(), COMPILED.len());
+            assert_eq!(libc::mprotect(code, len, libc::PROT_READ | libc::PROT_EXEC), 0);
+            let call: extern "C" fn(extern "C" fn()) = std::mem::transmute(code);
+            call(walk_now);
+            let (from, to) = (code.expose_provenance(), code.expose_provenance() + len);
+            let walk = last();
+            walk.assert_complete();
+            assert!(walk.pcs().iter().any(|&pc| from < pc && pc < to));
+            libc::munmap(code, len);
+        }
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn what_is_no_stack_ends_a_walk() {
+    let real = nest(10);
+    let len = 16 * os::page_size();
+    let memory = os::map_uncounted(len);
+    let start = memory.expose_provenance();
+    let usable = len - os::page_size();
+    // SAFETY: mapped just now; the last page is not used again.
+    assert_eq!(unsafe { libc::mprotect(memory.add(usable).cast(), os::page_size(), libc::PROT_NONE) }, 0);
+    let words = usable / size_of::<usize>();
+    let mut x = 88172645463325252u64;
+    let mut random = || {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        x as usize
+    };
+    let mut ends = [0; 4];
+    for _ in 0..3000 {
+        for i in 0..words {
+            let word = match random() % 8 {
+                0 | 1 => start + random() % len,
+                2..5 => real.pcs()[random() % real.captured.depth],
+                5 => random() % 5000,
+                6 => start.wrapping_sub(8),
+                _ => random(),
+            };
+            // SAFETY: within what is accessible.
+            unsafe { memory.cast::<usize>().add(i).write(word) };
+        }
+        let mut any = || match random() % 16 {
+            0 => random(),
+            1 => 0,
+            2 => usize::MAX - 7,
+            _ => (start + random() % len) & !7,
+        };
+        let registers = [any(), any(), any()];
+        let pc = if any() % 4 == 0 { any() } else { real.pcs()[any() % real.captured.depth] };
+        let frame = Frame { pc, registers, is_exact: false, is_sp_a_guess: any() % 32 == 0 };
+        let mut pcs = [0; DEEPEST];
+        ends[walk(frame, Stack::at((&raw const pcs).expose_provenance()), &mut pcs).end as usize] += 1;
+    }
+    println!("{ends:?}");
+    assert!(ends[End::Stopped as usize] > 2000);
+    // SAFETY: mapped above.
+    unsafe { os::unmap_uncounted(memory, len) };
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_pc_in_no_module_ends_a_walk_soon() {
+    let word = [1usize; 8];
+    let sp = (&raw const word).expose_provenance();
+    let start = std::time::Instant::now();
+    for i in 0..100_000 {
+        let frame = Frame { pc: 4096 + i, registers: [sp, sp, 0], is_exact: false, is_sp_a_guess: false };
+        let mut pcs = [0; DEEPEST];
+        assert_eq!(walk(frame, Stack::at((&raw const pcs).expose_provenance()), &mut pcs).end, End::Stopped);
+    }
+    println!("{:?}", start.elapsed());
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn the_child_of_a_fork_walks() {
+    // SAFETY: the child calls nothing but the walk, which does nothing that a child of many threads may not.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            let is_complete = nest(5).captured.end == End::Complete;
+            modules::reread(true);
+            libc::_exit(if is_complete { 0 } else { 1 });
+        }
+        let mut status = 0;
+        assert_eq!((libc::waitpid(pid, &mut status, 0), status), (pid, 0));
+    }
+}
+
+/// Runs a thread on a stack of `len` bytes; how many of them it has used.
+fn stack_used(len: usize, main: extern "C" fn(*mut c_void) -> *mut c_void) -> usize {
+    let stack = os::map_uncounted(len);
+    // SAFETY: the stack is mapped, and the thread has ended before it is read and unmapped.
+    unsafe {
+        stack.write_bytes(0xa5, len);
+        let mut attributes = std::mem::zeroed();
+        let mut thread = std::mem::zeroed();
+        assert_eq!(libc::pthread_attr_init(&mut attributes), 0);
+        assert_eq!(libc::pthread_attr_setstack(&mut attributes, stack.cast(), len), 0);
+        assert_eq!(libc::pthread_create(&mut thread, &attributes, main, ptr::null_mut()), 0);
+        libc::pthread_attr_destroy(&mut attributes);
+        assert_eq!(libc::pthread_join(thread, ptr::null_mut()), 0);
+        let unused = (0..len).take_while(|&i| *stack.add(i) == 0xa5).count();
+        os::unmap_uncounted(stack, len);
+        len - unused
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn little_stack_is_used() {
+    extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
+        black_box(black_box(Walk { pcs: [0; DEEPEST], captured: Captured { depth: 0, end: End::None } }));
+        ptr::null_mut()
+    }
+    extern "C" fn cold(_: *mut c_void) -> *mut c_void {
+        KNOWN.clear();
+        modules::reread(true);
+        assert_eq!(black_box(Walk::now()).captured.end, End::Complete);
+        ptr::null_mut()
+    }
+    extern "C" fn warm(_: *mut c_void) -> *mut c_void {
+        black_box(Walk::now());
+        ptr::null_mut()
+    }
+    let [nothing, cold, warm] = [nothing, cold, warm].map(|main| stack_used(128 << 10, main));
+    println!("{nothing} bytes of stack without a walk, {cold} with a cold one, {warm} with a warm one");
+    assert!(cfg!(debug_assertions) || cold < nothing + 4096);
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn modules_have_paths_and_build_ids() {
+    modules::reread(true);
+    let (mut named, mut with_id) = (0, 0);
+    let each = |module: modules::Module<'_>| {
+        assert!(module.start < module.end && module.offset % 4096 == 0);
+        named += usize::from(!module.path.is_empty());
+        with_id += usize::from(module.build_id.len() >= 8);
+    };
+    assert!(modules::each(|_| (), each).is_some_and(|version| version > 0));
+    assert!(named >= 2 && with_id >= 1, "{named} {with_id}");
+}
+
+/// Prints what a walk costs.
+#[test]
+#[ignore = "measures"]
+fn nanoseconds_per_walk() {
+    #[inline(never)]
+    fn time(depth: usize, rounds: u32, before: fn()) -> (usize, f64) {
+        if depth > 0 {
+            return black_box(time(black_box(depth) - 1, rounds, before));
+        }
+        let (mut pcs, mut found) = ([0; DEEPEST], 0);
+        let mut time = std::time::Duration::ZERO;
+        for _ in 0..rounds {
+            before();
+            let start = std::time::Instant::now();
+            found = capture(&mut pcs).depth;
+            time += start.elapsed();
+        }
+        (found, time.as_nanos() as f64 / f64::from(rounds))
+    }
+    for depth in [0, 4, 30, 100] {
+        time(depth, 10, || ());
+        let (frames, ns) = time(depth, 100_000, || ());
+        println!("warm: {frames} frames, {ns:.0} ns");
+    }
+    let (frames, ns) = time(4, 1000, || KNOWN.clear());
+    println!("cold: {frames} frames, {ns:.0} ns");
+    let start = std::time::Instant::now();
+    (0..100).for_each(|_| _ = modules::reread(true));
+    println!("maps: {:.1} us", start.elapsed().as_secs_f64() * 1e4);
+}
