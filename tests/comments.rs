@@ -7,12 +7,13 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, Lit, Meta, Signature};
 
 /// The folders whose Rust files are looked at.
-const FOLDERS: [&str; 10] = [
+const FOLDERS: [&str; 11] = [
     "benches",
     "examples",
     "hakmem-capi/src",
     "hakmem-capi/tests",
     "hakmem-cli",
+    "hakmem-profile",
     "hakmem-record",
     "hakmem-trace",
     "hakmem-workloads",

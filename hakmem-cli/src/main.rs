@@ -1,10 +1,11 @@
 //! The `hakmem` command: runs a program on Hakmem and says whether Hakmem really served it.
 //!
-//! `cmd` holds one module per subcommand (those that measure in `cmd/lab`, with the feature `lab`) and uses
-//! the modules beside it; those use only `sys`, the one place with system calls that std does not offer.
+//! `cmd` holds one module per subcommand (those that measure in `cmd/lab`, with the feature `lab`; `profile`
+//! and `diff` with the feature `profile`) and uses the modules beside it; those use only `sys`, the one place
+//! with system calls that std does not offer.
 
-// What only the lab needs of the modules that all share.
-#![cfg_attr(not(feature = "lab"), allow(dead_code))]
+// What only the lab or the profiler needs of the modules that all share.
+#![cfg_attr(not(all(feature = "lab", feature = "profile")), allow(dead_code))]
 
 mod cmd;
 mod elf;
@@ -13,6 +14,8 @@ mod lab;
 mod library;
 mod preload;
 mod process;
+#[cfg(feature = "profile")]
+mod profile;
 mod records;
 mod report;
 mod settings;

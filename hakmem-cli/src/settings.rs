@@ -28,6 +28,19 @@ pub fn pair(text: OsString) -> Result<(OsString, OsString), String> {
     Ok((format!("HAKMEM_{short}").into(), value.into()))
 }
 
+/// Reads a size in bytes, with K, M or G for powers of 1024, for clap.
+pub fn size(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1u64 << 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
+        _ => (text, 1),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(factor)).filter(|&bytes| bytes > 0);
+    bytes.ok_or_else(|| "expected a size such as 64M".into())
+}
+
 /// What the user wants of the library's statistics by HAKMEM_STATS.
 #[derive(Debug, PartialEq)]
 enum Wanted {
@@ -173,5 +186,14 @@ mod tests {
         assert_eq!(settings.wanted, Wanted::Json);
         let settings = Settings::with(&set(&["STATS=bogus"]), false, |_| None).unwrap();
         assert_eq!(settings.wanted, Wanted::None);
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size("12"), Ok(12));
+        assert_eq!((size("1k"), size("2M"), size("3G")), (Ok(1024), Ok(2 << 20), Ok(3 << 30)));
+        for wrong in ["", "0", "M", "1.5G", "-1", "1T", "99999999999G", "\u{e9}"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
     }
 }

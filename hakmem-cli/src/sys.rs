@@ -193,6 +193,14 @@ pub fn reap(pid: i32) -> io::Result<(Change, Used)> {
     Ok((change, used))
 }
 
+/// The columns of the terminal that `file` is, if it is one.
+pub fn columns(file: &impl AsRawFd) -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: this request writes one such struct.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
+    (done == 0 && size.ws_col > 0).then_some(size.ws_col.into())
+}
+
 /// Gives back what this process has freed: a fork copies it, which hides the peaks of small programs.
 pub fn trim() {
     // SAFETY: gives back free memory only.

@@ -1,8 +1,12 @@
 //! The command line: one module per subcommand.
 
+#[cfg(feature = "profile")]
+mod diff;
 #[cfg(feature = "lab")]
 mod lab;
 mod lib_path;
+#[cfg(feature = "profile")]
+mod profile;
 mod run;
 
 use std::process::ExitCode;
@@ -30,6 +34,10 @@ struct Cli {
 enum Sub {
     Run(run::Args),
     Lib(lib_path::Args),
+    #[cfg(feature = "profile")]
+    Profile(Box<profile::Args>),
+    #[cfg(feature = "profile")]
+    Diff(diff::Args),
     #[cfg(feature = "lab")]
     #[command(flatten)]
     Lab(lab::Sub),
@@ -40,6 +48,10 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Sub::Run(args) => run::execute(args),
         Sub::Lib(args) => lib_path::execute(args),
+        #[cfg(feature = "profile")]
+        Sub::Profile(args) => profile::execute(*args),
+        #[cfg(feature = "profile")]
+        Sub::Diff(args) => diff::execute(args),
         #[cfg(feature = "lab")]
         Sub::Lab(sub) => lab::execute(sub),
     };

@@ -10,7 +10,7 @@ use hakmem_trace::{Recording, Trace, convert, raw};
 use tempfile::NamedTempFile;
 
 use crate::library::RECORDER;
-use crate::{preload, process, report, why};
+use crate::{preload, process, report, settings, why};
 
 /// Record the allocations of a program, and of all it starts, in a file that `hakmem replay` takes
 ///
@@ -30,7 +30,7 @@ pub struct Args {
 
     /// Stop recording, but not the program, after this much of the temporary raw recording, which takes 16 to
     /// 40 bytes an operation; K, M and G are understood [default: 1G, or half of the free space]
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = settings::size)]
     limit: Option<u64>,
 
     /// Leave out the names of the programs
@@ -160,31 +160,9 @@ fn limit(raw: &NamedTempFile) -> anyhow::Result<u64> {
     Ok(raw.as_file().metadata()?.len())
 }
 
-/// Reads a size in bytes, with K, M or G for powers of 1024.
-fn size(text: &str) -> Result<u64, String> {
-    let (digits, factor) = match text.char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 1u64 << 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 1 << 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 1 << 30),
-        _ => (text, 1),
-    };
-    let number: Option<u64> = digits.parse().ok();
-    let bytes = number.and_then(|number| number.checked_mul(factor)).filter(|&bytes| bytes > 0);
-    bytes.ok_or_else(|| "expected a size such as 64M".into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(size("12"), Ok(12));
-        assert_eq!((size("1k"), size("2M"), size("3G")), (Ok(1024), Ok(2 << 20), Ok(3 << 30)));
-        for wrong in ["", "0", "M", "1.5G", "-1", "1T", "99999999999G", "\u{e9}"] {
-            assert!(size(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn the_raw_file_is_as_the_recorder_wants_it() {

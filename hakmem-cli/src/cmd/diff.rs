@@ -1,0 +1,58 @@
+//! `hakmem diff`: what has grown from one profile to another.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use hakmem_profile::{diff, svg};
+
+use crate::profile::input;
+use crate::profile::{What, table};
+use crate::{report, sys};
+
+/// Compare two heap profiles: what has grown, by call site
+///
+/// Both may be files of Hakmem (.hakprof, at their ends) or of any tool that writes pprof's format (.pb.gz).
+/// Call sites are the same if their functions have the same names; lines may have moved.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The earlier profile
+    before: PathBuf,
+
+    /// The later profile
+    after: PathBuf,
+
+    /// What to compare
+    #[arg(long, visible_alias = "sort", value_name = "WHAT", default_value = "live")]
+    what: What,
+
+    /// Rows of each table
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+
+    /// Also draw a flame graph of the later profile, red where it has grown and blue where it has shrunk
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Prints the comparison.
+pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
+    let (before, mut notes) = input::side(&args.before, args.what.into())?;
+    let (after, more) = input::side(&args.after, args.what.into())?;
+    notes.extend(more);
+    notes.sort();
+    notes.dedup();
+    if let Some(path) = &args.svg {
+        let title = format!("{} to {}", args.before.display(), args.after.display());
+        let drawn = svg::differential(&before.folded(), &after.folded(), &title)?;
+        std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let width = sys::columns(&std::io::stdout()).unwrap_or(super::profile::COLUMNS);
+    let totals = (before.bytes(), after.bytes());
+    let text = table::changes(&diff::rows(&before, &after), totals, args.top, width);
+    super::profile::print((text + &table::said(&notes, width)).as_bytes())?;
+    if let Some(path) = &args.svg {
+        report::say(&format!("flame graph: {}", path.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}

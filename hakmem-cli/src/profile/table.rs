@@ -1,0 +1,361 @@
+//! A profile on the terminal, as wide as that is.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+use hakmem_profile::diff::Row;
+use hakmem_profile::file::{StackEnd, Totals};
+use hakmem_profile::model::{By, Figures, Group, Moment, Profile, What, place};
+use hakmem_profile::suspects::{self, Suspect};
+use hakmem_profile::symbols::Frame;
+
+use super::units::{bytes, change, count, elide, share, time, wrap};
+
+/// What is shown.
+#[derive(Clone, Copy)]
+pub struct Choice {
+    /// One thing only; else what is held, at the peak too, and what was allocated.
+    pub what: Option<What>,
+    /// What sites are added up by.
+    pub by: By,
+    /// Rows of each table.
+    pub top: usize,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+/// The least width of the column that names call sites.
+const SITE: usize = 26;
+
+/// The whole report of one profile.
+pub fn render(profile: &Profile, moment: &Moment, choice: &Choice) -> String {
+    let mut text = head(profile, moment, choice.width);
+    let total = profile.total(moment);
+    let mut groups = profile.groups(moment, choice.by);
+    let whats = match &choice.what {
+        Some(what) => std::slice::from_ref(what),
+        None => &[What::Live, What::Peak, What::Allocated][..],
+    };
+    for &what in whats {
+        groups.sort_by(|a, b| b.figures.bytes(what).total_cmp(&a.figures.bytes(what)));
+        section(profile, moment, &groups, &total, what, choice, &mut text);
+    }
+    let _ = writeln!(text, "\n{}", wrap(&retention(profile, moment), choice.width));
+    suspected(profile, choice, &mut text);
+    text + &said(&notes(profile), choice.width)
+}
+
+/// Notes, each on lines of its own.
+pub fn said(notes: &[String], width: usize) -> String {
+    notes.iter().map(|note| wrap(&format!("note: {note}"), width) + "\n").collect()
+}
+
+/// Which process it was, and how it was sampled.
+fn head(profile: &Profile, moment: &Moment, width: usize) -> String {
+    let process = &profile.raw.process;
+    let line: Vec<String> =
+        process.arguments.iter().map(|word| crate::report::printable(word.as_ref())).collect();
+    let line = elide(&line.join(" "), width.saturating_sub(20).max(20));
+    let how = format!(
+        "process {}: {} in {}, {}, one for {} on average; hakmem {}",
+        process.pid,
+        time(moment.time as f64),
+        many(moment.snapshot as u64 + 1, "snapshot"),
+        many(profile.total(moment).allocated.samples, "sample"),
+        bytes(process.rate as f64),
+        process.allocator,
+    );
+    format!("{line}\n{}\n", wrap(&how, width))
+}
+
+/// So many of something.
+fn many(number: u64, name: &str) -> String {
+    format!("{} {name}{}", count(number as f64), if number == 1 { "" } else { "s" })
+}
+
+/// What the reader has to know before believing a figure.
+pub fn notes(profile: &Profile) -> Vec<String> {
+    let raw = &profile.raw;
+    let mut notes = Vec::new();
+    if let Some(at) = raw.cut {
+        notes.push(format!(
+            "the end of the file is missing, from byte {at} on: the process was killed while it wrote, or the file \
+             was cut"
+        ));
+    } else if raw.end.is_none() {
+        notes.push("the process ended without a last snapshot (killed, or by _exit)".into());
+    }
+    if raw.process.armed_late {
+        notes.push("blocks that were allocated before the profile began are unknown".into());
+    }
+    let (mut all, mut whole) = (0, 0);
+    if let Some(moment) = profile.moment(None) {
+        for (i, site) in raw.sites.iter().enumerate() {
+            let samples = profile.site(&moment, i).allocated.samples;
+            all += samples;
+            whole += if raw.stacks[site.stack].end == StackEnd::Complete { samples } else { 0 };
+        }
+    }
+    if whole < all {
+        notes.push(format!("{} of the samples have their whole call stack", share(whole as f64, all as f64)));
+    }
+    notes
+}
+
+/// One table and its heading.
+fn section(
+    profile: &Profile,
+    moment: &Moment,
+    groups: &[Group],
+    total: &Figures,
+    what: What,
+    choice: &Choice,
+    text: &mut String,
+) {
+    let last = moment.snapshot + 1 == profile.raw.snapshots.len();
+    let when = if last { "at the end".into() } else { format!("at {}", time(moment.time as f64)) };
+    let heading = match (what, moment.peak_time) {
+        (What::Live, _) => format!("Held {when}"),
+        (What::Peak, None) => "Held at the peak".into(),
+        (What::Peak, Some(peak)) => {
+            format!("Held at the peak, of the snapshots that at {}", time(peak as f64))
+        }
+        (What::Allocated, _) => format!("Allocated until {}", time(moment.time as f64)),
+        (What::Pinned, _) if moment.pinned_known => format!("Pinned {when} by what is held"),
+        (What::Pinned, _) => "Pinned by what is held: known only at the end of a profile".into(),
+    };
+    let (all, whole) = (total.estimate(what), total.bytes(what));
+    let (low, high) = all.interval();
+    let _ = match what {
+        What::Pinned => writeln!(text, "\n{heading}: {}", bytes(whole)),
+        _ => writeln!(
+            text,
+            "\n{heading}: {} in {} objects (95%: {} to {})",
+            bytes(whole),
+            count(all.objects),
+            bytes(low),
+            bytes(high)
+        ),
+    };
+    let shown: Vec<&Group> =
+        groups.iter().filter(|group| group.figures.bytes(what) > 0.0).take(choice.top).collect();
+    if shown.is_empty() {
+        return;
+    }
+    let name = match choice.by {
+        By::Stack => "call site",
+        By::Function => "function",
+        By::Thread => "thread",
+        By::Tag => "tag",
+    };
+    let column = |title, cell: &dyn Fn(&Group) -> String| Column {
+        title,
+        cells: shown.iter().map(|group| cell(group)).collect(),
+    };
+    let pinned = column("pinned", &|group| bytes(group.figures.pinned));
+    let lifetime =
+        column("median life", &|group| group.figures.lifetimes.quantile(0.5).map_or("".into(), time));
+    let interval = column("95% interval", &|group| {
+        let (low, high) = group.figures.estimate(what).interval();
+        format!("{} – {}", bytes(low), bytes(high))
+    });
+    let objects = column("objects", &|group| count(group.figures.estimate(what).objects));
+    let value = column("bytes", &|group| bytes(group.figures.bytes(what)));
+    let part = column("share", &|group| share(group.figures.bytes(what), whole));
+    let mut columns = vec![value, part];
+    if what != What::Pinned {
+        columns.push(interval);
+    }
+    columns.extend([objects, lifetime]);
+    if what != What::Pinned && moment.pinned_known && what == What::Live {
+        columns.push(pinned);
+    }
+    let site = |group: &Group, width: usize| {
+        let frames = group.stack.map_or(&[][..], |stack| &profile.stacks[stack]);
+        let callers = frames.get(place(frames) + 1..).unwrap_or_default();
+        site(&group.label, &group.location, callers, width)
+    };
+    let sites = |width: usize| shown.iter().map(|group| site(group, width)).collect();
+    let _ = writeln!(text, "{}", fitted(columns, name, sites, choice.width));
+    let rest = groups.iter().filter(|group| group.figures.bytes(what) > 0.0).count() - shown.len();
+    if rest > 0 {
+        let others: f64 = whole - shown.iter().map(|group| group.figures.bytes(what)).sum::<f64>();
+        let _ = writeln!(
+            text,
+            "and {} in {} (--top shows more)",
+            bytes(others.max(0.0)),
+            many(rest as u64, "other")
+        );
+    }
+}
+
+/// A column of figures.
+struct Column {
+    title: &'static str,
+    cells: Vec<String>,
+}
+
+impl Column {
+    fn width(&self) -> usize {
+        let cells = self.cells.iter().map(|cell| cell.chars().count()).max();
+        cells.unwrap_or(0).max(self.title.chars().count())
+    }
+}
+
+/// A table of the `columns` that `width` has room for, beside one that names things; those that come last
+/// are left out first.
+fn fitted(mut columns: Vec<Column>, name: &str, names: impl Fn(usize) -> Vec<String>, width: usize) -> Table {
+    // Each has a space on both sides and a line before it, and the last a line behind it.
+    let taken = |columns: &[Column]| columns.iter().map(|column| column.width() + 3).sum::<usize>() + 4;
+    while columns.len() > 1 && taken(&columns) + SITE > width {
+        columns.pop();
+    }
+    let left = width.saturating_sub(taken(&columns)).max(SITE);
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_FULL_CONDENSED);
+    table.set_header(columns.iter().map(|column| column.title).chain([name]));
+    for column in table.column_iter_mut().take(columns.len()) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for (i, name) in names(left).into_iter().enumerate() {
+        table.add_row(columns.iter().map(|column| column.cells[i].clone()).chain([name]));
+    }
+    table
+}
+
+/// A function, where it is, and who called it.
+fn site(label: &str, location: &str, callers: &[Frame], width: usize) -> String {
+    let mut lines = Vec::new();
+    let both = format!("{label}  {location}");
+    if both.chars().count() <= width || location.is_empty() {
+        lines.push(elide(both.trim_end(), width));
+    } else {
+        lines.extend([elide(label, width), format!("  {}", elide(location, width.saturating_sub(2)))]);
+    }
+    let mut line = String::new();
+    for caller in callers.iter().filter(|caller| !caller.is_plumbing()) {
+        let next = format!(" ← {}", elide(&caller.function, width.saturating_sub(5).min(60)));
+        if line.chars().count() + next.chars().count() + 1 > width {
+            break;
+        }
+        line += &next;
+    }
+    if !line.is_empty() {
+        lines.push(format!(" {line}"));
+    }
+    lines.join("\n")
+}
+
+/// How what is resident is made up: what is held, what the allocator keeps, and what is none of its business.
+fn retention(profile: &Profile, moment: &Moment) -> String {
+    let Totals { resident, live, cached, free, dirty, metadata, .. } = moment.totals;
+    let last = moment.snapshot + 1 == profile.raw.snapshots.len();
+    let when = if last { "at the end".into() } else { format!("at {}", time(moment.time as f64)) };
+    let [resident, live] = [resident as f64, live as f64];
+    let parts = [(cached, "cached"), (free, "free in slabs"), (dirty, "dirty"), (metadata, "metadata")];
+    let kept: f64 = parts.iter().map(|(part, _)| *part as f64).sum();
+    let mut text = format!("Resident {when}: {} = {} live", bytes(resident), bytes(live));
+    for (part, name) in parts {
+        text += &format!(" + {} {name}", bytes(part as f64));
+    }
+    let rest = resident - live - kept;
+    text += &match rest >= 0.0 {
+        true => format!(" + {} not the allocator's", bytes(rest)),
+        false => format!(" - {} that was never touched", bytes(-rest)),
+    };
+    let whole = live + kept + rest.max(0.0);
+    if whole > 0.0 {
+        text += &format!(
+            ". The program holds {} of it, the allocator keeps {} beside that.",
+            share(live, whole),
+            share(kept, whole)
+        );
+    }
+    text
+}
+
+/// Call sites that grow.
+fn suspected(profile: &Profile, choice: &Choice, text: &mut String) {
+    let suspects = suspects::find(profile);
+    if suspects.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "\nLeak suspects: live bytes of these call sites grow and do not stop");
+    for suspect in suspects.iter().take(choice.top) {
+        let frames = &profile.stacks[suspect.stack];
+        let at = place(frames);
+        let frame = frames.get(at).cloned().unwrap_or_default();
+        let callers = frames.get(at + 1..).unwrap_or_default();
+        let name = site(&frame.function, &frame.location(), callers, choice.width.saturating_sub(2));
+        for line in name.lines() {
+            let _ = writeln!(text, "  {line}");
+        }
+        let _ = writeln!(
+            text,
+            "    {}",
+            wrap(&evidence(suspect), choice.width.saturating_sub(4)).replace('\n', "\n    ")
+        );
+    }
+}
+
+/// Why a call site is suspected.
+pub fn evidence(suspect: &Suspect) -> String {
+    let mut text = format!(
+        "{} a minute: from {} to {} ({} more samples); grew in {:.0}% of the intervals, shrank in {:.0}%",
+        change(suspect.slope * 60.0),
+        bytes(suspect.from),
+        bytes(suspect.to),
+        suspect.samples,
+        suspect.grew * 100.0,
+        suspect.shrank * 100.0,
+    );
+    text += &match suspect.of_growth {
+        Some(part) => format!("; {:.0}% of all growth", part * 100.0),
+        None => "; all together does not grow".into(),
+    };
+    text
+}
+
+/// What has changed between two profiles: what has grown first, then what has shrunk.
+pub fn changes(rows: &[Row], totals: (f64, f64), top: usize, width: usize) -> String {
+    let (before, after) = totals;
+    let mut text = format!("{} before, {} after: {}\n", bytes(before), bytes(after), change(after - before));
+    let grown: Vec<&Row> = rows.iter().filter(|row| row.change() >= 0.5).collect();
+    let shrunk: Vec<&Row> = rows.iter().rev().filter(|row| row.change() <= -0.5).collect();
+    for (heading, rows) in [("Grown", grown), ("Shrunk", shrunk)] {
+        if rows.is_empty() {
+            continue;
+        }
+        let sum = rows.iter().map(|row| row.change()).sum();
+        let _ = writeln!(text, "\n{heading}: {} by {}", change(sum), many(rows.len() as u64, "call site"));
+        let shown = &rows[..rows.len().min(top)];
+        let column = |title, cell: &dyn Fn(&Row) -> String| Column {
+            title,
+            cells: shown.iter().map(|row| cell(row)).collect(),
+        };
+        let columns = vec![
+            column("change", &|row| change(row.change())),
+            column("± 95%", &|row| row.error.map_or(String::new(), |error| bytes(error * 1.96))),
+            column("before", &|row| bytes(row.bytes.0)),
+            column("after", &|row| bytes(row.bytes.1)),
+            column("objects", &|row| {
+                let change = row.objects.1 - row.objects.0;
+                if change >= 0.5 { format!("+{}", count(change)) } else { count(change) }
+            }),
+        ];
+        let sites = |width: usize| {
+            let name = |row: &&Row| {
+                let frame = row.place();
+                let callers = row.frames.get(place(&row.frames) + 1..).unwrap_or_default();
+                site(&frame.function, &frame.location(), callers, width)
+            };
+            shown.iter().map(name).collect()
+        };
+        let _ = writeln!(text, "{}", fitted(columns, "call site", sites, width));
+        if rows.len() > shown.len() {
+            let _ =
+                writeln!(text, "and {} (--top shows more)", many((rows.len() - shown.len()) as u64, "other"));
+        }
+    }
+    text
+}

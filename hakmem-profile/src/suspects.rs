@@ -1,0 +1,145 @@
+//! Leak suspects: call stacks whose live bytes grow over the timeline and do not stop, with the evidence.
+
+use serde::Serialize;
+
+use crate::file::Row;
+use crate::model::Profile;
+
+/// Points of the timeline that are looked at; of a longer one, that many are picked.
+const POINTS: usize = 120;
+/// Fewer say nothing.
+const FEWEST: usize = 8;
+/// Sampled blocks that must have been added.
+const SAMPLES: u64 = 5;
+/// Kendall's tau between time and live bytes, after the start and in the last half.
+const TAU: (f64, f64) = (0.6, 0.3);
+/// The least share in all that is live at the end.
+const SHARE: f64 = 0.01;
+
+/// One call stack that grows, and why it is suspected.
+#[derive(Clone, Debug, Serialize)]
+pub struct Suspect {
+    /// An index of [`Profile::stacks`].
+    pub stack: usize,
+    /// Bytes per second: the median of the slopes between any two points (Theil and Sen's).
+    pub slope: f64,
+    /// The share of intervals between points in which it grew.
+    pub grew: f64,
+    /// The share in which it shrank.
+    pub shrank: f64,
+    /// Estimated live bytes where the look begins: after the first fifth of the time.
+    pub from: f64,
+    /// Estimated live bytes at the end.
+    pub to: f64,
+    /// Sampled blocks at the end, less those at the beginning.
+    pub samples: i64,
+    /// Its growth in that of all that is live; `None` where all of it together does not grow.
+    pub of_growth: Option<f64>,
+    /// Time in ns and estimated live bytes of each point.
+    pub series: Vec<(u64, f64)>,
+}
+
+/// The suspects, those that grow fastest first.
+pub fn find(profile: &Profile) -> Vec<Suspect> {
+    let number = profile.raw.snapshots.len();
+    let picked: Vec<usize> = match number {
+        ..=POINTS => (0..number).collect(),
+        _ => (0..POINTS).map(|i| i * (number - 1) / (POINTS - 1)).collect(),
+    };
+    if picked.len() < FEWEST {
+        return Vec::new();
+    }
+    // Live bytes and samples of each stack at each point.
+    let stacks = profile.stacks.len();
+    let mut series: Vec<Vec<(f64, i64)>> = vec![Vec::with_capacity(picked.len()); stacks];
+    let mut now = vec![(0.0, 0i64); stacks];
+    let mut rows = vec![Row::default(); profile.raw.sites.len()];
+    let mut next = picked.iter().copied().peekable();
+    profile.replay(
+        number,
+        |i, _, changes| {
+            for (site, old, new) in changes {
+                let more = new.live as i64 - old.live as i64;
+                let (bytes, samples) = &mut now[profile.stack_of(*site)];
+                *bytes += more as f64 * profile.weight(*site);
+                *samples += more;
+            }
+            if next.next_if_eq(&i).is_some() {
+                series.iter_mut().zip(&now).for_each(|(series, now)| series.push(*now));
+            }
+        },
+        &mut rows,
+    );
+    let times: Vec<u64> = picked.iter().map(|&i| profile.raw.snapshots[i].time).collect();
+    let first = times.partition_point(|time| *time < times[times.len() - 1] / 5);
+    let sum = |i: usize| series.iter().map(|series| series[i].0).sum::<f64>();
+    let (before, after) = (sum(first), sum(times.len() - 1));
+    let mut suspects: Vec<Suspect> = series
+        .iter()
+        .enumerate()
+        .filter_map(|(stack, series)| judge(stack, &times, series, first, (before, after)))
+        .collect();
+    suspects.sort_by(|a, b| b.slope.total_cmp(&a.slope));
+    suspects
+}
+
+fn judge(
+    stack: usize,
+    times: &[u64],
+    series: &[(f64, i64)],
+    first: usize,
+    (before, after): (f64, f64),
+) -> Option<Suspect> {
+    let (start, end) = (series[first], *series.last()?);
+    let growth = end.0 - start.0;
+    let samples = end.1 - start.1;
+    if samples < SAMPLES as i64 || growth < SHARE * after {
+        return None;
+    }
+    let points: Vec<(f64, f64)> =
+        times.iter().zip(series).skip(first).map(|(time, (bytes, _))| (*time as f64 / 1e9, *bytes)).collect();
+    let half = &points[points.len() / 2..];
+    if points.len() < FEWEST - 2 || tau(&points) < TAU.0 || tau(half) < TAU.1 {
+        return None;
+    }
+    let intervals = (points.len() - 1) as f64;
+    let share = |wanted: fn(f64) -> bool| {
+        points.windows(2).filter(|pair| wanted(pair[1].1 - pair[0].1)).count() as f64 / intervals
+    };
+    let all = after - before;
+    Some(Suspect {
+        stack,
+        slope: slope(&points)?,
+        grew: share(|change| change > 0.5),
+        shrank: share(|change| change < -0.5),
+        from: start.0,
+        to: end.0,
+        samples,
+        of_growth: (all > 0.0).then_some(growth / all),
+        series: times.iter().copied().zip(series.iter().map(|(bytes, _)| *bytes)).collect(),
+    })
+}
+
+/// Kendall's tau: pairs in which the later is larger, less those in which it is smaller, of all.
+fn tau(points: &[(f64, f64)]) -> f64 {
+    let signs = pairs(points).map(|(_, rise)| if rise.abs() < 0.5 { 0.0 } else { rise.signum() });
+    let number = points.len() * points.len().saturating_sub(1) / 2;
+    signs.sum::<f64>() / number.max(1) as f64
+}
+
+/// Theil and Sen's slope: the median of all.
+fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let mut slopes: Vec<f64> =
+        pairs(points).filter(|(run, _)| *run > 0.0).map(|(run, rise)| rise / run).collect();
+    slopes.sort_by(f64::total_cmp);
+    slopes.get(slopes.len() / 2).copied().filter(|slope| *slope > 0.0)
+}
+
+/// The run and rise between any two points.
+fn pairs(points: &[(f64, f64)]) -> impl Iterator<Item = (f64, f64)> {
+    let from = |(i, a): (usize, &(f64, f64))| {
+        let a = *a;
+        points[i + 1..].iter().map(move |b| (b.0 - a.0, b.1 - a.1))
+    };
+    points.iter().enumerate().flat_map(from)
+}

@@ -1,0 +1,209 @@
+//! One program or library: its debug information, wherever that is, and its symbol table.
+
+use std::cell::OnceCell;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use addr2line::Loader;
+use object::read::ReadCache;
+use object::{Object as _, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+
+use super::{Frame, demangle};
+use crate::file::Module;
+
+/// What is known of a file.
+pub struct Object {
+    /// Where the file's bytes are mapped: offset, length, address.
+    segments: Vec<(u64, u64, u64)>,
+    /// Debug information, if there is any.
+    dwarf: Option<Loader>,
+    /// The files that have symbol tables.
+    tables: Vec<PathBuf>,
+    symbols: OnceCell<Vec<Symbol>>,
+}
+
+struct Symbol {
+    address: u64,
+    size: u64,
+    name: String,
+}
+
+/// What a file says about itself.
+#[derive(Default)]
+struct Head {
+    build_id: Vec<u8>,
+    segments: Vec<(u64, u64, u64)>,
+    has_lines: bool,
+    has_table: bool,
+    /// The name of its debug file, and that one's checksum.
+    link: Option<(String, u32)>,
+    /// The name and build id of the file that several debug files share.
+    shared: Option<(String, Vec<u8>)>,
+}
+
+impl Object {
+    /// What is known of `module`, and what there is to say where that is not all.
+    pub fn open(module: &Module, debug: &Path) -> (Option<Self>, Option<String>) {
+        let path = Path::new(module.path.trim_end_matches(" (deleted)"));
+        let shown = path.display();
+        let own = head(path).filter(|head| same(&head.build_id, &module.build_id));
+        let mut note = match own {
+            None if path.exists() => {
+                Some(format!("{shown} is not the file that ran (another build id): no names and lines of it"))
+            }
+            None => Some(format!("{shown} is not there any more: no names and lines of it")),
+            Some(_) => None,
+        };
+        let separate = separate(path, own.as_ref(), &module.build_id, debug);
+        let lines = match &own {
+            Some(head) if head.has_lines => Some(path.to_path_buf()),
+            _ => separate.clone(),
+        };
+        let dwarf = lines.as_ref().and_then(|path| load(path, debug));
+        if dwarf.is_some() && own.is_none() {
+            note = None;
+        } else if let (None, Some(own)) = (&dwarf, &own) {
+            let names =
+                if own.has_table { "names from its symbol table" } else { "names of exported functions" };
+            note = Some(format!(
+                "{shown} has no debug information: {names} only, no lines and inlined functions"
+            ));
+        }
+        let tables: Vec<PathBuf> = own.iter().map(|_| path.to_path_buf()).chain(separate.clone()).collect();
+        let segments = own
+            .map(|own| own.segments)
+            .or_else(|| Some(head(separate.as_deref()?)?.segments))
+            .unwrap_or_default();
+        let object = Self { segments, dwarf, tables, symbols: OnceCell::new() };
+        ((!object.segments.is_empty()).then_some(object), note)
+    }
+
+    /// The functions at this offset in the file, inlined ones first; none if nothing is known.
+    pub fn frames(&self, offset: u64) -> Vec<Frame> {
+        let inside = |&&(start, length, _): &&(u64, u64, u64)| (start..start + length).contains(&offset);
+        let Some(&(start, _, address)) = self.segments.iter().find(inside) else { return Vec::new() };
+        let address = offset - start + address;
+        let mut frames = Vec::new();
+        if let Some(mut found) = self.dwarf.as_ref().and_then(|dwarf| dwarf.find_frames(address).ok()) {
+            while let Ok(Some(frame)) = found.next() {
+                let name = frame.function.and_then(|name| Some(demangle(&name.raw_name().ok()?)));
+                let Some(function) = name.or_else(|| self.symbol(address)) else { continue };
+                let (file, line) = match frame.location {
+                    Some(location) => (location.file.map(String::from), location.line),
+                    None => (None, None),
+                };
+                frames.push(Frame { function, file, line, module: String::new() });
+            }
+        }
+        if frames.is_empty() {
+            frames.extend(self.symbol(address).map(|function| Frame { function, ..Frame::default() }));
+        }
+        frames
+    }
+
+    /// The name of the function at `address`, by the symbol tables.
+    fn symbol(&self, address: u64) -> Option<String> {
+        let symbols = self.symbols.get_or_init(|| symbols(&self.tables));
+        let after = symbols.partition_point(|symbol| symbol.address <= address);
+        let next = symbols.get(after).map_or(u64::MAX, |symbol| symbol.address);
+        let symbol = symbols[..after].last()?;
+        // Those written in assembly often have no size.
+        let end = if symbol.size > 0 { symbol.address + symbol.size } else { next };
+        (address < end).then(|| demangle(&symbol.name))
+    }
+}
+
+/// Whether two build ids may belong to one build.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    one.is_empty() || other.is_empty() || one == other
+}
+
+/// Reads what the file at `path` says about itself.
+fn head(path: &Path) -> Option<Head> {
+    let cache = ReadCache::new(File::open(path).ok()?);
+    let file = object::File::parse(&cache).ok()?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let segments = file.segments().map(|segment| {
+        let (offset, length) = segment.file_range();
+        (offset, length, segment.address())
+    });
+    Some(Head {
+        build_id: file.build_id().ok().flatten().unwrap_or_default().to_vec(),
+        segments: segments.filter(|(_, length, _)| *length > 0).collect(),
+        has_lines: file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0),
+        has_table: file.symbols().next().is_some(),
+        link: file.gnu_debuglink().ok().flatten().map(|(name, crc)| (text(name), crc)),
+        shared: file.gnu_debugaltlink().ok().flatten().map(|(name, id)| (text(name), id.to_vec())),
+    })
+}
+
+/// Where the debug file of this build id would be.
+fn by_build_id(debug: &Path, build_id: &[u8]) -> Option<PathBuf> {
+    let (first, rest) = build_id.split_first()?;
+    let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+    Some(debug.join(format!(".build-id/{first:02x}/{rest}.debug"))).filter(|path| path.is_file())
+}
+
+/// The separate debug file of the file at `path`.
+fn separate(path: &Path, own: Option<&Head>, build_id: &[u8], debug: &Path) -> Option<PathBuf> {
+    let known = if build_id.is_empty() { own.map_or(&[][..], |own| &own.build_id) } else { build_id };
+    if let Some(found) = by_build_id(debug, known) {
+        return Some(found);
+    }
+    let (name, crc) = own?.link.as_ref()?;
+    let folder = path.parent()?;
+    let global = debug.join(folder.strip_prefix("/").unwrap_or(folder));
+    [folder.to_path_buf(), folder.join(".debug"), global]
+        .into_iter()
+        .map(|folder| folder.join(name))
+        .find(|candidate| candidate != path && checksum(candidate) == Some(*crc))
+}
+
+/// The checksum that a link to a debug file holds.
+fn checksum(path: &Path) -> Option<u32> {
+    let mut file = File::open(path).ok()?;
+    let (mut crc, mut buffer) = (flate2::Crc::new(), vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut buffer).ok()? {
+            0 => return Some(crc.sum()),
+            n => crc.update(&buffer[..n]),
+        }
+    }
+}
+
+/// The debug information in the file at `path`, and in the one that it shares with others.
+fn load(path: &Path, debug: &Path) -> Option<Loader> {
+    let shared = head(path)?.shared.and_then(|(name, build_id)| {
+        let beside = path.parent()?.join(name);
+        if beside.is_file() { Some(beside) } else { by_build_id(debug, &build_id) }
+    });
+    Loader::new_with_sup(path, shared).ok()
+}
+
+/// The functions in the symbol tables of these files, by address.
+fn symbols(tables: &[PathBuf]) -> Vec<Symbol> {
+    let mut all = Vec::new();
+    for path in tables {
+        let Some(cache) = File::open(path).ok().map(ReadCache::new) else { continue };
+        let Ok(file) = object::File::parse(&cache) else { continue };
+        let functions = file
+            .symbols()
+            .chain(file.dynamic_symbols())
+            .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
+            .filter_map(|symbol| {
+                let (address, size) = (symbol.address(), symbol.size());
+                Some(Symbol {
+                    address,
+                    size,
+                    name: symbol.name().ok().filter(|name| !name.is_empty())?.into(),
+                })
+            });
+        all.extend(functions);
+    }
+    // Of several names for one function the last is taken: those with a size, the shortest of them.
+    all.sort_by(|a, b| {
+        (a.address, a.size, b.name.len(), &b.name).cmp(&(b.address, b.size, a.name.len(), &a.name))
+    });
+    all
+}

@@ -1,0 +1,150 @@
+//! The raw file: what is written is read; what is cut is taken as far as it goes; what is damaged is refused.
+
+mod support;
+
+use hakmem_profile::file::{self, MAGIC, NO_TAG, Process, StackEnd, Totals, Why, Writer, frame, kind};
+use support::{process, row, small, totals};
+
+fn refused(bytes: &[u8]) -> String {
+    let error = file::read(bytes).expect_err("it is no good file").to_string();
+    assert!(!error.contains('\n'), "{error:?}");
+    error
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let raw = file::read(&small()).unwrap();
+    assert_eq!(raw.process, process());
+    assert_eq!((raw.modules.len(), raw.modules[0].len(), raw.stacks.len(), raw.sites.len()), (1, 3, 2, 3));
+    assert_eq!(raw.modules[0][0].build_id, [0xab, 0xcd, 0xef]);
+    assert_eq!(raw.stacks[1].addresses, [0x1000_0301, 0x3000_0001, 0x9000_0000]);
+    assert_eq!((raw.stacks[0].end, raw.stacks[1].end), (StackEnd::Complete, StackEnd::Stopped));
+    assert_eq!((raw.sites[1].tag, raw.sites[1].thread, raw.sites[1].size), (Some(0), 4712, 1 << 20));
+    assert_eq!((raw.tags[&0].as_str(), raw.threads[&4712].as_str()), ("query 42", "worker"));
+    assert_eq!(raw.snapshots.iter().map(|s| s.why).collect::<Vec<_>>(), [Why::Timer, Why::Timer, Why::End]);
+    assert_eq!((raw.snapshots[1].totals, raw.snapshots[1].rows.len()), (totals(2), 1));
+    assert_eq!(raw.lifetimes[&0], [(10, 12), (20, 4)]);
+    assert_eq!((raw.end, raw.cut), (Some(Why::End), None));
+}
+
+#[test]
+fn a_file_cut_anywhere_keeps_its_good_frames() {
+    let whole = small();
+    let all = file::read(&whole).unwrap();
+    let mut snapshots = 0;
+    for end in 0..whole.len() {
+        let part = match file::read(&whole[..end]) {
+            Ok(part) => part,
+            Err(error) => {
+                assert!(end < MAGIC.len() + 120, "{end}: {error}");
+                continue;
+            }
+        };
+        assert_eq!(part.process, all.process);
+        assert_eq!(part.snapshots[..], all.snapshots[..part.snapshots.len()], "{end}");
+        assert!(part.snapshots.len() >= snapshots && part.end.is_none(), "{end}");
+        snapshots = part.snapshots.len();
+        assert!(part.cut.is_none_or(|cut| cut < end && file::read(&whole[..cut]).unwrap().cut.is_none()));
+    }
+    assert_eq!(snapshots, 3);
+}
+
+#[test]
+fn a_changed_bit_never_passes() {
+    let whole = small();
+    let good = file::read(&whole).unwrap();
+    for at in 0..whole.len() {
+        for bit in 0..8 {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << bit;
+            // A length that leads beyond the end looks as if the file were cut there.
+            if let Ok(raw) = file::read(&bytes) {
+                assert!(raw.cut.is_some_and(|cut| cut <= at), "byte {at}, bit {bit}");
+                assert!(raw.snapshots.len() <= good.snapshots.len());
+            }
+        }
+    }
+    // In the middle of what is long enough, it is refused.
+    let mut bytes = whole.clone();
+    bytes[60] ^= 1;
+    assert!(refused(&bytes).contains("damaged at byte 8"));
+}
+
+#[test]
+fn a_torn_last_frame_is_an_end_that_is_missing() {
+    let whole = small();
+    let mut torn = whole.clone();
+    let last = torn.len() - 1;
+    torn[last] ^= 1;
+    let cut = whole.len() - 20;
+    assert_eq!(file::read(&torn).unwrap().cut, Some(cut));
+    // As a machine that crashed leaves it.
+    torn.extend([0; 4096]);
+    assert_eq!(file::read(&torn).unwrap().cut, Some(cut));
+    torn.push(1);
+    assert!(refused(&torn).contains(&format!("damaged at byte {cut}")));
+}
+
+#[test]
+fn foreign_files_are_refused_with_advice() {
+    assert!(refused(b"").contains("take another"));
+    assert!(refused(b"HAKP").contains("take another"));
+    assert!(refused(&MAGIC).contains("take another"));
+    assert!(refused(b"hello, world").contains("give a .hakprof file"));
+    assert!(refused(b"HAKPROF2 and more").contains("hakmem command of that version"));
+    let newer = Writer::with_version(&process(), 7);
+    assert!(refused(newer.bytes()).contains("version 7"), "{}", refused(newer.bytes()));
+}
+
+/// `MAGIC`, the first frame and these.
+fn with(frames: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = Writer::new(&process()).bytes().to_vec();
+    frames.iter().for_each(|(kind, payload)| bytes.extend(frame(*kind, payload)));
+    bytes
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+#[test]
+fn whole_frames_that_make_no_sense_are_refused() {
+    let site = |stack, tag| [words(&[1, 0, stack, 9, tag]), 64u64.to_le_bytes().to_vec()].concat();
+    let stack = [words(&[1, 0]), vec![0, 0, 0]].concat();
+    assert!(refused(&with(&[(kind::SITES, site(3, NO_TAG))])).contains("a stack that was not defined"));
+    let frames = [(kind::STACKS, stack.clone()), (kind::SITES, site(0, 5))];
+    assert!(refused(&with(&frames)).contains("a tag that was not defined"));
+    let twice = [(kind::STACKS, stack.clone()), (kind::STACKS, stack.clone())];
+    assert!(refused(&with(&twice)).contains("defined twice"));
+    assert!(refused(&with(&[(kind::LIFETIMES, [words(&[1, 8]), vec![0]].concat())])).contains("a site that"));
+    assert!(refused(&with(&[(kind::END, words(&[9]))])).contains("a reason that does not exist"));
+    assert!(refused(&with(&[(kind::END, words(&[1, 1]))])).contains("longer than"));
+    assert!(refused(&with(&[(kind::END, vec![1])])).contains("shorter than"));
+    // A number that no memory could hold things for.
+    assert!(refused(&with(&[(kind::STACKS, words(&[u32::MAX]))])).contains("shorter than"));
+    assert!(refused(&with(&[(kind::END, words(&[1])), (99, vec![])])).contains("goes on after its end"));
+    let second = Writer::new(&process()).bytes()[MAGIC.len()..].to_vec();
+    assert!(refused(&[with(&[]), second].concat()).contains("a second frame"));
+    assert!(refused(&[&MAGIC[..], &frame(kind::THREADS, &words(&[0]))].concat()).contains("is missing"));
+    let none = Process { rate: 0, ..process() };
+    assert!(refused(Writer::new(&none).bytes()).contains("a rate of 0"));
+    let mut back = Writer::new(&process());
+    back.snapshot(9, Why::Timer, &Totals::default(), &[]);
+    back.snapshot(8, Why::Timer, &Totals::default(), &[]);
+    assert!(refused(back.bytes()).contains("older than the one before"));
+    let mut nan = Writer::new(&process());
+    nan.stack(&[], StackEnd::NoWalk);
+    nan.site(&file::Site { stack: 0, thread: 1, tag: None, size: 8 });
+    nan.snapshot(9, Why::End, &Totals::default(), &[(0, row(1, 1, 1, f64::NAN))]);
+    assert!(refused(nan.bytes()).contains("pinned"));
+}
+
+#[test]
+fn a_newer_allocator_may_say_more() {
+    // Eight totals and no row.
+    let mut payload = [5u64.to_le_bytes().to_vec(), words(&[0, 8])].concat();
+    (1..=8u64).for_each(|n| payload.extend(n.to_le_bytes()));
+    payload.extend(words(&[0]));
+    let raw = file::read(&with(&[(kind::SNAPSHOT, payload)])).unwrap();
+    assert_eq!((raw.snapshots[0].totals.resident, raw.snapshots[0].totals.metadata), (1, 7));
+}

@@ -1,0 +1,153 @@
+//! pprof's format: read again by us and by `go tool pprof`.
+
+mod support;
+
+use std::process::Command;
+
+use hakmem_profile::diff::{self, Side};
+use hakmem_profile::file;
+use hakmem_profile::model::{Profile, What};
+use hakmem_profile::pprof::{self, proto};
+use hakmem_profile::symbols::Symbols;
+use prost::Message;
+use support::{RATE, small};
+
+fn encoded() -> (Profile, Vec<u8>) {
+    let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+    let profile = Profile::new(file::read(&small()).unwrap(), &mut symbols);
+    let bytes = pprof::encode(&profile, &profile.moment(None).unwrap(), &mut symbols).unwrap();
+    (profile, bytes)
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let (profile, bytes) = encoded();
+    let decoded = pprof::decode(&bytes).unwrap();
+    let names: Vec<&str> = decoded.types.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"]);
+    assert_eq!((decoded.rate, decoded.samples.len()), (Some(RATE), 3));
+    let moment = profile.moment(None).unwrap();
+    for (i, sample) in decoded.samples.iter().enumerate() {
+        let figures = profile.site(&moment, i);
+        let (allocated, live) = (figures.allocated, figures.live);
+        let expected =
+            [allocated.objects, allocated.bytes, live.objects, live.bytes].map(|f| f.round() as i64);
+        assert_eq!(sample.values, expected);
+        assert_eq!(sample.size, Some(profile.raw.sites[i].size));
+        let names = |frames: &[hakmem_profile::symbols::Frame]| {
+            frames.iter().map(|frame| frame.function.clone()).collect::<Vec<_>>()
+        };
+        if i < 2 {
+            assert_eq!(names(&sample.frames), names(&profile.stacks[profile.stack_of(i)]));
+        }
+    }
+    // Both sides of a comparison agree that nothing has changed, but for rounding.
+    let ours = Side::of_profile(&profile, &moment, What::Live);
+    let theirs = Side::of_pprof(&decoded, What::Live).unwrap();
+    for row in diff::rows(&ours, &theirs) {
+        assert!(row.change().abs() < 1.0, "{row:?}");
+        assert!(row.error.unwrap() > 0.0);
+    }
+    assert!(Side::of_pprof(&decoded, What::Peak).unwrap_err().to_string().contains("inuse_space"));
+}
+
+#[test]
+fn the_message_is_as_the_specification_says() {
+    let (_, bytes) = encoded();
+    let mut plain = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut plain).unwrap();
+    let message = proto::Profile::decode(&plain[..]).unwrap();
+    let string = |index: i64| message.string_table[index as usize].as_str();
+    assert_eq!(string(0), "");
+    assert_eq!(string(message.default_sample_type), "inuse_space");
+    let period = message.period_type.unwrap();
+    assert_eq!((string(period.r#type), string(period.unit), message.period), ("space", "bytes", RATE as i64));
+    assert_eq!((message.time_nanos, message.duration_nanos), (1_700_000_000_000_000_000, 3_000_000_000));
+    let server =
+        message.mapping.iter().find(|mapping| string(mapping.filename) == "/no/such/server").unwrap();
+    assert_eq!((string(server.build_id), server.memory_start), ("abcdef", 0x1000_0000));
+    // Nothing is known of it, so that another tool may look.
+    assert!(!server.has_functions);
+    let labels: Vec<(&str, &str, i64, &str)> = message.sample[1]
+        .label
+        .iter()
+        .map(|label| (string(label.key), string(label.str), label.num, string(label.num_unit)))
+        .collect();
+    let expected =
+        [("bytes", "", 1 << 20, "bytes"), ("thread", "worker (4712)", 0, ""), ("tag", "query 42", 0, "")];
+    assert_eq!(labels, expected);
+    // The allocator's frame is left out.
+    assert_eq!(message.sample[0].location_id.len(), 2);
+}
+
+#[test]
+fn what_is_no_profile_is_refused() {
+    let (_, bytes) = encoded();
+    for end in 0..bytes.len() {
+        assert!(pprof::decode(&bytes[..end]).is_err(), "{end}");
+    }
+    assert!(pprof::decode(b"hello").unwrap_err().to_string().contains("pprof's format"));
+    // Numbers that stand for nothing.
+    let mut message = proto::Profile { string_table: vec![String::new()], ..Default::default() };
+    message.sample_type.push(proto::ValueType { r#type: 7, unit: -1 });
+    assert!(pprof::decode(&message.encode_to_vec()).is_err());
+}
+
+/// As jemalloc's and gperftools' converters name them.
+#[test]
+fn profiles_of_others_are_read() {
+    let strings = ["", "objects", "count", "space", "bytes", "main", "leak", "/bin/app"];
+    let mut message = proto::Profile {
+        string_table: strings.map(String::from).to_vec(),
+        sample_type: vec![proto::ValueType { r#type: 1, unit: 2 }, proto::ValueType { r#type: 3, unit: 4 }],
+        ..Default::default()
+    };
+    message.mapping.push(proto::Mapping { id: 9, memory_start: 0x4000, filename: 7, ..Default::default() });
+    for (id, name) in [(1, 5), (2, 6)] {
+        message.function.push(proto::Function { id, name, ..Default::default() });
+        let line = vec![proto::Line { function_id: id, line: 12 }];
+        message.location.push(proto::Location { id, line, ..Default::default() });
+    }
+    message.location.push(proto::Location { id: 3, mapping_id: 9, address: 0x4010, line: vec![] });
+    message.sample.push(proto::Sample { location_id: vec![2, 3, 1], value: vec![2, 100], label: vec![] });
+    let decoded = pprof::decode(&message.encode_to_vec()).unwrap();
+    let names: Vec<&str> = decoded.samples[0].frames.iter().map(|frame| frame.function.as_str()).collect();
+    assert_eq!(names, ["leak", "app+0x10", "main"]);
+    let side = Side::of_pprof(&decoded, What::Live).unwrap();
+    let rows = diff::rows(&Side::default(), &side);
+    assert_eq!(
+        (rows.len(), rows[0].bytes, rows[0].objects, rows[0].error),
+        (1, (0.0, 100.0), (0.0, 2.0), None)
+    );
+}
+
+#[test]
+fn go_opens_it() {
+    let go = ["go", "/usr/local/go/bin/go", "/usr/lib/go/bin/go"]
+        .into_iter()
+        .find(|go| Command::new(go).arg("version").output().is_ok_and(|output| output.status.success()));
+    let Some(go) = go else {
+        assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none(), "go is missing (golang-go)");
+        eprintln!("skipped: go is missing (golang-go)");
+        return;
+    };
+    let (_, bytes) = encoded();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("heap.pb.gz");
+    std::fs::write(&path, bytes).unwrap();
+    let pprof = |arguments: &[&str]| {
+        let mut command = Command::new(go);
+        command.args(["tool", "pprof"]).args(arguments).arg(&path);
+        // Where it would keep what it is given.
+        command.env("PPROF_TMPDIR", dir.path()).env("GOTELEMETRY", "off");
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        assert!(output.status.success(), "{text:?}");
+        text[0].clone()
+    };
+    let top = pprof(&["-top"]);
+    assert!(top.contains("Type: inuse_space") && top.contains("MB"), "{top}");
+    assert!(pprof(&["-top", "-sample_index=alloc_objects"]).contains("Type: alloc_objects"));
+    let tags = pprof(&["-tags"]);
+    assert!(tags.contains("query 42") && tags.contains("worker (4712)"), "{tags}");
+}

@@ -1,0 +1,172 @@
+//! Functions, inlined ones, files and lines of real programs, stripped ones too.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use hakmem_profile::file::{Module, Raw, Stack};
+use hakmem_profile::symbols::{Frame, Symbols};
+use object::Object;
+use support::process;
+
+fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+#[track_caller]
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Builds a program with all that is known of it.
+fn build(folder: &Path, source_name: &str) -> PathBuf {
+    let program = folder.join("walk");
+    let (compiler, arguments): (&str, &[&str]) = match source_name.rsplit_once('.').unwrap().1 {
+        "c" => ("cc", &["-g", "-O2", "-Wl,--build-id"]),
+        "cc" => ("c++", &["-g", "-O1", "-Wl,--build-id"]),
+        _ => ("rustc", &["-g", "-Copt-level=1", "-Clink-arg=-Wl,--build-id", "--edition=2024"]),
+    };
+    run(Command::new(compiler).args(arguments).arg("-o").arg(&program).arg(source(source_name)));
+    program
+}
+
+fn build_id(file: &Path) -> Vec<u8> {
+    let bytes = std::fs::read(file).unwrap();
+    object::File::parse(&bytes[..]).unwrap().build_id().unwrap().unwrap_or_default().to_vec()
+}
+
+/// What the allocator would have recorded of a run.
+fn record(program: &Path) -> Raw {
+    let mut raw = Raw { process: process(), ..Raw::default() };
+    let (mut addresses, mut modules) = (Vec::new(), Vec::new());
+    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+    for line in run(&mut Command::new(program)).lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [address] => addresses.push(hex(address)),
+            [range, rights, offset, _, _, path] if rights.contains('x') => {
+                let (start, end) = range.split_once('-').unwrap();
+                let build_id = if path.starts_with('/') { build_id(Path::new(path)) } else { Vec::new() };
+                let (start, end, offset) = (hex(start), hex(end), hex(offset));
+                modules.push(Module { start, end, offset, build_id, path: path.into() });
+            }
+            _ => {}
+        }
+    }
+    raw.modules.push(modules);
+    raw.stacks.push(Stack { addresses, modules: Some(0), ..Stack::default() });
+    raw
+}
+
+/// The stack's functions down to `main`, and what there was to say.
+fn look(raw: &Raw, debug: &Path) -> (Vec<Frame>, Vec<String>) {
+    let mut symbols = Symbols::with_debug_folder(debug.into());
+    let mut frames = symbols.stack(raw, 0);
+    let own = |frame: &Frame| frame.module == "walk";
+    frames.truncate(frames.iter().rposition(own).unwrap() + 1);
+    let notes = symbols.notes().iter().filter(|note| note.contains("/walk ")).cloned().collect();
+    (frames, notes)
+}
+
+fn names(frames: &[Frame]) -> Vec<&str> {
+    frames.iter().map(|frame| frame.function.as_str()).collect()
+}
+
+/// The line of `file` with `text`.
+fn line_of(file: &str, text: &str) -> u32 {
+    let source = std::fs::read_to_string(source(file)).unwrap();
+    source.lines().position(|line| line.contains(text)).unwrap() as u32 + 1
+}
+
+#[test]
+fn c_with_what_was_inlined() {
+    let folder = tempfile::tempdir().unwrap();
+    let raw = record(&build(folder.path(), "walk.c"));
+    let (frames, notes) = look(&raw, Path::new("/no/such/folder"));
+    assert_eq!(names(&frames)[..4], ["grow", "read_node", "read_tree", "main"]);
+    assert_eq!(frames[0].line, Some(line_of("walk.c", "return backtrace")));
+    assert_eq!(frames[1].line, Some(line_of("walk.c", "int n = grow")));
+    assert!(frames[2].location().ends_with(&format!("walk.c:{}", line_of("walk.c", "return read_node"))));
+    assert!(notes.is_empty(), "{notes:?}");
+}
+
+#[test]
+fn stripped_programs_are_found_in_separate_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path(), "walk.c");
+    let debug = folder.path().join("walk.debug");
+    run(Command::new("objcopy").arg("--only-keep-debug").arg(&program).arg(&debug));
+    run(Command::new("strip").arg(&program));
+    let none = folder.path().join("none");
+    let raw = record(&program);
+    let expected = ["grow", "read_node", "read_tree", "main"];
+
+    // Nothing is known, and that is said once.
+    let (frames, notes) = look(&raw, &none);
+    assert!(frames.iter().all(|frame| frame.module != "walk" || !frame.is_named()), "{frames:?}");
+    assert!(notes.len() == 1 && notes[0].contains("no debug information"), "{notes:?}");
+
+    // By the build id, under the folder for that.
+    let id: String = build_id(&program).iter().map(|byte| format!("{byte:02x}")).collect();
+    let place = folder.path().join("debug/.build-id").join(&id[..2]);
+    std::fs::create_dir_all(&place).unwrap();
+    std::fs::copy(&debug, place.join(format!("{}.debug", &id[2..]))).unwrap();
+    let (frames, notes) = look(&raw, &folder.path().join("debug"));
+    assert_eq!(names(&frames)[..4], expected);
+    assert!(frames[0].line.is_some() && notes.is_empty(), "{notes:?}");
+
+    // The program has gone meanwhile.
+    std::fs::rename(&program, folder.path().join("gone")).unwrap();
+    let (_, notes) = look(&raw, &none);
+    assert!(notes.len() == 1 && notes[0].contains("not there any more"), "{notes:?}");
+    std::fs::rename(folder.path().join("gone"), &program).unwrap();
+
+    // By the program's own link, with a checksum.
+    run(Command::new("objcopy").arg("--add-gnu-debuglink").arg(&debug).arg(&program));
+    let (frames, _) = look(&record(&program), &none);
+    assert_eq!(names(&frames)[..4], expected);
+    let mut bytes = std::fs::read(&debug).unwrap();
+    bytes.push(0);
+    std::fs::write(&debug, bytes).unwrap();
+    let (frames, _) = look(&record(&program), &none);
+    assert!(names(&frames)[0].starts_with("walk+0x"), "a debug file of another build");
+}
+
+#[test]
+fn another_build_under_the_same_name_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut raw = record(&build(folder.path(), "walk.c"));
+    raw.modules[0]
+        .iter_mut()
+        .filter(|module| module.path.ends_with("/walk"))
+        .for_each(|module| module.build_id[0] ^= 1);
+    let (frames, notes) = look(&raw, Path::new("/no/such/folder"));
+    assert!(names(&frames)[0].starts_with("walk+0x"), "{frames:?}");
+    assert!(notes.len() == 1 && notes[0].contains("not the file that ran"), "{notes:?}");
+}
+
+#[test]
+fn a_symbol_table_alone_gives_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path(), "walk.c");
+    run(Command::new("strip").arg("-g").arg(&program));
+    let (frames, notes) = look(&record(&program), Path::new("/no/such/folder"));
+    assert_eq!(names(&frames)[..3], ["read_node", "read_tree", "main"]);
+    assert!(frames[0].line.is_none() && notes[0].contains("names from its symbol table only"), "{notes:?}");
+}
+
+#[test]
+fn names_of_cpp_and_rust_are_demangled() {
+    let folder = tempfile::tempdir().unwrap();
+    let raw = record(&build(folder.path(), "walk.cc"));
+    let (frames, _) = look(&raw, Path::new("/no/such/folder"));
+    assert_eq!(names(&frames)[..3], ["shop::Basket<long>::put", "shop::buy", "main"]);
+    assert_eq!(frames[0].line, Some(line_of("walk.cc", "backtrace(frames")));
+    let raw = record(&build(folder.path(), "walk.rs"));
+    let (frames, _) = look(&raw, Path::new("/no/such/folder"));
+    assert_eq!(names(&frames)[..2], ["<walk::shop::Basket as walk::shop::Buy>::buy", "walk::main"]);
+    assert_eq!(frames[0].line, Some(line_of("walk.rs", "super::backtrace")));
+}
