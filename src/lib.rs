@@ -36,10 +36,10 @@ mod large;
 mod os;
 #[cfg(not(loom))]
 mod reclaim;
-#[cfg(all(feature = "profile", not(loom)))]
-mod stacks;
 #[cfg(not(loom))]
 mod sampling;
+#[cfg(all(feature = "profile", not(loom)))]
+mod stacks;
 #[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]

@@ -58,7 +58,8 @@ pub enum Error {
     Running,
     /// There is none, and there has not been one.
     NotRunning,
-    /// There is no memory for it, or the allocator may make few system calls only.
+    /// There is no memory for it, the allocator may make few system calls only, or it was built without the
+    /// feature `profile`.
     Unavailable,
     /// The path is empty, too long or contains a zero byte.
     Path,
@@ -72,7 +73,7 @@ impl fmt::Display for Error {
             Error::Rate => "the rate of a profile is at least 1 byte",
             Error::Running => "there is a profile already: stop it first",
             Error::NotRunning => "there is no profile: start one first",
-            Error::Unavailable => "no memory for a profile, or few system calls only are allowed",
+            Error::Unavailable => "no memory for a profile, few system calls only are allowed, or built without the feature \"profile\"",
             Error::Path => "the path of a profile has 1 to 255 bytes",
             Error::File => "the file of the profile cannot be written",
         })
@@ -95,7 +96,8 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
         return Err(Error::Rate);
     }
     // The options are read, and with them what the system allows, before the first heap.
-    if thread::with_heap(None, |heap| heap.is_null()) || os::is_confined() {
+    let none = thread::with_heap(None, |heap| heap.is_null());
+    if none || os::is_confined() || !cfg!(feature = "profile") {
         return Err(Error::Unavailable);
     }
     if !sampling::begin(rate as u64, late) {

@@ -1,7 +1,7 @@
 //! Looks at memory that may not be there, or may go away at any moment, without a fault.
 
 use crate::os::memory::SMALLEST_PAGE;
-use crate::os::{errno, info};
+use crate::os::{calls, info};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::Relaxed;
 use core::ptr;
@@ -15,11 +15,11 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 pub(crate) fn is_readable(address: usize) -> bool {
     let mask: *const usize = ptr::with_exposed_provenance(address);
     let old: *mut usize = ptr::null_mut();
-    errno::keep_errno(|| {
+    calls::keep_errno(|| {
         // SAFETY: the kernel reads a word if it can, and changes nothing: there is no such operation.
         let failed = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, -1, mask, old, size_of::<u64>()) } != 0;
         // It succeeds with no mask, at address 0.
-        failed && errno::errno() != libc::EFAULT
+        failed && calls::errno() != libc::EFAULT
     })
 }
 
@@ -30,12 +30,12 @@ pub(crate) fn copy(from: usize, to: &mut [u8]) -> usize {
     }
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: ptr::with_exposed_provenance_mut(from), iov_len: to.len() };
-    let (n, error) = errno::keep_errno(|| {
+    let (n, error) = calls::keep_errno(|| {
         let (pid, local, remote) = (info::process_id(), &raw const local, &raw const remote);
         // SAFETY: writes to `to` at most. The kernel reads the other side as it reads another process.
         let n =
             unsafe { libc::syscall(libc::SYS_process_vm_readv, pid, local, 1usize, remote, 1usize, 0usize) };
-        (n, errno::errno())
+        (n, calls::errno())
     });
     if n < 0 && (error == libc::ENOSYS || error == libc::EPERM) {
         REFUSED.store(true, Relaxed);

@@ -112,6 +112,7 @@ pub(crate) fn allocated(block: *mut u8, size: usize) {
         thread: thread::system_id(),
         tag: UNTAGGED,
         now: os::now_ns(),
+        mapped: os::MAPPED_PEAK.load(Relaxed),
         addresses: addresses.get(..depth).unwrap_or_default(),
         end,
     };
@@ -157,26 +158,25 @@ pub(crate) fn freed_large(block: *mut u8) {
     }
 }
 
-/// The calling thread's stack: how many addresses, innermost first, and how it ends.
-fn capture(_addresses: &mut [usize]) -> (usize, u8) {
-    (0, 3)
-}
-
-/// A part of the address space that holds code.
-struct Module<'a> {
-    start: u64,
-    end: u64,
-    offset: u64,
-    build_id: &'a [u8],
-    path: &'a [u8],
-}
-
-/// Calls `f` with every module.
-fn each_module(_f: impl FnMut(Module<'_>)) {}
-
-/// A number that changes with the list of modules.
-fn modules_version() -> usize {
-    1
+/// The calling thread's stack: how many addresses, innermost first, and how it ends, as a number of the format.
+fn capture(addresses: &mut [usize]) -> (usize, u8) {
+    #[cfg(feature = "profile")]
+    {
+        use crate::stacks::{self, End};
+        let found = stacks::capture(addresses);
+        let end = match found.end {
+            End::Complete => 0,
+            End::Full => 1,
+            End::Stopped => 2,
+            End::None => 3,
+        };
+        (found.depth, end)
+    }
+    #[cfg(not(feature = "profile"))]
+    {
+        let _ = addresses;
+        (0, 3)
+    }
 }
 
 /// Bytes that the profile has mapped.

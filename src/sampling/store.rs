@@ -5,6 +5,7 @@ use crate::os::futex::Inherit;
 use crate::sampling::grown::{Grown, Index, Zero, mix};
 use crate::sampling::live::Live;
 use crate::sampling::random;
+use crate::superslab::layout::SUPERSLAB;
 
 /// The longest stack that is kept.
 pub(super) const FRAMES: usize = 128;
@@ -78,6 +79,10 @@ pub(super) struct Store {
     /// Estimated bytes that live, and the most that they have been.
     bytes: f64,
     most: f64,
+    /// The most that the process has had mapped at a sample.
+    mapped: usize,
+    /// Bytes that may be allocated until the peak is taken to be over.
+    window: f64,
     /// How often `most` has grown.
     peak: u32,
     /// Samples that found no memory for what is kept of them.
@@ -102,7 +107,7 @@ pub(super) struct Written {
     /// Bytes of `tags`.
     pub(super) tag_bytes: usize,
     /// The list of modules.
-    pub(super) modules: usize,
+    pub(super) modules: u32,
 }
 
 /// When a profile began, in nanoseconds.
@@ -123,6 +128,8 @@ pub(super) struct Sample<'a> {
     pub(super) thread: u32,
     pub(super) tag: u32,
     pub(super) now: u64,
+    /// The most bytes that the process has had mapped.
+    pub(super) mapped: usize,
     pub(super) addresses: &'a [usize],
     /// How the stack ends.
     pub(super) end: u8,
@@ -144,6 +151,8 @@ impl Store {
             tag_count: 0,
             bytes: 0.0,
             most: 0.0,
+            mapped: 0,
+            window: 0.0,
             peak: 0,
             lost: 0,
             written: Written { begun: 0, stacks: 0, sites: 0, threads: 0, tags: 0, tag_bytes: 0, modules: 0 },
@@ -165,6 +174,7 @@ impl Store {
         self.threads.clear();
         self.out.clear();
         (self.bytes, self.most, self.peak, self.lost) = (0.0, 0.0, 0, 0);
+        (self.mapped, self.window) = (0, 0.0);
         self.written = Written::default();
     }
 
@@ -219,12 +229,27 @@ impl Store {
         site.allocated += 1;
         site.live += 1;
         site.changed = 1;
-        self.bytes += sample.size as f64 / random::probability(sample.size, sample.rate);
-        if self.bytes > self.most {
+        let bytes = sample.size as f64 / random::probability(sample.size, sample.rate);
+        self.bytes += bytes;
+        self.look_for_peak(sample, bytes);
+        Some(())
+    }
+
+    /// Notes whether more lives now than ever, after a sample that stands for `bytes`.
+    ///
+    /// The largest of many estimates is larger than the truth. So the peak is sought where the process has
+    /// mapped more than ever before, which is no estimate, until that much has been allocated; elsewhere an
+    /// estimate must be larger than chance explains, by three standard deviations.
+    fn look_for_peak(&mut self, sample: &Sample<'_>, bytes: f64) {
+        if sample.mapped > self.mapped {
+            (self.mapped, self.window, self.most) = (sample.mapped, SUPERSLAB as f64, 0.0);
+        }
+        let more = self.bytes - self.most;
+        if more > 0.0 && (self.window > 0.0 || more * more > 9.0 * self.most * sample.rate as f64) {
             self.most = self.bytes;
             self.peak = self.peak.wrapping_add(1);
         }
-        Some(())
+        self.window -= bytes;
     }
 
     /// Notes that a block is freed, if it is a sampled one.
@@ -372,7 +397,7 @@ mod tests {
     use super::*;
 
     fn sample(address: usize, size: u64, addresses: &[usize]) -> Sample<'_> {
-        Sample { address, size, rate: 1, thread: 1, tag: UNTAGGED, now: 1000, addresses, end: 0 }
+        Sample { address, size, rate: 1, thread: 1, tag: UNTAGGED, now: 1000, mapped: 0, addresses, end: 0 }
     }
 
     #[test]

@@ -175,10 +175,7 @@ fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: 
     if why != Why::Timer {
         pins::measure(store);
     }
-    let modules = super::modules_version();
-    if modules != have.modules && put_modules(out) {
-        now.modules = modules;
-    }
+    now.modules = put_modules(out, have.modules);
     if have.stacks < store.stack_count() && put_stacks(store, out, have.stacks) {
         now.stacks = store.stack_count();
     }
@@ -232,14 +229,20 @@ fn put_process(store: &Store, out: &mut Grown<u8>) -> bool {
     frame.end()
 }
 
-fn put_modules(out: &mut Grown<u8>) -> bool {
+/// Returns the number of the list that the file has now; it has `have`.
+#[cfg(feature = "profile")]
+fn put_modules(out: &mut Grown<u8>, have: u32) -> u32 {
+    use crate::stacks::modules;
+    if modules::version() == have {
+        return have;
+    }
     let mut frame = Frame::new(out, kind::MODULES);
     let at = frame.later();
     let mut count = 0;
-    super::each_module(|module| {
+    let version = modules::each(|module| {
         count += 1;
-        frame.u64(module.start);
-        frame.u64(module.end);
+        frame.u64(module.start as u64);
+        frame.u64(module.end as u64);
         frame.u64(module.offset);
         frame.u8(module.build_id.len() as u8);
         frame.bytes(module.build_id);
@@ -247,7 +250,13 @@ fn put_modules(out: &mut Grown<u8>) -> bool {
         frame.bytes(module.path);
     });
     frame.set(at, count);
-    frame.end()
+    frame.good &= version.is_some();
+    if frame.end() { version.unwrap_or(have) } else { have }
+}
+
+#[cfg(not(feature = "profile"))]
+fn put_modules(_out: &mut Grown<u8>, have: u32) -> u32 {
+    have
 }
 
 fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {

@@ -7,7 +7,6 @@
 //! (`modules.rs`, `cfi.rs`), and a walk has an end.
 //!
 //! Nothing here allocates, waits, or calls the C library but for system calls.
-#![cfg_attr(not(test), allow(dead_code, reason = "the profiler is to use it"))]
 
 mod cfi;
 mod frame;

@@ -206,20 +206,18 @@ pub(crate) struct Module<'a> {
     pub build_id: &'a [u8],
 }
 
-/// Calls `f` with the number of modules and then with each of the current list, whose number is returned.
+/// Calls `f` with each module of the current list, whose number is returned.
 /// `None` if another thread is reading the maps.
-pub(crate) fn each(mut start: impl FnMut(usize), mut f: impl FnMut(Module<'_>)) -> Option<u32> {
+pub(crate) fn each(mut f: impl FnMut(Module<'_>)) -> Option<u32> {
     let _last = LAST.lock_soon()?;
     let current = version();
     let memory = MEMORY.load(Relaxed);
     if current == 0 || memory.is_null() {
-        start(0);
         return Some(0);
     }
     // SAFETY: the memory is never unmapped, and nobody writes to the current list; the lock keeps it current.
     let list = unsafe { &(*memory).lists[current as usize % 2] };
     let len = list.len.load(Relaxed).min(MOST);
-    start(len);
     for (code, detail) in list.code.iter().zip(&list.details).take(len) {
         let Code { start, end, .. } = code.get();
         f(Module {
