@@ -53,7 +53,7 @@ pub use api::c as __c;
 #[cfg(not(loom))]
 pub use api::global::{Hakmem, few_syscalls, purge, start_background, stop_background};
 #[cfg(not(loom))]
-pub use api::profile;
+pub use api::profile::{self, scope};
 #[cfg(not(loom))]
 pub use base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]

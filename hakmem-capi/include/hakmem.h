@@ -240,6 +240,35 @@ int hak_background_start(void);
 // Ends the background thread, if there is one, and waits until it is gone. No cancellation point.
 void hak_background_stop(void);
 
+// Starts a heap profile: who holds the memory, by call stack, with one sample in `rate` bytes on average
+// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is 0),
+// EALREADY (there is one), ENOMEM. `errno` is left alone.
+int hak_profile_start(size_t rate);
+
+// Stops the profile. What it has gathered stays, as of now, for `hak_profile_write`.
+void hak_profile_stop(void);
+
+// Writes what has been gathered to a new file, which takes the place of one that is there when it is whole.
+// `hakmem profile` shows it. 0, or ESRCH (there has been no profile), ENAMETOOLONG (the path has not 1 to
+// 255 bytes), EIO. `errno` is left alone.
+//
+// # Safety
+//
+// `path` is a string.
+int hak_profile_write(const char *path);
+
+// Charges what the calling thread allocates to `tag`, up to 255 bytes, until `hak_scope_end` is called with
+// what this returns. Scopes may be nested. Tags are remembered as long as the process lives: use few
+// different ones.
+//
+// # Safety
+//
+// `tag` is a string.
+unsigned int hak_scope_begin(const char *tag);
+
+// Ends a scope: `before` is what `hak_scope_begin` has returned.
+void hak_scope_end(unsigned int before);
+
 // The library's version, as `1.2.3`.
 const char *hak_version(void);
 

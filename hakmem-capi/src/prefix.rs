@@ -1,7 +1,7 @@
 //! The same under names of their own, for programs that want Hakmem beside another allocator.
 //! `include/hakmem.h` is made from this file by cbindgen.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use hakmem_core::__c as core_c;
 
 /// Allocates `size` bytes. NULL and ENOMEM when there is no memory.
@@ -152,6 +152,52 @@ pub extern "C" fn hak_background_start() -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_background_stop() {
     core_c::stop_background();
+}
+
+/// Starts a heap profile: who holds the memory, by call stack, with one sample in `rate` bytes on average
+/// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is 0),
+/// EALREADY (there is one), ENOMEM. `errno` is left alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_profile_start(rate: usize) -> c_int {
+    core_c::profile_start(rate)
+}
+
+/// Stops the profile. What it has gathered stays, as of now, for `hak_profile_write`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_profile_stop() {
+    core_c::profile_stop();
+}
+
+/// Writes what has been gathered to a new file, which takes the place of one that is there when it is whole.
+/// `hakmem profile` shows it. 0, or ESRCH (there has been no profile), ENAMETOOLONG (the path has not 1 to
+/// 255 bytes), EIO. `errno` is left alone.
+///
+/// # Safety
+///
+/// `path` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_profile_write(path: *const c_char) -> c_int {
+    // SAFETY: a string, by this function's contract.
+    core_c::profile_write(unsafe { CStr::from_ptr(path) })
+}
+
+/// Charges what the calling thread allocates to `tag`, up to 255 bytes, until `hak_scope_end` is called with
+/// what this returns. Scopes may be nested. Tags are remembered as long as the process lives: use few
+/// different ones.
+///
+/// # Safety
+///
+/// `tag` is a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_scope_begin(tag: *const c_char) -> c_uint {
+    // SAFETY: a string, by this function's contract.
+    core_c::scope_begin(unsafe { CStr::from_ptr(tag) })
+}
+
+/// Ends a scope: `before` is what `hak_scope_begin` has returned.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_scope_end(before: c_uint) {
+    core_c::scope_end(before);
 }
 
 /// The library's version, as `1.2.3`.

@@ -4,7 +4,7 @@
 
 pub use crate::api::global::{few_syscalls, purge, stop_background};
 pub use crate::api::process::start_background;
-use crate::api::{checked, process, slow_path};
+use crate::api::{checked, process, profile, slow_path};
 use crate::base::limits::{self, Limits};
 pub use crate::base::limits::{CHook, on_soft_limit_c as on_soft_limit};
 use crate::base::misuse::{self, Fault};
@@ -16,6 +16,7 @@ use crate::os::{self, message};
 use crate::stats::{ClassStats, Snapshot};
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
+use core::ffi::CStr;
 use core::ptr;
 
 /// Alignment of blocks of more than 8 bytes.
@@ -284,6 +285,42 @@ pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
 /// Sets the limits, in bytes; 0 is none. False, and nothing changed, if the soft one is above the hard one.
 pub fn set_limits(soft: usize, hard: usize) -> bool {
     limits::set_limits(Limits { soft, hard }).is_ok()
+}
+
+/// Starts a profile. 0, or an error number.
+pub fn profile_start(rate: usize) -> i32 {
+    profile::start(rate).map_or_else(number, |()| 0)
+}
+
+/// Stops the profile.
+pub fn profile_stop() {
+    profile::stop();
+}
+
+/// Writes the profile to a new file. 0, or an error number.
+pub fn profile_write(path: &CStr) -> i32 {
+    profile::write_to(path).map_or_else(number, |()| 0)
+}
+
+fn number(error: profile::Error) -> i32 {
+    match error {
+        profile::Error::Rate => libc::EINVAL,
+        profile::Error::Running => libc::EALREADY,
+        profile::Error::NotRunning => libc::ESRCH,
+        profile::Error::Unavailable => libc::ENOMEM,
+        profile::Error::Path => libc::ENAMETOOLONG,
+        profile::Error::File => libc::EIO,
+    }
+}
+
+/// Charges what the calling thread allocates to a tag. Returns what was before, for [`scope_end`].
+pub fn scope_begin(tag: &CStr) -> u32 {
+    profile::enter(tag.to_bytes())
+}
+
+/// Ends a scope.
+pub fn scope_end(before: u32) {
+    profile::leave(before);
 }
 
 /// Whether libraries that the program loads with `RTLD_DEEPBIND` keep that flag, which would give them

@@ -29,6 +29,9 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64};
 use crate::{large, os};
 use core::ffi::CStr;
 use core::fmt::{self, Write};
+use core::marker::PhantomData;
+use core::pin::Pin;
+use core::task::{Context, Poll};
 
 /// The mean number of bytes between two samples, unless told otherwise: 512 KiB.
 pub const DEFAULT_RATE: usize = 512 << 10;
@@ -139,6 +142,82 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
     if sampling::write_to(path, Why::Asked, &totals()) { Ok(()) } else { Err(Error::File) }
 }
 
+/// Charges what the calling thread allocates to `tag` until the result is dropped: a request, a query, a task.
+/// Reports can group by it. Scopes may be nested; the innermost counts. Tags are remembered for as long as the
+/// process lives, so use few different ones: the kind of a request rather than its number. Up to 255 bytes of
+/// each are kept.
+///
+/// ```
+/// # #[global_allocator]
+/// # static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
+/// let _scope = hakmem::scope("login");
+/// let answer = vec![0u8; 10_000]; // charged to "login" in a profile
+/// # drop(answer);
+/// ```
+#[must_use = "the scope ends when this is dropped"]
+pub fn scope(tag: &str) -> Scope {
+    Scope { before: enter(tag.as_bytes()), _here: PhantomData }
+}
+
+/// [`scope()`] for code that has no destructors: what [`leave`] has to be called with.
+pub(super) fn enter(tag: &[u8]) -> u32 {
+    thread::set_tag(sampling::tag(tag))
+}
+
+/// Ends a scope. `before` is what [`enter`] returned.
+pub(super) fn leave(before: u32) {
+    thread::set_tag(before);
+}
+
+/// A scope: see [`scope()`].
+#[derive(Debug)]
+pub struct Scope {
+    before: u32,
+    /// The tag is the thread's that made it.
+    _here: PhantomData<*mut ()>,
+}
+
+impl Drop for Scope {
+    fn drop(&mut self) {
+        leave(self.before);
+    }
+}
+
+/// A future whose polls run in a scope: what it allocates is charged to its tag on whatever thread it is
+/// polled. Depends on no runtime.
+///
+/// ```
+/// # #[global_allocator]
+/// # static GLOBAL: hakmem::Hakmem = hakmem::Hakmem::new();
+/// let task = hakmem::profile::Scoped::new("query", async { vec![0u8; 10_000].len() });
+/// # let _ = task;
+/// ```
+#[derive(Debug)]
+pub struct Scoped<F> {
+    tag: u32,
+    future: F,
+}
+
+impl<F> Scoped<F> {
+    /// Charges what `future` allocates to `tag`.
+    pub fn new(tag: &str, future: F) -> Self {
+        // A thread without a heap, and so without memory for the tag's text, cannot run the future either.
+        thread::with_heap(None, |_| ());
+        Self { tag: sampling::tag(tag.as_bytes()), future }
+    }
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        let _scope = Scope { before: thread::set_tag(self.tag), _here: PhantomData };
+        // SAFETY: `future` is pinned as this is: it is never moved out, nothing here is `Unpin` unless it is,
+        // and there is no destructor.
+        unsafe { self.map_unchecked_mut(|scoped| &mut scoped.future) }.poll(context)
+    }
+}
+
 /// Arms or disarms the calling thread's heap.
 fn follow() {
     thread::with_heap(None, |heap| {
@@ -179,8 +258,8 @@ pub(super) fn finish() {
 /// Adds a sample of a small block, and a snapshot to the profile's file if that is due.
 #[cold]
 #[inline(never)]
-pub(super) fn sampled(block: *mut u8, size: usize) {
-    sampling::allocated(block, size);
+pub(super) fn sampled(block: *mut u8, size: usize, tag: u32) {
+    sampling::allocated(block, size, tag);
     tick();
 }
 
@@ -188,7 +267,7 @@ pub(super) fn sampled(block: *mut u8, size: usize) {
 #[cold]
 #[inline(never)]
 pub(super) fn resized(block: *mut u8, size: usize) {
-    sampling::allocated_large(block, size);
+    sampling::allocated_large(block, size, thread::tag());
 }
 
 /// Appends a snapshot to the profile's file, if that is due.

@@ -35,7 +35,7 @@ pub(super) fn refill(class: u8, options: Option<&Options>) -> Allocation {
                 let allocation = Heap::refill(heap, class);
                 let due = Heap::take_due(heap);
                 if !due.is_null() {
-                    profile::sampled(due, stride(class as usize) as usize);
+                    profile::sampled(due, stride(class as usize) as usize, (*heap).tag.get());
                 }
                 allocation
             }

@@ -64,6 +64,8 @@ pub(crate) struct Heap {
     /// The [generation](process::generation) of the process in which the owner got it, or survived a fork
     /// with it.
     pub(crate) generation: AtomicU32,
+    /// What the owner's samples are charged to: the number of a tag, counted from 1; 0 for none. The owner's.
+    pub(crate) tag: Cell<u32>,
     /// What had been freed when giving memory back last did not help an allocation of the owner: see
     /// [`retry`](crate::reclaim::retry).
     pub(crate) fruitless: Cell<usize>,
@@ -152,6 +154,7 @@ impl Heap {
             }
             (*heap).run_cache.reset(threads);
             (*heap).exit.rounds.set(0);
+            (*heap).tag.set(0);
             Heap::claim(heap);
             (*heap).thread.store(0, Relaxed);
             // Release: pairs with the acquires in `is_somebodys` and `is_left_behind`, which look at the
@@ -344,6 +347,7 @@ const fn placeholder() -> Heap {
         live: AtomicBool::new(false),
         thread: AtomicUsize::new(0),
         generation: AtomicU32::new(0),
+        tag: Cell::new(0),
         fruitless: Cell::new(0),
         exit: Exit { rounds: Cell::new(0), activity: Cell::new(0) },
         holds_slabs: Cell::new(false),

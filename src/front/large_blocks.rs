@@ -3,7 +3,7 @@
 use crate::base::misuse::{self, Fault};
 use crate::front::heap::Heap;
 use crate::front::run_cache::RunCache;
-use crate::front::tls;
+use crate::front::{thread, tls};
 use crate::superslab::pagemap::{self, FOREIGN, RUN};
 use crate::superslab::slab::Allocation;
 use crate::{large, sampling};
@@ -86,7 +86,7 @@ pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -
 #[inline(always)]
 pub(crate) fn seen(allocation: Allocation, size: usize) -> Allocation {
     if sampling::is_on() {
-        sampling::allocated_large(allocation.ptr, size);
+        sampling::allocated_large(allocation.ptr, size, thread::tag());
     }
     allocation
 }

@@ -51,6 +51,20 @@ pub(crate) fn is_new() -> bool {
     ptr::eq(tls::get(), &raw const EMPTY)
 }
 
+/// What the calling thread's samples are charged to: see [`Heap::tag`].
+pub(crate) fn tag() -> u32 {
+    // SAFETY: the calling thread's heap or a placeholder, which has no tag.
+    unsafe { (*tls::get()).tag.get() }
+}
+
+/// Sets what [`tag`] returns, and returns what it was. A thread that cannot have a heap has no tag.
+pub(crate) fn set_tag(tag: u32) -> u32 {
+    with_heap(None, |heap| {
+        // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
+        unsafe { heap.as_ref() }.map_or(0, |heap| heap.tag.replace(tag))
+    })
+}
+
 /// The calling thread's heap, or null when it has none.
 pub(crate) fn own_heap() -> *mut Heap {
     let heap = tls::get();

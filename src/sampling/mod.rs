@@ -16,7 +16,7 @@ pub(crate) use write::{Totals, Why, append_to, write_to};
 use crate::os::futex::{Guard, Lock};
 use crate::os::signals::Blocked;
 use crate::os::{self, thread};
-use crate::sampling::store::{FRAMES, Sample, Store, UNTAGGED};
+use crate::sampling::store::{FRAMES, Sample, Store};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU64, AtomicUsize};
 use core::cell::Cell;
@@ -82,6 +82,11 @@ pub(crate) fn end() {
     RATE.store(0, Relaxed);
 }
 
+/// The number of a tag, counted from 1; 0 when there is no memory for it. Tags are never forgotten.
+pub(crate) fn tag(text: &[u8]) -> u32 {
+    lock().and_then(|mut locked| locked.store.tag(text)).map_or(0, |number| number.wrapping_add(1))
+}
+
 /// A state for [`draw`].
 pub(crate) fn seed() -> u64 {
     if COUNTER.load(Relaxed) == 0 {
@@ -95,10 +100,11 @@ pub(crate) fn draw(state: &Cell<u64>, size: usize) -> u64 {
     random::draw(state, size, RATE.load(Relaxed))
 }
 
-/// Adds a sample: a block of `size` bytes that has just been allocated.
+/// Adds a sample: a block of `size` bytes that has just been allocated by a thread that carries the tag of
+/// this number, counted from 1.
 #[cold]
 #[inline(never)]
-pub(crate) fn allocated(block: *mut u8, size: usize) {
+pub(crate) fn allocated(block: *mut u8, size: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
     if rate == 0 {
         return;
@@ -110,7 +116,7 @@ pub(crate) fn allocated(block: *mut u8, size: usize) {
         size: size as u64,
         rate,
         thread: thread::system_id(),
-        tag: UNTAGGED,
+        tag: tag.wrapping_sub(1),
         now: os::now_ns(),
         mapped: os::MAPPED_PEAK.load(Relaxed),
         addresses: addresses.get(..depth).unwrap_or_default(),
@@ -128,13 +134,13 @@ pub(crate) fn allocated(block: *mut u8, size: usize) {
 /// Adds a sample, or does not, for a large block of `size` bytes that has just been allocated.
 #[cold]
 #[inline(never)]
-pub(crate) fn allocated_large(block: *mut u8, size: usize) {
+pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
     // Few different sizes, so that there are few sites: an eighth of a power of two apart.
     let step = (size.max(8).ilog2()).saturating_sub(3);
     let size = size.checked_next_multiple_of(1 << step).unwrap_or(size);
     if rate != 0 && !block.is_null() && random::is_taken(&COUNTER, size, rate) {
-        allocated(block, size);
+        allocated(block, size, tag);
     }
 }
 

@@ -9,14 +9,13 @@ use crate::superslab::layout::SUPERSLAB;
 
 /// The longest stack that is kept.
 pub(super) const FRAMES: usize = 128;
-/// No tag.
-pub(super) const UNTAGGED: u32 = u32::MAX;
 
 /// Where and what: one combination of a call stack, a thread, a tag and a size.
 #[derive(Clone, Copy)]
 pub(super) struct Site {
     pub(super) stack: u32,
     pub(super) thread: u32,
+    /// `u32::MAX` for none, as in the file.
     pub(super) tag: u32,
     /// The [`Store::peak`] for which `at_peak` holds; if that has grown since, `live` does.
     peak: u32,
@@ -397,7 +396,7 @@ mod tests {
     use super::*;
 
     fn sample(address: usize, size: u64, addresses: &[usize]) -> Sample<'_> {
-        Sample { address, size, rate: 1, thread: 1, tag: UNTAGGED, now: 1000, mapped: 0, addresses, end: 0 }
+        Sample { address, size, rate: 1, thread: 1, tag: u32::MAX, now: 1000, mapped: 0, addresses, end: 0 }
     }
 
     #[test]

@@ -37,8 +37,6 @@ pub(crate) enum Why {
     End = 1,
     /// The program or the user has asked.
     Asked = 2,
-    /// This is the child of a fork.
-    Fork = 3,
 }
 
 /// The figures of a snapshot that the allocator knows: see the format.

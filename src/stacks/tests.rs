@@ -36,10 +36,11 @@ impl Walk {
     fn has(&self, path: &str) -> bool {
         let (mut found, mut modules) = (false, 0);
         let mut each = |module: modules::Module<'_>| {
+            modules += 1;
             let is_it = String::from_utf8_lossy(module.path).contains(path);
             found |= is_it && self.pcs().iter().any(|pc| (module.start..module.end).contains(pc));
         };
-        while modules::each(|n| modules = n, &mut each).is_none() {}
+        while modules::each(&mut each).is_none() {}
         assert!(modules > 3, "{modules} modules");
         found
     }
