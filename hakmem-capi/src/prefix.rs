@@ -155,8 +155,8 @@ pub extern "C" fn hak_background_stop() {
 }
 
 /// Starts a heap profile: who holds the memory, by call stack, with one sample in `rate` bytes on average
-/// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is 0),
-/// EALREADY (there is one), ENOMEM. `errno` is left alone.
+/// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is
+/// 0), EALREADY (there is one), ENOMEM. `errno` is left alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_profile_start(rate: usize) -> c_int {
     core_c::profile_start(rate)

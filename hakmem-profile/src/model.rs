@@ -301,7 +301,8 @@ impl Profile {
         self.raw.tags.get(&tag?).map(String::as_str)
     }
 
-    /// What memory was used for, and what most was held, at each snapshot: time, totals, estimated live bytes.
+    /// What memory was used for, and what most was held, at each snapshot: time, totals, estimated live
+    /// bytes.
     pub fn timeline(&self) -> Vec<(u64, Totals, f64)> {
         let mut live = 0.0;
         let mut points = Vec::new();

@@ -43,8 +43,8 @@ impl Frame {
         !rest.starts_with("+0x") && !self.function.starts_with("0x")
     }
 
-    /// Whether it only passes allocations on: of the C++ and Rust libraries, or a wrapper of `malloc`. What is
-    /// shown as the place of an allocation is the first frame that does not.
+    /// Whether it only passes allocations on: of the C++ and Rust libraries, or a wrapper of `malloc`. What
+    /// is shown as the place of an allocation is the first frame that does not.
     pub fn is_plumbing(&self) -> bool {
         let name = self.function.trim_start_matches(['<', '&', '[', '(']);
         let name = name.split(['<', '(', ' ']).next().unwrap_or_default();

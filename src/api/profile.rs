@@ -19,7 +19,7 @@
 
 use crate::base::options::{self, Path};
 use crate::front::heap::Heap;
-use crate::front::{gate, thread};
+use crate::front::{lease, thread};
 use crate::os::message::Text;
 use crate::reclaim::idle_heaps;
 use crate::sampling::{self, Totals, Why};
@@ -108,7 +108,7 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
     }
     // Never 0, which is none.
     let epoch = PROFILES.fetch_add(1, Relaxed).wrapping_add(1).max(1);
-    gate::set_epoch(epoch);
+    lease::set_epoch(epoch);
     follow();
     idle_heaps::unsettle();
     Ok(())
@@ -120,7 +120,7 @@ pub fn stop() {
         append(Why::End);
     }
     DUE.store(0, Relaxed);
-    gate::set_epoch(0);
+    lease::set_epoch(0);
     sampling::end();
     follow();
 }
@@ -142,10 +142,10 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
     if sampling::write_to(path, Why::Asked, &totals()) { Ok(()) } else { Err(Error::File) }
 }
 
-/// Charges what the calling thread allocates to `tag` until the result is dropped: a request, a query, a task.
-/// Reports can group by it. Scopes may be nested; the innermost counts. Tags are remembered for as long as the
-/// process lives, so use few different ones: the kind of a request rather than its number. Up to 255 bytes of
-/// each are kept.
+/// Charges what the calling thread allocates to `tag` until the result is dropped: a request, a query, a
+/// task. Reports can group by it. Scopes may be nested; the innermost counts. Tags are remembered for as long
+/// as the process lives, so use few different ones: the kind of a request rather than its number. Up to 255
+/// bytes of each are kept.
 ///
 /// ```
 /// # #[global_allocator]

@@ -18,90 +18,36 @@
 //! paths: see [`reclaim::idle_heaps::unsettle`](crate::reclaim::idle_heaps::unsettle). What an armed heap has
 //! beyond others lies in its record, in a page of its own, which is untouched before.
 
-use crate::base::table::Table;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
+use crate::front::lease::{EPOCH, Gate, SLOT};
 use crate::front::magazine::MISSED;
+use crate::front::registry;
 use crate::lockfree::magazine_slots::Slot;
 use crate::sampling;
-use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicPtr, AtomicU32, compiler_fence};
+use crate::sync::compiler_fence;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::{CLASSES, stride};
-use core::cell::Cell;
 use core::ptr;
-
-/// Which arming heaps are to follow; 0 for none. Relaxed: a thread that sees it late is armed late.
-static EPOCH: AtomicU32 = AtomicU32::new(0);
 
 /// Blocks that an empty magazine gets from a slab at once, at most.
 const BATCH: usize = 64;
 /// The same in bytes, but for one block.
 const BATCH_BYTES: usize = 8 << 10;
-/// So many allocations ahead is never.
-const NEVER: u64 = 1 << 48;
-
-/// Arms all heaps, each as soon as its owner gets to it; `epoch` is not 0, and another one than the last. 0
-/// disarms them.
-pub(crate) fn set_epoch(epoch: u32) {
-    EPOCH.store(epoch, Relaxed);
-}
-
-/// Whether a heap has to be armed, or to look whether it still has to be.
-///
-/// # Safety
-///
-/// The calling thread owns the heap.
-#[inline(always)]
-pub(crate) unsafe fn is_wanted(heap: *mut Heap) -> bool {
-    // SAFETY: the caller's clause is the same.
-    EPOCH.load(Relaxed) != 0 || unsafe { Heap::is_armed(heap) }
-}
-
-/// What the gate keeps for one heap. The owner's alone, but for the atomics, which visitors read under the
-/// heap's lock, and statistics at any time.
-#[repr(C, align(64))]
-pub(crate) struct Gate {
-    /// The ends of the magazines, while the heap is armed.
-    pub(super) limits: Table<AtomicPtr<Slot>, KINDS>,
-    leases: Table<Lease, KINDS>,
-    /// The arming that this heap follows.
-    epoch: Cell<u32>,
-    /// The state of the generator of random numbers.
-    random: Cell<u64>,
-    /// A block that was just allocated and that the client has asked for, until it gets it.
-    due: Cell<*mut u8>,
-}
-
-/// How many allocations of a class the owner may make before the client's next one.
-struct Lease {
-    /// The slot that this one would pop, if nothing more were pushed: its distance from the magazine's first
-    /// slot, in bytes. Pops do not change it, and each push adds a slot. Below the magazine it is negative.
-    due: Cell<isize>,
-    /// The block that lay there; null where the magazine is not cut. If it is, `due` is the slot.
-    saved: AtomicPtr<u8>,
-    /// The magazine's own notice.
-    notice: Cell<u8>,
-}
-
-/// Bytes of a slot.
-const SLOT: isize = size_of::<Slot>() as isize;
-
-impl Gate {
-    /// Whether a block has been taken out of the magazine of `class`. For any thread.
-    pub(super) fn is_cut(&self, class: usize) -> bool {
-        !self.leases[class].saved.load(Relaxed).is_null()
-    }
-
-    /// How many allocations of `class` to pass over until the client's next one.
-    fn draw(&self, class: usize) -> u64 {
-        sampling::draw(&self.random, stride(class) as usize).min(NEVER)
-    }
-}
-
 impl Heap {
+    /// Whether the heap has to be armed, or to look whether it still has to be.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    #[inline(always)]
+    pub(crate) unsafe fn is_gated(heap: *mut Heap) -> bool {
+        // SAFETY: the caller's clause is the same.
+        EPOCH.load(Relaxed) != 0 || unsafe { Heap::is_armed(heap) }
+    }
+
     /// Whether the heap is armed.
     ///
     /// # Safety
@@ -196,12 +142,12 @@ impl Heap {
                 tops.limit[class].store(gate.limits[class].load(Relaxed), Relaxed);
                 (*heap).magazines.replace_notice(class, gate.leases[class].notice.get());
             }
-            (*heap).run_cache.reset(crate::front::registry::live());
+            (*heap).run_cache.reset(registry::live());
         }
     }
 
-    /// Puts back what was cut out of the magazine of `class`, and returns how many allocations are left before
-    /// the client's next one. Until [`Heap::lease`] the caller may change the magazine as it likes.
+    /// Puts back what was cut out of the magazine of `class`, and returns how many allocations are left
+    /// before the client's next one. Until [`Heap::lease`] the caller may change the magazine as it likes.
     ///
     /// # Safety
     ///
@@ -255,8 +201,8 @@ impl Heap {
         }
     }
 
-    /// Lets the owner make `left` allocations before the client's next one: cuts the magazine of `class` there,
-    /// if that is in it.
+    /// Lets the owner make `left` allocations before the client's next one: cuts the magazine of `class`
+    /// there, if that is in it.
     ///
     /// # Safety
     ///
@@ -480,8 +426,8 @@ impl Heap {
     ///
     /// As [`Heap::take_over`], and the slot below the top of `class` is null.
     pub(super) unsafe fn take_saved(heap: *mut Heap, class: usize) -> *mut u8 {
-        // SAFETY: we stand in for the owner, who may have been stopped between any two stores: a block that is
-        // saved lies nowhere else, and the owner's pops stop at the slot where it lay.
+        // SAFETY: we stand in for the owner, who may have been stopped between any two stores: a block that
+        // is saved lies nowhere else, and the owner's pops stop at the slot where it lay.
         unsafe {
             if !Heap::is_armed(heap) {
                 return ptr::null_mut();

@@ -6,7 +6,7 @@ pub(crate) mod frees;
 use crate::base::counters::Counters;
 use crate::base::options;
 use crate::front::fast_path::MagazineTops;
-use crate::front::gate::{self, Gate};
+use crate::front::lease::Gate;
 use crate::front::magazine::Magazines;
 use crate::front::outbox;
 use crate::front::outbox::Outbox;
@@ -218,7 +218,7 @@ impl Heap {
         // thread reads them without the lock.
         unsafe {
             let entered = Heap::enter(heap);
-            if gate::is_wanted(heap) && Heap::follow(heap) {
+            if Heap::is_gated(heap) && Heap::follow(heap) {
                 return Heap::alloc_gated(heap, class);
             }
             let allocation = Heap::alloc_from_slab(heap, class as usize);

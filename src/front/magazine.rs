@@ -12,7 +12,7 @@
 
 use crate::base::table::Table;
 use crate::front::fast_path::{MagazineTops, missing};
-use crate::front::gate::Gate;
+use crate::front::lease::Gate;
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;

@@ -3,9 +3,10 @@
 
 pub(crate) mod fast_path;
 mod flush;
-pub(crate) mod gate;
+mod gate;
 pub(crate) mod heap;
 pub(crate) mod large_blocks;
+pub(crate) mod lease;
 pub(crate) mod magazine;
 mod outbox;
 pub(crate) mod registry;

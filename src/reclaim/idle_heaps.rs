@@ -89,8 +89,9 @@ pub(crate) fn everyone() {
     });
 }
 
-/// Takes away what lets the owners of other heaps allocate without a slow path: the blocks in their magazines,
-/// their run caches, and their current slabs. One whose owner is inside at every try is left alone.
+/// Takes away what lets the owners of other heaps allocate without a slow path: the blocks in their
+/// magazines, their run caches, and their current slabs. One whose owner is inside at every try is left
+/// alone.
 pub(crate) fn unsettle() {
     thread::with_heap(None, |mine| {
         if mine.is_null() {

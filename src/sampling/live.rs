@@ -276,7 +276,7 @@ pub(super) fn bytes() -> usize {
     let mut bytes = 0;
     while let Some(table) = tags {
         bytes += table.bytes;
-        // SAFETY: as above.
+        // SAFETY: null, or a table that stays mapped, as all older ones do.
         tags = unsafe { table.older.as_ref() };
     }
     bytes

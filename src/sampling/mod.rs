@@ -7,26 +7,19 @@ mod grown;
 mod live;
 mod pins;
 mod random;
+mod state;
 mod store;
 mod write;
 
 pub(crate) use live::may_hold;
 pub(crate) use write::{Totals, Why, append_to, write_to};
 
-use crate::os::futex::{Guard, Lock};
-use crate::os::signals::Blocked;
 use crate::os::{self, thread};
-use crate::sampling::store::{FRAMES, Sample, Store};
+use crate::sampling::state::{RATE, STORE, lock, lock_patiently, with_store};
+use crate::sampling::store::{FRAMES, Sample};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU64, AtomicUsize};
 use core::cell::Cell;
-
-/// Mean bytes between two samples; 0 while there is no profile. All accesses are relaxed: a thread that sees a
-/// change late begins late, or has a sample refused.
-static RATE: AtomicU64 = AtomicU64::new(0);
-
-/// What has been gathered.
-static STORE: Lock<Store> = Lock::new(Store::new());
 
 /// For numbers that differ.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
@@ -38,31 +31,6 @@ static LOST: AtomicUsize = AtomicUsize::new(0);
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     RATE.load(Relaxed) != 0
-}
-
-/// The store, while no signal handler can interrupt the thread: one that allocated would wait for itself.
-struct Locked {
-    store: Guard<'static, Store>,
-    // Dropped last, since fields are dropped in order.
-    _signals: Blocked,
-}
-
-/// The store, if it is free soon.
-fn lock() -> Option<Locked> {
-    let signals = Blocked::all();
-    STORE.lock_soon().map(|store| Locked { store, _signals: signals })
-}
-
-/// The store, however long that takes: for calls that the program makes on purpose.
-fn lock_patiently() -> Locked {
-    let signals = Blocked::all();
-    Locked { store: STORE.lock(), _signals: signals }
-}
-
-/// Runs `f` with the store. If `patient` it waits for that however long it takes.
-fn with_store<T>(patient: bool, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
-    let locked = if patient { Some(lock_patiently()) } else { lock() };
-    locked.map(|mut locked| f(&mut locked.store))
 }
 
 /// Begins a new profile with `rate`, which is not 0; `late` says that the process may have allocated before.
@@ -164,7 +132,8 @@ pub(crate) fn freed_large(block: *mut u8) {
     }
 }
 
-/// The calling thread's stack: how many addresses, innermost first, and how it ends, as a number of the format.
+/// The calling thread's stack: how many addresses, innermost first, and how it ends, as a number of the
+/// format.
 fn capture(addresses: &mut [usize]) -> (usize, u8) {
     #[cfg(feature = "profile")]
     {

@@ -1,11 +1,12 @@
-//! The profile's file: `docs/profile-format.md`. A frame is put together in memory and goes to the file by one
-//! call, so that a process that is killed leaves whole frames, but for the last.
+//! The profile's file: `docs/profile-format.md`. A frame is put together in memory and goes to the file by
+//! one call, so that a process that is killed leaves whole frames, but for the last.
 
 use crate::os::file::{self, File};
 use crate::os::futex::Lock;
 use crate::os::{self, message};
 use crate::sampling::grown::Grown;
 use crate::sampling::pins;
+use crate::sampling::state::with_store;
 use crate::sampling::store::{Site, Store, Written};
 use core::ffi::CStr;
 use core::mem;
@@ -125,7 +126,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     let patient = why != Why::Timer;
     let file = if patient { FILE.lock_soon() } else { FILE.try_lock() };
     let Some(_file) = file else { return false };
-    let Some(mut out) = super::with_store(patient, |store| {
+    let Some(mut out) = with_store(patient, |store| {
         let mut out = mem::replace(&mut store.out, Grown::new());
         let written = put(store, &mut out, store.written, why, totals);
         store.sites.iter_mut().for_each(|site| site.changed = 0);
@@ -140,7 +141,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
         message::line(format_args!("HAKMEM_PROFILE: cannot write {path}"));
     }
     out.truncate(0);
-    super::with_store(false, |store| mem::swap(&mut store.out, &mut out));
+    with_store(false, |store| mem::swap(&mut store.out, &mut out));
     out.clear();
     done
 }
@@ -148,7 +149,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
 /// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole. False, after
 /// which `path` is as it was, when there is no memory, or the system refuses.
 pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
-    let Some(mut out) = super::with_store(true, |store| {
+    let Some(mut out) = with_store(true, |store| {
         let mut out = Grown::new();
         put(store, &mut out, Written::default(), why, totals);
         out

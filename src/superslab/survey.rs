@@ -71,8 +71,8 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
 }
 
 /// Calls `f` with the figures of the span in which each block lies, or with `None` where no block can lie any
-/// more; not for blocks in mappings of their own. The pool is locked meanwhile; nothing is done if its lock is
-/// not free soon.
+/// more; not for blocks in mappings of their own. The pool is locked meanwhile; nothing is done if its lock
+/// is not free soon.
 pub(crate) fn each_slab_of<T>(
     blocks: impl Iterator<Item = (T, *mut u8)>,
     mut f: impl FnMut(T, Option<SpanFigures>),
@@ -89,7 +89,7 @@ pub(crate) fn each_slab_of<T>(
                     // hold the lock.
                     let span = unsafe {
                         let slab = Slab::of(block);
-                        look(slab, &*Slab::desc(slab), system_page)
+                        look(slab, Slab::desc(slab), system_page)
                     };
                     f(which, Some(span));
                 }

@@ -139,8 +139,9 @@ impl Bins {
         unsafe { &(&(*bins).current)[class] }
     }
 
-    /// Takes the current slabs of which hardly a block is in use out of their places, or `all`. Returns them by class,
-    /// with null where there is none. Each must be [put back](Bins::put_back), or [listed](Bins::keep).
+    /// Takes the current slabs of which hardly a block is in use out of their places, or `all`. Returns them
+    /// by class, with null where there is none. Each must be [put back](Bins::put_back), or
+    /// [listed](Bins::keep).
     ///
     /// # Safety
     ///

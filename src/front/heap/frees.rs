@@ -1,7 +1,6 @@
 //! Freeing blocks for which the magazine has no room: to a slab of the heap's own, or through the outbox.
 
 use crate::front::fast_path::MagazineTops;
-use crate::front::gate;
 use crate::front::heap::Heap;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::tiny::bins::Bins;
@@ -101,7 +100,7 @@ impl Heap {
         // ask for.
         unsafe {
             let _entered = Heap::enter(heap);
-            if gate::is_wanted(heap) && Heap::follow(heap) {
+            if Heap::is_gated(heap) && Heap::follow(heap) {
                 return Heap::free_gated(heap, block, class);
             }
             let tops = &(*heap).tops;

@@ -1,0 +1,63 @@
+//! What a heap has beyond others while it is armed: see [`gate`](super::gate).
+
+use crate::base::table::Table;
+use crate::lockfree::magazine_slots::Slot;
+use crate::sampling;
+use crate::superslab::pagemap::KINDS;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicPtr, AtomicU32};
+use crate::tiny::classes::stride;
+use core::cell::Cell;
+
+/// Which arming heaps are to follow; 0 for none. Relaxed: a thread that sees it late is armed late.
+pub(super) static EPOCH: AtomicU32 = AtomicU32::new(0);
+
+/// So many allocations ahead is never.
+const NEVER: u64 = 1 << 48;
+
+/// Arms all heaps, each as soon as its owner gets to it; `epoch` is not 0, and another one than the last. 0
+/// disarms them.
+pub(crate) fn set_epoch(epoch: u32) {
+    EPOCH.store(epoch, Relaxed);
+}
+
+/// What the gate keeps for one heap. The owner's alone, but for the atomics, which visitors read under the
+/// heap's lock, and statistics at any time.
+#[repr(C, align(64))]
+pub(crate) struct Gate {
+    /// The ends of the magazines, while the heap is armed.
+    pub(super) limits: Table<AtomicPtr<Slot>, KINDS>,
+    pub(super) leases: Table<Lease, KINDS>,
+    /// The arming that this heap follows.
+    pub(super) epoch: Cell<u32>,
+    /// The state of the generator of random numbers.
+    pub(super) random: Cell<u64>,
+    /// A block that was just allocated and that the client has asked for, until it gets it.
+    pub(super) due: Cell<*mut u8>,
+}
+
+/// How many allocations of a class the owner may make before the client's next one.
+pub(super) struct Lease {
+    /// The slot that this one would pop, if nothing more were pushed: its distance from the magazine's first
+    /// slot, in bytes. Pops do not change it, and each push adds a slot. Below the magazine it is negative.
+    pub(super) due: Cell<isize>,
+    /// The block that lay there; null where the magazine is not cut. If it is, `due` is the slot.
+    pub(super) saved: AtomicPtr<u8>,
+    /// The magazine's own notice.
+    pub(super) notice: Cell<u8>,
+}
+
+/// Bytes of a slot.
+pub(super) const SLOT: isize = size_of::<Slot>() as isize;
+
+impl Gate {
+    /// Whether a block has been taken out of the magazine of `class`. For any thread.
+    pub(super) fn is_cut(&self, class: usize) -> bool {
+        !self.leases[class].saved.load(Relaxed).is_null()
+    }
+
+    /// How many allocations of `class` to pass over until the client's next one.
+    pub(super) fn draw(&self, class: usize) -> u64 {
+        sampling::draw(&self.random, stride(class) as usize).min(NEVER)
+    }
+}

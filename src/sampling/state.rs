@@ -1,0 +1,38 @@
+//! The profile that is taken now, or was taken last.
+
+use crate::os::futex::{Guard, Lock};
+use crate::os::signals::Blocked;
+use crate::sampling::store::Store;
+use crate::sync::AtomicU64;
+
+/// Mean bytes between two samples; 0 while there is no profile. All accesses are relaxed: a thread that sees
+/// a change late begins late, or has a sample refused.
+pub(super) static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// What has been gathered.
+pub(super) static STORE: Lock<Store> = Lock::new(Store::new());
+
+/// The store, while no signal handler can interrupt the thread: one that allocated would wait for itself.
+pub(super) struct Locked {
+    pub(super) store: Guard<'static, Store>,
+    // Dropped last, since fields are dropped in order.
+    _signals: Blocked,
+}
+
+/// The store, if it is free soon.
+pub(super) fn lock() -> Option<Locked> {
+    let signals = Blocked::all();
+    STORE.lock_soon().map(|store| Locked { store, _signals: signals })
+}
+
+/// The store, however long that takes: for calls that the program makes on purpose.
+pub(super) fn lock_patiently() -> Locked {
+    let signals = Blocked::all();
+    Locked { store: STORE.lock(), _signals: signals }
+}
+
+/// Runs `f` with the store. If `patient` it waits for that however long it takes.
+pub(super) fn with_store<T>(patient: bool, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
+    let locked = if patient { Some(lock_patiently()) } else { lock() };
+    locked.map(|mut locked| f(&mut locked.store))
+}
