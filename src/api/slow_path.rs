@@ -134,7 +134,24 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
             Freed::Done => (),
             Freed::Relist(slab) => Heap::relist(heap, slab),
             Freed::Remote(slab) => free_remote(block, heap, kind, slab),
-            Freed::Unserved | Freed::Invalid => free_cold(block, kind),
+            Freed::Unserved => free_armed(block, heap, kind),
+            Freed::Invalid => free_cold(block, kind),
+        }
+    }
+}
+
+/// Frees a block that the second level does not serve: pushes it, if the heap is armed.
+///
+/// # Safety
+///
+/// As [`free_second_level`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_armed(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the caller's clauses are the same; what `push_armed` does not take it leaves alone.
+    unsafe {
+        if !Heap::push_armed(heap, block, kind) {
+            free_cold(block, kind);
         }
     }
 }
@@ -174,10 +191,6 @@ pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
         }
         // SAFETY: no size class, so the page map's answer; nobody uses the block.
         return unsafe { free_large(block, kind as u8, "free") };
-    }
-    // SAFETY: the calling thread's heap or a placeholder; `kind` is a size class.
-    if unsafe { Heap::push_armed(tls::get(), block, kind) } {
-        return;
     }
     thread::with_heap(None, |heap| {
         if !heap.is_null() {

@@ -19,7 +19,7 @@
 //! beyond others lies in its record, in a page of its own, which is untouched before.
 
 use crate::front::fast_path::MagazineTops;
-use crate::front::heap::Heap;
+use crate::front::heap::{GATE_AT, Heap};
 use crate::front::lease::{EPOCH, Gate, SLOT};
 use crate::front::magazine::MISSED;
 use crate::front::registry;
@@ -67,7 +67,7 @@ impl Heap {
     unsafe fn gate<'a>(heap: *mut Heap) -> &'a Gate {
         // SAFETY: records stay mapped, and all zero is a valid gate. It consists of cells and atomics; by the
         // heap's lock one thread at a time uses the cells.
-        unsafe { &*(*heap).magazines.gate() }
+        unsafe { &*heap.wrapping_byte_add(GATE_AT).cast::<Gate>() }
     }
 
     /// Arms or disarms the heap, if it is not as [`EPOCH`] says. Returns whether it is armed.

@@ -29,6 +29,9 @@ use crossbeam_utils::CachePadded;
 /// end. Resident as far as it is used.
 pub(crate) const RECORD: usize = 512 << 10;
 
+/// Where the heap's [`Gate`] lies in its record: behind the slots.
+pub(crate) const GATE_AT: usize = RECORD - outbox::BYTES - size_of::<Gate>();
+
 /// A heap.
 ///
 /// Its *owner* is the thread that has acquired the record and not released it. In the child of a fork,
@@ -141,7 +144,7 @@ impl Heap {
                 &(*heap).tops,
                 options.magazine,
                 bytes.wrapping_add(size_of::<Heap>()),
-                bytes.wrapping_add(RECORD - outbox::BYTES - size_of::<Gate>()),
+                bytes.wrapping_add(GATE_AT),
             );
             (*heap).outbox.reset(bytes.wrapping_add(RECORD - outbox::BYTES), options.outbox);
             // Field by field: whoever has sent something to the last owner may still be counting there, and

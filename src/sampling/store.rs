@@ -244,7 +244,7 @@ impl Store {
             (self.mapped, self.window, self.most) = (sample.mapped, SUPERSLAB as f64, 0.0);
         }
         let more = self.bytes - self.most;
-        if more > 0.0 && (self.window > 0.0 || more * more > 9.0 * self.most * sample.rate as f64) {
+        if more > 0.0 && (self.window > 0.0 || more * more > 9.0 * self.most * (bytes - sample.size as f64)) {
             self.most = self.bytes;
             self.peak = self.peak.wrapping_add(1);
         }
