@@ -1,11 +1,13 @@
-//! `hakmem profile` and `hakmem diff` on files that exist.
+//! `hakmem profile` and `hakmem diff`: of files that exist, and of programs under a stand-in for the library;
+//! the page in a real browser.
 
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use hakmem_profile::file::{Module, Process, Row, Site, StackEnd, Totals, Why, Writer};
-use support::{Ended, hakmem, run};
+use support::{Ended, compile, fake, hakmem, run};
 
 /// A profile of a program that has left no file: one site that holds `live` blocks of 1 MiB, and one that has
 /// freed all of its small ones.
@@ -49,7 +51,7 @@ fn a_file_is_shown() {
     let text = ended.stdout();
     for expected in [
         "server --port 80\nprocess 4711: 2.0 s in 2 snapshots, 21 samples, one for 512.0 KiB on average",
-        "Held at the end: 13.9 MiB in 14 objects (95%: 12.0 MiB to",
+        "Held at the end: 13.9 MiB in 14 objects (95%: 12.0 – 1",
         "Held at the peak: 16.4 MiB",
         "Allocated until 2.0 s: 18.4 MiB",
         "server+0x2000  server",
@@ -181,4 +183,165 @@ fn what_is_no_profile_is_refused_in_one_line() {
         std::fs::set_permissions(&good, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
         refused(&show(&good, &[]), &good, "permission denied");
     }
+}
+
+/// `hakmem profile` of a program whose profile will be `profile`.
+fn profiled(folder: &Path, profile: &[u8], arguments: &[&str]) -> Command {
+    let mut command = hakmem();
+    command.current_dir(folder).env("HAKMEM_LIB", fake());
+    command.env("FAKE_PROFILE", put(folder, "source", profile)).arg("profile").args(arguments);
+    command
+}
+
+/// The names of the files in a folder, less the number of the process.
+fn names(folder: &Path) -> Vec<String> {
+    let name = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .flatten()
+        .map(name)
+        .map(|name| name.replace(char::is_numeric, ""))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_program_is_run_and_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo $HAKMEM_PROFILE_RATE $HAKMEM_PROFILE_INTERVAL $HAKMEM_THP; exit 3";
+    let options = ["--rate", "64K", "--interval", "250ms", "--set", "thp=never", "--top", "1", "--"];
+    let arguments = [&options[..], &["bash", "-c", script]].concat();
+    let ended = run(&mut profiled(folder.path(), &profile(12), &arguments));
+    assert_eq!((ended.code(), ended.stdout()), (Some(3), "65536 250 never\n"), "{}", ended.stderr);
+    for expected in
+        ["Held at the end: 13.9 MiB", "Held at the peak", "Resident at the end", "files: bash.profile/"]
+    {
+        assert!(ended.stderr.contains(expected), "{expected}: {}", ended.stderr);
+    }
+    let files = names(&folder.path().join("bash.profile"));
+    assert_eq!(files, ["bash..hakprof", "bash..pb.gz", "bash..peak.collapsed"]);
+
+    // What an earlier run has left is not shown again.
+    let ended = run(&mut profiled(
+        folder.path(),
+        &profile(40),
+        &["--what", "live", "--", "bash", "-c", "kill -9 $$"],
+    ));
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.status), Some(9));
+    assert!(ended.stderr.contains("46.3 MiB") && !ended.stderr.contains("13.9 MiB"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("more process"), "{}", ended.stderr);
+}
+
+#[test]
+fn small_processes_are_summed() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "for i in 1 2 3; do FAKE_PROFILE=$PWD/small perl -e 1; done; :";
+    put(folder.path(), "small", &profile(0));
+    let ended =
+        run(&mut profiled(folder.path(), &profile(90), &["--out", "out", "--", "bash", "-c", script]));
+    assert_eq!(ended.code(), Some(0));
+    assert!(ended.stderr.contains("and 3 more processes, together"), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("Held at the end").count(), 1, "{}", ended.stderr);
+}
+
+#[test]
+fn what_cannot_be_profiled_is_said_in_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let gone = run(&mut profiled(folder, b"", &["--", "no-such-program"]));
+    assert_eq!((gone.code(), gone.line()), (Some(127), "hakmem: no-such-program: program not found"));
+    let fixed = compile("plain.c", "static", &["-static"]);
+    let ended = run(&mut profiled(folder, b"", &["--", fixed.to_str().unwrap()]));
+    assert!(
+        ended.line().contains("hakmem: no profile of static: ") && ended.line().contains("statically linked")
+    );
+    let ended = run(profiled(folder, b"", &["--", "true"]).env_remove("FAKE_PROFILE"));
+    assert_eq!(ended.code(), Some(0));
+    assert!(ended.line().contains("no profile of true") && ended.line().contains("has no profiler"));
+    // No folder is left of those.
+    assert_eq!(names(folder), ["source"]);
+    let damaged = run(&mut profiled(folder, b"hello", &["--", "true"]));
+    assert!(damaged.stderr.lines().next().unwrap().contains("it is no heap profile"), "{}", damaged.stderr);
+    for (options, expected) in [
+        (&["--out", "source"][..], "it is no folder"),
+        (&["--out", "source/below"], "cannot write profiles to"),
+        (&["--at", "1s"], "--at is for a file"),
+        (&["--format", "json"], "--format is for a file"),
+    ] {
+        let ended = run(&mut profiled(folder, b"", &[options, &["--", "true"]].concat()));
+        assert_eq!(ended.code(), Some(2));
+        assert!(ended.line().starts_with("hakmem: ") && ended.line().contains(expected), "{}", ended.stderr);
+    }
+    for options in [["--rate", "0"], ["--interval", "0s"], ["--rate", "some"]] {
+        let ended = run(&mut profiled(folder, b"", &[&options[..], &["--", "true"]].concat()));
+        assert!(ended.code() == Some(2) && ended.stderr.contains("expected"), "{}", ended.stderr);
+    }
+}
+
+const CHROMIUM: &str = "/usr/bin/chromium";
+
+/// The page as the browser has it after loading, and after `script`.
+fn dom(page: &Path, script: &str) -> String {
+    let text = std::fs::read_to_string(page).unwrap();
+    let with = page.with_file_name("with.html");
+    std::fs::write(&with, text.replace("</body>", &format!("<script>{script}</script></body>"))).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(CHROMIUM);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
+    command.args([
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--dump-dom",
+    ]);
+    command
+        .arg(format!("--user-data-dir={}", folder.path().display()))
+        .arg(format!("file://{}", with.display()));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_page_shows_moments_tabs_search_and_zoom() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = put(folder.path(), "x.hakprof", &profile(12));
+    let report = folder.path().join("report");
+    let ended = show(&path, &["--report", report.to_str().unwrap()]);
+    let page = report.join("index.html");
+    assert_eq!(ended.line(), format!("report: {}", page.display()));
+    let text = std::fs::read_to_string(&page).unwrap();
+    for reference in ["src=\"http", "href=\"http", "url(http", "@import", "<script src", "<link "] {
+        assert!(!text.contains(reference), "{reference}");
+    }
+    if !Path::new(CHROMIUM).exists() {
+        assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none(), "{CHROMIUM} is missing");
+        eprintln!("skipped: {CHROMIUM} is missing");
+        return;
+    }
+    let said = |script: &str| {
+        let dom = dom(&page, script);
+        let said = dom.split("<p class=\"said\" aria-live=\"polite\">").nth(1).unwrap();
+        // Beside the box that they are in.
+        let frames = dom.matches("class=\"flame").count() - 1;
+        (said.split("</p>").next().unwrap().to_string(), frames)
+    };
+    // The root, the caller and the site that still holds something; at the peak and before, two sites.
+    assert_eq!(said(""), ("held at the end: 13.9 MiB".into(), 3));
+    let click = |what: &str| format!("document.querySelector('{what}').click();");
+    assert_eq!(said(&click("[data-what=peak]")), ("held at the peak: 16.4 MiB".into(), 4));
+    assert_eq!(said(&click("[data-what=allocated]")), ("allocated: 18.4 MiB".into(), 4));
+    let slide = "let s = document.querySelector('input[type=range]'); s.value = 0; s.dispatchEvent(new Event('input'));";
+    assert_eq!(said(slide), ("held at 1.0 s: 16.4 MiB".into(), 4));
+    let search = "let i = document.querySelector('input[type=search]'); i.value = '0x2000'; i.dispatchEvent(new Event('input'));";
+    assert_eq!(said(search), ("13.9 MiB, 100.0 %, in stacks with “0x2000”".into(), 3));
+    // Zoomed in, the other site is not drawn; what leads there is.
+    let zoom = format!(
+        "{}[...document.querySelectorAll('.flame')].find((f) => f.textContent.includes('2000')).click();",
+        click("[data-what=peak]")
+    );
+    assert_eq!(said(&zoom).1, 3);
+    assert_eq!(said(&format!("{zoom}{}", click(".reset"))).1, 4);
+    assert!(dom(&page, "").contains("None: no call site grows"));
 }

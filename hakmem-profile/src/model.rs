@@ -1,6 +1,6 @@
 //! A profile: who held and who allocated how much, at a moment, by call stack, function, thread or tag.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::estimate::{Estimate, probability};
 use crate::file::{Raw, Row, Totals, Why};
@@ -301,18 +301,50 @@ impl Profile {
         self.raw.tags.get(&tag?).map(String::as_str)
     }
 
-    /// What memory was used for, and what most was held, at each snapshot: time, totals, estimated live
-    /// bytes.
+    /// Snapshots to look at, at most so many: all, or some that are evenly spread, the first and the last too.
+    pub fn pick(&self, most: usize) -> Vec<usize> {
+        let number = self.raw.snapshots.len();
+        if number <= most {
+            return (0..number).collect();
+        }
+        (0..most).map(|i| i * (number - 1) / (most - 1)).collect()
+    }
+
+    /// For each of these snapshots, the stacks whose live bytes are not what they were at the one before, and
+    /// what they are.
+    pub fn live(&self, picked: &[usize]) -> Vec<Vec<(usize, f64)>> {
+        let mut series = Vec::with_capacity(picked.len());
+        let mut now = vec![0.0; self.stacks.len()];
+        let mut changed = BTreeSet::new();
+        let mut next = picked.iter().copied().peekable();
+        self.replay(
+            self.raw.snapshots.len(),
+            |i, _, changes| {
+                for (site, old, new) in changes.iter().filter(|(_, old, new)| old.live != new.live) {
+                    now[self.of_site[*site]] += (new.live as f64 - old.live as f64) * self.weight(*site);
+                    changed.insert(self.of_site[*site]);
+                }
+                if next.next_if_eq(&i).is_some() {
+                    // What is left of a sum that has come down to nothing is rounding.
+                    let value = |stack| (stack, if now[stack] < 0.5 { 0.0 } else { now[stack] });
+                    series.push(std::mem::take(&mut changed).into_iter().map(value).collect());
+                }
+            },
+            &mut vec![Row::default(); self.raw.sites.len()],
+        );
+        series
+    }
+
+    /// What memory was used for at each snapshot: its time, totals, and estimated live bytes.
     pub fn timeline(&self) -> Vec<(u64, Totals, f64)> {
         let mut live = 0.0;
         let mut points = Vec::new();
         let mut rows = vec![Row::default(); self.raw.sites.len()];
         self.replay(
-            usize::MAX - 1,
+            self.raw.snapshots.len(),
             |i, _, changes| {
                 for (site, old, new) in changes {
-                    let weight = self.raw.sites[*site].size as f64 / self.probability[*site];
-                    live += (new.live as f64 - old.live as f64) * weight;
+                    live += (new.live as f64 - old.live as f64) * self.weight(*site);
                 }
                 let snapshot = &self.raw.snapshots[i];
                 points.push((snapshot.time, snapshot.totals, live.max(0.0)));

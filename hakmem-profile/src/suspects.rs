@@ -41,11 +41,7 @@ pub struct Suspect {
 
 /// The suspects, those that grow fastest first.
 pub fn find(profile: &Profile) -> Vec<Suspect> {
-    let number = profile.raw.snapshots.len();
-    let picked: Vec<usize> = match number {
-        ..=POINTS => (0..number).collect(),
-        _ => (0..POINTS).map(|i| i * (number - 1) / (POINTS - 1)).collect(),
-    };
+    let picked = profile.pick(POINTS);
     if picked.len() < FEWEST {
         return Vec::new();
     }
@@ -56,7 +52,7 @@ pub fn find(profile: &Profile) -> Vec<Suspect> {
     let mut rows = vec![Row::default(); profile.raw.sites.len()];
     let mut next = picked.iter().copied().peekable();
     profile.replay(
-        number,
+        profile.raw.snapshots.len(),
         |i, _, changes| {
             for (site, old, new) in changes {
                 let more = new.live as i64 - old.live as i64;

@@ -16,8 +16,8 @@ use hakmem_profile::{collapsed, model, pprof, svg};
 use crate::profile::alive::{self, Alive};
 use crate::profile::input::{self, Input};
 use crate::profile::units::bytes;
-use crate::profile::{By, What, json, table};
-use crate::{library, preload, process, report, settings, sys, why};
+use crate::profile::{By, What, json, page, table};
+use crate::{elf, library, preload, process, report, settings, sys, why};
 
 /// Run a program on Hakmem and show who holds its memory, or show a profile that was taken before
 ///
@@ -42,6 +42,10 @@ pub struct Args {
     /// The folder that the profiles are written to [default: NAME.profile]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+
+    /// Also write a page to DIR/index.html, which needs no network: timeline, flame graphs, call sites, leaks
+    #[arg(long, value_name = "DIR")]
+    report: Option<PathBuf>,
 
     /// The library to use, instead of looking for it
     #[arg(long, value_name = "PATH")]
@@ -147,6 +151,13 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
     let mut symbols = Symbols::new();
     let input = input::open(path, &mut symbols)?;
     let moment = input.moment(args.at.map(|time| time.as_nanos() as u64))?;
+    let page = match &args.report {
+        Some(folder) => {
+            let end = input.moment(None)?;
+            Some(write_page(folder, &[(&input.profile, &end)], symbols.notes())?)
+        }
+        None => None,
+    };
     let what = args.what.map(model::What::from);
     let one = what.unwrap_or(model::What::Live);
     let folded = || collapsed::fold(&input.profile, &moment, one);
@@ -175,7 +186,23 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
         Format::Svg => svg::plain(&folded(), input.profile.name())?,
     };
     print(&output)?;
+    if let Some(page) = page {
+        report::say(&page);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the page; what there is to say about that.
+fn write_page(
+    folder: &Path,
+    profiles: &[(&model::Profile, &model::Moment)],
+    notes: &[String],
+) -> anyhow::Result<String> {
+    let path = folder.join("index.html");
+    std::fs::create_dir_all(folder)
+        .and_then(|()| std::fs::write(&path, page::render(profiles, notes)))
+        .with_context(|| format!("--report: cannot write {}", path.display()))?;
+    Ok(format!("report: {}", path.display()))
 }
 
 /// Writes to stdout.
@@ -235,7 +262,8 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let written = files.written();
     if written.is_empty() {
         let _ = std::fs::remove_dir(&folder);
-        let why = why::not_preloadable(program).unwrap_or_else(|| {
+        let other = (!elf::is_hakmem(&library)).then(|| why::not_served(program, &library));
+        let why = other.or_else(|| why::not_preloadable(program)).unwrap_or_else(|| {
             format!(
                 "no word came from the library in it: it made no allocation, or ended before it could, or {} has \
                  no profiler",
@@ -297,6 +325,10 @@ fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyhow::Result<(
         folder.display()
     );
     report::say(&text);
+    if let Some(folder) = &args.report {
+        let shown: Vec<_> = inputs[..own].iter().map(|(_, input, moment)| (&input.profile, moment)).collect();
+        report::say(&write_page(folder, &shown, symbols.notes())?);
+    }
     Ok(())
 }
 

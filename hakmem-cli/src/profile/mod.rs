@@ -1,11 +1,13 @@
 //! The heap profiler's reading side: what `hakmem profile` and `hakmem diff` share.
 //!
-//! `input` opens files, `table` shows them on the terminal, `json` for programs, `alive` says that a long run
+//! `input` opens files, `table` shows them on the terminal, `json` for programs, `page` in a
+//! browser, `alive` says that a long run
 //! goes on. What the figures mean is in the crate `hakmem-profile`.
 
 pub mod alive;
 pub mod input;
 pub mod json;
+pub mod page;
 pub mod table;
 pub mod units;
 

@@ -9,7 +9,7 @@ use hakmem_profile::model::{By, Figures, Group, Moment, Profile, What, place};
 use hakmem_profile::suspects::{self, Suspect};
 use hakmem_profile::symbols::Frame;
 
-use super::units::{bytes, change, count, elide, share, time, wrap};
+use super::units::{bytes, change, count, elide, range, share, time, wrap};
 
 /// What is shown.
 #[derive(Clone, Copy)]
@@ -24,8 +24,11 @@ pub struct Choice {
     pub width: usize,
 }
 
-/// The least width of the column that names call sites.
-const SITE: usize = 26;
+/// The width that the column which names call sites should have, and the least that it has.
+const SITE: (usize, usize) = (36, 24);
+
+/// Lines for a call site's callers.
+const CALLERS: usize = 2;
 
 /// The whole report of one profile.
 pub fn render(profile: &Profile, moment: &Moment, choice: &Choice) -> String {
@@ -56,16 +59,19 @@ fn head(profile: &Profile, moment: &Moment, width: usize) -> String {
     let line: Vec<String> =
         process.arguments.iter().map(|word| crate::report::printable(word.as_ref())).collect();
     let line = elide(&line.join(" "), width.saturating_sub(20).max(20));
-    let how = format!(
-        "process {}: {} in {}, {}, one for {} on average; hakmem {}",
-        process.pid,
+    format!("{line}\n{}\n", wrap(&format!("process {}: {}", process.pid, how(profile, moment)), width))
+}
+
+/// How a process was sampled.
+pub fn how(profile: &Profile, moment: &Moment) -> String {
+    format!(
+        "{} in {}, {}, one for {} on average; hakmem {}",
         time(moment.time as f64),
         many(moment.snapshot as u64 + 1, "snapshot"),
         many(profile.total(moment).allocated.samples, "sample"),
-        bytes(process.rate as f64),
-        process.allocator,
-    );
-    format!("{line}\n{}\n", wrap(&how, width))
+        bytes(profile.raw.process.rate as f64),
+        profile.raw.process.allocator,
+    )
 }
 
 /// So many of something.
@@ -125,16 +131,14 @@ fn section(
         (What::Pinned, _) => "Pinned by what is held: known only at the end of a profile".into(),
     };
     let (all, whole) = (total.estimate(what), total.bytes(what));
-    let (low, high) = all.interval();
     let _ = match what {
         What::Pinned => writeln!(text, "\n{heading}: {}", bytes(whole)),
         _ => writeln!(
             text,
-            "\n{heading}: {} in {} objects (95%: {} to {})",
+            "\n{heading}: {} in {} objects (95%: {})",
             bytes(whole),
             count(all.objects),
-            bytes(low),
-            bytes(high)
+            range(all.interval())
         ),
     };
     let shown: Vec<&Group> =
@@ -153,12 +157,8 @@ fn section(
         cells: shown.iter().map(|group| cell(group)).collect(),
     };
     let pinned = column("pinned", &|group| bytes(group.figures.pinned));
-    let lifetime =
-        column("median life", &|group| group.figures.lifetimes.quantile(0.5).map_or("".into(), time));
-    let interval = column("95% interval", &|group| {
-        let (low, high) = group.figures.estimate(what).interval();
-        format!("{} – {}", bytes(low), bytes(high))
-    });
+    let lifetime = column("life", &|group| group.figures.lifetimes.quantile(0.5).map_or("".into(), time));
+    let interval = column("95% interval", &|group| range(group.figures.estimate(what).interval()));
     let objects = column("objects", &|group| count(group.figures.estimate(what).objects));
     let value = column("bytes", &|group| bytes(group.figures.bytes(what)));
     let part = column("share", &|group| share(group.figures.bytes(what), whole));
@@ -207,10 +207,10 @@ impl Column {
 fn fitted(mut columns: Vec<Column>, name: &str, names: impl Fn(usize) -> Vec<String>, width: usize) -> Table {
     // Each has a space on both sides and a line before it, and the last a line behind it.
     let taken = |columns: &[Column]| columns.iter().map(|column| column.width() + 3).sum::<usize>() + 4;
-    while columns.len() > 1 && taken(&columns) + SITE > width {
+    while columns.len() > 1 && taken(&columns) + SITE.0 > width {
         columns.pop();
     }
-    let left = width.saturating_sub(taken(&columns)).max(SITE);
+    let left = width.saturating_sub(taken(&columns)).max(SITE.1);
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
     table.set_header(columns.iter().map(|column| column.title).chain([name]));
@@ -232,11 +232,15 @@ fn site(label: &str, location: &str, callers: &[Frame], width: usize) -> String 
     } else {
         lines.extend([elide(label, width), format!("  {}", elide(location, width.saturating_sub(2)))]);
     }
-    let mut line = String::new();
+    let (mut line, mut left) = (String::new(), CALLERS);
     for caller in callers.iter().filter(|caller| !caller.is_plumbing()) {
-        let next = format!(" ← {}", elide(&caller.function, width.saturating_sub(5).min(60)));
+        let next = format!(" ← {}", elide(&caller.function, width.saturating_sub(5).min(50)));
         if line.chars().count() + next.chars().count() + 1 > width {
-            break;
+            lines.push(format!(" {}", std::mem::take(&mut line)));
+            left -= 1;
+            if left == 0 {
+                return lines.join("\n");
+            }
         }
         line += &next;
     }
@@ -247,7 +251,7 @@ fn site(label: &str, location: &str, callers: &[Frame], width: usize) -> String 
 }
 
 /// How what is resident is made up: what is held, what the allocator keeps, and what is none of its business.
-fn retention(profile: &Profile, moment: &Moment) -> String {
+pub fn retention(profile: &Profile, moment: &Moment) -> String {
     let Totals { resident, live, cached, free, dirty, metadata, .. } = moment.totals;
     let last = moment.snapshot + 1 == profile.raw.snapshots.len();
     let when = if last { "at the end".into() } else { format!("at {}", time(moment.time as f64)) };
@@ -310,8 +314,8 @@ pub fn evidence(suspect: &Suspect) -> String {
         suspect.shrank * 100.0,
     );
     text += &match suspect.of_growth {
-        Some(part) => format!("; {:.0}% of all growth", part * 100.0),
-        None => "; all together does not grow".into(),
+        Some(part) => format!("; that is {:.0}% of what everything together grew by", part * 100.0),
+        None => "; everything together did not grow".into(),
     };
     text
 }

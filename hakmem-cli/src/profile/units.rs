@@ -16,7 +16,16 @@ pub fn bytes(bytes: f64) -> String {
     }
 }
 
-/// The same with a sign.
+/// From one size to another; the unit is said once where it is the same.
+pub fn range((low, high): (f64, f64)) -> String {
+    let (low, high) = (bytes(low), bytes(high));
+    match (low.split_once(' '), high.split_once(' ')) {
+        (Some((figure, one)), Some((_, other))) if one == other => format!("{figure} – {high}"),
+        _ => format!("{low} – {high}"),
+    }
+}
+
+/// A change, with a sign.
 pub fn change(value: f64) -> String {
     if value > 0.0 { format!("+{}", bytes(value)) } else { bytes(value) }
 }
@@ -95,6 +104,8 @@ mod tests {
     fn figures_are_short() {
         let all = [0.0, 1.4, 1023.0, 1024.0, 1048575.0, 1.5 * 1048576.0, 3e12].map(bytes);
         assert_eq!(all, ["0 B", "1 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.5 MiB", "2.7 TiB"]);
+        assert_eq!(range((1536.0, 4096.0)), "1.5 – 4.0 KiB");
+        assert_eq!(range((5.0, 4096.0)), "5 B – 4.0 KiB");
         assert_eq!([5.0, -2048.0].map(change), ["+5 B", "-2.0 KiB"]);
         assert_eq!(
             [0.0, 999.4, 1000.0, 1234567.0, -1000.0].map(count),

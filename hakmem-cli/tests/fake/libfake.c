@@ -18,7 +18,24 @@ static void record(const char *rest) {
     fclose(file);
 }
 
+/* "Writes" a profile: a copy of the file that the test has made. */
+static void profile(void) {
+    const char *prefix = getenv("HAKMEM_PROFILE"), *path = getenv("FAKE_PROFILE");
+    if (!prefix || !path)
+        return;
+    char name[1000];
+    snprintf(name, sizeof name, "%s.%d.hakprof", prefix, getpid());
+    FILE *from = fopen(path, "r"), *to = fopen(name, "w");
+    for (int c; from && to && (c = getc(from)) != EOF;)
+        putc(c, to);
+    if (from)
+        fclose(from);
+    if (to)
+        fclose(to);
+}
+
 __attribute__((constructor)) static void start(void) {
+    profile();
     char text[100];
     snprintf(text, sizeof text, "\"event\":\"start\",\"pid\":%d}", getpid());
     record(text);
