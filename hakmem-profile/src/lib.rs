@@ -2,8 +2,9 @@
 //! it.
 //!
 //! [`mod@file`] reads the raw file and can write one. [`model`] groups and picks moments, [`estimate`] says
-//! what samples stand for, [`suspects`] looks for leaks; [`symbols`] finds the functions of addresses. [`pprof`] and [`collapsed`] write what other tools read, [`svg`] draws
-//! flame graphs, and [`diff`] compares two profiles, of whatever tool.
+//! what samples stand for, [`suspects`] looks for leaks; [`symbols`] finds the functions of addresses.
+//! [`pprof`] and [`collapsed`] write what other tools read, [`svg`] draws flame graphs, and [`diff`] compares
+//! two profiles, of whatever tool.
 
 pub mod collapsed;
 pub mod diff;
