@@ -174,6 +174,25 @@ fn a_background_program_that_reads_the_terminal_shows_as_stopped() {
     terminal.wait_for("status=143");
 }
 
+#[cfg(feature = "profile")]
+#[test]
+fn a_long_profile_shows_in_the_title_that_it_is_alive() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().display();
+    let script = format!("TERM=xterm $H profile --out {out} -- sh -c 'sleep 6; echo done'; echo status=$?");
+    let terminal = Terminal::start(&script);
+    terminal.wait_for("hakmem: profiling sh");
+    terminal.wait_for("status=0");
+    let screen = terminal.screen();
+    let (before, after) =
+        screen.split_once("\u{1b}[22;0t\u{1b}]0;hakmem profile: sh, 5.0 s\u{7}").expect(&screen);
+    // Put back before anything else is said.
+    assert!(
+        !before.contains("done") && after.starts_with("done\r\n\u{1b}[23;0thakmem: no profile"),
+        "{screen:?}"
+    );
+}
+
 fn send(pid: i32, signal: Signal) {
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
 }

@@ -22,7 +22,9 @@ pub enum What {
 /// What sites are added up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// The whole call stack.
+    /// The call site: the function that allocates, and its callers.
+    Site,
+    /// The whole call stack, with what passes allocations on.
     Stack,
     /// The function that allocates.
     Function,
@@ -40,6 +42,8 @@ pub struct Profile {
     pub stacks: Vec<Vec<Frame>>,
     /// For each site, its index in `stacks`.
     of_site: Vec<usize>,
+    /// For each stack, the first one that differs from it only in what passes allocations on.
+    alike: Vec<usize>,
     /// For each site, the probability of a sample.
     probability: Vec<f64>,
 }
@@ -70,6 +74,8 @@ pub struct Lifetimes {
     alive: f64,
     /// Blocks that were freed, nobody knows after how long.
     unknown: f64,
+    /// No block lived longer than this many ns.
+    longest: f64,
 }
 
 /// The figures of a site, or of several.
@@ -94,7 +100,7 @@ pub struct Group {
     pub label: String,
     /// Where the function is.
     pub location: String,
-    /// Their index in [`Profile::stacks`], if they are of one call stack.
+    /// Their index in [`Profile::stacks`], or that of one of them, if they are of one call stack or site.
     pub stack: Option<usize>,
     /// Their figures.
     pub figures: Figures,
@@ -121,7 +127,10 @@ impl Profile {
         }
         let of_site = raw.sites.iter().map(|site| of_stack[site.stack]).collect();
         let probability = raw.sites.iter().map(|site| probability(site.size, raw.process.rate)).collect();
-        Self { stacks, of_site, probability, raw }
+        let mut first = HashMap::new();
+        let alike = stacks.iter().enumerate();
+        let alike = alike.map(|(i, stack)| *first.entry(&stack[place(stack)..]).or_insert(i)).collect();
+        Self { of_site, alike, probability, raw, stacks }
     }
 
     /// The call stack of a site, as an index of `stacks`.
@@ -219,7 +228,8 @@ impl Profile {
         let (row, size, rate) = (moment.rows[site], self.raw.sites[site].size, self.raw.process.rate);
         let p = self.probability[site];
         let estimate = |n| Estimate::new(n, size, rate);
-        let mut lifetimes = Lifetimes { freed: Vec::new(), alive: row.live as f64 / p, unknown: 0.0 };
+        let longest = self.raw.snapshots.last().map_or(0, |snapshot| snapshot.time) as f64;
+        let mut lifetimes = Lifetimes { alive: row.live as f64 / p, longest, ..Lifetimes::default() };
         match self.raw.lifetimes.get(&site) {
             Some(pairs) => {
                 for &(b, count) in pairs {
@@ -255,8 +265,9 @@ impl Profile {
             let frames = &self.stacks[stack];
             let frame = frames.get(place(frames));
             let function = frame.map(|frame| (frame.function.as_str(), frame.module.as_str()));
+            let stack = if by == By::Site { self.alike[stack] } else { stack };
             let key = match by {
-                By::Stack => (stack as u64, None),
+                By::Site | By::Stack => (stack as u64, None),
                 By::Function => (0, function),
                 By::Thread => (site.thread.into(), None),
                 By::Tag => (site.tag.map_or(u64::MAX, u64::from), None),
@@ -272,7 +283,7 @@ impl Profile {
                     )
                 };
                 let (label, location) = match by {
-                    By::Stack => of_frame(),
+                    By::Site | By::Stack => of_frame(),
                     By::Function => {
                         let (label, location) = of_frame();
                         (label, location.rsplit_once(':').map_or(location.clone(), |(file, _)| file.into()))
@@ -280,7 +291,7 @@ impl Profile {
                     By::Thread => (self.thread(site.thread), String::new()),
                     By::Tag => (self.tag(site.tag).unwrap_or("(no tag)").to_string(), String::new()),
                 };
-                let stack = (by == By::Stack).then_some(stack);
+                let stack = matches!(by, By::Site | By::Stack).then_some(stack);
                 groups.push(Group { label, location, stack, figures: Figures::default() });
             }
             groups[index].figures.add(self.site(moment, i));
@@ -301,7 +312,7 @@ impl Profile {
         self.raw.tags.get(&tag?).map(String::as_str)
     }
 
-    /// Snapshots to look at, at most so many: all, or some that are evenly spread, the first and the last too.
+    /// Snapshots to look at, so many at most: all, or some evenly spread, with the first and the last.
     pub fn pick(&self, most: usize) -> Vec<usize> {
         let number = self.raw.snapshots.len();
         if number <= most {
@@ -400,6 +411,7 @@ impl Lifetimes {
         self.freed.iter_mut().zip(&other.freed).for_each(|(sum, one)| *sum += one);
         self.alive += other.alive;
         self.unknown += other.unknown;
+        self.longest = self.longest.max(other.longest);
     }
 
     /// The ns that a share of the blocks lived at the most; infinite where that many live still. `None` where
@@ -414,7 +426,7 @@ impl Lifetimes {
         for (b, &count) in self.freed.iter().enumerate() {
             if count > 0.0 && left <= count {
                 // As if evenly spread over the octave.
-                return Some((b as f64 + left / count).exp2());
+                return Some((b as f64 + left / count).exp2().min(self.longest));
             }
             left -= count;
         }
@@ -428,10 +440,12 @@ mod tests {
 
     #[test]
     fn lifetimes_have_quantiles() {
-        let lifetimes = Lifetimes { freed: vec![0.0, 0.0, 0.0, 10.0, 30.0], alive: 60.0, unknown: 0.0 };
+        let lifetimes =
+            Lifetimes { freed: vec![0.0, 0.0, 0.0, 10.0, 30.0], alive: 60.0, unknown: 0.0, longest: 20.0 };
         assert_eq!(lifetimes.quantile(0.05), Some(3.5f64.exp2()));
         assert_eq!(lifetimes.quantile(0.1), Some(16.0));
-        assert_eq!(lifetimes.quantile(0.25), Some(4.5f64.exp2()));
+        assert_eq!(lifetimes.quantile(0.14), Some((4.0f64 + 4.0 / 30.0).exp2()));
+        assert_eq!(lifetimes.quantile(0.25), Some(20.0));
         assert_eq!(lifetimes.quantile(0.5), Some(f64::INFINITY));
         assert_eq!(Lifetimes::default().quantile(0.5), None);
         assert_eq!(Lifetimes { unknown: 5.0, ..lifetimes }.quantile(0.5), None);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::file::Row;
+use crate::file::{Row, Why};
 use crate::model::Profile;
 
 /// Points of the timeline that are looked at; of a longer one, that many are picked.
@@ -41,7 +41,11 @@ pub struct Suspect {
 
 /// The suspects, those that grow fastest first.
 pub fn find(profile: &Profile) -> Vec<Suspect> {
-    let picked = profile.pick(POINTS);
+    let mut picked = profile.pick(POINTS);
+    // A program that frees everything on its way out leaked while it ran.
+    if picked.last().is_some_and(|last| profile.raw.snapshots[*last].why == Why::End) {
+        picked.pop();
+    }
     if picked.len() < FEWEST {
         return Vec::new();
     }

@@ -43,27 +43,34 @@ impl Frame {
         !rest.starts_with("+0x") && !self.function.starts_with("0x")
     }
 
-    /// Whether it only passes allocations on: of the C++ and Rust libraries, or a wrapper of `malloc`. What
-    /// is shown as the place of an allocation is the first frame that does not.
+    /// Whether it only passes allocations on: of the C++ and Rust libraries, a wrapper of `malloc`, or what
+    /// comes before `main`. What is shown as the place of an allocation is the first frame that does not.
     pub fn is_plumbing(&self) -> bool {
         let name = self.function.trim_start_matches(['<', '&', '[', '(']);
         let name = name.split(['<', '(', ' ']).next().unwrap_or_default();
         let spaces =
             ["std::", "core::", "alloc::", "hashbrown::", "bytes::", "smallvec::", "__gnu_cxx::", "boost::"];
-        const WRAPPERS: [&str; 9] = [
-            "operator",
-            "xmalloc",
-            "xrealloc",
-            "xcalloc",
-            "xstrdup",
-            "g_malloc",
-            "g_malloc0",
-            "g_realloc",
-            "CRYPTO_malloc",
-        ];
-        spaces.iter().any(|space| name.starts_with(space)) || WRAPPERS.contains(&name)
+        // As xmalloc, g_malloc0, CRYPTO_malloc, _PyObject_Malloc, zrealloc.
+        let wrappers = ["malloc", "malloc0", "calloc", "realloc", "memalign", "strdup", "strndup"];
+        let lower = name.to_ascii_lowercase();
+        spaces.iter().any(|space| name.starts_with(space))
+            || BEFORE_MAIN.contains(&name)
+            || name == "operator"
+            || wrappers.iter().any(|wrapper| lower.ends_with(wrapper))
     }
 }
+
+/// What calls `main` and the first function of a thread.
+const BEFORE_MAIN: [&str; 8] = [
+    "_start",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "start_thread",
+    "clone",
+    "clone3",
+    "__clone3",
+];
 
 /// Whether frames of this module are the allocator's.
 fn is_ours(module: &str) -> bool {
@@ -279,6 +286,7 @@ mod tests {
             "__gnu_cxx::new_allocator<char>::allocate",
             "operator new",
             "xmalloc",
+            "_PyObject_Malloc",
         ] {
             assert!(plumbing(name), "{name}");
         }

@@ -60,7 +60,7 @@ pub struct Args {
     what: Option<What>,
 
     /// What is added up
-    #[arg(long, value_name = "BY", default_value = "stack")]
+    #[arg(long, value_name = "BY", default_value = "site")]
     group: By,
 
     /// Rows of each table

@@ -41,7 +41,9 @@ impl From<What> for model::What {
 /// What is added up, for clap.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum By {
-    /// Call stacks
+    /// Call sites: the function that allocates, and its callers
+    Site,
+    /// Whole call stacks, with what passes allocations on
     Stack,
     /// Functions that allocate
     Function,
@@ -54,6 +56,7 @@ pub enum By {
 impl From<By> for model::By {
     fn from(by: By) -> Self {
         match by {
+            By::Site => Self::Site,
             By::Stack => Self::Stack,
             By::Function => Self::Function,
             By::Thread => Self::Thread,

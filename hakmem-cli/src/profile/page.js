@@ -229,7 +229,10 @@
         if (step) { const next = tabs[(i + step + tabs.length) % tabs.length]; next.focus(); show(next); }
       });
     });
-    new Timeline(article.querySelector(".timeline"), data, (i) => { moment = i; show(tabs[0]); });
+    const timeline = new Timeline(article.querySelector(".timeline"), data, (i) => { moment = i; show(tabs[0]); });
+    // A program that frees everything on its way out is looked at before that.
+    const sum = (values) => values.reduce((total, [, value]) => total + value, 0);
+    if (moment > 0 && sum(live(moment)) < sum(data.peak) / 20) timeline.move(--moment);
     if (table) table.querySelectorAll("th[data-key] button").forEach((button) => {
       button.addEventListener("click", () => sort(button.parentElement.dataset.key));
     });

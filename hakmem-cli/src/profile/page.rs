@@ -175,7 +175,7 @@ fn data(profile: &Profile, moment: &Moment) -> Value {
 
 /// The call sites that matter in any of the tables.
 fn sites(profile: &Profile, moment: &Moment, total: &Figures) -> Markup {
-    let mut groups = profile.groups(moment, By::Stack);
+    let mut groups = profile.groups(moment, By::Site);
     let weight = |group: &Group| {
         let part = |what| group.figures.bytes(what) / total.bytes(what).max(1.0);
         part(What::Live).max(part(What::Peak)).max(part(What::Allocated))

@@ -27,6 +27,10 @@ pub struct Choice {
 /// The width that the column which names call sites should have, and the least that it has.
 const SITE: (usize, usize) = (36, 24);
 
+/// The least share of a row, unless there are few.
+const LEAST: f64 = 0.01;
+const FEW: usize = 3;
+
 /// Lines for a call site's callers.
 const CALLERS: usize = 2;
 
@@ -131,23 +135,28 @@ fn section(
         (What::Pinned, _) => "Pinned by what is held: known only at the end of a profile".into(),
     };
     let (all, whole) = (total.estimate(what), total.bytes(what));
-    let _ = match what {
-        What::Pinned => writeln!(text, "\n{heading}: {}", bytes(whole)),
-        _ => writeln!(
-            text,
-            "\n{heading}: {} in {} objects (95%: {})",
+    let heading = match what {
+        What::Pinned => format!("{heading}: {}", bytes(whole)),
+        _ => format!(
+            "{heading}: {} in {} objects (95%: {})",
             bytes(whole),
             count(all.objects),
             range(all.interval())
         ),
     };
+    let _ = writeln!(text, "\n{}", wrap(&heading, choice.width));
+    let matters = |(i, group): &(usize, &Group)| {
+        let bytes = group.figures.bytes(what);
+        bytes > 0.0 && (*i < FEW || bytes >= LEAST * whole)
+    };
     let shown: Vec<&Group> =
-        groups.iter().filter(|group| group.figures.bytes(what) > 0.0).take(choice.top).collect();
+        groups.iter().enumerate().take_while(matters).take(choice.top).map(|(_, group)| group).collect();
     if shown.is_empty() {
         return;
     }
     let name = match choice.by {
-        By::Stack => "call site",
+        By::Site => "call site",
+        By::Stack => "call stack",
         By::Function => "function",
         By::Thread => "thread",
         By::Tag => "tag",
@@ -180,12 +189,7 @@ fn section(
     let rest = groups.iter().filter(|group| group.figures.bytes(what) > 0.0).count() - shown.len();
     if rest > 0 {
         let others: f64 = whole - shown.iter().map(|group| group.figures.bytes(what)).sum::<f64>();
-        let _ = writeln!(
-            text,
-            "and {} in {} (--top shows more)",
-            bytes(others.max(0.0)),
-            many(rest as u64, "other")
-        );
+        let _ = writeln!(text, "and {} in {}", bytes(others.max(0.0)), many(rest as u64, "other"));
     }
 }
 
@@ -233,7 +237,12 @@ fn site(label: &str, location: &str, callers: &[Frame], width: usize) -> String 
         lines.extend([elide(label, width), format!("  {}", elide(location, width.saturating_sub(2)))]);
     }
     let (mut line, mut left) = (String::new(), CALLERS);
+    let mut last = label;
     for caller in callers.iter().filter(|caller| !caller.is_plumbing()) {
+        // Recursion, or parts of one function.
+        if caller.function == std::mem::replace(&mut last, &caller.function) {
+            continue;
+        }
         let next = format!(" ← {}", elide(&caller.function, width.saturating_sub(5).min(50)));
         if line.chars().count() + next.chars().count() + 1 > width {
             lines.push(format!(" {}", std::mem::take(&mut line)));
@@ -284,7 +293,8 @@ fn suspected(profile: &Profile, choice: &Choice, text: &mut String) {
     if suspects.is_empty() {
         return;
     }
-    let _ = writeln!(text, "\nLeak suspects: live bytes of these call sites grow and do not stop");
+    let heading = "Leak suspects: live bytes of these call sites grow and do not stop";
+    let _ = writeln!(text, "\n{}", wrap(heading, choice.width));
     for suspect in suspects.iter().take(choice.top) {
         let frames = &profile.stacks[suspect.stack];
         let at = place(frames);
@@ -362,4 +372,47 @@ pub fn changes(rows: &[Row], totals: (f64, f64), top: usize, width: usize) -> St
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hakmem_profile::file::{self, Process, Row, Site, StackEnd, Why, Writer};
+    use hakmem_profile::symbols::Symbols;
+
+    /// Many stacks, a leak, and a long command line.
+    fn profile() -> Profile {
+        let arguments = vec!["server".to_string(), "--option-with-a-value".repeat(20)];
+        let mut writer = Writer::new(&Process { pid: 7, rate: 1 << 19, arguments, ..Process::default() });
+        for i in 0..30 {
+            let stack =
+                writer.stack(&[0x1000_0000 * i + 1, 0x9999_0000_0000, 0x8888_0000_0000], StackEnd::Stopped);
+            writer.site(&Site { stack: stack as usize, thread: 7, tag: None, size: 1 << (3 + i % 20) });
+        }
+        for t in 0..20 {
+            let row =
+                |i: u32| (i, Row { allocated: 100, live: if i == 3 { t } else { 20 }, ..Row::default() });
+            let rows: Vec<_> = (0..30).map(row).collect();
+            writer.snapshot(
+                t * 1_000_000_000,
+                Why::Timer,
+                &Totals { resident: 1 << 40, ..Totals::default() },
+                &rows,
+            );
+        }
+        Profile::new(file::read(writer.bytes()).unwrap(), &mut Symbols::new())
+    }
+
+    #[test]
+    fn tables_fit_any_terminal() {
+        let profile = profile();
+        let moment = profile.moment(None).unwrap();
+        for width in 44..200 {
+            let text = render(&profile, &moment, &Choice { what: None, by: By::Site, top: 10, width });
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{width}:\n{line}");
+            }
+            assert!(text.contains("Leak suspects") && text.contains("others"), "{text}");
+        }
+    }
 }
