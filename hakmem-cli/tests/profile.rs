@@ -73,6 +73,10 @@ fn a_file_is_shown() {
         early.stdout()
     );
     assert_eq!(show(&path, &["--sort", "pinned", "--group", "thread"]).code(), Some(0));
+    // Nothing sampled is not nothing at all.
+    let none = put(folder.path(), "none.hakprof", &profile(0));
+    let expected = "Held at the end: no sampled block, so less than 1.8 MiB most likely";
+    assert!(show(&none, &[]).stdout().contains(expected), "{}", show(&none, &[]).stdout());
 }
 
 #[test]
@@ -266,6 +270,7 @@ fn what_cannot_be_profiled_is_said_in_one_line() {
     for (options, expected) in [
         (&["--out", "source"][..], "it is no folder"),
         (&["--out", "source/below"], "cannot write profiles to"),
+        (&["--out", &"long/".repeat(60)], "its path is too long"),
         (&["--at", "1s"], "--at is for a file"),
         (&["--format", "json"], "--format is for a file"),
     ] {

@@ -55,7 +55,7 @@ impl Frame {
         let lower = name.to_ascii_lowercase();
         spaces.iter().any(|space| name.starts_with(space))
             || BEFORE_MAIN.contains(&name)
-            || name == "operator"
+            || self.function.contains("operator new")
             || wrappers.iter().any(|wrapper| lower.ends_with(wrapper))
     }
 }
@@ -287,6 +287,7 @@ mod tests {
             "operator new",
             "xmalloc",
             "_PyObject_Malloc",
+            "v8::internal::Malloced::operator new",
         ] {
             assert!(plumbing(name), "{name}");
         }

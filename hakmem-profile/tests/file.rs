@@ -3,6 +3,9 @@
 mod support;
 
 use hakmem_profile::file::{self, MAGIC, NO_TAG, Process, StackEnd, Totals, Why, Writer, frame, kind};
+use hakmem_profile::model::{By, Profile};
+use hakmem_profile::symbols::Symbols;
+use hakmem_profile::{pprof, suspects};
 use support::{process, row, small, totals};
 
 fn refused(bytes: &[u8]) -> String {
@@ -136,7 +139,55 @@ fn whole_frames_that_make_no_sense_are_refused() {
     nan.stack(&[], StackEnd::NoWalk);
     nan.site(&file::Site { stack: 0, thread: 1, tag: None, size: 8 });
     nan.snapshot(9, Why::End, &Totals::default(), &[(0, row(1, 1, 1, f64::NAN))]);
-    assert!(refused(nan.bytes()).contains("pinned"));
+    assert!(refused(nan.bytes()).contains("figures that cannot be"));
+}
+
+/// Whatever a frame says, nothing that is made of a file that is accepted fails.
+#[test]
+fn frames_of_nonsense_do_no_harm() {
+    let whole = small();
+    let mut state = 1u64;
+    let mut random = move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize
+    };
+    let mut accepted = 0;
+    for _ in 0..20_000 {
+        let mut bytes = MAGIC.to_vec();
+        let mut at = MAGIC.len();
+        while at < whole.len() {
+            let length = u32::from_le_bytes(whole[at + 4..at + 8].try_into().unwrap()) as usize;
+            let mut payload = whole[at + 8..at + 8 + length].to_vec();
+            if random() % 6 == 0 && length > 0 {
+                let place = random() % length;
+                payload[place] = [0, 1, 0x7f, 0x80, 0xff, random() as u8][random() % 6];
+                // The upper bytes of a number, too.
+                let end = (place + random() % 8).min(length);
+                payload[place..end].fill(0xff);
+            }
+            bytes.extend(frame(u32::from_le_bytes(whole[at..at + 4].try_into().unwrap()), &payload));
+            at += length + 16;
+        }
+        let Ok(raw) = file::read(&bytes) else { continue };
+        accepted += 1;
+        let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+        let profile = Profile::new(raw, &mut symbols);
+        for time in [None, Some(0), Some(1_500_000_000)] {
+            let Some(moment) = profile.moment(time) else { continue };
+            for by in [By::Site, By::Stack, By::Function, By::Thread, By::Tag] {
+                for group in profile.groups(&moment, by) {
+                    assert!(
+                        group.figures.live.bytes.is_finite() && !group.figures.peak.interval().1.is_nan()
+                    );
+                }
+            }
+            pprof::decode(&pprof::encode(&profile, &moment, &mut symbols).unwrap()).unwrap();
+        }
+        suspects::find(&profile);
+        profile.live(&profile.pick(2));
+        profile.timeline();
+    }
+    assert!(accepted > 1000, "{accepted}");
 }
 
 #[test]

@@ -20,9 +20,10 @@ const USAGE: u8 = 2;
 #[derive(Parser)]
 #[command(name = "hakmem", version, arg_required_else_help = true)]
 #[cfg_attr(
-    not(feature = "lab"),
+    not(all(feature = "lab", feature = "profile")),
     command(
-        after_help = "Built without the feature `lab`: ab, bench, memory, record, replay and others are missing."
+        after_help = "Built without the features `lab` (ab, bench, memory, record, replay and others) and `profile` \
+                      (profile, diff), or without one of them."
     )
 )]
 struct Cli {

@@ -98,6 +98,9 @@ enum Format {
 /// How files of profiles end; the allocator appends it.
 const EXTENSION: &str = "hakprof";
 
+/// The longest path that the allocator takes, before its own end of the name.
+const PREFIX: usize = 255;
+
 /// Processes that get tables of their own.
 const MOST: usize = 5;
 
@@ -150,7 +153,7 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
     }
     let mut symbols = Symbols::new();
     let input = input::open(path, &mut symbols)?;
-    let moment = input.moment(args.at.map(|time| time.as_nanos() as u64))?;
+    let moment = input.moment(args.at.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))?;
     let page = match &args.report {
         Some(folder) => {
             let end = input.moment(None)?;
@@ -352,6 +355,8 @@ impl Files {
         // Absolute, for programs that go elsewhere.
         let folder = folder.canonicalize().with_context(context)?;
         tempfile::tempfile_in(&folder).with_context(context)?;
+        let length = folder.as_os_str().len() + 1 + name.len();
+        ensure!(length <= PREFIX, "{}: its path is too long; name another with --out", context());
         let mut files =
             Self { prefix: folder.join(name), folder, name: name.into(), before: BTreeMap::new() };
         files.before = files.all();

@@ -136,6 +136,11 @@ fn section(
     };
     let (all, whole) = (total.estimate(what), total.bytes(what));
     let heading = match what {
+        _ if all.samples == 0 => {
+            // With that much, a sample would have been missed in 1 of 40 cases.
+            let most = 40f64.ln() * profile.raw.process.rate as f64;
+            format!("{heading}: no sampled block, so less than {} most likely", bytes(most))
+        }
         What::Pinned => format!("{heading}: {}", bytes(whole)),
         _ => format!(
             "{heading}: {} in {} objects (95%: {})",

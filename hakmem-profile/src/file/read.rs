@@ -23,6 +23,9 @@ impl std::error::Error for Damaged {}
 /// Bytes of a frame beside its payload.
 const AROUND: usize = 16;
 
+/// No figure is larger: sums of such fit, and so they do as floating point.
+const LARGEST: u64 = 1 << 48;
+
 /// What a payload cannot be read by.
 type Wrong = &'static str;
 
@@ -171,8 +174,8 @@ impl Reader {
                 let pairs: Result<Vec<_>, Wrong> =
                     (0..pairs).map(|_| Ok((payload.u8()?, payload.u64()?))).collect();
                 let pairs = pairs?;
-                if pairs.iter().any(|(b, _)| *b > 63) {
-                    return Err("a lifetime that no clock has");
+                if pairs.iter().any(|(b, count)| *b > 63 || *count > LARGEST) {
+                    return Err("lifetimes that cannot be");
                 }
                 self.raw.lifetimes.insert(site, pairs);
                 Ok(())
@@ -214,8 +217,8 @@ impl Reader {
             let build_id = payload.take(length.into())?.to_vec();
             let length = payload.u16()?;
             let path = payload.text(length.into())?;
-            if start > end {
-                return Err("a module that ends before it begins");
+            if start > end || end.checked_add(offset).is_none() {
+                return Err("a module that cannot be");
             }
             modules.push(Module { start, end, offset, build_id, path });
             Ok(())
@@ -250,8 +253,8 @@ impl Reader {
         if tag.is_some_and(|tag| !self.raw.tags.contains_key(&tag)) {
             return Err("a tag that was not defined");
         }
-        if size == 0 {
-            return Err("blocks of no size");
+        if !(1..=LARGEST).contains(&size) {
+            return Err("blocks of a size that cannot be");
         }
         define(&mut self.sites, site, self.raw.sites.len())?;
         self.raw.sites.push(Site { stack, thread, tag, size });
@@ -265,7 +268,7 @@ impl Reader {
             let value = payload.u64()?;
             // A newer allocator may append some.
             if let Some(total) = totals.get_mut(i) {
-                *total = value;
+                *total = value.min(u64::MAX / 8);
             }
         }
         let [resident, mapped, live, cached, free, dirty, metadata] = totals;
@@ -275,8 +278,8 @@ impl Reader {
             let site = *self.sites.get(&payload.u32()?).ok_or("a site that was not defined")?;
             let [allocated, live, peak] = [payload.u64()?, payload.u64()?, payload.u64()?];
             let pinned = f64::from_le_bytes(payload.array()?);
-            if !(0.0..1e18).contains(&pinned) {
-                return Err("pinned bytes that cannot be");
+            if !(0.0..1e18).contains(&pinned) || allocated.max(live).max(peak) > LARGEST {
+                return Err("figures that cannot be");
             }
             rows.push((site, Row { allocated, live, peak, pinned }));
             Ok(())

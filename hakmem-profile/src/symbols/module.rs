@@ -81,9 +81,9 @@ impl Object {
 
     /// The functions at this offset in the file, inlined ones first; none if nothing is known.
     pub fn frames(&self, offset: u64) -> Vec<Frame> {
-        let inside = |&&(start, length, _): &&(u64, u64, u64)| (start..start + length).contains(&offset);
+        let inside = |&&(start, length, _): &&(u64, u64, u64)| offset >= start && offset - start < length;
         let Some(&(start, _, address)) = self.segments.iter().find(inside) else { return Vec::new() };
-        let address = offset - start + address;
+        let address = address.wrapping_add(offset - start);
         let mut frames = Vec::new();
         if let Some(mut found) = self.dwarf.as_ref().and_then(|dwarf| dwarf.find_frames(address).ok()) {
             while let Ok(Some(frame)) = found.next() {
@@ -109,8 +109,8 @@ impl Object {
         let next = symbols.get(after).map_or(u64::MAX, |symbol| symbol.address);
         let symbol = symbols[..after].last()?;
         // Those written in assembly often have no size.
-        let end = if symbol.size > 0 { symbol.address + symbol.size } else { next };
-        (address < end).then(|| demangle(&symbol.name))
+        let inside = if symbol.size > 0 { address - symbol.address < symbol.size } else { address < next };
+        inside.then(|| demangle(&symbol.name))
     }
 }
 
