@@ -24,7 +24,7 @@ struct Entry {
     variance: Option<f64>,
 }
 
-/// One call stack of both.
+/// One call site of both.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Its functions, the innermost first.
@@ -38,6 +38,15 @@ pub struct Row {
 }
 
 impl Side {
+    /// The same by call site: without what passes allocations on.
+    fn by_site(&self) -> Self {
+        let mut side = Self::default();
+        for Entry { frames, bytes, objects, variance } in self.entries.values() {
+            side.add(&frames[place(frames)..], *bytes, *objects, *variance);
+        }
+        side
+    }
+
     fn add(&mut self, frames: &[Frame], bytes: f64, objects: f64, variance: Option<f64>) {
         let key = frames.iter().map(|frame| frame.function.clone()).collect();
         let new = || Entry { frames: frames.to_vec(), variance: Some(0.0), ..Entry::default() };
@@ -90,8 +99,9 @@ impl Side {
     }
 }
 
-/// All call stacks, those that have grown most first.
+/// All call sites, those that have grown most first.
 pub fn rows(before: &Side, after: &Side) -> Vec<Row> {
+    let (before, after) = (before.by_site(), after.by_site());
     let nothing = Entry { variance: Some(0.0), ..Entry::default() };
     let mut rows: Vec<Row> = after
         .entries

@@ -409,7 +409,8 @@ impl Decoded {
             What::Pinned => (&[], &[]),
         };
         let types = || self.types.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(", ");
-        let bytes = find(bytes).with_context(|| format!("it has no such figures, only: {}", types()))?;
+        let bytes =
+            find(bytes).with_context(|| format!("it has no such figures (--what), only: {}", types()))?;
         Ok((find(objects), bytes))
     }
 }

@@ -152,7 +152,7 @@ fn frames_of_nonsense_do_no_harm() {
         (state >> 33) as usize
     };
     let mut accepted = 0;
-    for _ in 0..20_000 {
+    for _ in 0..5000 {
         let mut bytes = MAGIC.to_vec();
         let mut at = MAGIC.len();
         while at < whole.len() {
@@ -187,7 +187,7 @@ fn frames_of_nonsense_do_no_harm() {
         profile.live(&profile.pick(2));
         profile.timeline();
     }
-    assert!(accepted > 1000, "{accepted}");
+    assert!(accepted > 250, "{accepted}");
 }
 
 #[test]

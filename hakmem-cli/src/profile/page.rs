@@ -78,7 +78,7 @@ fn process(profile: &Profile, moment: &Moment) -> Markup {
                 p.sum { (table::how(profile, moment)) }
                 ul {
                     @for (what, name) in [(What::Live, "Held at the end"), (What::Peak, "Held at the peak"), (What::Allocated, "Allocated")] {
-                        li { (name) ": " b { (bytes(total.bytes(what))) } " in " (count(total.estimate(what).objects)) " objects (95%: " (interval(&total, what)) ")" }
+                        li { (name) ": " (table::amount(&total, what, process.rate)) }
                     }
                 }
                 p.sum { (table::retention(profile, moment)) }

@@ -134,21 +134,8 @@ fn section(
         (What::Pinned, _) if moment.pinned_known => format!("Pinned {when} by what is held"),
         (What::Pinned, _) => "Pinned by what is held: known only at the end of a profile".into(),
     };
-    let (all, whole) = (total.estimate(what), total.bytes(what));
-    let heading = match what {
-        _ if all.samples == 0 => {
-            // With that much, a sample would have been missed in 1 of 40 cases.
-            let most = 40f64.ln() * profile.raw.process.rate as f64;
-            format!("{heading}: no sampled block, so less than {} most likely", bytes(most))
-        }
-        What::Pinned => format!("{heading}: {}", bytes(whole)),
-        _ => format!(
-            "{heading}: {} in {} objects (95%: {})",
-            bytes(whole),
-            count(all.objects),
-            range(all.interval())
-        ),
-    };
+    let whole = total.bytes(what);
+    let heading = format!("{heading}: {}", amount(total, what, profile.raw.process.rate));
     let _ = writeln!(text, "\n{}", wrap(&heading, choice.width));
     let matters = |(i, group): &(usize, &Group)| {
         let bytes = group.figures.bytes(what);
@@ -195,6 +182,24 @@ fn section(
     if rest > 0 {
         let others: f64 = whole - shown.iter().map(|group| group.figures.bytes(what)).sum::<f64>();
         let _ = writeln!(text, "and {} in {}", bytes(others.max(0.0)), many(rest as u64, "other"));
+    }
+}
+
+/// How much it is altogether, and how sure that is.
+pub fn amount(figures: &Figures, what: What, rate: u64) -> String {
+    let estimate = figures.estimate(what);
+    match what {
+        _ if estimate.samples == 0 => {
+            // Of that much, no sample would be there in 1 of 40 cases.
+            format!("no sampled block, so less than {} most likely", bytes(40f64.ln() * rate as f64))
+        }
+        What::Pinned => bytes(figures.pinned),
+        _ => format!(
+            "{} in {} objects (95%: {})",
+            bytes(estimate.bytes),
+            count(estimate.objects),
+            range(estimate.interval())
+        ),
     }
 }
 
