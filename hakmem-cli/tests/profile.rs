@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hakmem_profile::file::{Module, Process, Row, Site, StackEnd, Totals, Why, Writer};
-use support::{Ended, compile, fake, hakmem, run};
+use support::{Ended, compile, fake, hakmem, real, run};
 
 /// A profile of a program that has left no file: one site that holds `live` blocks of 1 MiB, and one that has
 /// freed all of its small ones.
@@ -282,6 +282,44 @@ fn what_cannot_be_profiled_is_said_in_one_line() {
         let ended = run(&mut profiled(folder, b"", &[&options[..], &["--", "true"]].concat()));
         assert!(ended.code() == Some(2) && ended.stderr.contains("expected"), "{}", ended.stderr);
     }
+}
+
+#[test]
+fn the_real_library_says_who_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("hold.c", "hold", &["-g", "-O1"]);
+    let mut command = hakmem();
+    command.current_dir(folder.path()).env("HAKMEM_LIB", real()).args(["profile", "--rate", "64K", "--"]);
+    let ended = run(command.arg(program));
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("hold  ") && ended.stderr.contains("← main"), "{}", ended.stderr);
+    let files =
+        std::fs::read_dir(folder.path().join("hold.profile")).unwrap().flatten().map(|file| file.path());
+    let file = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "hakprof")).unwrap();
+    let value = |what: &str| -> serde_json::Value {
+        serde_json::from_str(show(&file, &["--format", "json", "--what", what]).stdout()).unwrap()
+    };
+    let live = value("live");
+    let first = &live["groups"][0];
+    assert!(
+        first["label"] == "hold" && first["location"].as_str().unwrap().ends_with("fake/hold.c:9"),
+        "{first}"
+    );
+    assert_eq!(first["stack"][1]["function"], "main");
+    // By far wider than chance.
+    let bytes = first["live"]["bytes"].as_f64().unwrap();
+    assert!((30e6..60e6).contains(&bytes), "{first}");
+    let exact = live["memory"]["live_bytes"].as_f64().unwrap();
+    assert!(
+        (40e6..50e6).contains(&exact) && live["memory"]["resident_bytes"].as_f64().unwrap() > exact,
+        "{live}"
+    );
+    // Freed at once.
+    let allocated = value("allocated");
+    let pass = &allocated["groups"][0];
+    assert_eq!((&pass["label"], &pass["live"]["samples"]), (&"pass".into(), &0.into()), "{pass}");
+    assert!((70e6..160e6).contains(&pass["allocated"]["bytes"].as_f64().unwrap()), "{pass}");
+    assert!(pass["lifetime_ns"]["p50"].as_f64().unwrap() < 1e6, "{pass}");
 }
 
 const CHROMIUM: &str = "/usr/bin/chromium";
