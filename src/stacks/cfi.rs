@@ -8,8 +8,9 @@ use crate::stacks::frame::{EXTRA, FP, Frame, SP, Stack};
 use crate::stacks::modules::{Code, ENTRY, TABLE_HEADER};
 use crate::stacks::rules::{From, Known, Rule, Saved, Step, return_address};
 use gimli::{
-    BaseAddresses, CallFrameInstruction as Instruction, CfaRule, EhFrame, Encoding, EndianSlice,
-    NativeEndian, Operation, Register, RegisterRule, UnwindExpression, UnwindSection,
+    BaseAddresses, CallFrameInstruction as Instruction, CfaRule, CommonInformationEntry, EhFrame, Encoding,
+    EndianSlice, FrameDescriptionEntry, NativeEndian, Operation, Register, RegisterRule, UnwindExpression,
+    UnwindSection,
 };
 
 type Bytes<'a> = EndianSlice<'a, NativeEndian>;
@@ -33,6 +34,7 @@ fn place(register: Register) -> Option<usize> {
 const WINDOW: usize = 64;
 
 /// The entry in `.eh_frame` that may describe the pc: the last one in the table that begins before it.
+#[inline(never)]
 fn find(code: &Code, pc: usize) -> Option<usize> {
     let header = code.table.checked_sub(TABLE_HEADER)?;
     let mut bytes = [0u8; WINDOW * ENTRY];
@@ -74,8 +76,8 @@ fn find(code: &Code, pc: usize) -> Option<usize> {
     None
 }
 
-/// Bytes of an entry that are read: longer ones are cut. One in a thousand of the largest programs is longer.
-const LONGEST: usize = 1024;
+/// Bytes of an entry that are read: longer ones are cut. One in a thousand is longer.
+const LONGEST: usize = 768;
 /// Bytes of the entry that several have in common (CIE).
 const LONGEST_COMMON: usize = 128;
 
@@ -92,8 +94,8 @@ const ROW_FP: usize = 0;
 const ROW_EXTRA: usize = 1;
 const ROW_PC: usize = 2;
 
-/// Rows that can be remembered. Compilers write one.
-const DEEPEST: usize = 4;
+/// Rows that can be remembered. Compilers remember one.
+const DEEPEST: usize = 2;
 
 /// What is needed to run instructions.
 struct Machine {
@@ -110,7 +112,7 @@ struct Machine {
 struct Broken;
 
 impl Machine {
-    fn new(return_address: Register, data_factor: i64, code_factor: u64) -> Self {
+    fn new(cie: &CommonInformationEntry<Bytes<'_>>) -> Self {
         let saved = || [const { RegisterRule::SameValue }; 3];
         let row = || Row {
             cfa: CfaRule::RegisterAndOffset { register: Register(u16::MAX), offset: 0 },
@@ -119,11 +121,11 @@ impl Machine {
         Self {
             row: row(),
             initial: saved(),
-            remembered: [row(), row(), row(), row()],
+            remembered: [row(), row()],
             depth: 0,
-            return_address,
-            data_factor,
-            code_factor,
+            return_address: cie.return_address_register(),
+            data_factor: cie.data_alignment_factor(),
+            code_factor: cie.code_alignment_factor(),
         }
     }
 
@@ -264,6 +266,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// What an entry says. `None` if it is not about this pc. Entries are copied: gimli gets a section in which
 /// there are the common part and, at [`LONGEST_COMMON`], the entry.
+#[inline(never)]
 fn read(entry: usize, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Found> {
     let mut bytes = [0u8; LONGEST_COMMON + LONGEST];
     let (common, own) = bytes.split_at_mut_checked(LONGEST_COMMON)?;
@@ -286,34 +289,52 @@ fn read(entry: usize, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Fou
 
     let section = EhFrame::new(bytes.get(..LONGEST_COMMON + len)?, NativeEndian);
     let bases = BaseAddresses::default().set_eh_frame(entry.wrapping_sub(LONGEST_COMMON) as u64);
-    let entry = section.fde_from_offset(&bases, LONGEST_COMMON.into(), EhFrame::cie_from_offset).ok()?;
+    let entry = parse(&section, &bases)?;
     if !entry.contains(pc as u64) {
         return None;
     }
-    let cie = entry.cie();
     if entry.is_signal_trampoline() && is_signal_return(frame.pc) {
         return Some(Found::Known(Known::Rule(SIGNAL)));
     }
-    let mut machine =
-        Machine::new(cie.return_address_register(), cie.data_alignment_factor(), cie.code_alignment_factor());
-    let done = machine.run(cie.instructions(&section, &bases), 0, u64::MAX, false).and_then(|()| {
-        machine.initial.clone_from(&machine.row.saved);
-        let start = entry.initial_address();
-        machine.run(entry.instructions(&section, &bases), start, pc as u64, is_cut)
-    });
-    if done.is_err() {
+    let Ok(row) = row(&entry, &section, &bases, pc as u64, is_cut) else {
         return Some(Found::Step(Step::Lost));
-    }
-    let row = &machine.row;
+    };
     if matches!(row.saved, [.., RegisterRule::Undefined]) {
         return Some(Found::Known(Known::Outermost));
     }
-    let expressions = Expressions { section: &section, encoding: cie.encoding() };
-    if let Some(rule) = expressions.simple(row, entry.is_signal_trampoline()) {
+    let expressions = Expressions { section: &section, encoding: entry.cie().encoding() };
+    if let Some(rule) = expressions.simple(&row, entry.is_signal_trampoline()) {
         return Some(Found::Known(Known::Rule(rule)));
     }
-    let caller = expressions.caller(row, frame, stack, entry.is_signal_trampoline());
+    let caller = expressions.caller(&row, frame, stack, entry.is_signal_trampoline());
     Some(Found::Step(caller.map_or(Step::Lost, Step::Caller)))
+}
+
+// Functions of their own, not inlined, because each of them takes some stack.
+
+/// The row for a pc.
+#[inline(never)]
+fn row<'a>(
+    entry: &FrameDescriptionEntry<Bytes<'a>>,
+    section: &EhFrame<Bytes<'a>>,
+    bases: &BaseAddresses,
+    pc: u64,
+    is_cut: bool,
+) -> Result<Row, Broken> {
+    let mut machine = Machine::new(entry.cie());
+    machine.run(entry.cie().instructions(section, bases), 0, u64::MAX, false)?;
+    machine.initial.clone_from(&machine.row.saved);
+    machine.run(entry.instructions(section, bases), entry.initial_address(), pc, is_cut)?;
+    Ok(machine.row)
+}
+
+/// The entry that [`read`] has copied.
+#[inline(never)]
+fn parse<'a>(
+    section: &EhFrame<Bytes<'a>>,
+    bases: &BaseAddresses,
+) -> Option<FrameDescriptionEntry<Bytes<'a>>> {
+    section.fde_from_offset(bases, LONGEST_COMMON.into(), EhFrame::cie_from_offset).ok()
 }
 
 /// DWARF expressions of a section.

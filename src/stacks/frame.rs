@@ -33,7 +33,7 @@ const FAR: usize = 256 << 10;
 /// Bytes that the unwind tables may be believed to have skipped: a large frame.
 const VERY_FAR: usize = 1 << 20;
 /// Words that are copied at once.
-const WINDOW: usize = 64;
+const WINDOW: usize = 32;
 
 /// The memory of the stacks that a walk reads.
 ///

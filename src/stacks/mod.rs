@@ -52,10 +52,11 @@ static KNOWN: Table = Table::new();
 /// that of the next instruction.
 #[inline(never)]
 pub(crate) fn capture(pcs: &mut [usize]) -> Captured {
-    match own() {
-        Some(frame) => walk(frame, Stack::at(frame.registers[SP]), pcs),
-        None => Captured { depth: 0, end: End::None },
-    }
+    let Some(frame) = own() else { return Captured { depth: 0, end: End::None } };
+    let mut go = || walk(frame, Stack::at(frame.registers[SP]), pcs);
+    let captured = go();
+    // Perhaps a module has been replaced by another one.
+    if captured.end == End::Stopped && modules::reread(false) { go() } else { captured }
 }
 
 /// The frame of the function that this is inlined into.
@@ -112,7 +113,7 @@ fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
     let most = pcs.len().min(DEEPEST);
     let (mut depth, mut back) = (0, 0);
     let end = loop {
-        let step = match KNOWN.get(frame.instruction(), modules::version()) {
+        let step = match KNOWN.get(frame.instruction(), modules::gone()) {
             Some(Known::Rule(rule)) => rule.apply(&frame, &mut stack),
             Some(Known::Outermost) => Step::Outermost,
             Some(Known::NoTable) => by_frame_pointer(&frame, &mut stack),
@@ -124,7 +125,8 @@ fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
             Step::Lost => break End::Stopped,
         };
         if caller.pc == 0 {
-            break End::Complete;
+            // Where coroutines start. But a rule of a module that has gone may have led to a wrong word.
+            break if modules::is_still_at(frame.instruction()) { End::Complete } else { End::Stopped };
         }
         let (from, to) = (frame.registers[SP], caller.registers[SP]);
         if caller.is_exact {
@@ -139,10 +141,6 @@ fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
         *place = frame.pc.wrapping_add(frame.is_exact as usize);
         depth += 1;
     };
-    if end == End::Stopped {
-        // Perhaps a module has been replaced by another one.
-        modules::reread(false);
-    }
     Captured { depth, end }
 }
 
@@ -151,6 +149,8 @@ fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
 #[inline(never)]
 fn look_up(frame: &Frame, stack: &mut Stack) -> Step {
     let pc = frame.instruction();
+    // Before the module is looked up: see there.
+    let gone = modules::gone();
     let Some(mut code) = modules::find_or_reread(pc) else { return by_frame_pointer(frame, stack) };
     if code.table != 0 && !modules::is_still(&code) {
         modules::reread(false);
@@ -159,12 +159,15 @@ fn look_up(frame: &Frame, stack: &mut Stack) -> Step {
             _ => return by_frame_pointer(frame, stack),
         }
     }
-    let version = modules::version();
+    if code.table == 0 {
+        // Not remembered: what a program compiles comes and goes.
+        return by_frame_pointer(frame, stack);
+    }
     let known = match cfi::look_up(&code, frame, stack) {
         Found::Known(known) => known,
         Found::Step(step) => return step,
     };
-    KNOWN.put(pc, version, known);
+    KNOWN.put(pc, gone, known);
     match known {
         Known::Rule(rule) => rule.apply(frame, stack),
         Known::Outermost => Step::Outermost,

@@ -100,6 +100,8 @@ struct Memory {
 static MEMORY: AtomicPtr<Memory> = AtomicPtr::new(ptr::null_mut());
 /// The number of the current list, which is the list at that number modulo 2. 0: there is none yet.
 static CURRENT: AtomicU32 = AtomicU32::new(0);
+/// How often a module with an unwind table has gone.
+static GONE: AtomicU32 = AtomicU32::new(0);
 
 /// When the maps were read last, and what is still to be waited for it.
 struct Last {
@@ -145,10 +147,17 @@ pub(crate) fn version() -> u32 {
     CURRENT.load(Relaxed)
 }
 
+/// Changes when what is known of some module's code does not hold any more.
+#[inline]
+pub(super) fn gone() -> u32 {
+    // Acquire: pairs with the release in `reread`: whoever sees the new number also finds the new list.
+    GONE.load(Acquire)
+}
+
 /// The module that an address is in, by the current list.
 pub(super) fn find(pc: usize) -> Option<Code> {
     for _ in 0..3 {
-        // Acquire: pairs with the release in `publish`, so that the list is whole.
+        // Acquire: pairs with the release in `reread`, so that the list is whole.
         let current = CURRENT.load(Acquire);
         // Relaxed: the pointer was stored before the first number.
         let memory = MEMORY.load(Relaxed);
@@ -163,7 +172,7 @@ pub(super) fn find(pc: usize) -> Option<Code> {
         let code = code.get(..len).unwrap_or_default();
         let found =
             code.get(code.partition_point(|code| code.start() <= pc).wrapping_sub(1)).map(Shared::get);
-        // Acquire: pairs with the release in `reread`. If anything of a later list has been read above, the
+        // Acquire: pairs with the fence in `reread`. If anything of a later list has been read above, the
         // number is not the same any more.
         fence(Acquire);
         if CURRENT.load(Relaxed) == current {
@@ -178,7 +187,14 @@ pub(super) fn find_or_reread(pc: usize) -> Option<Code> {
     find(pc).or_else(|| if reread(false) { find(pc) } else { None })
 }
 
+/// Whether what is mapped at an address is what was there when the maps were read.
+#[cold]
+pub(super) fn is_still_at(pc: usize) -> bool {
+    find(pc).is_some_and(|code| code.table == 0 || is_still(&code))
+}
+
 /// Whether what is mapped at a module's address is still that module.
+#[inline(never)]
 pub(super) fn is_still(code: &Code) -> bool {
     let mut bytes = [0; FIRST];
     let n = peek::copy(code.base, &mut bytes);
@@ -268,15 +284,32 @@ pub(crate) fn reread(at_once: bool) -> bool {
     };
     let read = make(next, lines);
     *last = Last { at: now, owed: owed + PAUSE + read / LINES_PER_MS };
-    // SAFETY: as above; the sum of the current list does not change.
-    let is_same = unsafe { (*next).sum == (*old).sum };
+    // SAFETY: as above; nobody writes to the current list.
+    let (is_same, has_gone) = unsafe { ((*next).sum == (*old).sum, has_gone(&*old, &*next)) };
     if read == 0 || (is_same && current != 0) {
         return false;
     }
     // 0 is none. Release: pairs with the acquire in `find`.
     let number = if current == u32::MAX { 2 } else { current + 1 };
     CURRENT.store(number, Release);
+    if has_gone {
+        // After the list: what is found in the old list from now on must not be remembered for the new number.
+        // Release: pairs with the acquire in `gone`.
+        GONE.fetch_add(1, Release);
+    }
     true
+}
+
+/// Whether a module with an unwind table is not in the new list any more.
+fn has_gone(old: &List, new: &List) -> bool {
+    let mut at = new.code.iter().take(new.len.load(Relaxed)).map(Shared::get).peekable();
+    old.code.iter().take(old.len.load(Relaxed)).map(Shared::get).any(|old| {
+        while at.next_if(|new| new.start < old.start).is_some() {}
+        let is_there = at.peek().is_some_and(|new| {
+            (new.start, new.end, new.fingerprint) == (old.start, old.end, old.fingerprint)
+        });
+        old.table != 0 && !is_there
+    })
 }
 
 /// A line of the maps.

@@ -220,27 +220,27 @@ impl Table {
         &self.0[((pc as u64).wrapping_mul(ODD) >> (64 - ENTRIES.ilog2())) as usize % ENTRIES]
     }
 
-    /// The word is mixed in so that halves of two entries do not fit, and the version of the list of modules
-    /// so that an entry is void when the list changes.
-    fn check(pc: usize, word: u64, version: u32) -> u64 {
-        pc as u64 ^ (word ^ u64::from(version) << 32).wrapping_mul(ODD)
+    /// The word is mixed in so that halves of two entries do not fit, and the number of modules that have
+    /// gone so that an entry is void when one more has.
+    fn check(pc: usize, word: u64, gone: u32) -> u64 {
+        pc as u64 ^ (word ^ u64::from(gone) << 32).wrapping_mul(ODD)
     }
 
     /// What is known of a pc.
     #[inline]
-    pub(super) fn get(&self, pc: usize, version: u32) -> Option<Known> {
+    pub(super) fn get(&self, pc: usize, gone: u32) -> Option<Known> {
         let entry = self.entry(pc);
         let word = entry.word.load(Relaxed);
-        let is_it = word != 0 && entry.check.load(Relaxed) == Self::check(pc, word, version);
+        let is_it = word != 0 && entry.check.load(Relaxed) == Self::check(pc, word, gone);
         is_it.then(|| Known::unpack(word))
     }
 
     /// Remembers it, if it fits.
-    pub(super) fn put(&self, pc: usize, version: u32, known: Known) {
+    pub(super) fn put(&self, pc: usize, gone: u32, known: Known) {
         let Some(word) = known.pack() else { return };
         let entry = self.entry(pc);
         entry.word.store(word, Relaxed);
-        entry.check.store(Self::check(pc, word, version), Relaxed);
+        entry.check.store(Self::check(pc, word, gone), Relaxed);
     }
 
     /// Forgets everything.

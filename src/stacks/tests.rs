@@ -28,8 +28,8 @@ impl Walk {
     #[track_caller]
     fn assert_complete(&self) {
         assert_eq!(self.captured.end, End::Complete, "{:x?}", self.pcs());
-        // Below are at least the test, the harness, the closures of a thread, and the start of one.
-        assert!(self.captured.depth > 6, "{:x?}", self.pcs());
+        // Below are at least the test, a closure of a thread, the start of one in Rust and in C.
+        assert!(self.captured.depth > 4, "{:x?}", self.pcs());
     }
 
     /// Whether a frame is in this module.
@@ -150,6 +150,9 @@ fn library(name: &str, source: &str) -> Option<CString> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-o"]).arg(&to).arg(&from);
     let is_there = cfg!(target_env = "gnu") && cc.status().is_ok_and(|status| status.success());
+    // Under an emulator, it is for another machine.
+    let machine = |path: &std::path::Path| std::fs::read(path).unwrap()[18..20].to_vec();
+    let is_there = is_there && machine(&to) == machine(&std::env::current_exe().unwrap());
     is_there.then(|| CString::new(to.to_str().unwrap()).unwrap())
 }
 
@@ -163,22 +166,32 @@ fn walk_through(library: &CStr) -> (usize, Walk) {
         let at = through.expose_provenance();
         let through: extern "C" fn(extern "C" fn()) -> c_int = std::mem::transmute(through);
         through(walk_now);
+        let mut walk = last();
+        // What was remembered of the library that was there before may have led astray, and other tests may
+        // have used up the times that the maps are read.
+        for _ in 0..100 {
+            if walk.captured.end == End::Stopped {
+                modules::reread(true);
+                through(walk_now);
+                walk = last();
+            }
+        }
         assert_eq!(libc::dlclose(handle), 0);
-        (at, last())
+        (at, walk)
     }
 }
 
 #[test]
 #[cfg_attr(miri, ignore)]
 fn a_library_may_go_and_another_one_take_its_place() {
-    // The same size, and the call at the same place, but other frames.
+    // The call is at the same place, but the frame has another size.
     let source = |bytes: usize| {
         format!(
             "int through(void (*f)(void)) {{ volatile char a[{bytes}]; a[3] = 1; f(); return a[3]; }}
              const char pad[20000] = \"{bytes}\";"
         )
     };
-    let Some(small) = library("small", &source(100)) else { return };
+    let Some(small) = library("small", &source(1000)) else { return };
     let large = library("large", &source(3000)).unwrap();
     let mut places = Vec::new();
     for library in [&small, &large, &small, &large] {
@@ -275,7 +288,7 @@ fn a_pc_in_no_module_ends_a_walk_soon() {
     let word = [1usize; 8];
     let sp = (&raw const word).expose_provenance();
     let start = std::time::Instant::now();
-    for i in 0..100_000 {
+    for i in 0..10_000 {
         let frame = Frame { pc: 4096 + i, registers: [sp, sp, 0], is_exact: false, is_sp_a_guess: false };
         let mut pcs = [0; DEEPEST];
         assert_eq!(walk(frame, Stack::at((&raw const pcs).expose_provenance()), &mut pcs).end, End::Stopped);
@@ -297,6 +310,47 @@ fn the_child_of_a_fork_walks() {
         let mut status = 0;
         assert_eq!((libc::waitpid(pid, &mut status, 0), status), (pid, 0));
     }
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn threads_walk_while_mappings_come_and_go() {
+    nest(1).assert_complete();
+    let rounds = if std::env::var_os("HAKMEM_LONG").is_some() { 100_000 } else { 3000 };
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let done = || is_done.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (len, mut lists) = (os::page_size(), 0);
+            while !done() {
+                let access = libc::PROT_READ | libc::PROT_EXEC;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                // SAFETY: a mapping of its own, which nobody uses.
+                unsafe {
+                    let code = libc::mmap(ptr::null_mut(), len, access, flags, -1, 0);
+                    lists += usize::from(modules::reread(true));
+                    libc::munmap(code, len);
+                }
+                lists += usize::from(modules::reread(true));
+            }
+            assert!(lists > 10, "{lists}");
+        });
+        let walkers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    for i in 0..rounds {
+                        if i % 16 == 0 {
+                            KNOWN.clear();
+                        }
+                        nest(i % 8).assert_complete();
+                    }
+                })
+            })
+            .collect();
+        let results: Vec<_> = walkers.into_iter().map(|walker| walker.join()).collect();
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        results.into_iter().for_each(|result| result.unwrap());
+    });
 }
 
 /// Runs a thread on a stack of `len` bytes; how many of them it has used.
@@ -322,22 +376,26 @@ fn stack_used(len: usize, main: extern "C" fn(*mut c_void) -> *mut c_void) -> us
 #[cfg_attr(miri, ignore)]
 fn little_stack_is_used() {
     extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
-        black_box(black_box(Walk { pcs: [0; DEEPEST], captured: Captured { depth: 0, end: End::None } }));
+        black_box(&mut [0; 64]);
         ptr::null_mut()
     }
-    extern "C" fn cold(_: *mut c_void) -> *mut c_void {
+    extern "C" fn cold_thread(_: *mut c_void) -> *mut c_void {
         KNOWN.clear();
         modules::reread(true);
-        assert_eq!(black_box(Walk::now()).captured.end, End::Complete);
+        assert_eq!(capture(black_box(&mut [0; 64])).end, End::Complete);
         ptr::null_mut()
     }
     extern "C" fn warm(_: *mut c_void) -> *mut c_void {
-        black_box(Walk::now());
+        capture(black_box(&mut [0; 64]));
         ptr::null_mut()
     }
-    let [nothing, cold, warm] = [nothing, cold, warm].map(|main| stack_used(128 << 10, main));
+    // The second time, the walk's way is known.
+    let [nothing, cold, _, warm] = [nothing, cold_thread, warm, warm].map(|main| stack_used(128 << 10, main));
     println!("{nothing} bytes of stack without a walk, {cold} with a cold one, {warm} with a warm one");
-    assert!(cfg!(debug_assertions) || cold < nothing + 4096);
+    // A debug build takes more.
+    assert!(cfg!(debug_assertions) || cold < nothing + 4608);
+    // The smallest stack that a thread may have.
+    stack_used(if cfg!(debug_assertions) { 32 << 10 } else { 16 << 10 }, cold_thread);
 }
 
 #[test]
