@@ -5,7 +5,7 @@
 
 use crate::os::peek;
 use crate::stacks::frame::{EXTRA, FP, Frame, SP, Stack};
-use crate::stacks::modules::{Code, ENTRY, TABLE_HEADER};
+use crate::stacks::modules::{self, Code, ENTRY, TABLE_HEADER};
 use crate::stacks::rules::{From, Known, Rule, Saved, Step, return_address};
 use gimli::{
     BaseAddresses, CallFrameInstruction as Instruction, CfaRule, CommonInformationEntry, EhFrame, Encoding,
@@ -76,8 +76,8 @@ fn find(code: &Code, pc: usize) -> Option<usize> {
     None
 }
 
-/// Bytes of an entry that are read: longer ones are cut. One in a thousand is longer.
-const LONGEST: usize = 768;
+/// Bytes of an entry that are copied to the stack. One in a thousand is longer.
+const LONGEST: usize = 640;
 /// Bytes of the entry that several have in common (CIE).
 const LONGEST_COMMON: usize = 128;
 
@@ -159,7 +159,6 @@ impl Machine {
         mut instructions: gimli::CallFrameInstructionIter<'_, Bytes<'_>>,
         start: u64,
         pc: u64,
-        is_cut: bool,
     ) -> Result<(), Broken> {
         let mut at = start;
         let signed = |offset: u64| i64::try_from(offset).map_err(|_| Broken);
@@ -232,7 +231,7 @@ impl Machine {
                 return Ok(());
             }
         }
-        if is_cut { Err(Broken) } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -264,19 +263,30 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(bytes.get(at..at.checked_add(4)?)?.iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte)))
 }
 
-/// What an entry says. `None` if it is not about this pc. Entries are copied: gimli gets a section in which
-/// there are the common part and, at [`LONGEST_COMMON`], the entry.
+/// What an entry says. `None` if it is not about this pc.
 #[inline(never)]
 fn read(entry: usize, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Found> {
     let mut bytes = [0u8; LONGEST_COMMON + LONGEST];
+    let lost = Some(Found::Step(Step::Lost));
+    match copy(entry, &mut bytes)? {
+        true => read_copy(entry, &bytes, frame, pc, stack),
+        false => modules::with_buffer(|bytes| match copy(entry, bytes)? {
+            true => read_copy(entry, bytes, frame, pc, stack),
+            false => None,
+        })
+        .unwrap_or(lost),
+    }
+}
+
+/// Copies an entry and the part that it has in common with others, as a section in which the latter comes
+/// first and the entry is at [`LONGEST_COMMON`]. False if there is too little room.
+fn copy(entry: usize, bytes: &mut [u8]) -> Option<bool> {
     let (common, own) = bytes.split_at_mut_checked(LONGEST_COMMON)?;
     let copied = peek::copy(entry, own);
+    // 4 bytes that are all ones say that the length has 8 bytes: nobody writes such a section.
     let len = (number(own, 0)? as usize).checked_add(4)?;
-    // 4 bytes that are all ones say that the length has 8 bytes.
-    let is_cut = len > LONGEST;
-    let len = len.min(LONGEST);
     if len > copied {
-        return None;
+        return if copied == own.len() { Some(false) } else { None };
     }
     // The common part is this far before the field that says so.
     let back = number(own, 4)? as usize;
@@ -284,10 +294,14 @@ fn read(entry: usize, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Fou
     if (number(common, 0)? as usize).checked_add(4)? > n {
         return None;
     }
-    own.get_mut(..4)?.copy_from_slice(&(len as u32 - 4).to_le_bytes());
     own.get_mut(4..8)?.copy_from_slice(&(LONGEST_COMMON as u32 + 4).to_le_bytes());
+    Some(true)
+}
 
-    let section = EhFrame::new(bytes.get(..LONGEST_COMMON + len)?, NativeEndian);
+/// What the copy of an entry says.
+#[inline(never)]
+fn read_copy(entry: usize, bytes: &[u8], frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Found> {
+    let section = EhFrame::new(bytes, NativeEndian);
     let bases = BaseAddresses::default().set_eh_frame(entry.wrapping_sub(LONGEST_COMMON) as u64);
     let entry = parse(&section, &bases)?;
     if !entry.contains(pc as u64) {
@@ -296,7 +310,7 @@ fn read(entry: usize, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Fou
     if entry.is_signal_trampoline() && is_signal_return(frame.pc) {
         return Some(Found::Known(Known::Rule(SIGNAL)));
     }
-    let Ok(row) = row(&entry, &section, &bases, pc as u64, is_cut) else {
+    let Ok(row) = row(&entry, &section, &bases, pc as u64) else {
         return Some(Found::Step(Step::Lost));
     };
     if matches!(row.saved, [.., RegisterRule::Undefined]) {
@@ -319,12 +333,11 @@ fn row<'a>(
     section: &EhFrame<Bytes<'a>>,
     bases: &BaseAddresses,
     pc: u64,
-    is_cut: bool,
 ) -> Result<Row, Broken> {
     let mut machine = Machine::new(entry.cie());
-    machine.run(entry.cie().instructions(section, bases), 0, u64::MAX, false)?;
+    machine.run(entry.cie().instructions(section, bases), 0, u64::MAX)?;
     machine.initial.clone_from(&machine.row.saved);
-    machine.run(entry.instructions(section, bases), entry.initial_address(), pc, is_cut)?;
+    machine.run(entry.instructions(section, bases), entry.initial_address(), pc)?;
     Ok(machine.row)
 }
 

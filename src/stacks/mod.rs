@@ -15,6 +15,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use crate::os;
 use cfi::Found;
 use frame::{EXTRA, Frame, SP, Stack};
 use rules::{Known, Step, Table};
@@ -31,7 +32,7 @@ pub(crate) enum End {
     Full,
     /// It could not be told what the next frame is.
     Stopped,
-    /// There was no walk: not on this system.
+    /// There was no walk: not on this system, or the process has given up the system calls for it.
     None,
 }
 
@@ -52,7 +53,9 @@ static KNOWN: Table = Table::new();
 /// that of the next instruction.
 #[inline(never)]
 pub(crate) fn capture(pcs: &mut [usize]) -> Captured {
-    let Some(frame) = own() else { return Captured { depth: 0, end: End::None } };
+    let Some(frame) = own().filter(|_| !os::is_confined()) else {
+        return Captured { depth: 0, end: End::None };
+    };
     let mut go = || walk(frame, Stack::at(frame.registers[SP]), pcs);
     let captured = go();
     // Perhaps a module has been replaced by another one.

@@ -247,6 +247,15 @@ pub(crate) fn each(mut f: impl FnMut(Module<'_>)) -> Option<u32> {
     Some(current)
 }
 
+/// Runs `f` with the buffer that the maps are read into, unless another thread uses it.
+#[cold]
+pub(super) fn with_buffer<T>(f: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+    let _last = LAST.try_lock()?;
+    let memory = MEMORY.load(Relaxed);
+    // SAFETY: the memory is never unmapped, and the lock is held, by which only this thread uses the buffer.
+    (!memory.is_null()).then(|| f(unsafe { &mut (*memory).lines }))
+}
+
 /// Reads the maps, unless another thread does so just now or, without `at_once`, it was done too often
 /// lately. Whether the list is a new one now.
 #[cold]
@@ -293,8 +302,8 @@ pub(crate) fn reread(at_once: bool) -> bool {
     let number = if current == u32::MAX { 2 } else { current + 1 };
     CURRENT.store(number, Release);
     if has_gone {
-        // After the list: what is found in the old list from now on must not be remembered for the new number.
-        // Release: pairs with the acquire in `gone`.
+        // After the list: what is found in the old list from now on must not be remembered for the new
+        // number. Release: pairs with the acquire in `gone`.
         GONE.fetch_add(1, Release);
     }
     true

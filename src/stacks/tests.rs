@@ -1,5 +1,4 @@
 use super::*;
-use crate::os;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::hint::black_box;
@@ -171,6 +170,7 @@ fn walk_through(library: &CStr) -> (usize, Walk) {
         // have used up the times that the maps are read.
         for _ in 0..100 {
             if walk.captured.end == End::Stopped {
+                std::thread::sleep(std::time::Duration::from_millis(1));
                 modules::reread(true);
                 through(walk_now);
                 walk = last();
@@ -179,6 +179,19 @@ fn walk_through(library: &CStr) -> (usize, Walk) {
         assert_eq!(libc::dlclose(handle), 0);
         (at, walk)
     }
+}
+
+/// A function with an entry that does not fit on the stack.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn long_unwind_tables_are_read() {
+    let mut source = String::from("int through(void (*f)(void)) { int n = 0;\n");
+    for _ in 0..2000 {
+        source += "__asm__ volatile(\".cfi_remember_state\\n nop\\n .cfi_restore_state\\n nop\");\n";
+    }
+    source += "f(); return n; }";
+    let Some(library) = library("long", &source) else { return };
+    walk_through(&library).1.assert_complete();
 }
 
 #[test]
@@ -332,6 +345,8 @@ fn threads_walk_while_mappings_come_and_go() {
                     libc::munmap(code, len);
                 }
                 lists += usize::from(modules::reread(true));
+                // Other tests need the lock, too.
+                std::thread::sleep(std::time::Duration::from_micros(100));
             }
             assert!(lists > 10, "{lists}");
         });
