@@ -39,13 +39,14 @@ const WINDOW: usize = 32;
 ///
 /// What the calling thread's stack pointer and unwind tables lead to is its own stack, which nobody unmaps
 /// while it walks. That is read directly, but from no page that the kernel has not called readable in the
-/// same walk: a pointer may be wrong. Everything else is copied by system call, because other memory may go
-/// away between a look and a read.
+/// same walk: a pointer may be wrong. Once the walk has guessed, only the pages that follow one another are
+/// taken for that stack. Everything else is copied by system call, because other memory may go away between
+/// a look and a read.
 pub(super) struct Stack {
     /// What is read directly, in whole pages.
     from: usize,
     to: usize,
-    /// Whether more may be.
+    /// Whether pages that do not follow may be.
     is_own: bool,
     /// What was copied, and from where.
     window: [usize; WINDOW],
@@ -84,10 +85,10 @@ impl Stack {
         if !self.knows(at) && !self.look(at) {
             return self.copied(at);
         }
-        // SAFETY: the word is in a page of the thread's own stack, by its stack pointer and its unwind
-        // tables, and the page is readable: the stack pointer was in it, or the kernel has said so in this
-        // walk. Should the tables be wrong, the page is readable all the same, unless another thread unmaps
-        // it just now. Volatile, because other frames' variables are nothing that the compiler knows of.
+        // SAFETY: the word is in a page of the thread's own stack (see the type), and the page is readable:
+        // the stack pointer was in it, or the kernel has said so in this walk. Should the tables be wrong, it
+        // is readable all the same, unless another thread unmaps it just now. Volatile, because other frames'
+        // variables are nothing that the compiler knows of.
         Some(unsafe { ptr::with_exposed_provenance::<usize>(at).read_volatile() })
     }
 
@@ -96,8 +97,8 @@ impl Stack {
     #[inline(never)]
     fn look(&mut self, at: usize) -> bool {
         let page = page_of(at);
-        let is_above = page.checked_sub(self.to).is_some_and(|far| far < VERY_FAR);
-        if !self.is_own || !is_above || !peek::is_readable(at) {
+        let most = if self.is_own { VERY_FAR } else { 1 };
+        if page.checked_sub(self.to).is_none_or(|far| far >= most) || !peek::is_readable(at) {
             return false;
         }
         if page != self.to {
