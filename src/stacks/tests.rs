@@ -102,9 +102,13 @@ fn a_callback_of_the_c_library_is_walked_through() {
     // SAFETY: an array of 3 elements of that size.
     unsafe { libc::qsort(numbers.as_mut_ptr().cast(), 3, 4, Some(compare)) };
     let walk = last();
-    walk.assert_complete();
-    #[cfg(target_env = "gnu")]
-    assert!(walk.has("libc.so"));
+    if cfg!(target_env = "gnu") {
+        walk.assert_complete();
+        assert!(walk.has("libc.so"));
+    } else {
+        // musl's functions have neither unwind tables nor frame pointers: a walk ends in the caller of one.
+        assert!(walk.captured.end == End::Stopped && walk.captured.depth >= 3);
+    }
 }
 
 /// Raises a signal whose handler walks, on an alternate stack if that is to be.
@@ -409,7 +413,8 @@ fn little_stack_is_used() {
     // A debug build takes more.
     assert!(cfg!(debug_assertions) || cold < nothing + 4608);
     // The smallest stack that a thread may have.
-    stack_used(if cfg!(debug_assertions) { 32 << 10 } else { 16 << 10 }, cold_thread);
+    let least = if cfg!(debug_assertions) { 32 << 10 } else { 0 };
+    stack_used(libc::PTHREAD_STACK_MIN.max(least), cold_thread);
 }
 
 #[test]
