@@ -233,6 +233,20 @@ fn a_slab_goes_with_a_chain_on_its_stack() {
     });
 }
 
+/// What lies above the last block of a slab that nobody owns goes back once.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn an_orphan_is_purged_once() {
+    alone(|| {
+        // Memory that is still resident when the next thread gets it.
+        apart(|| give_many(take_many(SIZE, PER_SLAB), SIZE));
+        let block = apart(|| take(SIZE));
+        assert!(purge() >= 32 * KIB);
+        assert_eq!(purge(), 0);
+        give(block, SIZE);
+    });
+}
+
 /// The first blocks that a thread frees lie one in each slab and fill its magazine; all the others go home.
 /// Without a look at the magazine they would keep all the slabs.
 #[test]

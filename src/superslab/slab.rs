@@ -116,6 +116,8 @@ pub(crate) struct Slab {
     pub(crate) lead: u8,
     /// Slices of the span. For a run, changed when it is resized.
     pub(crate) slices: u8,
+    /// Whether what lies above `bump` has been given back, but for the rest of its granule. Owner only.
+    pub(crate) fresh_purged: bool,
     /// When a part was last purged, in milliseconds, if one is; earlier if that was asked for. Owner only.
     pub(crate) purged_at: u32,
 }
@@ -145,6 +147,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
     class: 0,
     lead: 0,
     slices: 0,
+    fresh_purged: false,
     purged_at: 0,
 };
 
@@ -273,6 +276,7 @@ impl Slab {
             (*slab).low = 0;
             (*slab).zero = zero;
             (*slab).filled = false;
+            (*slab).fresh_purged = false;
             (*slab).purged.store(0, Ordering::Relaxed);
             (*slab).links = Links::new();
             (*slab).inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);

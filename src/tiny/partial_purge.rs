@@ -204,11 +204,12 @@ unsafe fn purge_fresh(slab: *mut Slab, granules: &Granules) -> usize {
         let from = (*slab).bump.map_addr(|a| a.next_multiple_of(1 << granules.shift));
         let to = granules.span.wrapping_add(granules.count << granules.shift);
         let len = to.addr().saturating_sub(from.addr());
-        if len == 0 || (*slab).revived || !pool::was_dirty(slab) {
+        if len == 0 || (*slab).revived || (*slab).fresh_purged || !pool::was_dirty(slab) {
             return 0;
         }
         pool::not_filled(slab);
-        if os::purge(from, len) { len } else { 0 }
+        (*slab).fresh_purged = os::purge(from, len);
+        if (*slab).fresh_purged { len } else { 0 }
     }
 }
 
