@@ -241,8 +241,8 @@ int hak_background_start(void);
 void hak_background_stop(void);
 
 // Starts a heap profile: who holds the memory, by call stack, with one sample in `rate` bytes on average
-// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is 0),
-// EALREADY (there is one), ENOMEM. `errno` is left alone.
+// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is
+// 0), EALREADY (there is one), ENOMEM. `errno` is left alone.
 int hak_profile_start(size_t rate);
 
 // Stops the profile. What it has gathered stays, as of now, for `hak_profile_write`.
