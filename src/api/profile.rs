@@ -271,6 +271,8 @@ pub(super) fn resized(block: *mut u8, size: usize) {
 }
 
 /// Appends a snapshot to the profile's file, if that is due.
+#[cold]
+#[inline(never)]
 pub(super) fn tick() {
     let due = DUE.load(Relaxed);
     if due == 0 {
@@ -296,7 +298,11 @@ fn append(why: Why) {
     path.push(prefix.to_bytes());
     let _ = write!(path, ".{}.hakprof\0", os::process_id());
     if let Ok(path) = CStr::from_bytes_until_nul(path.bytes()) {
-        sampling::append_to(path, why, &totals());
+        if !sampling::append_to(path, why, &totals()) {
+            // It would fail the next time as well.
+            TO_FILE.store(false, Relaxed);
+            DUE.store(0, Relaxed);
+        }
     }
 }
 

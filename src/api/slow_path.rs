@@ -73,6 +73,9 @@ fn large_block(
     allocate: impl Fn(*mut Heap) -> Allocation,
 ) -> Allocation {
     background::tick();
+    if sampling::is_on() {
+        profile::tick();
+    }
     or_reclaim(size, || process::with_heap(options, &allocate))
 }
 

@@ -18,6 +18,11 @@ impl File {
         Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND)
     }
 
+    /// Opens an empty file for writing, in place of one that may be there.
+    pub(crate) fn create(path: &CStr) -> Option<File> {
+        Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)
+    }
+
     fn open(path: &CStr, flags: libc::c_int) -> Option<File> {
         let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC);
         // SAFETY: `path` is a C string that outlives the call.
@@ -63,8 +68,7 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
     else {
         return false;
     };
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC;
-    let Some(file) = File::open(beside, flags) else { return false };
+    let Some(file) = File::create(beside) else { return false };
     let whole = write(file.fd(), bytes);
     drop(file);
     // SAFETY: both are C strings that outlive the calls.

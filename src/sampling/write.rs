@@ -121,21 +121,25 @@ pub(super) fn inherit() {
 }
 
 /// Appends to the profile's own file what that does not have yet, and a snapshot. Begins the file if it has
-/// nothing. False when nothing was written: another thread is writing, or there is no memory.
+/// nothing. Does nothing when another thread is writing, or there is no memory. False, after a message, when
+/// the file cannot be written.
 pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     let patient = why != Why::Timer;
     let file = if patient { FILE.lock_soon() } else { FILE.try_lock() };
-    let Some(_file) = file else { return false };
-    let Some(mut out) = with_store(patient, |store| {
+    let Some(_file) = file else { return true };
+    let Some((mut out, is_new)) = with_store(patient, |store| {
         let mut out = mem::replace(&mut store.out, Grown::new());
+        // What another program has left under this number, before an `exec` or long ago, is replaced.
+        let is_new = store.written.begun == 0;
         let written = put(store, &mut out, store.written, why, totals);
         store.sites.iter_mut().for_each(|site| site.changed = 0);
         store.written = written;
-        out
+        (out, is_new)
     }) else {
-        return false;
+        return true;
     };
-    let done = File::append(path).map(|file| file::write(file.fd(), &out)).is_some();
+    let file = if is_new { File::create(path) } else { File::append(path) };
+    let done = file.is_some_and(|file| file::write(file.fd(), &out));
     if !done {
         let path = message::Shown(path.to_bytes());
         message::line(format_args!("HAKMEM_PROFILE: cannot write {path}"));

@@ -234,7 +234,7 @@ impl Unused {
             let to = offset(self.seen.end) & !(granule - 1);
             (to.saturating_sub(from), slices * SLICE)
         } else {
-            let whole = offset(self.seen.bump).next_multiple_of(system_page).min(slices * SLICE);
+            let whole = offset(self.seen.bump).next_multiple_of(system_page.max(1)).min(slices * SLICE);
             (above(whole, clean_slices(desc) >> Slab::index(slab) & all), whole)
         };
         let used = !(clean_slices(desc) >> Slab::index(slab)) & all;
