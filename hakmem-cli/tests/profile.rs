@@ -309,11 +309,9 @@ fn the_real_library_says_who_holds() {
     // By far wider than chance.
     let bytes = first["live"]["bytes"].as_f64().unwrap();
     assert!((30e6..60e6).contains(&bytes), "{first}");
+    // The blocks, and what they were rounded up to.
     let exact = live["memory"]["live_bytes"].as_f64().unwrap();
-    assert!(
-        (40e6..50e6).contains(&exact) && live["memory"]["resident_bytes"].as_f64().unwrap() > exact,
-        "{live}"
-    );
+    assert!((40e6..60e6).contains(&exact), "{live}");
     // Freed at once.
     let allocated = value("allocated");
     let pass = &allocated["groups"][0];

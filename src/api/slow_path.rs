@@ -143,7 +143,7 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
     }
 }
 
-/// Frees a block that the second level does not serve: pushes it, if the heap is armed.
+/// Frees a block that the second level does not serve: to the magazine or the slab, if the heap is armed.
 ///
 /// # Safety
 ///
@@ -151,10 +151,14 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_armed(block: *mut u8, heap: *mut Heap, kind: usize) {
-    // SAFETY: the caller's clauses are the same; what `push_armed` does not take it leaves alone.
+    // SAFETY: the caller's clauses are the same, and those of what each answer calls for are as in
+    // `free_second_level`.
     unsafe {
-        if !Heap::push_armed(heap, block, kind) {
-            free_cold(block, kind);
+        match Heap::free_armed(heap, block, kind) {
+            Freed::Done => (),
+            Freed::Relist(slab) => Heap::relist(heap, slab),
+            Freed::Remote(slab) => free_remote(block, heap, kind, slab),
+            Freed::Unserved | Freed::Invalid => free_cold(block, kind),
         }
     }
 }

@@ -19,9 +19,10 @@
 //! beyond others lies in its record, in a page of its own, which is untouched before.
 
 use crate::front::fast_path::MagazineTops;
+use crate::front::heap::frees::Freed;
 use crate::front::heap::{GATE_AT, Heap};
 use crate::front::lease::{EPOCH, Gate, SLOT};
-use crate::front::magazine::MISSED;
+use crate::front::magazine::{MISSED, QUIET};
 use crate::front::registry;
 use crate::lockfree::magazine_slots::Slot;
 use crate::sampling;
@@ -344,30 +345,38 @@ impl Heap {
         }
     }
 
-    /// Frees a block to its magazine. False, and nothing done, if that takes more than a push, or the heap is
-    /// not armed.
+    /// Frees a block to its magazine, or to its slab. [`Freed::Unserved`] if that takes more than this, or the
+    /// heap is not armed.
     ///
     /// # Safety
     ///
-    /// As [`Heap::free`], but the heap may be a placeholder.
+    /// The calling thread owns the heap, or it is a placeholder. `kind` is the page map's answer for `block`,
+    /// which nobody uses any more.
     #[inline(always)]
-    pub(crate) unsafe fn push_armed(heap: *mut Heap, block: *mut u8, class: usize) -> bool {
-        // SAFETY: a heap that is armed is a record, which the calling thread owns. The rest is that of
-        // `push_unseen`. Outside of the heap's lock the owner may change what only it uses.
+    pub(crate) unsafe fn free_armed(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
+        // SAFETY: a heap that is armed is a record, which the calling thread owns, and only limits of classes
+        // are null. The rest is that of `push_unseen`. Outside of the heap's lock the owner may change what
+        // only it uses.
         unsafe {
-            if !(&(*heap).tops.limit)[class].load(Relaxed).is_null() {
-                return false;
+            if !(&(*heap).tops.limit)[kind].load(Relaxed).is_null() {
+                return Freed::Unserved;
             }
             let gate = Heap::gate(heap);
-            let due = gate.leases[class].due.get() + SLOT;
-            let has_room = (&(*heap).tops.top)[class].load(Relaxed) < gate.limits[class].load(Relaxed);
-            let simple = has_room && due < 0 && gate.epoch.get() == EPOCH.load(Relaxed);
-            if !simple || sampling::may_hold(block) {
-                return false;
+            let lease = &gate.leases[kind];
+            if gate.epoch.get() != EPOCH.load(Relaxed) || sampling::may_hold(block) {
+                return Freed::Unserved;
             }
-            gate.leases[class].due.set(due);
-            Heap::push_unseen(heap, class, block);
-            true
+            if (&(*heap).tops.top)[kind].load(Relaxed) >= gate.limits[kind].load(Relaxed) {
+                let is_quiet = lease.notice.get() == QUIET;
+                return if is_quiet { Heap::return_to_slab(heap, block, kind) } else { Freed::Unserved };
+            }
+            let due = lease.due.get() + SLOT;
+            if due >= 0 {
+                return Freed::Unserved;
+            }
+            lease.due.set(due);
+            Heap::push_unseen(heap, kind, block);
+            Freed::Done
         }
     }
 

@@ -104,7 +104,7 @@ pub(crate) struct Magazines {
 }
 
 /// A notice: the magazine stays as it is when it is full.
-const QUIET: u8 = 0;
+pub(super) const QUIET: u8 = 0;
 /// A notice: it may grow up to what every magazine may have. Or there is none to grow, because the heap is a
 /// placeholder or the kind no class.
 const SMALL: u8 = 1;

@@ -43,13 +43,27 @@ impl Heap {
     /// which nobody uses any more.
     #[inline(always)]
     pub(crate) unsafe fn free_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
-        // SAFETY: what passes the first check is a class in a heap that the calling thread owns, so the slice
-        // of `block` belongs to a slab. Once the lock names the block, and the slab is then found to be ours,
-        // no visitor touches that until the block is on its list, nor before `relist` if that is called for.
+        // SAFETY: what passes the check is a class in a heap that the calling thread owns.
         unsafe {
             if !(*heap).magazines.frees_to_slab(kind) {
                 return Freed::Unserved;
             }
+            Heap::return_to_slab(heap, block, kind)
+        }
+    }
+
+    /// [`Heap::free_to_slab`] without a look at the magazine.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap. `kind` is the page map's answer for `block`, which nobody uses any
+    /// more, and a size class.
+    #[inline(always)]
+    pub(crate) unsafe fn return_to_slab(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
+        // SAFETY: the slice of `block` belongs to a slab. Once the lock names the block, and the slab is then
+        // found to be ours, no visitor touches that until the block is on its list, nor before `relist` if
+        // that is called for.
+        unsafe {
             let slab = Slab::of(block);
             Heap::lock(heap).name(block);
             if !free::is_owned_by(slab, (*heap).bins.owner) {
