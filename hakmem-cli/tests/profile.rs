@@ -54,7 +54,7 @@ fn a_file_is_shown() {
         "Held at the end: 13.9 MiB in 14 objects (95%: 12.0 – 1",
         "Held at the peak: 16.4 MiB",
         "Allocated until 2.0 s: 18.4 MiB",
-        "server+0x2000  server",
+        "server+0x2000 ",
         "← server+0x4000",
         "Resident at the end: 50.0 MiB = 20.0 MiB live + 5.0 MiB cached",
         "+ 25.0 MiB not the allocator's",

@@ -27,9 +27,11 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// "file.c:12" with the last two parts of the path, or the module.
+    /// "file.c:12" with the last two parts of the path, or the module if the function does not say it.
     pub fn location(&self) -> String {
-        let Some(file) = &self.file else { return self.module.clone() };
+        let Some(file) = &self.file else {
+            return if self.is_named() { self.module.clone() } else { String::new() };
+        };
         let start = file.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at + 1);
         match self.line {
             Some(line) => format!("{}:{line}", &file[start..]),

@@ -93,7 +93,9 @@ pub fn notes(profile: &Profile) -> Vec<String> {
              was cut"
         ));
     } else if raw.end.is_none() {
-        notes.push("the process ended without a last snapshot (killed, or by _exit)".into());
+        notes.push(
+            "there is no last snapshot: the process was killed, left by _exit, or is still running".into(),
+        );
     }
     if raw.process.armed_late {
         notes.push("blocks that were allocated before the profile began are unknown".into());
