@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Files in the package, and bytes in all of them.
-const MOST_FILES: usize = 127;
+const MOST_FILES: usize = 140;
 const MOST_BYTES: u64 = 1 << 20;
 
 /// What cargo makes itself.
