@@ -345,8 +345,8 @@ impl Heap {
         }
     }
 
-    /// Frees a block to its magazine, or to its slab. [`Freed::Unserved`] if that takes more than this, or the
-    /// heap is not armed.
+    /// Frees a block to its magazine, or to its slab. [`Freed::Unserved`] if that takes more than this, or
+    /// the heap is not armed.
     ///
     /// # Safety
     ///
