@@ -154,6 +154,12 @@ pub extern "C" fn hak_background_stop() {
     core_c::stop_background();
 }
 
+/// Where `hakmem profile --pid` finds what it writes to. Not for programs.
+///
+/// cbindgen:ignore
+#[unsafe(no_mangle)]
+pub static hak_control: &core_c::Control = &core_c::CONTROL;
+
 /// Starts a heap profile: who holds the memory, by call stack, with one sample in `rate` bytes on average
 /// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is
 /// 0), EALREADY (there is one), ENOMEM. `errno` is left alone.

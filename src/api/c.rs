@@ -2,6 +2,7 @@
 //!
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
+pub use crate::api::control::{CONTROL, Control};
 pub use crate::api::global::{few_syscalls, purge, stop_background};
 pub use crate::api::process::start_background;
 use crate::api::{checked, process, profile, slow_path};

@@ -20,14 +20,13 @@
 //! being taken or given back, bundles in its outbox, a slab that was about to be published, free records of
 //! heaps that it was looking through. It never ends up in two places.
 
-use crate::api::report;
+use crate::api::{profile, report};
 use crate::base::limits;
 use crate::front::heap::Heap;
 use crate::front::{registry, thread, visitor};
 use crate::large;
 use crate::os::{self, process};
 use crate::reclaim::{background, left_heaps};
-use crate::sampling;
 use crate::superslab::{orphans, span_index};
 
 /// The handler that the C library calls in the child.
@@ -47,7 +46,7 @@ pub(crate) fn on_fork(alone: bool) {
     orphans::inherit();
     large::inherit_cache();
     limits::inherit();
-    sampling::inherit();
+    profile::inherit();
     #[cfg(feature = "profile")]
     crate::stacks::modules::inherit();
     let visited = visitor::inherit();

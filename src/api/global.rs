@@ -1,6 +1,6 @@
 //! The public interface: the allocator as a `GlobalAlloc`, and what programs ask of it.
 
-use crate::api::{process, rust};
+use crate::api::{process, profile, rust};
 use crate::base::options::Options;
 use crate::os;
 use crate::reclaim::{background, purge};
@@ -126,5 +126,9 @@ pub fn stop_background() {
 /// `prctl(PR_SET_SECCOMP)` by itself. A process that runs under such a filter from the start has the option
 /// `HAKMEM_FEW_SYSCALLS=on`.
 pub fn few_syscalls() {
+    // It needs others, and ends here.
+    if profile::is_on() {
+        profile::stop();
+    }
     os::confine();
 }

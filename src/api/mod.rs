@@ -2,11 +2,13 @@
 
 pub mod c;
 mod checked;
+mod control;
 mod fork;
 pub(crate) mod global;
 mod process;
 pub mod profile;
 mod report;
+mod request;
 mod rust;
 mod slow_path;
 mod unload;

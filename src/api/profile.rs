@@ -17,6 +17,7 @@
 //! # Ok::<(), hakmem::profile::Error>(())
 //! ```
 
+use crate::api::control;
 use crate::base::options::{self, Path};
 use crate::front::heap::Heap;
 use crate::front::{lease, thread};
@@ -41,6 +42,8 @@ const SNAPSHOTS: u32 = 512;
 
 /// How many profiles there have been.
 static PROFILES: AtomicU32 = AtomicU32::new(0);
+/// The process whose profile it is. Relaxed, as all of these.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Whether the profile goes to a file of its own, as the options say.
 static TO_FILE: AtomicBool = AtomicBool::new(false);
 /// When the next snapshot is due, in nanoseconds; 0 for never. Relaxed, as is what follows: who changes it by
@@ -94,6 +97,7 @@ pub fn start(rate: usize) -> Result<(), Error> {
     start_with(rate, true)
 }
 
+#[unsafe(link_section = "hakmem_profile")]
 fn start_with(rate: usize, late: bool) -> Result<(), Error> {
     if rate == 0 {
         return Err(Error::Rate);
@@ -103,12 +107,12 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
     if none || os::is_confined() || !cfg!(feature = "profile") {
         return Err(Error::Unavailable);
     }
-    if !sampling::begin(rate as u64, late) {
-        return Err(if sampling::is_on() { Error::Running } else { Error::Unavailable });
-    }
     // Never 0, which is none.
     let epoch = PROFILES.fetch_add(1, Relaxed).wrapping_add(1).max(1);
-    lease::set_epoch(epoch);
+    if !sampling::begin(rate as u64, late, || lease::set_epoch(epoch)) {
+        return Err(Error::Running);
+    }
+    PROCESS.store(os::process_id(), Relaxed);
     follow();
     idle_heaps::unsettle();
     Ok(())
@@ -116,12 +120,8 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
 
 /// Stops the profile. What it has gathered stays, as of now, for [`write()`], until the next [`start()`].
 pub fn stop() {
-    if TO_FILE.swap(false, Relaxed) {
-        append(Why::End);
-    }
-    DUE.store(0, Relaxed);
-    lease::set_epoch(0);
-    sampling::end();
+    finish();
+    sampling::end(|| lease::set_epoch(0));
     follow();
 }
 
@@ -138,6 +138,9 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
     }
     if PROFILES.load(Relaxed) == 0 {
         return Err(Error::NotRunning);
+    }
+    if os::is_confined() {
+        return Err(Error::Unavailable);
     }
     if sampling::write_to(path, Why::Asked, &totals()) { Ok(()) } else { Err(Error::File) }
 }
@@ -218,6 +221,12 @@ impl<F: Future> Future for Scoped<F> {
     }
 }
 
+/// In the child of a fork: its profile goes to a file of its own.
+pub(super) fn inherit() {
+    sampling::inherit();
+    PROCESS.store(os::process_id(), Relaxed);
+}
+
 /// Arms or disarms the calling thread's heap.
 fn follow() {
     thread::with_heap(None, |heap| {
@@ -234,22 +243,39 @@ fn follow() {
 /// Starts the profile that the options ask for. Called once, when the process starts.
 pub(super) fn begin() {
     let options = options::get();
-    if options.profile.as_c_str().is_none() {
+    let (prefix, signal) = (options.profile.as_c_str(), options.profile_signal);
+    if prefix.is_none() && signal == 0 {
         return;
     }
-    match start_with(options.profile_rate, false) {
-        Ok(()) => {
-            let interval = u64::from(options.profile_interval) * 1_000_000;
-            INTERVAL.store(interval, Relaxed);
-            DUE.store(if interval == 0 { 0 } else { os::now_ns() + interval }, Relaxed);
-            TO_FILE.store(true, Relaxed);
-        }
-        Err(error) => os::message::line(format_args!("HAKMEM_PROFILE: {error}")),
+    control::prepare(prefix.unwrap_or(c"hakmem"), options.profile_rate, options.profile_interval);
+    if signal != 0 {
+        return control::listen(signal);
     }
+    if let Err(error) = start_to_file(options.profile_rate, options.profile_interval, false) {
+        os::message::line(format_args!("HAKMEM_PROFILE: {error}"));
+    }
+}
+
+/// Starts a profile that goes to the file that [`control`] names, with a snapshot every `interval`
+/// milliseconds, if that is not 0. `late` says that the process may have allocated before.
+pub(super) fn start_to_file(rate: usize, interval: u32, late: bool) -> Result<(), Error> {
+    start_with(rate, late)?;
+    let interval = u64::from(interval) * 1_000_000;
+    INTERVAL.store(interval, Relaxed);
+    WRITTEN.store(0, Relaxed);
+    DUE.store(if interval == 0 { 0 } else { os::now_ns() + interval }, Relaxed);
+    TO_FILE.store(true, Relaxed);
+    Ok(())
+}
+
+/// Whether there is a profile.
+pub(super) fn is_on() -> bool {
+    sampling::is_on()
 }
 
 /// Writes the end of the profile to its file, if it has one. Called when the process ends.
 pub(super) fn finish() {
+    DUE.store(0, Relaxed);
     if TO_FILE.swap(false, Relaxed) {
         append(Why::End);
     }
@@ -273,6 +299,7 @@ pub(super) fn resized(block: *mut u8, size: usize) {
 /// Appends a snapshot to the profile's file, if that is due.
 #[cold]
 #[inline(never)]
+#[unsafe(link_section = "hakmem_profile")]
 pub(super) fn tick() {
     let due = DUE.load(Relaxed);
     if due == 0 {
@@ -283,6 +310,9 @@ pub(super) fn tick() {
     if now < due || DUE.compare_exchange(due, now + interval, Relaxed, Relaxed).is_err() {
         return;
     }
+    if !TO_FILE.load(Relaxed) {
+        return;
+    }
     append(Why::Timer);
     if WRITTEN.fetch_add(1, Relaxed) >= SNAPSHOTS {
         WRITTEN.store(0, Relaxed);
@@ -291,11 +321,14 @@ pub(super) fn tick() {
 }
 
 /// Appends a snapshot to the profile's own file: `<prefix>.<pid>.hakprof`.
+#[unsafe(link_section = "hakmem_profile")]
 fn append(why: Why) {
-    let options = options::get();
-    let Some(prefix) = options.profile.as_c_str() else { return };
+    // Not in a child that was made behind the C library's back: the file is its parent's.
+    if os::process_id() != PROCESS.load(Relaxed) || os::is_confined() {
+        return;
+    }
     let mut path = Text::<320>::new();
-    path.push(prefix.to_bytes());
+    control::prefix(&mut path);
     let _ = write!(path, ".{}.hakprof\0", os::process_id());
     if let Ok(path) = CStr::from_bytes_until_nul(path.bytes()) {
         if !sampling::append_to(path, why, &totals()) {
@@ -307,6 +340,7 @@ fn append(why: Why) {
 }
 
 /// The allocator's figures.
+#[unsafe(link_section = "hakmem_profile")]
 fn totals() -> Totals {
     Snapshot::with(|now| {
         let s = &now.stats;

@@ -6,7 +6,7 @@
 //!
 //! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
 
-use crate::api::{checked, process, profile};
+use crate::api::{checked, process, profile, request};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
@@ -24,6 +24,7 @@ use core::ptr;
 
 /// Allocates a block of `class` when neither the magazine nor the current slab has one.
 pub(super) fn refill(class: u8, options: Option<&Options>) -> Allocation {
+    request::look();
     background::tick();
     or_reclaim(stride(class as usize) as usize, || {
         process::with_heap(options, |heap| {
@@ -72,6 +73,7 @@ fn large_block(
     options: Option<&Options>,
     allocate: impl Fn(*mut Heap) -> Allocation,
 ) -> Allocation {
+    request::look();
     background::tick();
     if sampling::is_on() {
         profile::tick();

@@ -85,6 +85,8 @@ pub struct Options {
     /// Where profiles go: a path to which the process's number and an ending are added.
     pub(crate) profile: Path,
     pub(crate) profile_rate: usize,
+    /// The number of the signal that starts and stops a profile; 0 for none.
+    pub(crate) profile_signal: i32,
     /// Milliseconds between two snapshots; 0 for none but the last.
     pub(crate) profile_interval: u32,
     /// For the C library only: `HAKMEM_DEEPBIND`.
@@ -156,6 +158,7 @@ impl Options {
             profile: Path::NONE,
             profile_rate: PROFILE_RATE,
             profile_interval: PROFILE_INTERVAL,
+            profile_signal: 0,
             keep_deepbind: false,
         }
     }

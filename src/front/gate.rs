@@ -27,7 +27,7 @@ use crate::front::registry;
 use crate::lockfree::magazine_slots::Slot;
 use crate::sampling;
 use crate::superslab::slab::Allocation;
-use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::compiler_fence;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::{CLASSES, stride};
@@ -79,7 +79,8 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(crate) unsafe fn follow(heap: *mut Heap) -> bool {
-        let epoch = EPOCH.load(Relaxed);
+        // Acquire: pairs with the release in `set_epoch`, so that the rate is that of this epoch.
+        let epoch = EPOCH.load(Acquire);
         // SAFETY: the caller's clause is the same.
         unsafe {
             if Heap::is_armed(heap) {
@@ -102,6 +103,7 @@ impl Heap {
     /// As [`Heap::follow`]; it is not armed.
     #[cold]
     #[inline(never)]
+    #[unsafe(link_section = "hakmem_profile")]
     unsafe fn arm(heap: *mut Heap, epoch: u32) {
         // SAFETY: the caller has entered the heap, so gate, magazines and bins are its alone. Limits are
         // written before anybody looks for them in the gate.
@@ -131,6 +133,7 @@ impl Heap {
     /// As [`Heap::follow`].
     #[cold]
     #[inline(never)]
+    #[unsafe(link_section = "hakmem_profile")]
     pub(crate) unsafe fn disarm(heap: *mut Heap) {
         // SAFETY: the caller has entered the heap, so gate and magazines are its alone.
         unsafe {
@@ -245,8 +248,11 @@ impl Heap {
             if !Heap::is_armed(heap) {
                 return f();
             }
-            let left = Heap::settle(heap, class);
+            let (left, notice) = (Heap::settle(heap, class), &Heap::gate(heap).leases[class].notice);
+            let magazines = &(*heap).magazines;
+            magazines.replace_notice(class, notice.get());
             f();
+            notice.set(magazines.replace_notice(class, MISSED));
             Heap::lease(heap, class, left);
         }
     }
@@ -258,6 +264,7 @@ impl Heap {
     /// As [`Heap::settle`]; `class` is a size class.
     #[cold]
     #[inline(never)]
+    #[unsafe(link_section = "hakmem_profile")]
     pub(crate) unsafe fn alloc_gated(heap: *mut Heap, class: u8) -> Allocation {
         let c = class as usize;
         // SAFETY: the caller has entered the heap, which is what everything here asks for.
@@ -387,6 +394,7 @@ impl Heap {
     /// As [`Heap::free`], and the calling thread has [entered](Heap::enter) the heap.
     #[cold]
     #[inline(never)]
+    #[unsafe(link_section = "hakmem_profile")]
     pub(crate) unsafe fn free_gated(heap: *mut Heap, block: *mut u8, class: u8) {
         let c = class as usize;
         // SAFETY: the caller has entered the heap, which is what everything here asks for.
@@ -438,7 +446,7 @@ impl Heap {
         // SAFETY: we stand in for the owner, who may have been stopped between any two stores: a block that
         // is saved lies nowhere else, and the owner's pops stop at the slot where it lay.
         unsafe {
-            if !Heap::is_armed(heap) {
+            if !(&(*heap).tops.limit)[class].load(Relaxed).is_null() {
                 return ptr::null_mut();
             }
             let (lease, top) = (&Heap::gate(heap).leases[class], &(&(*heap).tops.top)[class]);

@@ -3,7 +3,7 @@
 use crate::base::misuse::{self, Fault};
 use crate::front::heap::Heap;
 use crate::front::run_cache::RunCache;
-use crate::front::{thread, tls};
+use crate::front::{registry, thread, tls};
 use crate::superslab::pagemap::{self, FOREIGN, RUN};
 use crate::superslab::slab::Allocation;
 use crate::{large, sampling};
@@ -54,6 +54,8 @@ pub(crate) unsafe fn alloc(heap: *mut Heap, size: usize, align: usize) -> Alloca
         if !run.is_null() {
             return Allocation { ptr: run, zeroed: false };
         }
+        // SAFETY: the calling thread owns the heap.
+        unsafe { follow(heap) };
     }
     seen(large::alloc(size, align), size)
 }
@@ -79,6 +81,36 @@ pub(crate) unsafe fn alloc_growing(heap: *mut Heap, size: usize, align: usize) -
         }
     }
     seen(large::alloc_growing(size, align), size)
+}
+
+/// Arms or disarms the heap, if its run cache is closed or there is a profile: a thread may need nothing but
+/// runs.
+///
+/// # Safety
+///
+/// The calling thread owns the heap.
+#[inline(always)]
+unsafe fn follow(heap: *mut Heap) {
+    /// # Safety
+    ///
+    /// As the function around this.
+    #[cold]
+    #[inline(never)]
+    unsafe fn follow(heap: *mut Heap) {
+        // SAFETY: the calling thread owns the heap, by the clause of the function around this.
+        unsafe {
+            let _entered = Heap::enter(heap);
+            if !Heap::follow(heap) {
+                (*heap).run_cache.reset(registry::live());
+            }
+        }
+    }
+    // SAFETY: the caller's clause is the same.
+    unsafe {
+        if (*heap).run_cache.is_closed() != Heap::is_armed(heap) || sampling::is_on() {
+            follow(heap);
+        }
+    }
 }
 
 /// Shows the profile a large block that was just allocated. Runs from the run cache are not shown: it is

@@ -4,7 +4,7 @@ use crate::base::table::Table;
 use crate::lockfree::magazine_slots::Slot;
 use crate::sampling;
 use crate::superslab::pagemap::KINDS;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU32};
 use crate::tiny::classes::stride;
 use core::cell::Cell;
@@ -18,7 +18,8 @@ const NEVER: u64 = 1 << 48;
 /// Arms all heaps, each as soon as its owner gets to it; `epoch` is not 0, and another one than the last. 0
 /// disarms them.
 pub(crate) fn set_epoch(epoch: u32) {
-    EPOCH.store(epoch, Relaxed);
+    // Release: pairs with the acquire in `Heap::follow`.
+    EPOCH.store(epoch, Release);
 }
 
 /// What the gate keeps for one heap. The owner's alone, but for the atomics, which visitors read under the

@@ -92,6 +92,11 @@ impl RunCache {
         self.most.set(0);
     }
 
+    /// Whether it can hold nothing: it was [closed](RunCache::close), or the options allow none.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.most.get() == 0
+    }
+
     /// The slices of the run in a place; 0 if that is free.
     fn slices(&self, place: usize) -> usize {
         (self.sizes.get() >> (8 * place)) as u8 as usize

@@ -58,13 +58,20 @@ impl Drop for File {
 /// the file as it was, when the system refuses.
 pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
     // Beside it, since a file is renamed within its file system only.
-    const ENDING: &[u8] = b".new";
+    // Another thread may be writing another one.
+    // SAFETY: the call has no preconditions, and cannot fail.
+    let mut number = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    let mut ending = *b".0000000000.new";
+    for digit in ending.iter_mut().skip(1).take(10).rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
     let mut beside = [0u8; 512];
     let old = path.to_bytes();
-    let Some(name) = beside.get_mut(..old.len() + ENDING.len()) else { return false };
-    name.iter_mut().zip(old.iter().chain(ENDING)).for_each(|(to, from)| *to = *from);
+    let Some(name) = beside.get_mut(..old.len() + ending.len()) else { return false };
+    name.iter_mut().zip(old.iter().chain(&ending)).for_each(|(to, from)| *to = *from);
     // At least one zero is left.
-    let Some(Ok(beside)) = (old.len() + ENDING.len() < 512).then(|| CStr::from_bytes_until_nul(&beside))
+    let Some(Ok(beside)) = (old.len() + ending.len() < 512).then(|| CStr::from_bytes_until_nul(&beside))
     else {
         return false;
     };

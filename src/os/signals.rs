@@ -8,6 +8,20 @@ use core::ptr;
 const OWN: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
+/// Has `f` called when the process gets the signal, which the user has named. System calls that it interrupts
+/// go on. False if that is no signal that can be handled.
+pub(crate) fn handle(signal: libc::c_int, f: extern "C" fn(libc::c_int)) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all zeros is a valid action, with an empty mask. The handler never unwinds, and does nothing
+    // that a signal must not interrupt.
+    calls::keep_errno(|| unsafe {
+        let action = action.assume_init_mut();
+        action.sa_sigaction = f as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal, action, ptr::null_mut()) == 0
+    })
+}
+
 /// While this lives, no signal handler interrupts the calling thread, except for signals that the thread
 /// raises itself.
 pub(crate) struct Blocked {

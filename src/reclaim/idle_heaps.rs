@@ -102,6 +102,9 @@ pub(crate) fn unsettle() {
             let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
             // SAFETY: `mine` is the calling thread's heap, and `each_other` leaves it out.
             unsafe { visit.empty_caches(mine) };
+            // SAFETY: we are inside, and the owner changes its run cache only when it is. It opens that again
+            // when it needs a run.
+            unsafe { (*heap).run_cache.close() };
             visit.withdraw(true);
             Outcome::Done
         });

@@ -265,6 +265,11 @@ fn hide(address: usize) {
     }
 }
 
+/// Forgets all tables, without a look at what is in them: in the child of a fork, by its only thread.
+pub(super) fn forget() {
+    TAGS.store(ptr::null_mut(), Relaxed);
+}
+
 /// Unmaps all tables, when no other thread can be looking at one.
 pub(super) fn unmap() {
     let mut tags = TAGS.swap(ptr::null_mut(), Relaxed).cast_const();

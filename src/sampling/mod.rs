@@ -12,47 +12,48 @@ mod store;
 mod write;
 
 pub(crate) use live::may_hold;
+pub(crate) use state::is_on;
 pub(crate) use write::{Totals, Why, append_to, write_to};
 
 use crate::os::{self, thread};
-use crate::sampling::state::{RATE, STORE, lock, lock_patiently, with_store};
+use crate::sampling::state::{RATE, STORE, lock_patiently, with_store};
 use crate::sampling::store::{FRAMES, Sample};
+use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicU64, AtomicUsize};
 use core::cell::Cell;
 
 /// For numbers that differ.
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
-/// Samples that were not kept, because the store was held for too long.
-static LOST: AtomicUsize = AtomicUsize::new(0);
-
-/// Whether there is a profile.
-#[inline(always)]
-pub(crate) fn is_on() -> bool {
-    RATE.load(Relaxed) != 0
-}
-
-/// Begins a new profile with `rate`, which is not 0; `late` says that the process may have allocated before.
-/// False when there is one.
-pub(crate) fn begin(rate: u64, late: bool) -> bool {
+/// Begins a new profile with `rate`, which is not 0, and calls `then`; `late` says that the process may have
+/// allocated before. False when there is one.
+pub(crate) fn begin(rate: u64, late: bool, then: impl FnOnce()) -> bool {
     let mut locked = lock_patiently();
     if is_on() {
         return false;
     }
     locked.store.start(rate, late);
     RATE.store(rate, Relaxed);
+    // Under the lock, so that whoever ends it does both after this, or both before.
+    then();
     true
 }
 
-/// Ends the profile: nothing is added any more. What has been gathered stays until the next one begins.
-pub(crate) fn end() {
+/// Ends the profile and calls `then`: nothing is added any more. What has been gathered stays until the next
+/// one begins.
+pub(crate) fn end(then: impl FnOnce()) {
+    let mut locked = lock_patiently();
+    if is_on() {
+        // While the blocks are what they were sampled as.
+        pins::measure(&mut locked.store);
+    }
     RATE.store(0, Relaxed);
+    then();
 }
 
 /// The number of a tag, counted from 1; 0 when there is no memory for it. Tags are never forgotten.
 pub(crate) fn tag(text: &[u8]) -> u32 {
-    lock().and_then(|mut locked| locked.store.tag(text)).map_or(0, |number| number.wrapping_add(1))
+    lock_patiently().store.tag(text).map_or(0, |number| number.wrapping_add(1))
 }
 
 /// A state for [`draw`].
@@ -72,6 +73,7 @@ pub(crate) fn draw(state: &Cell<u64>, size: usize) -> u64 {
 /// this number, counted from 1.
 #[cold]
 #[inline(never)]
+#[unsafe(link_section = "hakmem_profile")]
 pub(crate) fn allocated(block: *mut u8, size: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
     if rate == 0 {
@@ -90,24 +92,26 @@ pub(crate) fn allocated(block: *mut u8, size: usize, tag: u32) {
         addresses: addresses.get(..depth).unwrap_or_default(),
         end,
     };
-    match lock() {
-        Some(mut locked) if is_on() => locked.store.allocated(&sample, thread::own_name),
-        Some(_) => {}
-        None => {
-            LOST.fetch_add(1, Relaxed);
-        }
+    let mut locked = lock_patiently();
+    // Another profile may have begun meanwhile.
+    if is_on() && locked.store.rate() == rate {
+        locked.store.allocated(&sample, thread::own_name);
     }
 }
 
 /// Adds a sample, or does not, for a large block of `size` bytes that has just been allocated.
 #[cold]
 #[inline(never)]
+#[unsafe(link_section = "hakmem_profile")]
 pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
     // Few different sizes, so that there are few sites: an eighth of a power of two apart.
     let step = (size.max(8).ilog2()).saturating_sub(3);
-    let size = size.checked_next_multiple_of(1 << step).unwrap_or(size);
-    if rate != 0 && !block.is_null() && random::is_taken(&COUNTER, size, rate) {
+    if rate == 0 || block.is_null() {
+        return;
+    }
+    let size = random::round(&COUNTER, size, 1 << step);
+    if random::is_taken(&COUNTER, size, rate) {
         allocated(block, size, tag);
     }
 }
@@ -115,12 +119,12 @@ pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
 /// Notes that a block is freed, if it is sampled, as [`may_hold`] says that it may be.
 #[cold]
 #[inline(never)]
+#[unsafe(link_section = "hakmem_profile")]
 pub(crate) fn freed(block: *mut u8) {
     let now = os::now_ns();
-    if let Some(mut locked) = lock() {
-        let rate = locked.store.rate();
-        locked.store.freed(block.addr(), rate, now);
-    }
+    let mut locked = lock_patiently();
+    let rate = locked.store.rate();
+    locked.store.freed(block.addr(), rate, now);
 }
 
 /// Notes that a large block is freed, if it is sampled.
@@ -170,7 +174,7 @@ pub(crate) fn inherit() {
 
 /// Gives all memory back, when no other thread can be here.
 pub(crate) fn unmap() {
-    end();
+    RATE.store(0, Relaxed);
     STORE.lock().clear();
     live::unmap();
 }

@@ -9,6 +9,11 @@ use core::ptr;
 /// shared among the slab's blocks in use. Takes out blocks that are no blocks any more: their frees went by a
 /// thread that was not armed.
 pub(super) fn measure(store: &mut Store) {
+    while !measured(store) {}
+}
+
+/// [`measure`]; false if there were too many to take out at once.
+fn measured(store: &mut Store) -> bool {
     store.sites.iter_mut().for_each(|site| site.pinned = 0.0);
     let (live, sites) = (&store.live, &mut store.sites);
     let mut gone = [0usize; 64];
@@ -30,4 +35,5 @@ pub(super) fn measure(store: &mut Store) {
     for &address in gone.iter().take(count) {
         store.freed(address, store.rate(), now_ns());
     }
+    count <= gone.len()
 }

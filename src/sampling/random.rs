@@ -55,11 +55,24 @@ fn exponential(state: &Cell<u64>) -> f64 {
 
 /// How many allocations of `size` bytes to pass over before one is taken, for one sample in `rate` bytes.
 pub(super) fn draw(state: &Cell<u64>, size: usize, rate: u64) -> u64 {
-    if rate <= 1 {
-        return 0;
+    match rate {
+        // There is no profile any more.
+        0 => return u64::MAX,
+        1 => return 0,
+        _ => {}
     }
     // A conversion from a float saturates.
     (exponential(state) * (rate as f64 / size.max(1) as f64)) as u64
+}
+
+/// `size` rounded to one of two sizes that are a `step` apart, at random so that it stays the same on
+/// average.
+pub(super) fn round(counter: &AtomicU64, size: usize, step: usize) -> usize {
+    let (low, above) = (size - size % step.max(1), size % step.max(1));
+    // Relaxed: as below.
+    let random = next(&Cell::new(state(counter.fetch_add(1, Relaxed)))) >> 32;
+    let up = random * (step as u64) >> 32 < above as u64;
+    if up { low.saturating_add(step) } else { low }
 }
 
 /// Whether to take one allocation of `size` bytes that no [`draw`] counts.
@@ -126,5 +139,8 @@ mod tests {
         let taken = (0..100_000).filter(|_| is_taken(&counter, 4096, 4096)).count() as f64;
         assert!((taken - 63_212.0).abs() < 5.0 * 152.5, "{taken}");
         assert!((0..1000).all(|_| is_taken(&counter, 1, 1)));
+        let sum: usize = (0..100_000).map(|_| round(&counter, 100_000, 8192)).sum();
+        assert!((sum as f64 / 1e5 - 1e5).abs() < 5.0 * 13.0, "{sum}");
+        assert!((0..100).all(|_| round(&counter, 8192, 1024) == 8192));
     }
 }

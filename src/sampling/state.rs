@@ -4,10 +4,17 @@ use crate::os::futex::{Guard, Lock};
 use crate::os::signals::Blocked;
 use crate::sampling::store::Store;
 use crate::sync::AtomicU64;
+use crate::sync::Ordering::Relaxed;
 
 /// Mean bytes between two samples; 0 while there is no profile. All accesses are relaxed: a thread that sees
 /// a change late begins late, or has a sample refused.
 pub(super) static RATE: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there is a profile.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    RATE.load(Relaxed) != 0
+}
 
 /// What has been gathered.
 pub(super) static STORE: Lock<Store> = Lock::new(Store::new());
@@ -25,7 +32,8 @@ pub(super) fn lock() -> Option<Locked> {
     STORE.lock_soon().map(|store| Locked { store, _signals: signals })
 }
 
-/// The store, however long that takes: for calls that the program makes on purpose.
+/// The store, however long that takes. Whoever holds it waits for nothing that this thread may hold: at most
+/// for the pool, and for the kernel. So it may be waited for in an allocation, too, and in a signal handler.
 pub(super) fn lock_patiently() -> Locked {
     let signals = Blocked::all();
     Locked { store: STORE.lock(), _signals: signals }

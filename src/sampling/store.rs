@@ -3,9 +3,10 @@
 use crate::os;
 use crate::os::futex::Inherit;
 use crate::sampling::grown::{Grown, Index, Zero, mix};
-use crate::sampling::live::Live;
+use crate::sampling::live::{self, Live};
 use crate::sampling::random;
 use crate::superslab::layout::SUPERSLAB;
+use core::mem;
 
 /// The longest stack that is kept.
 pub(super) const FRAMES: usize = 128;
@@ -162,6 +163,7 @@ impl Store {
     }
 
     /// Forgets everything but the tags, which threads may be carrying, and gives the memory back.
+    #[unsafe(link_section = "hakmem_profile")]
     pub(super) fn clear(&mut self) {
         self.stacks.clear();
         self.starts.clear();
@@ -252,6 +254,7 @@ impl Store {
     }
 
     /// Notes that a block is freed, if it is a sampled one.
+    #[unsafe(link_section = "hakmem_profile")]
     pub(super) fn freed(&mut self, address: usize, rate: u64, now: u64) {
         let Some(entry) = self.live.remove(address) else { return };
         let peak = self.peak;
@@ -385,8 +388,17 @@ impl Site {
 impl Inherit for Store {
     fn inherit(&mut self, torn: bool) {
         if torn {
-            // Another thread was changing it. Its memory is lost to the child.
-            *self = Store::new();
+            // Another thread was changing it. Its memory is lost to the child, but for the tags, of which the
+            // last may be half there; threads carry their numbers.
+            let mut tags = mem::replace(&mut self.tags, Grown::new());
+            let (mut whole, mut count) = (0, 0);
+            while let Some(&len) = tags.get(whole).filter(|&&len| whole + usize::from(len) < tags.len()) {
+                (whole, count) = (whole + 1 + usize::from(len), count + 1);
+            }
+            tags.truncate(whole);
+            let (rate, began) = (self.rate, self.began);
+            *self = Store { tags, tag_count: count, rate, began, ..Store::new() };
+            live::forget();
         }
     }
 }

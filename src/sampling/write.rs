@@ -6,7 +6,7 @@ use crate::os::futex::Lock;
 use crate::os::{self, message};
 use crate::sampling::grown::Grown;
 use crate::sampling::pins;
-use crate::sampling::state::with_store;
+use crate::sampling::state::{self, with_store};
 use crate::sampling::store::{Site, Store, Written};
 use core::ffi::CStr;
 use core::mem;
@@ -42,6 +42,9 @@ pub(crate) enum Why {
 
 /// The figures of a snapshot that the allocator knows: see the format.
 pub(crate) type Totals = [u64; 7];
+
+/// How often to wait for who writes to the profile's file, some milliseconds each time.
+const SOON: u32 = 100;
 
 /// Held by who writes to the profile's file.
 static FILE: Lock<()> = Lock::new(());
@@ -125,7 +128,8 @@ pub(super) fn inherit() {
 /// the file cannot be written.
 pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     let patient = why != Why::Timer;
-    let file = if patient { FILE.lock_soon() } else { FILE.try_lock() };
+    // Not for ever: this may be the thread that was interrupted while it was writing.
+    let file = if patient { (0..SOON).find_map(|_| FILE.lock_soon()) } else { FILE.try_lock() };
     let Some(_file) = file else { return true };
     let Some((mut out, is_new)) = with_store(patient, |store| {
         let mut out = mem::replace(&mut store.out, Grown::new());
@@ -160,12 +164,13 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     }) else {
         return false;
     };
-    let done = file::replace(path, &out);
+    let done = !out.is_empty() && file::replace(path, &out);
     out.clear();
     done
 }
 
 /// Puts the frames into `out` that a file needs which has `have`, and a snapshot. Returns what it has then.
+#[unsafe(link_section = "hakmem_profile")]
 fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: &Totals) -> Written {
     let mut now = have;
     if have.begun == 0 {
@@ -175,7 +180,7 @@ fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: 
         }
         now.begun = 1;
     }
-    if why != Why::Timer {
+    if why != Why::Timer && state::is_on() {
         pins::measure(store);
     }
     now.modules = put_modules(out, have.modules);
@@ -194,7 +199,11 @@ fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: 
     if why != Why::Timer {
         put_lifetimes(store, out);
     }
-    put_snapshot(store, out, why, totals, have.sites == 0);
+    if !put_snapshot(store, out, why, totals, have.sites == 0) && have.begun == 0 {
+        // No memory: rather no file than one that says nothing.
+        out.truncate(0);
+        return have;
+    }
     if why == Why::End {
         let mut frame = Frame::new(out, kind::END);
         frame.u32(why as u32);

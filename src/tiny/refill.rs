@@ -167,8 +167,14 @@ impl Bins {
     ///
     /// As [`Bins::set_aside`].
     pub(crate) unsafe fn set_all_aside(bins: *mut Bins) {
-        // SAFETY: the caller's clauses are the same.
-        unsafe { bits((*bins).present).for_each(|class| Bins::set_aside(bins, class)) }
+        // SAFETY: the slabs are ours, and the lock is held.
+        // What hardly a block is in use of is listed as that, or released: nobody may need it soon.
+        unsafe {
+            for slab in Bins::withdraw(bins, false).0.into_iter().filter(|slab| !slab.is_null()) {
+                Bins::keep(bins, slab);
+            }
+            bits((*bins).present).for_each(|class| Bins::set_aside(bins, class));
+        }
     }
 
     /// Gives back the slabs that have no block in use, current ones too, and lists the current ones that have

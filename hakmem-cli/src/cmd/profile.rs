@@ -14,6 +14,7 @@ use hakmem_profile::symbols::Symbols;
 use hakmem_profile::{collapsed, model, pprof, svg};
 
 use crate::profile::alive::{self, Alive};
+use crate::profile::attach::{Process, Waited};
 use crate::profile::input::{self, Input};
 use crate::profile::units::bytes;
 use crate::profile::{By, What, json, page, table};
@@ -29,6 +30,7 @@ use crate::{elf, library, preload, process, report, settings, sys, why};
 /// Of a FILE.hakprof, the same is printed on stdout.
 #[derive(clap::Args)]
 #[command(override_usage = "hakmem profile [OPTIONS] [--] PROGRAM [ARGS]...
+       hakmem profile [OPTIONS] --pid PID [--seconds S]
        hakmem profile [OPTIONS] FILE.hakprof")]
 pub struct Args {
     /// Mean bytes between two samples; K, M and G are understood [default: 512K]
@@ -75,8 +77,21 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     at: Option<Duration>,
 
+    /// Instead of running a program: a process that runs on Hakmem
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pid: Option<i32>,
+
+    /// How long a running process is watched; Ctrl-C ends it sooner
+    #[arg(long, value_name = "S", default_value_t = 30.0, requires = "pid")]
+    seconds: f64,
+
     /// The program and its arguments, or a file
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, required = true)]
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        required_unless_present = "pid",
+        conflicts_with = "pid"
+    )]
     command: Vec<OsString>,
 }
 
@@ -101,6 +116,9 @@ const EXTENSION: &str = "hakprof";
 /// The longest path that the allocator takes, before its own end of the name.
 const PREFIX: usize = 255;
 
+/// How long to wait for the end of the profile of a process that runs.
+const LAST: Duration = Duration::from_secs(10);
+
 /// Processes that get tables of their own.
 const MOST: usize = 5;
 
@@ -115,6 +133,9 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 /// Runs the program and shows its profile, or shows a file.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
+    if let Some(pid) = args.pid {
+        return watch(&args, pid);
+    }
     match file(&args.command[0]) {
         None => run(&args),
         Some(path) if args.command.len() == 1 => show(&args, path),
@@ -280,6 +301,51 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Leaving runs no destructors, and this owns a temporary folder.
     drop(preload);
     outcome.status.leave()
+}
+
+/// Takes a profile of a process that runs.
+fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
+    for (given, name) in [
+        (args.at.is_some(), "--at"),
+        (args.format != Format::Table, "--format"),
+        (args.lib.is_some(), "--lib"),
+        (!args.set.is_empty(), "--set"),
+    ] {
+        ensure!(!given, "{name} is not for a process that runs already");
+    }
+    let time = Duration::try_from_secs_f64(args.seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .with_context(|| format!("--seconds {}: expected a number above 0", args.seconds))?;
+    let process = Process::find(pid)?;
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let name = name.trim().replace('/', "_");
+    let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
+    let files = Files::new(&folder, &name)?;
+    let (rate, interval) = (args.rate.unwrap_or(512 << 10), args.interval.unwrap_or(Duration::from_secs(1)));
+    ensure!(rate != 0, "--rate 0: expected 1 or more bytes");
+    let say = |what: &str| report::say(&format!("hakmem: {what}"));
+    let mut waited = process.start(&files.prefix, rate, interval, say)?;
+    if waited == Waited::Done {
+        report::say(&format!(
+            "hakmem: profile of {name}, process {pid}, for {} s; Ctrl-C ends it sooner",
+            args.seconds
+        ));
+        waited = process.sleep(time)?;
+    }
+    if waited != Waited::Gone && process.stop(LAST)? == Waited::Done && files.written().is_empty() {
+        report::say(&format!(
+            "hakmem: process {pid} has not allocated since; what it has gathered is written when it does"
+        ));
+    }
+    let written = files.written();
+    ensure!(
+        !written.is_empty(),
+        "no profile of process {pid}: it has not begun one, or may not write to {}",
+        folder.display()
+    );
+    conclude(args, &written, &folder)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Shows the profiles of all processes, those first that held most, and writes them for other tools.

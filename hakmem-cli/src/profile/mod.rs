@@ -5,6 +5,7 @@
 //! goes on. What the figures mean is in the crate `hakmem-profile`.
 
 pub mod alive;
+pub mod attach;
 pub mod input;
 pub mod json;
 pub mod page;

@@ -13,7 +13,7 @@ const PRESET: &str = "HAKMEM_PRESET";
 /// value. That returns false, and changes nothing, if the value is a bad one.
 type Known = (&'static str, &'static str, fn(&mut Options, &[u8]) -> bool);
 
-static KNOWN: [Known; 18] = [
+static KNOWN: [Known; 19] = [
     (PRESET, "throughput, balanced, memory or latency; using none", |o, v| {
         let preset = choice(v, &PRESETS).map(|which| o.preset(which));
         set(o, preset)
@@ -46,6 +46,9 @@ static KNOWN: [Known; 18] = [
     ("HAKMEM_PROFILE_INTERVAL", "milliseconds, or 0 for never; using 1000", |o, v| {
         set(&mut o.profile_interval, number(v))
     }),
+    ("HAKMEM_PROFILE_SIGNAL", "USR1, USR2, HUP, WINCH or a number up to 64; using none", |o, v| {
+        set(&mut o.profile_signal, signal(v))
+    }),
     ("HAKMEM_DEEPBIND", "remove or keep; using remove", |o, v| {
         set(&mut o.keep_deepbind, choice(v, &[("remove", false), ("keep", true)]))
     }),
@@ -66,6 +69,8 @@ const ON: &str = "on or off; using on";
 const OFF: &str = "on or off; using off";
 const LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; using 0";
 
+const SIGNALS: [(&str, i32); 4] =
+    [("USR1", libc::SIGUSR1), ("USR2", libc::SIGUSR2), ("HUP", libc::SIGHUP), ("WINCH", libc::SIGWINCH)];
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const FORMATS: [(&str, StatsFormat); 3] =
     [("none", StatsFormat::None), ("table", StatsFormat::Table), ("json", StatsFormat::Json)];
@@ -100,6 +105,12 @@ fn number<T: FromStr>(digits: &[u8]) -> Option<T> {
 /// Milliseconds, or -1.
 fn delay(value: &[u8]) -> Option<i64> {
     if value == b"-1" { Some(-1) } else { number::<i32>(value).map(i64::from) }
+}
+
+/// The number of a signal, by that or by a name.
+fn signal(value: &[u8]) -> Option<i32> {
+    let by_name = choice(value.strip_prefix(b"SIG").unwrap_or(value), &SIGNALS);
+    by_name.or_else(|| number(value)).filter(|number| (1..=64).contains(number))
 }
 
 /// A number of bytes, which may end in K, M or G.
