@@ -380,8 +380,12 @@ fn a_process_that_runs_is_watched() {
 #[test]
 fn a_signal_starts_and_stops_a_profile() {
     let folder = tempfile::tempdir().unwrap();
-    let set =
-        [("HAKMEM_PROFILE", "by-signal"), ("HAKMEM_PROFILE_RATE", "4K"), ("HAKMEM_PROFILE_SIGNAL", "USR2")];
+    let set = [
+        ("HAKMEM_PROFILE", "by-signal"),
+        ("HAKMEM_PROFILE_RATE", "4K"),
+        ("HAKMEM_PROFILE_SIGNAL", "USR2"),
+        ("HAKMEM_PROFILE_INTERVAL", "50"),
+    ];
     let growing = Growing::start(folder.path(), &set);
     let file = folder.path().join(format!("by-signal.{}.hakprof", growing.pid()));
     let pid = nix::unistd::Pid::from_raw(growing.0.id() as i32);
@@ -398,7 +402,10 @@ fn a_signal_starts_and_stops_a_profile() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(!file.exists(), "it waits for the signal");
     nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    // It begins when the program next needs memory from a slab, and shows at the first snapshot.
+    while !file.exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).unwrap();
     let ended = || file::read(&std::fs::read(&file).ok()?).ok().filter(|raw| raw.end.is_some());
     let raw = loop {

@@ -71,7 +71,7 @@ pub(super) fn round(counter: &AtomicU64, size: usize, step: usize) -> usize {
     let (low, above) = (size - size % step.max(1), size % step.max(1));
     // Relaxed: as below.
     let random = next(&Cell::new(state(counter.fetch_add(1, Relaxed)))) >> 32;
-    let up = random * (step as u64) >> 32 < above as u64;
+    let up = (random * (step as u64)) >> 32 < above as u64;
     if up { low.saturating_add(step) } else { low }
 }
 

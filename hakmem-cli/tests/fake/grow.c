@@ -14,7 +14,7 @@ __attribute__((noinline)) static void grow(void) {
 
 int main(void) {
     struct pollfd input = {.fd = 0, .events = POLLIN};
-    while (poll(&input, 1, 1) == 0)
+    while (poll(&input, 1, 1) <= 0)
         for (int i = 0; i < 20; i++)
             grow();
     return 0;
