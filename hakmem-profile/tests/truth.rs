@@ -2,6 +2,7 @@
 //! their intervals hold what they say.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 use hakmem_profile::estimate::{Estimate, probability};
@@ -102,8 +103,86 @@ fn estimates(raw: &Raw, size: usize) -> (Estimate, Estimate) {
     (Estimate::new(allocated, size as u64, RATE as u64), Estimate::new(live, size as u64, RATE as u64))
 }
 
+/// One profile at a time in the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Slabs that nearly empty have the magazine of their class emptied and halved, and current slabs, lists and
+/// magazines change in many ways. No free goes unseen by that.
+#[test]
+fn no_free_goes_unseen() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("freed.hakprof");
+    hakmem::profile::start(RATE).unwrap();
+    let mut state = 1u64;
+    let mut random = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below
+    };
+    // So that the slabs stay: what lies in no slab any more is taken out at a snapshot.
+    let mut kept = Vec::new();
+    for size in [64, 1024, 100_000] {
+        let count = (64 << 20) / size.max(640);
+        for _ in 0..3 {
+            // All but one in 500, in the order of their addresses; then some come and go in any order.
+            let blocks: Vec<_> = (0..count).map(|_| allocate(size)).collect();
+            for (i, block) in blocks.into_iter().enumerate() {
+                if i % 500 == 0 { kept.push((block, size)) } else { free(block, size) }
+            }
+            let mut blocks: Vec<_> = (0..count / 3).map(|_| allocate(size)).collect();
+            while !blocks.is_empty() {
+                free(blocks.swap_remove(random(blocks.len())), size);
+            }
+        }
+    }
+    hakmem::profile::write(path.to_str().unwrap()).unwrap();
+    hakmem::profile::stop();
+    let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
+    for size in [64, 1024] {
+        let rows = raw.snapshots.last().unwrap().rows.iter();
+        let rows: Vec<_> = rows.filter(|(site, _)| raw.sites[*site].size == size as u64).collect();
+        let (allocated, live) =
+            rows.iter().fold((0, 0), |sum, (_, row)| (sum.0 + row.allocated, sum.1 + row.live));
+        let most = kept.iter().filter(|(_, of)| *of == size).count() as u64;
+        assert!(allocated > 5000 && live <= most, "{size}: {live} of {allocated} live, at most {most}");
+    }
+    kept.into_iter().for_each(|(block, size)| free(block, size));
+}
+
+/// A thread whose blocks all come out of its run cache needs nothing from a slab.
+#[test]
+fn a_thread_that_needs_only_runs_takes_part() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("runs.hakprof");
+    let path = path.to_str().unwrap();
+    let next = Barrier::new(2);
+    let pairs = |count| (0..count).for_each(|_| free(allocate(100_000), 100_000));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            pairs(10);
+            next.wait();
+            next.wait();
+            pairs(2000);
+            next.wait();
+        });
+        next.wait();
+        hakmem::profile::start(RATE).unwrap();
+        next.wait();
+        next.wait();
+        hakmem::profile::write(path).unwrap();
+        hakmem::profile::stop();
+    });
+    let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
+    let rows = raw.snapshots.last().unwrap().rows.iter();
+    let sum = rows.fold((0, 0), |sum, (_, row)| (sum.0 + row.allocated, sum.1 + row.live));
+    // Blocks of this size are all sampled.
+    assert_eq!(sum, (2000, 0));
+}
+
 #[test]
 fn estimates_are_unbiased_and_their_intervals_true() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("truth.hakprof");
     let path = path.to_str().unwrap();

@@ -107,7 +107,7 @@ unsafe fn follow(heap: *mut Heap) {
     }
     // SAFETY: the caller's clause is the same.
     unsafe {
-        if (*heap).run_cache.is_closed() != Heap::is_armed(heap) || sampling::is_on() {
+        if (*heap).run_cache.is_closed() || Heap::is_gated(heap) {
             follow(heap);
         }
     }
