@@ -47,9 +47,7 @@ pub(super) fn hook() {
     // Once, and not for every thread: a child of a fork must not be ready before its handler says so.
     background::ready();
     process::on_fork(fork::on_fork);
-    // SAFETY: the handler is a function that takes nothing and never unwinds. The C library forgets it when
-    // it unloads the library that this is part of.
-    unsafe { libc::pthread_atfork(None, None, Some(fork::child)) };
+    unload::at_fork(fork::child);
     report::begin();
     profile::begin();
     unload::init();

@@ -97,7 +97,7 @@ pub fn start(rate: usize) -> Result<(), Error> {
     start_with(rate, true)
 }
 
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn start_with(rate: usize, late: bool) -> Result<(), Error> {
     if rate == 0 {
         return Err(Error::Rate);
@@ -299,7 +299,7 @@ pub(super) fn resized(block: *mut u8, size: usize) {
 /// Appends a snapshot to the profile's file, if that is due.
 #[cold]
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(super) fn tick() {
     let due = DUE.load(Relaxed);
     if due == 0 {
@@ -321,7 +321,7 @@ pub(super) fn tick() {
 }
 
 /// Appends a snapshot to the profile's own file: `<prefix>.<pid>.hakprof`.
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn append(why: Why) {
     // Not in a child that was made behind the C library's back: the file is its parent's.
     if os::process_id() != PROCESS.load(Relaxed) || os::is_confined() {
@@ -340,7 +340,7 @@ fn append(why: Why) {
 }
 
 /// The allocator's figures.
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn totals() -> Totals {
     Snapshot::with(|now| {
         let s = &now.stats;

@@ -15,7 +15,7 @@ pub(super) fn look() {
 
 #[cold]
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn obey() {
     // Acquire: pairs with the release in `ask`. Another process writes the request after the rest, too.
     let request = CONTROL.request.swap(0, Acquire);

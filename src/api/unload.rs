@@ -36,6 +36,27 @@ pub(crate) fn init() {
     unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::object().handle) };
 }
 
+/// Registers a handler for the child of a fork.
+pub(crate) fn at_fork(child: unsafe extern "C" fn()) {
+    // What glibc's `pthread_atfork` calls, by way of a jump table that the linker would put behind our code:
+    // the kernel would map 64 KiB around it that nothing else needs.
+    #[cfg(target_env = "gnu")]
+    {
+        type Handler = Option<unsafe extern "C" fn()>;
+        unsafe extern "C" {
+            fn __register_atfork(before: Handler, parent: Handler, child: Handler, of: *const c_void) -> i32;
+        }
+        // SAFETY: the handler is a function that takes nothing and never unwinds. The C library forgets it
+        // when it unloads the library that this is part of.
+        unsafe { __register_atfork(None, None, Some(child), imp::object().handle) };
+    }
+    #[cfg(not(target_env = "gnu"))]
+    // SAFETY: as above; the C library finds out by itself whose handler it is.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(child))
+    };
+}
+
 /// The handler for the end of the process, and for that of this library.
 extern "C" fn at_exit(_: *mut c_void) {
     if TO_DO.swap(false, AcqRel) {
@@ -55,6 +76,7 @@ extern "C" fn fini() {
 
 /// Leaves nothing behind that could be called, and no memory except that of blocks in use.
 #[cold]
+#[unsafe(link_section = "hakmem_rare")]
 fn unload() {
     background::stop();
     thread::unhook();

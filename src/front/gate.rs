@@ -103,7 +103,7 @@ impl Heap {
     /// As [`Heap::follow`]; it is not armed.
     #[cold]
     #[inline(never)]
-    #[unsafe(link_section = "hakmem_profile")]
+    #[unsafe(link_section = "hakmem_rare")]
     unsafe fn arm(heap: *mut Heap, epoch: u32) {
         // SAFETY: the caller has entered the heap, so gate, magazines and bins are its alone. Limits are
         // written before anybody looks for them in the gate.
@@ -133,7 +133,7 @@ impl Heap {
     /// As [`Heap::follow`].
     #[cold]
     #[inline(never)]
-    #[unsafe(link_section = "hakmem_profile")]
+    #[unsafe(link_section = "hakmem_rare")]
     pub(crate) unsafe fn disarm(heap: *mut Heap) {
         // SAFETY: the caller has entered the heap, so gate and magazines are its alone.
         unsafe {
@@ -264,7 +264,7 @@ impl Heap {
     /// As [`Heap::settle`]; `class` is a size class.
     #[cold]
     #[inline(never)]
-    #[unsafe(link_section = "hakmem_profile")]
+    #[unsafe(link_section = "hakmem_rare")]
     pub(crate) unsafe fn alloc_gated(heap: *mut Heap, class: u8) -> Allocation {
         let c = class as usize;
         // SAFETY: the caller has entered the heap, which is what everything here asks for.
@@ -394,7 +394,7 @@ impl Heap {
     /// As [`Heap::free`], and the calling thread has [entered](Heap::enter) the heap.
     #[cold]
     #[inline(never)]
-    #[unsafe(link_section = "hakmem_profile")]
+    #[unsafe(link_section = "hakmem_rare")]
     pub(crate) unsafe fn free_gated(heap: *mut Heap, block: *mut u8, class: u8) {
         let c = class as usize;
         // SAFETY: the caller has entered the heap, which is what everything here asks for.

@@ -175,6 +175,7 @@ pub(crate) fn after_fork() {
 }
 
 /// The thread's main loop.
+#[unsafe(link_section = "hakmem_rare")]
 extern "C" fn main(_: *mut c_void) -> *mut c_void {
     os::thread::name(c"hakmem");
     os::thread::be_ordinary();

@@ -39,6 +39,7 @@ pub(crate) fn exist() -> bool {
 /// `mine` is the calling thread's heap.
 #[cold]
 #[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn take_over(mine: *mut Heap) {
     pool::defer_growth(false);
     let Some(_visits) = visitor::lock() else { return };

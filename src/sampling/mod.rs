@@ -73,7 +73,7 @@ pub(crate) fn draw(state: &Cell<u64>, size: usize) -> u64 {
 /// this number, counted from 1.
 #[cold]
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn allocated(block: *mut u8, size: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
     if rate == 0 {
@@ -102,7 +102,7 @@ pub(crate) fn allocated(block: *mut u8, size: usize, tag: u32) {
 /// Adds a sample, or does not, for a large block of `size` bytes that has just been allocated.
 #[cold]
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
     // Few different sizes, so that there are few sites: an eighth of a power of two apart.
@@ -119,7 +119,7 @@ pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
 /// Notes that a block is freed, if it is sampled, as [`may_hold`] says that it may be.
 #[cold]
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn freed(block: *mut u8) {
     let now = os::now_ns();
     let mut locked = lock_patiently();

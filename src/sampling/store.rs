@@ -163,7 +163,7 @@ impl Store {
     }
 
     /// Forgets everything but the tags, which threads may be carrying, and gives the memory back.
-    #[unsafe(link_section = "hakmem_profile")]
+    #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn clear(&mut self) {
         self.stacks.clear();
         self.starts.clear();
@@ -211,6 +211,7 @@ impl Store {
         }
     }
 
+    #[unsafe(link_section = "hakmem_rare")]
     fn add(&mut self, sample: &Sample<'_>, name: impl FnOnce() -> [u8; 16]) -> Option<()> {
         // The address may be one whose free nobody has seen: by a thread that was not armed yet.
         self.freed(sample.address, sample.rate, sample.now);
@@ -254,7 +255,7 @@ impl Store {
     }
 
     /// Notes that a block is freed, if it is a sampled one.
-    #[unsafe(link_section = "hakmem_profile")]
+    #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn freed(&mut self, address: usize, rate: u64, now: u64) {
         let Some(entry) = self.live.remove(address) else { return };
         let peak = self.peak;
@@ -273,6 +274,7 @@ impl Store {
         if site.peak == self.peak { site.at_peak } else { site.live }
     }
 
+    #[unsafe(link_section = "hakmem_rare")]
     fn intern_stack(&mut self, addresses: &[usize], end: u8) -> Option<u32> {
         let hash = addresses.iter().fold(mix(0, u64::from(end)), |hash, &pc| mix(hash, pc as u64));
         let head = addresses.len() << 8 | end as usize;
@@ -297,6 +299,7 @@ impl Store {
         whole.then_some(number - 1)
     }
 
+    #[unsafe(link_section = "hakmem_rare")]
     fn intern_site(&mut self, stack: u32, sample: &Sample<'_>) -> Option<u32> {
         let key = |site: &Site| (site.stack, site.thread, site.tag, site.size);
         let hash_of = |site: &Site| {

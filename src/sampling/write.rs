@@ -170,7 +170,7 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
 }
 
 /// Puts the frames into `out` that a file needs which has `have`, and a snapshot. Returns what it has then.
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: &Totals) -> Written {
     let mut now = have;
     if have.begun == 0 {

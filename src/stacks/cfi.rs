@@ -35,7 +35,7 @@ const WINDOW: usize = 64;
 
 /// The entry in `.eh_frame` that may describe the pc: the last one in the table that begins before it.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn find(code: &Code, pc: usize) -> Option<usize> {
     let header = code.table.checked_sub(TABLE_HEADER)?;
     let mut bytes = [0u8; WINDOW * ENTRY];
@@ -155,7 +155,7 @@ impl Machine {
     }
 
     /// Runs instructions up to the row for `pc`, or all of them.
-    #[unsafe(link_section = "hakmem_profile")]
+    #[unsafe(link_section = "hakmem_rare")]
     fn run(
         &mut self,
         mut instructions: gimli::CallFrameInstructionIter<'_, Bytes<'_>>,
@@ -247,7 +247,7 @@ pub(super) enum Found {
 
 /// What the tables of the module say about a frame.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(super) fn look_up(code: &Code, frame: &Frame, stack: &mut Stack) -> Found {
     let pc = frame.instruction();
     if cfg!(target_arch = "aarch64") && is_signal_return(frame.pc) {
@@ -268,7 +268,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 
 /// What an entry says. `None` if it is not about this pc.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn read(entry: usize, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Found> {
     let mut bytes = [0u8; LONGEST_COMMON + LONGEST];
     let lost = Some(Found::Step(Step::Lost));
@@ -304,7 +304,7 @@ fn copy(entry: usize, bytes: &mut [u8]) -> Option<bool> {
 
 /// What the copy of an entry says.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn read_copy(entry: usize, bytes: &[u8], frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Found> {
     let section = EhFrame::new(bytes, NativeEndian);
     let bases = BaseAddresses::default().set_eh_frame(entry.wrapping_sub(LONGEST_COMMON) as u64);
@@ -333,7 +333,7 @@ fn read_copy(entry: usize, bytes: &[u8], frame: &Frame, pc: usize, stack: &mut S
 
 /// The row for a pc.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn row<'a>(
     entry: &FrameDescriptionEntry<Bytes<'a>>,
     section: &EhFrame<Bytes<'a>>,
@@ -349,7 +349,7 @@ fn row<'a>(
 
 /// The entry that [`read`] has copied.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn parse<'a>(
     section: &EhFrame<Bytes<'a>>,
     bases: &BaseAddresses,
@@ -453,7 +453,7 @@ impl<'a> Expressions<'a> {
     }
 
     /// The value of an expression, which begins with the CFA on its stack if there is one.
-    #[unsafe(link_section = "hakmem_profile")]
+    #[unsafe(link_section = "hakmem_rare")]
     fn evaluate(
         &self,
         expression: &UnwindExpression<usize>,

@@ -52,7 +52,7 @@ static KNOWN: Table = Table::new();
 /// The call is in front of the address; of code that a signal has interrupted the address is one more than
 /// that of the next instruction.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn capture(pcs: &mut [usize]) -> Captured {
     let Some(frame) = own().filter(|_| !os::is_confined()) else {
         return Captured { depth: 0, end: End::None };
@@ -113,7 +113,7 @@ fn own() -> Option<Frame> {
 const BACK: usize = 8;
 
 /// Walks from a frame on.
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
     let most = pcs.len().min(DEEPEST);
     let (mut depth, mut back) = (0, 0);
@@ -152,7 +152,7 @@ fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
 /// The step from a frame whose pc was not seen before, or not for long.
 #[cold]
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn look_up(frame: &Frame, stack: &mut Stack) -> Step {
     let pc = frame.instruction();
     // Before the module is looked up: see there.
@@ -185,7 +185,7 @@ fn look_up(frame: &Frame, stack: &mut Stack) -> Step {
 /// caller's, and behind that is the return address.
 #[cold]
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn by_frame_pointer(frame: &Frame, stack: &mut Stack) -> Step {
     const WORD: usize = size_of::<usize>();
     let [sp, fp, _] = frame.registers;

@@ -155,7 +155,7 @@ pub(super) fn gone() -> u32 {
 }
 
 /// The module that an address is in, by the current list.
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(super) fn find(pc: usize) -> Option<Code> {
     for _ in 0..3 {
         // Acquire: pairs with the release in `reread`, so that the list is whole.
@@ -196,7 +196,7 @@ pub(super) fn is_still_at(pc: usize) -> bool {
 
 /// Whether what is mapped at a module's address is still that module.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(super) fn is_still(code: &Code) -> bool {
     let mut bytes = [0; FIRST];
     let n = peek::copy(code.base, &mut bytes);
@@ -251,7 +251,7 @@ pub(crate) fn each(mut f: impl FnMut(Module<'_>)) -> Option<u32> {
 
 /// Runs `f` with the buffer that the maps are read into, unless another thread uses it.
 #[cold]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(super) fn with_buffer<T>(f: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
     let _last = LAST.try_lock()?;
     let memory = MEMORY.load(Relaxed);
@@ -263,7 +263,7 @@ pub(super) fn with_buffer<T>(f: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
 /// lately. Whether the list is a new one now.
 #[cold]
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn reread(at_once: bool) -> bool {
     if os::is_confined() || cfg!(miri) {
         return false;
@@ -506,7 +506,7 @@ const MOST_HEADERS: u64 = 64;
 
 /// What the program headers of a mapped file say. Everything that is read may be wrong.
 #[inline(never)]
-#[unsafe(link_section = "hakmem_profile")]
+#[unsafe(link_section = "hakmem_rare")]
 fn read_headers(code: &mut Code, detail: &mut Detail) {
     let mut first = [0; FIRST];
     let n = peek::copy(code.base, &mut first);

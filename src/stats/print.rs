@@ -11,6 +11,7 @@ use core::fmt::{self, Write};
 const TEXT: usize = 64 << 10;
 
 /// Writes the statistics to a file descriptor, as a table or as one line of JSON.
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn write(fd: i32, json: bool) {
     Snapshot::with(|now| {
         let mut s = now.stats;

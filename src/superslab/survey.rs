@@ -73,6 +73,7 @@ pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
 /// Calls `f` with the figures of the span in which each block lies, or with `None` where no block can lie any
 /// more; not for blocks in mappings of their own. The pool is locked meanwhile; nothing is done if its lock
 /// is not free soon.
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn each_slab_of<T>(
     blocks: impl Iterator<Item = (T, *mut u8)>,
     mut f: impl FnMut(T, Option<SpanFigures>),
