@@ -158,7 +158,7 @@ pub extern "C" fn hak_background_stop() {
 ///
 /// cbindgen:ignore
 #[unsafe(no_mangle)]
-pub static hak_control: &core_c::Control = &core_c::CONTROL;
+pub static __hak_control: &core_c::Control = &core_c::CONTROL;
 
 /// Starts a heap profile: who holds the memory, by call stack, with one sample in `rate` bytes on average
 /// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is

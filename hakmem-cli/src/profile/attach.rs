@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use crate::sys;
 
 /// The name of the pointer to the words, in `libhakmem.so`.
-const SYMBOL: &str = "hak_control";
+const SYMBOL: &str = "__hak_control";
 /// The words begin with this.
 const MAGIC: &[u8; 8] = b"HAKCTRL1";
 /// Where they are, from the first byte of [`MAGIC`]: `src/api/control.rs` has their meaning.
