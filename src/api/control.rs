@@ -12,8 +12,8 @@ pub struct Control {
     magic: [u8; 8],
     /// One of [`START`], [`STOP`] and [`TOGGLE`]; 0 for nothing. Written last by who asks.
     pub(super) request: AtomicU32,
-    /// What came of the last request: 0 while it is not known, else [`RUNNING`], [`ENDED`], or 16 and the
-    /// number of a [`profile::Error`].
+    /// What came of the last request: 0 while it is not known, else [`RUNNING`], [`ENDED`], or
+    /// [`REFUSED`] and the number of an error.
     pub(super) state: AtomicU32,
     /// Mean bytes between two samples.
     pub(super) rate: AtomicU64,
@@ -71,6 +71,13 @@ pub(super) fn prefix<const N: usize>(path: &mut Text<N>) {
 pub(super) fn listen(signal: i32) {
     if !signals::handle(signal, ask) {
         message::line(format_args!("HAKMEM_PROFILE_SIGNAL: signal {signal} cannot be handled"));
+    }
+}
+
+/// Does not listen any more, if it did: for a library that is unloaded.
+pub(super) fn stop_listening(signal: i32) {
+    if signal != 0 {
+        signals::unhandle(signal, ask);
     }
 }
 

@@ -110,7 +110,7 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
     // Never 0, which is none.
     let epoch = PROFILES.fetch_add(1, Relaxed).wrapping_add(1).max(1);
     if !sampling::begin(rate as u64, late, || lease::set_epoch(epoch)) {
-        return Err(Error::Running);
+        return Err(if sampling::is_on() { Error::Running } else { Error::Unavailable });
     }
     PROCESS.store(os::process_id(), Relaxed);
     follow();

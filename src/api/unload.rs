@@ -9,7 +9,8 @@
 //! every library. `dlclose` goes through that of one library only. So [`unload`] does what is right for a
 //! library that goes, and harmless in a process that ends.
 
-use crate::api::{profile, report};
+use crate::api::{control, profile, report};
+use crate::base::options;
 use crate::front::{registry, thread};
 use crate::reclaim::{background, purge};
 use crate::superslab::{pagemap, pool};
@@ -79,6 +80,7 @@ extern "C" fn fini() {
 #[unsafe(link_section = "hakmem_rare")]
 fn unload() {
     background::stop();
+    control::stop_listening(options::get().profile_signal);
     thread::unhook();
     purge::purge_from(true);
     let mut others = false;

@@ -22,6 +22,23 @@ pub(crate) fn handle(signal: libc::c_int, f: extern "C" fn(libc::c_int)) -> bool
     })
 }
 
+/// Takes `f` back as the handler of the signal, which is ignored then, unless the program has set another one
+/// since.
+pub(crate) fn unhandle(signal: libc::c_int, f: extern "C" fn(libc::c_int)) {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: all zeros is a valid action. The first call writes to it, or fails and
+    // leaves it as it is.
+    calls::keep_errno(|| unsafe {
+        let action = action.assume_init_mut();
+        libc::sigaction(signal, ptr::null(), action);
+        if action.sa_sigaction == f as *const () as usize {
+            // Not the default, which would end the process.
+            action.sa_sigaction = libc::SIG_IGN;
+            libc::sigaction(signal, action, ptr::null_mut());
+        }
+    })
+}
+
 /// While this lives, no signal handler interrupts the calling thread, except for signals that the thread
 /// raises itself.
 pub(crate) struct Blocked {

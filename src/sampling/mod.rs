@@ -26,9 +26,9 @@ use core::cell::Cell;
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
 /// Begins a new profile with `rate`, which is not 0, and calls `then`; `late` says that the process may have
-/// allocated before. False when there is one.
+/// allocated before. False when there is one, or the store cannot be had.
 pub(crate) fn begin(rate: u64, late: bool, then: impl FnOnce()) -> bool {
-    let mut locked = lock_patiently();
+    let Some(mut locked) = lock_patiently() else { return false };
     if is_on() {
         return false;
     }
@@ -43,7 +43,7 @@ pub(crate) fn begin(rate: u64, late: bool, then: impl FnOnce()) -> bool {
 /// one begins.
 pub(crate) fn end(then: impl FnOnce()) {
     let mut locked = lock_patiently();
-    if is_on() {
+    if let Some(locked) = locked.as_mut().filter(|_| is_on()) {
         // While the blocks are what they were sampled as.
         pins::measure(&mut locked.store);
     }
@@ -53,7 +53,7 @@ pub(crate) fn end(then: impl FnOnce()) {
 
 /// The number of a tag, counted from 1; 0 when there is no memory for it. Tags are never forgotten.
 pub(crate) fn tag(text: &[u8]) -> u32 {
-    lock_patiently().store.tag(text).map_or(0, |number| number.wrapping_add(1))
+    lock_patiently().and_then(|mut locked| locked.store.tag(text)).map_or(0, |number| number.wrapping_add(1))
 }
 
 /// A state for [`draw`].
@@ -92,7 +92,7 @@ pub(crate) fn allocated(block: *mut u8, size: usize, tag: u32) {
         addresses: addresses.get(..depth).unwrap_or_default(),
         end,
     };
-    let mut locked = lock_patiently();
+    let Some(mut locked) = lock_patiently() else { return };
     // Another profile may have begun meanwhile.
     if is_on() && locked.store.rate() == rate {
         locked.store.allocated(&sample, thread::own_name);
@@ -122,7 +122,7 @@ pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn freed(block: *mut u8) {
     let now = os::now_ns();
-    let mut locked = lock_patiently();
+    let Some(mut locked) = lock_patiently() else { return };
     let rate = locked.store.rate();
     locked.store.freed(block.addr(), rate, now);
 }

@@ -1,6 +1,6 @@
 //! The profile that is taken now, or was taken last.
 
-use crate::os::futex::{Guard, Lock};
+use crate::os::futex::{self, Guard, Lock};
 use crate::os::signals::Blocked;
 use crate::sampling::store::Store;
 use crate::sync::AtomicU64;
@@ -19,6 +19,9 @@ pub(crate) fn is_on() -> bool {
 /// What has been gathered.
 pub(super) static STORE: Lock<Store> = Lock::new(Store::new());
 
+/// How often who needs the store tries to get it, a millisecond apart.
+const PATIENCE: u32 = 500;
+
 /// The store, while no signal handler can interrupt the thread: one that allocated would wait for itself.
 pub(super) struct Locked {
     pub(super) store: Guard<'static, Store>,
@@ -32,15 +35,21 @@ pub(super) fn lock() -> Option<Locked> {
     STORE.lock_soon().map(|store| Locked { store, _signals: signals })
 }
 
-/// The store, however long that takes. Whoever holds it waits for nothing that this thread may hold: at most
-/// for the pool, and for the kernel. So it may be waited for in an allocation, too, and in a signal handler.
-pub(super) fn lock_patiently() -> Locked {
-    let signals = Blocked::all();
-    Locked { store: STORE.lock(), _signals: signals }
+/// The store, even if a snapshot is put together meanwhile. Whoever holds it waits for nothing that this
+/// thread may hold: at most for the pool, and for the kernel. But not for ever: in a child that was made
+/// without the C library's handlers nobody may hold it.
+pub(super) fn lock_patiently() -> Option<Locked> {
+    (0..PATIENCE).find_map(|_| {
+        let locked = lock();
+        if locked.is_none() {
+            futex::pause();
+        }
+        locked
+    })
 }
 
-/// Runs `f` with the store. If `patient` it waits for that however long it takes.
+/// Runs `f` with the store. If `patient` it waits for that as long as a snapshot takes.
 pub(super) fn with_store<T>(patient: bool, f: impl FnOnce(&mut Store) -> T) -> Option<T> {
-    let locked = if patient { Some(lock_patiently()) } else { lock() };
+    let locked = if patient { lock_patiently() } else { lock() };
     locked.map(|mut locked| f(&mut locked.store))
 }
