@@ -10,6 +10,7 @@ use crate::api::{checked, process, profile, request};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
+use crate::front::gate::Pushed;
 use crate::front::heap::Heap;
 use crate::front::heap::frees::{Freed, RemoteFreed};
 use crate::front::{large_blocks, thread, tls};
@@ -145,7 +146,7 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
     }
 }
 
-/// Frees a block that the second level does not serve: to the magazine or the slab, if the heap is armed.
+/// Frees a block that the second level does not serve: to the magazine, if the heap is armed.
 ///
 /// # Safety
 ///
@@ -153,10 +154,51 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_armed(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the caller's clauses are the same.
+    unsafe {
+        match Heap::push_armed(heap, block, kind) {
+            Pushed::Done => (),
+            Pushed::Full => free_armed_full(block, heap, kind),
+            Pushed::Unserved => free_armed_rest(block, heap, kind),
+        }
+    }
+}
+
+/// [`free_armed`] when the magazine is full.
+///
+/// # Safety
+///
+/// As [`free_second_level`]; the heap is armed.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_armed_full(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the caller's clauses are the same.
+    unsafe { finish(Heap::free_armed_full(heap, block, kind), block, heap, kind) }
+}
+
+/// [`free_armed`] when the block or the lease has to be looked at.
+///
+/// # Safety
+///
+/// As [`free_second_level`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_armed_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the caller's clauses are the same.
+    unsafe { finish(Heap::free_armed(heap, block, kind), block, heap, kind) }
+}
+
+/// Does what a free of an armed heap calls for.
+///
+/// # Safety
+///
+/// As [`free_second_level`]; `freed` was the answer for the same block.
+#[inline(always)]
+unsafe fn finish(freed: Freed, block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: the caller's clauses are the same, and those of what each answer calls for are as in
     // `free_second_level`.
     unsafe {
-        match Heap::free_armed(heap, block, kind) {
+        match freed {
             Freed::Done => (),
             Freed::Relist(slab) => Heap::relist(heap, slab),
             Freed::Remote(slab) => free_remote(block, heap, kind, slab),

@@ -64,7 +64,7 @@ impl MagazineTops {
     /// `tops` belongs to a heap's record or to a placeholder, which stay mapped for as long as `'a`; `class`
     /// is below [`KINDS`].
     #[inline(always)]
-    unsafe fn top<'a>(tops: *const MagazineTops, class: usize) -> &'a AtomicPtr<Slot> {
+    pub(super) unsafe fn top<'a>(tops: *const MagazineTops, class: usize) -> &'a AtomicPtr<Slot> {
         // SAFETY: mapped, and `class` is in the table.
         unsafe { &*(&raw const (*tops).top).cast::<AtomicPtr<Slot>>().add(class) }
     }

@@ -22,16 +22,26 @@ use crate::front::fast_path::MagazineTops;
 use crate::front::heap::frees::Freed;
 use crate::front::heap::{GATE_AT, Heap};
 use crate::front::lease::{EPOCH, Gate, SLOT};
-use crate::front::magazine::{MISSED, QUIET};
+use crate::front::magazine::{ARMED, MISSED, QUIET};
 use crate::front::registry;
-use crate::lockfree::magazine_slots::Slot;
+use crate::lockfree::magazine_slots::{Slot, own};
 use crate::sampling;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::compiler_fence;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::{CLASSES, stride};
-use core::ptr;
+use core::{ptr, slice};
+
+/// The result of [`Heap::push_armed`].
+pub(crate) enum Pushed {
+    /// The block is in its magazine.
+    Done,
+    /// Nothing was done: the magazine is full, and the block of no interest.
+    Full,
+    /// Nothing was done: something has to be looked at, or the heap is not armed.
+    Unserved,
+}
 
 /// Blocks that an empty magazine gets from a slab at once, at most.
 const BATCH: usize = 64;
@@ -117,8 +127,8 @@ impl Heap {
             for class in 1..=CLASSES {
                 let (lease, limit) = (&gate.leases[class], &tops.limit[class]);
                 lease.saved.store(ptr::null_mut(), Relaxed);
-                lease.notice.set((*heap).magazines.replace_notice(class, MISSED));
-                gate.limits[class].store(limit.load(Relaxed), Relaxed);
+                lease.notice.set((*heap).magazines.replace_notice(class, ARMED));
+                gate.leases[class].limit.store(limit.load(Relaxed), Relaxed);
                 compiler_fence(Release);
                 limit.store(ptr::null_mut(), Relaxed);
                 Heap::lease(heap, class, gate.draw(class));
@@ -143,7 +153,7 @@ impl Heap {
             let (gate, tops) = (Heap::gate(heap), &(*heap).tops);
             for class in 1..=CLASSES {
                 Heap::uncut(heap, class);
-                tops.limit[class].store(gate.limits[class].load(Relaxed), Relaxed);
+                tops.limit[class].store(gate.leases[class].limit.load(Relaxed), Relaxed);
                 (*heap).magazines.replace_notice(class, gate.leases[class].notice.get());
             }
             (*heap).run_cache.reset(registry::live());
@@ -252,7 +262,7 @@ impl Heap {
             let magazines = &(*heap).magazines;
             magazines.replace_notice(class, notice.get());
             f();
-            notice.set(magazines.replace_notice(class, MISSED));
+            notice.set(magazines.replace_notice(class, ARMED));
             Heap::lease(heap, class, left);
         }
     }
@@ -313,20 +323,11 @@ impl Heap {
             let (top, limit) = (tops.top[c].load(Relaxed), magazines.limit(tops, c).load(Relaxed));
             let room = limit.addr().wrapping_sub(top.addr()) / size_of::<Slot>();
             if !allocation.ptr.is_null() {
-                let mut more = [ptr::null_mut(); BATCH];
-                let blocks = more.iter_mut().take(room.min(BATCH_BYTES / stride(c).max(1) as usize));
-                let mut got = 0;
-                for to in blocks {
-                    *to = Bins::alloc(bins, c, counters).ptr;
-                    if to.is_null() {
-                        break;
-                    }
-                    got += 1;
-                }
-                // So that they are popped in the order of their addresses.
-                for &block in more.iter().take(got).rev() {
-                    Heap::push_unseen(heap, c, block);
-                }
+                let room = room.min(BATCH).min(BATCH_BYTES / stride(c).max(1) as usize);
+                // Free slots, and nobody looks at them before the top has moved.
+                let got = Bins::alloc_many(bins, c, counters, slice::from_raw_parts(top, room));
+                compiler_fence(Release);
+                tops.top[c].store(top.wrapping_add(got), Release);
             }
             Bins::set_aside(bins, c);
             allocation
@@ -344,36 +345,64 @@ impl Heap {
         // SAFETY: the slot at the top is free, and ours. As in `magazine_slots::push`, the block is stored
         // before the top moves; no visitor is in.
         unsafe {
-            let top = &(&(*heap).tops.top)[class];
-            let at = top.load(Relaxed);
+            let top = MagazineTops::top(heap.cast(), class);
+            let at = own(top);
             (*at).store(block, Release);
             compiler_fence(Release);
             top.store(at.wrapping_add(1), Release);
         }
     }
 
-    /// Frees a block to its magazine, or to its slab. [`Freed::Unserved`] if that takes more than this, or
-    /// the heap is not armed.
+    /// Frees a block to its magazine, if the heap is armed and that is all there is to do. This is what each
+    /// free costs that would be a hit without a client, so it is kept short.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap, or it is a placeholder. `kind` is the page map's answer for `block`,
     /// which nobody uses any more.
     #[inline(always)]
-    pub(crate) unsafe fn free_armed(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
-        // SAFETY: a heap that is armed is a record, which the calling thread owns, and only limits of classes
-        // are null. The rest is that of `push_unseen`. Outside of the heap's lock the owner may change what
-        // only it uses.
+    pub(crate) unsafe fn push_armed(heap: *mut Heap, block: *mut u8, kind: usize) -> Pushed {
+        // SAFETY: a heap that is armed is a record, which the calling thread owns. The rest is that of
+        // `push_unseen`. Outside of the heap's lock the owner may change what only it uses.
         unsafe {
-            if !(&(*heap).tops.limit)[kind].load(Relaxed).is_null() {
+            if !(*heap).magazines.is_armed(kind) || sampling::may_matter(block.addr()) {
+                return Pushed::Unserved;
+            }
+            let lease = Heap::gate(heap).leases.0.get_unchecked(kind);
+            if own(MagazineTops::top(heap.cast(), kind)) >= own(&lease.limit) {
+                return Pushed::Full;
+            }
+            // The push moves the slot of the client's next allocation up, into the magazine perhaps.
+            let due = lease.due.get();
+            if due >= -SLOT {
+                return Pushed::Unserved;
+            }
+            lease.due.set(due + SLOT);
+            Heap::push_unseen(heap, kind, block);
+            Pushed::Done
+        }
+    }
+
+    /// Frees a block that [`Heap::push_armed`] has not served, because its magazine is full, or something has
+    /// to be looked at. [`Freed::Unserved`] if that takes more than this, or the heap is not armed.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::push_armed`].
+    #[inline(always)]
+    pub(crate) unsafe fn free_armed(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
+        // SAFETY: as in `push_armed`.
+        unsafe {
+            if !(*heap).magazines.is_armed(kind) {
                 return Freed::Unserved;
             }
             let gate = Heap::gate(heap);
             let lease = &gate.leases[kind];
-            if gate.epoch.get() != EPOCH.load(Relaxed) || sampling::may_hold(block) {
+            let matters = || gate.epoch.get() != EPOCH.load(Relaxed) || sampling::may_hold(block);
+            if sampling::may_matter(block.addr()) && matters() {
                 return Freed::Unserved;
             }
-            if (&(*heap).tops.top)[kind].load(Relaxed) >= gate.limits[kind].load(Relaxed) {
+            if (&(*heap).tops.top)[kind].load(Relaxed) >= lease.limit.load(Relaxed) {
                 let is_quiet = lease.notice.get() == QUIET;
                 return if is_quiet { Heap::return_to_slab(heap, block, kind) } else { Freed::Unserved };
             }
@@ -384,6 +413,22 @@ impl Heap {
             lease.due.set(due);
             Heap::push_unseen(heap, kind, block);
             Freed::Done
+        }
+    }
+
+    /// [`Heap::free_armed`] after the answer [`Pushed::Full`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::push_armed`].
+    #[inline(always)]
+    pub(crate) unsafe fn free_armed_full(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
+        // SAFETY: as in `push_armed`; the heap is armed.
+        unsafe {
+            if Heap::gate(heap).leases.0.get_unchecked(kind).notice.get() != QUIET {
+                return Freed::Unserved;
+            }
+            Heap::return_to_slab(heap, block, kind)
         }
     }
 
@@ -404,13 +449,13 @@ impl Heap {
             }
             let left = Heap::settle(heap, c);
             let (gate, tops, magazines) = (Heap::gate(heap), &(*heap).tops, &(*heap).magazines);
-            let limit = &gate.limits[c];
+            let limit = &gate.leases[c].limit;
             let has_room = || tops.top[c].load(Relaxed) < limit.load(Relaxed);
             if !has_room() {
                 let notice = &gate.leases[c].notice;
                 magazines.replace_notice(c, notice.get());
                 magazines.grow(tops, c, limit, (*heap).bins.bytes());
-                notice.set(magazines.replace_notice(c, MISSED));
+                notice.set(magazines.replace_notice(c, ARMED));
             }
             if has_room() {
                 Heap::push_unseen(heap, c, block);

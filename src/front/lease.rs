@@ -26,8 +26,6 @@ pub(crate) fn set_epoch(epoch: u32) {
 /// heap's lock, and statistics at any time.
 #[repr(C, align(64))]
 pub(crate) struct Gate {
-    /// The ends of the magazines, while the heap is armed.
-    pub(super) limits: Table<AtomicPtr<Slot>, KINDS>,
     pub(super) leases: Table<Lease, KINDS>,
     /// The arming that this heap follows.
     pub(super) epoch: Cell<u32>,
@@ -37,8 +35,12 @@ pub(crate) struct Gate {
     pub(super) due: Cell<*mut u8>,
 }
 
-/// How many allocations of a class the owner may make before the client's next one.
+/// What the gate keeps for one magazine: how many allocations its owner may make before the client's next
+/// one.
+#[repr(C, align(32))]
 pub(super) struct Lease {
+    /// The end of the magazine, while the heap is armed.
+    pub(super) limit: AtomicPtr<Slot>,
     /// The slot that this one would pop, if nothing more were pushed: its distance from the magazine's first
     /// slot, in bytes. Pops do not change it, and each push adds a slot. Below the magazine it is negative.
     pub(super) due: Cell<isize>,

@@ -110,6 +110,8 @@ pub(super) const QUIET: u8 = 0;
 const SMALL: u8 = 1;
 /// A notice: it has run empty since it last grew, so it may grow further.
 pub(super) const MISSED: u8 = 2;
+/// A notice: the heap is armed, and the magazine's own notice in its [`Gate`].
+pub(super) const ARMED: u8 = 3;
 
 impl Magazines {
     /// No magazines, and no room for any.
@@ -135,6 +137,15 @@ impl Magazines {
     pub(crate) fn frees_to_slab(&self, kind: usize) -> bool {
         // SAFETY: the table has an entry for every kind, and all callers pass one.
         unsafe { self.notices.0.get_unchecked(kind) }.get() == QUIET
+    }
+
+    /// Whether the heap is armed, and `kind` a size class.
+    ///
+    /// `kind` is below [`KINDS`].
+    #[inline(always)]
+    pub(super) fn is_armed(&self, kind: usize) -> bool {
+        // SAFETY: the table has an entry for every kind, and all callers pass one.
+        unsafe { self.notices.0.get_unchecked(kind) }.get() == ARMED
     }
 
     /// Forgets all magazines. New ones will get their arrays between `at` and `end`, if they are `enabled`.
@@ -288,7 +299,7 @@ impl Magazines {
         }
         // SAFETY: where a limit is null, the heap is a record, and its gate was written before. Only atomics
         // are referred to.
-        unsafe { &(&(*self.gate()).limits)[class] }
+        unsafe { &(&(*self.gate()).leases)[class].limit }
     }
 
     /// Gives the magazine of `class` all the slots that every magazine may have, if it has fewer and there is

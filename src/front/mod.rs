@@ -3,7 +3,7 @@
 
 pub(crate) mod fast_path;
 mod flush;
-mod gate;
+pub(crate) mod gate;
 pub(crate) mod heap;
 pub(crate) mod large_blocks;
 pub(crate) mod lease;

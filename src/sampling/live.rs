@@ -2,6 +2,7 @@
 
 use crate::os;
 use crate::sampling::grown::{Grown, Zero};
+use crate::sampling::pages;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU64};
 use core::ptr;
@@ -61,6 +62,7 @@ impl Live {
         if !self.show(address) {
             return false;
         }
+        pages::add(address);
         let at = self.free;
         let head = self.head(address);
         let next = self.heads.get(head).copied().unwrap_or(0);
@@ -91,6 +93,7 @@ impl Live {
                 self.free = at;
                 self.count -= 1;
                 hide(address);
+                pages::remove(address);
                 return Some(entry);
             }
             (before, at) = (at, entry.next);
@@ -105,7 +108,10 @@ impl Live {
 
     /// Forgets all, and gives the memory back but for what other threads may be looking at.
     pub(super) fn clear(&mut self) {
-        self.iter().for_each(|entry| hide(entry.address));
+        for entry in self.iter() {
+            hide(entry.address);
+            pages::remove(entry.address);
+        }
         self.heads.clear();
         self.entries.clear();
         (self.free, self.count) = (0, 0);
@@ -268,6 +274,7 @@ fn hide(address: usize) {
 /// Forgets all tables, without a look at what is in them: in the child of a fork, by its only thread.
 pub(super) fn forget() {
     TAGS.store(ptr::null_mut(), Relaxed);
+    pages::clear();
 }
 
 /// Unmaps all tables, when no other thread can be looking at one.

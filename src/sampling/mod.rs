@@ -5,6 +5,7 @@
 
 mod grown;
 mod live;
+mod pages;
 mod pins;
 mod random;
 mod state;
@@ -12,6 +13,7 @@ mod store;
 mod write;
 
 pub(crate) use live::may_hold;
+pub(crate) use pages::may_matter;
 pub(crate) use state::is_on;
 pub(crate) use write::{Totals, Why, append_to, write_to};
 
@@ -33,6 +35,7 @@ pub(crate) fn begin(rate: u64, late: bool, then: impl FnOnce()) -> bool {
         return false;
     }
     locked.store.start(rate, late);
+    pages::clear();
     RATE.store(rate, Relaxed);
     // Under the lock, so that whoever ends it does both after this, or both before.
     then();
@@ -49,6 +52,11 @@ pub(crate) fn end(then: impl FnOnce()) {
     }
     RATE.store(0, Relaxed);
     then();
+    // If the store is held for ever, in a child that was made without the C library's handlers, threads learn
+    // of the end at their next slow path.
+    if locked.is_some() {
+        pages::fill_up();
+    }
 }
 
 /// The number of a tag, counted from 1; 0 when there is no memory for it. Tags are never forgotten.

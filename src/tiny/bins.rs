@@ -14,6 +14,7 @@
 use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::table::Table;
+use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Allocation, Block, Listed, NO_SLAB, Owner, Slab};
@@ -126,6 +127,66 @@ impl Bins {
             }
         }
         Allocation::NONE
+    }
+
+    /// Takes as many blocks of the current slab of `class` as it has and as there is room for in `to`, and
+    /// returns how many. Who takes them from the end of `to` gets untouched memory by ascending address.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins and holds their heap's lock. `class` is a size class. `counters`
+    /// are those of the same heap. Nobody else uses the slots.
+    #[inline(always)]
+    pub(crate) unsafe fn alloc_many(
+        bins: *mut Bins,
+        class: usize,
+        counters: *const Counters,
+        to: &[Slot],
+    ) -> usize {
+        // SAFETY: as in `alloc`; no visitor is in.
+        unsafe {
+            let slab = Bins::current(bins, class).load(Relaxed);
+            let unmark = |block: *mut Block| {
+                if class != UNMARKED {
+                    Block::set_mark(block, (*bins).secret, false);
+                }
+            };
+            let (mut block, mut listed) = ((*slab).free, 0);
+            for slot in to {
+                if block.is_null() {
+                    break;
+                }
+                let next = Block::next(block);
+                prefetch(next);
+                unmark(block);
+                slot.store(block.cast(), Relaxed);
+                (block, listed) = (next, listed + 1);
+            }
+            if listed != 0 {
+                (*slab).free = block;
+                (*counters).refill_current.add(listed as u64);
+            }
+            let (start, stride) = ((*slab).bump, (*slab).stride as usize);
+            let rest = to.get(listed..).unwrap_or_default();
+            let untouched = (*slab).end.addr().wrapping_sub(start.addr()).checked_div(stride).unwrap_or(0);
+            let untouched = untouched.min(rest.len());
+            if untouched != 0 {
+                Slab::set_bump(slab, start.wrapping_add(untouched * stride));
+                let mut block = start;
+                for slot in rest.iter().take(untouched).rev() {
+                    if !(*slab).zero {
+                        unmark(block.cast());
+                    }
+                    slot.store(block, Relaxed);
+                    block = block.wrapping_add(stride);
+                }
+                (*counters).refill_bump.add(untouched as u64);
+            }
+            if listed + untouched != 0 {
+                Slab::count(slab, (listed + untouched) as i32);
+            }
+            listed + untouched
+        }
     }
 
     /// The current slab of `class`. For the holder of the heap's lock.
