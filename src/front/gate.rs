@@ -406,12 +406,11 @@ impl Heap {
                 let is_quiet = lease.notice.get() == QUIET;
                 return if is_quiet { Heap::return_to_slab(heap, block, kind) } else { Freed::Unserved };
             }
-            let due = lease.due.get() + SLOT;
-            if due >= 0 {
-                return Freed::Unserved;
-            }
-            lease.due.set(due);
+            // The cut may move up by a slot.
+            let _entered = Heap::enter(heap);
+            let left = Heap::settle(heap, kind);
             Heap::push_unseen(heap, kind, block);
+            Heap::lease(heap, kind, left);
             Freed::Done
         }
     }
