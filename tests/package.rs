@@ -92,6 +92,29 @@ fn benchmark_output_and_readme_are_small() {
     assert!(lines <= 140, "the README has {lines} lines");
 }
 
+/// What a run leaves in the folder that it was started in: profiles, recordings, cores. `.gitignore` does not
+/// hide them, so that they are noticed before somebody adds them with everything else.
+const LEFT: [&str; 5] = [".hakprof", ".pb.gz", ".collapsed", "/core", "/vgcore"];
+
+#[test]
+fn no_run_has_left_its_output() {
+    let list = ["ls-files", "--cached", "--others", "--exclude-standard"];
+    let Ok(output) = Command::new("git").args(list).current_dir(root()).output() else { return };
+    // Sources without their history have been packed from what was listed.
+    if !output.status.success() {
+        return;
+    }
+    let files = String::from_utf8(output.stdout).unwrap();
+    let is_left = |file: &str| {
+        let named = format!("/{file}");
+        named.contains(".hakprof.")
+            || named.contains(".profile/")
+            || LEFT.iter().any(|end| named.ends_with(end))
+    };
+    let left: Vec<_> = files.lines().filter(|file| is_left(file)).collect();
+    assert!(files.lines().count() > 100 && left.is_empty(), "written by a run, not by hand: {left:?}");
+}
+
 /// A test that cargo does not know of would never run.
 #[test]
 fn every_test_and_example_is_declared() {
