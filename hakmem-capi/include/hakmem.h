@@ -258,12 +258,12 @@ void hak_profile_stop(void);
 int hak_profile_write(const char *path);
 
 // Charges what the calling thread allocates to `tag`, up to 255 bytes, until `hak_scope_end` is called with
-// what this returns. Scopes may be nested. Tags are remembered as long as the process lives: use few
-// different ones.
+// what this returns. Scopes may be nested; in one whose tag is null nothing is charged. Tags are remembered
+// as long as the process lives: use few different ones.
 //
 // # Safety
 //
-// `tag` is a string.
+// `tag` is a string, or null.
 unsigned int hak_scope_begin(const char *tag);
 
 // Ends a scope: `before` is what `hak_scope_begin` has returned.

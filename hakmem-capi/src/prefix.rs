@@ -188,16 +188,16 @@ pub unsafe extern "C" fn hak_profile_write(path: *const c_char) -> c_int {
 }
 
 /// Charges what the calling thread allocates to `tag`, up to 255 bytes, until `hak_scope_end` is called with
-/// what this returns. Scopes may be nested. Tags are remembered as long as the process lives: use few
-/// different ones.
+/// what this returns. Scopes may be nested; in one whose tag is null nothing is charged. Tags are remembered
+/// as long as the process lives: use few different ones.
 ///
 /// # Safety
 ///
-/// `tag` is a string.
+/// `tag` is a string, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hak_scope_begin(tag: *const c_char) -> c_uint {
     // SAFETY: a string, by this function's contract.
-    core_c::scope_begin(unsafe { CStr::from_ptr(tag) })
+    core_c::scope_begin((!tag.is_null()).then(|| unsafe { CStr::from_ptr(tag) }))
 }
 
 /// Ends a scope: `before` is what `hak_scope_begin` has returned.

@@ -314,9 +314,10 @@ fn number(error: profile::Error) -> i32 {
     }
 }
 
-/// Charges what the calling thread allocates to a tag. Returns what was before, for [`scope_end`].
-pub fn scope_begin(tag: &CStr) -> u32 {
-    profile::enter(tag.to_bytes())
+/// Charges what the calling thread allocates to a tag, or to none. Returns what was before, for
+/// [`scope_end`].
+pub fn scope_begin(tag: Option<&CStr>) -> u32 {
+    profile::enter(tag.map(CStr::to_bytes))
 }
 
 /// Ends a scope.

@@ -159,12 +159,12 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
 /// ```
 #[must_use = "the scope ends when this is dropped"]
 pub fn scope(tag: &str) -> Scope {
-    Scope { before: enter(tag.as_bytes()), _here: PhantomData }
+    Scope { before: enter(Some(tag.as_bytes())), _here: PhantomData }
 }
 
 /// [`scope()`] for code that has no destructors: what [`leave`] has to be called with.
-pub(super) fn enter(tag: &[u8]) -> u32 {
-    thread::set_tag(sampling::tag(tag))
+pub(super) fn enter(tag: Option<&[u8]>) -> u32 {
+    thread::set_tag(tag.map_or(0, sampling::tag))
 }
 
 /// Ends a scope. `before` is what [`enter`] returned.

@@ -18,6 +18,11 @@ impl File {
         Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND)
     }
 
+    /// Opens a file that exists for appending.
+    pub(crate) fn append_existing(path: &CStr) -> Option<File> {
+        Self::open(path, libc::O_WRONLY | libc::O_APPEND)
+    }
+
     /// Opens an empty file for writing, in place of one that may be there.
     pub(crate) fn create(path: &CStr) -> Option<File> {
         Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)
@@ -55,8 +60,12 @@ impl Drop for File {
 }
 
 /// Replaces the file at `path` by one with these bytes, at once: nobody ever sees a part of them. False, with
-/// the file as it was, when the system refuses.
+/// the file as it was, when the system refuses. What is no file (a device, a pipe, a link to something) stays
+/// and is written to.
 pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
+    if kind(path).is_some_and(|kind| kind != libc::S_IFREG) {
+        return File::create(path).is_some_and(|file| write(file.fd(), bytes));
+    }
     // Beside it, since a file is renamed within its file system only.
     // Another thread may be writing another one.
     // SAFETY: the call has no preconditions, and cannot fail.
@@ -76,7 +85,7 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
         return false;
     };
     let Some(file) = File::create(beside) else { return false };
-    let whole = write(file.fd(), bytes);
+    let whole = fits(&file, bytes.len()) && write(file.fd(), bytes);
     drop(file);
     // SAFETY: both are C strings that outlive the calls.
     calls::keep_errno(|| unsafe {
@@ -87,6 +96,30 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
         libc::syscall(libc::SYS_unlinkat, here, beside.as_ptr(), 0);
         false
     })
+}
+
+/// What is at `path`: the type of file, as `S_IFREG`. `None` for nothing, or nothing that may be seen.
+pub(crate) fn kind(path: &CStr) -> Option<libc::mode_t> {
+    // SAFETY: all zeros is a valid stat.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    let (path, flags) = (path.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+    // SAFETY: `path` is a C string that outlives the call, which writes to a local variable.
+    let there = calls::keep_errno(|| unsafe { libc::fstatat(libc::AT_FDCWD, path, &mut stat, flags) }) == 0;
+    there.then_some(stat.st_mode & libc::S_IFMT)
+}
+
+/// Whether the process may make a file so many bytes longer. Trying to raises a signal, SIGXFSZ, that ends a
+/// process which does not expect it.
+pub(crate) fn fits(file: &File, more: usize) -> bool {
+    // SAFETY: all zeros is a valid value of both.
+    let (mut limit, mut stat): (libc::rlimit, libc::stat) = unsafe { core::mem::zeroed() };
+    // SAFETY: the calls write to local variables.
+    let known = calls::keep_errno(|| unsafe {
+        libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 && libc::fstat(file.fd(), &mut stat) == 0
+    });
+    !known
+        || stat.st_mode & libc::S_IFMT != libc::S_IFREG
+        || stat.st_size as u64 + more as u64 <= limit.rlim_cur
 }
 
 /// Writes `rest` to a file descriptor, up to the first error. Returns whether there was none.

@@ -124,29 +124,38 @@ pub(super) fn inherit() {
 }
 
 /// Appends to the profile's own file what that does not have yet, and a snapshot. Begins the file if it has
-/// nothing. Does nothing when another thread is writing, or there is no memory. False, after a message, when
+/// nothing, or it is not there any more, by one that is whole. Does nothing when another thread is writing, or there is no memory. False, after a message, when
 /// the file cannot be written.
 pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     let patient = why != Why::Timer;
     // Not for ever: this may be the thread that was interrupted while it was writing.
     let file = if patient { (0..SOON).find_map(|_| FILE.lock_soon()) } else { FILE.try_lock() };
     let Some(_file) = file else { return true };
+    let is_gone = file::kind(path).is_none();
     let Some((mut out, is_new)) = with_store(patient, |store| {
         let mut out = mem::replace(&mut store.out, Grown::new());
+        let have = if is_gone { Written::default() } else { store.written };
         // What another program has left under this number, before an `exec` or long ago, is replaced.
-        let is_new = store.written.begun == 0;
-        let written = put(store, &mut out, store.written, why, totals);
+        let is_new = have.begun == 0;
+        let written = put(store, &mut out, have, why, totals);
         store.sites.iter_mut().for_each(|site| site.changed = 0);
         store.written = written;
         (out, is_new)
     }) else {
         return true;
     };
-    let file = if is_new { File::create(path) } else { File::append(path) };
-    let done = file.is_some_and(|file| file::write(file.fd(), &out));
+    let append = |file: File| file::fits(&file, out.len()) && file::write(file.fd(), &out);
+    let done = match (out.is_empty(), is_new) {
+        (true, _) => true,
+        (_, true) => file::replace(path, &out),
+        (_, false) => File::append_existing(path).is_some_and(append),
+    };
     if !done {
         let path = message::Shown(path.to_bytes());
-        message::line(format_args!("HAKMEM_PROFILE: cannot write {path}"));
+        message::line(format_args!(
+            "HAKMEM_PROFILE: cannot write {path}, and no longer tries: name a folder that is there, may be \
+             written to and has room"
+        ));
     }
     out.truncate(0);
     with_store(false, |store| mem::swap(&mut store.out, &mut out));
@@ -303,10 +312,12 @@ fn put_sites(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
     let mut frame = Frame::new(out, kind::SITES);
     frame.u32((store.sites.len() - from) as u32);
     for (number, site) in store.sites.iter().enumerate().skip(from) {
+        // A program may have ended a scope with a number that nobody gave it.
+        let tag = if site.tag < store.tag_count { site.tag } else { u32::MAX };
         frame.u32(number as u32);
         frame.u32(site.stack);
         frame.u32(site.thread);
-        frame.u32(site.tag);
+        frame.u32(tag);
         frame.u64(site.size);
     }
     frame.end()

@@ -1,0 +1,349 @@
+//! Heap profiles of processes that fork, become other programs, are killed, or cannot write: what is there can
+//! be read, and says what happened.
+
+#![cfg(feature = "profile")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use hakmem_profile::file::{self, Raw, Why};
+use support::{Ended, clean, compile, eventually, finish, hakmem, real, run};
+
+/// As in `fake/ends.c`.
+const HELD: u64 = 40960;
+const OWN: u64 = 49152;
+const HOLD: u64 = 200;
+const FREE: u64 = 80;
+const MORE: u64 = 150;
+
+/// `ends` in `folder`, with a profile from its start that goes to files there.
+fn ends(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = unarmed(folder, arguments);
+    command.env("HAKMEM_PROFILE", "p");
+    command
+}
+
+fn unarmed(folder: &Path, arguments: &[&str]) -> Command {
+    let program = compile("ends.c", "ends", &["-g", "-O1", "-pthread"]);
+    let mut command = clean(Command::new(program));
+    command.current_dir(folder).args(arguments).env("LD_PRELOAD", real());
+    command.env("HAKMEM_PROFILE_RATE", "1024").env("HAKMEM_PROFILE_INTERVAL", "1");
+    command
+}
+
+#[track_caller]
+fn read(path: &Path) -> Raw {
+    let bytes = std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    file::read(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// How many blocks of a size were allocated, and how many live. At the rate of these tests the sample is all
+/// of them.
+fn count(raw: &Raw, size: u64) -> (u64, u64) {
+    let mut rows = vec![(0, 0); raw.sites.len()];
+    for (site, row) in raw.snapshots.iter().flat_map(|snapshot| &snapshot.rows) {
+        rows[*site] = (row.allocated, row.live);
+    }
+    let of_size = raw.sites.iter().zip(rows).filter(|(site, _)| site.size == size);
+    of_size.fold((0, 0), |sum, (_, row)| (sum.0 + row.0, sum.1 + row.1))
+}
+
+/// The numbers of the processes that have files in `folder` whose names begin with `start`.
+fn processes(folder: &Path, start: &str) -> BTreeSet<String> {
+    let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = names.map(|name| name.into_string().unwrap());
+    names.filter_map(|name| Some(name.strip_prefix(start)?.strip_suffix(".hakprof")?.to_string())).collect()
+}
+
+/// Children made by `how` that end by `end`: the numbers of the parent and of the children.
+fn children(folder: &Path, arguments: &[&str], hand: bool) -> (String, Vec<String>) {
+    let mut command = if hand { unarmed(folder, arguments) } else { ends(folder, arguments) };
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id().to_string();
+    let ended = finish(child);
+    assert_eq!((ended.code(), &*ended.stderr), (Some(0), ""), "{arguments:?}");
+    (pid, ended.stdout().lines().map(String::from).collect())
+}
+
+/// The parent's profile has nothing of its children, and the end.
+#[track_caller]
+fn check_parent(raw: &Raw, pid: &str, end: Why) {
+    assert_eq!((raw.process.pid.to_string().as_str(), raw.cut), (pid, None));
+    assert_eq!(raw.snapshots.last().unwrap().why, end);
+    assert_eq!((count(raw, HELD), count(raw, OWN)), ((HOLD, HOLD), (0, 0)));
+}
+
+/// A child's profile has what it has allocated, and goes on where its parent was. Returns whether the fork came
+/// while another thread was writing down a sample, whose record is lost to the child then.
+#[track_caller]
+fn check_child(raw: &Raw, pid: &str, own: u64) -> bool {
+    assert_eq!((raw.process.pid.to_string().as_str(), raw.cut), (pid, None));
+    assert_eq!(count(raw, OWN), (own, own));
+    let held = count(raw, HELD);
+    assert!(held == (HOLD, HOLD - FREE) || held == (0, 0), "{held:?}");
+    held == (0, 0)
+}
+
+#[test]
+fn children_of_fork_have_files_of_their_own() {
+    let (mut forks, mut lost) = (0, 0);
+    for thread in [None, Some("thread")] {
+        for end in ["exit", "return", "_exit", "kill", "abort"] {
+            let folder = tempfile::tempdir().unwrap();
+            let arguments: Vec<_> = ["fork", "fork", end, "6"].into_iter().chain(thread).collect();
+            let (parent, children) = children(folder.path(), &arguments, false);
+            assert_eq!(children.len(), 6);
+            let expected: BTreeSet<_> = children.iter().chain([&parent]).cloned().collect();
+            assert_eq!(processes(folder.path(), "p."), expected, "{arguments:?}");
+            let open = |pid: &str| read(&folder.path().join(format!("p.{pid}.hakprof")));
+            let raw = open(&parent);
+            check_parent(&raw, &parent, Why::End);
+            assert_eq!(raw.end, Some(Why::End));
+            for pid in &children {
+                let raw = open(pid);
+                let whole = end == "exit" || end == "return";
+                assert_eq!(raw.end, whole.then_some(Why::End), "{arguments:?}");
+                forks += 1;
+                lost += u32::from(check_child(&raw, pid, if whole { MORE } else { MORE + 1 }));
+            }
+        }
+    }
+    println!("{lost} of {forks} children without their parents' samples");
+    assert!(lost <= forks / 2, "{lost} of {forks}");
+}
+
+#[test]
+fn children_of_a_program_that_profiles_by_hand_stay_armed() {
+    for end in ["exit", "return", "_exit", "kill", "abort"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (parent, children) = children(folder.path(), &["fork", "fork", end, "4", "hand"], true);
+        assert_eq!(processes(folder.path(), "hand."), children.iter().cloned().collect());
+        check_parent(&read(&folder.path().join("hand.hakprof")), &parent, Why::Asked);
+        for pid in &children {
+            let raw = read(&folder.path().join(format!("hand.{pid}.hakprof")));
+            check_child(&raw, pid, MORE);
+            assert!(raw.process.armed_late);
+        }
+    }
+}
+
+/// Nobody tells such a child that it is one: it may find out, or write nothing. Its parent's file is its
+/// parent's.
+#[test]
+fn children_that_no_handler_hears_of_leave_their_parents_file_alone() {
+    for end in ["exit", "return", "_exit", "kill", "abort"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (parent, children) = children(folder.path(), &["fork", "_Fork", end, "6"], false);
+        check_parent(&read(&folder.path().join(format!("p.{parent}.hakprof"))), &parent, Why::End);
+        for pid in processes(folder.path(), "p.") {
+            assert!(pid == parent || children.contains(&pid));
+            if pid != parent {
+                let raw = read(&folder.path().join(format!("p.{pid}.hakprof")));
+                assert_eq!((raw.process.pid.to_string(), raw.cut), (pid, None));
+            }
+        }
+    }
+}
+
+#[test]
+fn other_programs_begin_files_of_their_own() {
+    for how in ["vfork", "spawn"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (parent, children) = children(folder.path(), &["fork", how, "exit", "4"], false);
+        check_parent(&read(&folder.path().join(format!("p.{parent}.hakprof"))), &parent, Why::End);
+        for pid in &children {
+            let raw = read(&folder.path().join(format!("p.{pid}.hakprof")));
+            assert_eq!((raw.process.arguments[1].as_str(), raw.end), ("own", Some(Why::End)));
+            assert_eq!((count(&raw, OWN), count(&raw, HELD)), ((MORE, MORE), (0, 0)));
+        }
+        assert_eq!(processes(folder.path(), "p.").len(), 5);
+    }
+}
+
+#[test]
+fn a_process_that_becomes_another_program_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = ends(folder.path(), &["exec"]).stderr(Stdio::piped()).spawn().unwrap();
+    let path = folder.path().join(format!("p.{}.hakprof", child.id()));
+    assert_eq!(finish(child).code(), Some(0));
+    let raw = read(&path);
+    assert_eq!((&*raw.process.arguments, raw.cut), (&["ends".to_string(), "own".into()][..], None));
+    assert_eq!((count(&raw, OWN), count(&raw, HELD)), ((MORE, MORE), (0, 0)));
+}
+
+/// What the program has written when it is killed can be read, however far the next piece has come.
+#[test]
+fn a_profile_is_readable_whenever_the_process_is_killed() {
+    let (mut cut, mut seen) = (0, 0);
+    for round in 0..30u64 {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = ends(folder.path(), &["work"]).spawn().unwrap();
+        let path = folder.path().join(format!("p.{}.hakprof", child.id()));
+        // Every other one as soon as there is a file.
+        eventually("a file", || path.exists());
+        if round % 2 == 0 {
+            std::thread::sleep(Duration::from_micros(1 + round * 2909 % 50_000));
+        }
+        let before = std::fs::read(&path).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let written = file::read(&before).expect("it is never there without its beginning");
+        let raw = read(&path);
+        let snapshots = |raw: &Raw| raw.snapshots.len();
+        assert!(snapshots(&written) >= 1 && raw.snapshots.starts_with(&written.snapshots));
+        assert!(std::fs::metadata(&path).unwrap().len() >= before.len() as u64);
+        cut += u32::from(raw.cut.is_some());
+        seen += snapshots(&raw);
+        if round % 10 == 0 {
+            let ended = run(hakmem().arg("profile").arg(&path).args(["--group", "thread"]));
+            assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        }
+    }
+    println!("{seen} snapshots in 30 files, {cut} of which are cut");
+}
+
+/// What a program writes by itself is there as a whole or not at all.
+#[test]
+fn a_file_that_the_program_writes_is_never_half_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("whole.hakprof");
+    let mut numbers = BTreeSet::new();
+    for round in 0..30u64 {
+        let mut child = unarmed(folder.path(), &["write", "whole.hakprof"]).spawn().unwrap();
+        eventually("a file", || path.exists());
+        if round % 2 == 0 {
+            std::thread::sleep(Duration::from_micros(1 + round * 2909 % 50_000));
+        }
+        let seen = read(&path);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        for raw in [seen, read(&path)] {
+            assert_eq!((raw.cut, raw.snapshots.len(), raw.process.pid), (None, 1, child.id()));
+            assert_eq!(raw.snapshots[0].why, Why::Asked);
+            numbers.insert(raw.snapshots[0].time);
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+    // Mostly another one than a moment before.
+    assert!(numbers.len() > 20, "{}", numbers.len());
+}
+
+/// `ends steps`, which goes on by one snapshot for each step.
+struct Steps {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<std::process::ChildStdout>,
+    path: PathBuf,
+}
+
+impl Steps {
+    fn start(folder: &Path, prefix: &str) -> Self {
+        let mut command = ends(folder, &["steps"]);
+        command.env("HAKMEM_PROFILE", prefix);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let path = folder.join(format!("{prefix}.{}.hakprof", child.id()));
+        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, input, output, path }
+    }
+
+    fn step(&mut self) {
+        self.input.write_all(b"\n").unwrap();
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert_eq!(line, "\n", "the program goes on");
+    }
+
+    /// Its messages.
+    fn end(self) -> Ended {
+        drop(self.input);
+        let ended = finish(self.child);
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        ended
+    }
+}
+
+/// One line that names the file and says what to do.
+#[track_caller]
+fn check_line(ended: &Ended, path: &Path) {
+    let line = ended.line();
+    let name = path.file_name().unwrap().to_str().unwrap();
+    assert!(line.starts_with("hakmem: HAKMEM_PROFILE: cannot write ") && line.contains(name), "{line}");
+    assert!(line.contains("name a folder that is there, may be written to and has room"), "{line}");
+}
+
+#[test]
+fn a_full_disk_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = ends(folder.path(), &["link", "/dev/full"]).stderr(Stdio::piped()).spawn().unwrap();
+    let path = folder.path().join(format!("p.{}.hakprof", child.id()));
+    let ended = finish(child);
+    assert_eq!(ended.code(), Some(0));
+    check_line(&ended, &path);
+    // Neither is a link replaced by a file, nor a device.
+    assert_eq!(std::fs::read_link(&path).unwrap(), Path::new("/dev/full"));
+}
+
+/// A longer write would raise a signal that ends the program.
+#[test]
+fn a_limit_on_files_is_said_once_and_kills_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut steps = Steps::start(folder.path(), "p");
+    steps.step();
+    let path = steps.path.clone();
+    let most = std::fs::metadata(&path).unwrap().len() + 20;
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    // SAFETY: `limit` outlives the call, and the process is ours.
+    let set =
+        unsafe { libc::prlimit(steps.child.id() as i32, libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+    (0..3).for_each(|_| steps.step());
+    check_line(&steps.end(), &path);
+    let raw = read(&path);
+    assert_eq!((raw.cut, count(&raw, OWN).0), (None, MORE + 1));
+}
+
+#[test]
+fn a_folder_that_vanishes_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("there")).unwrap();
+    let mut steps = Steps::start(folder.path(), "there/p");
+    steps.step();
+    let path = steps.path.clone();
+    assert!(path.exists());
+    std::fs::remove_dir_all(folder.path().join("there")).unwrap();
+    (0..3).for_each(|_| steps.step());
+    check_line(&steps.end(), &path);
+}
+
+#[test]
+fn a_file_that_vanishes_is_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut steps = Steps::start(folder.path(), "p");
+    steps.step();
+    let path = steps.path.clone();
+    std::fs::remove_file(&path).unwrap();
+    steps.step();
+    let raw = read(&path);
+    assert_eq!((count(&raw, OWN).0, raw.snapshots.len()), (MORE + 2, 1));
+    assert_eq!(steps.end().stderr, "");
+    assert_eq!(read(&path).end, Some(Why::End));
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_to_is_said_once() {
+    let folder = tempfile::tempdir().unwrap();
+    // Root may write to folders that say otherwise; nobody may write here.
+    for prefix in ["/proc/p", "/dev/null/p", "no-such-folder/p"] {
+        let mut steps = Steps::start(folder.path(), prefix);
+        (0..2).for_each(|_| steps.step());
+        let path = steps.path.clone();
+        check_line(&steps.end(), &path);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
