@@ -289,7 +289,10 @@ impl Profile {
                         (label, location.rsplit_once(':').map_or(location.clone(), |(file, _)| file.into()))
                     }
                     By::Thread => (self.thread(site.thread), String::new()),
-                    By::Tag => (self.tag(site.tag).unwrap_or("(no tag)").to_string(), String::new()),
+                    By::Tag => {
+                        let tag = self.tag(site.tag).unwrap_or("(no tag)");
+                        (if tag.is_empty() { "(empty tag)" } else { tag }.to_string(), String::new())
+                    }
                 };
                 let stack = matches!(by, By::Site | By::Stack).then_some(stack);
                 groups.push(Group { label, location, stack, figures: Figures::default() });

@@ -146,8 +146,9 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
 }
 
 /// Charges what the calling thread allocates to `tag` until the result is dropped: a request, a query, a
-/// task. Reports can group by it. Scopes may be nested; the innermost counts. Tags are remembered for as long
-/// as the process lives, so use few different ones: the kind of a request rather than its number. Up to 255
+/// task. Reports can group by it. Scopes may be nested; the innermost counts, and its end puts back what was
+/// when it began, so end them in the reverse order. Tags are remembered for as long as the process lives, so
+/// use few different ones: the kind of a request rather than its number. Up to 255
 /// bytes of each are kept.
 ///
 /// ```
