@@ -10,6 +10,7 @@
  *   ends link TARGET                         as "own", with its profile's file a link to TARGET */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
@@ -78,12 +79,11 @@ static void start_threads(void) {
 }
 
 /* Frees blocks of its parent, has some of its own, and ends. Returns to return from main. */
-static int child(const char *end, int hand) {
-    /* As if left by another process of this number, long ago. */
+static int child(const char *how, const char *end, int hand) {
+    /* As if left by another process of this number, long ago. Before the first allocation. */
     char old[64];
     snprintf(old, sizeof old, "p.%d.hakprof", getpid());
-    FILE *file = hand ? NULL : fopen(old, "w");
-    if (file) fclose(file);
+    if (!hand && !strcmp(how, "fork")) close(creat(old, 0644));
     for (int i = 0; i < FREE; i++) free(held[i]);
     have_own();
     if (hand) {
@@ -129,7 +129,7 @@ static void *forks(void *arguments) {
         if (pid == 0) {
             is_child = 1;
             /* A thread that is no process's first cannot return from main. */
-            int code = child(argv[3], hand);
+            int code = child(argv[2], argv[3], hand);
             if (argv[5] && !strcmp(argv[5], "thread")) exit(code);
             return (void *)(intptr_t)code;
         }
