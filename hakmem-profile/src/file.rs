@@ -140,7 +140,7 @@ pub enum Why {
     End,
     /// Somebody asked.
     Asked,
-    /// In the child of a fork.
+    /// In the child of a fork: no allocator writes it so far.
     Fork,
 }
 
