@@ -1,5 +1,5 @@
-//! Heap profiles of processes that fork, become other programs, are killed, or cannot write: what is there can
-//! be read, and says what happened.
+//! Heap profiles of processes that fork, become other programs, are killed, or cannot write: what is there
+//! can be read, and says what happened.
 
 #![cfg(feature = "profile")]
 
@@ -78,8 +78,8 @@ fn check_parent(raw: &Raw, pid: &str, end: Why) {
     assert_eq!((count(raw, HELD), count(raw, OWN)), ((HOLD, HOLD), (0, 0)));
 }
 
-/// A child's profile has what it has allocated, and goes on where its parent was. Returns whether the fork came
-/// while another thread was writing down a sample, whose record is lost to the child then.
+/// A child's profile has what it has allocated, and goes on where its parent was. Returns whether the fork
+/// came while another thread was writing down a sample: the child has lost the record then.
 #[track_caller]
 fn check_child(raw: &Raw, pid: &str, own: u64) -> bool {
     assert_eq!((raw.process.pid.to_string().as_str(), raw.cut), (pid, None));
@@ -347,4 +347,16 @@ fn a_folder_that_may_not_be_written_to_is_said_once() {
         check_line(&steps.end(), &path);
     }
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_folder_that_vanishes_under_the_command_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = hakmem();
+    command.current_dir(folder.path()).env("HAKMEM_LIB", real());
+    let script = "rm -r there; exit 3";
+    let ended = run(command.args(["profile", "--out", "there", "--", "bash", "-c", script]));
+    assert_eq!(ended.code(), Some(3));
+    let last = ended.stderr.lines().last().unwrap();
+    assert!(last.starts_with("hakmem: no profile of bash: ") && last.contains("there is gone"), "{last}");
 }

@@ -124,8 +124,8 @@ pub(super) fn inherit() {
 }
 
 /// Appends to the profile's own file what that does not have yet, and a snapshot. Begins the file if it has
-/// nothing, or it is not there any more, by one that is whole. Does nothing when another thread is writing, or there is no memory. False, after a message, when
-/// the file cannot be written.
+/// nothing, or it is not there any more, by one that is whole. Does nothing when another thread is writing,
+/// or there is no memory. False, after a message, when the file cannot be written.
 pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     let patient = why != Why::Timer;
     // Not for ever: this may be the thread that was interrupted while it was writing.

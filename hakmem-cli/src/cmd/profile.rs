@@ -285,9 +285,10 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let written = files.written();
     if written.is_empty() {
+        let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
         let _ = std::fs::remove_dir(&folder);
-        let other = (!elf::is_hakmem(&library)).then(|| why::not_served(program, &library));
-        let why = other.or_else(|| why::not_preloadable(program)).unwrap_or_else(|| {
+        let other = || (!elf::is_hakmem(&library)).then(|| why::not_served(program, &library));
+        let why = gone.or_else(other).or_else(|| why::not_preloadable(program)).unwrap_or_else(|| {
             format!(
                 "no word came from the library in it: it made no allocation, or ended before it could, or {} has \
                  no profiler",
