@@ -62,6 +62,7 @@ impl Drop for File {
 /// Replaces the file at `path` by one with these bytes, at once: nobody ever sees a part of them. False, with
 /// the file as it was, when the system refuses. What is no file (a device, a pipe, a link to something) stays
 /// and is written to.
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
     if kind(path).is_some_and(|kind| kind != libc::S_IFREG) {
         return File::create(path).is_some_and(|file| write(file.fd(), bytes));
@@ -99,6 +100,7 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
 }
 
 /// What is at `path`: the type of file, as `S_IFREG`. `None` for nothing, or nothing that may be seen.
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn kind(path: &CStr) -> Option<libc::mode_t> {
     // SAFETY: all zeros is a valid stat.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
@@ -110,6 +112,7 @@ pub(crate) fn kind(path: &CStr) -> Option<libc::mode_t> {
 
 /// Whether the process may make a file so many bytes longer. Trying to raises a signal, SIGXFSZ, that ends a
 /// process which does not expect it.
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn fits(file: &File, more: usize) -> bool {
     // SAFETY: all zeros is a valid value of both.
     let (mut limit, mut stat): (libc::rlimit, libc::stat) = unsafe { core::mem::zeroed() };
