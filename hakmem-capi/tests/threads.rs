@@ -111,6 +111,23 @@ fn the_smallest_stacks_are_enough() {
         let mut command = preloaded(&program);
         assert_eq!(expect_ok(command.arg("tiny").env("HAKMEM_STATS", stats), LIMIT), "ok\n");
     }
+    // With a heap profile of every block, and a snapshot of it each millisecond.
+    let mut command = preloaded(&program);
+    command.arg("tiny").env("HAKMEM_PROFILE", support::scratch("profiles").join("tiny"));
+    command.env("HAKMEM_PROFILE_RATE", "1").env("HAKMEM_PROFILE_INTERVAL", "1");
+    assert_eq!(expect_ok(&mut command, LIMIT), "ok\n");
+}
+
+/// And while a profile is taken.
+#[test]
+fn detached_threads_are_profiled_while_the_process_ends() {
+    let program = compile("gcc", "thread_stack.c", &["-pthread"]);
+    for _ in 0..5 {
+        let mut command = preloaded(&program);
+        command.arg("exit").env("HAKMEM_PROFILE", support::scratch("profiles").join("exit"));
+        command.env("HAKMEM_PROFILE_RATE", "1").env("HAKMEM_PROFILE_INTERVAL", "1");
+        expect_ok(&mut command, LIMIT);
+    }
 }
 
 #[test]

@@ -56,8 +56,9 @@ fn names_of_any_kind_are_charged() {
     let total = |field: &str| value["live"][field].as_f64().unwrap();
     assert_eq!(sum("samples"), total("samples"));
     assert!((sum("bytes") - total("bytes")).abs() < 1.0);
+    // And a little that the C library allocates.
     let truth = 79.0 * SIZE;
-    assert!((total("bytes_low") - 0.5..total("bytes_high") + 0.5).contains(&truth), "{}", value["live"]);
+    assert!(total("bytes_low") < truth + 8192.0 && total("bytes_high") > truth - 0.5, "{}", value["live"]);
     assert!(ended.stderr.lines().all(|line| line.chars().count() <= 110), "{}", ended.stderr);
     assert!(ended.stderr.contains("thread") && ended.stderr.contains("(no tag)"), "{}", ended.stderr);
 }
