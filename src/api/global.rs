@@ -127,8 +127,6 @@ pub fn stop_background() {
 /// `HAKMEM_FEW_SYSCALLS=on`.
 pub fn few_syscalls() {
     // It needs others, and ends here.
-    if profile::is_on() {
-        profile::stop();
-    }
+    profile::give_up();
     os::confine();
 }

@@ -40,8 +40,10 @@ pub const DEFAULT_RATE: usize = 512 << 10;
 /// Snapshots in a file before the time between two doubles.
 const SNAPSHOTS: u32 = 512;
 
-/// How many profiles there have been.
-static PROFILES: AtomicU32 = AtomicU32::new(0);
+/// Whether there has been a profile.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+/// The last epoch of the gates.
+static EPOCHS: AtomicU32 = AtomicU32::new(0);
 /// The process whose profile it is. Relaxed, as all of these.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Whether the profile goes to a file of its own, as the options say.
@@ -107,11 +109,10 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
     if none || os::is_confined() || !cfg!(feature = "profile") {
         return Err(Error::Unavailable);
     }
-    // Never 0, which is none.
-    let epoch = PROFILES.fetch_add(1, Relaxed).wrapping_add(1).max(1);
-    if !sampling::begin(rate as u64, late, || lease::set_epoch(epoch)) {
-        return Err(if sampling::is_on() { Error::Running } else { Error::Unavailable });
+    if !sampling::begin(rate as u64, late, || arm(true)) {
+        return Err(if sampling::is_gathering() { Error::Running } else { Error::Unavailable });
     }
+    BEGUN.store(true, Relaxed);
     PROCESS.store(os::process_id(), Relaxed);
     follow();
     idle_heaps::unsettle();
@@ -120,9 +121,43 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
 
 /// Stops the profile. What it has gathered stays, as of now, for [`write()`], until the next [`start()`].
 pub fn stop() {
+    if !sampling::is_gathering() {
+        return;
+    }
     finish();
-    sampling::end(|| lease::set_epoch(0));
+    sampling::end(options::get().profile_rate as u64, arm);
     follow();
+}
+
+/// Stops the profile, and shows samples to no tracers either: neither can work any more.
+pub(super) fn give_up() {
+    if sampling::is_on() {
+        finish();
+        sampling::end(0, arm);
+        follow();
+    }
+}
+
+/// Arms all heaps, or disarms them.
+fn arm(on: bool) {
+    // Never 0, which is none.
+    let epoch = || EPOCHS.fetch_add(1, Relaxed).wrapping_add(1).max(1);
+    lease::set_epoch(if on { epoch() } else { 0 });
+}
+
+/// Takes samples for the tracers that are attached to the probes, if there are any, or takes none any more.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn follow_tracers() {
+    // As for a profile.
+    let none = thread::with_heap(None, |heap| heap.is_null());
+    if os::is_confined() {
+        return sampling::refuse_tracers();
+    }
+    if !none {
+        sampling::follow_tracers(options::get().profile_rate as u64, arm);
+        follow();
+        idle_heaps::unsettle();
+    }
 }
 
 /// Writes what has been gathered to a new file at `path`, which replaces one that is there, when it is whole.
@@ -136,7 +171,7 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
     if path.is_empty() {
         return Err(Error::Path);
     }
-    if PROFILES.load(Relaxed) == 0 {
+    if !BEGUN.load(Relaxed) {
         return Err(Error::NotRunning);
     }
     if os::is_confined() {
@@ -271,7 +306,7 @@ pub(super) fn start_to_file(rate: usize, interval: u32, late: bool) -> Result<()
 
 /// Whether there is a profile.
 pub(super) fn is_on() -> bool {
-    sampling::is_on()
+    sampling::is_gathering()
 }
 
 /// Writes the end of the profile to its file, if it has one. Called when the process ends.

@@ -1,14 +1,16 @@
-//! Profiles that are asked for from outside: by another process, which writes to this one's memory, or by a
-//! signal. Nothing runs in between, so both only leave a word, at which slow paths look.
+//! Profiles that are asked for from outside: by another process, which writes to this one's memory, by a
+//! signal, or by a tracer that attaches to the probes. Nothing runs in between, so all of them only leave a
+//! word, at which slow paths look.
 
 use crate::api::control::{CONTROL, ENDED, REFUSED, RUNNING, START, STOP, TOGGLE};
 use crate::api::profile;
+use crate::sampling;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 
 /// Does what has been asked for, if anything has.
 #[inline(always)]
 pub(super) fn look() {
-    if CONTROL.request.load(Relaxed) != 0 {
+    if CONTROL.request.load(Relaxed) != 0 || sampling::tracers_have_changed() {
         obey();
     }
 }
@@ -17,6 +19,9 @@ pub(super) fn look() {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 fn obey() {
+    if sampling::tracers_have_changed() {
+        profile::follow_tracers();
+    }
     // Acquire: pairs with the release in `ask`. Another process writes the request after the rest, too.
     let request = CONTROL.request.swap(0, Acquire);
     let on = profile::is_on();
@@ -32,7 +37,7 @@ fn obey() {
             profile::stop();
             ENDED
         }
-        // Another thread was faster.
+        // Another thread was faster, or there are only tracers.
         _ => return,
     };
     CONTROL.state.store(state, Release);

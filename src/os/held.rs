@@ -8,7 +8,7 @@
 //! never exceeded. When the soft limit refuses bytes, `reclaim/retry.rs` purges, asks again, and then gets
 //! them. All of this runs only on the way to a system call.
 
-use crate::os::clock;
+use crate::os::calls;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
@@ -150,7 +150,7 @@ pub(crate) fn purge_is_due(need: usize, delay: i64, now: u32) -> bool {
     }
     let grown = new >= LEAST.load(Relaxed).saturating_add(step(soft));
     // At most once per tick of the clock, whatever the delay.
-    grown || delay >= 0 && clock::elapsed(PURGED.load(Relaxed), now) as i64 > delay
+    grown || delay >= 0 && calls::elapsed(PURGED.load(Relaxed), now) as i64 > delay
 }
 
 /// A purge for the soft limit was done at `now`.

@@ -1,6 +1,6 @@
 //! What the system says about the process.
 
-use crate::os::{calls, clock, file, memory};
+use crate::os::{calls, file, memory};
 
 /// A number that an attacker cannot guess, and that differs from process to process.
 pub(crate) fn random() -> usize {
@@ -13,7 +13,7 @@ pub(crate) fn random() -> usize {
         return value;
     }
     let here = &raw const value;
-    here.addr() ^ (clock::now_ms() as usize).rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15
+    here.addr() ^ (calls::now_ms() as usize).rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15
 }
 
 /// The largest resident set so far as the kernel reports it, in bytes.

@@ -4,7 +4,6 @@
 
 pub(crate) mod barrier;
 mod calls;
-mod clock;
 pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod futex;
@@ -18,7 +17,6 @@ pub(crate) mod process;
 pub(crate) mod signals;
 pub(crate) mod thread;
 
-pub(crate) use calls::{confine, is_confined, keep_errno, set_errno};
-pub(crate) use clock::{elapsed, now_ms, now_ns, real_ns};
+pub(crate) use calls::{confine, elapsed, is_confined, keep_errno, now_ms, now_ns, real_ns, set_errno};
 pub(crate) use info::{duplicate, peak_resident, process_id, random, resident};
 pub(crate) use memory::*;

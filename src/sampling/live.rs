@@ -2,7 +2,7 @@
 
 use crate::os;
 use crate::sampling::grown::{Grown, Zero};
-use crate::sampling::pages;
+use crate::sampling::{pages, probes};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU64};
 use core::ptr;
@@ -17,6 +17,9 @@ pub(super) struct Entry {
     /// The next entry of the same chain, or of those that are free; 0 for none.
     next: u32,
 }
+
+/// The site of blocks that nothing is gathered of.
+pub(super) const NO_SITE: u32 = u32::MAX;
 
 // SAFETY: it consists of numbers.
 unsafe impl Zero for Entry {}
@@ -94,11 +97,18 @@ impl Live {
                 self.count -= 1;
                 hide(address);
                 pages::remove(address);
+                probes::free(address);
                 return Some(entry);
             }
             (before, at) = (at, entry.next);
         }
         None
+    }
+
+    /// Makes all blocks no site's. They are still found when they are freed.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) fn disown(&mut self) {
+        self.entries.iter_mut().for_each(|entry| entry.site = NO_SITE);
     }
 
     /// Every block.

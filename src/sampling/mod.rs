@@ -7,6 +7,7 @@ mod grown;
 mod live;
 mod pages;
 mod pins;
+mod probes;
 mod random;
 mod state;
 mod store;
@@ -14,11 +15,13 @@ mod write;
 
 pub(crate) use live::may_hold;
 pub(crate) use pages::may_matter;
-pub(crate) use state::is_on;
+pub(crate) use probes::has_changed as tracers_have_changed;
+pub(crate) use state::{is_gathering, is_on};
 pub(crate) use write::{Totals, Why, append_to, write_to};
 
 use crate::os::{self, thread};
-use crate::sampling::state::{RATE, STORE, lock_patiently, with_store};
+use crate::sampling::live::NO_SITE;
+use crate::sampling::state::{FOR_TRACERS, RATE, STORE, lock_patiently, with_store};
 use crate::sampling::store::{FRAMES, Sample};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
@@ -31,32 +34,67 @@ static COUNTER: AtomicU64 = AtomicU64::new(0);
 /// allocated before. False when there is one, or the store cannot be had.
 pub(crate) fn begin(rate: u64, late: bool, then: impl FnOnce()) -> bool {
     let Some(mut locked) = lock_patiently() else { return false };
-    if is_on() {
+    if is_gathering() {
         return false;
     }
-    locked.store.start(rate, late);
-    pages::clear();
+    let traced = is_on();
+    locked.store.start(rate, late, traced);
+    if !traced {
+        pages::clear();
+    }
+    FOR_TRACERS.store(false, Relaxed);
     RATE.store(rate, Relaxed);
     // Under the lock, so that whoever ends it does both after this, or both before.
     then();
     true
 }
 
-/// Ends the profile and calls `then`: nothing is added any more. What has been gathered stays until the next
-/// one begins.
-pub(crate) fn end(then: impl FnOnce()) {
+/// Ends the profile, if there is one: nothing is added any more. What has been gathered stays until the next
+/// one begins. Goes on with `tracers_rate` for tracers, if there are any and it is not 0. Calls `then` with
+/// whether it does.
+pub(crate) fn end(tracers_rate: u64, then: impl FnOnce(bool)) {
     let mut locked = lock_patiently();
-    if let Some(locked) = locked.as_mut().filter(|_| is_on()) {
+    if let Some(locked) = locked.as_mut().filter(|_| is_gathering()) {
         // While the blocks are what they were sampled as.
         pins::measure(&mut locked.store);
+        locked.store.live.disown();
     }
-    RATE.store(0, Relaxed);
-    then();
+    let traced = locked.is_some() && tracers_rate != 0 && probes::look();
+    FOR_TRACERS.store(traced, Relaxed);
+    RATE.store(if traced { tracers_rate } else { 0 }, Relaxed);
+    then(traced);
     // If the store is held for ever, in a child that was made without the C library's handlers, threads learn
     // of the end at their next slow path.
-    if locked.is_some() {
+    if locked.is_some() && !traced {
         pages::fill_up();
     }
+}
+
+/// Begins to take samples for tracers, or ends it, if they have come or gone, and calls `then` with which.
+/// A profile shows its samples to them, too: nothing is changed meanwhile.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn follow_tracers(rate: u64, then: impl FnOnce(bool)) {
+    let Some(mut locked) = lock_patiently() else { return };
+    let traced = probes::look();
+    if is_gathering() || is_on() == traced {
+        return;
+    }
+    // Blocks of long ago, or of those who have gone.
+    locked.store.live.clear();
+    if traced {
+        pages::clear();
+    }
+    FOR_TRACERS.store(traced, Relaxed);
+    RATE.store(if traced { rate } else { 0 }, Relaxed);
+    then(traced);
+    if !traced {
+        pages::fill_up();
+    }
+}
+
+/// Does not look for tracers until others come or go.
+pub(crate) fn refuse_tracers() {
+    probes::look();
 }
 
 /// The number of a tag, counted from 1; 0 when there is no memory for it. Tags are never forgotten.
@@ -83,9 +121,18 @@ pub(crate) fn draw(state: &Cell<u64>, size: usize) -> u64 {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn allocated(block: *mut u8, size: usize, tag: u32) {
+    sampled(block, size, size, tag);
+}
+
+/// [`allocated`] for a block of `exact` bytes that was sampled as one of `size`.
+#[unsafe(link_section = "hakmem_rare")]
+fn sampled(block: *mut u8, size: usize, exact: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
     if rate == 0 {
         return;
+    }
+    if FOR_TRACERS.load(Relaxed) {
+        return traced(block, size, exact, rate);
     }
     let mut addresses = [0usize; FRAMES];
     let (depth, end) = capture(&mut addresses);
@@ -102,9 +149,29 @@ pub(crate) fn allocated(block: *mut u8, size: usize, tag: u32) {
     };
     let Some(mut locked) = lock_patiently() else { return };
     // Another profile may have begun meanwhile.
-    if is_on() && locked.store.rate() == rate {
-        locked.store.allocated(&sample, thread::own_name);
+    if is_gathering() && locked.store.rate() == rate && locked.store.allocated(&sample, thread::own_name) {
+        probes::alloc(sample.address, exact as u64, weight(size, rate));
     }
+}
+
+/// Shows a sample to tracers, who walk the stack themselves.
+#[unsafe(link_section = "hakmem_rare")]
+fn traced(block: *mut u8, size: usize, exact: usize, rate: u64) {
+    let Some(mut locked) = lock_patiently() else { return };
+    if !FOR_TRACERS.load(Relaxed) || RATE.load(Relaxed) != rate {
+        return;
+    }
+    let address = block.expose_provenance();
+    // It may be one whose free nobody has seen.
+    let _ = locked.store.live.remove(address);
+    if locked.store.live.insert(address, NO_SITE, 0) {
+        probes::alloc(address, exact as u64, weight(size, rate));
+    }
+}
+
+/// The bytes that a sample of `size` bytes stands for: on average as many as were allocated.
+fn weight(size: usize, rate: u64) -> u64 {
+    (size as f64 / random::probability(size as u64, rate) + 0.5) as u64
 }
 
 /// Adds a sample, or does not, for a large block of `size` bytes that has just been allocated.
@@ -118,9 +185,9 @@ pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
     if rate == 0 || block.is_null() {
         return;
     }
-    let size = random::round(&COUNTER, size, 1 << step);
-    if random::is_taken(&COUNTER, size, rate) {
-        allocated(block, size, tag);
+    let rounded = random::round(&COUNTER, size, 1 << step);
+    if random::is_taken(&COUNTER, rounded, rate) {
+        sampled(block, rounded, size, tag);
     }
 }
 

@@ -3,17 +3,24 @@
 use crate::os::futex::{self, Guard, Lock};
 use crate::os::signals::Blocked;
 use crate::sampling::store::Store;
-use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicBool, AtomicU64};
 
-/// Mean bytes between two samples; 0 while there is no profile. All accesses are relaxed: a thread that sees
-/// a change late begins late, or has a sample refused.
+/// Mean bytes between two samples; 0 while none are taken. All accesses are relaxed: a thread that sees a
+/// change late begins late, or has a sample refused.
 pub(super) static RATE: AtomicU64 = AtomicU64::new(0);
+/// Whether samples are shown to tracers only, and nothing is gathered. Changed under the store's lock.
+pub(super) static FOR_TRACERS: AtomicBool = AtomicBool::new(false);
 
-/// Whether there is a profile.
+/// Whether samples are taken.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
     RATE.load(Relaxed) != 0
+}
+
+/// Whether there is a profile.
+pub(crate) fn is_gathering() -> bool {
+    is_on() && !FOR_TRACERS.load(Relaxed)
 }
 
 /// What has been gathered.

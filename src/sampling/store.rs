@@ -179,9 +179,16 @@ impl Store {
         self.written = Written::default();
     }
 
-    /// Begins with nothing.
-    pub(super) fn start(&mut self, rate: u64, late: bool) {
+    /// Begins with nothing. If `traced` the blocks that live are still found when they are freed.
+    pub(super) fn start(&mut self, rate: u64, late: bool, traced: bool) {
+        let mut live = mem::replace(&mut self.live, Live::new());
+        if traced {
+            live.disown();
+        } else {
+            live.clear();
+        }
         self.clear();
+        self.live = live;
         self.rate = rate;
         self.began = Began { real: os::real_ns(), monotonic: os::now_ns(), late };
     }
@@ -204,11 +211,13 @@ impl Store {
         (head as u8, addresses.unwrap_or_default())
     }
 
-    /// Adds a sample. `name` is called if its thread is new here.
-    pub(super) fn allocated(&mut self, sample: &Sample<'_>, name: impl FnOnce() -> [u8; 16]) {
-        if self.add(sample, name).is_none() {
+    /// Adds a sample. `name` is called if its thread is new here. False when there is no memory for it.
+    pub(super) fn allocated(&mut self, sample: &Sample<'_>, name: impl FnOnce() -> [u8; 16]) -> bool {
+        let added = self.add(sample, name).is_some();
+        if !added {
             self.lost += 1;
         }
+        added
     }
 
     #[unsafe(link_section = "hakmem_rare")]

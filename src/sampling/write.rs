@@ -189,7 +189,7 @@ fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: 
         }
         now.begun = 1;
     }
-    if why != Why::Timer && state::is_on() {
+    if why != Why::Timer && state::is_gathering() {
         pins::measure(store);
     }
     now.modules = put_modules(out, have.modules);
