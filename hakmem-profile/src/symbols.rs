@@ -162,18 +162,21 @@ impl Symbols {
     /// The same by the addresses of the calls. A last one of 0 says what is unknown.
     pub fn calls(&mut self, raw: &Raw, stack: usize) -> Vec<(u64, Vec<Frame>)> {
         let stack = &raw.stacks[stack];
-        let mut calls: Vec<(u64, Vec<Frame>)> = Vec::with_capacity(stack.addresses.len() + 1);
-        for &address in &stack.addresses {
-            let mut frames = self.at(raw, stack.modules, address).as_ref().clone();
-            if calls.is_empty() {
-                let first =
-                    frames.iter().position(|frame| !is_ours(&frame.module) && !is_entry(&frame.function));
-                frames.drain(..first.unwrap_or(frames.len()));
-            }
-            if !frames.is_empty() {
-                calls.push((address.saturating_sub(1), frames));
-            }
-        }
+        let at = |&address: &u64| {
+            (address.saturating_sub(1), self.at(raw, stack.modules, address).as_ref().clone())
+        };
+        let mut calls: Vec<(u64, Vec<Frame>)> = stack.addresses.iter().map(at).collect();
+        // The allocator's may call what is not its own: closures, in a debug build.
+        let is_its = |frame: &Frame| is_ours(&frame.module) || is_entry(&frame.function);
+        let inner = calls.iter().flat_map(|(_, frames)| frames);
+        let inner = inner.take_while(|frame| is_its(frame) || frame.is_plumbing()).enumerate();
+        let mut left = inner.filter(|(_, frame)| is_its(frame)).last().map_or(0, |(last, _)| last + 1);
+        calls.retain_mut(|(_, frames)| {
+            let gone = left.min(frames.len());
+            left -= gone;
+            frames.drain(..gone);
+            !frames.is_empty()
+        });
         let end = match stack.end {
             StackEnd::Complete => return calls,
             StackEnd::Cut => "(deeper than is recorded)",
