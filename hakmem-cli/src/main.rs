@@ -9,6 +9,8 @@
 
 mod cmd;
 mod elf;
+#[cfg(any(feature = "lab", feature = "profile"))]
+mod html;
 #[cfg(feature = "lab")]
 mod lab;
 mod library;

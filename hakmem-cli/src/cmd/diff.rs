@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use hakmem_profile::model::What;
 use hakmem_profile::{diff, svg};
 
 use crate::profile::input;
-use crate::profile::{What, table};
+use crate::profile::table;
 use crate::{report, sys};
 
 /// Compare two heap profiles: what has grown, by call site
@@ -37,8 +38,8 @@ pub struct Args {
 
 /// Prints the comparison.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
-    let (before, mut notes) = input::side(&args.before, args.what.into())?;
-    let (after, more) = input::side(&args.after, args.what.into())?;
+    let (before, mut notes) = input::side(&args.before, args.what)?;
+    let (after, more) = input::side(&args.after, args.what)?;
     notes.extend(more);
     notes.sort();
     notes.dedup();

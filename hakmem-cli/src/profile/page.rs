@@ -5,14 +5,12 @@ use std::collections::HashMap;
 
 use hakmem_profile::model::{By, Figures, Group, Moment, Profile, What, place};
 use hakmem_profile::suspects::{self, Suspect};
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
 use serde_json::{Value, json};
 
 use super::table;
 use super::units::{bytes, count, range, share, time};
 
-/// What it shares with the page of `hakmem ab`.
-const COMMON: &str = include_str!("../lab/report/html/style.css");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
@@ -28,40 +26,27 @@ pub fn render(profiles: &[(&Profile, &Moment)], notes: &[String]) -> String {
         [(profile, _), ..] => format!("Heap profile of {}", profile.name()),
         [] => "Heap profile".into(),
     };
-    let page = html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (title) }
-                style { (PreEscaped(COMMON)) (PreEscaped(STYLE)) }
-            }
-            body {
-                header { h1 { (title) } }
-                main {
-                    @if profiles.len() > 1 {
-                        nav aria-label="Processes" {
-                            @for (profile, _) in profiles {
-                                a href={ "#p" (profile.raw.process.pid) } { (profile.name()) " " (profile.raw.process.pid) } " "
-                            }
-                        }
-                    }
-                    @for (profile, moment) in profiles { (process(profile, moment)) }
-                    @if !notes.is_empty() {
-                        section.missing aria-labelledby="missing" {
-                            h2 #missing { "What is missing" }
-                            ul { @for note in notes { li { (note) } } }
-                        }
-                    }
+    let main = html! {
+        @if profiles.len() > 1 {
+            nav aria-label="Processes" {
+                @for (profile, _) in profiles {
+                    a href={ "#p" (profile.raw.process.pid) } { (profile.name()) " " (profile.raw.process.pid) } " "
                 }
-                footer { p { "Made by hakmem " (env!("CARGO_PKG_VERSION")) ". Figures are estimates from samples; intervals contain the truth in 95 of 100 cases." } }
-                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+        @for (profile, moment) in profiles { (process(profile, moment)) }
+        @if !notes.is_empty() {
+            section.missing aria-labelledby="missing" {
+                h2 #missing { "What is missing" }
+                ul { @for note in notes { li { (note) } } }
             }
         }
     };
-    page.into_string()
+    let footer = html! {
+        "Made by hakmem " (env!("CARGO_PKG_VERSION"))
+        ". Figures are estimates from samples; intervals contain the truth in 95 of 100 cases."
+    };
+    crate::html::page(&title, STYLE, html! {}, main, footer, SCRIPT).into_string()
 }
 
 /// The part of one process.

@@ -1,13 +1,11 @@
 //! The page's frame: what, where and how was measured, and what makes it doubtful.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, PreEscaped, html};
 
 use super::plots::Plot;
 use super::{Report, overview, targets, workload};
 use crate::lab::model::{Experiment, Unit};
 use crate::lab::report::units::figure;
-
-const STYLE: &str = include_str!("style.css");
 
 /// The rule behind the verdicts, in percent: [`crate::lab::stats::verdict`] holds it, a test compares.
 pub const GO: f64 = 1.0;
@@ -17,44 +15,28 @@ pub const NO_GO: f64 = 0.5;
 pub fn render(report: &Report) -> Markup {
     let experiment = report.experiment;
     let several = experiment.workloads.len() > 1;
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { (experiment.title) }
-                style { (PreEscaped(STYLE)) }
-            }
-            body {
-                header {
-                    h1 { (experiment.title) }
-                    p.when { (experiment.when) ", took " (duration(experiment.took)) }
-                    pre.command { code { (command(&experiment.command)) } }
-                }
-                main {
-                    (warnings(experiment))
-                    (missing(experiment))
-                    div.sides { (machine(experiment)) (method(experiment)) }
-                    (subjects(report))
-                    (targets::render(report))
-                    @if several {
-                        (contents(report))
-                        (overview::render(report))
-                    }
-                    @for i in 0..experiment.workloads.len() { (workload::render(report, i)) }
-                    @if experiment.workloads.is_empty() { p { "No workload was run." } }
-                }
-                footer {
-                    p {
-                        "Every single run is in " a href="experiment.json" { "experiment.json" }
-                        ", the plots are in " code { "plots/" } ". Made by hakmem " (env!("CARGO_PKG_VERSION")) "."
-                    }
-                }
-            }
+    let header = html! {
+        p.when { (experiment.when) ", took " (duration(experiment.took)) }
+        pre.command { code { (command(&experiment.command)) } }
+    };
+    let main = html! {
+        (warnings(experiment))
+        (missing(experiment))
+        div.sides { (machine(experiment)) (method(experiment)) }
+        (subjects(report))
+        (targets::render(report))
+        @if several {
+            (contents(report))
+            (overview::render(report))
         }
-    }
+        @for i in 0..experiment.workloads.len() { (workload::render(report, i)) }
+        @if experiment.workloads.is_empty() { p { "No workload was run." } }
+    };
+    let footer = html! {
+        "Every single run is in " a href="experiment.json" { "experiment.json" }
+        ", the plots are in " code { "plots/" } ". Made by hakmem " (env!("CARGO_PKG_VERSION")) "."
+    };
+    crate::html::page(&experiment.title, "", header, main, footer, "")
 }
 
 /// Plots side by side.

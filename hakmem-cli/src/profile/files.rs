@@ -1,0 +1,67 @@
+//! The files that a run writes.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use anyhow::{Context, bail, ensure};
+
+/// How files of profiles end; the allocator appends it.
+pub const EXTENSION: &str = "hakprof";
+
+/// The longest path that the allocator takes, before its own end of the name.
+const PREFIX: usize = 255;
+
+/// The files of one run: those of its folder that were not there before.
+#[derive(Clone)]
+pub struct Files {
+    folder: PathBuf,
+    name: String,
+    /// What the allocator makes its files' names of.
+    pub prefix: PathBuf,
+    before: BTreeMap<PathBuf, Option<SystemTime>>,
+}
+
+impl Files {
+    /// The files that a run will write to a folder.
+    pub fn new(folder: &Path, name: &str) -> anyhow::Result<Self> {
+        let context = || format!("cannot write profiles to {}", folder.display());
+        if folder.exists() && !folder.is_dir() {
+            bail!("{}: it is no folder; name another with --out", context());
+        }
+        std::fs::create_dir_all(folder).with_context(context)?;
+        // Absolute, for programs that go elsewhere.
+        let folder = folder.canonicalize().with_context(context)?;
+        tempfile::tempfile_in(&folder).with_context(context)?;
+        let length = folder.as_os_str().len() + 1 + name.len();
+        ensure!(length <= PREFIX, "{}: its path is too long; name another with --out", context());
+        let mut files =
+            Self { prefix: folder.join(name), folder, name: name.into(), before: BTreeMap::new() };
+        files.before = files.all();
+        Ok(files)
+    }
+
+    fn all(&self) -> BTreeMap<PathBuf, Option<SystemTime>> {
+        let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let ours = |path: &PathBuf| {
+            let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            let middle = file.strip_prefix(&*self.name).and_then(|rest| rest.strip_suffix(EXTENSION));
+            middle.is_some_and(|middle| middle.starts_with('.') && middle.ends_with('.'))
+        };
+        let changed = |path: PathBuf| {
+            let time = path.metadata().and_then(|meta| meta.modified()).ok();
+            (path, time)
+        };
+        entries.map(|entry| entry.path()).filter(ours).map(changed).collect()
+    }
+
+    /// What the run has written so far.
+    pub fn written(&self) -> Vec<PathBuf> {
+        self.all()
+            .into_iter()
+            .filter(|(path, time)| self.before.get(path) != Some(time))
+            .map(|(path, _)| path)
+            .collect()
+    }
+}
