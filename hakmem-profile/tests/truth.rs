@@ -2,6 +2,7 @@
 //! their intervals hold what they say.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
@@ -178,6 +179,157 @@ fn a_thread_that_needs_only_runs_takes_part() {
     let sum = rows.fold((0, 0), |sum, (_, row)| (sum.0 + row.allocated, sum.1 + row.live));
     // Blocks of this size are all sampled.
     assert_eq!(sum, (2000, 0));
+}
+
+/// A thread whose magazine is full and may not grow needs no slow path to free what others have allocated.
+#[test]
+fn a_thread_that_only_frees_takes_part() {
+    const BLOCKS: usize = 40_000;
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("freeing.hakprof");
+    let path = path.to_str().unwrap();
+    let next = Barrier::new(2);
+    let blocks: Vec<_> = (0..BLOCKS).map(|_| AtomicUsize::new(allocate(64))).collect();
+    let free_all = || blocks.iter().for_each(|block| free(block.load(Relaxed), 64));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            free_all();
+            next.wait();
+            next.wait();
+            free_all();
+            next.wait();
+        });
+        next.wait();
+        hakmem::profile::start(RATE).unwrap();
+        blocks.iter().for_each(|block| block.store(allocate(64), Relaxed));
+        // What lies in no slab any more is taken out at a snapshot.
+        let kept: Vec<_> = (0..BLOCKS / 1000).map(|_| allocate(64)).collect();
+        next.wait();
+        next.wait();
+        hakmem::profile::write(path).unwrap();
+        hakmem::profile::stop();
+        kept.into_iter().for_each(|block| free(block, 64));
+    });
+    let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
+    let (allocated, live) = estimates(&raw, 64);
+    // What its magazine has room for, and what others may have had in theirs.
+    assert!(allocated.samples > 500 && live.objects < 2000.0, "{} of {}", live.samples, allocated.samples);
+}
+
+/// A thread gets its heap when it first enters a scope, and then may free only what it was given.
+#[test]
+fn a_thread_that_only_has_a_scope_takes_part() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("scope.hakprof");
+    let path = path.to_str().unwrap();
+    hakmem::profile::start(RATE).unwrap();
+    for _ in 0..100 {
+        let block = allocate(100_000);
+        thread::spawn(move || {
+            let _scope = hakmem::scope("freeing");
+            free(block, 100_000);
+            free(allocate(100_000), 100_000);
+        })
+        .join()
+        .unwrap();
+    }
+    hakmem::profile::write(path).unwrap();
+    hakmem::profile::stop();
+    let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
+    let rows = raw.snapshots.last().unwrap().rows.iter();
+    let of_size = rows.filter(|(site, _)| (90_000..110_000).contains(&raw.sites[*site].size));
+    let sum = of_size.fold((0, 0), |sum, (_, row)| (sum.0 + row.allocated, sum.1 + row.live));
+    assert_eq!(sum, (200, 0));
+}
+
+/// Threads come and go, free each other's blocks, resize them, and are visited by whoever purges: no block is
+/// missed, and no free, whatever the rate.
+#[test]
+fn nothing_goes_unseen_between_threads() {
+    const SIZES: [usize; 9] = [8, 16, 48, 256, 1024, 3072, 20_480, 100_000, 1_500_000];
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("threads.hakprof");
+    let path = path.to_str().unwrap();
+    for rate in [1, 100, 10_000, 300_000] {
+        // Before the profile, so that the slabs stay: what lies in no slab any more is taken out at a
+        // snapshot.
+        let mut kept = Vec::new();
+        for &size in SIZES.iter().filter(|&&size| size <= 20_480) {
+            for i in 0..(2 << 20) / size.max(64) {
+                let block = allocate(size);
+                if i % 8 == 0 { kept.push((block, size)) } else { free(block, size) }
+            }
+        }
+        hakmem::profile::start(rate).unwrap();
+        let passed = Mutex::new(Vec::<(usize, usize)>::new());
+        let counts = [const { AtomicUsize::new(0) }; SIZES.len()];
+        let work = |seed: u64, rounds: usize| {
+            let mut state = seed;
+            let mut random = |below: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) as usize % below
+            };
+            let mut held = Vec::new();
+            for round in 0..rounds {
+                let mut kind = random(SIZES.len());
+                if kind >= 7 && random(20) != 0 {
+                    kind %= 7;
+                }
+                match random(40) {
+                    0 => passed.lock().unwrap().append(&mut held),
+                    1 => {
+                        let mut passed = passed.lock().unwrap();
+                        let from = passed.len() - passed.len().min(30);
+                        held.extend(passed.drain(from..));
+                    }
+                    2 if round % 50 == 0 => {
+                        hakmem::purge();
+                    }
+                    3 if round % 10 == 0 => assert!(hakmem::stats().bytes_mapped > 0),
+                    4..24 => {
+                        held.push((allocate(SIZES[kind]), SIZES[kind]));
+                        counts[kind].fetch_add(1, Relaxed);
+                    }
+                    _ if !held.is_empty() => {
+                        let (block, size) = held.swap_remove(random(held.len()));
+                        free(block, size);
+                    }
+                    _ => (),
+                }
+            }
+            passed.lock().unwrap().append(&mut held);
+        };
+        let rounds = if rate == 1 { 4000 } else { 20_000 };
+        for generation in 0..4 {
+            thread::scope(|scope| {
+                for thread in 1..4 {
+                    let work = &work;
+                    scope.spawn(move || work(generation * 10 + thread, rounds));
+                }
+                work(generation * 10, rounds / 4);
+            });
+        }
+        for (block, size) in passed.into_inner().unwrap() {
+            free(block, size);
+        }
+        hakmem::profile::write(path).unwrap();
+        hakmem::profile::stop();
+        kept.into_iter().for_each(|(block, size)| free(block, size));
+        let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
+        let rows = || raw.snapshots.last().unwrap().rows.iter();
+        assert_eq!(rows().map(|(_, row)| row.live).sum::<u64>(), 0, "at {rate}");
+        for (size, count) in SIZES.into_iter().zip(counts).take(7) {
+            let (allocated, _) = estimates(&raw, size);
+            let p = probability(size as u64, rate as u64);
+            let (truth, samples) = (count.into_inner() as f64, allocated.samples as f64);
+            let spread = (truth * p * (1.0 - p)).sqrt();
+            println!("{rate} {size}: {samples} of {truth}, {:.1}", (samples - truth * p) / spread.max(1.0));
+            assert!((samples - truth * p).abs() <= 5.0 * spread + 1e-6 * truth, "{size} at {rate}");
+        }
+    }
 }
 
 #[test]

@@ -219,7 +219,12 @@ unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, s
     unsafe {
         match Heap::free_remote(heap, slab, block, kind) {
             RemoteFreed::Done => (),
-            RemoteFreed::Visit(owner) => idle_heaps::take_in(owner),
+            RemoteFreed::Look(owner) => {
+                let owner = Heap::after_sending(heap, owner);
+                if !owner.is_null() {
+                    idle_heaps::take_in(owner);
+                }
+            }
             RemoteFreed::Invalid => free_cold(block, kind),
         }
     }

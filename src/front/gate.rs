@@ -124,6 +124,7 @@ impl Heap {
             gate.due.set(ptr::null_mut());
             Bins::set_all_aside(&raw mut (*heap).bins);
             (*heap).run_cache.close();
+            (*heap).outbox.armed.set(true);
             for class in 1..=CLASSES {
                 let (lease, limit) = (&gate.leases[class], &tops.limit[class]);
                 lease.saved.store(ptr::null_mut(), Relaxed);
@@ -156,6 +157,7 @@ impl Heap {
                 tops.limit[class].store(gate.leases[class].limit.load(Relaxed), Relaxed);
                 (*heap).magazines.replace_notice(class, gate.leases[class].notice.get());
             }
+            (*heap).outbox.armed.set(false);
             (*heap).run_cache.reset(registry::live());
         }
     }

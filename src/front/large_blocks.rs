@@ -147,7 +147,12 @@ pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &
     // SAFETY: the calling thread owns the heap, and puts something into the run cache only once it has
     // entered it. `holds` reads atomics. What `put_freed` does not take is still a block that nobody uses.
     unsafe {
-        if kind == RUN && !heap.is_null() {
+        // First, since a thread that has its heap but is not armed yet has an open run cache.
+        let seen = sampling::is_on();
+        if seen {
+            sampling::freed_large(block);
+        }
+        if kind == RUN && !heap.is_null() && !seen {
             let _entered = Heap::enter(heap);
             if (*heap).run_cache.put_freed(block) {
                 return;
@@ -155,9 +160,6 @@ pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &
         }
         if kind == FOREIGN && !heap.is_null() && (*heap).run_cache.holds(block) {
             misuse::report(function, block, Fault::DoubleFree);
-        }
-        if sampling::is_on() {
-            sampling::freed_large(block);
         }
         large::free(block, kind, function);
     }

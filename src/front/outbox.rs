@@ -2,6 +2,7 @@
 //! many.
 
 use crate::base::counters::Counter;
+use crate::front::lease::EPOCH;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
@@ -21,6 +22,17 @@ const MAX_BLOCKS: u32 = 32;
 const MAX_BYTES: u32 = 16 << 10;
 /// Bytes in all bundles together at most. A thread that goes to sleep withholds that much.
 const MAX_WAITING: u64 = 256 << 10;
+
+/// A mark on the owner that [`Outbox::add`] returns, which may be null then: heaps are to be armed, and this
+/// one is not. A thread that frees what others allocate, and has full magazines that may not grow, needs no
+/// other slow path than the one that opens a bundle.
+const LATE: usize = 1;
+
+/// Splits what [`Outbox::add`] returns, if it is not null, into whether the heap has to be armed, and the
+/// owner to visit, or null.
+pub(crate) fn late(owner: *mut Owner) -> (bool, *mut Owner) {
+    (owner.addr() & LATE != 0, owner.map_addr(|a| a & !LATE))
+}
 
 /// Blocks of one slab. The owner's alone, but statistics read the slab and the count.
 struct Bundle {
@@ -48,6 +60,8 @@ pub(crate) struct Outbox {
     resident: AtomicBool,
     /// Whether one was opened since the last [`Outbox::reset`].
     opened: Cell<bool>,
+    /// Whether the heap is armed: see [`LATE`].
+    pub(super) armed: Cell<bool>,
     /// Bundles sent.
     pub(crate) pushes: Counter,
     /// Bundles that published their slab.
@@ -86,6 +100,7 @@ impl Outbox {
             most: Cell::new(1),
             resident: AtomicBool::new(false),
             opened: Cell::new(false),
+            armed: Cell::new(false),
             pushes: Counter::new(),
             publishes: Counter::new(),
             waiting: Counter::new(),
@@ -110,6 +125,7 @@ impl Outbox {
             self.opened.set(false);
         }
         self.waiting.set(0);
+        self.armed.set(false);
     }
 
     /// One of the bundles.
@@ -126,7 +142,7 @@ impl Outbox {
 
     /// Adds a block to its slab's bundle. Sends that if it is full, what was in its place before, and all
     /// bundles when too much waits. Returns an owner for whom so much waits that somebody should visit its
-    /// heap, or null.
+    /// heap, or null; it may be marked: see [`late`].
     ///
     /// # Safety
     ///
@@ -181,7 +197,11 @@ impl Outbox {
             bundle.count.store(1, Relaxed);
             bundle.limit.set(limit);
             self.waiting.add(stride as u64);
-            if limit == 1 { either(visit, self.send(bundle)) } else { visit }
+            if limit == 1 {
+                visit = either(visit, self.send(bundle));
+            }
+            let late = EPOCH.load(Relaxed) != 0 && !self.armed.get();
+            visit.map_addr(|a| a | if late { LATE } else { 0 })
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
+use crate::front::outbox;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::tiny::bins::Bins;
 use crate::tiny::free;
@@ -24,8 +25,8 @@ pub(crate) enum Freed {
 pub(crate) enum RemoteFreed {
     /// The block is in the outbox, or sent.
     Done,
-    /// The same, and so much waits for this owner that somebody should visit its heap.
-    Visit(*mut Owner),
+    /// The same, and [`Heap::after_sending`] has to look at this owner.
+    Look(*mut Owner),
     /// Nothing was done: something is wrong with the block.
     Invalid,
 }
@@ -98,8 +99,27 @@ impl Heap {
             }
             (*heap).counters.home_foreign.add(1);
             let owner = (*heap).outbox.add(slab, block.cast::<Block>());
-            if owner.is_null() { RemoteFreed::Done } else { RemoteFreed::Visit(owner) }
+            if owner.is_null() { RemoteFreed::Done } else { RemoteFreed::Look(owner) }
         }
+    }
+
+    /// Arms the heap, if that is due, and returns the owner whose heap somebody should visit, or null.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, for which [`Heap::free_remote`] has just answered with `owner`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) unsafe fn after_sending(heap: *mut Heap, owner: *mut Owner) -> *mut Owner {
+        let (late, owner) = outbox::late(owner);
+        if late {
+            // SAFETY: the calling thread owns the heap.
+            unsafe {
+                let _entered = Heap::enter(heap);
+                Heap::follow(heap);
+            }
+        }
+        owner
     }
 
     /// Frees a block of `class` when the magazine is full: grows the magazine, or returns the block to its
@@ -158,7 +178,7 @@ impl Heap {
     /// for a visit.
     pub(super) fn put_off_visit(owner: *mut Owner) {
         // SAFETY: owners are parts of records, which stay mapped, and consist of atomics.
-        if let Some(owner) = unsafe { owner.as_ref() } {
+        if let Some(owner) = unsafe { outbox::late(owner).1.as_ref() } {
             owner.put_off_visit();
         }
     }
