@@ -13,7 +13,7 @@ use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap;
 use crate::superslab::pagemap::RUN;
 use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicPtr, compiler_fence};
+use crate::sync::{AtomicPtr, AtomicU32, compiler_fence};
 use crate::{large, os};
 use core::cell::Cell;
 use core::ptr;
@@ -43,8 +43,8 @@ pub(crate) struct RunCache {
     since: Table<Cell<u32>, PLACES>,
     /// When the ages were last looked at, in milliseconds.
     looked: Cell<u32>,
-    /// Slices for which there is room in all.
-    most: Cell<u32>,
+    /// Slices for which there is room in all. Read by the owner without the heap's lock, too.
+    most: AtomicU32,
     /// Blocks that this has served. The pool does not know of them.
     pub(crate) allocs: Counter,
     /// Blocks that were freed to this. The pool does not know of them.
@@ -69,7 +69,7 @@ impl RunCache {
             sizes: Counter::new(),
             since: Table([const { Cell::new(0) }; PLACES]),
             looked: Cell::new(0),
-            most: Cell::new(0),
+            most: AtomicU32::new(0),
             allocs: Counter::new(),
             frees: Counter::new(),
             held: Counter::new(),
@@ -81,7 +81,8 @@ impl RunCache {
     pub(crate) fn reset(&self, threads: usize) {
         let options = options::get();
         let most = (ALL / threads.max(1)).min(MOST);
-        self.most.set(if options.magazine && options.purge_delay != 0 { most as u32 } else { 0 });
+        let is_used = options.magazine && options.purge_delay != 0;
+        self.most.store(if is_used { most as u32 } else { 0 }, Relaxed);
     }
 
     /// Gives everything back, and holds nothing until the next [`RunCache::reset`]: so every run is allocated
@@ -89,12 +90,12 @@ impl RunCache {
     pub(crate) fn close(&self) {
         // SAFETY: by this function's contract the caller is in the heap.
         unsafe { self.flush() };
-        self.most.set(0);
+        self.most.store(0, Relaxed);
     }
 
     /// Whether it can hold nothing: it was [closed](RunCache::close), or the options allow none.
     pub(crate) fn is_closed(&self) -> bool {
-        self.most.get() == 0
+        self.most.load(Relaxed) == 0
     }
 
     /// The slices of the run in a place; 0 if that is free.
@@ -199,7 +200,7 @@ impl RunCache {
         }
         // SAFETY: the start of a run in use, by the caller's clause.
         let slices = unsafe { large::slices_of_run(block) };
-        let most = self.most.get() as usize;
+        let most = self.most.load(Relaxed) as usize;
         if slices > most || !pagemap::claim(block, RUN) {
             return false;
         }
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn last_in_first_out_by_size() {
         let cache = RunCache::none();
-        cache.most.set(MOST as u32);
+        cache.most.store(MOST as u32, Relaxed);
         for (n, slices) in [(1, 2), (2, 3), (3, 2), (4, 3)] {
             cache.put(run(n), slices, n as u32);
         }
