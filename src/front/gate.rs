@@ -39,8 +39,10 @@ pub(crate) enum Pushed {
     Done,
     /// Nothing was done: the magazine is full, and the block of no interest.
     Full,
-    /// Nothing was done: something has to be looked at, or the heap is not armed.
+    /// Nothing was done: something has to be looked at.
     Unserved,
+    /// Nothing was done: the heap is not armed, or the kind no class.
+    Unarmed,
 }
 
 /// Blocks that an empty magazine gets from a slab at once, at most.
@@ -367,7 +369,10 @@ impl Heap {
         // SAFETY: a heap that is armed is a record, which the calling thread owns. The rest is that of
         // `push_unseen`. Outside of the heap's lock the owner may change what only it uses.
         unsafe {
-            if !(*heap).magazines.is_armed(kind) || sampling::may_matter(block.addr()) {
+            if !(*heap).magazines.is_armed(kind) {
+                return Pushed::Unarmed;
+            }
+            if sampling::may_matter(block.addr()) {
                 return Pushed::Unserved;
             }
             let lease = Heap::gate(heap).leases.0.get_unchecked(kind);
