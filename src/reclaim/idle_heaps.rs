@@ -313,7 +313,7 @@ impl Visit {
             if name.is_none_or(|name| Bins::is_named(slab, name)) {
                 Bins::put_back(bins, slab);
                 unmark(slab, owner);
-            } else if !Bins::keep(bins, slab) {
+            } else if !Bins::keep_any(bins, slab) {
                 unmark(slab, owner);
             }
         });

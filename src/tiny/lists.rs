@@ -7,6 +7,7 @@ use crate::base::list::List;
 use crate::lockfree::ready_list::nodes;
 use crate::os;
 use crate::superslab::slab::{Listed, Slab};
+use crate::superslab::thp;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::{idle, release};
@@ -68,6 +69,35 @@ impl Bins {
         unsafe {
             Bins::push(bins, slab, Listed::Full);
             Bins::relist(bins, slab)
+        }
+    }
+
+    /// [`Bins::keep`] for a slab that may have no block left, without its owner having noticed.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::keep`].
+    pub(crate) unsafe fn keep_any(bins: *mut Bins, slab: *mut Slab) -> bool {
+        // SAFETY: the caller's clause is the same.
+        unsafe {
+            if !Bins::has_more(slab) {
+                Bins::count_filled(slab);
+            }
+            Bins::keep(bins, slab)
+        }
+    }
+
+    /// Counts a slab that has handed out every block, once.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::relist`].
+    pub(super) unsafe fn count_filled(slab: *mut Slab) {
+        // SAFETY: the caller has the rights of the slab's owner, which `filled` is for.
+        unsafe {
+            if !core::mem::replace(&mut (*slab).filled, true) {
+                thp::filled((*slab).slices as usize);
+            }
         }
     }
 
@@ -244,5 +274,45 @@ impl Bins {
                 _ => &mut (&mut (*bins).sparse)[class],
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::heap::Heap;
+    use crate::front::thread;
+    use crate::tiny::classes::CLASSES;
+
+    /// As a visitor does that begins a profile, and the owner after it.
+    #[test]
+    fn a_full_slab_that_is_taken_out_of_its_place_counts_as_filled() {
+        let mut blocks = Vec::new();
+        let fill = |heap: *mut Heap| {
+            // SAFETY: `with_heap` passes a heap that the calling thread owns. It is entered whenever slabs
+            // are looked at or moved, and of these slabs no block is freed meanwhile.
+            unsafe {
+                loop {
+                    let block = Heap::refill(heap, CLASSES as u8).ptr;
+                    assert!(!block.is_null());
+                    blocks.push(block);
+                    let _entered = Heap::enter(heap);
+                    let (bins, slab) = (&raw mut (*heap).bins, Slab::of(block));
+                    if Bins::current(bins, CLASSES).load(Relaxed) != slab || Bins::has_more(slab) {
+                        continue;
+                    }
+                    assert!(!(*slab).filled);
+                    for slab in Bins::withdraw(bins, true).0.into_iter().filter(|slab| !slab.is_null()) {
+                        Bins::keep_any(bins, slab);
+                    }
+                    return (*slab).filled && (*slab).list == Listed::Full;
+                }
+            }
+        };
+        assert!(thread::with_heap(None, fill));
+        // SAFETY: blocks of that class, which nobody uses any more.
+        thread::with_heap(None, |heap| unsafe {
+            blocks.iter().for_each(|&block| Heap::free(heap, block, CLASSES as u8));
+        });
     }
 }

@@ -4,7 +4,7 @@ use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::options;
 use crate::superslab::slab::{Allocation, Listed, Slab};
-use crate::superslab::{orphans, pool, thp};
+use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::{self, bits};
@@ -89,10 +89,7 @@ impl Bins {
         // SAFETY: the slab is ours, and the lock is held. Once it is not the current slab any more, it is in
         // no list.
         unsafe {
-            if !(*slab).filled {
-                thp::filled((*slab).slices as usize);
-                (*slab).filled = true;
-            }
+            Bins::count_filled(slab);
             Bins::current(self, (*slab).class as usize).store(no_slab(), Relaxed);
             Bins::push(self, slab, Listed::Full);
         }
