@@ -332,6 +332,43 @@ fn nothing_goes_unseen_between_threads() {
     }
 }
 
+/// What the last snapshot says of blocks of at least `size` bytes: samples, and those that live.
+fn of_size(raw: &Raw, size: usize) -> (u64, u64) {
+    let rows = raw.snapshots.last().unwrap().rows.iter();
+    let rows = rows.filter(|(site, _)| raw.sites[*site].size >= size as u64);
+    rows.fold((0, 0), |sum, (_, row)| (sum.0 + row.allocated, sum.1 + row.live))
+}
+
+#[test]
+fn a_block_that_cannot_be_resized_is_still_sampled() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("resized.hakprof");
+    let path = path.to_str().unwrap();
+    const SIZES: [usize; 2] = [200_000, 4 << 20];
+    hakmem::profile::start(1).unwrap();
+    let figures = || {
+        hakmem::profile::write(path).unwrap();
+        of_size(&file::read(&std::fs::read(path).unwrap()).unwrap(), SIZES[0] / 2)
+    };
+    let blocks = SIZES.map(allocate);
+    let resize = |i: usize, from: usize, to: usize| {
+        let layout = Layout::from_size_align(from, 8).unwrap();
+        // SAFETY: a block of this layout.
+        unsafe { ALLOCATOR.realloc(std::ptr::with_exposed_provenance_mut(blocks[i]), layout, to) }
+    };
+    for (i, size) in SIZES.into_iter().enumerate() {
+        assert!(resize(i, size, 1 << 47).is_null());
+    }
+    assert_eq!(figures(), (2, 2));
+    // What becomes of it counts once.
+    let small = resize(1, SIZES[1], 1000).expose_provenance();
+    free(blocks[0], SIZES[0]);
+    assert_eq!(figures(), (2, 0));
+    free(small, 1000);
+    hakmem::profile::stop();
+}
+
 #[test]
 fn estimates_are_unbiased_and_their_intervals_true() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

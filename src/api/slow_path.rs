@@ -315,11 +315,12 @@ pub(super) unsafe fn reallocate(
 ) -> *mut u8 {
     let is_large = stride(kind as usize) == 0;
     if is_large && class_of(size, align) == 0 && size <= isize::MAX as usize {
-        if sampling::is_on() {
-            sampling::freed_large(block);
-        }
+        let lifted = if sampling::is_on() { sampling::lift(block) } else { None };
         // SAFETY: a large block of that kind, which only the caller uses.
         let moved = unsafe { retry::resize(block, kind, size, align) };
+        if let Some(lifted) = lifted {
+            sampling::put_down(lifted, moved.is_null());
+        }
         if !moved.is_null() {
             if sampling::is_on() {
                 profile::resized(moved, size);
@@ -330,6 +331,9 @@ pub(super) unsafe fn reallocate(
     let new = if size > old { alloc_growing(size, align, options) } else { alloc(size, align, options) };
     if new.ptr.is_null() {
         return if is_large && size <= old && may_stay { block } else { ptr::null_mut() };
+    }
+    if is_large && sampling::is_on() {
+        sampling::freed_large(block);
     }
     // SAFETY: two different blocks, of at least `old` and `size` bytes. After the copy nobody uses the old
     // one, and its kind says how it is freed.

@@ -80,6 +80,12 @@ impl Live {
         true
     }
 
+    /// Adds a block again that was [removed](Live::remove). False when there is no memory for that.
+    #[must_use]
+    pub(super) fn put_back(&mut self, entry: &Entry) -> bool {
+        self.insert(entry.address, entry.site, entry.born)
+    }
+
     /// Takes a block out.
     pub(super) fn remove(&mut self, address: usize) -> Option<Entry> {
         let head = self.head(address);

@@ -20,7 +20,7 @@ pub(crate) use state::{is_gathering, is_on};
 pub(crate) use write::{Totals, Why, append_to, write_to};
 
 use crate::os::{self, thread};
-use crate::sampling::live::NO_SITE;
+use crate::sampling::live::{Entry, NO_SITE};
 use crate::sampling::state::{FOR_TRACERS, RATE, STORE, lock_patiently, with_store};
 use crate::sampling::store::{FRAMES, Sample};
 use crate::sync::AtomicU64;
@@ -208,6 +208,42 @@ pub(crate) fn freed(block: *mut u8) {
 pub(crate) fn freed_large(block: *mut u8) {
     if may_hold(block) {
         freed(block);
+    }
+}
+
+/// A sampled block that has been taken out: see [`lift`].
+pub(crate) struct Lifted {
+    entry: Entry,
+    /// When its profile began.
+    began: u64,
+}
+
+/// Takes out a large block that is about to be resized, if it is sampled: when the system moves it, another
+/// thread may be given its address before this one can say so. [`put_down`] must follow.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn lift(block: *mut u8) -> Option<Lifted> {
+    if !may_hold(block) {
+        return None;
+    }
+    let mut locked = lock_patiently()?;
+    let entry = locked.store.live.remove(block.addr())?;
+    Some(Lifted { entry, began: locked.store.began.monotonic })
+}
+
+/// Puts a block back that was taken out, if it `stays` as it was; else it has been freed.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn put_down(lifted: Lifted, stays: bool) {
+    let now = os::now_ns();
+    let Some(mut locked) = lock_patiently() else { return };
+    let store = &mut locked.store;
+    // Another profile may have begun meanwhile.
+    if store.began.monotonic == lifted.began && !(stays && store.live.put_back(&lifted.entry)) {
+        let rate = store.rate();
+        store.count_freed(&lifted.entry, rate, now);
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::os;
 use crate::os::futex::Inherit;
 use crate::sampling::grown::{Grown, Index, Zero, mix};
-use crate::sampling::live::{self, Live};
+use crate::sampling::live::{self, Entry, Live};
 use crate::sampling::random;
 use crate::superslab::layout::SUPERSLAB;
 use core::mem;
@@ -266,7 +266,13 @@ impl Store {
     /// Notes that a block is freed, if it is a sampled one.
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn freed(&mut self, address: usize, rate: u64, now: u64) {
-        let Some(entry) = self.live.remove(address) else { return };
+        if let Some(entry) = self.live.remove(address) {
+            self.count_freed(&entry, rate, now);
+        }
+    }
+
+    /// Counts a sampled block that is not among those that live any more as freed.
+    pub(super) fn count_freed(&mut self, entry: &Entry, rate: u64, now: u64) {
         let peak = self.peak;
         let Some(site) = self.sites.get_mut(entry.site as usize) else { return };
         site.keep_peak(peak);
