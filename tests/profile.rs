@@ -1,8 +1,8 @@
 //! The heap profile: what is sampled is what was allocated, and switching it on and off disturbs nobody.
 
 use std::alloc::{GlobalAlloc, Layout};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 static ALLOCATOR: hakmem::Hakmem = hakmem::Hakmem::new();
@@ -85,6 +85,41 @@ fn work(seed: u64, stop: &AtomicBool, passed: &Mutex<Vec<Block>>) {
             }
         }
     }
+}
+
+/// What an armed heap has beyond others is memory of the allocator's own.
+#[test]
+fn the_memory_of_armed_heaps_is_counted() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let metadata = || hakmem::stats().metadata_bytes;
+    drop(Block::new(100, 1));
+    let (ready, go) = (Barrier::new(4), Barrier::new(4));
+    let more = thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                drop(Block::new(100, 1));
+                ready.wait();
+                go.wait();
+                // Of a size of which the thread has none.
+                drop(Block::new(5000, 1));
+                ready.wait();
+                go.wait();
+            });
+        }
+        ready.wait();
+        let before = metadata();
+        // No sample, so nothing else is needed.
+        hakmem::profile::start(1 << 60).unwrap();
+        go.wait();
+        ready.wait();
+        let more = metadata() - before;
+        hakmem::profile::stop();
+        go.wait();
+        more
+    });
+    // SAFETY: no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    assert!((4 * page..8 * page).contains(&more), "{more} bytes for 4 heaps");
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! What statistics read of a heap. They run on any thread while the owner goes on, so all reads are atomic,
 //! and no reference to a whole heap is made.
 
-use crate::front::heap::{Heap, RECORD};
+use crate::front::heap::{GATE_AT, Heap, RECORD};
+use crate::front::lease::Gate;
 use crate::front::outbox;
 use crate::os;
 use crate::sync::Ordering::Relaxed;
@@ -46,6 +47,15 @@ impl Heap {
         let (magazines, outbox) = unsafe { (&(*heap).magazines, &(*heap).outbox) };
         let front = magazines.most().addr().saturating_sub(heap.addr()).max(size_of::<Heap>());
         let whole = |bytes: usize| bytes.next_multiple_of(os::page_size());
-        (whole(front) + if outbox.is_resident() { whole(outbox::BYTES) } else { 0 }).min(RECORD)
+        let page = |at: usize| at & !(os::page_size() - 1);
+        // From the end of the record downwards: the outbox, then the gate.
+        let outbox_at = RECORD - outbox::BYTES;
+        let outbox_from = if outbox.is_resident() { page(outbox_at) } else { RECORD };
+        // SAFETY: the gate lies in the record, and all zero is a valid one; the field is atomic. A heap that
+        // was never armed has nothing there, and a page that is only read takes no memory.
+        let gate = unsafe { &*heap.wrapping_byte_add(GATE_AT).cast::<Gate>() };
+        let was_armed = !gate.leases[1].limit.load(Relaxed).is_null();
+        let gate_bytes = if was_armed { whole(outbox_at).min(outbox_from) - page(GATE_AT) } else { 0 };
+        (whole(front) + gate_bytes + RECORD - outbox_from).min(RECORD)
     }
 }
