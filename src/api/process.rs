@@ -16,7 +16,8 @@ static HOOKED: AtomicBool = AtomicBool::new(false);
 /// entries pass, this also sets up the process.
 #[inline]
 pub(super) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) -> T) -> T {
-    if options.is_some() && thread::is_new() {
+    // Relaxed: see `hook`. Not only when the thread gets its heap: it may have needed one for something else.
+    if options.is_some() && !HOOKED.load(Ordering::Relaxed) {
         set_up(options);
     }
     thread::with_heap(options, f)
@@ -41,7 +42,7 @@ fn set_up(options: Option<&Options>) {
 pub(super) fn hook() {
     // Miri has neither fork nor exit handlers. Relaxed: only one caller goes on, and none waits for what it
     // does.
-    if cfg!(miri) || HOOKED.swap(true, Ordering::Relaxed) {
+    if HOOKED.swap(true, Ordering::Relaxed) || cfg!(miri) {
         return;
     }
     // Once, and not for every thread: a child of a fork must not be ready before its handler says so.

@@ -45,12 +45,6 @@ pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
     f(attach(options))
 }
 
-/// Whether the calling thread has not had a heap yet.
-#[inline(always)]
-pub(crate) fn is_new() -> bool {
-    ptr::eq(tls::get(), &raw const EMPTY)
-}
-
 /// What the calling thread's samples are charged to: see [`Heap::tag`].
 pub(crate) fn tag() -> u32 {
     // SAFETY: the calling thread's heap or a placeholder, which has no tag.
