@@ -122,6 +122,29 @@ fn the_memory_of_armed_heaps_is_counted() {
     assert!((4 * page..8 * page).contains(&more), "{more} bytes for 4 heaps");
 }
 
+/// The path is one of the directory in which the process starts.
+#[test]
+fn a_relative_path_does_not_follow_the_working_directory() {
+    const NAME: &str = "a_relative_path_does_not_follow_the_working_directory";
+    if std::env::var_os("HAKMEM_PROFILE").is_some() {
+        let block = Block::new(100_000, 1);
+        std::env::set_current_dir("elsewhere").unwrap();
+        return drop(block);
+    }
+    let folder = std::env::temp_dir().join(format!("hakmem-chdir-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("elsewhere")).unwrap();
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args([NAME, "--exact"]).env("HAKMEM_PROFILE", "here").current_dir(&folder);
+    assert!(child.output().unwrap().status.success());
+    let files = |folder: &std::path::Path| {
+        let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().ends_with(".hakprof")).count()
+    };
+    let found = (files(&folder), files(&folder.join("elsewhere")));
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(found, (1, 0));
+}
+
 #[test]
 fn it_can_be_switched_on_and_off_at_any_time() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

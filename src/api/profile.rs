@@ -363,7 +363,7 @@ fn append(why: Why) {
     if os::process_id() != PROCESS.load(Relaxed) || os::is_confined() {
         return;
     }
-    let mut path = Text::<320>::new();
+    let mut path = Text::<{ control::LONGEST + 32 }>::new();
     control::prefix(&mut path);
     let _ = write!(path, ".{}.hakprof\0", os::process_id());
     if let Ok(path) = CStr::from_bytes_until_nul(path.bytes()) {

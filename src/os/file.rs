@@ -141,6 +141,17 @@ pub(crate) fn write(fd: i32, mut rest: &[u8]) -> bool {
     true
 }
 
+/// The path of the working directory; nothing when it is longer than the buffer, or cannot be named.
+pub(crate) fn working_directory(buffer: &mut [u8]) -> &[u8] {
+    // Not by the C library's function, which may allocate.
+    // SAFETY: `buffer` is writable for its length.
+    let len =
+        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) });
+    // The zero at the end is counted. One that cannot be reached from the root has no slash in front.
+    let path = buffer.get(..len.max(1) as usize - 1).unwrap_or_default();
+    if path.starts_with(b"/") { path } else { &[] }
+}
+
 /// Identifies the file behind a descriptor, to tell later whether the descriptor still stands for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
