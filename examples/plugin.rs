@@ -15,6 +15,12 @@ pub extern "C" fn plugin_work(words: usize) -> usize {
     counts.into_values().max().unwrap_or(0)
 }
 
+/// Takes a profile of `words` words of [`plugin_work`], of which every block is sampled.
+#[unsafe(no_mangle)]
+pub extern "C" fn plugin_profile(words: usize) -> usize {
+    hakmem::profile::start(1).map_or(0, |()| plugin_work(words))
+}
+
 /// A string that the host keeps until it gives it to [`plugin_release`].
 #[unsafe(no_mangle)]
 pub extern "C" fn plugin_keep() -> *mut std::ffi::c_char {

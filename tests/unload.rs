@@ -63,6 +63,14 @@ impl Plugin {
         work(words)
     }
 
+    fn profile(&self, words: usize) -> usize {
+        // SAFETY: a function of that type.
+        let profile = unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> usize>(self.symbol(c"plugin_profile"))
+        };
+        profile(words)
+    }
+
     fn keep(&self) -> *mut c_char {
         // SAFETY: a function of that type.
         let keep = unsafe {
@@ -101,6 +109,32 @@ fn fork_and_exit() {
         assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
         assert_eq!(status, 0);
     }
+}
+
+/// Nor if nobody stops it, and a block is in use: then what describes blocks stays, but nothing else.
+#[test]
+fn a_profile_leaves_nothing_behind() {
+    in_own_process("a_profile_leaves_nothing_behind", || {
+        // KiB of address space that stay behind.
+        let rounds = |with_profile: bool, keeps: bool| {
+            let before = mapped_kib();
+            for _ in 0..10 {
+                let plugin = Plugin::load();
+                let words = if with_profile { plugin.profile(200) } else { plugin.work(200) };
+                assert!(words >= 200);
+                if keeps {
+                    plugin.keep();
+                }
+                plugin.unload();
+            }
+            mapped_kib().saturating_sub(before)
+        };
+        rounds(true, false);
+        let gone = rounds(true, false);
+        let (without, with) = (rounds(false, true), rounds(true, true));
+        println!("{gone} KiB; with a block in use {without} KiB, {with} KiB after a profile");
+        assert!(gone <= 1024 && with <= without + 1024, "{gone}, {without}, {with} KiB");
+    });
 }
 
 /// A thread that has used the plugin ends after the plugin has gone; the process forks; it exits.

@@ -85,10 +85,16 @@ fn unload() {
     purge::purge_from(true);
     let mut others = false;
     registry::each_owned(|_| others = true);
-    // What follows describes blocks in use, so it stays if there are any. It stays as well if other threads
-    // have heaps: they may be using it, in a process that ends.
-    if os::held::bytes() == large::kept() && !others {
-        sampling::unmap();
+    // What other threads may be using, in a process that ends, stays if any have heaps. Whoever samples has
+    // one, so nobody walks a stack or has the store now, and with the rate gone nobody will.
+    if others {
+        return;
+    }
+    sampling::unmap();
+    #[cfg(feature = "profile")]
+    crate::stacks::modules::unmap();
+    // What follows describes blocks in use, so it stays if there are any.
+    if os::held::bytes() == large::kept() {
         registry::unmap();
         pagemap::unmap();
         pool::unmap();

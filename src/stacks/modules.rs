@@ -1,6 +1,6 @@
 //! What is mapped executable: read from `/proc/self/maps` and from the program headers of what is mapped.
 //!
-//! There are two lists, in memory that is never given back. One is current, the other one is where the next
+//! There are two lists, in memory that stays mapped until the library is unloaded. One is current, the other one is where the next
 //! one is made, by one thread at a time. A reader looks up an address in the current list and then makes sure
 //! that it still is the current one: until then nobody has begun to overwrite it. So readers never wait, need
 //! not say that they read, and cannot be left behind by a fork.
@@ -122,13 +122,23 @@ pub(crate) fn inherit() {
     LAST.inherit();
 }
 
+/// Gives the memory back, when no other thread can be in here: only threads that have heaps walk.
+pub(crate) fn unmap() {
+    let memory = MEMORY.swap(ptr::null_mut(), Relaxed);
+    CURRENT.store(0, Relaxed);
+    if !memory.is_null() {
+        // SAFETY: the mapping that `reread` has made, which nobody uses any more.
+        unsafe { os::unmap_uncounted(memory.cast(), mapped_len()) };
+    }
+}
+
 /// Bytes mapped for the lists, and how many of them are in use.
 pub(crate) fn bytes() -> (usize, usize) {
     let memory = MEMORY.load(Relaxed);
     if memory.is_null() {
         return (0, 0);
     }
-    // SAFETY: the memory is never unmapped, and these fields are atomics.
+    // SAFETY: the memory stays mapped, and these fields are atomics.
     let used = |i: usize| unsafe {
         let list = &raw const (*memory).lists[i % 2];
         let modules = (*list).len.load(Relaxed) * (size_of::<Shared>() + size_of::<Detail>());
@@ -165,7 +175,7 @@ pub(super) fn find(pc: usize) -> Option<Code> {
         if current == 0 || memory.is_null() {
             return None;
         }
-        // SAFETY: the memory is never unmapped, and these fields are atomics.
+        // SAFETY: the memory stays mapped, and these fields are atomics.
         let (code, len) = unsafe {
             let list = &raw const (*memory).lists[current as usize % 2];
             (&(*list).code, (*list).len.load(Relaxed))
@@ -233,7 +243,7 @@ pub(crate) fn each(mut f: impl FnMut(Module<'_>)) -> Option<u32> {
     if current == 0 || memory.is_null() {
         return Some(0);
     }
-    // SAFETY: the memory is never unmapped, and nobody writes to the current list; the lock keeps it current.
+    // SAFETY: the memory stays mapped, and nobody writes to the current list; the lock keeps it current.
     let list = unsafe { &(*memory).lists[current as usize % 2] };
     let len = list.len.load(Relaxed).min(MOST);
     for (code, detail) in list.code.iter().zip(&list.details).take(len) {
@@ -255,7 +265,7 @@ pub(crate) fn each(mut f: impl FnMut(Module<'_>)) -> Option<u32> {
 pub(super) fn with_buffer<T>(f: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
     let _last = LAST.try_lock()?;
     let memory = MEMORY.load(Relaxed);
-    // SAFETY: the memory is never unmapped, and the lock is held, by which only this thread uses the buffer.
+    // SAFETY: the memory stays mapped, and the lock is held, by which only this thread uses the buffer.
     (!memory.is_null()).then(|| f(unsafe { &mut (*memory).lines }))
 }
 
