@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// Files in the package, and bytes in all of them.
-const MOST_FILES: usize = 140;
+/// Files in the package, and bytes in all of them. Files are small (about 200 lines), so there are many.
+const MOST_FILES: usize = 160;
 const MOST_BYTES: u64 = 1 << 20;
 
 /// What cargo makes itself.

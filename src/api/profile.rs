@@ -183,8 +183,8 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
 /// Charges what the calling thread allocates to `tag` until the result is dropped: a request, a query, a
 /// task. Reports can group by it. Scopes may be nested; the innermost counts, and its end puts back what was
 /// when it began, so end them in the reverse order. Tags are remembered for as long as the process lives, so
-/// use few different ones: the kind of a request rather than its number. Up to 255
-/// bytes of each are kept.
+/// use few different ones: the kind of a request rather than its number. Up to 255 bytes of each are kept,
+/// and up to 4,096 tags; what comes after them is charged to `(others)`. To enter a scope takes no lock.
 ///
 /// ```
 /// # #[global_allocator]
@@ -240,8 +240,6 @@ pub struct Scoped<F> {
 impl<F> Scoped<F> {
     /// Charges what `future` allocates to `tag`.
     pub fn new(tag: &str, future: F) -> Self {
-        // A thread without a heap, and so without memory for the tag's text, cannot run the future either.
-        thread::with_heap(None, |_| ());
         Self { tag: sampling::tag(tag.as_bytes()), future }
     }
 }

@@ -53,6 +53,19 @@ pub(crate) fn system_id() -> u32 {
     unsafe { libc::syscall(libc::SYS_gettid) as u32 }
 }
 
+/// Whether the thread of this process that had this [number](system_id) has ended. False where it cannot be
+/// asked.
+pub(crate) fn has_ended(id: u32) -> bool {
+    if cfg!(miri) || calls::is_confined() {
+        return false;
+    }
+    calls::keep_errno(|| {
+        // SAFETY: the call only asks: signal 0 is none.
+        let result = unsafe { libc::syscall(libc::SYS_tgkill, super::process_id(), id, 0) };
+        result != 0 && calls::errno() == libc::ESRCH
+    })
+}
+
 /// The calling thread's name, ended by a zero unless it has 16 bytes; empty where it cannot be asked.
 pub(crate) fn own_name() -> [u8; 16] {
     let mut name = [0u8; 16];

@@ -160,6 +160,30 @@ impl Index {
         true
     }
 
+    /// Takes a number out. `hash_of` gives the hash of any that is in the table.
+    pub(super) fn remove(&mut self, hash: u64, number: u32, hash_of: impl Fn(u32) -> u64) {
+        let mask = self.slots.len().wrapping_sub(1);
+        let there = |slots: &[u32], at: usize| slots.get(at).copied().unwrap_or(0);
+        let found = self.probe(hash).find(|&at| [0, number].contains(&there(&self.slots, at)));
+        let Some(mut hole) = found.filter(|&at| there(&self.slots, at) == number) else { return };
+        // Those behind it that would not be found any more move up. There is always a free place.
+        let mut at = hole;
+        loop {
+            at = at.wrapping_add(1) & mask;
+            let next = there(&self.slots, at);
+            if next == 0 {
+                break;
+            }
+            let past = |from: usize| at.wrapping_sub(from) & mask;
+            if past(hash_of(next) as usize) >= past(hole) {
+                self.slots.iter_mut().skip(hole).take(1).for_each(|slot| *slot = next);
+                hole = at;
+            }
+        }
+        self.slots.iter_mut().skip(hole).take(1).for_each(|slot| *slot = 0);
+        self.used -= 1;
+    }
+
     /// Where to look for a number with this hash, one place after the other.
     fn probe(&self, hash: u64) -> impl Iterator<Item = usize> + use<> {
         let mask = self.slots.len().wrapping_sub(1);
@@ -215,6 +239,14 @@ mod tests {
             assert_eq!(index.find(hash(n), |m| m == n), None);
             assert!(index.insert(hash(n), n, hash));
         }
+        assert!((1..2000).all(|n| index.find(hash(n), |m| m == n) == Some(n)));
+        // Those with the same hash stay when one of them goes.
+        for n in (1..2000).step_by(3) {
+            index.remove(hash(n), n, hash);
+            index.remove(hash(n), n, hash);
+        }
+        assert!((1..2000).all(|n| index.find(hash(n), |m| m == n).is_some() == (n % 3 != 1)));
+        assert!((1..2000).step_by(3).all(|n| index.insert(hash(n), n, hash)));
         assert!((1..2000).all(|n| index.find(hash(n), |m| m == n) == Some(n)));
         index.clear();
         assert_eq!(index.find(hash(1), |m| m == 1), None);

@@ -162,7 +162,7 @@ impl Live {
         loop {
             let tags = TAGS.load(Relaxed);
             // SAFETY: null, or a table that stays mapped.
-            if unsafe { tags.as_ref() }.is_some_and(|tags| self.count * 4 < tags.count && tags.add(address)) {
+            if unsafe { tags.as_ref() }.is_some_and(|tags| self.count < tags.count && tags.add(address)) {
                 return true;
             }
             if !self.enlarge(tags) {

@@ -4,19 +4,24 @@
 //! Small blocks come here through the [gate](crate::front::gate), large ones from the slow paths.
 
 mod grown;
+mod lifetimes;
 mod live;
 mod pages;
 mod pins;
 mod probes;
 mod random;
+mod stacks;
 mod state;
 mod store;
+mod tags;
+mod threads;
 mod write;
 
 pub(crate) use live::may_hold;
 pub(crate) use pages::may_matter;
 pub(crate) use probes::has_changed as tracers_have_changed;
 pub(crate) use state::{is_gathering, is_on};
+pub(crate) use tags::number as tag;
 pub(crate) use write::{Totals, Why, append_to, write_to};
 
 use crate::os::{self, thread};
@@ -97,11 +102,6 @@ pub(crate) fn refuse_tracers() {
     probes::look();
 }
 
-/// The number of a tag, counted from 1; 0 when there is no memory for it. Tags are never forgotten.
-pub(crate) fn tag(text: &[u8]) -> u32 {
-    lock_patiently().and_then(|mut locked| locked.store.tag(text)).map_or(0, |number| number.wrapping_add(1))
-}
-
 /// A state for [`draw`].
 pub(crate) fn seed() -> u64 {
     if COUNTER.load(Relaxed) == 0 {
@@ -116,7 +116,7 @@ pub(crate) fn draw(state: &Cell<u64>, size: usize) -> u64 {
 }
 
 /// Adds a sample: a block of `size` bytes that has just been allocated by a thread that carries the tag of
-/// this number, counted from 1.
+/// this number, or none.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
@@ -141,7 +141,7 @@ fn sampled(block: *mut u8, size: usize, exact: usize, tag: u32) {
         size: size as u64,
         rate,
         thread: thread::system_id(),
-        tag: tag.wrapping_sub(1),
+        tag,
         now: os::now_ns(),
         mapped: os::MAPPED_PEAK.load(Relaxed),
         addresses: addresses.get(..depth).unwrap_or_default(),
@@ -269,9 +269,11 @@ fn capture(addresses: &mut [usize]) -> (usize, u8) {
     }
 }
 
-/// Bytes that the profile has mapped.
-pub(crate) fn bytes() -> usize {
-    grown::BYTES.load(Relaxed) + live::bytes()
+/// Bytes mapped for the profile and for tags, and how many of them are in use.
+pub(crate) fn bytes() -> (usize, usize) {
+    let (tags, tags_used) = tags::bytes();
+    let profile = grown::BYTES.load(Relaxed) + live::bytes();
+    (profile + tags, profile + tags_used)
 }
 
 /// In the child of a fork: the locks may be other threads'. The child's file is another one.
@@ -288,4 +290,5 @@ pub(crate) fn unmap() {
     RATE.store(0, Relaxed);
     STORE.lock().clear();
     live::unmap();
+    tags::unmap();
 }

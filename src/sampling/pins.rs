@@ -1,6 +1,7 @@
 //! What the sampled blocks that live keep from going back to the system.
 
 use crate::os::now_ns;
+use crate::sampling::grown::Grown;
 use crate::sampling::store::Store;
 use crate::superslab::survey;
 use core::ptr;
@@ -9,21 +10,15 @@ use core::ptr;
 /// shared among the slab's blocks in use. Takes out blocks that are no blocks any more: their frees went by a
 /// thread that was not armed.
 pub(super) fn measure(store: &mut Store) {
-    while !measured(store) {}
-}
-
-/// [`measure`]; false if there were too many to take out at once.
-fn measured(store: &mut Store) -> bool {
     store.sites.iter_mut().for_each(|site| site.pinned = 0.0);
     let (live, sites) = (&store.live, &mut store.sites);
-    let mut gone = [0usize; 64];
-    let mut count = 0;
+    let mut gone = Grown::<usize>::new();
     survey::each_slab_of(
         live.iter().map(|entry| (entry, ptr::with_exposed_provenance_mut(entry.address))),
         |entry, span| {
             let Some(span) = span else {
-                gone.iter_mut().skip(count).take(1).for_each(|to| *to = entry.address);
-                count += 1;
+                // Without memory it stays until the next time.
+                let _ = gone.push(entry.address);
                 return;
             };
             let free = span.bytes.saturating_sub(span.used * span.stride + span.untouched);
@@ -32,8 +27,8 @@ fn measured(store: &mut Store) -> bool {
             }
         },
     );
-    for &address in gone.iter().take(count) {
+    for &address in gone.iter() {
         store.freed(address, store.rate(), now_ns());
     }
-    count <= gone.len()
+    gone.clear();
 }

@@ -60,3 +60,23 @@ pub(super) fn with_store<T>(patient: bool, f: impl FnOnce(&mut Store) -> T) -> O
     let locked = if patient { lock_patiently() } else { lock() };
     locked.map(|mut locked| f(&mut locked.store))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::thread;
+
+    #[test]
+    fn a_scope_needs_no_lock() {
+        let _held = STORE.lock();
+        let outer = crate::scope("while a snapshot is put together");
+        let tag = thread::tag();
+        assert_ne!(tag, 0);
+        let inner = crate::scope("another one");
+        assert!(![0, tag].contains(&thread::tag()));
+        drop(inner);
+        assert_eq!(thread::tag(), tag);
+        drop(outer);
+        assert_eq!(thread::tag(), 0);
+    }
+}

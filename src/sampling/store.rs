@@ -3,10 +3,12 @@
 use crate::os;
 use crate::os::futex::Inherit;
 use crate::sampling::grown::{Grown, Index, Zero, mix};
+use crate::sampling::lifetimes::{Lifetime, Lifetimes};
 use crate::sampling::live::{self, Entry, Live};
-use crate::sampling::random;
+use crate::sampling::stacks::Stacks;
+use crate::sampling::threads::Threads;
+use crate::sampling::{random, tags};
 use crate::superslab::layout::SUPERSLAB;
-use core::mem;
 
 /// The longest stack that is kept.
 pub(super) const FRAMES: usize = 128;
@@ -37,45 +39,17 @@ pub(super) struct Site {
 // SAFETY: it consists of numbers.
 unsafe impl Zero for Site {}
 
-/// How many samples of a site lived how long.
-#[derive(Clone, Copy)]
-pub(super) struct Lifetime {
-    /// The power of two of nanoseconds.
-    pub(super) log: u32,
-    /// The number of the site's next one, as there.
-    next: u32,
-    pub(super) count: u64,
-}
-
-// SAFETY: it consists of numbers.
-unsafe impl Zero for Lifetime {}
-
-/// A thread that has allocated a sample.
-#[derive(Clone, Copy)]
-pub(super) struct Thread {
-    pub(super) id: u32,
-    /// Ends at the first zero.
-    pub(super) name: [u8; 16],
-}
-
-// SAFETY: it consists of numbers.
-unsafe impl Zero for Thread {}
-
 /// What a profile has gathered.
 pub(super) struct Store {
-    /// Each stack: its number of addresses, shifted by 8, with how it ends; its hash; the addresses.
-    stacks: Grown<usize>,
-    /// Where each begins.
-    starts: Grown<u32>,
-    stack_index: Index,
+    pub(super) stacks: Stacks,
     pub(super) sites: Grown<Site>,
     site_index: Index,
     pub(super) live: Live,
-    lifetimes: Grown<Lifetime>,
-    pub(super) threads: Grown<Thread>,
-    /// Each tag: its length, then its bytes.
-    pub(super) tags: Grown<u8>,
-    pub(super) tag_count: u32,
+    lifetimes: Lifetimes,
+    pub(super) threads: Threads,
+    /// The numbers of the tags that samples carry.
+    pub(super) tags: Grown<u32>,
+    tag_index: Index,
     /// Estimated bytes that live, and the most that they have been.
     bytes: f64,
     most: f64,
@@ -103,9 +77,9 @@ pub(super) struct Written {
     pub(super) stacks: usize,
     pub(super) sites: usize,
     pub(super) threads: usize,
+    /// The [`Threads::renamed`] of then.
+    pub(super) renamed: u32,
     pub(super) tags: usize,
-    /// Bytes of `tags`.
-    pub(super) tag_bytes: usize,
     /// The list of modules.
     pub(super) modules: u32,
 }
@@ -126,6 +100,7 @@ pub(super) struct Sample<'a> {
     pub(super) size: u64,
     pub(super) rate: u64,
     pub(super) thread: u32,
+    /// The number that [`tags`] has given, 0 for none.
     pub(super) tag: u32,
     pub(super) now: u64,
     /// The most bytes that the process has had mapped.
@@ -139,40 +114,38 @@ impl Store {
     /// Nothing yet.
     pub(super) const fn new() -> Self {
         Self {
-            stacks: Grown::new(),
-            starts: Grown::new(),
-            stack_index: Index::new(),
+            stacks: Stacks::new(),
             sites: Grown::new(),
             site_index: Index::new(),
             live: Live::new(),
-            lifetimes: Grown::new(),
-            threads: Grown::new(),
+            lifetimes: Lifetimes::new(),
+            threads: Threads::new(),
             tags: Grown::new(),
-            tag_count: 0,
+            tag_index: Index::new(),
             bytes: 0.0,
             most: 0.0,
             mapped: 0,
             window: 0.0,
             peak: 0,
             lost: 0,
-            written: Written { begun: 0, stacks: 0, sites: 0, threads: 0, tags: 0, tag_bytes: 0, modules: 0 },
+            written: Written { begun: 0, stacks: 0, sites: 0, threads: 0, renamed: 0, tags: 0, modules: 0 },
             began: Began { real: 0, monotonic: 0, late: false },
             rate: 0,
             out: Grown::new(),
         }
     }
 
-    /// Forgets everything but the tags, which threads may be carrying, and gives the memory back.
+    /// Forgets everything, and gives the memory back.
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn clear(&mut self) {
         self.stacks.clear();
-        self.starts.clear();
-        self.stack_index.clear();
         self.sites.clear();
         self.site_index.clear();
         self.live.clear();
         self.lifetimes.clear();
         self.threads.clear();
+        self.tags.clear();
+        self.tag_index.clear();
         self.out.clear();
         (self.bytes, self.most, self.peak, self.lost) = (0.0, 0.0, 0, 0);
         (self.mapped, self.window) = (0, 0.0);
@@ -198,19 +171,6 @@ impl Store {
         self.rate
     }
 
-    /// How many stacks there are.
-    pub(super) fn stack_count(&self) -> usize {
-        self.starts.len()
-    }
-
-    /// How a stack ends, and its addresses, innermost first.
-    pub(super) fn stack(&self, number: usize) -> (u8, &[usize]) {
-        let start = self.starts.get(number).map_or(usize::MAX, |&start| start as usize);
-        let head = self.stacks.get(start).copied().unwrap_or(0);
-        let addresses = start.checked_add(2).and_then(|from| self.stacks.get(from..from + (head >> 8)));
-        (head as u8, addresses.unwrap_or_default())
-    }
-
     /// Adds a sample. `name` is called if its thread is new here. False when there is no memory for it.
     pub(super) fn allocated(&mut self, sample: &Sample<'_>, name: impl FnOnce() -> [u8; 16]) -> bool {
         let added = self.add(sample, name).is_some();
@@ -224,13 +184,10 @@ impl Store {
     fn add(&mut self, sample: &Sample<'_>, name: impl FnOnce() -> [u8; 16]) -> Option<()> {
         // The address may be one whose free nobody has seen: by a thread that was not armed yet.
         self.freed(sample.address, sample.rate, sample.now);
-        let stack = self.intern_stack(sample.addresses, sample.end)?;
-        if !self.threads.iter().any(|thread| thread.id == sample.thread)
-            && !self.threads.push(Thread { id: sample.thread, name: name() })
-        {
-            return None;
-        }
-        let number = self.intern_site(stack, sample)?;
+        let stack = self.stacks.intern(sample.addresses, sample.end)?;
+        let thread = self.threads.row_of(sample.thread, name, os::thread::has_ended)?;
+        let tag = self.intern_tag(sample.tag)?;
+        let number = self.intern_site(stack, thread, tag, sample.size)?;
         if !self.live.insert(sample.address, number, sample.now) {
             return None;
         }
@@ -281,7 +238,7 @@ impl Store {
         let size = site.size;
         self.bytes -= size as f64 / random::probability(size, rate);
         let lived = now.saturating_sub(entry.born).max(1);
-        self.count_lifetime(entry.site, lived.ilog2());
+        self.lifetimes.count(&mut site.lifetimes, lived.ilog2());
     }
 
     /// How many sampled blocks of a site lived when most did.
@@ -289,33 +246,32 @@ impl Store {
         if site.peak == self.peak { site.at_peak } else { site.live }
     }
 
-    #[unsafe(link_section = "hakmem_rare")]
-    fn intern_stack(&mut self, addresses: &[usize], end: u8) -> Option<u32> {
-        let hash = addresses.iter().fold(mix(0, u64::from(end)), |hash, &pc| mix(hash, pc as u64));
-        let head = addresses.len() << 8 | end as usize;
-        let is_it = |number: u32| self.stack(number as usize - 1) == (end, addresses);
-        if let Some(number) = self.stack_index.find(hash, is_it) {
-            return Some(number - 1);
+    /// Which of the file's tags has this number. `None` when there is no memory.
+    fn intern_tag(&mut self, number: u32) -> Option<u32> {
+        // A program may end a scope with a number that nobody gave it.
+        if number == 0 || tags::text(number).is_none() {
+            return Some(u32::MAX);
         }
-        let (start, number) = (self.stacks.len(), self.starts.len() as u32 + 1);
-        let kept = self.stacks.append(&[head, hash as usize]) && self.stacks.append(addresses);
-        let (stacks, starts) = (&self.stacks, &mut self.starts);
-        let whole = kept && starts.push(u32::try_from(start).ok()?) && {
-            let hash_of = |number: u32| {
-                let start = starts.get(number as usize - 1).map_or(0, |&start| start as usize);
-                stacks.get(start + 1).map_or(0, |&hash| hash as u64)
-            };
-            self.stack_index.insert(hash as usize as u64, number, hash_of)
-        };
-        if !whole {
-            self.stacks.truncate(start);
-            self.starts.truncate(number as usize - 1);
+        let known = &mut self.tags;
+        let hash_of = |at: u32| mix(0, known.get(at as usize - 1).map_or(0, |&number| u64::from(number)));
+        let is_it = |at: u32| known.get(at as usize - 1) == Some(&number);
+        if let Some(at) = self.tag_index.find(mix(0, u64::from(number)), is_it) {
+            return Some(at - 1);
         }
-        whole.then_some(number - 1)
+        let at = known.len() as u32;
+        if !self.tag_index.insert(mix(0, u64::from(number)), at + 1, hash_of) {
+            return None;
+        }
+        if !known.push(number) {
+            let hash_of = |at: u32| mix(0, known.get(at as usize - 1).map_or(0, |&number| u64::from(number)));
+            self.tag_index.remove(mix(0, u64::from(number)), at + 1, hash_of);
+            return None;
+        }
+        Some(at)
     }
 
     #[unsafe(link_section = "hakmem_rare")]
-    fn intern_site(&mut self, stack: u32, sample: &Sample<'_>) -> Option<u32> {
+    fn intern_site(&mut self, stack: u32, thread: u32, tag: u32, size: u64) -> Option<u32> {
         let key = |site: &Site| (site.stack, site.thread, site.tag, site.size);
         let hash_of = |site: &Site| {
             let first = mix(site.size, u64::from(site.stack) << 32 | u64::from(site.thread));
@@ -323,10 +279,10 @@ impl Store {
         };
         let new = Site {
             stack,
-            thread: sample.thread,
-            tag: sample.tag,
+            thread,
+            tag,
             peak: self.peak,
-            size: sample.size,
+            size,
             allocated: 0,
             live: 0,
             at_peak: 0,
@@ -351,46 +307,9 @@ impl Store {
         Some(number - 1)
     }
 
-    fn count_lifetime(&mut self, site: u32, log: u32) {
-        let Some(site) = self.sites.get_mut(site as usize) else { return };
-        let mut at = site.lifetimes;
-        while let Some(known) = self.lifetimes.get_mut((at as usize).wrapping_sub(1)) {
-            if known.log == log {
-                known.count += 1;
-                return;
-            }
-            at = known.next;
-        }
-        if self.lifetimes.push(Lifetime { log, next: site.lifetimes, count: 1 }) {
-            site.lifetimes = self.lifetimes.len() as u32;
-        }
-    }
-
     /// How long the freed samples of a site have lived.
     pub(super) fn lifetimes(&self, site: &Site) -> impl Iterator<Item = Lifetime> {
-        let by_number = |number: u32| self.lifetimes.get((number as usize).wrapping_sub(1)).copied();
-        core::iter::successors(by_number(site.lifetimes), move |known| by_number(known.next))
-    }
-
-    /// The number of a tag. `None` when there is no memory.
-    pub(super) fn tag(&mut self, text: &[u8]) -> Option<u32> {
-        let text = text.get(..usize::from(u8::MAX)).unwrap_or(text);
-        let mut rest: &[u8] = &self.tags;
-        let mut number = 0;
-        while let [len, more @ ..] = rest {
-            let (known, behind) = more.split_at_checked(usize::from(*len))?;
-            if known == text {
-                return Some(number);
-            }
-            (rest, number) = (behind, number + 1);
-        }
-        let before = self.tags.len();
-        if !(self.tags.push(text.len() as u8) && self.tags.append(text)) {
-            self.tags.truncate(before);
-            return None;
-        }
-        self.tag_count += 1;
-        Some(number)
+        self.lifetimes.list(site.lifetimes)
     }
 }
 
@@ -406,16 +325,9 @@ impl Site {
 impl Inherit for Store {
     fn inherit(&mut self, torn: bool) {
         if torn {
-            // Another thread was changing it. Its memory is lost to the child, but for the tags, of which the
-            // last may be half there; threads carry their numbers.
-            let mut tags = mem::replace(&mut self.tags, Grown::new());
-            let (mut whole, mut count) = (0, 0);
-            while let Some(&len) = tags.get(whole).filter(|&&len| whole + usize::from(len) < tags.len()) {
-                (whole, count) = (whole + 1 + usize::from(len), count + 1);
-            }
-            tags.truncate(whole);
+            // Another thread was changing it. Its memory is lost to the child.
             let (rate, began) = (self.rate, self.began);
-            *self = Store { tags, tag_count: count, rate, began, ..Store::new() };
+            *self = Store { rate, began, ..Store::new() };
             live::forget();
         }
     }
@@ -426,7 +338,7 @@ mod tests {
     use super::*;
 
     fn sample(address: usize, size: u64, addresses: &[usize]) -> Sample<'_> {
-        Sample { address, size, rate: 1, thread: 1, tag: u32::MAX, now: 1000, mapped: 0, addresses, end: 0 }
+        Sample { address, size, rate: 1, thread: 1, tag: 0, now: 1000, mapped: 0, addresses, end: 0 }
     }
 
     #[test]
@@ -436,8 +348,8 @@ mod tests {
             let stack = [n % 10, 7];
             store.allocated(&sample(0x10_0000 + n * 64, 64, &stack), || *b"main\0\0\0\0\0\0\0\0\0\0\0\0");
         }
-        assert_eq!((store.stack_count(), store.sites.len(), store.threads.len()), (10, 10, 1));
-        assert_eq!(store.stack(3), (0, &[3usize, 7][..]));
+        assert_eq!((store.stacks.len(), store.sites.len(), store.threads.len()), (10, 10, 1));
+        assert_eq!(store.stacks.get(3), (0, &[3usize, 7][..]));
         for n in 0..900usize {
             store.freed(0x10_0000 + n * 64, 1, 1000 + 5);
         }
@@ -457,7 +369,7 @@ mod tests {
         );
         assert_eq!(store.lost, 0);
         store.clear();
-        assert_eq!((store.stack_count(), store.sites.len()), (0, 0));
+        assert_eq!((store.stacks.len(), store.sites.len()), (0, 0));
     }
 
     #[test]
@@ -472,11 +384,16 @@ mod tests {
     }
 
     #[test]
-    fn equal_tags_are_one() {
+    fn sites_have_the_tags_of_their_samples() {
         let mut store = Store::new();
-        let tags = [&b"a"[..], b"query 42", b"a", b"", b"query 42", b""];
-        let numbers: Vec<_> = tags.iter().map(|tag| store.tag(tag)).collect();
-        assert_eq!(numbers, [0, 1, 0, 2, 1, 2].map(Some));
-        assert_eq!(store.tag_count, 3);
+        let numbers = [&b"a"[..], b"query 42", b"a", b"", b"query 42"].map(tags::number);
+        for (n, tag) in numbers.into_iter().chain([0, 0x1234_5678]).enumerate() {
+            let sample = Sample { tag, ..sample(0x50_0000 + n * 64, 64, &[5]) };
+            store.allocated(&sample, || [0; 16]);
+        }
+        let found: Vec<_> = store.sites.iter().map(|site| (site.tag, site.live)).collect();
+        assert_eq!(found, [(0, 2), (1, 2), (2, 1), (u32::MAX, 2)]);
+        assert_eq!(store.tags[..], [numbers[0], numbers[1], numbers[3]]);
+        store.clear();
     }
 }

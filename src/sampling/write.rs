@@ -5,9 +5,9 @@ use crate::os::file::{self, File};
 use crate::os::futex::Lock;
 use crate::os::{self, message};
 use crate::sampling::grown::Grown;
-use crate::sampling::pins;
 use crate::sampling::state::{self, with_store};
 use crate::sampling::store::{Site, Store, Written};
+use crate::sampling::{pins, tags};
 use core::ffi::CStr;
 use core::mem;
 
@@ -45,6 +45,9 @@ pub(crate) type Totals = [u64; 7];
 
 /// How often to wait for who writes to the profile's file, some milliseconds each time.
 const SOON: u32 = 100;
+
+/// The longest snapshot whose memory is kept for the next one.
+const KEPT: usize = 64 << 10;
 
 /// Held by who writes to the profile's file.
 static FILE: Lock<()> = Lock::new(());
@@ -157,8 +160,11 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
              written to and has room"
         ));
     }
-    out.truncate(0);
-    with_store(false, |store| mem::swap(&mut store.out, &mut out));
+    // Most of the others are as small as each other, but the first one has everything.
+    if out.len() <= KEPT {
+        out.truncate(0);
+        with_store(false, |store| mem::swap(&mut store.out, &mut out));
+    }
     out.clear();
     done
 }
@@ -193,17 +199,19 @@ fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: 
         pins::measure(store);
     }
     now.modules = put_modules(out, have.modules);
-    if have.stacks < store.stack_count() && put_stacks(store, out, have.stacks) {
-        now.stacks = store.stack_count();
+    if have.stacks < store.stacks.len() && put_stacks(store, out, have.stacks) {
+        now.stacks = store.stacks.len();
     }
-    if have.tags < store.tag_count as usize && put_tags(store, out, have) {
-        (now.tags, now.tag_bytes) = (store.tag_count as usize, store.tags.len());
+    if have.tags < store.tags.len() && put_tags(store, out, have.tags) {
+        now.tags = store.tags.len();
     }
     if have.sites < store.sites.len() && put_sites(store, out, have.sites) {
         now.sites = store.sites.len();
     }
-    if have.threads < store.threads.len() && put_threads(store, out, have.threads) {
-        now.threads = store.threads.len();
+    let renamed = store.threads.renamed;
+    let known = if have.renamed == renamed { have.threads } else { 0 };
+    if known < store.threads.len() && put_threads(store, out, known) {
+        (now.threads, now.renamed) = (store.threads.len(), renamed);
     }
     if why != Why::Timer {
         put_lifetimes(store, out);
@@ -282,9 +290,9 @@ fn put_modules(_out: &mut Grown<u8>, have: u32) -> u32 {
 
 fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
     let mut frame = Frame::new(out, kind::STACKS);
-    frame.u32((store.stack_count() - from) as u32);
-    for number in from..store.stack_count() {
-        let (end, addresses) = store.stack(number);
+    frame.u32((store.stacks.len() - from) as u32);
+    for number in from..store.stacks.len() {
+        let (end, addresses) = store.stacks.get(number);
         frame.u32(number as u32);
         frame.u8(end);
         frame.u16(addresses.len() as u16);
@@ -293,17 +301,14 @@ fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
     frame.end()
 }
 
-fn put_tags(store: &Store, out: &mut Grown<u8>, have: Written) -> bool {
+fn put_tags(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
     let mut frame = Frame::new(out, kind::TAGS);
-    frame.u32(store.tag_count - have.tags as u32);
-    let mut rest = store.tags.get(have.tag_bytes..).unwrap_or_default();
-    let mut number = have.tags as u32;
-    while let [len, more @ ..] = rest {
-        let Some((text, behind)) = more.split_at_checked(usize::from(*len)) else { break };
-        frame.u32(number);
-        frame.u16(u16::from(*len));
+    frame.u32((store.tags.len() - from) as u32);
+    for (at, &number) in store.tags.iter().enumerate().skip(from) {
+        let text = tags::text(number).unwrap_or_default();
+        frame.u32(at as u32);
+        frame.u16(text.len() as u16);
         frame.bytes(text);
-        (rest, number) = (behind, number + 1);
     }
     frame.end()
 }
@@ -312,12 +317,10 @@ fn put_sites(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
     let mut frame = Frame::new(out, kind::SITES);
     frame.u32((store.sites.len() - from) as u32);
     for (number, site) in store.sites.iter().enumerate().skip(from) {
-        // A program may have ended a scope with a number that nobody gave it.
-        let tag = if site.tag < store.tag_count { site.tag } else { u32::MAX };
         frame.u32(number as u32);
         frame.u32(site.stack);
         frame.u32(site.thread);
-        frame.u32(tag);
+        frame.u32(site.tag);
         frame.u64(site.size);
     }
     frame.end()
@@ -326,7 +329,7 @@ fn put_sites(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
 fn put_threads(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
     let mut frame = Frame::new(out, kind::THREADS);
     frame.u32((store.threads.len() - from) as u32);
-    for thread in store.threads.iter().skip(from) {
+    for thread in store.threads.rows().iter().skip(from) {
         let name = thread.name.split(|&byte| byte == 0).next().unwrap_or_default();
         frame.u32(thread.id);
         frame.u8(name.len() as u8);

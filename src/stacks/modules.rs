@@ -1,9 +1,9 @@
 //! What is mapped executable: read from `/proc/self/maps` and from the program headers of what is mapped.
 //!
-//! There are two lists, in memory that stays mapped until the library is unloaded. One is current, the other one is where the next
-//! one is made, by one thread at a time. A reader looks up an address in the current list and then makes sure
-//! that it still is the current one: until then nobody has begun to overwrite it. So readers never wait, need
-//! not say that they read, and cannot be left behind by a fork.
+//! There are two lists, in memory that stays mapped until the library is unloaded. One is current, the other
+//! one is where the next one is made, by one thread at a time. A reader looks up an address in the current
+//! list and then makes sure that it still is the current one: until then nobody has begun to overwrite it. So
+//! readers never wait, need not say that they read, and cannot be left behind by a fork.
 //!
 //! The memory of modules is only read by [`peek::copy`], because the program can unmap a module at any
 //! moment.

@@ -231,11 +231,13 @@ impl Snapshot {
         let (map, map_resident) = pagemap::figures(survey.mapped, direct as usize);
         s.dirty_bytes = survey.dirty as u64 + kept;
         let (code, code_resident) = code_bytes();
-        let own = process::bytes() + sampling::bytes();
-        let records = survey.headers + survey.descriptors + map_resident + own + code_resident;
+        let (samples, samples_used) = sampling::bytes();
+        let own = process::bytes() + samples_used + code_resident;
+        let records = survey.headers + survey.descriptors + map_resident + own;
         s.metadata_bytes = records as u64 + heaps.resident;
         s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;
-        let unused = (map - map_resident + code - code_resident) as u64 + (heaps.mapped - heaps.resident);
+        let unused = map - map_resident + code - code_resident + samples - samples_used;
+        let unused = unused as u64 + (heaps.mapped - heaps.resident);
         s.retained_bytes = survey.clean as u64 + s.untouched_bytes + unused;
         *superslabs = survey.mapped as u64;
     }
