@@ -1,9 +1,12 @@
 //! The heap profile: what is sampled is what was allocated, and switching it on and off disturbs nobody.
 
+mod support;
+
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex};
 use std::thread;
+use support::in_own_process;
 
 static ALLOCATOR: hakmem::Hakmem = hakmem::Hakmem::new();
 
@@ -90,7 +93,11 @@ fn work(seed: u64, stop: &AtomicBool, passed: &Mutex<Vec<Block>>) {
 /// What an armed heap has beyond others is memory of the allocator's own.
 #[test]
 fn the_memory_of_armed_heaps_is_counted() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // Heaps that another test has armed have it already.
+    in_own_process("the_memory_of_armed_heaps_is_counted", armed_heaps);
+}
+
+fn armed_heaps() {
     let metadata = || hakmem::stats().metadata_bytes;
     drop(Block::new(100, 1));
     let (ready, go) = (Barrier::new(4), Barrier::new(4));
