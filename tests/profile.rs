@@ -129,6 +129,24 @@ fn armed_heaps() {
     assert!((4 * page..8 * page).contains(&more), "{more} bytes for 4 heaps");
 }
 
+/// Freed mappings that were kept too long go back when a thread needs a slab, also during a profile.
+#[test]
+fn the_cache_of_large_blocks_ages() {
+    in_own_process("the_cache_of_large_blocks_ages", || {
+        // One sample or none.
+        hakmem::profile::start(1 << 60).unwrap();
+        drop(Block::new(8 << 20, 1));
+        let kept = hakmem::stats().dirty_bytes;
+        assert!(kept >= 8 << 20, "{kept} bytes are kept");
+        // Twice the delay after which what is unused goes back.
+        thread::sleep(std::time::Duration::from_millis(500));
+        let blocks: Vec<_> = (0..4000).map(|i| Block::new(1000, i as u8)).collect();
+        let now = hakmem::stats().dirty_bytes;
+        drop(blocks);
+        assert!(now < 8 << 20, "{now} bytes are still kept");
+    });
+}
+
 /// The path is one of the directory in which the process starts.
 #[test]
 fn a_relative_path_does_not_follow_the_working_directory() {

@@ -221,16 +221,17 @@ impl Heap {
         // thread reads them without the lock.
         unsafe {
             let entered = Heap::enter(heap);
-            if Heap::is_gated(heap) && Heap::follow(heap) {
-                return Heap::alloc_gated(heap, class);
-            }
-            let allocation = Heap::alloc_from_slab(heap, class as usize);
-            if !allocation.ptr.is_null() {
-                return allocation;
-            }
-            (*heap).run_cache.give_back_old();
             let spans = (*heap).counters.refill_span.get();
-            let allocation = (*heap).bins.refill(class, &(*heap).counters);
+            let allocation = if Heap::is_gated(heap) && Heap::follow(heap) {
+                Heap::alloc_gated(heap, class)
+            } else {
+                let allocation = Heap::alloc_from_slab(heap, class as usize);
+                if !allocation.ptr.is_null() {
+                    return allocation;
+                }
+                (*heap).run_cache.give_back_old();
+                (*heap).bins.refill(class, &(*heap).counters)
+            };
             if (*heap).counters.refill_span.get() != spans {
                 // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look
                 // at what magazines and the cache of large blocks keep.
