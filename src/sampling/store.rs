@@ -82,6 +82,8 @@ pub(super) struct Written {
     pub(super) tags: usize,
     /// The list of modules.
     pub(super) modules: u32,
+    /// Whether it has its end, behind which nothing may stand.
+    pub(super) ended: bool,
 }
 
 /// When a profile began, in nanoseconds.
@@ -128,7 +130,16 @@ impl Store {
             window: 0.0,
             peak: 0,
             lost: 0,
-            written: Written { begun: 0, stacks: 0, sites: 0, threads: 0, renamed: 0, tags: 0, modules: 0 },
+            written: Written {
+                begun: 0,
+                stacks: 0,
+                sites: 0,
+                threads: 0,
+                renamed: 0,
+                tags: 0,
+                modules: 0,
+                ended: false,
+            },
             began: Began { real: 0, monotonic: 0, late: false },
             rate: 0,
             out: Grown::new(),

@@ -140,9 +140,13 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
         let have = if is_gone { Written::default() } else { store.written };
         // What another program has left under this number, before an `exec` or long ago, is replaced.
         let is_new = have.begun == 0;
-        let written = put(store, &mut out, have, why, totals);
-        store.sites.iter_mut().for_each(|site| site.changed = 0);
-        store.written = written;
+        // A thread whose snapshot was due may come only after the end.
+        if !store.written.ended {
+            if let Some(written) = put(store, &mut out, have, why, totals) {
+                store.sites.iter_mut().for_each(|site| site.changed = 0);
+                store.written = written;
+            }
+        }
         (out, is_new)
     }) else {
         return true;
@@ -184,28 +188,48 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     done
 }
 
-/// Puts the frames into `out` that a file needs which has `have`, and a snapshot. Returns what it has then.
+/// Puts the frames into `out`, which is empty, that a file needs which has `have`, and a snapshot. Returns what
+/// it has then; `None`, and nothing is put there, without memory: a part of it would be refused by readers.
 #[unsafe(link_section = "hakmem_rare")]
-fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: &Totals) -> Written {
+fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: &Totals) -> Option<Written> {
+    let now = put_frames(store, out, have, why, totals);
+    if now.is_none() {
+        out.truncate(0);
+    }
+    now
+}
+
+/// [`put`], of which something is in `out` after a failure.
+#[unsafe(link_section = "hakmem_rare")]
+fn put_frames(
+    store: &mut Store,
+    out: &mut Grown<u8>,
+    have: Written,
+    why: Why,
+    totals: &Totals,
+) -> Option<Written> {
+    fn or_none(done: bool) -> Option<()> {
+        done.then_some(())
+    }
     let mut now = have;
     if have.begun == 0 {
-        if !(out.append(MAGIC) && put_process(store, out)) {
-            out.truncate(0);
-            return have;
-        }
+        or_none(out.append(MAGIC) && put_process(store, out))?;
         now.begun = 1;
     }
     if why != Why::Timer && state::is_gathering() {
         pins::measure(store);
     }
     now.modules = put_modules(out, have.modules);
-    if have.stacks < store.stacks.len() && put_stacks(store, out, have.stacks) {
+    if have.stacks < store.stacks.len() {
+        or_none(put_stacks(store, out, have.stacks))?;
         now.stacks = store.stacks.len();
     }
-    if have.tags < store.tags.len() && put_tags(store, out, have.tags) {
+    if have.tags < store.tags.len() {
+        or_none(put_tags(store, out, have.tags))?;
         now.tags = store.tags.len();
     }
-    if have.sites < store.sites.len() && put_sites(store, out, have.sites) {
+    if have.sites < store.sites.len() {
+        or_none(put_sites(store, out, have.sites))?;
         now.sites = store.sites.len();
     }
     let renamed = store.threads.renamed;
@@ -216,17 +240,13 @@ fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: 
     if why != Why::Timer {
         put_lifetimes(store, out);
     }
-    if !put_snapshot(store, out, why, totals, have.sites == 0) && have.begun == 0 {
-        // No memory: rather no file than one that says nothing.
-        out.truncate(0);
-        return have;
-    }
+    or_none(put_snapshot(store, out, why, totals, have.sites == 0))?;
     if why == Why::End {
         let mut frame = Frame::new(out, kind::END);
         frame.u32(why as u32);
-        frame.end();
+        now.ended = frame.end();
     }
-    now
+    Some(now)
 }
 
 fn put_process(store: &Store, out: &mut Grown<u8>) -> bool {
@@ -378,4 +398,29 @@ fn put_lifetimes(store: &Store, out: &mut Grown<u8>) -> bool {
     }
     frame.set(at, rows);
     frame.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::format;
+
+    /// The only test that writes the process's own profile.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn nothing_stands_behind_the_end() {
+        let path = std::env::temp_dir().join(format!("hakmem-end-{}.hakprof", std::process::id()));
+        let text = CString::new(path.to_str().unwrap()).unwrap();
+        with_store(true, |store| store.start(1 << 20, true)).unwrap();
+        let mut lengths = [0; 4];
+        for (length, why) in lengths.iter_mut().zip([Why::Timer, Why::End, Why::Timer, Why::End]) {
+            assert!(append_to(&text, why, &[0; 7]));
+            *length = std::fs::metadata(&path).unwrap().len();
+        }
+        std::fs::remove_file(&path).unwrap();
+        with_store(true, Store::clear).unwrap();
+        assert!(0 < lengths[0] && lengths[0] < lengths[1]);
+        assert_eq!(lengths[1..], [lengths[1]; 3]);
+    }
 }
