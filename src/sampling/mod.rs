@@ -3,6 +3,7 @@
 //!
 //! Small blocks come here through the [gate](crate::front::gate), large ones from the slow paths.
 
+mod frames;
 mod grown;
 mod lifetimes;
 mod live;

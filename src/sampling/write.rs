@@ -4,6 +4,7 @@
 use crate::os::file::{self, File};
 use crate::os::futex::Lock;
 use crate::os::{self, message};
+use crate::sampling::frames::Frame;
 use crate::sampling::grown::Grown;
 use crate::sampling::state::{self, with_store};
 use crate::sampling::store::{Site, Store, Written};
@@ -51,75 +52,6 @@ const KEPT: usize = 64 << 10;
 
 /// Held by who writes to the profile's file.
 static FILE: Lock<()> = Lock::new(());
-
-/// Puts numbers and bytes at the end of `out`. What finds no memory is missing, and the frame is refused.
-struct Frame<'a> {
-    out: &'a mut Grown<u8>,
-    start: usize,
-    good: bool,
-}
-
-impl<'a> Frame<'a> {
-    fn new(out: &'a mut Grown<u8>, kind: u32) -> Self {
-        let start = out.len();
-        let mut frame = Self { out, start, good: true };
-        frame.u32(kind);
-        frame.u32(0);
-        frame
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.good &= self.out.append(bytes);
-    }
-
-    fn u8(&mut self, value: u8) {
-        self.bytes(&[value]);
-    }
-
-    fn u16(&mut self, value: u16) {
-        self.bytes(&value.to_le_bytes());
-    }
-
-    fn u32(&mut self, value: u32) {
-        self.bytes(&value.to_le_bytes());
-    }
-
-    fn u64(&mut self, value: u64) {
-        self.bytes(&value.to_le_bytes());
-    }
-
-    /// Where a number stands that is not known yet, 0 until [`Frame::set`].
-    fn later(&mut self) -> usize {
-        let at = self.out.len();
-        self.u32(0);
-        at
-    }
-
-    fn set(&mut self, at: usize, value: usize) {
-        if let Some(to) = self.out.get_mut(at..at + 4) {
-            to.iter_mut().zip((value as u32).to_le_bytes()).for_each(|(to, byte)| *to = byte);
-        }
-    }
-
-    /// Ends the frame, or takes it back if it is not whole.
-    fn end(mut self) -> bool {
-        let payload = self.out.len().saturating_sub(self.start + 8);
-        self.set(self.start + 4, payload);
-        let check = self.out.get(self.start..).map_or(0, fnv);
-        self.u64(check);
-        if !self.good {
-            self.out.truncate(self.start);
-        }
-        self.good
-    }
-}
-
-/// FNV-1a, of 64 bits.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
 
 /// In the child of a fork: see [`Lock::inherit`].
 pub(super) fn inherit() {
@@ -299,7 +231,7 @@ fn put_modules(out: &mut Grown<u8>, have: u32) -> u32 {
         frame.bytes(module.path);
     });
     frame.set(at, count);
-    frame.good &= version.is_some();
+    frame.needs(version.is_some());
     if frame.end() { version.unwrap_or(have) } else { have }
 }
 

@@ -1,0 +1,80 @@
+//! A frame of the profile's file: a kind, a length, what is in it, a check.
+
+use crate::sampling::grown::Grown;
+
+/// Puts numbers and bytes at the end of `out`. What finds no memory is missing, and the frame is refused.
+pub(super) struct Frame<'a> {
+    out: &'a mut Grown<u8>,
+    start: usize,
+    good: bool,
+}
+
+impl<'a> Frame<'a> {
+    /// Begins a frame.
+    pub(super) fn new(out: &'a mut Grown<u8>, kind: u32) -> Self {
+        let start = out.len();
+        let mut frame = Self { out, start, good: true };
+        frame.u32(kind);
+        frame.u32(0);
+        frame
+    }
+
+    /// Adds bytes, and below numbers.
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.good &= self.out.append(bytes);
+    }
+
+    pub(super) fn u8(&mut self, value: u8) {
+        self.bytes(&[value]);
+    }
+
+    pub(super) fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub(super) fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub(super) fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    /// Where a number stands that is not known yet, 0 until [`Frame::set`].
+    pub(super) fn later(&mut self) -> usize {
+        let at = self.out.len();
+        self.u32(0);
+        at
+    }
+
+    /// Fills in a number.
+    pub(super) fn set(&mut self, at: usize, value: usize) {
+        if let Some(to) = self.out.get_mut(at..at + 4) {
+            to.iter_mut().zip((value as u32).to_le_bytes()).for_each(|(to, byte)| *to = byte);
+        }
+    }
+
+    /// Refuses the frame if that is not so.
+    pub(super) fn needs(&mut self, that: bool) {
+        self.good &= that;
+    }
+
+    /// Ends the frame, or takes it back if it is not whole.
+    pub(super) fn end(mut self) -> bool {
+        let payload = self.out.len().saturating_sub(self.start + 8);
+        self.set(self.start + 4, payload);
+        let check = self.out.get(self.start..).map_or(0, fnv);
+        self.u64(check);
+        if !self.good {
+            self.out.truncate(self.start);
+        }
+        self.good
+    }
+}
+
+/// FNV-1a, of 64 bits.
+fn fnv(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
