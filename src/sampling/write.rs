@@ -120,8 +120,8 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     done
 }
 
-/// Puts the frames into `out`, which is empty, that a file needs which has `have`, and a snapshot. Returns what
-/// it has then; `None`, and nothing is put there, without memory: a part of it would be refused by readers.
+/// Puts the frames into `out`, which is empty, that a file needs which has `have`, and a snapshot. Returns
+/// what it has then; `None`, and nothing is put there, without memory: readers would refuse a part of it.
 #[unsafe(link_section = "hakmem_rare")]
 fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: &Totals) -> Option<Written> {
     let now = put_frames(store, out, have, why, totals);

@@ -1,16 +1,21 @@
 //! Who called: the return addresses on the calling thread's stack, from inside an allocation.
 //!
 //! A walk goes from frame to frame by the unwind tables that compilers write for exceptions, which nearly all
-//! code has (`cfi.rs`); code that has none, such as what a program compiles at run time, by its frame
-//! pointers. What was found for a pc is remembered as a rule of one word (`rules.rs`). Nothing is believed:
-//! stacks are read where the kernel says that they can be (`frame.rs`), the tables are copied by system call
-//! (`modules.rs`, `cfi.rs`), and a walk has an end.
+//! code has (`cfi.rs`, `rows.rs`, `expressions.rs`); code that has none, such as what a program compiles at
+//! run time, by its frame pointers. What was found for a pc is remembered as a rule of one word (`rules.rs`).
+//! Nothing is believed: stacks are read where the kernel says that they can be (`frame.rs`), the tables are
+//! copied by system call (`modules.rs`, `elf.rs`, `cfi.rs`), and a walk has an end.
 //!
 //! Nothing here allocates, waits, or calls the C library but for system calls.
 
 mod cfi;
+mod elf;
+mod expressions;
 mod frame;
+mod list;
+mod maps;
 pub(crate) mod modules;
+mod rows;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -66,44 +71,28 @@ pub(crate) fn capture(pcs: &mut [usize]) -> Captured {
 /// The frame of the function that this is inlined into.
 #[inline(always)]
 fn own() -> Option<Frame> {
+    #[cfg_attr(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))), allow(unused_macros))]
+    macro_rules! frame {
+        ($($copy:literal),*) => {{
+            let (pc, sp, fp, extra);
+            // SAFETY: copies registers.
+            unsafe {
+                core::arch::asm!(
+                    $($copy,)*
+                    pc = out(reg) pc,
+                    sp = out(reg) sp,
+                    fp = out(reg) fp,
+                    extra = out(reg) extra,
+                    options(nomem, nostack, preserves_flags),
+                );
+            }
+            Some(Frame { pc, registers: [sp, fp, extra], is_exact: true, is_sp_a_guess: false })
+        }};
+    }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    {
-        let (pc, sp, fp, extra);
-        // SAFETY: copies registers.
-        unsafe {
-            core::arch::asm!(
-                "lea {pc}, [rip]",
-                "mov {sp}, rsp",
-                "mov {fp}, rbp",
-                "mov {extra}, rbx",
-                pc = out(reg) pc,
-                sp = out(reg) sp,
-                fp = out(reg) fp,
-                extra = out(reg) extra,
-                options(nomem, nostack, preserves_flags),
-            );
-        }
-        Some(Frame { pc, registers: [sp, fp, extra], is_exact: true, is_sp_a_guess: false })
-    }
+    return frame!("lea {pc}, [rip]", "mov {sp}, rsp", "mov {fp}, rbp", "mov {extra}, rbx");
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    {
-        let (pc, sp, fp, extra);
-        // SAFETY: copies registers.
-        unsafe {
-            core::arch::asm!(
-                "adr {pc}, .",
-                "mov {sp}, sp",
-                "mov {fp}, x29",
-                "mov {extra}, x30",
-                pc = out(reg) pc,
-                sp = out(reg) sp,
-                fp = out(reg) fp,
-                extra = out(reg) extra,
-                options(nomem, nostack, preserves_flags),
-            );
-        }
-        Some(Frame { pc, registers: [sp, fp, extra], is_exact: true, is_sp_a_guess: false })
-    }
+    return frame!("adr {pc}, .", "mov {sp}, sp", "mov {fp}, x29", "mov {extra}, x30");
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
     None
 }

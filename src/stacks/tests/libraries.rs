@@ -1,0 +1,80 @@
+//! Walks through libraries that come and go.
+
+use super::*;
+use std::ffi::{CStr, CString};
+use std::process::Command;
+
+/// A shared library made of C source; `None` where there is no compiler, or no `dlopen`.
+fn library(name: &str, source: &str) -> Option<CString> {
+    let folder = std::env::temp_dir().join(format!("hakmem-stacks-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (from, to) = (folder.join(format!("{name}.c")), folder.join(format!("lib{name}.so")));
+    std::fs::write(&from, source).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-o"]).arg(&to).arg(&from);
+    let is_there = cfg!(target_env = "gnu") && cc.status().is_ok_and(|status| status.success());
+    // Under an emulator, it is for another machine.
+    let machine = |path: &std::path::Path| std::fs::read(path).unwrap()[18..20].to_vec();
+    let is_there = is_there && machine(&to) == machine(&std::env::current_exe().unwrap());
+    is_there.then(|| CString::new(to.to_str().unwrap()).unwrap())
+}
+
+/// Loads a library, has it call a walk, and unloads it; where its function was.
+fn walk_through(library: &CStr) -> (usize, Walk) {
+    // SAFETY: a library made here, whose `through` calls the function that it is given.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        assert!(!handle.is_null());
+        let through = libc::dlsym(handle, c"through".as_ptr());
+        let at = through.expose_provenance();
+        let through: extern "C" fn(extern "C" fn()) -> c_int = std::mem::transmute(through);
+        through(walk_now);
+        let mut walk = last();
+        // What was remembered of the library that was there before may have led astray, and other tests may
+        // have used up the times that the maps are read.
+        for _ in 0..100 {
+            if walk.captured.end == End::Stopped {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+                modules::reread(true);
+                through(walk_now);
+                walk = last();
+            }
+        }
+        assert_eq!(libc::dlclose(handle), 0);
+        (at, walk)
+    }
+}
+
+/// A function with an entry that does not fit on the stack.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn long_unwind_tables_are_read() {
+    let mut source = String::from("int through(void (*f)(void)) { int n = 0;\n");
+    for _ in 0..2000 {
+        source += "__asm__ volatile(\".cfi_remember_state\\n nop\\n .cfi_restore_state\\n nop\");\n";
+    }
+    source += "f(); return n; }";
+    let Some(library) = library("long", &source) else { return };
+    walk_through(&library).1.assert_complete();
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_library_may_go_and_another_one_take_its_place() {
+    // The call is at the same place, but the frame has another size.
+    let source = |bytes: usize| {
+        format!(
+            "int through(void (*f)(void)) {{ volatile char a[{bytes}]; a[3] = 1; f(); return a[3]; }}
+             const char pad[20000] = \"{bytes}\";"
+        )
+    };
+    let Some(small) = library("small", &source(1000)) else { return };
+    let large = library("large", &source(3000)).unwrap();
+    let mut places = Vec::new();
+    for library in [&small, &large, &small, &large] {
+        let (at, walk) = walk_through(library);
+        walk.assert_complete();
+        places.push(at);
+    }
+    println!("{places:x?}");
+}
