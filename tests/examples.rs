@@ -61,3 +61,10 @@ fn limits() {
     let times: usize = crossed.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(times, text.matches("cache emptied").count(), "{text}");
 }
+
+#[test]
+fn sample_cost() {
+    let text = example("sample_cost");
+    let frames: Vec<_> = text.lines().skip(1).map(|line| line.split_whitespace().next().unwrap()).collect();
+    assert_eq!(frames, ["0", "10", "30", "90"], "{text}");
+}
