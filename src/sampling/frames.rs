@@ -55,6 +55,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Refuses the frame if that is not so.
+    #[cfg(feature = "profile")]
     pub(super) fn needs(&mut self, that: bool) {
         self.good &= that;
     }

@@ -20,6 +20,7 @@ const VERSION: u32 = 1;
 /// Kinds of frames.
 mod kind {
     pub(super) const PROCESS: u32 = 1;
+    #[cfg(feature = "profile")]
     pub(super) const MODULES: u32 = 2;
     pub(super) const STACKS: u32 = 3;
     pub(super) const TAGS: u32 = 4;

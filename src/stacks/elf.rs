@@ -7,9 +7,9 @@ use crate::stacks::list::{Code, Detail, LONGEST_ID};
 /// program headers, and nearly always the build id.
 pub(super) const FIRST: usize = 1024;
 
-/// Tells a module from others by its [first bytes](FIRST).
-pub(super) fn fingerprint(bytes: &[u8]) -> usize {
-    bytes.chunks_exact(8).fold(0usize, |sum, chunk| {
+/// Tells a module from others by its [first bytes](FIRST): `before` is what came of those before these, or 0.
+pub(super) fn fingerprint(before: usize, bytes: &[u8]) -> usize {
+    bytes.chunks_exact(8).fold(before, |sum, chunk| {
         let word = chunk.iter().fold(0usize, |word, &byte| word << 8 | usize::from(byte));
         (sum.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     })
@@ -54,15 +54,14 @@ const MOST_HEADERS: u64 = 64;
 /// What the program headers of a mapped file say. Everything that is read may be wrong.
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn read_headers(code: &mut Code, detail: &mut Detail) {
-    let mut first = [0; FIRST];
-    let n = peek::copy(code.base, &mut first);
+pub(super) fn read_headers(code: &mut Code, detail: &mut Detail, first: &mut [u8; FIRST]) {
+    let n = peek::copy(code.base, first);
     let first = first.get(..n).unwrap_or_default();
     // 64 bits, little-endian.
     if !first.starts_with(b"\x7fELF\x02\x01") {
         return;
     }
-    code.fingerprint = fingerprint(first);
+    code.fingerprint = fingerprint(0, first);
     let (Some(at), Some(count)) = (number::<8>(first, 32), number::<2>(first, 56)) else { return };
     let headers = || {
         (0..count.min(MOST_HEADERS) as usize)

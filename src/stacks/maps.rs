@@ -1,7 +1,7 @@
 //! Makes the list of modules from `/proc/self/maps`.
 
 use crate::os::file::File;
-use crate::stacks::elf::read_headers;
+use crate::stacks::elf::{FIRST, read_headers};
 use crate::stacks::list::{Code, Detail, LONGEST_ID, List, MOST};
 use crate::sync::Ordering::Relaxed;
 
@@ -61,7 +61,7 @@ impl<'a> Line<'a> {
 }
 
 /// Makes a list; how many lines were read. Only for who may write to it.
-pub(super) fn make(list: *mut List, lines: &mut [u8; LINES]) -> u32 {
+pub(super) fn make(list: *mut List, lines: &mut [u8; LINES], first: &mut [u8; FIRST]) -> u32 {
     let Some(file) = File::read_only(c"/proc/self/maps") else { return 0 };
     let mut maker = Maker { list, len: 0, paths: 0, end: 0, sum: 0, first: [0; 40], first_len: 0, base: 0 };
     let (mut read, mut kept, mut is_too_long) = (0, 0, false);
@@ -73,7 +73,7 @@ pub(super) fn make(list: *mut List, lines: &mut [u8; LINES]) -> u32 {
         let mut rest = lines.get(..kept + n).unwrap_or_default();
         while let Some(len) = rest.iter().position(|&byte| byte == b'\n') {
             if !is_too_long {
-                maker.add(&Line::parse(rest.get(..len).unwrap_or_default()));
+                maker.add(&Line::parse(rest.get(..len).unwrap_or_default()), first);
                 read += 1;
             }
             is_too_long = false;
@@ -114,7 +114,7 @@ struct Maker {
 }
 
 impl Maker {
-    fn add(&mut self, line: &Line<'_>) {
+    fn add(&mut self, line: &Line<'_>, first: &mut [u8; FIRST]) {
         if line.offset == 0 {
             self.base = line.start;
             self.first_len = line.file.len().min(self.first.len());
@@ -130,7 +130,7 @@ impl Maker {
         let mut detail =
             Detail { offset: line.offset, path: self.paths, path_len: 0, id: [0; LONGEST_ID], id_len: 0 };
         if base != 0 && !line.path.is_empty() {
-            read_headers(&mut code, &mut detail);
+            read_headers(&mut code, &mut detail, first);
         }
         // SAFETY: the caller of `make` holds the lock, by which this is the only thread that uses these
         // fields of this list. The index is below `MOST`.

@@ -28,6 +28,8 @@ const MOST_OWED: u32 = 500;
 struct Memory {
     lists: [List; 2],
     lines: [u8; LINES],
+    /// The beginning of a module, while a list is made.
+    first: [u8; FIRST],
 }
 
 /// Null until the first reading.
@@ -142,9 +144,17 @@ pub(super) fn is_still_at(pc: usize) -> bool {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn is_still(code: &Code) -> bool {
-    let mut bytes = [0; FIRST];
-    let n = peek::copy(code.base, &mut bytes);
-    fingerprint(bytes.get(..n).unwrap_or_default()) == code.fingerprint
+    // In pieces, because a handler's stack may be small.
+    const PIECE: usize = FIRST / 4;
+    let (mut bytes, mut sum) = ([0; PIECE], 0);
+    for at in (0..FIRST).step_by(PIECE) {
+        let n = peek::copy(code.base.wrapping_add(at), &mut bytes);
+        sum = fingerprint(sum, bytes.get(..n).unwrap_or_default());
+        if n < PIECE {
+            break;
+        }
+    }
+    sum == code.fingerprint
 }
 
 /// A module, for those who write down where code was.
@@ -226,13 +236,13 @@ pub(crate) fn reread(at_once: bool) -> bool {
     fence(Release);
     // SAFETY: the lock is held, so only this thread uses the buffer and writes to the list that is not
     // current; others only read its atomics. Zeroed memory is valid as both.
-    let (old, next, lines) = unsafe {
+    let (old, next, lines, first) = unsafe {
         let lists = &raw mut (*memory).lists;
         let (old, next) =
             (&raw const (*lists)[current as usize % 2], &raw mut (*lists)[(current as usize + 1) % 2]);
-        (old, next, &mut (*memory).lines)
+        (old, next, &mut (*memory).lines, &mut (*memory).first)
     };
-    let read = make(next, lines);
+    let read = make(next, lines, first);
     *last = Last { at: now, owed: owed + PAUSE + read / LINES_PER_MS };
     // SAFETY: as above; nobody writes to the current list.
     let (is_same, has_gone) = unsafe { ((*next).sum == (*old).sum, has_gone(&*old, &*next)) };
