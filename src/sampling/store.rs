@@ -165,7 +165,7 @@ impl Store {
 
     /// Begins with nothing. If `traced` the blocks that live are still found when they are freed.
     pub(super) fn start(&mut self, rate: u64, late: bool, traced: bool) {
-        let mut live = mem::replace(&mut self.live, Live::new());
+        let mut live = core::mem::replace(&mut self.live, Live::new());
         if traced {
             live.disown();
         } else {

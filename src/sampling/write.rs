@@ -345,7 +345,7 @@ mod tests {
     fn nothing_stands_behind_the_end() {
         let path = std::env::temp_dir().join(format!("hakmem-end-{}.hakprof", std::process::id()));
         let text = CString::new(path.to_str().unwrap()).unwrap();
-        with_store(true, |store| store.start(1 << 20, true)).unwrap();
+        with_store(true, |store| store.start(1 << 20, true, false)).unwrap();
         let mut lengths = [0; 4];
         for (length, why) in lengths.iter_mut().zip([Why::Timer, Why::End, Why::Timer, Why::End]) {
             assert!(append_to(&text, why, &[0; 7]));
