@@ -10,6 +10,7 @@
 # QUICK=1 runs each thing once or twice, to see that all works; its figures mean nothing.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. docs/benchmarks/programs.sh
 out=${1:-target/benchmarks/$(date +%F)}
 parts=("${@:2}")
 all=(bench sizes latency replay presets programs memory rust remote instructions fairness)
@@ -48,8 +49,8 @@ run() {
 measure() {
     run "$2" "${peers[@]}" --json "$out/$1.json" --markdown "$out/$1.md" "${@:3}" >/dev/null
 }
-# NAME PROGRAM ARGS...: what a program prints must not depend on when it runs, or it could not be compared.
-ab() {
+# NAME PROGRAM ARGS...: a program of programs.sh.
+program() {
     local name=$1
     shift
     # shellcheck disable=SC2046
@@ -104,28 +105,8 @@ part_presets() {
 }
 
 part_programs() {
-    seq 1 100000 | awk '{print "{\"id\":" $1 ",\"name\":\"n" $1 "\",\"tags\":[\"a\",\"b" $1 % 97 "\"]}"}' >"$work/lines.json"
-    awk 'BEGIN { for (i = 0; i < 150; i++) printf "#include <stddef.h>\nint f%d(int *a, size_t n) { int s = 0; for (size_t i = 0; i < n; i++) s += a[i] * %d; return s; }\n", i, i }' >"$work/many.c"
-    awk 'BEGIN { print "#include <map>\n#include <string>\n#include <vector>"; for (i = 0; i < 5; i++) printf "struct T%d { int v; bool operator<(const T%d &o) const { return v < o.v; } };\nint f%d(std::map<T%d, std::vector<std::string>> &m) { m[T%d{%d}].push_back(\"x\"); int n = 0; for (auto &[k, v] : m) n += k.v + v.size(); return n; }\n", i, i, i, i, i, i }' >"$work/many.cc"
-    sed "s/range(800)/range(30000)/" benches/traces/python-json.py >"$work/app.py"
-    awk 'BEGIN { print "%!PS\n/Times-Roman findfont 11 scalefont setfont"; for (p = 0; p < 40; p++) { for (l = 0; l < 60; l++) printf "40 %d moveto (Page %d, line %d: the quick brown fox jumps over the lazy dog) show\nnewpath %d %d %d 0 360 arc stroke\n", 760 - 12 * l, p, l, 100 + 7 * l, 400 + p, 5 + l; print "showpage" } }' >"$work/pages.ps"
-    clang++ -std=c++17 -g -O0 -c -o "$work/many.o" "$work/many.cc"
-    # A history that stays as it is when the project goes on.
-    local early
-    early=$(git rev-list --reverse --first-parent HEAD | sed -n 40p)
-
-    PYTHONMALLOC=malloc ab python "$(python3 -c 'import sys; print(sys.executable)')" "$work/app.py"
-    ab redis docs/benchmarks/redis.sh 60000
-    ab sqlite sqlite3 :memory: "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<300000) SELECT count(*), sum(length(y)) FROM (SELECT printf('%08d-%s', x, hex(x*7919)) y FROM c ORDER BY y)"
-    ab gcc gcc -O2 -c -o /dev/null "$work/many.c"
-    ab clang clang++ -std=c++17 -O1 -c -o /dev/null "$work/many.cc"
-    ab node node -e 'const m=new Map();for(let i=0;i<300000;i++)m.set("k"+i,{a:[i]});let s=0;for(const v of m.values())s+=v.a[0];console.log(s)'
-    ab xz xz -T2 -2 -k -c "$work/lines.json"
-    ab jq jq -s 'map(select(.id % 3 == 0) | .name) | length' "$work/lines.json"
-    ab perl perl -e 'my %h; $h{"key$_"} = "value" x ($_ % 7) for 1..200000; my $n = 0; $n += length $h{$_} for sort keys %h; print "$n\n"'
-    ab git git log -p --stat --format=%H "${early:-HEAD}"
-    ab ghostscript gs -q -dSAFER -dBATCH -dNOPAUSE -sDEVICE=pdfwrite -sOutputFile=/dev/null "$work/pages.ps"
-    ab gdb gdb -nx -batch -ex 'info functions push_back' -ex 'info types basic_string' "$work/many.o"
+    prepare_programs "$work"
+    each_program "$work"
 }
 
 part_rust() {

@@ -7,7 +7,8 @@ import sys
 
 OURS, BEFORE = "hakmem", "before"
 folder = pathlib.Path(sys.argv[1])
-order = [line.split()[1] for line in pathlib.Path(__file__).with_name("unseen.sh").read_text().splitlines() if line.startswith("measure ")]
+programs = pathlib.Path(__file__).with_name("programs.sh").read_text().partition("each_unseen() {")[2]
+order = [line.split()[1] for line in programs.splitlines() if line.startswith("    program ")]
 figures = {}
 for name in order:
     path = folder / f"{name}.json"
