@@ -73,5 +73,15 @@ if counts:
         row([count["name"], *(f"{count[side] / 1e6:,.1f}" for side in ("unarmed", "armed")), f"{count['armed'] / count['unarmed']:.3f}"])
     mean = math.exp(statistics.mean(math.log(count["armed"] / count["unarmed"]) for count in counts))
     print(f"\nGeometric mean of {len(counts)} programs: {mean:.3f}.")
-if not programs and not counts:
+stacks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.stacks"))]
+if stacks:
+    print()
+    row(["program", "samples", "whole stacks", "that come to the start of the program or of a thread"])
+    print("|---|--:|--:|--:|")
+    for one in stacks:
+        share = lambda part: f"{100 * one[part] / one['samples']:.1f}%" if one["samples"] else ""
+        row([one["name"], f"{one['samples']:,}", share("whole"), share("to_start")])
+    total = {part: sum(one[part] for one in stacks) for part in ("samples", "whole", "to_start")}
+    print(f"\nOf {total['samples']:,} samples {100 * total['whole'] / total['samples']:.2f}% are whole, {100 * total['to_start'] / total['samples']:.2f}% come to a start.")
+if not programs and not counts and not stacks:
     sys.exit(f"{folder}: no results of armed.sh")

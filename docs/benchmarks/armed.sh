@@ -7,11 +7,12 @@
 #
 # ROUNDS=3: fewer rounds. LIB=/path/to/libhakmem.so: another build of the library. RATE=64K: mean bytes between
 # samples. INSTRUCTIONS=1: counts instructions under valgrind instead, once, which hardly depends on the
-# machine; programs of several processes are left out.
+# machine; programs of several processes are left out. STACKS=1 RATE=16K: instead, once, how many of the
+# samples have whole call stacks.
 #
 # On an otherwise idle machine. A program that is missing (see programs.sh) is left out, and said to be.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 out=$(realpath -m "$1")
 chosen=" ${*:2} "
 cd "$(dirname "$0")/../.."
@@ -35,6 +36,15 @@ instructions() {
         sed -n 's/.*Collected : //p'
 }
 
+# NAME COMMAND...: samples, those with whole stacks, and those whose stacks come to the start of the program or
+# of a thread, of all processes.
+stacks() {
+    local file
+    env LD_PRELOAD="$lib" HAKMEM_PROFILE="$work/profiles/p" HAKMEM_PROFILE_RATE="$rate" "${@:2}" >/dev/null 2>&1 || true
+    for file in "$work"/profiles/*.hakprof; do "$hakmem" profile "$file" --format json; done |
+        jq -c --arg name "$1" -s '{name: $name, samples: (map(.stacks.samples) | add), whole: (map(.stacks.whole) | add), to_start: (map(.stacks.to_start) | add)}' >"$out/$1.stacks"
+}
+
 names=()
 # NAME COMMAND...
 program() {
@@ -50,7 +60,9 @@ program() {
         return 0 ;;
     esac
     mkdir "$work/profiles"
-    if [ -n "${INSTRUCTIONS:-}" ]; then
+    if [ -n "${STACKS:-}" ]; then
+        stacks "$name" "$@"
+    elif [ -n "${INSTRUCTIONS:-}" ]; then
         unarmed=$(instructions PROFILED=no "$@")
         armed=$(HAKMEM_PROFILE_RATE=$rate instructions HAKMEM_PROFILE="$work/profiles/p" "$@")
         if [ -z "$armed" ] || [ -z "$unarmed" ]; then

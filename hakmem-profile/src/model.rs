@@ -8,7 +8,7 @@ pub use figures::{Figures, Lifetimes};
 use std::collections::HashMap;
 
 use crate::estimate::{Estimate, probability};
-use crate::file::{Raw, Row, Totals};
+use crate::file::{Raw, Row, StackEnd, Totals};
 use crate::symbols::{Frame, Symbols};
 
 /// What is looked at.
@@ -70,6 +70,17 @@ pub struct Moment {
     pub peak_time: Option<u64>,
     /// The figures of each site.
     rows: Vec<Row>,
+}
+
+/// How far call stacks reach.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// All samples.
+    pub samples: u64,
+    /// Those whose walk came to an outermost frame.
+    pub whole: u64,
+    /// Of these, those that end in a function which is known to begin a program or a thread.
+    pub to_start: u64,
 }
 
 /// Sites that have something in common.
@@ -148,6 +159,20 @@ impl Profile {
         let mut total = Figures::default();
         (0..self.raw.sites.len()).for_each(|site| total.add(self.site(moment, site)));
         total
+    }
+
+    /// How far the stacks of all samples up to a moment reach.
+    pub fn reach(&self, moment: &Moment) -> Reach {
+        let mut reach = Reach::default();
+        for (i, site) in self.raw.sites.iter().enumerate() {
+            let samples = moment.rows[i].allocated;
+            let whole = self.raw.stacks[site.stack].end == StackEnd::Complete;
+            let start = self.stacks[self.of_site[i]].last().is_some_and(Frame::is_start);
+            reach.samples += samples;
+            reach.whole += if whole { samples } else { 0 };
+            reach.to_start += if whole && start { samples } else { 0 };
+        }
+        reach
     }
 
     /// All groups at a moment, in no order.

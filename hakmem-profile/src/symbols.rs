@@ -45,6 +45,11 @@ impl Frame {
         !rest.starts_with("+0x") && !self.function.starts_with("0x")
     }
 
+    /// Whether a whole call stack ends in it: the start of the program, of the loader, or of a thread.
+    pub fn is_start(&self) -> bool {
+        self.function == "main" || BEFORE_MAIN.contains(&self.function.as_str())
+    }
+
     /// Whether it only passes allocations on: of the C++ and Rust libraries, a wrapper of `malloc`, or what
     /// comes before `main`. What is shown as the place of an allocation is the first frame that does not.
     pub fn is_plumbing(&self) -> bool {
@@ -63,8 +68,9 @@ impl Frame {
 }
 
 /// What calls `main` and the first function of a thread.
-const BEFORE_MAIN: [&str; 8] = [
+const BEFORE_MAIN: [&str; 9] = [
     "_start",
+    "_dl_start_user",
     "__libc_start_main",
     "__libc_start_main_impl",
     "__libc_start_call_main",

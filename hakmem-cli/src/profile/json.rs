@@ -29,6 +29,7 @@ pub fn render(profile: &Profile, moment: &Moment, by: By, what: What) -> Value {
     let groups: Vec<Value> = groups.collect();
     let process = &profile.raw.process;
     let total = profile.total(moment);
+    let reach = profile.reach(moment);
     let suspects = suspects::find(profile).into_iter().map(|suspect| {
         let mut value = serde_json::to_value(&suspect).expect("figures and lists");
         value["stack"] = json!(profile.stacks[suspect.stack]);
@@ -45,6 +46,9 @@ pub fn render(profile: &Profile, moment: &Moment, by: By, what: What) -> Value {
         },
         "time_ns": moment.time,
         "snapshots": profile.raw.snapshots.len(),
+        // Samples whose walk came to an outermost frame, and of these, those that end in the start of the
+        // program or of a thread.
+        "stacks": { "samples": reach.samples, "whole": reach.whole, "to_start": reach.to_start },
         "memory": totals(&moment.totals),
         "live": estimate(&total.live),
         "peak": estimate(&total.peak),

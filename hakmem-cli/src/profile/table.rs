@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use hakmem_profile::diff::Row;
-use hakmem_profile::file::{StackEnd, Totals};
+use hakmem_profile::file::Totals;
 use hakmem_profile::model::{By, Figures, Group, Moment, Profile, What, place};
 use hakmem_profile::suspects::{self, Suspect};
 
@@ -61,8 +61,13 @@ fn head(profile: &Profile, moment: &Moment, width: usize) -> String {
 
 /// How a process was sampled.
 pub fn how(profile: &Profile, moment: &Moment) -> String {
+    let reach = profile.reach(moment);
+    let whole = match reach.samples {
+        0 => String::new(),
+        all => format!(", {} of them with their whole call stack", share(reach.whole as f64, all as f64)),
+    };
     format!(
-        "{} in {}, {}, one for {} on average; hakmem {}",
+        "{} in {}, {}, one for {} on average{whole}; hakmem {}",
         time(moment.time as f64),
         many(moment.snapshot as u64 + 1, "snapshot"),
         many(profile.total(moment).allocated.samples, "sample"),
@@ -92,17 +97,6 @@ pub fn notes(profile: &Profile) -> Vec<String> {
     }
     if raw.process.armed_late {
         notes.push("blocks that were allocated before the profile began are unknown".into());
-    }
-    let (mut all, mut whole) = (0, 0);
-    if let Some(moment) = profile.moment(None) {
-        for (i, site) in raw.sites.iter().enumerate() {
-            let samples = profile.site(&moment, i).allocated.samples;
-            all += samples;
-            whole += if raw.stacks[site.stack].end == StackEnd::Complete { samples } else { 0 };
-        }
-    }
-    if whole < all {
-        notes.push(format!("{} of the samples have their whole call stack", share(whole as f64, all as f64)));
     }
     notes
 }

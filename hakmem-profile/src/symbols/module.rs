@@ -21,7 +21,12 @@ pub struct Object {
     /// The files that have symbol tables.
     tables: Vec<PathBuf>,
     symbols: OnceCell<Vec<Symbol>>,
+    /// Where the kernel or the loader enters it; 0 in most libraries.
+    entry: u64,
 }
+
+/// What the C library calls the code at the entry, and how long it is at the most: it calls one function.
+const ENTRY: (&str, u64) = ("_start", 64);
 
 struct Symbol {
     address: u64,
@@ -36,6 +41,7 @@ struct Head {
     segments: Vec<(u64, u64, u64)>,
     has_lines: bool,
     has_table: bool,
+    entry: u64,
     /// The name of its debug file, and that one's checksum.
     link: Option<(String, u32)>,
     /// The name and build id of the file that several debug files share.
@@ -71,11 +77,11 @@ impl Object {
             ));
         }
         let tables: Vec<PathBuf> = own.iter().map(|_| path.to_path_buf()).chain(separate.clone()).collect();
-        let segments = own
-            .map(|own| own.segments)
-            .or_else(|| Some(head(separate.as_deref()?)?.segments))
+        let (segments, entry) = own
+            .or_else(|| head(separate.as_deref()?))
+            .map(|head| (head.segments, head.entry))
             .unwrap_or_default();
-        let object = Self { segments, dwarf, tables, symbols: OnceCell::new() };
+        let object = Self { segments, dwarf, tables, symbols: OnceCell::new(), entry };
         ((!object.segments.is_empty()).then_some(object), note)
     }
 
@@ -97,7 +103,10 @@ impl Object {
             }
         }
         if frames.is_empty() {
-            frames.extend(self.symbol(address).map(|function| Frame { function, ..Frame::default() }));
+            // A stripped program does not name its first function, but says where it is.
+            let entered = || self.entry != 0 && (self.entry..self.entry + ENTRY.1).contains(&address);
+            let name = self.symbol(address).or_else(|| entered().then(|| ENTRY.0.into()));
+            frames.extend(name.map(|function| Frame { function, ..Frame::default() }));
         }
         frames
     }
@@ -133,6 +142,7 @@ fn head(path: &Path) -> Option<Head> {
         segments: segments.filter(|(_, length, _)| *length > 0).collect(),
         has_lines: file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0),
         has_table: file.symbols().next().is_some(),
+        entry: file.entry(),
         link: file.gnu_debuglink().ok().flatten().map(|(name, crc)| (text(name), crc)),
         shared: file.gnu_debugaltlink().ok().flatten().map(|(name, id)| (text(name), id.to_vec())),
     })
