@@ -27,7 +27,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 LIBRARIES = pathlib.Path("/usr/lib/x86_64-linux-gnu")
 RATE, FINE = 512 << 10, 16 << 10
 # A profiler under which a program takes more than so many seconds is given so few pairs there.
-SLOW, FEW = 5.0, 3
+SLOW = [(15.0, 1), (5.0, 3)]
 # What passes allocations on: the allocators' own functions, and wrappers of malloc. What is called "the call
 # site" is the function that calls these.
 PLUMBING = re.compile(
@@ -199,7 +199,7 @@ def compare(args, work):
             for profiler in random.sample(everyone, len(everyone)):
                 pair = {}
                 before = [pair["armed"]["wall"] for pair in runs[profiler.name]]
-                if number >= FEW and min(before) > SLOW:
+                if any(number >= few and min(before) > seconds for seconds, few in SLOW):
                     continue
                 for armed in random.sample([False, True], 2):
                     folder = work / "profile"
