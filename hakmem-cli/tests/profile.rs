@@ -51,6 +51,7 @@ fn a_file_is_shown() {
     let text = ended.stdout();
     for expected in [
         "server --port 80\nprocess 4711: 2.0 s in 2 snapshots, 21 samples, one for 512.0 KiB on average",
+        "on average, 100.0 % of them",
         "Held at the end: 13.9 MiB in 14 objects (95%: 12.0 – 1",
         "Held at the peak: 16.4 MiB",
         "Allocated until 2.0 s: 18.4 MiB",
