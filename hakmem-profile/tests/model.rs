@@ -58,6 +58,25 @@ fn moments_are_those_of_the_snapshots() {
     close(points[2].2, profile.total(&profile.moment(None).unwrap()).live.bytes);
 }
 
+/// The allocator notes what lived where most was mapped. More may live at the end.
+#[test]
+fn no_less_is_held_at_the_peak_than_at_the_end() {
+    let mut writer = Writer::new(&process());
+    for (address, size) in [(0x1000, 64), (0x2000, 4096)] {
+        let stack = writer.stack(&[address], StackEnd::Complete);
+        writer.site(&Site { stack: stack as usize, thread: 1, tag: None, size });
+    }
+    let mut peak = |time, rows: [(u32, file::Row); 2]| {
+        writer.snapshot(time, Why::End, &Totals::default(), &rows);
+        let profile = profile(writer.bytes());
+        let moment = profile.moment(None).unwrap();
+        let total = profile.total(&moment);
+        (total.live.samples, total.peak.samples, moment.peak_time)
+    };
+    assert_eq!(peak(1, [(0, row(30, 20, 25, 0.0)), (1, row(30, 5, 10, 0.0))]), (25, 35, None));
+    assert_eq!(peak(2, [(0, row(40, 27, 25, 0.0)), (1, row(50, 20, 10, 0.0))]), (47, 47, None));
+}
+
 #[test]
 fn sites_are_grouped() {
     let profile = profile(&small());

@@ -19,8 +19,21 @@ impl Profile {
             rows.iter_mut().zip(peak).for_each(|(row, peak)| row.peak = peak);
             peak_time = time;
         }
+        // The peak is sought where most is mapped, and that may not grow while more and more lives.
+        let bytes = |of: fn(&Row) -> u64| -> f64 {
+            rows.iter().enumerate().map(|(site, row)| self.bytes_of(site, of(row))).sum()
+        };
+        if bytes(|row| row.live) > bytes(|row| row.peak) {
+            rows.iter_mut().for_each(|row| row.peak = row.live);
+            peak_time = None;
+        }
         let (time, totals) = (snapshot.time, snapshot.totals);
         Some(Moment { snapshot: at, time, totals, pinned_known: full, peak_time, rows })
+    }
+
+    /// The bytes that `n` samples of a site stand for.
+    fn bytes_of(&self, site: usize, n: u64) -> f64 {
+        n as f64 * self.raw.sites[site].size as f64 / self.probability[site]
     }
 
     /// The figures of all sites at snapshot `at`.
@@ -56,8 +69,7 @@ impl Profile {
     /// What lived when most did, up to snapshot `at`, which does not tell: the last one that did, or a
     /// snapshot in which more lived, with its time.
     fn peak_before(&self, at: usize) -> Option<(Vec<u64>, Option<u64>)> {
-        let bytes =
-            |site: usize, n: u64| n as f64 * self.raw.sites[site].size as f64 / self.probability[site];
+        let bytes = |site: usize, n: u64| self.bytes_of(site, n);
         let (mut live, mut most, mut told) = (0.0, (0.0, None), None);
         let mut rows = vec![Row::default(); self.raw.sites.len()];
         self.replay(
