@@ -58,7 +58,7 @@ fn interpreters() {
     let mut ask = clean(std::process::Command::new("python3"));
     let python = run(ask.args(["-c", "import sys; print(sys.executable)"]));
     let script =
-        "import json\nfor i in range(3000): x = json.loads(json.dumps([{'a': [i] * 9, 'b': str(i)}]))";
+        "import json\nfor i in range(12000): x = json.loads(json.dumps([{'a': [i] * 9, 'b': str(i)}]))";
     reaches_the_start("python3", &[python.stdout().trim(), "-c", script]);
     reaches_the_start("perl", &["perl", "-e", "my %h; $h{\"key$_\"} = 'value' x ($_ % 7) for 1..40000"]);
     reaches_the_start("bash", &["bash", "-c", "for i in {1..400}; do x=\"$i $x\"; x=${x:0:2000}; done"]);
