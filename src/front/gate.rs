@@ -209,8 +209,8 @@ impl Heap {
             if saved.is_null() {
                 return;
             }
-            // In this order a fork in between leaks the block in the child, which must not find it in two
-            // places.
+            // In this order a fork in between leaks the block in the child, and what lies below it; the child
+            // must not find it in two places.
             lease.saved.store(ptr::null_mut(), Relaxed);
             compiler_fence(Release);
             if let Some(first) = (*heap).magazines.first(&(*heap).tops, class) {

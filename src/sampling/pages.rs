@@ -6,7 +6,8 @@ use crate::sync::Ordering::Relaxed;
 
 /// log2 of the bytes that are told apart.
 const PAGE_SHIFT: u32 = 12;
-/// So many pages; those that lie a multiple of this apart share a count.
+/// So many pages; those that lie a multiple of this apart share a count. With one sample in 512 KiB most
+/// counts are above 0 when 8 GiB live: then most frees look into the table of the sampled blocks, too.
 const PAGES: usize = 16 << 10;
 /// A count that has come so far stays.
 const FULL: u8 = u8::MAX;
