@@ -1,6 +1,6 @@
 //! How complete the call stacks of real programs are: at least 95% of their samples come to the start of the
-//! program, of the loader, or of a thread. The programs are those that `.ci/install` brings; none of them keeps
-//! frame pointers.
+//! program, of the loader, or of a thread. The programs are those that `.ci/install` brings; none of them
+//! keeps frame pointers.
 
 mod support;
 
@@ -14,8 +14,8 @@ const LEAST: f64 = 0.95;
 /// Fewer samples say nothing.
 const FEW: u64 = 10;
 
-/// Runs `command` under `hakmem profile` with many samples, prints how far their stacks reach, and refuses less
-/// than there should be. Of all its processes.
+/// Runs `command` under `hakmem profile` with many samples, prints how far their stacks reach, and refuses
+/// less than there should be. Of all its processes.
 #[track_caller]
 fn reaches_the_start(name: &str, command: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
