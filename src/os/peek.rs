@@ -2,12 +2,33 @@
 
 use crate::os::memory::SMALLEST_PAGE;
 use crate::os::{calls, info};
-use crate::sync::AtomicBool;
 use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicBool, AtomicU32};
 use core::ptr;
 
 /// The process may not use `process_vm_readv`: it is filtered, or an emulator does not know it.
 static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// The process, if [`copy`] has asked for it lately; else 0. Relaxed: any thread's answer will do.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Before a row of [`copy`] calls: this may be another process than at the last one, by a fork that nobody
+/// tells us of.
+pub(crate) fn begin() {
+    PROCESS.store(0, Relaxed);
+}
+
+/// The process, which is asked for once in such a row.
+fn process() -> u32 {
+    match PROCESS.load(Relaxed) {
+        0 => {
+            let process = info::process_id();
+            PROCESS.store(process, Relaxed);
+            process
+        }
+        process => process,
+    }
+}
 
 /// Whether the word at an address can be read now. The address is a multiple of the size of a word.
 ///
@@ -30,13 +51,21 @@ pub(crate) fn copy(from: usize, to: &mut [u8]) -> usize {
     }
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: ptr::with_exposed_provenance_mut(from), iov_len: to.len() };
-    let (n, error) = calls::keep_errno(|| {
-        let (pid, local, remote) = (info::process_id(), &raw const local, &raw const remote);
-        // SAFETY: writes to `to` at most. The kernel reads the other side as it reads another process.
-        let n =
-            unsafe { libc::syscall(libc::SYS_process_vm_readv, pid, local, 1usize, remote, 1usize, 0usize) };
-        (n, calls::errno())
-    });
+    let from_process = |process: u32| {
+        calls::keep_errno(|| {
+            let (local, remote) = (&raw const local, &raw const remote);
+            let call = libc::SYS_process_vm_readv;
+            // SAFETY: writes to `to` at most. The kernel reads the other side as it reads another process.
+            let n = unsafe { libc::syscall(call, process, local, 1usize, remote, 1usize, 0usize) };
+            (n, calls::errno())
+        })
+    };
+    let process = process();
+    let (mut n, mut error) = from_process(process);
+    if n < 0 && error != libc::EFAULT && process != info::process_id() {
+        // What a child of `vfork` has found out, which shared this memory and is gone.
+        (n, error) = from_process(info::process_id());
+    }
     if n < 0 && (error == libc::ENOSYS || error == libc::EPERM) {
         REFUSED.store(true, Relaxed);
         return copy_looking(from, to);

@@ -20,7 +20,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-use crate::os;
+use crate::os::{self, peek};
 use cfi::Found;
 use frame::{EXTRA, Frame, SP, Stack};
 use rules::{Known, Step, Table};
@@ -62,6 +62,7 @@ pub(crate) fn capture(pcs: &mut [usize]) -> Captured {
     let Some(frame) = own().filter(|_| !os::is_confined()) else {
         return Captured { depth: 0, end: End::None };
     };
+    peek::begin();
     let mut go = || walk(frame, Stack::at(frame.registers[SP]), pcs);
     let captured = go();
     // Perhaps a module has been replaced by another one.

@@ -221,6 +221,7 @@ pub(crate) fn reread(at_once: bool) -> bool {
     if !at_once && owed > MOST_OWED {
         return false;
     }
+    peek::begin();
     let mut memory = MEMORY.load(Relaxed);
     if memory.is_null() {
         memory = os::map_uncounted(mapped_len()).cast();

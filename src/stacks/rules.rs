@@ -196,7 +196,7 @@ pub(super) fn return_address(word: usize) -> usize {
 }
 
 /// Entries of the table.
-const ENTRIES: usize = 4096;
+const ENTRIES: usize = 16 << 10;
 
 /// What was found for a pc: a word by [`Known::pack`], and a check that contains the pc. Relaxed: what two
 /// threads have written in part does not pass the check.
@@ -216,8 +216,10 @@ impl Table {
         Self([const { Entry { check: AtomicU64::new(0), word: AtomicU64::new(0) } }; ENTRIES])
     }
 
-    fn entry(&self, pc: usize) -> &Entry {
-        &self.0[((pc as u64).wrapping_mul(ODD) >> (64 - ENTRIES.ilog2())) as usize % ENTRIES]
+    /// The two entries that may be of a pc, in the same line of the cache.
+    fn entries(&self, pc: usize) -> [&Entry; 2] {
+        let at = ((pc as u64).wrapping_mul(ODD) >> (64 - ENTRIES.ilog2())) as usize;
+        [&self.0[at % ENTRIES], &self.0[(at ^ 1) % ENTRIES]]
     }
 
     /// The word is mixed in so that halves of two entries do not fit, and the number of modules that have
@@ -229,16 +231,20 @@ impl Table {
     /// What is known of a pc.
     #[inline]
     pub(super) fn get(&self, pc: usize, gone: u32) -> Option<Known> {
-        let entry = self.entry(pc);
-        let word = entry.word.load(Relaxed);
-        let is_it = word != 0 && entry.check.load(Relaxed) == Self::check(pc, word, gone);
-        is_it.then(|| Known::unpack(word))
+        self.entries(pc).into_iter().find_map(|entry| {
+            let word = entry.word.load(Relaxed);
+            let is_it = word != 0 && entry.check.load(Relaxed) == Self::check(pc, word, gone);
+            is_it.then(|| Known::unpack(word))
+        })
     }
 
     /// Remembers it, if it fits.
     pub(super) fn put(&self, pc: usize, gone: u32, known: Known) {
         let Some(word) = known.pack() else { return };
-        let entry = self.entry(pc);
+        let [one, other] = self.entries(pc);
+        // An empty one, or the one that the pc shares with fewer: most pcs choose by their hash.
+        let is_free = |entry: &Entry| entry.word.load(Relaxed) == 0;
+        let entry = if !is_free(one) && is_free(other) { other } else { one };
         entry.word.store(word, Relaxed);
         entry.check.store(Self::check(pc, word, gone), Relaxed);
     }
