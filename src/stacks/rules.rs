@@ -205,6 +205,14 @@ struct Entry {
     word: AtomicU64,
 }
 
+impl Entry {
+    /// The word, if it is of this pc.
+    fn known(&self, pc: usize, gone: u32) -> Option<u64> {
+        let word = self.word.load(Relaxed);
+        (word != 0 && self.check.load(Relaxed) == Table::check(pc, word, gone)).then_some(word)
+    }
+}
+
 /// What was found so far, for all threads. Untouched, and so not resident, until a stack is walked.
 pub(super) struct Table([Entry; ENTRIES]);
 
@@ -231,20 +239,18 @@ impl Table {
     /// What is known of a pc.
     #[inline]
     pub(super) fn get(&self, pc: usize, gone: u32) -> Option<Known> {
-        self.entries(pc).into_iter().find_map(|entry| {
-            let word = entry.word.load(Relaxed);
-            let is_it = word != 0 && entry.check.load(Relaxed) == Self::check(pc, word, gone);
-            is_it.then(|| Known::unpack(word))
-        })
+        self.entries(pc).into_iter().find_map(|entry| entry.known(pc, gone)).map(Known::unpack)
     }
 
     /// Remembers it, if it fits.
     pub(super) fn put(&self, pc: usize, gone: u32, known: Known) {
         let Some(word) = known.pack() else { return };
         let [one, other] = self.entries(pc);
-        // An empty one, or the one that the pc shares with fewer: most pcs choose by their hash.
+        // The other one if it has it already, or only that is free.
         let is_free = |entry: &Entry| entry.word.load(Relaxed) == 0;
-        let entry = if !is_free(one) && is_free(other) { other } else { one };
+        let is_others = one.known(pc, gone).is_none() && !is_free(one);
+        let entry =
+            if is_others && (is_free(other) || other.known(pc, gone).is_some()) { other } else { one };
         entry.word.store(word, Relaxed);
         entry.check.store(Self::check(pc, word, gone), Relaxed);
     }
@@ -278,7 +284,7 @@ mod tests {
             Rule { offset: 160, from: From::Sp, pc: Saved::At(168), is_signal: true, ..rule },
             Rule { offset: (1 << 20) - 8, fp: Saved::At(-16376), extra: Saved::At(16376), ..rule },
         ];
-        let table = Table::new();
+        let table = std::boxed::Box::new(Table::new());
         for known in rules.map(Known::Rule).into_iter().chain([Known::Outermost, Known::NoTable]) {
             assert_eq!(Known::unpack(known.pack().unwrap()), known);
             table.put(0x1234, 1, known);
@@ -286,6 +292,14 @@ mod tests {
             assert_eq!(table.get(0x1234, 2), None);
             assert_eq!(table.get(0x1235, 1), None);
         }
+        // Two pcs of the same hash, of which the second is remembered beside the first.
+        let first = table.entries(0x1234)[0];
+        let twin = (0x1235..).find(|&pc| core::ptr::eq(table.entries(pc)[0], first)).unwrap();
+        table.put(twin, 1, Known::Outermost);
+        assert_eq!(
+            (table.get(0x1234, 1), table.get(twin, 1)),
+            (Some(Known::NoTable), Some(Known::Outermost))
+        );
         for (offset, saved) in [(1 << 20, -8), (12, -8), (8, 16384), (8, -16384), (8, -4)] {
             assert_eq!(Known::Rule(Rule { offset, fp: Saved::At(saved), ..rule }).pack(), None);
         }
