@@ -10,7 +10,7 @@ use crate::api::{checked, process, profile, request};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
-use crate::front::gate::Pushed;
+use crate::front::gated::Pushed;
 use crate::front::heap::Heap;
 use crate::front::heap::frees::{Freed, RemoteFreed};
 use crate::front::{large_blocks, thread, tls};

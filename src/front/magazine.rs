@@ -14,10 +14,9 @@ use crate::base::table::Table;
 use crate::front::fast_path::{MagazineTops, missing};
 use crate::front::lease::Gate;
 use crate::lockfree::magazine_slots::Slot;
-use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
-use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, compiler_fence};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU64};
 use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
 use core::cell::Cell;
 use core::ops::Range;
@@ -189,102 +188,6 @@ impl Magazines {
         bits(self.present.get())
     }
 
-    /// Makes room in the magazine of `class`, which is full: closes the gaps that a visitor has left, or
-    /// doubles the array. False when there are no gaps and it must not grow. Its [`Magazines::limit`] is in
-    /// `limit`, and the heap's slabs have `bytes`.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap that `tops` and these belong to, and has entered it.
-    #[inline(always)]
-    pub(crate) unsafe fn grow(
-        &self,
-        tops: &MagazineTops,
-        class: usize,
-        limit: &AtomicPtr<Slot>,
-        bytes: usize,
-    ) -> bool {
-        let notice = self.notices[class].replace(QUIET);
-        if notice == QUIET {
-            return false;
-        }
-        // SAFETY: `gather` asks for the same as this function.
-        let gathered = unsafe { self.gather(tops, class) };
-        if gathered && tops.top[class].load(Relaxed) != limit.load(Relaxed) {
-            self.notices[class].set(notice);
-            return true;
-        }
-        let before = self.logs[class].load(Relaxed);
-        let most = if notice == MISSED { MAX_LOG } else { FREE_LOGS[class] };
-        let log = (before + 1).max(MIN_LOG.min(FREE_LOGS[class])).min(most);
-        // SAFETY: `resize` asks for the same as this function, and the new array is larger.
-        if before >= most || !unsafe { self.resize(tops, class, limit, log, bytes) } {
-            return false;
-        }
-        // Beyond its own share it grows by one step for every time that it runs empty.
-        self.notices[class].set(if log < FREE_LOGS[class] { SMALL } else { QUIET });
-        true
-    }
-
-    /// Gives the magazine of `class` an array of `1 << log` slots, and moves its blocks there. False, and
-    /// nothing done, when there is no memory for that, or it would take more than half of what is left of
-    /// what all may have together beside slabs of `bytes`: so something is left for other classes.
-    ///
-    /// # Safety
-    ///
-    /// As [`Magazines::grow`]; the blocks have room in the new array.
-    #[inline(always)]
-    unsafe fn resize(
-        &self,
-        tops: &MagazineTops,
-        class: usize,
-        limit: &AtomicPtr<Slot>,
-        log: u8,
-        bytes: usize,
-    ) -> bool {
-        let before = self.logs[class].load(Relaxed);
-        // What is beyond the magazine's own share counts.
-        let mut extra = self.extra.get();
-        if log.max(before) > FREE_LOGS[class] {
-            let slots = |log: u8| 1usize << log.max(FREE_LOGS[class]);
-            let more = slots(log).wrapping_sub(slots(before)).wrapping_mul(stride(class) as usize);
-            let most = bytes.clamp(MAX_EXTRA, MUCH).max(bytes / EXTRA_PART);
-            if log > before && more > most.saturating_sub(extra as usize) / 2 {
-                return false;
-            }
-            extra = extra.wrapping_add(more as u32);
-        }
-        let array = self.take_array(log);
-        if array.is_null() {
-            return false;
-        }
-        let top = &tops.top[class];
-        let old = limit.load(Relaxed).wrapping_sub(1 << before);
-        // SAFETY: the new array is in no magazine, so it is ours, with `1 << log` slots. The old one, if
-        // there is one, ends at the limit and has `1 << before` slots, all written up to the top. No visitor
-        // is in, but statistics may read the slots and the tops: all accesses are atomic.
-        unsafe {
-            (*array).store(ptr::null_mut(), Relaxed);
-            let held = if before == 0 { 0 } else { top.load(Relaxed).offset_from(old) as usize - 1 };
-            for i in 1..=held {
-                (*array.add(i)).store((*old.add(i)).load(Relaxed), Relaxed);
-            }
-            // Compiler fences: a fork between any two of these steps must leave its child a magazine that
-            // ends in a null.
-            compiler_fence(Release);
-            top.store(array.add(1 + held), Relaxed);
-            limit.store(array.add(1 << log), Relaxed);
-            compiler_fence(Release);
-            if before != 0 {
-                (*old).store(self.spare[before as usize].replace(old).cast(), Relaxed);
-            }
-        }
-        self.extra.set(extra);
-        self.present.set(self.present.get() | 1 << class);
-        self.logs[class].store(log, Relaxed);
-        true
-    }
-
     /// What the gate keeps for the heap, behind the arrays.
     pub(super) fn gate(&self) -> *mut Gate {
         self.end.load(Relaxed).cast()
@@ -302,19 +205,6 @@ impl Magazines {
         unsafe { &(&(*self.gate()).leases)[class].limit }
     }
 
-    /// Gives the magazine of `class` all the slots that every magazine may have, if it has fewer and there is
-    /// memory for them.
-    ///
-    /// # Safety
-    ///
-    /// As [`Magazines::grow`].
-    pub(super) unsafe fn begin(&self, tops: &MagazineTops, class: usize) {
-        if self.logs[class].load(Relaxed) < FREE_LOGS[class] {
-            // SAFETY: `resize` asks for the same as this function.
-            unsafe { self.resize(tops, class, self.limit(tops, class), FREE_LOGS[class], 0) };
-        }
-    }
-
     /// Replaces the notice of `class`, and returns the one before: see [`Heap::arm`](super::heap::Heap::arm).
     /// For the owner.
     pub(super) fn replace_notice(&self, class: usize, notice: u8) -> u8 {
@@ -328,112 +218,10 @@ impl Magazines {
         (log != 0).then(|| self.limit(tops, class).load(Relaxed).wrapping_sub((1 << log) - 1))
     }
 
-    /// Closes the gaps that a visitor has left in the magazine of `class`. True when a visitor had taken
-    /// something.
-    ///
-    /// # Safety
-    ///
-    /// As [`Magazines::grow`].
-    #[inline]
-    pub(crate) unsafe fn gather(&self, tops: &MagazineTops, class: usize) -> bool {
-        // The check is in line because a thread that ends makes it for every class.
-        // SAFETY: the caller's clauses are the same.
-        self.drained.load(Relaxed) & (1 << class) != 0 && unsafe { self.gather_drained(tops, class) }
-    }
-
-    /// [`Magazines::gather`] for a magazine that was drained.
-    ///
-    /// # Safety
-    ///
-    /// As [`Magazines::grow`].
-    #[cold]
-    #[inline(never)]
-    unsafe fn gather_drained(&self, tops: &MagazineTops, class: usize) -> bool {
-        let top = &tops.top[class];
-        let Some(first) = self.first(tops, class) else { return false };
-        // Load and store, no exchange: under the heap's lock nobody else writes it.
-        self.drained.store(self.drained.load(Relaxed) & !(1 << class), Relaxed);
-        // SAFETY: all slots from the first to the top were written, and lie in the magazine's array. No
-        // visitor is in, so only we write them, and may read them plainly; statistics may be reading, so we
-        // write them atomically.
-        unsafe {
-            // Each block leaves the top before it is stored further down, so that the child of a fork finds
-            // none twice.
-            let mut put = first;
-            while top.load(Relaxed) > put {
-                let at = top.load(Relaxed).sub(1);
-                let block = (*at).load(Relaxed);
-                top.store(at, Relaxed);
-                compiler_fence(Release);
-                if !block.is_null() {
-                    while put < at && !(*put).load(Relaxed).is_null() {
-                        put = put.add(1);
-                    }
-                    if put >= at {
-                        top.store(at.add(1), Relaxed);
-                        break;
-                    }
-                    (*put).store(block, Relaxed);
-                    put = put.add(1);
-                }
-            }
-        }
-        true
-    }
-
     /// Whether all together have room for more than any heap's may.
     #[inline(always)]
     pub(crate) fn has_much(&self) -> bool {
         self.extra.get() as usize > MAX_EXTRA
-    }
-
-    /// The classes whose magazines should be emptied and halved, if they [have much](Self::has_much) and the
-    /// process has had `peak` bytes mapped. If that is more than at the last call, it grows while blocks lie
-    /// here: then those that have more room than their own.
-    pub(crate) fn surplus(&self, peak: usize) -> impl Iterator<Item = usize> {
-        let peak = (peak >> SLICE_SHIFT) as u32;
-        let among = if self.peak.replace(peak) < peak { self.present.get() } else { 0 };
-        bits(among).filter(|&class| self.logs[class].load(Relaxed) > FREE_LOGS[class])
-    }
-
-    /// Whether the magazine of `class` has more than the fewest slots.
-    pub(crate) fn may_shrink(&self, class: usize) -> bool {
-        self.logs[class].load(Relaxed) > MIN_LOG
-    }
-
-    /// Halves the magazine of `class`, if there is memory for the smaller array.
-    ///
-    /// # Safety
-    ///
-    /// As [`Magazines::grow`]; the magazine is empty, and [`Magazines::may_shrink`] says that it may, or
-    /// [`Magazines::surplus`] has named it.
-    pub(crate) unsafe fn shrink(&self, tops: &MagazineTops, class: usize) {
-        // SAFETY: `resize` asks for the same as this function, and an empty magazine has room anywhere.
-        if unsafe { self.resize(tops, class, self.limit(tops, class), self.logs[class].load(Relaxed) - 1, 0) }
-        {
-            self.notices[class].set(QUIET);
-        }
-    }
-
-    /// Takes an array of `1 << log` slots, used before or not; null when there is no memory for it. Under the
-    /// heap's lock.
-    fn take_array(&self, log: u8) -> *mut Slot {
-        let spare = self.spare[log as usize].get();
-        if !spare.is_null() {
-            // SAFETY: an array of this heap, in whose first slot its last magazine has stored the link.
-            self.spare[log as usize].set(unsafe { (*spare).load(Relaxed) }.cast());
-            return spare;
-        }
-        let array = self.at.get();
-        let next = array.wrapping_add(1 << log);
-        if next > self.end.load(Relaxed) {
-            return ptr::null_mut();
-        }
-        self.at.set(next);
-        if next > self.most.load(Relaxed) {
-            self.most.store(next, Relaxed);
-        }
-        array
     }
 
     /// The end of the memory that was ever used for arrays, under any owner; null before the first.
@@ -475,5 +263,6 @@ impl Magazines {
     }
 }
 
+mod arrays;
 #[cfg(test)]
 mod tests;

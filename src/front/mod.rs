@@ -3,7 +3,8 @@
 
 pub(crate) mod fast_path;
 mod flush;
-pub(crate) mod gate;
+mod gate;
+pub(crate) mod gated;
 pub(crate) mod heap;
 pub(crate) mod large_blocks;
 pub(crate) mod lease;

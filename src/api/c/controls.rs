@@ -1,0 +1,138 @@
+//! The C interface beside the `malloc` family: limits, the heap profile, the library's life, figures.
+
+pub use crate::api::control::{CONTROL, Control};
+pub use crate::api::global::{few_syscalls, purge, stop_background};
+pub use crate::api::process::start_background;
+use crate::api::{process, profile};
+use crate::base::limits::{self, Limits};
+pub use crate::base::limits::{CHook, on_soft_limit_c as on_soft_limit};
+use crate::base::options;
+use crate::front::thread;
+use crate::os::{self, message};
+use crate::stats::{ClassStats, Snapshot};
+use core::ffi::CStr;
+
+/// Sets the limits, in bytes; 0 is none. False, and nothing changed, if the soft one is above the hard one.
+pub fn set_limits(soft: usize, hard: usize) -> bool {
+    limits::set_limits(Limits { soft, hard }).is_ok()
+}
+
+/// Starts a profile. 0, or an error number.
+pub fn profile_start(rate: usize) -> i32 {
+    profile::start(rate).map_or_else(number, |()| 0)
+}
+
+/// Stops the profile.
+pub fn profile_stop() {
+    profile::stop();
+}
+
+/// Writes the profile to a new file. 0, or an error number.
+pub fn profile_write(path: &CStr) -> i32 {
+    profile::write_to(path).map_or_else(number, |()| 0)
+}
+
+fn number(error: profile::Error) -> i32 {
+    match error {
+        profile::Error::Rate => libc::EINVAL,
+        profile::Error::Running => libc::EALREADY,
+        profile::Error::NotRunning => libc::ESRCH,
+        profile::Error::Unavailable => libc::ENOMEM,
+        profile::Error::Path => libc::ENAMETOOLONG,
+        profile::Error::File => libc::EIO,
+    }
+}
+
+/// Charges what the calling thread allocates to a tag, or to none. Returns what was before, for
+/// [`scope_end`].
+pub fn scope_begin(tag: Option<&CStr>) -> u32 {
+    profile::enter(tag.map(CStr::to_bytes))
+}
+
+/// Ends a scope.
+pub fn scope_end(before: u32) {
+    profile::leave(before);
+}
+
+/// Whether libraries that the program loads with `RTLD_DEEPBIND` keep that flag, which would give them
+/// another allocator.
+pub fn keeps_deepbind() -> bool {
+    // The options are read before the first heap.
+    thread::with_heap(None, |_| ());
+    options::get().keep_deepbind
+}
+
+/// Gives up our key for thread-local data, for a program that has used up all that the C library has. False
+/// when there is none to give up. Without it, the heaps of threads that have ended are found later.
+pub fn give_up_key() -> bool {
+    thread::give_up_key()
+}
+
+/// For the library's constructor: registers the handlers for forks and for exit. With options in the
+/// environment this also initialises the allocator, so that bad ones are reported, and the start record and
+/// the statistics are written, even if the process never allocates. From here on the background thread can be
+/// started.
+pub fn on_load() {
+    let mut given = false;
+    os::env::each(b"HAKMEM_", |_, _| given = true);
+    if given {
+        thread::with_heap(None, |_| ());
+    }
+    process::hook();
+}
+
+/// Prints one line to standard error and aborts.
+pub fn fatal(what: &str) -> ! {
+    message::line(format_args!("{what}"));
+    message::abort()
+}
+
+/// For the library's panic handler: prints one line to standard error and aborts.
+pub fn internal_error(what: &core::panic::PanicInfo<'_>) -> ! {
+    message::line(format_args!("internal error: {what}"));
+    message::abort()
+}
+
+/// The figures for `mallinfo2`.
+pub struct Info {
+    /// Bytes of address space in SuperSlabs.
+    pub arena: usize,
+    /// Large blocks: those with a mapping of their own, and runs.
+    pub large_blocks: usize,
+    /// Bytes in large blocks.
+    pub large_bytes: usize,
+    /// Bytes in blocks that the program holds, not counting large ones.
+    pub in_use: usize,
+    /// Bytes in SuperSlabs that are not in such blocks.
+    pub free: usize,
+    /// Bytes that a purge could give back now.
+    pub releasable: usize,
+}
+
+/// Collects the figures for `mallinfo2`.
+pub fn info() -> Info {
+    Snapshot::with(|now| {
+        let (runs, direct) = (&now.classes[ClassStats::RUNS], &now.classes[ClassStats::DIRECT]);
+        let large_bytes = (runs.allocated_bytes + direct.allocated_bytes) as usize;
+        let in_use = now.stats.allocated_bytes as usize - large_bytes;
+        Info {
+            arena: now.superslabs as usize,
+            large_blocks: (runs.blocks + direct.blocks) as usize,
+            large_bytes,
+            in_use,
+            free: (now.superslabs as usize).saturating_sub(in_use),
+            releasable: now.stats.dirty_bytes as usize,
+        }
+    })
+}
+
+/// The statistics of size class `index`, as `hakmem::class_stats` numbers them; `None` when there is no such
+/// class.
+pub fn class_stats(index: usize) -> Option<ClassStats> {
+    Snapshot::with(|now| now.classes.get(index).copied())
+}
+
+/// Writes the statistics to standard error.
+pub fn print_stats(json: bool) {
+    crate::stats::write(2, json);
+}
