@@ -64,20 +64,23 @@ if programs:
         again = [statistics.geometric_mean(resampled(mine) for mine in by_program.values()) for _ in range(RESAMPLES)]
         print(f"* {figure}: {shown(mean, interval(again))}")
 
-counts = [json.loads(path.read_text()) for path in sorted(folder.glob("*.instructions"))]
+def results(kind, *columns):
+    """What the files of a kind say; if there are any, a table with these columns begins."""
+    found = [json.loads(path.read_text()) for path in sorted(folder.glob(f"*.{kind}"))]
+    if found:
+        print()
+        row(["program", *columns])
+        print("|---" + "|--:" * len(columns) + "|")
+    return found
+
+counts = results("instructions", "million instructions unarmed", "armed", "armed / unarmed")
 if counts:
-    print()
-    row(["program", "million instructions unarmed", "armed", "armed / unarmed"])
-    print("|---|--:|--:|--:|")
     for count in counts:
         row([count["name"], *(f"{count[side] / 1e6:,.1f}" for side in ("unarmed", "armed")), f"{count['armed'] / count['unarmed']:.3f}"])
     mean = math.exp(statistics.mean(math.log(count["armed"] / count["unarmed"]) for count in counts))
     print(f"\nGeometric mean of {len(counts)} programs: {mean:.3f}.")
-stacks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.stacks"))]
+stacks = results("stacks", "samples", "whole stacks", "that come to the start of the program or of a thread")
 if stacks:
-    print()
-    row(["program", "samples", "whole stacks", "that come to the start of the program or of a thread"])
-    print("|---|--:|--:|--:|")
     for one in stacks:
         share = lambda part: f"{100 * one[part] / one['samples']:.1f}%" if one["samples"] else ""
         row([one["name"], f"{one['samples']:,}", share("whole"), share("to_start")])

@@ -10,7 +10,7 @@ use hakmem_profile::model::{Profile, What};
 use hakmem_profile::pprof::{self, proto};
 use hakmem_profile::symbols::Symbols;
 use prost::Message;
-use support::{RATE, small};
+use support::{RATE, go, small};
 
 fn encoded() -> (Profile, Vec<u8>) {
     let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
@@ -123,14 +123,7 @@ fn profiles_of_others_are_read() {
 
 #[test]
 fn go_opens_it() {
-    let go = ["go", "/usr/local/go/bin/go", "/usr/lib/go/bin/go"]
-        .into_iter()
-        .find(|go| Command::new(go).arg("version").output().is_ok_and(|output| output.status.success()));
-    let Some(go) = go else {
-        assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none(), "go is missing (golang-go)");
-        eprintln!("skipped: go is missing (golang-go)");
-        return;
-    };
+    let Some(go) = go() else { return };
     let (_, bytes) = encoded();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("heap.pb.gz");

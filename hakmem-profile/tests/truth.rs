@@ -3,7 +3,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Barrier, Mutex};
+use std::sync::{Barrier, Mutex, MutexGuard};
 use std::thread;
 
 use hakmem_profile::estimate::{Estimate, probability};
@@ -65,8 +65,38 @@ fn count(size: usize) -> usize {
     (SAMPLES / probability(size as u64, RATE as u64)) as usize / if size >= 128 << 10 { 20 } else { 1 }
 }
 
+/// One profile at a time in the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// What takes profiles, and reads them.
+struct Profiles {
+    _alone: MutexGuard<'static, ()>,
+    folder: tempfile::TempDir,
+}
+
+impl Profiles {
+    fn new() -> Self {
+        let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Self { _alone, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// What has been gathered.
+    fn write(&self) -> Raw {
+        let path = self.folder.path().join("x.hakprof");
+        hakmem::profile::write(path.to_str().unwrap()).unwrap();
+        file::read(&std::fs::read(path).unwrap()).unwrap()
+    }
+
+    /// The same, and ends the profile.
+    fn end(&self) -> Raw {
+        let raw = self.write();
+        hakmem::profile::stop();
+        raw
+    }
+}
+
 /// Runs everything once under a profile. What that says.
-fn round(path: &str) -> Raw {
+fn round(profiles: &Profiles) -> Raw {
     hakmem::profile::start(RATE).unwrap();
     let mut kept = Vec::new();
     for (size, fate) in KINDS {
@@ -87,10 +117,9 @@ fn round(path: &str) -> Raw {
             }),
         }
     }
-    hakmem::profile::write(path).unwrap();
-    hakmem::profile::stop();
+    let raw = profiles.end();
     kept.into_iter().for_each(|(block, size)| free(block, size));
-    file::read(&std::fs::read(path).unwrap()).unwrap()
+    raw
 }
 
 /// The estimates for blocks of one size: how many were allocated, and how many live.
@@ -104,16 +133,11 @@ fn estimates(raw: &Raw, size: usize) -> (Estimate, Estimate) {
     (Estimate::new(allocated, size as u64, RATE as u64), Estimate::new(live, size as u64, RATE as u64))
 }
 
-/// One profile at a time in the process.
-static ALONE: Mutex<()> = Mutex::new(());
-
 /// Slabs that nearly empty have the magazine of their class emptied and halved, and current slabs, lists and
 /// magazines change in many ways. No free goes unseen by that.
 #[test]
 fn no_free_goes_unseen() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("freed.hakprof");
+    let profiles = Profiles::new();
     hakmem::profile::start(RATE).unwrap();
     let mut state = 1u64;
     let mut random = |below: usize| {
@@ -136,9 +160,7 @@ fn no_free_goes_unseen() {
             }
         }
     }
-    hakmem::profile::write(path.to_str().unwrap()).unwrap();
-    hakmem::profile::stop();
-    let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
+    let raw = profiles.end();
     for size in [64, 1024] {
         let rows = raw.snapshots.last().unwrap().rows.iter();
         let rows: Vec<_> = rows.filter(|(site, _)| raw.sites[*site].size == size as u64).collect();
@@ -153,13 +175,10 @@ fn no_free_goes_unseen() {
 /// A thread whose blocks all come out of its run cache needs nothing from a slab.
 #[test]
 fn a_thread_that_needs_only_runs_takes_part() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("runs.hakprof");
-    let path = path.to_str().unwrap();
+    let profiles = Profiles::new();
     let next = Barrier::new(2);
     let pairs = |count| (0..count).for_each(|_| free(allocate(100_000), 100_000));
-    thread::scope(|scope| {
+    let raw = thread::scope(|scope| {
         scope.spawn(|| {
             pairs(10);
             next.wait();
@@ -171,10 +190,8 @@ fn a_thread_that_needs_only_runs_takes_part() {
         hakmem::profile::start(RATE).unwrap();
         next.wait();
         next.wait();
-        hakmem::profile::write(path).unwrap();
-        hakmem::profile::stop();
+        profiles.end()
     });
-    let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
     let rows = raw.snapshots.last().unwrap().rows.iter();
     let sum = rows.fold((0, 0), |sum, (_, row)| (sum.0 + row.allocated, sum.1 + row.live));
     // Blocks of this size are all sampled.
@@ -185,14 +202,11 @@ fn a_thread_that_needs_only_runs_takes_part() {
 #[test]
 fn a_thread_that_only_frees_takes_part() {
     const BLOCKS: usize = 40_000;
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("freeing.hakprof");
-    let path = path.to_str().unwrap();
+    let profiles = Profiles::new();
     let next = Barrier::new(2);
     let blocks: Vec<_> = (0..BLOCKS).map(|_| AtomicUsize::new(allocate(64))).collect();
     let free_all = || blocks.iter().for_each(|block| free(block.load(Relaxed), 64));
-    thread::scope(|scope| {
+    let raw = thread::scope(|scope| {
         scope.spawn(|| {
             free_all();
             next.wait();
@@ -207,11 +221,10 @@ fn a_thread_that_only_frees_takes_part() {
         let kept: Vec<_> = (0..BLOCKS / 1000).map(|_| allocate(64)).collect();
         next.wait();
         next.wait();
-        hakmem::profile::write(path).unwrap();
-        hakmem::profile::stop();
+        let raw = profiles.end();
         kept.into_iter().for_each(|block| free(block, 64));
+        raw
     });
-    let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
     let (allocated, live) = estimates(&raw, 64);
     // What its magazine has room for, and what others may have had in theirs.
     assert!(allocated.samples > 500 && live.objects < 2000.0, "{} of {}", live.samples, allocated.samples);
@@ -220,10 +233,7 @@ fn a_thread_that_only_frees_takes_part() {
 /// A thread gets its heap when it first enters a scope, and then may free only what it was given.
 #[test]
 fn a_thread_that_only_has_a_scope_takes_part() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("scope.hakprof");
-    let path = path.to_str().unwrap();
+    let profiles = Profiles::new();
     hakmem::profile::start(RATE).unwrap();
     for _ in 0..100 {
         let block = allocate(100_000);
@@ -235,9 +245,7 @@ fn a_thread_that_only_has_a_scope_takes_part() {
         .join()
         .unwrap();
     }
-    hakmem::profile::write(path).unwrap();
-    hakmem::profile::stop();
-    let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
+    let raw = profiles.end();
     let rows = raw.snapshots.last().unwrap().rows.iter();
     let of_size = rows.filter(|(site, _)| (90_000..110_000).contains(&raw.sites[*site].size));
     let sum = of_size.fold((0, 0), |sum, (_, row)| (sum.0 + row.allocated, sum.1 + row.live));
@@ -249,10 +257,7 @@ fn a_thread_that_only_has_a_scope_takes_part() {
 #[test]
 fn nothing_goes_unseen_between_threads() {
     const SIZES: [usize; 9] = [8, 16, 48, 256, 1024, 3072, 20_480, 100_000, 1_500_000];
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("threads.hakprof");
-    let path = path.to_str().unwrap();
+    let profiles = Profiles::new();
     for rate in [1, 100, 10_000, 300_000] {
         // Before the profile, so that the slabs stay: what lies in no slab any more is taken out at a
         // snapshot.
@@ -315,10 +320,8 @@ fn nothing_goes_unseen_between_threads() {
         for (block, size) in passed.into_inner().unwrap() {
             free(block, size);
         }
-        hakmem::profile::write(path).unwrap();
-        hakmem::profile::stop();
+        let raw = profiles.end();
         kept.into_iter().for_each(|(block, size)| free(block, size));
-        let raw = file::read(&std::fs::read(path).unwrap()).unwrap();
         let rows = || raw.snapshots.last().unwrap().rows.iter();
         assert_eq!(rows().map(|(_, row)| row.live).sum::<u64>(), 0, "at {rate}");
         for (size, count) in SIZES.into_iter().zip(counts).take(7) {
@@ -341,16 +344,10 @@ fn of_size(raw: &Raw, size: usize) -> (u64, u64) {
 
 #[test]
 fn a_block_that_cannot_be_resized_is_still_sampled() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("resized.hakprof");
-    let path = path.to_str().unwrap();
+    let profiles = Profiles::new();
     const SIZES: [usize; 2] = [200_000, 4 << 20];
     hakmem::profile::start(1).unwrap();
-    let figures = || {
-        hakmem::profile::write(path).unwrap();
-        of_size(&file::read(&std::fs::read(path).unwrap()).unwrap(), SIZES[0] / 2)
-    };
+    let figures = || of_size(&profiles.write(), SIZES[0] / 2);
     let blocks = SIZES.map(allocate);
     let resize = |i: usize, from: usize, to: usize| {
         let layout = Layout::from_size_align(from, 8).unwrap();
@@ -371,14 +368,11 @@ fn a_block_that_cannot_be_resized_is_still_sampled() {
 
 #[test]
 fn estimates_are_unbiased_and_their_intervals_true() {
-    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("truth.hakprof");
-    let path = path.to_str().unwrap();
+    let profiles = Profiles::new();
     let mut sums = [(0.0, 0.0); KINDS.len()];
     let (mut within, mut intervals, mut complete, mut stacks) = (0, 0, 0, 0);
     for _ in 0..ROUNDS {
-        let raw = round(path);
+        let raw = round(&profiles);
         assert!(raw.process.armed_late && raw.process.rate == RATE as u64 && raw.cut.is_none());
         complete += raw.stacks.iter().filter(|stack| stack.end == StackEnd::Complete).count();
         stacks += raw.stacks.len();
