@@ -72,25 +72,30 @@ fn heap(seconds: Option<u64>) -> anyhow::Result<Vec<u8>> {
     pprof::encode_since(before, (&profile, &moment), symbols)
 }
 
-/// The number behind `name=` in a query.
-fn number(query: &str, name: &str) -> Option<u64> {
-    let value = |pair: &str| pair.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
-    query.split('&').find_map(value)
+/// The number behind `name=` in a query, if that is there.
+fn number(query: &str, name: &str) -> anyhow::Result<Option<u64>> {
+    let value = query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
+    value.map(|text| text.parse().with_context(|| format!("{name}={text}: expected a number"))).transpose()
 }
 
 fn answer(url: &str) -> (u16, Vec<u8>) {
     let (path, query) = url.split_once('?').unwrap_or((url, ""));
+    let said = |status, text: String| (status, format!("{text}\n").into_bytes());
     match path {
-        "/debug/pprof/heap" => match heap(number(query, "seconds")) {
-            Ok(bytes) => (200, bytes),
-            Err(error) => (500, format!("{error:#}\n").into_bytes()),
+        "/debug/pprof/heap" => match number(query, "seconds").map(heap) {
+            Ok(Ok(bytes)) => (200, bytes),
+            Ok(Err(error)) => said(500, format!("{error:#}")),
+            Err(error) => said(400, format!("{error:#}")),
         },
-        "/leak" => {
-            keep_by_mistake(number(query, "bytes").unwrap_or(1 << 20) as usize);
-            (200, b"kept\n".to_vec())
-        }
-        "/" => (200, b"/leak?bytes=N  /debug/pprof/heap?seconds=N\n".to_vec()),
-        _ => (404, b"no such page\n".to_vec()),
+        "/leak" => match number(query, "bytes") {
+            Ok(bytes) => {
+                keep_by_mistake(bytes.unwrap_or(1 << 20) as usize);
+                said(200, "kept".into())
+            }
+            Err(error) => said(400, format!("{error:#}")),
+        },
+        "/" => said(200, "/leak?bytes=N  /debug/pprof/heap?seconds=N".into()),
+        _ => said(404, "no such page".into()),
     }
 }
 
@@ -101,9 +106,11 @@ fn serve(request: Request) {
 }
 
 fn main() -> anyhow::Result<()> {
-    let port: u16 = std::env::args().nth(1).map_or(Ok(6060), |port| port.parse())?;
+    let port = std::env::args().nth(1).unwrap_or("6060".into());
+    let port: u16 = port.parse().with_context(|| format!("{port}: expected the number of a port"))?;
     hakmem::profile::start(hakmem::profile::DEFAULT_RATE)?;
-    let server = Server::http(("127.0.0.1", port)).map_err(|error| anyhow::anyhow!(error))?;
+    let server =
+        Server::http(("127.0.0.1", port)).map_err(|error| anyhow::anyhow!("port {port}: {error}"))?;
     let server = Arc::new(server);
     println!("http://{}/", server.server_addr());
     // A profile over some seconds keeps a thread busy.

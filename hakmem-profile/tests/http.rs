@@ -1,5 +1,7 @@
 //! The example that serves heap profiles, seen by HTTP's client and by `go tool pprof`.
 
+mod support;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -8,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use hakmem_profile::pprof::{self, Decoded};
+use support::go;
 
 /// The example while it runs.
 struct Server {
@@ -76,14 +79,7 @@ fn held(profile: &Decoded, function: &str) -> f64 {
 
 /// `go tool pprof -top` of a file or an address; `None` where there is no go.
 fn top(what: &str) -> Option<String> {
-    let go = ["go", "/usr/local/go/bin/go", "/usr/lib/go/bin/go"]
-        .into_iter()
-        .find(|go| Command::new(go).arg("version").output().is_ok_and(|output| output.status.success()));
-    let Some(go) = go else {
-        assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none(), "go is missing (golang-go)");
-        eprintln!("skipped: go is missing (golang-go)");
-        return None;
-    };
+    let go = go()?;
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(go);
     command.args(["tool", "pprof", "-top", "-nodecount=0", what]);
@@ -98,6 +94,9 @@ fn top(what: &str) -> Option<String> {
 fn a_server_shows_who_holds_its_memory() {
     let server = Server::start();
     assert!(server.get("/nowhere").0.contains(" 404 "));
+    for wrong in ["/leak?bytes=abc", "/debug/pprof/heap?seconds=-1"] {
+        assert!(server.get(wrong).0.contains(" 400 "), "{wrong}");
+    }
     server.body("/leak?bytes=64000000");
     let bytes = server.body("/debug/pprof/heap");
     // Of 640 blocks of 100,000 bytes about one in six is sampled: 61 MiB ± 5.4.
