@@ -18,8 +18,16 @@ pub(super) use crate::hardened::{Said, is_on};
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    let heap = thread::own_heap();
     if size > isize::MAX as usize {
         return Allocation::NONE;
+    }
+    if !heap.is_null() {
+        // SAFETY: the calling thread owns the heap.
+        let allocation = unsafe { alloc_from(heap, size, align) };
+        if !allocation.ptr.is_null() {
+            return allocation;
+        }
     }
     request::look();
     background::tick();
@@ -57,14 +65,12 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
     if sampling::is_on() {
         sampling::freed_large(block);
     }
-    thread::with_heap(None, |heap| {
-        // SAFETY: `with_heap` passes null or a heap that the calling thread owns. The rest is the caller's
-        // clause.
-        unsafe {
-            let state = if heap.is_null() { None } else { Some(Heap::hardened(heap)) };
-            hardened::free(state, block, said, function);
-        }
-    });
+    let heap = thread::own_heap();
+    // SAFETY: the calling thread owns the heap, if it has one. The rest is the caller's clause.
+    unsafe {
+        let state = if heap.is_null() { None } else { Some(Heap::hardened(heap)) };
+        hardened::free(state, block, said, function);
+    }
 }
 
 /// Resizes a block: `realloc`. Null, and nothing changed, when there is no memory.
@@ -75,7 +81,12 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe fn realloc(block: *mut u8, size: usize, align: usize, options: Option<&Options>) -> *mut u8 {
+pub(super) unsafe fn realloc(
+    block: *mut u8,
+    size: usize,
+    align: usize,
+    options: Option<&Options>,
+) -> *mut u8 {
     let Some(old) = hardened::usable(block, "realloc") else { return ptr::null_mut() };
     // SAFETY: in use, by the answer, and only the caller uses it.
     if size <= isize::MAX as usize && unsafe { hardened::resize(block, old, size, align) } {

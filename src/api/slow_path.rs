@@ -282,6 +282,10 @@ unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, s
 #[inline(never)]
 pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
     if kind == FOREIGN as usize || kind > CLASSES {
+        if kind == HARDENED as usize {
+            // SAFETY: the page map's answer; nobody uses the block.
+            return unsafe { hardened::free(block, Said::Nothing, "free") };
+        }
         // Common in C, and nothing else here would have to be asked.
         if block.is_null() {
             return;

@@ -17,8 +17,8 @@ impl fmt::Display for Described<'_> {
             HELD => "freed, in quarantine",
             _ => "in use",
         };
-        write!(f, "; block {:p} of {} bytes, {state}", place.block(), place.slab.stride())?;
-        match place.fields() {
+        write!(f, "; block {:p} of {} bytes, {state}", place.block, place.slab.stride())?;
+        match place.fields(place.mix()) {
             Some(fields) if !fields.free => {
                 write!(f, ", {} asked for", place.room() - fields.room.min(place.room()))?;
             }
@@ -26,7 +26,7 @@ impl fmt::Display for Described<'_> {
             None => write!(f, ", its size is overwritten")?,
         }
         let slab = place.slab;
-        let first = Place { slab, index: 0 }.block();
+        let first = slab.nth(0).block;
         write!(f, "; number {} of {} in slab {first:p}", place.index, slab.blocks())?;
         write!(f, ", last allocated from by thread {:#x}", slab.thread.load(Relaxed))
     }

@@ -9,9 +9,9 @@ use crate::hardened::parts;
 use crate::hardened::records::{self, Header, LARGE};
 use crate::os;
 use crate::os::futex::{Inherit, Lock};
-use crate::superslab::slab::Allocation;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
+use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicU8, AtomicUsize};
 use core::ptr;
@@ -114,9 +114,9 @@ impl Quarantine {
     fn reuse(&mut self, len: usize) -> Option<*mut Large> {
         let old = self.kept.get(..self.count.saturating_sub(LATER))?;
         // SAFETY: records of mappings in the list.
-        let index = old.iter().position(|&large| unsafe {
-            (*large).len == len && (*large).resident.load(Relaxed)
-        })?;
+        let index = old
+            .iter()
+            .position(|&large| unsafe { (*large).len == len && (*large).resident.load(Relaxed) })?;
         self.remove(index)
     }
 }
@@ -255,7 +255,8 @@ impl Large {
     fn overwritten(&self, size: usize) -> Option<Fault> {
         let filling = filling(self.block);
         // SAFETY: mapped and not protected; the caller is about to free the block.
-        let [before, behind] = self.rests(size).map(|rest| unsafe { (*rest).iter().all(|&byte| byte == filling) });
+        let [before, behind] =
+            self.rests(size).map(|rest| unsafe { (*rest).iter().all(|&byte| byte == filling) });
         if behind { (!before).then_some(Fault::Underflow) } else { Some(Fault::Overflow) }
     }
 

@@ -4,11 +4,13 @@ use crate::base::list::List;
 use crate::base::table::Table;
 use crate::hardened::slab::{CURRENT, DEAD, FULL, LISTED, LISTING, Slab};
 use crate::hardened::spans;
+use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::thread;
+use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::KINDS;
-use crate::sync::AtomicUsize;
 use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::{AtomicU32, AtomicUsize};
 
 /// The slabs of one class that are listed.
 struct Listed(List<Slab>);
@@ -29,10 +31,39 @@ static LISTS: Table<Lock<Listed>, KINDS> = Table([const { Lock::new(Listed(List:
 
 /// Slices of listed slabs of which all blocks are free. Relaxed: a figure.
 static EMPTY: AtomicUsize = AtomicUsize::new(0);
-/// Slices that may be empty, however few are in use: 1 MiB.
-const FEW: usize = 16;
+/// Slices that may be empty, however few are in use: 16 MiB.
+const FEW: usize = 256;
 /// Of the slices in use, the part that may be empty.
-const PART: usize = 16;
+const PART: usize = 8;
+/// Slices that may be empty beyond that, because the program has wanted memory again soon after it was given
+/// back.
+static SLACK: AtomicUsize = AtomicUsize::new(0);
+/// When memory was last given back, and when that was last regretted, in milliseconds.
+static GIVEN: AtomicU32 = AtomicU32::new(0);
+static REGRETTED: AtomicU32 = AtomicU32::new(0);
+/// Soon, in milliseconds. So often the slack is halved if nothing is regretted.
+const SOON: u32 = 1000;
+
+/// Notes that the program needs fresh memory for a slab.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn made(slab: &Slab) {
+    let now = os::now_ms() as u32;
+    // Relaxed, as all here: races lose a little of the slack.
+    if SLACK.load(Relaxed) < spans::IN_USE.load(Relaxed) && now.wrapping_sub(GIVEN.load(Relaxed)) < SOON {
+        SLACK.fetch_add(slab.slices(), Relaxed);
+        REGRETTED.store(now, Relaxed);
+    }
+}
+
+/// How many slices may be empty.
+fn allowance() -> usize {
+    let now = os::now_ms() as u32;
+    if now.wrapping_sub(REGRETTED.load(Relaxed)) >= SOON {
+        SLACK.store(SLACK.load(Relaxed) / 2, Relaxed);
+        REGRETTED.store(now, Relaxed);
+    }
+    FEW.max(spans::IN_USE.load(Relaxed) / PART) + SLACK.load(Relaxed)
+}
 
 /// Whether all blocks of a slab are free.
 fn is_empty(slab: &Slab) -> bool {
@@ -82,7 +113,11 @@ pub(super) fn drop_current(slab: &Slab) {
 /// it back.
 #[inline(always)]
 pub(super) fn freed(slab: &Slab, free: i32) {
-    if free >= slab.enough() && slab.place.load(SeqCst) != CURRENT {
+    if free < slab.enough() {
+        return;
+    }
+    let place = slab.place.load(SeqCst);
+    if place == FULL || (place == LISTED && free == slab.blocks() as i32) {
         noticed(slab, free);
     }
 }
@@ -114,7 +149,7 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     if slab.place.load(SeqCst) != LISTED || !is_empty(slab) {
         return 0;
     }
-    if !all && EMPTY.load(Relaxed) < FEW.max(spans::IN_USE.load(Relaxed) / PART) {
+    if !all && EMPTY.load(Relaxed) < allowance() {
         EMPTY.fetch_add(slab.slices(), Relaxed);
         return 0;
     }
@@ -125,7 +160,8 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     if all {
         forget(slab);
     }
-    let bytes = slab.slices() * crate::superslab::layout::SLICE;
+    let bytes = slab.slices() * SLICE;
+    GIVEN.store(os::now_ms() as u32, Relaxed);
     // SAFETY: dead by the store above, in which we were alone by the lock; its blocks are free.
     unsafe { slab.release() };
     bytes

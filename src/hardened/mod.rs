@@ -24,10 +24,11 @@ pub(crate) use state::State;
 
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
+use crate::hardened::parts::Parts;
 use crate::hardened::records::{Header, LARGE};
 use crate::hardened::slab::{FREE, FRESH, HELD, Place, Slab, USED};
-use crate::superslab::slab::Allocation;
 use crate::superslab::pagemap;
+use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::Acquire;
 use crate::tiny::classes::class_of;
 
@@ -103,14 +104,15 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
         let fault = if was == FRESH { Fault::Interior } else { Fault::DoubleFree };
         return fault::small(function, block, fault, place);
     }
+    let (mix, parts) = (place.mix(), parts::now());
     // SAFETY: held by this call, so ours.
     unsafe {
-        check(place, said, function);
-        if parts::has(Hardened::ZERO) {
-            block.write_bytes(0, place.room());
+        check(place, mix, parts, said, function);
+        if parts.has(Hardened::ZERO) {
+            place.clear();
         }
     }
-    place.seal_free();
+    place.seal_free(mix);
     match state {
         Some(state) => state.hold(place),
         None => lists::freed(place.slab, place.let_go()),
@@ -124,23 +126,23 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
 ///
 /// The block is the caller's, and was sealed.
 #[inline(always)]
-unsafe fn check(place: Place<'_>, said: Said, function: &str) -> usize {
-    let canary = parts::has(Hardened::CANARY);
-    let fields = place.fields().filter(|fields| !fields.free && fields.room <= place.room());
+unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: &str) -> usize {
+    let canary = parts.has(Hardened::CANARY);
+    let fields = place.fields(mix).filter(|fields| !fields.free && fields.room <= place.room());
     let Some(fields) = fields else {
         if canary {
-            fault::small(function, place.block(), Fault::Overflow, place);
+            fault::small(function, place.block, Fault::Overflow, place);
         }
         return place.room();
     };
     let size = place.room() - fields.room;
     if canary {
         // SAFETY: the caller's block, and this is its size.
-        if !unsafe { place.is_intact(size) } {
-            fault::small(function, place.block(), Fault::Overflow, place);
+        if !unsafe { place.is_intact(mix, size) } {
+            fault::small(function, place.block, Fault::Overflow, place);
         }
         if !place.is_neighbour_intact() {
-            fault::small(function, place.block(), Fault::Underflow, place);
+            fault::small(function, place.block, Fault::Underflow, place);
         }
     }
     let right = match said {
@@ -149,7 +151,7 @@ unsafe fn check(place: Place<'_>, said: Said, function: &str) -> usize {
         Said::Class(class) => class == class_of(size.max(1), 1 << fields.align),
     };
     if !right {
-        fault::small(function, place.block(), Fault::FreedSize, place);
+        fault::small(function, place.block, Fault::FreedSize, place);
     }
     size
 }
@@ -162,7 +164,7 @@ pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
     match find(block) {
         Found::Small(place) => match place.state().load(Acquire) {
             // SAFETY: in use, and the program asks on behalf of who has it.
-            USED => Some(unsafe { check(place, Said::Nothing, function) }),
+            USED => Some(unsafe { check(place, place.mix(), parts::now(), Said::Nothing, function) }),
             state @ (FREE | HELD | FRESH | _) => {
                 let fault = if state == FRESH { Fault::Interior } else { Fault::UsedAfterFree };
                 fault::small(function, block, fault, place);
@@ -201,7 +203,7 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
         if size > old {
             block.wrapping_add(old).write_bytes(0, (place.room() - old).min(8));
         }
-        place.seal(size, align.trailing_zeros());
+        place.seal(place.mix(), size, align.trailing_zeros(), parts::has(Hardened::CANARY));
     }
     true
 }

@@ -30,7 +30,25 @@ pub(crate) fn is_on() -> bool {
 /// Whether hardened mode has this part.
 #[inline(always)]
 pub(super) fn has(part: Hardened) -> bool {
-    PARTS.load(Relaxed) & part.bits() == part.bits()
+    now().has(part)
+}
+
+/// The parts that are on.
+#[inline(always)]
+pub(super) fn now() -> Parts {
+    Parts(PARTS.load(Relaxed))
+}
+
+/// The parts that are on, read once.
+#[derive(Clone, Copy)]
+pub(super) struct Parts(u8);
+
+impl Parts {
+    /// Whether `part` is one of them.
+    #[inline(always)]
+    pub(super) fn has(self, part: Hardened) -> bool {
+        self.0 & part.bits() == part.bits()
+    }
 }
 
 /// The most that a thread's quarantine holds: bytes and blocks.

@@ -4,7 +4,6 @@
 //! each; what has become of a block is a byte for each.
 
 use crate::base::list::{Linked, Links};
-use crate::base::options::Hardened;
 use crate::hardened::parts;
 use crate::hardened::records::{self, Header};
 use crate::hardened::spans::{self, Region};
@@ -13,7 +12,7 @@ use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
+use crate::sync::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, compiler_fence};
 use crate::tiny::classes;
 use core::ptr;
 
@@ -37,6 +36,8 @@ pub(super) const LISTED: u8 = 3;
 /// It has no memory.
 pub(super) const DEAD: u8 = 4;
 
+/// Blocks of so many bytes are cleared and looked at by short loops.
+const SHORT: usize = 120;
 /// Records that were ever made, for the secrets of their slabs.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 /// All records that were ever made, linked by `all_next`.
@@ -54,7 +55,11 @@ pub(super) struct Slab {
     inverse: u64,
     secret: usize,
     region: *mut Region,
+    /// The byte of the first block.
+    states: *const AtomicU8,
     blocks: u32,
+    /// See [`Slab::enough`].
+    enough: i32,
     slices: u8,
     class: u8,
     /// One of the five above.
@@ -80,6 +85,8 @@ unsafe impl Linked for Slab {
 pub(super) struct Place<'a> {
     pub(super) slab: &'a Slab,
     pub(super) index: usize,
+    /// Its first byte.
+    pub(super) block: *mut u8,
 }
 
 /// Slices of a slab of this class.
@@ -119,6 +126,8 @@ impl Slab {
             (*slab).secret = parts::secret(MADE.fetch_add(1, Relaxed));
             (*slab).region = region;
             (*slab).blocks = blocks as u32;
+            (*slab).enough = (blocks as i32 / 8).max(1);
+            (*slab).states = slab.wrapping_add(1).cast::<u8>().wrapping_add(words * size_of::<u64>()).cast();
             (*slab).slices = slices as u8;
             (*slab).class = class as u8;
             let slab = &*slab;
@@ -217,7 +226,7 @@ impl Slab {
     pub(super) fn state(&self, index: usize) -> &AtomicU8 {
         debug_assert!(index < self.blocks());
         // SAFETY: `make` has taken a record with room for these bytes, and records stay mapped.
-        unsafe { &*self.tail().wrapping_add(self.words() * size_of::<u64>() + index).cast::<AtomicU8>() }
+        unsafe { &*self.states.wrapping_add(index) }
     }
 
     /// The block that begins at `address`; `None` if none does. The address lies in the slab.
@@ -225,14 +234,21 @@ impl Slab {
     pub(super) fn at(&self, address: *mut u8) -> Option<Place<'_>> {
         let offset = address.addr().wrapping_sub(self.base.addr());
         let index = ((offset as u128 * self.inverse as u128) >> 64) as usize;
-        (index < self.blocks() && index * self.stride == offset).then_some(Place { slab: self, index })
+        let is_start = index < self.blocks() && index * self.stride == offset;
+        is_start.then_some(Place { slab: self, index, block: address })
+    }
+
+    /// The block of this number, which is below [`Slab::blocks`].
+    #[inline(always)]
+    pub(super) fn nth(&self, index: usize) -> Place<'_> {
+        Place { slab: self, index, block: self.base.wrapping_add(index * self.stride) }
     }
 
     /// How many free blocks a slab has to have before others may take it: so that a slab does not change
     /// hands for each of its blocks.
     #[inline(always)]
     pub(super) fn enough(&self) -> i32 {
-        (self.blocks as i32 / 8).max(1)
+        self.enough
     }
 
     /// Calls `f` with every slab that has memory. For figures: others may be at work there.
@@ -252,12 +268,6 @@ impl Slab {
 }
 
 impl Place<'_> {
-    /// The block's address.
-    #[inline(always)]
-    pub(super) fn block(self) -> *mut u8 {
-        self.slab.base.wrapping_add(self.index * self.slab.stride)
-    }
-
     /// What has become of it.
     #[inline(always)]
     pub(super) fn state(self) -> &'static AtomicU8 {
@@ -268,7 +278,7 @@ impl Place<'_> {
     /// What its trailer and canary are made from.
     #[inline(always)]
     pub(super) fn mix(self) -> u64 {
-        trailer::mix(self.block().addr(), self.slab.secret)
+        trailer::mix(self.block.addr(), self.slab.secret)
     }
 
     /// Bytes before the trailer.
@@ -283,35 +293,41 @@ impl Place<'_> {
     fn trailer(self) -> &'static AtomicU64 {
         // SAFETY: the last word of a block, aligned, since strides are multiples of 8. The memory stays
         // mapped while a block of the slab is in use or held, which the callers see to.
-        unsafe { &*self.block().wrapping_add(self.room()).cast::<AtomicU64>() }
+        unsafe { &*self.block.wrapping_add(self.room()).cast::<AtomicU64>() }
     }
 
-    /// What the trailer says; `None` if somebody has written over it.
+    /// What the trailer says; `None` if somebody has written over it. `mix` is the block's.
     #[inline(always)]
-    pub(super) fn fields(self) -> Option<Fields> {
-        trailer::decode(self.mix(), self.trailer().load(Relaxed))
+    pub(super) fn fields(self, mix: u64) -> Option<Fields> {
+        trailer::decode(mix, self.trailer().load(Relaxed))
     }
 
-    /// Writes trailer and canary of a block that is handed out for `size` bytes.
+    /// Whether the trailer is that of a free block.
+    #[inline(always)]
+    pub(super) fn is_sealed_free(self, mix: u64) -> bool {
+        self.trailer().load(Relaxed) == trailer::encode(mix, Fields::FREE)
+    }
+
+    /// Writes the trailer of a block that is handed out for `size` bytes, and with `canary` that.
     ///
     /// # Safety
     ///
     /// The block is the caller's; `size` is at most [`Place::room`].
     #[inline(always)]
-    pub(super) unsafe fn seal(self, size: usize, align: u32) {
-        let (mix, room) = (self.mix(), self.room() - size);
-        if parts::has(Hardened::CANARY) && room != 0 {
-            // SAFETY: the eight bytes behind the ones asked for, of which the trailer may be a part. It is
-            // written next.
-            unsafe { self.block().wrapping_add(size).cast::<u64>().write_unaligned(trailer::canary(mix)) };
+    pub(super) unsafe fn seal(self, mix: u64, size: usize, align: u32, canary: bool) {
+        let room = self.room() - size;
+        if canary {
+            // SAFETY: the eight bytes behind the ones asked for, of which the trailer may be a part, or all.
+            // It is written next.
+            unsafe { self.block.wrapping_add(size).cast::<u64>().write_unaligned(trailer::canary(mix)) };
         }
         self.trailer().store(trailer::encode(mix, Fields { room, align, free: false }), Relaxed);
     }
 
     /// Writes the trailer of a free block.
     #[inline(always)]
-    pub(super) fn seal_free(self) {
-        self.trailer().store(trailer::encode(self.mix(), Fields::FREE), Relaxed);
+    pub(super) fn seal_free(self, mix: u64) {
+        self.trailer().store(trailer::encode(mix, Fields::FREE), Relaxed);
     }
 
     /// Whether the canary behind `size` bytes is as [`Place::seal`] has written it.
@@ -320,23 +336,42 @@ impl Place<'_> {
     ///
     /// The block is the caller's, and was sealed for `size` bytes.
     #[inline(always)]
-    pub(super) unsafe fn is_intact(self, size: usize) -> bool {
+    pub(super) unsafe fn is_intact(self, mix: u64, size: usize) -> bool {
         let room = self.room() - size;
         // SAFETY: the eight bytes behind the ones asked for lie in the block.
-        let found = unsafe { self.block().wrapping_add(size).cast::<u64>().read_unaligned() };
-        trailer::is_intact(self.mix(), found, room)
+        let found = unsafe { self.block.wrapping_add(size).cast::<u64>().read_unaligned() };
+        trailer::is_intact(mix, found, room)
     }
 
     /// Whether the trailer of the block before this one is intact, if there is one and it has one.
     #[inline(always)]
     pub(super) fn is_neighbour_intact(self) -> bool {
         let Some(index) = self.index.checked_sub(1) else { return true };
-        let before = Place { slab: self.slab, index };
+        let before = self.slab.nth(index);
         // Acquire: pairs with the release in `take`, which follows the first trailer.
-        if before.state().load(Acquire) == FRESH {
-            return before.trailer().load(Relaxed) == 0 || before.fields().is_some();
+        if before.state().load(Acquire) == FRESH && before.trailer().load(Relaxed) == 0 {
+            return true;
         }
-        before.fields().is_some()
+        before.fields(before.mix()).is_some()
+    }
+
+    /// Clears all bytes before the trailer.
+    ///
+    /// # Safety
+    ///
+    /// The block is the caller's.
+    #[inline(always)]
+    pub(super) unsafe fn clear(self) {
+        let room = self.room();
+        if room > SHORT {
+            // SAFETY: the caller's block.
+            return unsafe { self.block.write_bytes(0, room) };
+        }
+        for at in (0..room).step_by(size_of::<u64>()) {
+            // Volatile, so that no call is made of the loop.
+            // SAFETY: the caller's block; strides are multiples of 8.
+            unsafe { self.block.wrapping_add(at).cast::<u64>().write_volatile(0) };
+        }
     }
 
     /// Makes the block the program's: one that can be handed out, and that the caller has taken the bit of.
@@ -374,7 +409,16 @@ impl Place<'_> {
     pub(super) unsafe fn is_zero(self) -> bool {
         // SAFETY: strides are multiples of 8 and at least 16, so these are whole words of the block.
         let words =
-            unsafe { core::slice::from_raw_parts(self.block().cast::<u64>(), self.room() / size_of::<u64>()) };
+            unsafe { core::slice::from_raw_parts(self.block.cast::<u64>(), self.room() / size_of::<u64>()) };
+        if self.room() <= SHORT {
+            let mut all = 0;
+            for word in words {
+                all |= word;
+                // So that the compiler does not make a long function of a short loop.
+                compiler_fence(Acquire);
+            }
+            return all == 0;
+        }
         let mut groups = words.chunks_exact(8);
         groups.by_ref().all(|group| group.iter().fold(0, |all, word| all | word) == 0)
             && groups.remainder().iter().fold(0, |all, word| all | word) == 0
@@ -390,10 +434,13 @@ mod tests {
         for class in 2..=classes::CLASSES {
             let slab = Slab::make(class).unwrap();
             for index in 0..slab.blocks() {
-                let block = Place { slab, index }.block();
+                let block = slab.nth(index).block;
                 assert_eq!(slab.at(block).unwrap().index, index);
                 for offset in [1, 8, slab.stride() / 2, slab.stride() - 1] {
-                    assert!(slab.at(block.wrapping_add(offset)).is_none(), "class {class}, {index} + {offset}");
+                    assert!(
+                        slab.at(block.wrapping_add(offset)).is_none(),
+                        "class {class}, {index} + {offset}"
+                    );
                 }
             }
             let behind = slab.base.wrapping_add(slab.blocks() * slab.stride());
@@ -411,20 +458,21 @@ mod tests {
     #[test]
     fn a_block_is_held_once() {
         let slab = Slab::make(4).unwrap();
-        let place = Place { slab, index: 3 };
+        let place = slab.nth(3);
+        let mix = place.mix();
         assert_eq!(place.hold(), Err(FRESH));
         place.take();
         // SAFETY: a block of this test alone.
         unsafe {
-            place.seal(5, 3);
-            assert!(place.is_intact(5) && !place.is_zero());
-            place.block().add(5).write(0);
-            assert!(!place.is_intact(5));
+            place.seal(mix, 5, 3, true);
+            assert!(place.is_intact(mix, 5) && !place.is_zero());
+            place.block.add(5).write(0);
+            assert!(!place.is_intact(mix, 5));
         }
-        assert_eq!(place.fields(), Some(Fields { room: place.room() - 5, align: 3, free: false }));
+        assert_eq!(place.fields(mix), Some(Fields { room: place.room() - 5, align: 3, free: false }));
         assert_eq!(place.hold(), Ok(()));
         assert_eq!(place.hold(), Err(HELD));
-        place.seal_free();
-        assert_eq!(place.fields(), Some(Fields::FREE));
+        place.seal_free(mix);
+        assert_eq!(place.fields(mix), Some(Fields::FREE));
     }
 }

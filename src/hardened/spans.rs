@@ -8,8 +8,8 @@ use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::superslab::layout::{SLICE, SUPERSLAB};
 use crate::superslab::pagemap;
-use crate::sync::Ordering::Relaxed;
 use crate::sync::AtomicUsize;
+use crate::sync::Ordering::Relaxed;
 
 /// Slices of a region.
 const SLICES: usize = SUPERSLAB / SLICE;
@@ -165,7 +165,8 @@ pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
     // does not take it back, the span is lost.
     unsafe {
         let bytes = slices * SLICE;
-        let gone = if (*region).guarded { os::make_inaccessible(base, bytes) } else { os::purge(base, bytes) };
+        let gone =
+            if (*region).guarded { os::make_inaccessible(base, bytes) } else { os::purge(base, bytes) };
         if !gone {
             return;
         }

@@ -49,9 +49,11 @@ static KNOWN: [Known; 22] = [
     ("HAKMEM_PROFILE_SIGNAL", "USR1, USR2, HUP, WINCH or a number up to 64; using none", |o, v| {
         set(&mut o.profile_signal, signal(v))
     }),
-    ("HAKMEM_HARDENED", "on, off, or some of checks,random,quarantine,zero,canary,guard; using off", |o, v| {
-        set(&mut o.hardened, parts(v))
-    }),
+    (
+        "HAKMEM_HARDENED",
+        "on, off, or some of checks,random,quarantine,zero,canary,guard; using off",
+        |o, v| set(&mut o.hardened, parts(v)),
+    ),
     ("HAKMEM_QUARANTINE", "bytes, as 65536, 256K or 1M; using 256K", |o, v| {
         set(&mut o.quarantine_bytes, bytes(v))
     }),
