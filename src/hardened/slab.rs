@@ -12,7 +12,7 @@ use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, compiler_fence};
+use crate::sync::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
 use crate::tiny::classes;
 use core::ptr;
 
@@ -36,8 +36,8 @@ pub(super) const LISTED: u8 = 3;
 /// It has no memory.
 pub(super) const DEAD: u8 = 4;
 
-/// Blocks of so many bytes are cleared and looked at by short loops.
-const SHORT: usize = 120;
+/// Blocks of so many bytes are cleared by a short loop.
+const SHORT: usize = 56;
 /// Records that were ever made, for the secrets of their slabs.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 /// All records that were ever made, linked by `all_next`.
@@ -441,18 +441,15 @@ impl Place<'_> {
         // SAFETY: strides are multiples of 8 and at least 16, so these are whole words of the block.
         let words =
             unsafe { core::slice::from_raw_parts(self.block.cast::<u64>(), self.room() / size_of::<u64>()) };
-        if self.room() <= SHORT {
-            let mut all = 0;
-            for word in words {
-                all |= word;
-                // So that the compiler does not make a long function of a short loop.
-                compiler_fence(Acquire);
-            }
-            return all == 0;
+        let mut all = 0;
+        let mut groups = words.chunks_exact(4);
+        for group in groups.by_ref() {
+            all |= group.iter().fold(0, |all, word| all | word);
         }
-        let mut groups = words.chunks_exact(8);
-        groups.by_ref().all(|group| group.iter().fold(0, |all, word| all | word) == 0)
-            && groups.remainder().iter().fold(0, |all, word| all | word) == 0
+        for word in groups.remainder() {
+            all |= word;
+        }
+        all == 0
     }
 }
 
