@@ -112,9 +112,10 @@ fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
     let mut checked = Checked::default();
     let end = loop {
         let step = match KNOWN.get(frame.instruction(), modules::gone()) {
-            Some(Known::Rule(rule)) => rule.apply(&frame, &mut stack),
-            Some(Known::Outermost) => Step::Outermost,
-            Some(Known::NoTable) => by_frame_pointer(&frame, &mut stack),
+            Some(word) => match rules::caller_by_word(word, &frame, &mut stack) {
+                Some(caller) => Step::Caller(caller),
+                None => apply(Known::unpack(word), &frame, &mut stack),
+            },
             None => look_up(&frame, &mut stack, &mut checked),
         };
         let caller = match step {
@@ -190,6 +191,13 @@ fn look_up(frame: &Frame, stack: &mut Stack, checked: &mut Checked) -> Step {
         Found::Step(step) => return step,
     };
     KNOWN.put(pc, gone, known);
+    apply(known, frame, stack)
+}
+
+/// The step from a frame by what is known of its pc.
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+fn apply(known: Known, frame: &Frame, stack: &mut Stack) -> Step {
     match known {
         Known::Rule(rule) => rule.apply(frame, stack),
         Known::Outermost => Step::Outermost,

@@ -120,7 +120,8 @@ impl Known {
         )
     }
 
-    fn unpack(word: u64) -> Self {
+    /// What [`Known::pack`] has made a word of.
+    pub(super) fn unpack(word: u64) -> Self {
         match word & 3 {
             IS_RULE => Known::Rule(Rule {
                 register: (word >> 2 & 3) as usize,
@@ -178,6 +179,31 @@ impl Rule {
         let pc = if self.is_signal { pc } else { return_address(pc) };
         Some(Frame { pc, registers: [cfa, fp, extra], is_exact: self.is_signal, is_sp_a_guess: false })
     }
+}
+
+/// The caller of a frame by a word that stands for the simplest of rules, which hold for nearly all frames:
+/// all is saved at offsets from the CFA, and that is a register plus an offset. `None` for others, or if the
+/// stack cannot be read.
+#[inline(always)]
+pub(super) fn caller_by_word(word: u64, frame: &Frame, stack: &mut Stack) -> Option<Frame> {
+    const KIND: u64 = 0xf3;
+    if word & KIND != IS_RULE || frame.is_sp_a_guess {
+        return None;
+    }
+    let &[_, fp, extra] = &frame.registers;
+    let cfa = frame.registers.get((word >> 2 & 3) as usize)?;
+    let cfa = cfa.wrapping_add_signed(unpack(word, 8, CFA_BITS) as isize);
+    let mut get = |at: u32, same: usize| {
+        if word >> at & ((1 << SAVED_BITS) - 1) == SAME {
+            return Some(same);
+        }
+        stack.load(cfa.wrapping_add_signed(unpack(word, at, SAVED_BITS) as isize))
+    };
+    let pc = get(26, extra)?;
+    let fp = get(38, fp)?;
+    let is_link = cfg!(not(target_arch = "x86_64"));
+    let extra = get(50, if is_link { pc } else { extra })?;
+    Some(Frame { pc: return_address(pc), registers: [cfa, fp, extra], is_exact: false, is_sp_a_guess: false })
 }
 
 /// The address without the signature that AArch64 may put into its upper bits.
@@ -254,12 +280,11 @@ impl Table {
         pc as u64 ^ (word ^ u64::from(gone) << 32).wrapping_mul(ODD)
     }
 
-    /// What is known of a pc.
-    #[inline]
-    pub(super) fn get(&self, pc: usize, gone: u32) -> Option<Known> {
-        let used = self.used();
-        let known = |used| self.entries(pc, used).into_iter().find_map(|entry| entry.known(pc, gone));
-        known(used).or_else(|| self.get_before(pc, gone)).map(Known::unpack)
+    /// What is known of a pc, as a word.
+    #[inline(always)]
+    pub(super) fn get(&self, pc: usize, gone: u32) -> Option<u64> {
+        let [one, other] = self.entries(pc, self.used());
+        one.known(pc, gone).or_else(|| other.known(pc, gone)).or_else(|| self.get_before(pc, gone))
     }
 
     /// The word of a pc from before the table has grown, which moves to where it is found sooner.
@@ -342,7 +367,7 @@ mod tests {
         for known in rules.map(Known::Rule).into_iter().chain([Known::Outermost, Known::NoTable]) {
             assert_eq!(Known::unpack(known.pack().unwrap()), known);
             table.put(0x1234, 1, known);
-            assert_eq!(table.get(0x1234, 1), Some(known));
+            assert_eq!(table.get(0x1234, 1).map(Known::unpack), Some(known));
             assert_eq!(table.get(0x1234, 2), None);
             assert_eq!(table.get(0x1235, 1), None);
         }
@@ -351,8 +376,8 @@ mod tests {
         let twin = (0x1235..).find(|&pc| core::ptr::eq(table.entries(pc, FEWEST)[0], first)).unwrap();
         table.put(twin, 1, Known::Outermost);
         assert_eq!(
-            (table.get(0x1234, 1), table.get(twin, 1)),
-            (Some(Known::NoTable), Some(Known::Outermost))
+            [0x1234, twin].map(|pc| table.get(pc, 1).map(Known::unpack)),
+            [Some(Known::NoTable), Some(Known::Outermost)]
         );
         // Many pcs: the table grows, and most are still there.
         (1..=8192).for_each(|pc| table.put(pc * 16, 2, Known::NoTable));
