@@ -136,3 +136,59 @@ impl Reader {
         (self.copy(at.wrapping_add(copied), rest) == rest.len()).then_some(len)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os;
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn copies_hold_until_a_module_has_gone() {
+        let page = os::page_size();
+        let pages = os::map_uncounted(3 * page);
+        let (from, end) = (pages.expose_provenance(), pages.expose_provenance() + 2 * page);
+        // SAFETY: the mapping just made; its last page is not used again.
+        unsafe {
+            pages.write_bytes(1, 2 * page);
+            assert_eq!(libc::mprotect(pages.add(2 * page).cast(), page, libc::PROT_NONE), 0);
+        }
+        // Numbers that no other test counts to. The first reader holds the copies, the second goes without.
+        let gone = u32::MAX - 1;
+        let mut one = Reader::new(gone);
+        while one.copies.is_none() {
+            one = Reader::new(gone);
+        }
+        let mut other = Reader::new(gone);
+        assert!(other.copies.is_none());
+        for reader in [&mut one, &mut other] {
+            let (mut bytes, mut alone) = ([0; 100], [0; ALONE]);
+            // Across the end of a page, and up to where nothing can be read.
+            assert_eq!(reader.copy(from + page - 50, &mut bytes), 100);
+            assert_eq!(bytes, [1; 100]);
+            assert_eq!(reader.copy(end - 7, &mut bytes), 7);
+            assert_eq!(reader.copy(end, &mut bytes), 0);
+            let (start, around) = reader.around(from + page + 3, &mut alone).unwrap();
+            assert!(start <= from + page + 3 && from + page + 3 < start + around.len());
+            assert!(reader.around(end, &mut alone).is_none());
+        }
+        // An entry of 4 + 80 bytes, the first of which are the last ones of a page.
+        // SAFETY: as above.
+        unsafe { pages.add(page - 2).cast::<u32>().write_unaligned(80) };
+        let mut entry = [0; 128];
+        assert_eq!(other.entry(from + page - 2, &mut entry), Some(84));
+        // The copy is the old one, but not for who knows that a module has gone.
+        assert_eq!(one.entry(from + page - 2, &mut entry), Some(0x0101_0105));
+        drop(one);
+        let mut later = Reader::new(gone + 1);
+        while later.copies.is_none() {
+            later = Reader::new(gone + 1);
+        }
+        assert_eq!(later.entry(from + page - 2, &mut entry), Some(84));
+        assert_eq!(entry[..6], [80, 0, 0, 0, 1, 1]);
+        assert_eq!(later.entry(from + page - 2, &mut [0; 50]), Some(84));
+        drop(later);
+        // SAFETY: mapped above.
+        unsafe { os::unmap_uncounted(pages, 3 * page) };
+    }
+}
