@@ -11,7 +11,7 @@ pub(super) static BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that an array has mapped at first. What is not touched is not resident, and to map more later costs
 /// more.
-const FIRST: usize = 64 << 10;
+const FIRST: usize = 16 << 10;
 
 /// An array in a mapping of its own, which doubles when it is full. The elements behind the last one are all
 /// zero.

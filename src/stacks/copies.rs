@@ -173,7 +173,7 @@ mod tests {
             assert!(reader.around(end, &mut alone).is_none());
         }
         // An entry of 4 + 80 bytes, the first of which are the last ones of a page.
-        // SAFETY: as above.
+        // SAFETY: within the two pages that can be written to.
         unsafe { pages.add(page - 2).cast::<u32>().write_unaligned(80) };
         let mut entry = [0; 128];
         assert_eq!(other.entry(from + page - 2, &mut entry), Some(84));
