@@ -76,7 +76,8 @@ program() {
         stacks "$name" "$@"
     elif [ -n "${INSTRUCTIONS:-}" ]; then
         unarmed=$(instructions PROFILED=no "$@")
-        armed=$(HAKMEM_PROFILE_RATE=$rate instructions HAKMEM_PROFILE="$work/profiles/p" "$@")
+        # Under valgrind a program takes 50 times as long, and would write 50 times as many snapshots.
+        armed=$(HAKMEM_PROFILE_RATE=$rate HAKMEM_PROFILE_INTERVAL=50000 instructions HAKMEM_PROFILE="$work/profiles/p" "$@")
         if [ -z "$armed" ] || [ -z "$unarmed" ]; then
             echo "$name: valgrind counted nothing, left out" >&2
         else

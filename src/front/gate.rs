@@ -109,10 +109,10 @@ impl Heap {
             (*heap).run_cache.close();
             (*heap).outbox.armed.set(true);
             for class in 1..=CLASSES {
-                let (lease, limit) = (&gate.leases[class], &tops.limit[class]);
-                lease.saved.store(ptr::null_mut(), Relaxed);
-                lease.notice.set((*heap).magazines.replace_notice(class, ARMED));
-                gate.leases[class].limit.store(limit.load(Relaxed), Relaxed);
+                let limit = &tops.limit[class];
+                gate.leases[class].saved.store(ptr::null_mut(), Relaxed);
+                gate.notices[class].set((*heap).magazines.replace_notice(class, ARMED));
+                gate.limits[class].store(limit.load(Relaxed), Relaxed);
                 compiler_fence(Release);
                 limit.store(ptr::null_mut(), Relaxed);
                 Heap::lease(heap, class, gate.draw(class));
@@ -137,8 +137,8 @@ impl Heap {
             let (gate, tops) = (Heap::gate(heap), &(*heap).tops);
             for class in 1..=CLASSES {
                 Heap::uncut(heap, class);
-                tops.limit[class].store(gate.leases[class].limit.load(Relaxed), Relaxed);
-                (*heap).magazines.replace_notice(class, gate.leases[class].notice.get());
+                tops.limit[class].store(gate.limits[class].load(Relaxed), Relaxed);
+                (*heap).magazines.replace_notice(class, gate.notices[class].get());
             }
             (*heap).outbox.armed.set(false);
             (*heap).run_cache.reset(registry::live());
@@ -156,7 +156,7 @@ impl Heap {
         // SAFETY: the caller has entered the heap, so gate and magazines are its alone.
         unsafe {
             Heap::uncut(heap, class);
-            let due = Heap::gate(heap).leases[class].due.get();
+            let due = Heap::gate(heap).due(class);
             ((Heap::held_bytes(heap, class) - due) / SLOT - 1).max(0) as u64
         }
     }
@@ -195,7 +195,7 @@ impl Heap {
             lease.saved.store(ptr::null_mut(), Relaxed);
             compiler_fence(Release);
             if let Some(first) = (*heap).magazines.first(&(*heap).tops, class) {
-                (*first.wrapping_byte_offset(lease.due.get())).store(saved, Relaxed);
+                (*first.wrapping_byte_offset(lease.cut())).store(saved, Relaxed);
             }
         }
     }
@@ -211,9 +211,8 @@ impl Heap {
         // SAFETY: the caller has entered the heap. What lies from the magazine's first slot to its top was
         // written; visitors are not in, and statistics at most read the slots.
         unsafe {
-            let lease = &Heap::gate(heap).leases[class];
             let due = Heap::held_bytes(heap, class) - SLOT * (left as isize + 1);
-            lease.due.set(due);
+            Heap::gate(heap).set_due(class, due);
             if due < 0 {
                 return;
             }
@@ -224,7 +223,7 @@ impl Heap {
                 if !block.is_null() {
                     (*cut).store(ptr::null_mut(), Relaxed);
                     compiler_fence(Release);
-                    lease.saved.store(block, Relaxed);
+                    Heap::gate(heap).leases[class].saved.store(block, Relaxed);
                 }
             }
         }
@@ -243,7 +242,7 @@ impl Heap {
             if !Heap::is_armed(heap) {
                 return f();
             }
-            let (left, notice) = (Heap::settle(heap, class), &Heap::gate(heap).leases[class].notice);
+            let (left, notice) = (Heap::settle(heap, class), &Heap::gate(heap).notices[class]);
             let magazines = &(*heap).magazines;
             magazines.replace_notice(class, notice.get());
             f();

@@ -4,7 +4,7 @@
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::heap::frees::Freed;
-use crate::front::lease::{EPOCH, SLOT};
+use crate::front::lease::EPOCH;
 use crate::front::magazine::{ARMED, MISSED, QUIET};
 use crate::lockfree::magazine_slots::{Slot, own};
 use crate::sampling;
@@ -79,7 +79,7 @@ impl Heap {
             if !block.is_null() {
                 return popped(block);
             }
-            Heap::gate(heap).leases[c].notice.set(MISSED);
+            Heap::gate(heap).notices[c].set(MISSED);
             magazines.begin(tops, c);
             (*heap).run_cache.give_back_old();
             let bins = &raw mut (*heap).bins;
@@ -136,16 +136,16 @@ impl Heap {
             if sampling::may_matter(block.addr()) {
                 return Pushed::Unserved;
             }
-            let lease = Heap::gate(heap).leases.0.get_unchecked(kind);
-            if own(MagazineTops::top(heap.cast(), kind)) >= own(&lease.limit) {
+            let gate = Heap::gate(heap);
+            if own(MagazineTops::top(heap.cast(), kind)) >= own(gate.limits.0.get_unchecked(kind)) {
                 return Pushed::Full;
             }
             // The push moves the slot of the client's next allocation up, into the magazine perhaps.
-            let due = lease.due.get();
-            if due >= -SLOT {
+            let pushes = gate.pushes.0.get_unchecked(kind);
+            pushes.set(pushes.get().wrapping_sub(1));
+            if pushes.get() < 0 {
                 return Pushed::Unserved;
             }
-            lease.due.set(due + SLOT);
             Heap::push_unseen(heap, kind, block);
             Pushed::Done
         }
@@ -165,13 +165,12 @@ impl Heap {
                 return Freed::Unserved;
             }
             let gate = Heap::gate(heap);
-            let lease = &gate.leases[kind];
             let matters = || gate.epoch.get() != EPOCH.load(Relaxed) || sampling::may_hold(block);
             if sampling::may_matter(block.addr()) && matters() {
                 return Freed::Unserved;
             }
-            if (&(*heap).tops.top)[kind].load(Relaxed) >= lease.limit.load(Relaxed) {
-                let is_quiet = lease.notice.get() == QUIET;
+            if (&(*heap).tops.top)[kind].load(Relaxed) >= gate.limits[kind].load(Relaxed) {
+                let is_quiet = gate.notices[kind].get() == QUIET;
                 return if is_quiet { Heap::return_to_slab(heap, block, kind) } else { Freed::Unserved };
             }
             // The cut may move up by a slot.
@@ -192,7 +191,7 @@ impl Heap {
     pub(crate) unsafe fn free_armed_full(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
         // SAFETY: as in `push_armed`; the heap is armed.
         unsafe {
-            if Heap::gate(heap).leases.0.get_unchecked(kind).notice.get() != QUIET {
+            if Heap::gate(heap).notices.0.get_unchecked(kind).get() != QUIET {
                 return Freed::Unserved;
             }
             Heap::return_to_slab(heap, block, kind)
@@ -216,10 +215,10 @@ impl Heap {
             }
             let left = Heap::settle(heap, c);
             let (gate, tops, magazines) = (Heap::gate(heap), &(*heap).tops, &(*heap).magazines);
-            let limit = &gate.leases[c].limit;
+            let limit = &gate.limits[c];
             let has_room = || tops.top[c].load(Relaxed) < limit.load(Relaxed);
             if !has_room() {
-                let notice = &gate.leases[c].notice;
+                let notice = &gate.notices[c];
                 magazines.replace_notice(c, notice.get());
                 magazines.grow(tops, c, limit, (*heap).bins.bytes());
                 notice.set(magazines.replace_notice(c, ARMED));

@@ -23,9 +23,17 @@ pub(crate) fn set_epoch(epoch: u32) {
 }
 
 /// What the gate keeps for one heap. The owner's alone, but for the atomics, which visitors read under the
-/// heap's lock, and statistics at any time.
+/// heap's lock, and statistics at any time. What each free looks at lies in tables of its own, whose elements
+/// the processor can address by class.
 #[repr(C, align(64))]
 pub(crate) struct Gate {
+    /// The ends of the magazines, while the heap is armed.
+    pub(super) limits: Table<AtomicPtr<Slot>, KINDS>,
+    /// How many blocks may be pushed into each magazine, if it has room, until the client's next allocation
+    /// comes into it; none if that is 0 or less.
+    pub(super) pushes: Table<Cell<isize>, KINDS>,
+    /// The magazines' own notices.
+    pub(super) notices: Table<Cell<u8>, KINDS>,
     pub(super) leases: Table<Lease, KINDS>,
     /// The arming that this heap follows.
     pub(super) epoch: Cell<u32>,
@@ -37,23 +45,40 @@ pub(crate) struct Gate {
 
 /// What the gate keeps for one magazine: how many allocations its owner may make before the client's next
 /// one.
-#[repr(C, align(32))]
 pub(super) struct Lease {
-    /// The end of the magazine, while the heap is armed.
-    pub(super) limit: AtomicPtr<Slot>,
-    /// The slot that this one would pop, if nothing more were pushed: its distance from the magazine's first
-    /// slot, in bytes. Pops do not change it, and each push adds a slot. Below the magazine it is negative.
-    pub(super) due: Cell<isize>,
+    /// The slot that this one would pop, if nothing more were pushed than [`Gate::pushes`]: its distance from
+    /// the magazine's first slot, in bytes. Pops do not change it, and each push adds a slot. Below the
+    /// magazine it is negative.
+    due: Cell<isize>,
     /// The block that lay there; null where the magazine is not cut. If it is, `due` is the slot.
     pub(super) saved: AtomicPtr<u8>,
-    /// The magazine's own notice.
-    pub(super) notice: Cell<u8>,
 }
 
 /// Bytes of a slot.
 pub(super) const SLOT: isize = size_of::<Slot>() as isize;
 
+impl Lease {
+    /// The slot where the magazine is cut, if it is.
+    pub(super) fn cut(&self) -> isize {
+        self.due.get()
+    }
+}
+
 impl Gate {
+    /// The slot of the client's next allocation of `class`: see [`Lease::due`].
+    pub(super) fn due(&self, class: usize) -> isize {
+        self.leases[class].due.get() - SLOT * self.pushes[class].get().max(0)
+    }
+
+    /// Sets that slot.
+    pub(super) fn set_due(&self, class: usize, due: isize) {
+        // None may be in the magazine, nor just above its first slot: where the magazine is empty, that is
+        // what the next allocation would pop.
+        let pushes = (-due / SLOT - 1).max(0);
+        self.pushes[class].set(pushes);
+        self.leases[class].due.set(due + SLOT * pushes);
+    }
+
     /// Whether a block has been taken out of the magazine of `class`. For any thread.
     pub(super) fn is_cut(&self, class: usize) -> bool {
         !self.leases[class].saved.load(Relaxed).is_null()

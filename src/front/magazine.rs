@@ -202,7 +202,7 @@ impl Magazines {
         }
         // SAFETY: where a limit is null, the heap is a record, and its gate was written before. Only atomics
         // are referred to.
-        unsafe { &(&(*self.gate()).leases)[class].limit }
+        unsafe { &(&(*self.gate()).limits)[class] }
     }
 
     /// Replaces the notice of `class`, and returns the one before: see [`Heap::arm`](super::heap::Heap::arm).

@@ -9,6 +9,10 @@ use core::{ptr, slice};
 /// Bytes that all of these have mapped.
 pub(super) static BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// Bytes that an array has mapped at first. What is not touched is not resident, and to map more later costs
+/// more.
+const FIRST: usize = 16 << 10;
+
 /// An array in a mapping of its own, which doubles when it is full. The elements behind the last one are all
 /// zero.
 pub(super) struct Grown<T> {
@@ -49,9 +53,8 @@ impl<T: Zero> Grown<T> {
         }
         let Some(needed) = len.checked_mul(size_of::<T>()) else { return false };
         if needed > self.bytes {
-            let Some(bytes) = needed.max(2 * self.bytes).checked_next_multiple_of(os::page_size()) else {
-                return false;
-            };
+            let bytes = needed.max(2 * self.bytes).max(FIRST);
+            let Some(bytes) = bytes.checked_next_multiple_of(os::page_size()) else { return false };
             let new = os::map_uncounted(bytes).cast::<T>();
             if new.is_null() {
                 return false;
@@ -66,6 +69,14 @@ impl<T: Zero> Grown<T> {
         true
     }
 
+    /// Makes room for `more` elements, if there is memory: one mapping instead of several.
+    pub(super) fn reserve(&mut self, more: usize) {
+        let before = self.len;
+        if before.checked_add(more).is_some_and(|len| self.extend_to(len)) {
+            self.len = before;
+        }
+    }
+
     /// Appends an element. False when there is no memory.
     #[must_use]
     pub(super) fn push(&mut self, value: T) -> bool {
@@ -78,7 +89,8 @@ impl<T: Zero> Grown<T> {
         let before = self.len;
         let Some(len) = before.checked_add(values.len()) else { return false };
         self.extend_to(len) && {
-            self.iter_mut().skip(before).zip(values).for_each(|(to, from)| *to = *from);
+            // SAFETY: there is room for them behind what was there, and it is ours alone.
+            unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.first.add(before), values.len()) };
             true
         }
     }

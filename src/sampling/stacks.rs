@@ -29,6 +29,11 @@ impl Stacks {
         self.starts.len()
     }
 
+    /// How many words they take.
+    pub(super) fn words(&self) -> usize {
+        self.words.len()
+    }
+
     /// How a stack ends, and its addresses, innermost first.
     pub(super) fn get(&self, number: usize) -> (u8, &[usize]) {
         let start = self.starts.get(number).map_or(usize::MAX, |&start| start as usize);

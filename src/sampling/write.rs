@@ -145,6 +145,9 @@ fn put_frames(
         done.then_some(())
     }
     let mut now = have;
+    // About what follows, so that it need not be moved while it grows.
+    let words = store.stacks.words() * size_of::<usize>();
+    out.reserve((64 << 10) + words + store.sites.len() * 64);
     if have.begun == 0 {
         or_none(out.append(MAGIC) && put_process(store, out))?;
         now.begun = 1;

@@ -3,6 +3,7 @@
 //! gimli reads the entries, from copies of them; `rows.rs` and `expressions.rs` find out what they say.
 
 use crate::os::peek;
+use crate::stacks::copies::{ALONE, Reader};
 use crate::stacks::elf::{ENTRY, TABLE_HEADER};
 use crate::stacks::expressions::Expressions;
 use crate::stacks::frame::{Frame, SP, Stack};
@@ -12,15 +13,13 @@ use crate::stacks::rows::{Bytes, row};
 use crate::stacks::rules::{From, Known, Rule, Saved, Step};
 use gimli::{BaseAddresses, EhFrame, FrameDescriptionEntry, NativeEndian, RegisterRule, UnwindSection};
 
-/// Entries of the table that are read at once.
-const WINDOW: usize = 64;
-
 /// The entry in `.eh_frame` that may describe the pc: the last one in the table that begins before it.
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-fn find(code: &Code, pc: usize) -> Option<usize> {
+fn find(code: &Code, pc: usize, reader: &mut Reader) -> Option<usize> {
     let header = code.table.checked_sub(TABLE_HEADER)?;
-    let mut bytes = [0u8; WINDOW * ENTRY];
+    let mut alone = [0u8; ALONE];
+    // Functions before `low` begin before the pc, those from `high` on do not.
     let (mut low, mut high) = (0, code.entries);
     // Where the function of `low` and that of `high` are: both only to guess by.
     let (mut from, mut to) = (code.start, code.end);
@@ -31,32 +30,34 @@ fn find(code: &Code, pc: usize) -> Option<usize> {
         let part = pc.checked_sub(from).filter(|_| is_guess && to > from);
         let near = part.map_or(len / 2, |part| (len as u128 * part as u128 / (to - from) as u128) as usize);
         is_guess = !is_guess;
-        let start = low + near.min(len).saturating_sub(WINDOW / 2).min(len.saturating_sub(WINDOW));
-        let count = len.min(WINDOW);
-        let window = bytes.get_mut(..count * ENTRY)?;
-        if peek::copy(code.table.wrapping_add(start * ENTRY), window) != count * ENTRY {
-            return None;
-        }
-        let word = |entry: &[u8], at: usize| {
-            let offset = entry.get(at..at + 4)?.iter().rev().fold(0u32, |n, &byte| n << 8 | u32::from(byte));
+        let guess = code.table.wrapping_add((low + near.min(len - 1)) * ENTRY);
+        let (start, bytes) = reader.around(guess, &mut alone)?;
+        // The entries whose first half is there: an entry may begin in the last bytes.
+        let first = low.max(start.saturating_sub(code.table).div_ceil(ENTRY));
+        let entries = bytes.get(code.table.wrapping_add(first * ENTRY).wrapping_sub(start)..)?;
+        let count = entries.len().div_ceil(ENTRY).min(high - first);
+        let function = |n: usize| {
+            let offset = number(entries, n * ENTRY)?;
             Some(header.wrapping_add_signed(offset as i32 as isize))
         };
-        let entries = || window.chunks_exact(ENTRY);
-        let before = entries().take_while(|entry| word(entry, 0).is_some_and(|at| at <= pc)).count();
+        let (mut before, mut behind) = (0, count);
+        while before < behind {
+            let middle = before.midpoint(behind);
+            if function(middle)? <= pc { before = middle + 1 } else { behind = middle }
+        }
         if before == 0 {
-            (high, to) = (start, word(window, 0)?);
-        } else if before == count && start + count < high {
-            let last = window.get((count - 1) * ENTRY..)?;
-            // The last one may be the one.
-            (low, from) = (start + count - 1, word(last, 0)?);
-            if high - low == 1 {
-                return word(last, 4);
-            }
+            (high, to) = (first, function(0)?);
         } else {
-            return word(entries().nth(before - 1)?, 4);
+            (low, from) = (first + before, function(before - 1)?);
+            if before < count {
+                high = low;
+            }
         }
     }
-    None
+    let mut offset = [0; 4];
+    let place = code.table.wrapping_add(low.checked_sub(1)? * ENTRY + 4);
+    (reader.copy(place, &mut offset) == 4)
+        .then(|| header.wrapping_add_signed(i32::from_le_bytes(offset) as isize))
 }
 
 /// Bytes of an entry that are copied to the stack. One in a thousand is longer.
@@ -75,12 +76,13 @@ pub(super) enum Found {
 /// What the tables of the module say about a frame.
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn look_up(code: &Code, frame: &Frame, stack: &mut Stack) -> Found {
+pub(super) fn look_up(code: &Code, gone: u32, frame: &Frame, stack: &mut Stack) -> Found {
     let pc = frame.instruction();
     if cfg!(target_arch = "aarch64") && is_signal_return(frame.pc) {
         return Found::Known(Known::Rule(SIGNAL));
     }
-    let found = find(code, pc).and_then(|entry| read(entry, frame, pc, stack));
+    let mut reader = Reader::new(gone);
+    let found = find(code, pc, &mut reader).and_then(|entry| read(entry, &mut reader, frame, pc, stack));
     match found {
         Some(found) => found,
         None if is_signal_return(frame.pc) => Found::Known(Known::Rule(SIGNAL)),
@@ -96,12 +98,12 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
 /// What an entry says. `None` if it is not about this pc.
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-fn read(entry: usize, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Found> {
+fn read(entry: usize, reader: &mut Reader, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Found> {
     let mut bytes = [0u8; LONGEST_COMMON + LONGEST];
     let lost = Some(Found::Step(Step::Lost));
-    match copy(entry, &mut bytes)? {
+    match copy(entry, reader, &mut bytes)? {
         true => read_copy(entry, &bytes, frame, pc, stack),
-        false => modules::with_buffer(|bytes| match copy(entry, bytes)? {
+        false => modules::with_buffer(|bytes| match copy(entry, reader, bytes)? {
             true => read_copy(entry, bytes, frame, pc, stack),
             false => None,
         })
@@ -111,18 +113,14 @@ fn read(entry: usize, frame: &Frame, pc: usize, stack: &mut Stack) -> Option<Fou
 
 /// Copies an entry and the part that it has in common with others, as a section in which the latter comes
 /// first and the entry is at [`LONGEST_COMMON`]. False if there is too little room.
-fn copy(entry: usize, bytes: &mut [u8]) -> Option<bool> {
+fn copy(entry: usize, reader: &mut Reader, bytes: &mut [u8]) -> Option<bool> {
     let (common, own) = bytes.split_at_mut_checked(LONGEST_COMMON)?;
-    let copied = peek::copy(entry, own);
-    // 4 bytes that are all ones say that the length has 8 bytes: nobody writes such a section.
-    let len = (number(own, 0)? as usize).checked_add(4)?;
-    if len > copied {
-        return if copied == own.len() { Some(false) } else { None };
+    if reader.entry(entry, own)? > own.len() {
+        return Some(false);
     }
     // The common part is this far before the field that says so.
     let back = number(own, 4)? as usize;
-    let n = peek::copy(entry.wrapping_add(4).wrapping_sub(back), common);
-    if (number(common, 0)? as usize).checked_add(4)? > n {
+    if reader.entry(entry.wrapping_add(4).wrapping_sub(back), common)? > common.len() {
         return None;
     }
     own.get_mut(4..8)?.copy_from_slice(&(LONGEST_COMMON as u32 + 4).to_le_bytes());

@@ -75,7 +75,9 @@ pub(super) fn read_headers(code: &mut Code, detail: &mut Detail, first: &mut [u8
         let address = bias.wrapping_add(header.address);
         match header.kind {
             libc::PT_GNU_EH_FRAME => (table, entries) = read_table(address, header.len),
-            libc::PT_NOTE if detail.id_len == 0 => read_build_id(address, header.len, detail),
+            libc::PT_NOTE if detail.id_len == 0 => {
+                read_build_id(address, header.len, (code.base, first), detail)
+            }
             _ => {}
         }
     }
@@ -104,13 +106,18 @@ fn read_table(address: usize, len: usize) -> (usize, usize) {
     (address.wrapping_add(TABLE_HEADER), entries.min(len.saturating_sub(TABLE_HEADER) / ENTRY))
 }
 
-/// Finds the build id among the notes.
-fn read_build_id(address: usize, len: usize, detail: &mut Detail) {
+/// Finds the build id among the notes, which are mostly in the first bytes of the module.
+fn read_build_id(address: usize, len: usize, first: (usize, &[u8]), detail: &mut Detail) {
     const BUILD_ID: u64 = 3;
     let mut bytes = [0; 512];
-    let bytes = bytes.get_mut(..len.min(512)).unwrap_or_default();
-    let n = peek::copy(address, bytes);
-    let mut rest = bytes.get(..n).unwrap_or_default();
+    let len = len.min(512);
+    let at = address.wrapping_sub(first.0);
+    let known = at.checked_add(len).and_then(|end| first.1.get(at..end));
+    let mut rest = known.unwrap_or_else(|| {
+        let bytes = bytes.get_mut(..len).unwrap_or_default();
+        let n = peek::copy(address, bytes);
+        bytes.get(..n).unwrap_or_default()
+    });
     while let (Some(name), Some(len), Some(kind)) =
         (number::<4>(rest, 0), number::<4>(rest, 4), number::<4>(rest, 8))
     {

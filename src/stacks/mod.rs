@@ -9,6 +9,7 @@
 //! Nothing here allocates, waits, or calls the C library but for system calls.
 
 mod cfi;
+mod copies;
 mod elf;
 mod expressions;
 mod frame;
@@ -23,6 +24,7 @@ mod tests;
 use crate::os::{self, peek};
 use cfi::Found;
 use frame::{EXTRA, Frame, SP, Stack};
+use list::Code;
 use rules::{Known, Step, Table};
 
 /// Frames that are walked at most.
@@ -107,12 +109,14 @@ const BACK: usize = 8;
 fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
     let most = pcs.len().min(DEEPEST);
     let (mut depth, mut back) = (0, 0);
+    let mut checked = Checked::default();
     let end = loop {
         let step = match KNOWN.get(frame.instruction(), modules::gone()) {
-            Some(Known::Rule(rule)) => rule.apply(&frame, &mut stack),
-            Some(Known::Outermost) => Step::Outermost,
-            Some(Known::NoTable) => by_frame_pointer(&frame, &mut stack),
-            None => look_up(&frame, &mut stack),
+            Some(word) => match rules::caller_by_word(word, &frame, &mut stack) {
+                Some(caller) => Step::Caller(caller),
+                None => apply(Known::unpack(word), &frame, &mut stack),
+            },
+            None => look_up(&frame, &mut stack, &mut checked),
         };
         let caller = match step {
             Step::Caller(caller) => caller,
@@ -139,19 +143,42 @@ fn walk(mut frame: Frame, mut stack: Stack, pcs: &mut [usize]) -> Captured {
     Captured { depth, end }
 }
 
+/// The modules that were found to be [what they were](modules::is_still) in one walk.
+#[derive(Default)]
+struct Checked {
+    modules: [(usize, usize); 4],
+    next: usize,
+}
+
+impl Checked {
+    /// Whether what is mapped at a module's address is still that module, or was a moment ago.
+    fn is_still(&mut self, code: &Code) -> bool {
+        let module = (code.base, code.fingerprint);
+        if self.modules.contains(&module) {
+            return true;
+        }
+        let is_still = modules::is_still(code);
+        if is_still {
+            self.modules[self.next % 4] = module;
+            self.next += 1;
+        }
+        is_still
+    }
+}
+
 /// The step from a frame whose pc was not seen before, or not for long.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-fn look_up(frame: &Frame, stack: &mut Stack) -> Step {
+fn look_up(frame: &Frame, stack: &mut Stack, checked: &mut Checked) -> Step {
     let pc = frame.instruction();
     // Before the module is looked up: see there.
     let gone = modules::gone();
     let Some(mut code) = modules::find_or_reread(pc) else { return by_frame_pointer(frame, stack) };
-    if code.table != 0 && !modules::is_still(&code) {
+    if code.table != 0 && !checked.is_still(&code) {
         modules::reread(false);
         match modules::find(pc) {
-            Some(now) if modules::is_still(&now) => code = now,
+            Some(now) if checked.is_still(&now) => code = now,
             _ => return by_frame_pointer(frame, stack),
         }
     }
@@ -159,11 +186,18 @@ fn look_up(frame: &Frame, stack: &mut Stack) -> Step {
         // Not remembered: what a program compiles comes and goes.
         return by_frame_pointer(frame, stack);
     }
-    let known = match cfi::look_up(&code, frame, stack) {
+    let known = match cfi::look_up(&code, gone, frame, stack) {
         Found::Known(known) => known,
         Found::Step(step) => return step,
     };
     KNOWN.put(pc, gone, known);
+    apply(known, frame, stack)
+}
+
+/// The step from a frame by what is known of its pc.
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+fn apply(known: Known, frame: &Frame, stack: &mut Stack) -> Step {
     match known {
         Known::Rule(rule) => rule.apply(frame, stack),
         Known::Outermost => Step::Outermost,

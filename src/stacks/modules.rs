@@ -10,6 +10,7 @@
 
 use crate::os::futex::{Inherit, Lock};
 use crate::os::{self, peek};
+use crate::stacks::copies;
 use crate::stacks::elf::{FIRST, fingerprint};
 use crate::stacks::list::{Code, Detail, List, MOST, Shared};
 use crate::stacks::maps::{LINES, make};
@@ -56,6 +57,7 @@ impl Inherit for Last {
 /// In the child of a fork: see [`crate::os::futex`].
 pub(crate) fn inherit() {
     LAST.inherit();
+    copies::inherit();
 }
 
 /// Gives the memory back, when no other thread can be in here: only threads that have heaps walk.
@@ -144,17 +146,9 @@ pub(super) fn is_still_at(pc: usize) -> bool {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn is_still(code: &Code) -> bool {
-    // In pieces, because a handler's stack may be small.
-    const PIECE: usize = FIRST / 4;
-    let (mut bytes, mut sum) = ([0; PIECE], 0);
-    for at in (0..FIRST).step_by(PIECE) {
-        let n = peek::copy(code.base.wrapping_add(at), &mut bytes);
-        sum = fingerprint(sum, bytes.get(..n).unwrap_or_default());
-        if n < PIECE {
-            break;
-        }
-    }
-    sum == code.fingerprint
+    let mut bytes = [0; FIRST];
+    let n = peek::copy(code.base, &mut bytes);
+    fingerprint(0, bytes.get(..n).unwrap_or_default()) == code.fingerprint
 }
 
 /// A module, for those who write down where code was.

@@ -1,8 +1,8 @@
 //! How to get from a frame to its caller's, in one word, and a table of what was found for each pc.
 
 use crate::stacks::frame::{EXTRA, FP, Frame, SP, Stack};
-use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU64, AtomicUsize};
 
 /// What there is behind a frame.
 pub(super) enum Step {
@@ -120,7 +120,8 @@ impl Known {
         )
     }
 
-    fn unpack(word: u64) -> Self {
+    /// What [`Known::pack`] has made a word of.
+    pub(super) fn unpack(word: u64) -> Self {
         match word & 3 {
             IS_RULE => Known::Rule(Rule {
                 register: (word >> 2 & 3) as usize,
@@ -180,6 +181,31 @@ impl Rule {
     }
 }
 
+/// The caller of a frame by a word that stands for the simplest of rules, which hold for nearly all frames:
+/// all is saved at offsets from the CFA, and that is a register plus an offset. `None` for others, or if the
+/// stack cannot be read.
+#[inline(always)]
+pub(super) fn caller_by_word(word: u64, frame: &Frame, stack: &mut Stack) -> Option<Frame> {
+    const KIND: u64 = 0xf3;
+    if word & KIND != IS_RULE || frame.is_sp_a_guess {
+        return None;
+    }
+    let &[_, fp, extra] = &frame.registers;
+    let cfa = frame.registers.get((word >> 2 & 3) as usize)?;
+    let cfa = cfa.wrapping_add_signed(unpack(word, 8, CFA_BITS) as isize);
+    let mut get = |at: u32, same: usize| {
+        if word >> at & ((1 << SAVED_BITS) - 1) == SAME {
+            return Some(same);
+        }
+        stack.load(cfa.wrapping_add_signed(unpack(word, at, SAVED_BITS) as isize))
+    };
+    let pc = get(26, extra)?;
+    let fp = get(38, fp)?;
+    let is_link = cfg!(not(target_arch = "x86_64"));
+    let extra = get(50, if is_link { pc } else { extra })?;
+    Some(Frame { pc: return_address(pc), registers: [cfa, fp, extra], is_exact: false, is_sp_a_guess: false })
+}
+
 /// The address without the signature that AArch64 may put into its upper bits.
 pub(super) fn return_address(word: usize) -> usize {
     #[cfg(all(target_arch = "aarch64", not(miri)))]
@@ -195,8 +221,10 @@ pub(super) fn return_address(word: usize) -> usize {
     word
 }
 
-/// Entries of the table.
+/// Entries of the table, at most and at first: it grows while pcs find no place in it, so that a program of
+/// which few are seen touches few pages.
 const ENTRIES: usize = 16 << 10;
+const FEWEST: usize = 1 << 10;
 
 /// What was found for a pc: a word by [`Known::pack`], and a check that contains the pc. Relaxed: what two
 /// threads have written in part does not pass the check.
@@ -214,20 +242,36 @@ impl Entry {
 }
 
 /// What was found so far, for all threads. Untouched, and so not resident, until a stack is walked.
-pub(super) struct Table([Entry; ENTRIES]);
+pub(super) struct Table {
+    entries: [Entry; ENTRIES],
+    /// How often the number of those in use has doubled; all zero is the empty table. Relaxed, as `crowded`:
+    /// a pc is looked for wherever it may have been put.
+    doubled: AtomicUsize,
+    /// How many pcs have taken the place of others since that has grown.
+    crowded: AtomicUsize,
+}
 
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 impl Table {
     /// An empty table.
     pub(super) const fn new() -> Self {
-        Self([const { Entry { check: AtomicU64::new(0), word: AtomicU64::new(0) } }; ENTRIES])
+        Self {
+            entries: [const { Entry { check: AtomicU64::new(0), word: AtomicU64::new(0) } }; ENTRIES],
+            doubled: AtomicUsize::new(0),
+            crowded: AtomicUsize::new(0),
+        }
     }
 
-    /// The two entries that may be of a pc, in the same line of the cache.
-    fn entries(&self, pc: usize) -> [&Entry; 2] {
-        let at = ((pc as u64).wrapping_mul(ODD) >> (64 - ENTRIES.ilog2())) as usize;
-        [&self.0[at % ENTRIES], &self.0[(at ^ 1) % ENTRIES]]
+    /// How many entries are in use.
+    fn used(&self) -> usize {
+        FEWEST << self.doubled.load(Relaxed)
+    }
+
+    /// The two entries that may be of a pc while `used` ones are, in the same line of the cache.
+    fn entries(&self, pc: usize, used: usize) -> [&Entry; 2] {
+        let at = ((pc as u64).wrapping_mul(ODD) >> 32) as usize & (used - 1);
+        [&self.entries[at % ENTRIES], &self.entries[(at ^ 1) % ENTRIES]]
     }
 
     /// The word is mixed in so that halves of two entries do not fit, and the number of modules that have
@@ -236,29 +280,64 @@ impl Table {
         pc as u64 ^ (word ^ u64::from(gone) << 32).wrapping_mul(ODD)
     }
 
-    /// What is known of a pc.
-    #[inline]
-    pub(super) fn get(&self, pc: usize, gone: u32) -> Option<Known> {
-        self.entries(pc).into_iter().find_map(|entry| entry.known(pc, gone)).map(Known::unpack)
+    /// What is known of a pc, as a word.
+    #[inline(always)]
+    pub(super) fn get(&self, pc: usize, gone: u32) -> Option<u64> {
+        let [one, other] = self.entries(pc, self.used());
+        one.known(pc, gone).or_else(|| other.known(pc, gone)).or_else(|| self.get_before(pc, gone))
+    }
+
+    /// The word of a pc from before the table has grown, which moves to where it is found sooner.
+    #[cold]
+    #[inline(never)]
+    fn get_before(&self, pc: usize, gone: u32) -> Option<u64> {
+        let mut used = self.used();
+        while used > FEWEST {
+            used /= 2;
+            let word = self.entries(pc, used).into_iter().find_map(|entry| entry.known(pc, gone));
+            if let Some(word) = word {
+                self.put_word(pc, gone, word);
+                return Some(word);
+            }
+        }
+        None
     }
 
     /// Remembers it, if it fits.
     pub(super) fn put(&self, pc: usize, gone: u32, known: Known) {
-        let Some(word) = known.pack() else { return };
-        let [one, other] = self.entries(pc);
+        if let Some(word) = known.pack() {
+            self.put_word(pc, gone, word);
+        }
+    }
+
+    fn put_word(&self, pc: usize, gone: u32, word: u64) {
+        let used = self.used();
+        let [one, other] = self.entries(pc, used);
         // The other one if it has it already, or only that is free.
         let is_free = |entry: &Entry| entry.word.load(Relaxed) == 0;
         let is_others = one.known(pc, gone).is_none() && !is_free(one);
-        let entry =
-            if is_others && (is_free(other) || other.known(pc, gone).is_some()) { other } else { one };
+        let is_other = is_others && (is_free(other) || other.known(pc, gone).is_some());
+        let entry = if is_other { other } else { one };
+        if is_others && !is_other {
+            self.make_room(used);
+        }
         entry.word.store(word, Relaxed);
         entry.check.store(Self::check(pc, word, gone), Relaxed);
+    }
+
+    /// Notes that a pc takes the place of another one, and grows when many have.
+    fn make_room(&self, used: usize) {
+        if used < ENTRIES && self.crowded.fetch_add(1, Relaxed) >= used / 16 {
+            self.crowded.store(0, Relaxed);
+            self.doubled.store((used * 2 / FEWEST).ilog2() as usize, Relaxed);
+        }
     }
 
     /// Forgets everything.
     #[cfg(test)]
     pub(super) fn clear(&self) {
-        self.0.iter().for_each(|entry| entry.word.store(0, Relaxed));
+        self.entries.iter().for_each(|entry| entry.word.store(0, Relaxed));
+        self.doubled.store(0, Relaxed);
     }
 }
 
@@ -288,18 +367,23 @@ mod tests {
         for known in rules.map(Known::Rule).into_iter().chain([Known::Outermost, Known::NoTable]) {
             assert_eq!(Known::unpack(known.pack().unwrap()), known);
             table.put(0x1234, 1, known);
-            assert_eq!(table.get(0x1234, 1), Some(known));
+            assert_eq!(table.get(0x1234, 1).map(Known::unpack), Some(known));
             assert_eq!(table.get(0x1234, 2), None);
             assert_eq!(table.get(0x1235, 1), None);
         }
         // Two pcs of the same hash, of which the second is remembered beside the first.
-        let first = table.entries(0x1234)[0];
-        let twin = (0x1235..).find(|&pc| core::ptr::eq(table.entries(pc)[0], first)).unwrap();
+        let first = table.entries(0x1234, FEWEST)[0];
+        let twin = (0x1235..).find(|&pc| core::ptr::eq(table.entries(pc, FEWEST)[0], first)).unwrap();
         table.put(twin, 1, Known::Outermost);
         assert_eq!(
-            (table.get(0x1234, 1), table.get(twin, 1)),
-            (Some(Known::NoTable), Some(Known::Outermost))
+            [0x1234, twin].map(|pc| table.get(pc, 1).map(Known::unpack)),
+            [Some(Known::NoTable), Some(Known::Outermost)]
         );
+        // Many pcs: the table grows, and most are still there.
+        (1..=8192).for_each(|pc| table.put(pc * 16, 2, Known::NoTable));
+        assert!(table.used() > 4096);
+        let known = (1..=8192).filter(|pc| table.get(pc * 16, 2).is_some()).count();
+        assert!(known > 7000, "{known}");
         for (offset, saved) in [(1 << 20, -8), (12, -8), (8, 16384), (8, -16384), (8, -4)] {
             assert_eq!(Known::Rule(Rule { offset, fp: Saved::At(saved), ..rule }).pack(), None);
         }

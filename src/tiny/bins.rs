@@ -166,15 +166,15 @@ impl Bins {
                 (*slab).free = block;
                 (*counters).refill_current.add(listed as u64);
             }
-            let (start, stride) = ((*slab).bump, (*slab).stride as usize);
+            let (start, stride, zero) = ((*slab).bump, (*slab).stride as usize, (*slab).zero);
             let rest = to.get(listed..).unwrap_or_default();
             let untouched = (*slab).end.addr().wrapping_sub(start.addr()).checked_div(stride).unwrap_or(0);
             let untouched = untouched.min(rest.len());
             if untouched != 0 {
                 Slab::set_bump(slab, start.wrapping_add(untouched * stride));
                 let mut block = start;
-                for slot in rest.iter().take(untouched).rev() {
-                    if !(*slab).zero {
+                for slot in rest.get(..untouched).unwrap_or_default().iter().rev() {
+                    if !zero {
                         unmark(block.cast());
                     }
                     slot.store(block, Relaxed);

@@ -54,7 +54,7 @@ impl Heap {
         // SAFETY: the gate lies in the record, and all zero is a valid one; the field is atomic. A heap that
         // was never armed has nothing there, and a page that is only read takes no memory.
         let gate = unsafe { &*heap.wrapping_byte_add(GATE_AT).cast::<Gate>() };
-        let was_armed = !gate.leases[1].limit.load(Relaxed).is_null();
+        let was_armed = !gate.limits[1].load(Relaxed).is_null();
         let gate_bytes = if was_armed { whole(outbox_at).min(outbox_from) - page(GATE_AT) } else { 0 };
         (whole(front) + gate_bytes + RECORD - outbox_from).min(RECORD)
     }
