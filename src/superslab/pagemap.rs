@@ -33,7 +33,7 @@ pub(crate) const KINDS: usize = 64;
 static ZERO_LEAF: Zeros = Zeros(UnsafeCell::new([0; LEAF]));
 
 /// See [`ZERO_LEAF`].
-struct Zeros(UnsafeCell<[u8; LEAF]>);
+struct Zeros(#[allow(dead_code)] UnsafeCell<[u8; LEAF]>);
 
 // SAFETY: nobody writes there.
 unsafe impl Sync for Zeros {}
