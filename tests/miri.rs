@@ -7,7 +7,7 @@ use hakmem::{ClassStats, Hakmem, Options, Stats, Thp, class_stats, purge, stats}
 use std::alloc::{GlobalAlloc, Layout};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
@@ -128,9 +128,10 @@ fn every_class_serves() {
     let _alone = alone();
     let sizes: Vec<usize> =
         class_stats()[..ClassStats::RUNS].iter().map(|c| c.block_bytes as usize).collect();
-    for &size in &sizes {
-        let (one, other) = (Block::new(size), Block::zeroed(size));
-        assert_eq!(class(size).blocks, 2);
+    let blocks: Vec<_> = sizes.iter().map(|&size| (Block::new(size), Block::zeroed(size))).collect();
+    assert!(class_stats()[..ClassStats::RUNS].iter().all(|class| class.blocks == 2));
+    for (one, other) in blocks {
+        let size = one.size;
         drop(one.resize(size + 1));
         drop(other);
         Block::zeroed(size);
@@ -210,18 +211,20 @@ fn two_threads_free_what_the_other_has() {
     thread::scope(|scope| {
         let (to_one, for_one) = channel();
         let (to_other, for_other) = channel();
-        for (to, from, size) in [(to_other, for_one, KIB), (to_one, for_other, 3 * KIB)] {
+        let work = |to: Sender<Block>, from: Receiver<Block>, size| {
             scope.spawn(move || {
                 for block in many(40, size) {
-                    // Whoever has ended wants no more.
-                    let _ = to.send(block);
+                    to.send(block).unwrap();
                     drop(from.try_recv());
                 }
                 drop(to);
                 from.into_iter().for_each(drop);
-            });
-        }
+            })
+        };
+        let workers = [work(to_other, for_one, KIB), work(to_one, for_other, 3 * KIB)];
         purge();
+        // The scope's end would not wait for what they do last.
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
 }
 
@@ -287,16 +290,17 @@ fn others_ask_for_figures_and_purge_meanwhile() {
                 thread::yield_now();
             }
         });
-        let mut kept = Vec::new();
+        let (mut kept, mut others) = (Vec::new(), Vec::new());
         for size in [24, 700, 5 * KIB, 40 * KIB, 2 * SLICE, 17 * SLICE] {
             let mut blocks = many(30.min(40 * SLICE / size), size);
             kept.extend(blocks.split_off(1));
             drop(blocks);
             drop(many(3, size));
             let theirs = kept.split_off(kept.len() / 2);
-            scope.spawn(|| drop(theirs));
+            others.push(scope.spawn(|| drop(theirs)));
         }
         drop(kept);
+        others.into_iter().for_each(|other| other.join().unwrap());
         done.store(true, Relaxed);
         asking.join().unwrap();
     });

@@ -201,8 +201,8 @@ impl Cache {
     fn add(&mut self, mut kept: Mapping, now: u32, refused: bool) -> bool {
         for i in 0..ENTRIES {
             let other = &self.entries[i];
-            let alike = other.huge == kept.huge && other.refused == refused;
-            if other.len() != 0 && alike && other.kept().is_beside(&kept) {
+            let alike = other.len() != 0 && other.huge == kept.huge && other.refused == refused;
+            if alike && other.kept().is_beside(&kept) {
                 let other = self.remove(i);
                 kept.block = kept.block.min(other.block);
                 kept.len += other.len;
