@@ -50,16 +50,19 @@ pub(crate) fn is_one_piece(one: *mut u8, other: *mut u8) -> bool {
     which(one) == which(other)
 }
 
-/// `hint` is ignored.
+/// Anywhere.
+///
+/// # Safety
+///
+/// The flags ask for private, anonymous memory at no fixed place.
 pub(super) unsafe fn mmap(
-    hint: *mut c_void,
+    _: *mut c_void,
     len: usize,
     access: c_int,
     flags: c_int,
     fd: c_int,
     at: libc::off_t,
 ) -> *mut c_void {
-    let _ = hint;
     // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
     let p = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, at) };
     if p != libc::MAP_FAILED {
@@ -147,6 +150,10 @@ pub(super) unsafe fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int
 }
 
 /// It does not say.
+///
+/// # Safety
+///
+/// None: it looks at nothing.
 pub(super) unsafe fn mincore(_: *mut c_void, _: usize, _: *mut c_uchar) -> c_int {
     -1
 }
