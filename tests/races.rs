@@ -8,6 +8,12 @@ use std::thread;
 
 static HAKMEM: Hakmem = Hakmem::new();
 
+/// A block and its size.
+struct Block(*mut u8, usize);
+
+// SAFETY: a block belongs to nobody but whoever has this, in whatever thread.
+unsafe impl Send for Block {}
+
 fn layout(size: usize) -> Layout {
     Layout::from_size_align(size, 8).unwrap()
 }
@@ -15,7 +21,7 @@ fn layout(size: usize) -> Layout {
 #[test]
 fn owners_and_visitors_race_for_nothing() {
     let (rounds, purges) = if cfg!(miri) { (20, 3) } else { (20_000, 200) };
-    let shared: Mutex<Vec<(usize, usize)>> = Mutex::default();
+    let shared: Mutex<Vec<Block>> = Mutex::default();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for seed in 0..2usize {
@@ -35,7 +41,7 @@ fn owners_and_visitors_race_for_nothing() {
                             let block = HAKMEM.alloc(layout(size));
                             block.write(seed as u8);
                             block.add(size - 1).write(seed as u8);
-                            own.push((block as usize, size));
+                            own.push(Block(block, size));
                         }
                     }
                     let goal = if round % 8 < 5 { 60 } else { 4 };
@@ -46,15 +52,15 @@ fn owners_and_visitors_race_for_nothing() {
                             shared.lock().unwrap().push(block);
                         } else {
                             // SAFETY: of `alloc`, with this size.
-                            unsafe { HAKMEM.dealloc(block.0 as *mut u8, layout(block.1)) }
+                            unsafe { HAKMEM.dealloc(block.0, layout(block.1)) }
                         }
                     }
                     let theirs = std::mem::take(&mut *shared.lock().unwrap());
                     // SAFETY: as above.
-                    theirs.into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0 as *mut u8, layout(b.1)) });
+                    theirs.into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0, layout(b.1)) });
                 }
                 // SAFETY: as above.
-                own.into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0 as *mut u8, layout(b.1)) });
+                own.into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0, layout(b.1)) });
             });
         }
         (0..purges).for_each(|_| {
@@ -63,11 +69,7 @@ fn owners_and_visitors_race_for_nothing() {
         });
     });
     // SAFETY: as above.
-    shared
-        .into_inner()
-        .unwrap()
-        .into_iter()
-        .for_each(|b| unsafe { HAKMEM.dealloc(b.0 as *mut u8, layout(b.1)) });
+    shared.into_inner().unwrap().into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0, layout(b.1)) });
     hakmem::purge();
     assert_eq!(hakmem::stats().allocated_bytes, 0);
 }

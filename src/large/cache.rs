@@ -199,11 +199,10 @@ impl Cache {
     /// Enters memory, merged with its neighbours. False if there is no place. `refused` says that the system
     /// has refused to unmap it.
     fn add(&mut self, mut kept: Mapping, now: u32, refused: bool) -> bool {
-        // Under Miri mappings are allocations, and two of them cannot be merged even if they are adjacent.
-        for i in (0..ENTRIES).filter(|_| !cfg!(miri)) {
+        for i in 0..ENTRIES {
             let other = &self.entries[i];
-            let beside = other.kept().end() == kept.block.addr() || kept.end() == other.block.addr();
-            if other.len() != 0 && other.huge == kept.huge && other.refused == refused && beside {
+            let alike = other.len() != 0 && other.huge == kept.huge && other.refused == refused;
+            if alike && other.kept().is_beside(&kept) {
                 let other = self.remove(i);
                 kept.block = kept.block.min(other.block);
                 kept.len += other.len;
@@ -222,7 +221,7 @@ impl Cache {
         }
         let i = self.oldest(now, 0)?;
         Some(match self.entries[i].kept().without(excess.max(LEAST_CUT)) {
-            Some(rest) if excess != 0 && !cfg!(miri) => self.with(i, |entry| entry.shorten(rest)),
+            Some(rest) if excess != 0 => self.with(i, |entry| entry.shorten(rest)),
             _ => self.remove(i),
         })
     }
@@ -279,7 +278,7 @@ pub(super) fn grows_fresh(len: usize) {
 /// Takes the longest memory that is kept, if it is shorter than `len` bytes but a good part of it: to be made
 /// longer.
 pub(super) fn take_part(len: usize) -> Option<Mapping> {
-    if kept() < len / PART || cfg!(miri) {
+    if kept() < len / PART {
         return None;
     }
     let mut cache = CACHE.lock_soon()?;
@@ -295,7 +294,7 @@ pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize>
         return None;
     }
     let mut cache = CACHE.lock_soon()?;
-    let i = cache.used().find(|(_, e)| e.block == end && e.len() >= len && e.huge == huge)?.0;
+    let i = cache.used().find(|(_, e)| e.kept().begins_at(end) && e.len() >= len && e.huge == huge)?.0;
     Some(cache.take(i, len).len)
 }
 

@@ -4,8 +4,7 @@
 //! reading the link of a record that another thread has just popped is harmless, and the counter makes the
 //! exchange that follows fail.
 
-use crate::sync::{AtomicUsize, Node, Ordering};
-use core::marker::PhantomData;
+use crate::sync::{AtomicPtr, Node, Ordering};
 use core::ptr;
 
 /// Alignment of records, which leaves the low bits of their addresses to the counter.
@@ -13,19 +12,24 @@ pub(crate) const RECORD_ALIGN: usize = 4096;
 /// The bits of the address: user addresses have 47 or 48 bits, so the counter gets 12 bits below and 16
 /// above.
 const ADDRESS: usize = ((1 << 48) - 1) & !(RECORD_ALIGN - 1);
-/// The counter's bits of `word`, one step further: the carry from the low bits skips the address and goes to
-/// the high ones.
-fn step(word: usize) -> usize {
-    let low = (word & (RECORD_ALIGN - 1)) + 1;
-    let high = (word >> 48).wrapping_add(low >> 12);
-    (low & (RECORD_ALIGN - 1)) | high << 48
+
+/// The record that is on top where this is the word; null where there is none.
+fn top<N>(word: *mut N) -> *mut N {
+    word.map_addr(|a| a & ADDRESS)
+}
+
+/// The word that follows `word` when `node`, or null, comes to be on top: the counter is one step further.
+/// The carry from its low bits skips the address and goes to the high ones.
+fn step<N>(word: *mut N, node: *mut N) -> *mut N {
+    let low = (word.addr() & (RECORD_ALIGN - 1)) + 1;
+    let high = (word.addr() >> 48).wrapping_add(low >> 12);
+    node.map_addr(|a| a | (low & (RECORD_ALIGN - 1)) | high << 48)
 }
 
 /// A stack of free records.
 pub(crate) struct RecordStack<N> {
-    /// Address of the top record, and around it a counter of changes.
-    word: AtomicUsize,
-    _nodes: PhantomData<*mut N>,
+    /// A pointer to the top record, with a counter of changes around its address.
+    word: AtomicPtr<N>,
 }
 
 // SAFETY: what threads share is one atomic word. A record that `pop` returns is the popper's alone until it
@@ -38,13 +42,13 @@ impl<N: Node> RecordStack<N> {
     /// An empty stack.
     #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Self { word: AtomicUsize::new(0), _nodes: PhantomData }
+        Self { word: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// An empty stack (loom's atomics have no constant constructor).
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
-        Self { word: AtomicUsize::new(0), _nodes: PhantomData }
+        Self { word: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// Forgets all records, which are about to be unmapped.
@@ -54,7 +58,7 @@ impl<N: Node> RecordStack<N> {
     /// No thread pushes or pops meanwhile.
     #[cfg(not(loom))]
     pub(crate) unsafe fn clear(&self) {
-        self.word.store(0, Ordering::Relaxed);
+        self.word.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
     /// Makes `node` available.
@@ -68,8 +72,8 @@ impl<N: Node> RecordStack<N> {
         let _ = self.word.fetch_update(Ordering::Release, Ordering::Relaxed, |old| {
             // SAFETY: by this function's contract `node` is valid and ours alone until the exchange succeeds.
             // A `pop` that still has its address from earlier reads the link atomically.
-            unsafe { N::set_next(node, (old & ADDRESS) as *mut N) };
-            Some(node as usize | step(old))
+            unsafe { N::set_next(node, top(old)) };
+            Some(step(old, node))
         });
     }
 
@@ -79,17 +83,17 @@ impl<N: Node> RecordStack<N> {
     ///
     /// No record that was ever pushed has been unmapped.
     pub(crate) unsafe fn pop(&self) -> *mut N {
-        let below = |old| {
-            let node = (old & ADDRESS) as *mut N;
+        let below = |old: *mut N| {
+            let node = top(old);
             // SAFETY: the record is mapped by this function's contract, and its link is atomic. A link read
             // from a record that is not on top any more is not used, because the counter makes the exchange
             // fail.
-            (!node.is_null()).then(|| unsafe { N::next(node) } as usize | step(old))
+            (!node.is_null()).then(|| step(old, unsafe { N::next(node) }))
         };
         // Acquire where it fails, and for the first load: pairs with the release in `push`, because the link
         // is read before the exchange. Relaxed where it succeeds: the exchange finds the same word, counter
         // included, that was read with acquire.
         let popped = self.word.fetch_update(Ordering::Relaxed, Ordering::Acquire, below);
-        popped.map_or(ptr::null_mut(), |old| (old & ADDRESS) as *mut N)
+        popped.map_or(ptr::null_mut(), top)
     }
 }

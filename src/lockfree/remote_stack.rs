@@ -16,9 +16,12 @@
 //!   is the number of blocks in the chain, so that the owner learns it without walking through cold memory.
 //!   The push that brings an orphan's count to zero takes the slab, and so does the thread that adopts it:
 //!   whoever clears `O` owns the slab.
+//!
+//! The word is a pointer to the first block whose address carries the rest, so that the chain can be followed
+//! by the pointers that came with the blocks. Without a chain it is a pointer to nothing.
 
-use crate::sync::{AtomicUsize, Node, Ordering};
-use core::marker::PhantomData;
+use crate::sync::{AtomicPtr, Node, Ordering};
+use core::ptr;
 
 const ARMED: usize = 1;
 const ORPHAN: usize = 2;
@@ -48,32 +51,42 @@ pub(crate) struct Chain<N> {
 /// heap stands in for the owner.
 #[repr(transparent)]
 pub(crate) struct RemoteStack<N> {
-    word: AtomicUsize,
-    _nodes: PhantomData<*mut N>,
+    word: AtomicPtr<N>,
 }
 
-fn chain<N>(word: usize) -> *mut N {
-    (word & POINTER) as *mut N
+/// The word of an empty stack that nobody has to publish.
+const fn armed<N>() -> *mut N {
+    ptr::without_provenance_mut(ARMED)
+}
+
+/// The chain of a stack with this word.
+fn chain<N>(word: *mut N) -> *mut N {
+    word.map_addr(|a| a & POINTER)
+}
+
+/// The count in a word.
+fn count<N>(word: *mut N) -> u32 {
+    (word.addr() >> COUNT_SHIFT) as u32
 }
 
 impl<N: Node> RemoteStack<N> {
     /// An empty stack, armed.
     #[cfg(not(loom))]
     pub(crate) const fn constant() -> Self {
-        Self { word: AtomicUsize::new(ARMED), _nodes: PhantomData }
+        Self { word: AtomicPtr::new(armed()) }
     }
 
     /// An empty stack, armed.
     #[cfg(loom)]
     pub(crate) fn new() -> Self {
-        Self { word: AtomicUsize::new(ARMED), _nodes: PhantomData }
+        Self { word: AtomicPtr::new(armed()) }
     }
 
     /// Makes it an empty, armed stack, for a slab that no other thread knows yet.
     #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         // Relaxed: other threads get the slab's blocks only through the program's own synchronisation.
-        self.word.store(ARMED, Ordering::Relaxed);
+        self.word.store(armed(), Ordering::Relaxed);
     }
 
     /// Pushes the chain `head..=tail` of `count` blocks. Returns what to do next and, for a slab with an
@@ -89,16 +102,17 @@ impl<N: Node> RemoteStack<N> {
             // SAFETY: by this function's contract `tail` is a valid block of ours alone, until the exchange
             // below succeeds.
             unsafe { N::set_next(tail, chain(old)) };
-            let held = (old >> COUNT_SHIFT) as u32;
-            let (new, outcome) = if old & ORPHAN != 0 {
+            let held = self::count(old);
+            let (new, outcome) = if old.addr() & ORPHAN != 0 {
                 if held <= count {
-                    (ARMED, Pushed::Emptied)
+                    (armed(), Pushed::Emptied)
                 } else {
-                    (head as usize | ORPHAN | ((held - count) as usize) << COUNT_SHIFT, Pushed::Queued)
+                    let left = ((held - count) as usize) << COUNT_SHIFT;
+                    (head.map_addr(|a| a | ORPHAN | left), Pushed::Queued)
                 }
             } else {
-                let outcome = if old & ARMED != 0 { Pushed::Publish } else { Pushed::Queued };
-                (head as usize | ((held + count) as usize) << COUNT_SHIFT, outcome)
+                let outcome = if old.addr() & ARMED != 0 { Pushed::Publish } else { Pushed::Queued };
+                (head.map_addr(|a| a | ((held + count) as usize) << COUNT_SHIFT), outcome)
             };
             // Release: pairs with the acquires in `take_chain`, `rearm` and `adopt`, which read the links
             // written above and hand out the blocks that the program wrote to before it freed them. Acquire:
@@ -115,35 +129,37 @@ impl<N: Node> RemoteStack<N> {
     /// Whether a chain waits. `false` may become `true` at any time; for the owner, who alone takes the
     /// chain, `true` stays true. Relaxed: `take_chain` acquires.
     pub(crate) fn has_chain(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & POINTER != 0
+        self.word.load(Ordering::Relaxed).addr() & POINTER != 0
     }
 
     /// Whether the slab is in no ready list and nobody is about to put it there. Only a push disarms, so for
     /// an owner of a slab without blocks in use `true` stays true. Relaxed: what the push did, the owner
     /// acquires when it takes the slab off the ready list or takes the chain.
     pub(crate) fn is_armed(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & ARMED != 0
+        self.word.load(Ordering::Relaxed).addr() & ARMED != 0
     }
 
     /// Number of blocks in the chain, for statistics.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn waiting(&self) -> u32 {
         let word = self.word.load(Ordering::Relaxed);
-        if word & ORPHAN == 0 { (word >> COUNT_SHIFT) as u32 } else { 0 }
+        if word.addr() & ORPHAN == 0 { count(word) } else { 0 }
     }
 
     /// Number of an orphan's blocks still in use, for statistics.
     #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn orphan_in_use(&self) -> Option<u32> {
         let word = self.word.load(Ordering::Relaxed);
-        (word & ORPHAN != 0).then_some((word >> COUNT_SHIFT) as u32)
+        (word.addr() & ORPHAN != 0).then(|| count(word))
     }
 
     /// Takes the chain and leaves the armed bit as it is. Owner only.
     pub(crate) fn take_chain(&self) -> Chain<N> {
+        let taken = |old: *mut N| Some(ptr::without_provenance_mut(old.addr() & ARMED));
         // Acquire: pairs with the release in `push`.
-        let old = self.word.fetch_and(ARMED, Ordering::Acquire);
-        Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
+        let old = self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, taken);
+        let old = old.unwrap_or(armed());
+        Chain { head: chain(old), count: count(old) }
     }
 
     /// Arms the stack and leaves the chain where it is; returns how many blocks it has. For the owner, after
@@ -151,8 +167,9 @@ impl<N: Node> RemoteStack<N> {
     pub(crate) fn arm(&self) -> u32 {
         // Release: pairs with the acquire in a `push` that takes the duty to publish, and so may write the
         // link that the owner has just read. No acquire: nothing is read from the chain.
-        let old = self.word.fetch_or(ARMED, Ordering::Release);
-        (old >> COUNT_SHIFT) as u32
+        let armed = |old: *mut N| Some(old.map_addr(|a| a | ARMED));
+        let old = self.word.fetch_update(Ordering::Release, Ordering::Relaxed, armed);
+        old.map_or(0, count)
     }
 
     /// Takes the chain and arms the stack. For the owner, after it has taken the slab off its ready list or
@@ -160,8 +177,8 @@ impl<N: Node> RemoteStack<N> {
     pub(crate) fn rearm(&self) -> Chain<N> {
         // Acquire: pairs with the release in `push`. Release: pairs with the acquire in a `push` that takes
         // the duty to publish, and so finds the owner that was written before.
-        let old = self.word.swap(ARMED, Ordering::AcqRel);
-        Chain { head: chain(old), count: (old >> COUNT_SHIFT) as u32 }
+        let old = self.word.swap(armed(), Ordering::AcqRel);
+        Chain { head: chain(old), count: count(old) }
     }
 
     /// Makes the slab an orphan with `in_use` blocks in use. False, with nothing changed, while a chain waits
@@ -169,8 +186,8 @@ impl<N: Node> RemoteStack<N> {
     pub(crate) fn orphan(&self, in_use: u32) -> bool {
         // Release: pairs with the acquires in `adopt` and in a `push` that empties the orphan, which read the
         // slab's fields.
-        let orphan = ORPHAN | (in_use as usize) << COUNT_SHIFT;
-        self.word.compare_exchange(ARMED, orphan, Ordering::Release, Ordering::Relaxed).is_ok()
+        let orphan = ptr::without_provenance_mut(ORPHAN | (in_use as usize) << COUNT_SHIFT);
+        self.word.compare_exchange(armed(), orphan, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
     /// Claims an orphan. Returns its chain and the number of blocks still in use; `None` when another thread
@@ -179,9 +196,9 @@ impl<N: Node> RemoteStack<N> {
     /// The stack is left disarmed, because nobody may publish the slab before its new owner is stored. After
     /// storing it, the caller must [`RemoteStack::rearm`] and take in what has been pushed meanwhile.
     pub(crate) fn adopt(&self) -> Option<(Chain<N>, u32)> {
-        let adopted = |old| (old & ORPHAN != 0).then_some(0);
+        let adopted = |old: *mut N| (old.addr() & ORPHAN != 0).then_some(ptr::null_mut());
         // Acquire: pairs with the releases in `orphan` and `push`.
         let old = self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, adopted).ok()?;
-        Some((Chain { head: chain(old), count: 0 }, (old >> COUNT_SHIFT) as u32))
+        Some((Chain { head: chain(old), count: 0 }, count(old)))
     }
 }

@@ -130,7 +130,14 @@ pub(crate) fn write(fd: i32, mut rest: &[u8]) -> bool {
     while !rest.is_empty() {
         let (n, interrupted) = calls::keep_errno(|| {
             // SAFETY: `rest` is readable for its length.
-            let n = unsafe { libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len()) };
+            let n = unsafe {
+                #[cfg(not(miri))]
+                let n = libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len());
+                // Miri does not know the bare call.
+                #[cfg(miri)]
+                let n = libc::write(fd, rest.as_ptr().cast(), rest.len());
+                n
+            };
             (n, n < 0 && calls::errno() == libc::EINTR)
         });
         if n <= 0 && !interrupted {

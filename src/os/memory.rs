@@ -5,6 +5,11 @@ use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU8, AtomicUsize};
 use core::ptr;
 
+#[cfg(miri)]
+use crate::os::mock::{madvise, mincore, mmap, mremap, munmap};
+#[cfg(not(miri))]
+use libc::{madvise, mincore, mmap, mremap, munmap};
+
 /// Bytes of address space held from the OS.
 pub(crate) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -76,7 +81,7 @@ fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
-        let p = unsafe { libc::mmap(hint.cast(), len, access, flags, -1, 0) };
+        let p = unsafe { mmap(hint.cast(), len, access, flags, -1, 0) };
         if p == libc::MAP_FAILED { ptr::null_mut() } else { p.cast() }
     })
 }
@@ -139,14 +144,10 @@ unsafe fn trim(p: *mut u8, len: usize) -> bool {
 ///
 /// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
 unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
-    if cfg!(miri) {
-        // Miri unmaps whole mappings only. Ours stay until it ends.
-        return true;
-    }
     debug_assert!(in_pages(p.addr(), len));
     // SAFETY: by this function's contract no reference into the range is left, so unmapping it invalidates
     // nothing.
-    calls::keep_errno(|| unsafe { libc::munmap(p.cast(), len) } == 0)
+    calls::keep_errno(|| unsafe { munmap(p.cast(), len) } == 0)
 }
 
 /// What became of memory that was to be unmapped.
@@ -189,6 +190,12 @@ pub(crate) unsafe fn unmap_uncounted(p: *mut u8, len: usize) -> Unmapped {
     if unsafe { purge(p, len) } { Unmapped::Zeroed } else { Unmapped::Kept }
 }
 
+/// Whether memory at both addresses is one piece if it is adjacent. To the system it always is, not to Miri.
+#[cfg(not(miri))]
+pub(crate) fn is_one_piece(_: *mut u8, _: *mut u8) -> bool {
+    true
+}
+
 /// Why a mapping has not been resized in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotResized {
@@ -213,7 +220,7 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
     calls::keep_errno(|| {
         // SAFETY: by this function's contract the range is ours, and what a smaller size cuts off is unused.
         // Without MREMAP_MAYMOVE the rest keeps its address.
-        if unsafe { libc::mremap(p.cast(), old, new, 0) } == libc::MAP_FAILED {
+        if unsafe { mremap(p.cast(), old, new, 0, ptr::null_mut::<u8>()) } == libc::MAP_FAILED {
             held::release_excess(new, old);
             let no_room = calls::errno() == libc::ENOMEM;
             return Err(if no_room { NotResized::NoRoom } else { NotResized::Refused });
@@ -243,7 +250,7 @@ pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         // SAFETY: by this function's contract the target may be replaced, and after success nobody uses the
         // source.
-        let q = unsafe { libc::mremap(p.cast(), old, new, flags, target) };
+        let q = unsafe { mremap(p.cast(), old, new, flags, target) };
         let moved = q != libc::MAP_FAILED;
         MAPPED.fetch_sub(if moved { old } else { new }, Relaxed);
         moved
@@ -258,12 +265,6 @@ pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u
 /// The range is mapped, ours and page-aligned, and nobody needs its contents.
 pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
     debug_assert!(in_pages(p.addr(), len), "{p:?}, {len} bytes");
-    if cfg!(miri) {
-        // Miri has no madvise.
-        // SAFETY: the range is mapped and ours by this function's contract.
-        unsafe { p.write_bytes(0, len) };
-        return true;
-    }
     if ADVICE.load(Relaxed) != TAKEN && !is_advice_taken() {
         return false;
     }
@@ -321,7 +322,7 @@ pub(crate) unsafe fn make_inaccessible(p: *mut u8, len: usize) -> bool {
 /// The range is mapped, ours and page-aligned, and the advice takes no contents from it that somebody needs.
 pub(super) unsafe fn advise(p: *mut u8, len: usize, advice: libc::c_int) -> bool {
     // SAFETY: the range is ours, and by this function's contract nobody needs what the advice takes from it.
-    calls::keep_errno(|| unsafe { libc::madvise(p.cast(), len, advice) } == 0)
+    calls::keep_errno(|| unsafe { madvise(p.cast(), len, advice) } == 0)
 }
 
 /// Whether pages are really gone when the system says that it has taken them back: one of the three below.
@@ -364,9 +365,6 @@ fn is_advice_taken() -> bool {
 /// The range is mapped, ours and page-aligned.
 pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
     debug_assert!(in_pages(p.addr(), len));
-    if cfg!(miri) {
-        return;
-    }
     let advice = if yes { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
     // SAFETY: the range is ours, and this advice does not change its contents.
     unsafe { advise(p, len, advice) };
@@ -382,12 +380,12 @@ pub(crate) unsafe fn resident_pages(p: *mut u8, len: usize) -> Option<usize> {
     // One byte per page; there are most pages where they are smallest.
     let mut answer = [0u8; (2 << 20) / SMALLEST_PAGE];
     debug_assert!(in_pages(p.addr(), 0) && len.div_ceil(page_size()) <= answer.len());
-    if cfg!(miri) || calls::is_confined() {
+    if calls::is_confined() {
         return None;
     }
     // SAFETY: `mincore` writes one byte per page. By this function's contract `len` is at most 2 MiB, so they
     // fit into `answer`.
-    let result = calls::keep_errno(|| unsafe { libc::mincore(p.cast(), len, answer.as_mut_ptr()) });
+    let result = calls::keep_errno(|| unsafe { mincore(p.cast(), len, answer.as_mut_ptr()) });
     let pages = answer.iter().take(len.div_ceil(page_size()));
     (result == 0).then(|| pages.filter(|&&page| page & 1 != 0).count())
 }

@@ -11,6 +11,8 @@ pub(crate) mod held;
 mod info;
 mod memory;
 pub(crate) mod message;
+#[cfg(miri)]
+mod mock;
 #[cfg(feature = "profile")]
 pub(crate) mod peek;
 pub(crate) mod process;
@@ -20,3 +22,5 @@ pub(crate) mod thread;
 pub(crate) use calls::{confine, elapsed, is_confined, keep_errno, now_ms, now_ns, real_ns, set_errno};
 pub(crate) use info::{duplicate, peak_resident, process_id, random, resident};
 pub(crate) use memory::*;
+#[cfg(miri)]
+pub(crate) use mock::is_one_piece;

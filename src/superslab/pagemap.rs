@@ -9,6 +9,7 @@
 use crate::os;
 use crate::superslab::layout::{SLICE, SLICE_SHIFT};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use core::cell::UnsafeCell;
 use core::ptr;
 
 /// log2 of the entries of a leaf. A leaf is touched only where something lives, but each entry of the root is
@@ -29,8 +30,15 @@ pub(crate) const HARDENED: u8 = 63;
 /// How many kinds there are, for tables indexed by them.
 pub(crate) const KINDS: usize = 64;
 
-/// Stands in for every absent leaf. Never written, so it costs no memory.
-static ZERO_LEAF: [AtomicU8; LEAF] = [const { AtomicU8::new(0) }; LEAF];
+/// Stands in for every absent leaf. Never written, so it costs no memory. Used as `AtomicU8`s: one cell
+/// around all of them spares the compiler, and Miri, looking at each.
+static ZERO_LEAF: Zeros = Zeros(UnsafeCell::new([0; LEAF]));
+
+/// See [`ZERO_LEAF`].
+struct Zeros(#[allow(dead_code)] UnsafeCell<[u8; LEAF]>);
+
+// SAFETY: nobody writes there.
+unsafe impl Sync for Zeros {}
 
 static ROOT_TABLE: [AtomicPtr<AtomicU8>; ROOT] = {
     let mut table = [const { AtomicPtr::new(ptr::null_mut()) }; ROOT];

@@ -1,6 +1,7 @@
 //! One mapping that the cache keeps.
 
 use crate::large::huge::Mapping;
+use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::thp::HUGE_PAGE;
 use crate::sync::AtomicUsize;
@@ -17,6 +18,17 @@ impl Mapping {
     /// The address behind the last byte.
     pub(super) fn end(&self) -> usize {
         self.block.addr() + self.len
+    }
+
+    /// Whether it goes on where other memory ends, at `end`.
+    pub(super) fn begins_at(&self, end: *mut u8) -> bool {
+        self.block == end && os::is_one_piece(end.wrapping_sub(1), self.block)
+    }
+
+    /// Whether one of the two goes on where the other ends.
+    pub(super) fn is_beside(&self, other: &Mapping) -> bool {
+        let end = |mapping: &Mapping| mapping.block.wrapping_add(mapping.len);
+        self.begins_at(end(other)) || other.begins_at(end(self))
     }
 
     /// The length that is left when at least `tail` bytes are cut off the end, if that is worth keeping. Huge

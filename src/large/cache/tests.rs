@@ -19,7 +19,6 @@ fn places(cache: &Cache) -> Vec<(usize, usize)> {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn neighbours_become_one_and_are_cut_again() {
     let mut cache = Cache::new();
     assert!(cache.add(kept(0, 2), 0, false) && cache.add(kept(6, 2), 0, false));
@@ -39,7 +38,6 @@ fn neighbours_become_one_and_are_cut_again() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn what_a_block_was_cut_off_is_halved() {
     let mut cache = Cache::new();
     assert!(cache.add(kept(0, 9), 7, false) && !cache.entries[0].follows);
@@ -57,7 +55,6 @@ fn what_a_block_was_cut_off_is_halved() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn room_is_made_at_the_end_of_the_oldest() {
     let mut cache = Cache::new();
     assert!(cache.add(kept(0, 8), 5, false) && cache.add(kept(20, 8), 7, false));
