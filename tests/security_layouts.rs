@@ -15,6 +15,7 @@ const SIZES: [Size; 4] = [
 ];
 const SECRET: u64 = 0x7365_6372_6574_3a20;
 
+#[derive(Clone, Copy)]
 struct Size {
     name: &'static str,
     bytes: usize,
@@ -35,7 +36,7 @@ struct World {
     allocator: &'static dyn GlobalAlloc,
     blocks: Vec<Block>,
     effect: Option<&'static str>,
-    size: &'static Size,
+    size: Size,
     /// A block with neighbours on both sides.
     own: usize,
     state: u64,
@@ -278,7 +279,7 @@ fn main() {
         return;
     }
     let (what, size) = arguments[0].split_once('/').expect("WHAT/SIZE");
-    let size = SIZES.iter().find(|one| one.name == size).expect("a size");
+    let mut size = *SIZES.iter().find(|one| one.name == size).expect("a size");
     // SAFETY: both only change what this process may do.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
@@ -286,6 +287,16 @@ fn main() {
     }
     let system = arguments.get(1).is_some_and(|which| which == "system");
     let allocator: &'static dyn GlobalAlloc = if system { &System } else { &HAKMEM };
+    if system {
+        // What it serves without rounding up.
+        let layout = of(size.bytes);
+        // SAFETY: the size is not zero; freed as it was allocated; the system's blocks are the C library's.
+        unsafe {
+            let probe = System.alloc(layout);
+            size.bytes = libc::malloc_usable_size(probe.cast());
+            System.dealloc(probe, layout);
+        }
+    }
     let blocks = Vec::with_capacity(8192);
     let mut world = World { allocator, blocks, effect: None, size, own: 0, state: 1 };
     world.history();

@@ -1,0 +1,235 @@
+//! What comes of misuse of memory, by kind and level of protection: the programs `security_*` do each kind
+//! once, and `security.txt` keeps how that ends. Any change fails here, by name; `HAKMEM_BLESS=1` accepts it
+//! (and `HAKMEM_SECURITY_RUNS=100` makes the fractions of random outcomes better). The page docs/security.md
+//! shows what is kept.
+
+#[path = "support/security.rs"]
+mod kinds;
+mod support;
+
+use kinds::{Kind, LEVELS, Outcomes, Row, cell, is_stopped};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+const SIZES: [&str; 4] = ["small", "medium", "large", "huge"];
+
+fn bless() -> bool {
+    std::env::var_os("HAKMEM_BLESS").is_some()
+}
+
+/// How probable it is that of `runs` at least `count`, or at most as many, end in a way that has
+/// `probability`: the smaller of the two.
+fn tail(runs: usize, count: usize, probability: f64) -> f64 {
+    let mut sums = [0.0; 2];
+    let mut ways = 1.0;
+    for k in 0..=runs {
+        let this = ways * probability.powi(k as i32) * (1.0 - probability).powi((runs - k) as i32);
+        sums[0] += if k <= count { this } else { 0.0 };
+        sums[1] += if k >= count { this } else { 0.0 };
+        ways *= (runs - k) as f64 / (k + 1) as f64;
+    }
+    sums[0].min(sums[1])
+}
+
+/// How well outcomes agree with what is kept: the smallest tail. What was never seen, or always, when the
+/// file was written may still be one in fifty.
+fn agreement(kept: &BTreeMap<String, f64>, found: &Outcomes) -> f64 {
+    let runs = found.values().sum();
+    let all: BTreeSet<&String> = kept.keys().chain(found.keys()).collect();
+    let tails = all.into_iter().map(|outcome| {
+        let probability = (kept.get(outcome).unwrap_or(&0.0) / 100.0).clamp(0.02, 0.98);
+        tail(runs, *found.get(outcome).unwrap_or(&0), probability)
+    });
+    tails.fold(1.0, f64::min)
+}
+
+/// A kind that ends differently from run to run is run so often at first, and those about which there is
+/// doubt so often again.
+const RUNS: usize = 8;
+const RUNS_IN_DOUBT: usize = 40;
+/// A change of what is always so is seen in all the runs in doubt, and one of even odds in most.
+const CERTAIN: f64 = 1e-6;
+const DOUBTFUL: f64 = 0.05;
+
+#[test]
+fn every_kind_ends_as_is_kept() {
+    let kinds = kinds::kinds();
+    let names: BTreeSet<&str> = kinds.iter().map(|kind| kind.name.as_str()).collect();
+    assert!(names.len() == kinds.len() && kinds.len() >= 116, "{} kinds, {} names", kinds.len(), names.len());
+    if bless() {
+        return write_anew(&kinds);
+    }
+    let kept = kinds::kept();
+    let mut jobs = Vec::new();
+    for kind in &kinds {
+        let row = kept.iter().find(|row| row.name == kind.name);
+        let row = row.unwrap_or_else(|| panic!("{} is not in security.txt", kind.name));
+        assert!(row.group == kind.group && row.words == kind.words, "{}: the words differ", kind.name);
+        for (level, (label, variable)) in LEVELS.iter().enumerate() {
+            let expected = &row.levels[level];
+            jobs.push((kind, *variable, if expected.len() > 1 { RUNS } else { 1 }, expected, *label));
+        }
+    }
+    let runs: Vec<_> = jobs.iter().map(|job| (job.0, job.1, job.2)).collect();
+    let found = kinds::count(&runs);
+    let doubtful: Vec<usize> =
+        (0..jobs.len()).filter(|&job| agreement(jobs[job].3, &found[job]) < DOUBTFUL).collect();
+    let again: Vec<_> = doubtful.iter().map(|&job| (jobs[job].0, jobs[job].1, RUNS_IN_DOUBT)).collect();
+    println!("{} kinds, {} in doubt", kinds.len(), doubtful.len());
+    let mut changed = String::new();
+    for (&job, more) in doubtful.iter().zip(kinds::count(&again)) {
+        let (kind, _, _, expected, level) = jobs[job];
+        if agreement(expected, &more) < CERTAIN {
+            let _ = writeln!(changed, "{} {level}: {}, was {}", kind.name, shown(&more), cell(expected));
+        }
+    }
+    assert!(changed.is_empty(), "misuse ends otherwise than is kept:\n{changed}");
+    assert_eq!(kept.len(), kinds.len(), "security.txt has kinds that are no more");
+}
+
+fn percents(outcomes: &Outcomes) -> BTreeMap<String, f64> {
+    let runs: usize = outcomes.values().sum();
+    let percent = |count: usize| (1000.0 * count as f64 / runs as f64).round() / 10.0;
+    outcomes.iter().map(|(outcome, &count)| (outcome.clone(), percent(count))).collect()
+}
+
+fn shown(outcomes: &Outcomes) -> String {
+    cell(&percents(outcomes))
+}
+
+fn write_anew(kinds: &[Kind]) {
+    let runs = std::env::var("HAKMEM_SECURITY_RUNS").map_or(20, |runs| runs.parse().unwrap());
+    let jobs: Vec<_> = kinds
+        .iter()
+        .flat_map(|kind| LEVELS.iter().map(move |(_, variable)| (kind, *variable, runs)))
+        .collect();
+    let found = kinds::count(&jobs);
+    let row = |(kind, outcomes): (&Kind, &[Outcomes])| Row {
+        group: kind.group.clone(),
+        name: kind.name.clone(),
+        words: kind.words.clone(),
+        levels: outcomes.iter().map(percents).collect(),
+    };
+    let rows: Vec<Row> = kinds.iter().zip(found.chunks(LEVELS.len())).map(row).collect();
+    kinds::keep(&rows);
+    let (before, _, after) = page();
+    std::fs::write(page_file(), format!("{before}{BEGIN}\n{}\n{END}{after}", tables(&rows))).unwrap();
+}
+
+/// Without misuse the programs end well and nothing is said: else nothing above means anything.
+#[test]
+fn without_misuse_nothing_is_said() {
+    for program in kinds::programs() {
+        for &(level, variable) in LEVELS {
+            for size in SIZES {
+                let (ended, text) = kinds::outcome(program, &format!("none/{size}"), variable);
+                assert!(
+                    ended == "harmless" && text.is_empty(),
+                    "{program:?} {size} {level}: {ended}\n{text}"
+                );
+            }
+        }
+    }
+}
+
+/// Of how many kinds each level stops, the sum of the fractions; and how many there are.
+fn stopped(rows: &[&Row], level: usize) -> (f64, usize) {
+    let of = |row: &&Row| {
+        let stopped = row.levels[level].iter().filter(|(outcome, _)| is_stopped(outcome));
+        stopped.map(|(_, percent)| percent / 100.0).sum::<f64>()
+    };
+    (rows.iter().map(of).sum(), rows.len())
+}
+
+/// A figure without a fraction that is nought.
+fn figure(value: f64) -> String {
+    let text = format!("{:.1}", value + 0.0);
+    text.strip_suffix(".0").map_or(text.clone(), String::from)
+}
+
+/// The cell of the page for kinds that differ in size only: sizes that end alike are named together.
+fn merged(rows: &[&Row], level: usize) -> String {
+    let mut ends: Vec<(String, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let mut text = cell(&row.levels[level]).replace("unnoticed", "**unnoticed**");
+        if row.levels[level].len() > 1 {
+            text = text.split(", ").map(|part| format!("{part}%")).collect::<Vec<_>>().join(", ");
+        }
+        let size = row.name.split_once('/').map_or("", |(_, size)| size);
+        match ends.iter_mut().find(|(end, _)| *end == text) {
+            Some((_, sizes)) => sizes.push(size),
+            None => ends.push((text, vec![size])),
+        }
+    }
+    match &ends[..] {
+        [(end, _)] => end.clone(),
+        _ => {
+            let parts: Vec<_> =
+                ends.iter().map(|(end, sizes)| format!("{}: {end}", sizes.join(", "))).collect();
+            parts.join("; ")
+        }
+    }
+}
+
+/// The tables of the page.
+fn tables(rows: &[Row]) -> String {
+    let mut groups: Vec<&str> = Vec::new();
+    rows.iter().for_each(|row| {
+        if !groups.contains(&row.group.as_str()) {
+            groups.push(&row.group)
+        }
+    });
+    let header = |first: &str| {
+        let names: String = LEVELS.iter().map(|(name, _)| format!(" {name} |")).collect();
+        format!("| {first} |{names}\n|---|{}\n", "---|".repeat(LEVELS.len()))
+    };
+    let mut text = header("group, and how many of its kinds are stopped");
+    let mut total = |name: &str, rows: &[&Row]| {
+        let _ = write!(text, "| {name} ({}) |", rows.len());
+        for level in 0..LEVELS.len() {
+            let _ = write!(text, " {} |", figure(stopped(rows, level).0));
+        }
+        text += "\n";
+    };
+    for group in &groups {
+        total(group, &rows.iter().filter(|row| row.group == *group).collect::<Vec<_>>());
+    }
+    total("**all**", &rows.iter().collect::<Vec<_>>());
+    for group in groups {
+        let _ = write!(text, "\n### {}{}\n\n{}", group[..1].to_uppercase(), &group[1..], header("kind"));
+        let rows: Vec<&Row> = rows.iter().filter(|row| row.group == group).collect();
+        for alike in rows.chunk_by(|a, b| a.words == b.words) {
+            let what = alike[0].name.split('/').next().unwrap();
+            let cells: String =
+                (0..LEVELS.len()).map(|level| format!(" {} |", merged(alike, level))).collect();
+            let _ = writeln!(text, "| {} (`{what}`) |{cells}", alike[0].words);
+        }
+    }
+    text
+}
+
+const BEGIN: &str = "<!-- from hakmem-capi/tests/security.txt -->\n";
+const END: &str = "<!-- to here -->\n";
+
+fn page_file() -> PathBuf {
+    support::root().join("docs/security.md")
+}
+
+/// The page: what stands before the tables, the tables, and what follows.
+fn page() -> (String, String, String) {
+    let text = std::fs::read_to_string(page_file()).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("where the tables begin");
+    let (tables, after) = rest.split_once(END).expect("where they end");
+    (before.into(), tables.into(), after.into())
+}
+
+#[test]
+fn the_page_shows_what_is_kept() {
+    if bless() {
+        return; // who blesses writes both
+    }
+    let (tables, (_, shown, _)) = (tables(&kinds::kept()), page());
+    let wrong = tables.lines().find(|line| !shown.contains(line));
+    assert!(shown.trim() == tables.trim(), "docs/security.md lacks, or has in another place: {wrong:?}");
+}
