@@ -113,8 +113,7 @@ fn write_anew(kinds: &[Kind]) {
     };
     let rows: Vec<Row> = kinds.iter().zip(found.chunks(LEVELS.len())).map(row).collect();
     kinds::keep(&rows);
-    let (before, _, after) = page();
-    std::fs::write(page_file(), format!("{before}{BEGIN}\n{}\n{END}{after}", tables(&rows))).unwrap();
+    write_page(&rows);
 }
 
 /// Without misuse the programs end well and nothing is said: else nothing above means anything.
@@ -130,6 +129,28 @@ fn without_misuse_nothing_is_said() {
                 );
             }
         }
+    }
+}
+
+/// What each part of hardened mode stops when it alone is on, and is not stopped so by the others. (Frees are
+/// checked with any of them.)
+const PARTS: [(&str, &str, &str, &str); 6] = [
+    ("canary", "random,quarantine,zero,guard", "over-1-store/small", "reported (overflow)"),
+    ("canary", "random,quarantine,zero,guard", "zero-under", "reported (underflow)"),
+    ("zero", "random,quarantine,canary,guard", "write-then-wait/small", "reported (write after free)"),
+    ("quarantine", "zero,canary,guard", "write-reused/small", "harmless"),
+    ("random", "quarantine,zero,canary,guard", "fresh-row/small", "harmless"),
+    ("guard", "random,quarantine,zero,canary", "over-1-store/large", "trapped"),
+];
+
+#[test]
+fn each_part_of_hardened_mode_stops_something() {
+    let kinds = kinds::kinds();
+    for (part, others, name, expected) in PARTS {
+        let kind = kinds.iter().find(|kind| kind.name == name).unwrap();
+        let end = |parts| kinds::outcome(&kind.program, name, Some(("HAKMEM_HARDENED", parts))).0;
+        assert_eq!(end(part), expected, "{name} with {part}");
+        assert_ne!(end(others), expected, "{name} with {others}");
     }
 }
 
@@ -209,19 +230,34 @@ fn tables(rows: &[Row]) -> String {
     text
 }
 
-const BEGIN: &str = "<!-- from hakmem-capi/tests/security.txt -->\n";
+/// Kept files that the page shows: what is in it between such lines.
+const KINDS: &str = "<!-- from hakmem-capi/tests/security.txt -->\n";
+const PEERS: &str = "<!-- from docs/benchmarks/misuse.txt -->\n";
 const END: &str = "<!-- to here -->\n";
 
 fn page_file() -> PathBuf {
     support::root().join("docs/security.md")
 }
 
-/// The page: what stands before the tables, the tables, and what follows.
-fn page() -> (String, String, String) {
-    let text = std::fs::read_to_string(page_file()).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("where the tables begin");
-    let (tables, after) = rest.split_once(END).expect("where they end");
-    (before.into(), tables.into(), after.into())
+/// The page in three: what stands before what is shown of a kept file, that, and what follows.
+fn parted<'a>(page: &'a str, begin: &str) -> (&'a str, &'a str, &'a str) {
+    let at = page.find(begin).expect("where it begins") + begin.len();
+    let length = page[at..].find(END).expect("where it ends");
+    (&page[..at], &page[at..at + length], &page[at + length..])
+}
+
+/// What `docs/benchmarks/misuse.py` has printed.
+fn peers() -> String {
+    std::fs::read_to_string(support::root().join("docs/benchmarks/misuse.txt")).unwrap()
+}
+
+fn write_page(rows: &[Row]) {
+    let mut page = std::fs::read_to_string(page_file()).unwrap();
+    for (begin, shown) in [(KINDS, tables(rows)), (PEERS, peers())] {
+        let (before, _, after) = parted(&page, begin);
+        page = format!("{before}\n{shown}\n{after}");
+    }
+    std::fs::write(page_file(), page).unwrap();
 }
 
 #[test]
@@ -229,7 +265,18 @@ fn the_page_shows_what_is_kept() {
     if bless() {
         return; // who blesses writes both
     }
-    let (tables, (_, shown, _)) = (tables(&kinds::kept()), page());
-    let wrong = tables.lines().find(|line| !shown.contains(line));
-    assert!(shown.trim() == tables.trim(), "docs/security.md lacks, or has in another place: {wrong:?}");
+    let page = std::fs::read_to_string(page_file()).unwrap();
+    for (begin, kept) in [(KINDS, tables(&kinds::kept())), (PEERS, peers())] {
+        let shown = parted(&page, begin).1;
+        let wrong = kept.lines().find(|line| !shown.contains(line));
+        assert!(shown.trim() == kept.trim(), "docs/security.md lacks, or has in another place: {wrong:?}");
+    }
+}
+
+/// At least 100 in 116 are to be stopped by hardened mode.
+#[test]
+fn hardened_mode_stops_what_it_should() {
+    let kept = kinds::kept();
+    let (stopped, all) = stopped(&kept.iter().collect::<Vec<_>>(), 1);
+    assert!(stopped / all as f64 >= 100.0 / 116.0, "{stopped} of {all}");
 }

@@ -48,6 +48,13 @@ static void after_reuse(void) {
     reuse(block);
     free(hide(block));
 }
+static void after_waiting(void) {
+    unsigned char *block = drop(own);
+    free(block);
+    wait_for(block);
+    free(hide(block));
+    take_many();
+}
 static void *free_it(void *block) {
     free(block);
     return NULL;
@@ -175,6 +182,7 @@ static const struct kind KINDS[] = {
     {FREED, "double-delayed", delayed, ALL, "many frees of the size between"},
     {FREED, "double-traffic", after_traffic, ALL, "much traffic of all sizes between"},
     {FREED, "double-reused", after_reuse, ALL, "the block is somebody else's again, if it can be had"},
+    {FREED, "double-waited", after_waiting, ALL, "the same, after waiting long for it to come back"},
     {FREED, "double-thread", other_thread, ALL, "the first one by another thread"},
     {"invalid free", "free-unaligned", unaligned, ALL, "1 byte behind the begin of a block"},
     {"invalid free", "free-8", second_word, ALL, "8 bytes behind the begin"},

@@ -77,6 +77,19 @@ static void write_late(void) {
     for (int i = 0; i < 2 * number; i++) take(SIZE);
     hide(block)[SIZE / 2] ^= 0x55;
 }
+/* As often as it takes: written while it is free, and then handed out; handed out, and then written. */
+static void write_then_wait(void) {
+    unsigned char *block = drop(own);
+    free(block);
+    hide(block)[SIZE / 2] ^= 0x55;
+    wait_for(block);
+}
+static void wait_then_write(void) {
+    unsigned char *block = drop(own);
+    free(block);
+    wait_for(block);
+    hide(block)[SIZE / 2] ^= 0x55;
+}
 
 /* Reads. */
 static void read_freed(void) {
@@ -91,6 +104,14 @@ static void read_reused(void) {
     if (new >= 0) write_secret(drop(new), SIZE);
     find_secret(hide(block), SIZE);
     if (new >= 0) free(hide(block));
+}
+static void wait_then_read(void) {
+    unsigned char *block = drop(own);
+    free(block);
+    int next = wait_for(block);
+    if (next >= 0) write_secret(drop(next), SIZE);
+    find_secret(hide(block), SIZE);
+    if (next >= 0) free(hide(block));
 }
 static void read_fresh(void) {
     unsigned char *block = drop(own);
@@ -210,8 +231,11 @@ static const struct kind KINDS[] = {
     {"write after free", "write-last", write_last, ALL, "the last byte"},
     {"write after free", "write-reused", write_reused, ALL, "after it is somebody else's, if it can be had"},
     {"write after free", "write-late", write_late, ALL, "after much traffic"},
+    {"write after free", "write-then-wait", write_then_wait, ALL, "a byte, then waiting long for it to come back"},
+    {"write after free", "wait-then-write", wait_then_write, ALL, "a byte, after waiting long for it to come back"},
     {"read after free", "read-freed", read_freed, ALL, "a secret that the block held"},
     {"read after free", "read-reused", read_reused, ALL, "a secret of its next owner, if it can be had"},
+    {"read after free", "wait-then-read", wait_then_read, ALL, "the same, after waiting long for it"},
     {"uninitialised read", "fresh", read_fresh, ALL, "a secret of an earlier block of the size"},
     {"uninitialised read", "fresh-other-size", read_other_size, ALL, "of earlier blocks of another size"},
     {"uninitialised read", "fresh-grown", read_grown, ALL, "of earlier blocks, in what realloc has added"},

@@ -23,8 +23,11 @@ struct kind {
 static const struct {
     const char *name;
     size_t about;
-    int number, many;
-} SIZES[] = {{"small", 32, 200, 2000}, {"medium", 5000, 40, 300}, {"large", 200 << 10, 6, 24}, {"huge", 4 << 20, 3, 8}};
+    int number, many, patience;
+} SIZES[] = {{"small", 32, 200, 2000, 1000000},
+             {"medium", 5000, 40, 300, 100000},
+             {"large", 200 << 10, 6, 24, 5000},
+             {"huge", 4 << 20, 3, 8, 1000}};
 
 /* What the program believes to own. `watched` is memory that is no block: an allocator must never return it. */
 struct block {
@@ -77,6 +80,16 @@ static int take(size_t size) { return enter(malloc(size), size); }
 /* More blocks of the size than an allocator keeps within reach of a thread. */
 static inline void take_many(void) {
     for (int i = 0; i < SIZES[scale].many * 5 / 4; i++) take(SIZE);
+}
+
+/* Allocates and frees until a freed block is handed out again, for a long time. Whose it is then, or -1. */
+static inline int wait_for(const unsigned char *block) {
+    for (int i = 0; i < SIZES[scale].patience; i++) {
+        unsigned char *other = hide(malloc(SIZE));
+        if (other == block) return enter(other, SIZE);
+        free(other);
+    }
+    return -1;
 }
 
 static void look(int i) {
