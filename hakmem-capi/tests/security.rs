@@ -136,7 +136,7 @@ fn without_misuse_nothing_is_said() {
 /// checked with any of them.)
 const PARTS: [(&str, &str, &str, &str); 6] = [
     ("canary", "random,quarantine,zero,guard", "over-1-store/small", "reported (overflow)"),
-    ("canary", "random,quarantine,zero,guard", "zero-under", "reported (underflow)"),
+    ("canary", "random,quarantine,zero,guard", "under-1-freed/small", "reported (underflow)"),
     ("zero", "random,quarantine,canary,guard", "write-then-wait/small", "reported (write after free)"),
     ("quarantine", "zero,canary,guard", "write-reused/small", "harmless"),
     ("random", "quarantine,zero,canary,guard", "fresh-row/small", "harmless"),

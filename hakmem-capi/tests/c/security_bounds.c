@@ -45,6 +45,11 @@ UNDER(under_32_memcpy, 32, copy(begin - d, d))
 UNDER(under_1m_far, MIB, store(begin - d, 1, 1))
 UNDER(under_1m_store, MIB, store(begin - d, d, -1))
 UNDER(under_1m_memcpy, MIB, copy(begin - d, d))
+/* The block itself is the next one to be freed: it looks at what is before it. */
+static void under_1_freed(void) {
+    under_1_store();
+    give(own);
+}
 
 /* One byte behind blocks that did not come from malloc. `made` allocates about `size` bytes. */
 static void over_one_of(void *(*made)(size_t), size_t size) {
@@ -95,6 +100,7 @@ static const struct kind KINDS[] = {
     {"overflow", "over-1-shrunk", over_shrunk, SMALL | MEDIUM, "1 byte behind a block that realloc shrank"},
     {"underflow", "under-1-store", under_1_store, ALL, "1 byte before the block, by a store"},
     {"underflow", "under-1-memcpy", under_1_memcpy, ALL, "1 byte before the block, by memcpy"},
+    {"underflow", "under-1-freed", under_1_freed, SMALL | MEDIUM, "1 byte before the block, which is freed then"},
     {"underflow", "under-32-store", under_32_store, ALL, "32 bytes before the block, by stores"},
     {"underflow", "under-32-memcpy", under_32_memcpy, ALL, "32 bytes before the block, by memcpy"},
     {"underflow", "under-32-far", under_32_far, ALL, "only the 32nd byte before the block"},
