@@ -15,7 +15,8 @@ import subprocess
 import sys
 
 root = pathlib.Path(__file__).resolve().parents[2]
-out = root / "target" / "misuse"
+target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
+out = target / "misuse"
 LIBRARIES = pathlib.Path("/usr/lib") / f"{os.uname().machine}-linux-gnu"
 FLAGS = ["-O2", "-g", "-pthread"] + [f"-fno-builtin-{name}" for name in ("malloc", "free", "calloc", "realloc")]
 ENDS = {0: "harmless", 3: "unnoticed", 4: "absent", -6: "reported", -11: "trapped", -7: "trapped", -4: "trapped",
@@ -38,12 +39,12 @@ def build():
     for source in sorted((root / "hakmem-capi/tests/c").glob("security_*.c*")):
         programs.append(out / source.stem)
         subprocess.run(["g++" if source.suffix == ".cpp" else "gcc", *FLAGS, "-o", programs[-1], source], check=True)
-    return [*programs, root / "target/release/examples/security_layouts"]
+    return [*programs, target / "release/examples/security_layouts"]
 
 
 def allocators():
     """Name, preload library, variables."""
-    hakmem = root / "target/release/libhakmem.so"
+    hakmem = target / "release/libhakmem.so"
     yield "glibc", None, {}
     yield "Hakmem", hakmem, {}
     yield "Hakmem, hardened", hakmem, {"HAKMEM_HARDENED": "on"}

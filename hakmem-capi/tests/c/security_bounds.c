@@ -72,6 +72,18 @@ static void over_zeroed(void) { over_one_of(zeroed, SIZE); }
 static void over_grown(void) { over_one_of(grown, SIZE); }
 static void over_shrunk(void) { over_one_of(shrunk, SIZE); }
 
+/* Sizes that no alignment fits: a few bytes behind them belong to nobody. */
+static void over_odd(void) {
+    int block = take(SIZE - 5);
+    take(SIZE - 5);
+    store(hide(blocks[block].at) + SIZE - 5, 1, 1);
+}
+/* The block is never freed: only others can notice. */
+static void over_kept(void) {
+    unsigned char *block = drop(own);
+    store(block + SIZE, 32, 1);
+}
+
 /* Reading is an effect if what was read belongs to another block. */
 static void read_at(unsigned char *at, size_t size) {
     volatile unsigned char *bytes = at;
@@ -98,6 +110,8 @@ static const struct kind KINDS[] = {
     {"overflow", "over-1-calloc", over_zeroed, SMALL | MEDIUM, "1 byte behind a block of calloc"},
     {"overflow", "over-1-grown", over_grown, SMALL | MEDIUM, "1 byte behind a block that realloc grew"},
     {"overflow", "over-1-shrunk", over_shrunk, SMALL | MEDIUM, "1 byte behind a block that realloc shrank"},
+    {"overflow", "over-1-odd", over_odd, ALL, "1 byte behind a block of 5 bytes less"},
+    {"overflow", "over-32-kept", over_kept, ALL, "32 bytes behind a block that is never freed"},
     {"underflow", "under-1-store", under_1_store, ALL, "1 byte before the block, by a store"},
     {"underflow", "under-1-memcpy", under_1_memcpy, ALL, "1 byte before the block, by memcpy"},
     {"underflow", "under-1-freed", under_1_freed, SMALL | MEDIUM, "1 byte before the block, which is freed then"},

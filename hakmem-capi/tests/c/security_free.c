@@ -67,6 +67,13 @@ static void other_thread(void) {
     take_many();
 }
 
+static void by_realloc(void) {
+    unsigned char *block = drop(own);
+    CHECK(!realloc(block, 0));
+    free(hide(block));
+    take_many();
+}
+
 /* Pointers near a block that is in use, and stays so. */
 static unsigned char *near(ptrdiff_t offset) { return hide(blocks[own].at + offset); }
 static unsigned char *middle(void) { return near((ptrdiff_t)(SIZE / 2 + 15) / 16 * 16); }
@@ -184,6 +191,7 @@ static const struct kind KINDS[] = {
     {FREED, "double-reused", after_reuse, ALL, "the block is somebody else's again, if it can be had"},
     {FREED, "double-waited", after_waiting, ALL, "the same, after waiting long for it to come back"},
     {FREED, "double-thread", other_thread, ALL, "the first one by another thread"},
+    {FREED, "double-realloc", by_realloc, ALL, "the first one by realloc to 0"},
     {"invalid free", "free-unaligned", unaligned, ALL, "1 byte behind the begin of a block"},
     {"invalid free", "free-8", second_word, ALL, "8 bytes behind the begin"},
     {"invalid free", "free-16", plus_16, ALL, "16 bytes behind the begin"},

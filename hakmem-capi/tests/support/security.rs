@@ -33,7 +33,7 @@ pub fn is_stopped(outcome: &str) -> bool {
 pub fn programs() -> &'static [PathBuf] {
     static PROGRAMS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PROGRAMS.get_or_init(|| {
-        let mut programs: Vec<_> = ["bounds", "free", "stale"]
+        let mut programs: Vec<_> = ["bounds", "free", "stale", "thread"]
             .iter()
             .map(|name| compile("gcc", &format!("security_{name}.c"), &["-pthread", "-ldl"]))
             .collect();
