@@ -8,8 +8,11 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// A variable of the environment and its value, if any.
+pub type Variable = Option<(&'static str, &'static str)>;
+
 /// Levels of protection: a name, and the variable that asks for it.
-pub const LEVELS: &[(&str, Option<(&str, &str)>)] = &[("default", None)];
+pub const LEVELS: &[(&str, Variable)] = &[("default", None)];
 
 /// One kind, as its program lists it.
 #[derive(Clone, PartialEq)]
@@ -69,7 +72,7 @@ pub fn kinds() -> Vec<Kind> {
 }
 
 /// Runs `program` with the library preloaded and one variable set, if any: how it ended, and all that it said.
-pub fn outcome(program: &Path, name: &str, variable: Option<(&str, &str)>) -> (String, String) {
+pub fn outcome(program: &Path, name: &str, variable: Variable) -> (String, String) {
     let mut command = Command::new(program);
     for (inherited, _) in std::env::vars_os() {
         if inherited.to_string_lossy().starts_with("HAKMEM_") {
@@ -104,7 +107,7 @@ pub fn outcome(program: &Path, name: &str, variable: Option<(&str, &str)>) -> (S
 }
 
 /// Counts how kinds end, each in as many runs as its number says, on all processors.
-pub fn count(jobs: &[(&Kind, Option<(&str, &str)>, usize)]) -> Vec<Outcomes> {
+pub fn count(jobs: &[(&Kind, Variable, usize)]) -> Vec<Outcomes> {
     let next = AtomicUsize::new(0);
     let mut found: Vec<(usize, Outcomes)> = std::thread::scope(|scope| {
         let work = || {
