@@ -31,6 +31,8 @@ mod base;
 #[cfg(not(loom))]
 mod front;
 #[cfg(not(loom))]
+mod hardened;
+#[cfg(not(loom))]
 mod large;
 #[cfg(not(loom))]
 mod os;
@@ -57,7 +59,7 @@ pub use api::profile::{self, scope};
 #[cfg(not(loom))]
 pub use base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]
-pub use base::options::{Foreign, Options, Preset, StatsFormat, Thp};
+pub use base::options::{Foreign, Hardened, Options, Preset, StatsFormat, Thp};
 #[cfg(not(loom))]
 pub use stats::{ClassStats, Stats, class_stats, stats};
 

@@ -60,6 +60,18 @@ program() {
         return 0 ;;
     esac
     mkdir "$work/profiles"
+    if [ -n "${HARDENED:-}" ]; then
+        if [ -n "${INSTRUCTIONS:-}" ]; then
+            unarmed=$(instructions HARDENED=no "$@")
+            armed=$(instructions "HAKMEM_HARDENED=$HARDENED" "$@")
+            echo "{\"name\":\"$name\",\"unarmed\":$unarmed,\"armed\":$armed}" >"$out/$name.instructions"
+        else
+            "$hakmem" ab --lib "$lib" --rounds "${ROUNDS:-10}" --warmups 0 --env "HARDENED=$HARDENED" \
+                --json "$out/$name.json" -- "$@" >/dev/null || echo "$name: see the warnings in $out/$name.json" >&2
+        fi
+        rm -rf "$work/profiles"
+        return 0
+    fi
     if [ -n "${STACKS:-}" ]; then
         stacks "$name" "$@"
     elif [ -n "${INSTRUCTIONS:-}" ]; then

@@ -2,13 +2,14 @@
 //!
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
+use crate::api::hardened::{self, Said};
 use crate::api::{checked, slow_path};
 use crate::base::misuse::{self, Fault};
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::{large_blocks, tls};
 use crate::os;
-use crate::superslab::pagemap::{self, FOREIGN};
+use crate::superslab::pagemap::{self, FOREIGN, HARDENED};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
 use core::ptr;
 
@@ -44,7 +45,7 @@ pub fn malloc(size: usize) -> *mut u8 {
     let class = unsafe { MagazineTops::class(heap.cast(), words) };
     // SAFETY: the calling thread's heap or a placeholder; a class from the table.
     let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
-    if !block.is_null() { block } else { malloc_slow(words, heap) }
+    if !block.is_null() { block } else { malloc_slow(size, heap, words) }
 }
 
 /// The fast path of `malloc` alone: a block from a magazine, for sizes in the table. Null means take the slow
@@ -62,27 +63,27 @@ pub fn malloc_hit(size: usize) -> *mut u8 {
 // The slow paths are `extern "C"`: what cannot unwind can be reached by a jump, without a stack frame in the
 // fast path. The order of their arguments leaves each value in the register where the fast path has it.
 
-/// `malloc` when the magazine is empty, for a size in words that is in the table.
+/// `malloc` when the magazine is empty, for a size that is in the table, and is so many words.
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_slow(words: usize, heap: *mut Heap) -> *mut u8 {
+extern "C" fn malloc_slow(size: usize, heap: *mut Heap, words: usize) -> *mut u8 {
     // SAFETY: `malloc` passes the calling thread's heap or a placeholder, and words that are in the table.
-    malloc_second(heap, unsafe { MagazineTops::class(heap.cast(), words) })
+    malloc_second(size, heap, unsafe { MagazineTops::class(heap.cast(), words) })
 }
 
 /// `malloc` when the magazine of `class` is empty: from the current slab.
 #[inline(always)]
-fn malloc_second(heap: *mut Heap, class: usize) -> *mut u8 {
+fn malloc_second(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
     // SAFETY: the callers pass the calling thread's heap or a placeholder, and a size class.
     let block = unsafe { Heap::alloc_from_slab(heap, class) }.ptr;
-    if !block.is_null() { block } else { malloc_cold(class) }
+    if !block.is_null() { block } else { malloc_cold(size, heap, class) }
 }
 
 /// `malloc` when the current slab has no block either, or the thread has no heap.
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_cold(class: usize) -> *mut u8 {
-    or_enomem(slow_path::refill(class as u8, None).ptr)
+extern "C" fn malloc_cold(size: usize, _: *mut Heap, class: usize) -> *mut u8 {
+    or_enomem(slow_path::refill(class as u8, size, align_for(size), None).ptr)
 }
 
 /// `malloc` for sizes that are not in the table.
@@ -96,7 +97,7 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
     // SAFETY: the calling thread's heap or a placeholder; `medium` gives a size class for a size up to
     // `MAX_SMALL`.
     let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
-    if !block.is_null() { block } else { malloc_second(heap, class) }
+    if !block.is_null() { block } else { malloc_second(size, heap, class) }
 }
 
 #[cold]
@@ -209,6 +210,16 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
     if block.is_null() {
         return malloc(size);
     }
+    if kind == HARDENED {
+        // SAFETY: a block that the caller gives up, or that only the caller uses.
+        return unsafe {
+            if size == 0 {
+                hardened::free(block, Said::Nothing, "realloc");
+                return ptr::null_mut();
+            }
+            or_enomem(hardened::realloc(block, size, align_for(size), None))
+        };
+    }
     let old = slow_path::usable(block, kind, "realloc");
     if old == 0 {
         // Reported as misuse, and the program goes on.
@@ -248,6 +259,10 @@ pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
 pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let kind = pagemap::kind(block);
+        if kind == HARDENED {
+            // SAFETY: the caller's clause is the same.
+            return unsafe { hardened::free(block, Said::Size(size), function) };
+        }
         // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block.
         let stride = stride(kind as usize) as usize;
         if stride != 0 && size <= stride / 2 && class_of(size, align_for(size)) != kind {
@@ -266,7 +281,12 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
 /// As [`free`].
 pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
-        let usable = slow_path::usable(block, pagemap::kind(block), function);
+        let kind = pagemap::kind(block);
+        if kind == HARDENED {
+            // SAFETY: the caller's clause is the same.
+            return unsafe { hardened::free(block, Said::Size(size), function) };
+        }
+        let usable = slow_path::usable(block, kind, function);
         if usable < size {
             if usable == 0 {
                 return;

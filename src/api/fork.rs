@@ -24,6 +24,7 @@ use crate::api::{profile, report};
 use crate::base::limits;
 use crate::front::heap::Heap;
 use crate::front::{registry, thread, visitor};
+use crate::hardened;
 use crate::large;
 use crate::os::{self, process};
 use crate::reclaim::{background, left_heaps};
@@ -45,6 +46,9 @@ pub(crate) fn on_fork(alone: bool) {
     span_index::inherit();
     orphans::inherit();
     large::inherit_cache();
+    if hardened::is_on() {
+        hardened::inherit();
+    }
     limits::inherit();
     profile::inherit();
     #[cfg(feature = "profile")]

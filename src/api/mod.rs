@@ -5,6 +5,7 @@ mod checked;
 mod control;
 mod fork;
 pub(crate) mod global;
+mod hardened;
 mod process;
 pub mod profile;
 mod report;

@@ -3,13 +3,14 @@
 //!
 //! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
 
+use crate::api::hardened::{self, Said};
 use crate::api::slow_path;
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::tls;
 use crate::superslab::pagemap;
-use crate::tiny::classes::{MAX_TABLE, class_of, class_of_rest};
+use crate::tiny::classes::{MAX_TABLE, class_of, class_of_rest, stride};
 use core::alloc::Layout;
 
 /// Whether the table gives the class of a layout, so that it pays to inline the fast path.
@@ -34,23 +35,25 @@ pub(crate) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
     // SAFETY: the calling thread's heap or a placeholder; `class_of` gives a size class for a layout in the
     // table.
     let block = unsafe { MagazineTops::pop(heap.cast(), class as usize) };
-    if !block.is_null() { block } else { alloc_slow(heap, class, options) }
+    if !block.is_null() { block } else { alloc_slow(heap, class, options, size) }
 }
 
 /// [`alloc`] when the magazine is empty: from the current slab.
 #[cold]
 #[inline(never)]
-extern "C" fn alloc_slow(heap: *mut Heap, class: u8, options: &Options) -> *mut u8 {
+extern "C" fn alloc_slow(heap: *mut Heap, class: u8, options: &Options, size: usize) -> *mut u8 {
     // SAFETY: `alloc` passes the calling thread's heap or a placeholder, and a size class.
     let block = unsafe { Heap::alloc_from_slab(heap, class as usize) }.ptr;
-    if !block.is_null() { block } else { alloc_cold(class, options) }
+    if !block.is_null() { block } else { alloc_cold(heap, class, options, size) }
 }
 
 /// [`alloc`] when the current slab has no block either, or the thread has no heap.
 #[cold]
 #[inline(never)]
-extern "C" fn alloc_cold(class: u8, options: &Options) -> *mut u8 {
-    slow_path::refill(class, Some(options)).ptr
+extern "C" fn alloc_cold(_: *mut Heap, class: u8, options: &Options, size: usize) -> *mut u8 {
+    // An alignment for which the size has this class.
+    let align = if stride(class as usize) % 16 == 0 { 16 } else { 8 };
+    slow_path::refill(class, size, align, Some(options)).ptr
 }
 
 /// [`alloc`] for sizes and alignments that are not in the table.
@@ -91,7 +94,7 @@ unsafe extern "C" fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
         if class != 0 {
             slow_path::free_small(block, class)
         } else {
-            slow_path::free_large(block, pagemap::kind(block), "dealloc")
+            slow_path::free_large(block, pagemap::kind(block), "dealloc", Said::Class(0))
         }
     }
 }
@@ -114,6 +117,10 @@ pub(crate) unsafe extern "C" fn realloc(
     size: usize,
     options: &Options,
 ) -> *mut u8 {
+    if hardened::is_on() {
+        // SAFETY: only the caller uses the block.
+        return unsafe { hardened::realloc(block, size, align, Some(options)) };
+    }
     let (from, to) = (class_of(old, align), class_of(size, align));
     if from == to && from != 0 {
         return block;

@@ -6,6 +6,7 @@
 //!
 //! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
 
+use crate::api::hardened::{self, Said};
 use crate::api::{checked, process, profile, request};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
@@ -18,13 +19,17 @@ use crate::large;
 use crate::reclaim::retry::{self, or_reclaim};
 use crate::reclaim::{background, idle_heaps};
 use crate::sampling;
-use crate::superslab::pagemap::{self, FOREIGN};
+use crate::superslab::pagemap::{self, FOREIGN, HARDENED};
 use crate::superslab::slab::{Allocation, Slab};
 use crate::tiny::classes::{CLASSES, class_of, stride};
 use core::ptr;
 
-/// Allocates a block of `class` when neither the magazine nor the current slab has one.
-pub(super) fn refill(class: u8, options: Option<&Options>) -> Allocation {
+/// Allocates a block of `class` when neither the magazine nor the current slab has one. `size` and `align`
+/// are what was asked for, or have at least the same class.
+pub(super) fn refill(class: u8, size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    if hardened::is_on() {
+        return hardened::alloc(size, align, options);
+    }
     request::look();
     background::tick();
     or_reclaim(stride(class as usize) as usize, || {
@@ -34,6 +39,10 @@ pub(super) fn refill(class: u8, options: Option<&Options>) -> Allocation {
             }
             // SAFETY: `with_heap` passes a heap that the calling thread owns; the callers pass a size class.
             unsafe {
+                // The options may have been read just now.
+                if hardened::is_on() {
+                    return hardened::alloc_from(heap, size, align);
+                }
                 let allocation = Heap::refill(heap, class);
                 let due = Heap::take_due(heap);
                 if !due.is_null() {
@@ -55,7 +64,7 @@ pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> All
     let class = class_of(size, align);
     if class == 0 {
         // SAFETY: the calling thread's heap.
-        return large_block(size, options, |heap| unsafe { large_blocks::alloc(heap, size, align) });
+        return large_block(size, align, options, |heap| unsafe { large_blocks::alloc(heap, size, align) });
     }
     let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
@@ -65,21 +74,34 @@ pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> All
     }
     // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
     let allocation = unsafe { Heap::alloc_from_slab(heap, class as usize) };
-    if allocation.ptr.is_null() { refill(class, options) } else { allocation }
+    if allocation.ptr.is_null() { refill(class, size, align, options) } else { allocation }
 }
 
-/// A large block of at least `size` bytes by `allocate`, which gets the calling thread's heap.
+/// A large block of at least `size` bytes by `allocate`, which gets the calling thread's heap; in hardened
+/// mode one of its own.
 fn large_block(
     size: usize,
+    align: usize,
     options: Option<&Options>,
     allocate: impl Fn(*mut Heap) -> Allocation,
 ) -> Allocation {
+    if hardened::is_on() {
+        return hardened::alloc(size, align, options);
+    }
     request::look();
     background::tick();
     if sampling::is_on() {
         profile::tick();
     }
-    or_reclaim(size, || process::with_heap(options, &allocate))
+    or_reclaim(size, || {
+        process::with_heap(options, |heap| {
+            if hardened::is_on() {
+                // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
+                return unsafe { hardened::alloc_from(heap, size, align) };
+            }
+            allocate(heap)
+        })
+    })
 }
 
 /// Like [`alloc`], for a block that will be cleared unless it is known to be zero.
@@ -87,7 +109,7 @@ pub(super) fn alloc_to_clear(size: usize, align: usize, options: Option<&Options
     if large::run_slices(size, align).is_some() || size > isize::MAX as usize {
         return alloc(size, align, options);
     }
-    large_block(size, options, |_| large_blocks::seen(large::alloc_to_clear(size, align), size))
+    large_block(size, align, options, |_| large_blocks::seen(large::alloc_to_clear(size, align), size))
 }
 
 /// Frees a block of `class`.
@@ -119,9 +141,26 @@ unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
     // SAFETY: nobody uses the block. Where the page map agrees about the class, that is its answer.
     unsafe {
         if pagemap::kind_index(block) != class as usize {
-            return free_cold(block, class as usize);
+            return free_mismatched(block, class);
         }
         free_second_level(block, heap, class as usize);
+    }
+}
+
+/// Frees a block where the page map does not agree with the layout's class.
+///
+/// # Safety
+///
+/// As [`free_small`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_mismatched(block: *mut u8, class: u8) {
+    // SAFETY: nobody uses the block.
+    unsafe {
+        if pagemap::kind(block) == HARDENED {
+            return hardened::free(block, Said::Class(class), "dealloc");
+        }
+        free_cold(block, class as usize);
     }
 }
 
@@ -243,12 +282,16 @@ unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, s
 #[inline(never)]
 pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
     if kind == FOREIGN as usize || kind > CLASSES {
+        if kind == HARDENED as usize {
+            // SAFETY: the page map's answer; nobody uses the block.
+            return unsafe { hardened::free(block, Said::Nothing, "free") };
+        }
         // Common in C, and nothing else here would have to be asked.
         if block.is_null() {
             return;
         }
         // SAFETY: no size class, so the page map's answer; nobody uses the block.
-        return unsafe { free_large(block, kind as u8, "free") };
+        return unsafe { free_large(block, kind as u8, "free", Said::Nothing) };
     }
     thread::with_heap(None, |heap| {
         if !heap.is_null() {
@@ -259,12 +302,17 @@ pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
     });
 }
 
-/// Frees a block that is no slab's, or reports misuse on behalf of `function`.
+/// Frees a block that is no slab's, or reports misuse on behalf of `function`. What the program has `said` of
+/// the block only hardened mode minds.
 ///
 /// # Safety
 ///
 /// `kind` is the page map's answer for `block`, and no size class. Nobody uses the block any more.
-pub(super) unsafe fn free_large(block: *mut u8, kind: u8, function: &str) {
+pub(super) unsafe fn free_large(block: *mut u8, kind: u8, function: &str, said: Said) {
+    if kind == HARDENED {
+        // SAFETY: the caller's clauses are the same.
+        return unsafe { hardened::free(block, said, function) };
+    }
     // SAFETY: the calling thread's own heap, or null; the other clauses are the caller's.
     unsafe { large_blocks::free(thread::own_heap(), block, kind, function) }
 }
@@ -342,7 +390,7 @@ pub(super) unsafe fn reallocate(
         if !is_large {
             free_small(block, kind);
         } else if !new.zeroed || !large::free_replaced(block, kind, new.ptr) {
-            free_large(block, kind, "realloc");
+            free_large(block, kind, "realloc", Said::Nothing);
         }
     }
     new.ptr
@@ -355,13 +403,14 @@ pub(super) fn alloc_growing(size: usize, align: usize, options: Option<&Options>
         return alloc(size, align, options);
     }
     // SAFETY: the calling thread's heap.
-    large_block(size, options, |heap| unsafe { large_blocks::alloc_growing(heap, size, align) })
+    large_block(size, align, options, |heap| unsafe { large_blocks::alloc_growing(heap, size, align) })
 }
 
 /// The bytes that a block of `kind` has, a size class or the page map's answer. 0 after reporting misuse on
 /// behalf of `function`, when that is no block.
 pub(super) fn usable(block: *mut u8, kind: u8, function: &str) -> usize {
     match stride(kind as usize) {
+        0 if kind == HARDENED => hardened::usable(block, function),
         0 => large::usable_checked(block, kind, function),
         stride => stride as usize,
     }

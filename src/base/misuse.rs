@@ -2,6 +2,7 @@
 
 use crate::base::options::{self, Foreign};
 use crate::os::message;
+use core::fmt;
 
 /// Kinds of misuse.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,6 +17,14 @@ pub(crate) enum Fault {
     Size,
     /// The same, for a size given with a free: the page map knows the right one.
     FreedSize,
+    /// Something was written behind the end of the block. This and those below only hardened mode notices.
+    Overflow,
+    /// Something was written before the block, behind the end of the one before it.
+    Underflow,
+    /// A free block was written to.
+    WrittenAfterFree,
+    /// A free block is asked for its size, or resized.
+    UsedAfterFree,
 }
 
 /// Reports that `function` was called with `address`, and aborts.
@@ -25,13 +34,24 @@ pub(crate) enum Fault {
 #[cold]
 #[inline(never)]
 pub(crate) fn report(function: &str, address: *const u8, fault: Fault) {
+    report_about(function, address, fault, &"");
+}
+
+/// [`report`], followed by what there is to say `about` the block.
+#[cold]
+#[inline(never)]
+pub(crate) fn report_about(function: &str, address: *const u8, fault: Fault, about: &dyn fmt::Display) {
     let what = match fault {
         Fault::Foreign => "foreign pointer: not a block of this allocator, or of memory freed before",
         Fault::Interior => "interior pointer: not the start of a block",
         Fault::DoubleFree => "double free: the block is free already",
         Fault::Size | Fault::FreedSize => "size mismatch: the block was allocated with another size class",
+        Fault::Overflow => "overflow: something was written behind the end of the block",
+        Fault::Underflow => "underflow: something was written before the block",
+        Fault::WrittenAfterFree => "write after free: the block was changed while it was free",
+        Fault::UsedAfterFree => "use after free: the block is free",
     };
-    message::line(format_args!("{function}({address:p}): {what}"));
+    message::line(format_args!("{function}({address:p}): {what}{about}"));
     if matches!(fault, Fault::Foreign | Fault::FreedSize) && options::foreign() == Foreign::Warn {
         return;
     }

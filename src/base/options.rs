@@ -49,6 +49,49 @@ pub enum Foreign {
     Warn,
 }
 
+/// Parts of hardened mode, which stops programs that misuse memory. All of them check every free: whether a
+/// block begins there, whether it is in use, and what the program says about its size.
+///
+/// ```
+/// use hakmem::{Hakmem, Hardened, Options};
+///
+/// #[global_allocator]
+/// static GLOBAL: Hakmem =
+///     Hakmem::with_options(Options::new().hardened(Hardened::CANARY.with(Hardened::GUARD)));
+/// # fn main() {}
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hardened(u8);
+
+impl Hardened {
+    /// No hardened mode.
+    pub const OFF: Self = Self(0);
+    /// Only the checks of every free, and records that lie apart from all blocks.
+    pub const CHECKS: Self = Self(1);
+    /// Blocks are handed out in random order.
+    pub const RANDOM: Self = Self(1 | 2);
+    /// Freed blocks are not handed out again for a while: see [`Options::quarantine_bytes`].
+    pub const QUARANTINE: Self = Self(1 | 4);
+    /// Freed blocks are cleared, and must still be clear when they are handed out again.
+    pub const ZERO: Self = Self(1 | 8);
+    /// What lies behind the bytes asked for must not change while the program has the block.
+    pub const CANARY: Self = Self(1 | 16);
+    /// Pages that cannot be touched behind slabs, and around large blocks.
+    pub const GUARD: Self = Self(1 | 32);
+    /// All of it.
+    pub const ON: Self = Self(63);
+
+    /// These parts, and those of `other`.
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// A bit for each part.
+    pub(crate) const fn bits(self) -> u8 {
+        self.0
+    }
+}
+
 /// A preset: a set of options for one goal. Single options override it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -82,6 +125,9 @@ pub struct Options {
     pub(crate) hard_limit: usize,
     pub(crate) background: bool,
     pub(crate) few_syscalls: bool,
+    pub(crate) hardened: Hardened,
+    pub(crate) quarantine_bytes: usize,
+    pub(crate) quarantine_blocks: usize,
     /// Where profiles go: a path to which the process's number and an ending are added.
     pub(crate) profile: Path,
     pub(crate) profile_rate: usize,
@@ -129,6 +175,10 @@ pub(crate) const PROFILE_RATE: usize = 512 << 10;
 const PROFILE_INTERVAL: u32 = 1000;
 /// The default of [`Options::purge_delay_ms`].
 const PURGE_DELAY: i32 = 250;
+/// The default of [`Options::quarantine_bytes`].
+const QUARANTINE_BYTES: usize = 256 << 10;
+/// The default of [`Options::quarantine_blocks`].
+const QUARANTINE_BLOCKS: usize = 4096;
 /// The default of [`Options::large_cache`].
 const LARGE_CACHE: usize = 32 << 20;
 
@@ -155,6 +205,9 @@ impl Options {
             hard_limit: 0,
             background: false,
             few_syscalls: false,
+            hardened: Hardened::OFF,
+            quarantine_bytes: QUARANTINE_BYTES,
+            quarantine_blocks: QUARANTINE_BLOCKS,
             profile: Path::NONE,
             profile_rate: PROFILE_RATE,
             profile_interval: PROFILE_INTERVAL,
@@ -251,6 +304,26 @@ impl Options {
     /// themselves. See [`crate::api::global::few_syscalls`].
     pub const fn few_syscalls(mut self, on: bool) -> Self {
         self.few_syscalls = on;
+        self
+    }
+
+    /// `HAKMEM_HARDENED`: which parts of hardened mode are on.
+    pub const fn hardened(mut self, parts: Hardened) -> Self {
+        self.hardened = parts;
+        self
+    }
+
+    /// `HAKMEM_QUARANTINE`: how many bytes of freed blocks each thread keeps from being used again in
+    /// hardened mode, at most; but always the last one.
+    pub const fn quarantine_bytes(mut self, bytes: usize) -> Self {
+        self.quarantine_bytes = bytes;
+        self
+    }
+
+    /// `HAKMEM_QUARANTINE_BLOCKS`: how many freed blocks each thread keeps from being used again in hardened
+    /// mode, at most. There is room for 8,192. 0 is no quarantine.
+    pub const fn quarantine_blocks(mut self, blocks: usize) -> Self {
+        self.quarantine_blocks = blocks;
         self
     }
 }

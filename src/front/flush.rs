@@ -2,6 +2,7 @@
 
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
+use crate::hardened;
 use crate::os;
 use crate::superslab::slab::Slab;
 use crate::sync::Ordering::Relaxed;
@@ -156,6 +157,9 @@ impl Heap {
             let _entered = Heap::enter(heap);
             Heap::disarm(heap);
             Heap::flush(heap);
+            if hardened::is_on() {
+                Heap::hardened(heap).retire();
+            }
             let all = (*heap).bins.abandon(&(*heap).counters);
             // Relaxed: a visitor that finds nobody in has acquired this through the lock.
             (*heap).live.store(false, Relaxed);

@@ -12,6 +12,7 @@ use crate::front::outbox;
 use crate::front::outbox::Outbox;
 use crate::front::run_cache::RunCache;
 use crate::front::visitor::{self, Seen};
+use crate::hardened;
 use crate::large;
 use crate::lockfree::biased_lock::BiasedLock;
 use crate::lockfree::magazine_slots::{Slot, own};
@@ -142,7 +143,7 @@ impl Heap {
             let bytes = heap.cast::<u8>();
             (*heap).magazines.reset(
                 &(*heap).tops,
-                options.magazine,
+                options.magazine && !hardened::is_on(),
                 bytes.wrapping_add(size_of::<Heap>()),
                 bytes.wrapping_add(GATE_AT),
             );
@@ -164,6 +165,20 @@ impl Heap {
             // generation next.
             (*heap).live.store(true, Release);
         }
+    }
+
+    /// What the heap has in hardened mode: where it has the slots of magazines otherwise.
+    ///
+    /// # Safety
+    ///
+    /// `heap` is a record, which stays mapped, and hardened mode is on. Whoever uses more than atomics of the
+    /// result owns the heap.
+    pub(crate) unsafe fn hardened<'a>(heap: *mut Heap) -> &'a hardened::State {
+        const { assert!(size_of::<Heap>() % align_of::<hardened::State>() == 0) };
+        const { assert!(size_of::<Heap>() + size_of::<hardened::State>() <= GATE_AT) };
+        // SAFETY: records stay mapped. The state lies behind the heap and before the gate, where there are no
+        // slots in hardened mode; all zero is valid.
+        unsafe { &*heap.wrapping_add(1).cast::<hardened::State>() }
     }
 
     /// The heap's lock.

@@ -1,9 +1,10 @@
 //! How a thread gets its heap, and what happens to the heap when the thread ends.
 
-use crate::base::options::Options;
+use crate::base::options::{Hardened, Options};
 use crate::base::{limits, options};
 use crate::front::heap::{AFTER_EXIT, EMPTY, Heap, NO_HEAP};
 use crate::front::{registry, tls};
+use crate::hardened;
 use crate::os;
 use crate::os::{futex, process};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
@@ -149,6 +150,9 @@ fn attach(base: Option<&Options>) -> *mut Heap {
     options::init(base.unwrap_or(&const { Options::new() }), |options| {
         registry::init();
         limits::init(options);
+        if options.hardened != Hardened::OFF {
+            hardened::init(options, os::random());
+        }
         if options.few_syscalls {
             os::confine();
         }

@@ -275,6 +275,45 @@ pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
     done
 }
 
+/// Makes a range accessible, or not. False when the system refuses, as it does where the process is at its
+/// limit of mappings, or if the program has restricted its system calls.
+///
+/// # Safety
+///
+/// The range is mapped, ours and page-aligned. If it becomes inaccessible, nobody uses it.
+pub(crate) unsafe fn protect(p: *mut u8, len: usize, accessible: bool) -> bool {
+    debug_assert!(in_pages(p.addr(), len));
+    if cfg!(miri) || calls::is_confined() {
+        return false;
+    }
+    let access = if accessible { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+    // SAFETY: by this function's contract the range is ours, and nobody uses what becomes inaccessible.
+    calls::keep_errno(|| unsafe { libc::mprotect(p.cast(), len, access) } == 0)
+}
+
+/// Gives the pages of a range back to the system, and makes the range inaccessible. It stays mapped, so that
+/// its addresses are nobody else's. False when the system refuses.
+///
+/// # Safety
+///
+/// The range is mapped, ours and page-aligned, and nobody uses it any more.
+pub(crate) unsafe fn make_inaccessible(p: *mut u8, len: usize) -> bool {
+    debug_assert!(in_pages(p.addr(), len));
+    if cfg!(miri) {
+        return false;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let done = calls::keep_errno(|| {
+        // SAFETY: by this function's contract the range is ours, and nobody uses what this replaces.
+        let q = unsafe { libc::mmap(p.cast(), len, libc::PROT_NONE, flags, -1, 0) };
+        q != libc::MAP_FAILED
+    });
+    if done {
+        PURGED.fetch_add(len, Relaxed);
+    }
+    done
+}
+
 /// Advises the system about a range. False when it refuses.
 ///
 /// # Safety

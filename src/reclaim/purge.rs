@@ -5,7 +5,7 @@ use crate::front::thread;
 use crate::reclaim::idle_heaps;
 use crate::superslab::purge;
 use crate::sync::Ordering::Relaxed;
-use crate::{large, os};
+use crate::{hardened, large, os};
 
 /// Gives back to the system what the calling thread's heap and the shared caches hold, and with `all` what
 /// other heaps hold, too. Returns how many bytes.
@@ -21,5 +21,6 @@ pub(crate) fn purge_from(all: bool) -> usize {
     }
     large::drain();
     purge::everything();
-    os::PURGED.load(Relaxed).wrapping_sub(before)
+    let purged = if hardened::is_on() { hardened::purge() } else { 0 };
+    os::PURGED.load(Relaxed).wrapping_sub(before).max(purged)
 }

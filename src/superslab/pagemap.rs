@@ -24,6 +24,8 @@ pub(crate) const FOREIGN: u8 = 0;
 pub(crate) const RUN: u8 = 61;
 /// Kind of the slice in which a direct mapping begins.
 pub(crate) const DIRECT: u8 = 62;
+/// Kind of a slice of the hardened heap: of a slab there, or the slice in which a large block begins.
+pub(crate) const HARDENED: u8 = 63;
 /// How many kinds there are, for tables indexed by them.
 pub(crate) const KINDS: usize = 64;
 
@@ -125,7 +127,7 @@ fn entry(slice: u32) -> &'static AtomicU8 {
     unsafe { &*leaf.wrapping_add(slice as usize) }
 }
 
-/// What lives at `address`: [`FOREIGN`], a size class, [`RUN`] or [`DIRECT`].
+/// What lives at `address`: [`FOREIGN`], a size class, [`RUN`], [`DIRECT`] or [`HARDENED`].
 #[inline]
 pub(crate) fn kind(address: *const u8) -> u8 {
     // Relaxed: as in `entry`.
@@ -254,6 +256,23 @@ pub(crate) fn set_direct(address: *const u8, entry: u64) {
 /// What [`set_direct`] has stored for the slice of `address`, where [`kind`] says [`DIRECT`].
 pub(crate) fn direct(address: *const u8) -> u64 {
     direct_slot(address).map_or(0, |slot| slot.load(Ordering::Relaxed))
+}
+
+/// Enters slices of the hardened heap, for which [`hardened`] will return `record`. Needs [`prepare_direct`]
+/// for the first one, and all lie in the same 2 MiB.
+pub(crate) fn set_hardened(address: *const u8, slices: usize, record: *const u8) {
+    for slice in 0..slices {
+        if let Some(slot) = direct_slot(address.wrapping_add(slice * SLICE)) {
+            // Relaxed, here and in `hardened`: as in `set_direct`.
+            slot.store(record.expose_provenance() as u64, Ordering::Relaxed);
+        }
+    }
+    set(address, slices, HARDENED);
+}
+
+/// The record that [`set_hardened`] has stored for the slice of `address`, where [`kind`] says [`HARDENED`].
+pub(crate) fn hardened(address: *const u8) -> *mut u8 {
+    core::ptr::with_exposed_provenance_mut(direct(address) as usize)
 }
 
 /// The bytes of address space that the map takes, and an estimate of how many of them are resident, for

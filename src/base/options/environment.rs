@@ -1,6 +1,6 @@
 //! The options in the environment: their names, what their values mean, and how those are read.
 
-use crate::base::options::{Foreign, Options, Path, Preset, StatsFormat, Thp};
+use crate::base::options::{Foreign, Hardened, Options, Path, Preset, StatsFormat, Thp};
 use crate::os::env;
 use crate::os::message::{self, Shown};
 use core::fmt;
@@ -13,7 +13,7 @@ const PRESET: &str = "HAKMEM_PRESET";
 /// value. That returns false, and changes nothing, if the value is a bad one.
 type Known = (&'static str, &'static str, fn(&mut Options, &[u8]) -> bool);
 
-static KNOWN: [Known; 19] = [
+static KNOWN: [Known; 22] = [
     (PRESET, "throughput, balanced, memory or latency; using none", |o, v| {
         let preset = choice(v, &PRESETS).map(|which| o.preset(which));
         set(o, preset)
@@ -49,6 +49,17 @@ static KNOWN: [Known; 19] = [
     ("HAKMEM_PROFILE_SIGNAL", "USR1, USR2, HUP, WINCH or a number up to 64; using none", |o, v| {
         set(&mut o.profile_signal, signal(v))
     }),
+    (
+        "HAKMEM_HARDENED",
+        "on, off, or some of checks,random,quarantine,zero,canary,guard; using off",
+        |o, v| set(&mut o.hardened, parts(v)),
+    ),
+    ("HAKMEM_QUARANTINE", "bytes, as 65536, 256K or 1M; using 256K", |o, v| {
+        set(&mut o.quarantine_bytes, bytes(v))
+    }),
+    ("HAKMEM_QUARANTINE_BLOCKS", "blocks, at most 8192; using 4096", |o, v| {
+        set(&mut o.quarantine_blocks, number(v).filter(|&blocks: &usize| blocks <= 8192))
+    }),
     ("HAKMEM_DEEPBIND", "remove or keep; using remove", |o, v| {
         set(&mut o.keep_deepbind, choice(v, &[("remove", false), ("keep", true)]))
     }),
@@ -71,6 +82,14 @@ const LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; usi
 
 const SIGNALS: [(&str, i32); 4] =
     [("USR1", libc::SIGUSR1), ("USR2", libc::SIGUSR2), ("HUP", libc::SIGHUP), ("WINCH", libc::SIGWINCH)];
+const PARTS: [(&str, Hardened); 6] = [
+    ("checks", Hardened::CHECKS),
+    ("random", Hardened::RANDOM),
+    ("quarantine", Hardened::QUARANTINE),
+    ("zero", Hardened::ZERO),
+    ("canary", Hardened::CANARY),
+    ("guard", Hardened::GUARD),
+];
 const SWITCH: [(&str, bool); 2] = [("on", true), ("off", false)];
 const FORMATS: [(&str, StatsFormat); 3] =
     [("none", StatsFormat::None), ("table", StatsFormat::Table), ("json", StatsFormat::Json)];
@@ -111,6 +130,13 @@ fn delay(value: &[u8]) -> Option<i64> {
 fn signal(value: &[u8]) -> Option<i32> {
     let by_name = choice(value.strip_prefix(b"SIG").unwrap_or(value), &SIGNALS);
     by_name.or_else(|| number(value)).filter(|number| (1..=64).contains(number))
+}
+
+/// Parts of hardened mode, by their names.
+fn parts(value: &[u8]) -> Option<Hardened> {
+    let mut names = value.split(|&byte| byte == b',');
+    let single = choice(value, &[("on", Hardened::ON), ("off", Hardened::OFF)]);
+    single.or_else(|| names.try_fold(Hardened::OFF, |all, name| Some(all.with(choice(name, &PARTS)?))))
 }
 
 /// A number of bytes, which may end in K, M or G.

@@ -1,0 +1,112 @@
+//! The entries' ways into the hardened heap.
+
+use crate::api::{process, profile, request};
+use crate::base::options::Options;
+use crate::front::heap::Heap;
+use crate::front::{large_blocks, thread};
+use crate::hardened;
+use crate::reclaim::background;
+use crate::reclaim::retry::or_reclaim;
+use crate::sampling;
+use crate::superslab::slab::Allocation;
+use core::ptr;
+
+pub(super) use crate::hardened::{Said, is_on};
+
+/// Allocates a block of any size and alignment.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    let heap = thread::own_heap();
+    if size > isize::MAX as usize {
+        return Allocation::NONE;
+    }
+    if !heap.is_null() {
+        // SAFETY: the calling thread owns the heap.
+        let allocation = unsafe { alloc_from(heap, size, align) };
+        if !allocation.ptr.is_null() {
+            return allocation;
+        }
+    }
+    request::look();
+    background::tick();
+    if sampling::is_on() {
+        profile::tick();
+    }
+    // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
+    or_reclaim(size, || process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align) }))
+}
+
+/// Allocates a block for the thread that has `heap`.
+///
+/// # Safety
+///
+/// `heap` is null, or the calling thread owns it; hardened mode is on.
+#[inline(always)]
+pub(super) unsafe fn alloc_from(heap: *mut Heap, size: usize, align: usize) -> Allocation {
+    if heap.is_null() {
+        return Allocation::NONE;
+    }
+    // SAFETY: the calling thread owns the heap.
+    let state = unsafe { Heap::hardened(heap) };
+    large_blocks::seen(hardened::alloc(state, size, align), size)
+}
+
+/// Frees a block on behalf of `function`, of which the program says `said`.
+///
+/// # Safety
+///
+/// The page map says that the address belongs to the hardened heap. Nobody uses the block any more.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
+    if sampling::is_on() {
+        sampling::freed_large(block);
+    }
+    let heap = thread::own_heap();
+    // SAFETY: the calling thread owns the heap, if it has one. The rest is the caller's clause.
+    unsafe {
+        let state = if heap.is_null() { None } else { Some(Heap::hardened(heap)) };
+        hardened::free(state, block, said, function);
+    }
+}
+
+/// Resizes a block: `realloc`. Null, and nothing changed, when there is no memory.
+///
+/// # Safety
+///
+/// As [`free`]; after success the caller uses the result instead.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn realloc(
+    block: *mut u8,
+    size: usize,
+    align: usize,
+    options: Option<&Options>,
+) -> *mut u8 {
+    let Some(old) = hardened::usable(block, "realloc") else { return ptr::null_mut() };
+    // SAFETY: in use, by the answer, and only the caller uses it.
+    if size <= isize::MAX as usize && unsafe { hardened::resize(block, old, size, align) } {
+        return block;
+    }
+    let new = alloc(size, align, options).ptr;
+    if !new.is_null() {
+        // SAFETY: two blocks with at least that many bytes. Nobody uses the old one after the copy.
+        unsafe {
+            ptr::copy_nonoverlapping(block, new, old.min(size));
+            free(block, Said::Nothing, "realloc");
+        }
+    }
+    new
+}
+
+/// The bytes that were asked for; 0 after reporting misuse on behalf of `function`.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn usable(block: *mut u8, function: &str) -> usize {
+    hardened::usable(block, function).unwrap_or(0)
+}

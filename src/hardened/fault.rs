@@ -1,0 +1,66 @@
+//! What hardened mode says about a block before it ends the process.
+
+use crate::base::misuse::{self, Fault};
+use crate::hardened::slab::{FREE, FRESH, HELD, Place};
+use crate::sync::Ordering::Relaxed;
+use core::fmt;
+
+/// A block of a slab, described.
+struct Described<'a>(Place<'a>);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.0;
+        let state = match place.state().load(Relaxed) {
+            FRESH => "never allocated",
+            FREE => "free",
+            HELD => "freed, in quarantine",
+            _ => "in use",
+        };
+        write!(f, "; block {:p} of {} bytes, {state}", place.block, place.slab.stride())?;
+        match place.fields(place.mix()) {
+            Some(fields) if !fields.free => {
+                write!(f, ", {} asked for", place.room() - fields.room.min(place.room()))?;
+            }
+            Some(_) => {}
+            None => write!(f, ", its size is overwritten")?,
+        }
+        let slab = place.slab;
+        let first = slab.nth(0).block;
+        write!(f, "; number {} of {} in slab {first:p}", place.index, slab.blocks())?;
+        write!(f, ", last allocated from by thread {:#x}", slab.thread.load(Relaxed))
+    }
+}
+
+/// A large block, described.
+struct Large(usize);
+
+impl fmt::Display for Large {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "; a large block, {} bytes asked for", self.0)
+    }
+}
+
+/// Reports misuse of `address` that concerns a block. Returns where [`misuse::report`] does.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn small(function: &str, address: *const u8, fault: Fault, place: Place<'_>) {
+    misuse::report_about(function, address, fault, &Described(place));
+}
+
+/// Reports misuse of `address` that concerns a large block of `size` bytes.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn large(function: &str, address: *const u8, fault: Fault, size: usize) {
+    misuse::report_about(function, address, fault, &Large(size));
+}
+
+/// Reports that `address` lies in memory of ours, but is the start of no block.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn interior(function: &str, address: *const u8) {
+    misuse::report(function, address, Fault::Interior);
+}

@@ -1,0 +1,185 @@
+//! Where slabs of the hardened heap wait for a thread that takes blocks from them: a list for each class.
+
+use crate::base::list::List;
+use crate::base::table::Table;
+use crate::hardened::slab::{CURRENT, DEAD, FULL, LISTED, LISTING, Slab};
+use crate::hardened::spans;
+use crate::os;
+use crate::os::futex::{Inherit, Lock};
+use crate::os::thread;
+use crate::superslab::layout::SLICE;
+use crate::superslab::pagemap::KINDS;
+use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::{AtomicU32, AtomicUsize};
+
+/// The slabs of one class that are listed.
+struct Listed(List<Slab>);
+
+// SAFETY: records stay mapped, and the list is used only under the lock.
+unsafe impl Send for Listed {}
+
+impl Inherit for Listed {
+    fn inherit(&mut self, torn: bool) {
+        if torn {
+            // SAFETY: we hold the lock. A list is whole forwards wherever a fork may have stopped it.
+            unsafe { self.0.mend() };
+        }
+    }
+}
+
+static LISTS: Table<Lock<Listed>, KINDS> = Table([const { Lock::new(Listed(List::new())) }; KINDS]);
+
+/// Slices of listed slabs of which all blocks are free. Relaxed: a figure.
+static EMPTY: AtomicUsize = AtomicUsize::new(0);
+/// Slices that may be empty, however few are in use: 16 MiB.
+const FEW: usize = 256;
+/// Of the slices in use, the part that may be empty.
+const PART: usize = 8;
+/// Slices that may be empty beyond that, because the program has wanted memory again soon after it was given
+/// back.
+static SLACK: AtomicUsize = AtomicUsize::new(0);
+/// When memory was last given back, and when that was last regretted, in milliseconds.
+static GIVEN: AtomicU32 = AtomicU32::new(0);
+static REGRETTED: AtomicU32 = AtomicU32::new(0);
+/// Soon, in milliseconds. So often the slack is halved if nothing is regretted.
+const SOON: u32 = 1000;
+
+/// Notes that the program needs fresh memory for a slab.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn made(slab: &Slab) {
+    let now = os::now_ms() as u32;
+    // Relaxed, as all here: races lose a little of the slack.
+    if SLACK.load(Relaxed) < spans::IN_USE.load(Relaxed) && now.wrapping_sub(GIVEN.load(Relaxed)) < SOON {
+        SLACK.fetch_add(slab.slices(), Relaxed);
+        REGRETTED.store(now, Relaxed);
+    }
+}
+
+/// How many slices may be empty.
+fn allowance() -> usize {
+    let now = os::now_ms() as u32;
+    if now.wrapping_sub(REGRETTED.load(Relaxed)) >= SOON {
+        SLACK.store(SLACK.load(Relaxed) / 2, Relaxed);
+        REGRETTED.store(now, Relaxed);
+    }
+    FEW.max(spans::IN_USE.load(Relaxed) / PART) + SLACK.load(Relaxed)
+}
+
+/// Whether all blocks of a slab are free.
+fn is_empty(slab: &Slab) -> bool {
+    slab.free.load(SeqCst) == slab.blocks() as i32
+}
+
+/// A slab of `class` that waits; it is the calling thread's now.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn take(class: usize) -> Option<&'static Slab> {
+    let mut list = LISTS[class].lock_soon()?;
+    // SAFETY: we hold the lock; records stay mapped.
+    let slab = unsafe { &*list.0.pop_front()? };
+    if is_empty(slab) {
+        forget(slab);
+    }
+    slab.thread.store(thread::id(), Relaxed);
+    slab.place.store(CURRENT, SeqCst);
+    Some(slab)
+}
+
+/// Counts an empty slab no more.
+fn forget(slab: &Slab) {
+    let less = |slices: usize| Some(slices.saturating_sub(slab.slices()));
+    let _ = EMPTY.fetch_update(Relaxed, Relaxed, less);
+}
+
+/// Gives up the calling thread's current slab. False if it has enough free blocks after all, and still is.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn drop_used_up(slab: &Slab) -> bool {
+    slab.place.store(FULL, SeqCst);
+    // SeqCst: see `Place::let_go`. Whoever frees may have been too early to list it.
+    slab.free.load(SeqCst) < slab.enough()
+        || slab.place.compare_exchange(FULL, CURRENT, SeqCst, SeqCst).is_err()
+}
+
+/// Gives up a current slab that may have free blocks, when its thread ends.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn drop_current(slab: &Slab) {
+    slab.place.store(FULL, SeqCst);
+    let free = slab.free.load(SeqCst);
+    if free >= slab.enough() {
+        noticed(slab, free);
+    }
+}
+
+/// What the free of a block calls for, after which its slab had `free` free blocks: lists the slab, or gives
+/// it back.
+#[inline(always)]
+pub(super) fn freed(slab: &Slab, free: i32) {
+    if free < slab.enough() {
+        return;
+    }
+    let place = slab.place.load(SeqCst);
+    if place == FULL || (place == LISTED && free == slab.blocks() as i32) {
+        noticed(slab, free);
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+fn noticed(slab: &Slab, free: i32) {
+    if slab.place.compare_exchange(FULL, LISTING, SeqCst, SeqCst).is_ok() {
+        let Some(mut list) = LISTS[slab.class()].lock_soon() else {
+            // The next free tries again.
+            return slab.place.store(FULL, SeqCst);
+        };
+        // SAFETY: we hold the lock, and by the exchange this slab is in no list and ours to list.
+        unsafe { list.0.push_front(core::ptr::from_ref(slab).cast_mut()) };
+        slab.place.store(LISTED, SeqCst);
+        drop(list);
+    }
+    if free == slab.blocks() as i32 || is_empty(slab) {
+        emptied(slab, false);
+    }
+}
+
+/// Gives a listed slab back whose blocks are all free, unless few are kept, and not `all` shall go. Returns
+/// how many bytes.
+#[unsafe(link_section = "hakmem_rare")]
+fn emptied(slab: &Slab, all: bool) -> usize {
+    let Some(mut list) = LISTS[slab.class()].lock_soon() else { return 0 };
+    if slab.place.load(SeqCst) != LISTED || !is_empty(slab) {
+        return 0;
+    }
+    if !all && EMPTY.load(Relaxed) < allowance() {
+        EMPTY.fetch_add(slab.slices(), Relaxed);
+        return 0;
+    }
+    // SAFETY: it is listed, and we hold the lock.
+    unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
+    slab.place.store(DEAD, SeqCst);
+    drop(list);
+    if all {
+        forget(slab);
+    }
+    let bytes = slab.slices() * SLICE;
+    GIVEN.store(os::now_ms() as u32, Relaxed);
+    // SAFETY: dead by the store above, in which we were alone by the lock; its blocks are free.
+    unsafe { slab.release() };
+    bytes
+}
+
+/// Gives back all slabs that have no block in use and are no thread's. Returns how many bytes.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn purge() -> usize {
+    let mut bytes = 0;
+    Slab::each(|slab| {
+        if slab.place.load(SeqCst) == LISTED && is_empty(slab) {
+            bytes += emptied(slab, true);
+        }
+    });
+    bytes
+}
+
+/// In the child of a fork.
+pub(super) fn inherit() {
+    LISTS.0.iter().for_each(Lock::inherit);
+}

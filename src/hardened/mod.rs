@@ -1,0 +1,224 @@
+//! Hardened mode: another heap, for programs that want misuse of memory to be stopped. All blocks come from
+//! it then, and none without it.
+//!
+//! No hit path knows of it. Threads have heaps without magazines, so that every call takes a slow path, and
+//! those ask whether hardened mode is on. The page map has a kind for its memory, which is no size class, so
+//! that C's `free` and `realloc` find it on their way to large blocks.
+//!
+//! What is where: `slab.rs` and `large.rs` the blocks, `trailer.rs` what stands behind their bytes, `state.rs`
+//! what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs` address space, `records.rs` memory
+//! for what describes all this, `fault.rs` what is said, `parts.rs` what is on.
+
+mod fault;
+mod large;
+mod lists;
+mod parts;
+mod records;
+mod slab;
+mod spans;
+mod state;
+mod trailer;
+
+pub(crate) use parts::{init, is_on};
+pub(crate) use state::State;
+
+use crate::base::misuse::Fault;
+use crate::base::options::Hardened;
+use crate::hardened::parts::Parts;
+use crate::hardened::records::{Header, LARGE};
+use crate::hardened::slab::{FREE, FRESH, HELD, Place, Slab, USED};
+use crate::superslab::pagemap;
+use crate::superslab::slab::Allocation;
+use crate::sync::Ordering::Acquire;
+use crate::tiny::classes::class_of;
+
+/// What the program says of a block that it frees, besides its address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Nothing.
+    Nothing,
+    /// The size that was asked for.
+    Size(usize),
+    /// The size class of the layout, 0 for a large one.
+    Class(u8),
+}
+
+/// What begins at an address in our memory.
+enum Found {
+    Small(Place<'static>),
+    Large(&'static large::Large),
+    Nothing,
+}
+
+/// What begins at `address`, whose kind the page map says is [`HARDENED`](pagemap::HARDENED).
+#[inline(always)]
+fn find(address: *mut u8) -> Found {
+    let record = pagemap::hardened(address).cast::<Header>();
+    // SAFETY: null, or a record, which stays mapped. Its list says what it is.
+    unsafe {
+        let Some(header) = record.as_ref() else { return Found::Nothing };
+        if header.list() == LARGE {
+            large::of(record, address).map_or(Found::Nothing, Found::Large)
+        } else {
+            (*record.cast::<Slab>()).at(address).map_or(Found::Nothing, Found::Small)
+        }
+    }
+}
+
+/// A block of `size` bytes, at most `isize::MAX`, at a multiple of `align`, for the thread that has `state`.
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn alloc(state: &State, size: usize, align: usize) -> Allocation {
+    state.alloc(size, align).unwrap_or_else(|| large::alloc(size, align))
+}
+
+/// Frees a block on behalf of `function`, of which the program says `said`. A thread without memory for a
+/// heap has no `state`.
+///
+/// # Safety
+///
+/// The page map says that the address is [`HARDENED`](pagemap::HARDENED). If a block begins there, the program
+/// does not use it any more.
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, function: &str) {
+    let place = match find(block) {
+        Found::Small(place) => place,
+        Found::Large(large) => {
+            if let (Some(size), Said::Size(_) | Said::Class(_)) = (large.size(), said) {
+                let right = match said {
+                    Said::Size(said) => said == size,
+                    Said::Class(class) => class == 0,
+                    Said::Nothing => true,
+                };
+                if !right {
+                    fault::large(function, block, Fault::FreedSize, size);
+                }
+            }
+            // SAFETY: by the caller's clause.
+            return unsafe { large.free(function) };
+        }
+        Found::Nothing => return fault::interior(function, block),
+    };
+    if let Err(was) = place.hold() {
+        let fault = if was == FRESH { Fault::Interior } else { Fault::DoubleFree };
+        return fault::small(function, block, fault, place);
+    }
+    let (mix, parts) = (place.mix(), parts::now());
+    // SAFETY: held by this call, so ours.
+    unsafe {
+        check(place, mix, parts, said, function);
+        if parts.has(Hardened::ZERO) {
+            place.clear();
+        }
+    }
+    place.seal_free(mix);
+    match state {
+        Some(state) => state.hold(place),
+        None => lists::freed(place.slab, place.let_go()),
+    }
+}
+
+/// Checks what stands behind a block, and before it, and what the program says of it. Returns its size, as
+/// it was asked for.
+///
+/// # Safety
+///
+/// The block is the caller's, and was sealed.
+#[inline(always)]
+unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: &str) -> usize {
+    let canary = parts.has(Hardened::CANARY);
+    let fields = place.fields(mix).filter(|fields| !fields.free && fields.room <= place.room());
+    let Some(fields) = fields else {
+        if canary {
+            fault::small(function, place.block, Fault::Overflow, place);
+        }
+        return place.room();
+    };
+    let size = place.room() - fields.room;
+    if canary {
+        // SAFETY: the caller's block, and this is its size.
+        if !unsafe { place.is_intact(mix, size) } {
+            fault::small(function, place.block, Fault::Overflow, place);
+        }
+        if !place.is_neighbour_intact() {
+            fault::small(function, place.block, Fault::Underflow, place);
+        }
+    }
+    let right = match said {
+        Said::Nothing => true,
+        Said::Size(said) => said == size,
+        Said::Class(class) => class == class_of(size.max(1), 1 << fields.align),
+    };
+    if !right {
+        fault::small(function, place.block, Fault::FreedSize, place);
+    }
+    size
+}
+
+/// The bytes that were asked for when the block was allocated. 0 after reporting misuse on behalf of
+/// `function`, when no block in use begins there.
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
+    match find(block) {
+        Found::Small(place) => match place.state().load(Acquire) {
+            // SAFETY: in use, and the program asks on behalf of who has it.
+            USED => Some(unsafe { check(place, place.mix(), parts::now(), Said::Nothing, function) }),
+            state @ (FREE | HELD | FRESH | _) => {
+                let fault = if state == FRESH { Fault::Interior } else { Fault::UsedAfterFree };
+                fault::small(function, block, fault, place);
+                None
+            }
+        },
+        Found::Large(large) => {
+            let size = large.size();
+            if size.is_none() {
+                fault::large(function, block, Fault::UsedAfterFree, 0);
+            }
+            size
+        }
+        Found::Nothing => {
+            fault::interior(function, block);
+            None
+        }
+    }
+}
+
+/// Resizes a block to `size` bytes where it is, if it can stay there.
+///
+/// # Safety
+///
+/// Only the caller uses the block, which [`usable`] has said is in use.
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usize) -> bool {
+    let Found::Small(place) = find(block) else { return false };
+    if class_of(size + trailer::TRAILER, align) as usize != place.slab.class() {
+        return false;
+    }
+    // SAFETY: the caller's block, of a class that has room for both sizes. What stood behind the old size is
+    // not part of the contents.
+    unsafe {
+        if size > old {
+            block.wrapping_add(old).write_bytes(0, (place.room() - old).min(8));
+        }
+        place.seal(place.mix(), size, align.trailing_zeros(), parts::has(Hardened::CANARY));
+    }
+    true
+}
+
+/// Gives memory back that nobody uses. Returns how many bytes.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn purge() -> usize {
+    lists::purge() + large::purge()
+}
+
+/// In the child of a fork, by its only thread.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn inherit() {
+    records::inherit();
+    spans::inherit();
+    lists::inherit();
+    large::inherit();
+}

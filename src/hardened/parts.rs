@@ -1,0 +1,67 @@
+//! Which parts of hardened mode are on. Set once, before the first block is allocated.
+
+use crate::base::options::{Hardened, Options};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicU8, AtomicUsize};
+
+/// The bits of [`Hardened`]. Relaxed, like the rest here: `options::init` publishes them.
+static PARTS: AtomicU8 = AtomicU8::new(0);
+/// What the secrets of slabs are made of.
+static SECRET: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of freed blocks that a thread keeps from being used again, at most.
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Freed blocks that a thread keeps from being used again, at most.
+static BLOCKS: AtomicUsize = AtomicUsize::new(0);
+
+/// Takes the options over. `secret` is random.
+pub(crate) fn init(options: &Options, secret: usize) {
+    SECRET.store(secret, Relaxed);
+    BYTES.store(options.quarantine_bytes, Relaxed);
+    BLOCKS.store(options.quarantine_blocks, Relaxed);
+    PARTS.store(options.hardened.bits(), Relaxed);
+}
+
+/// Whether hardened mode is on: then every block of the process comes from here.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    PARTS.load(Relaxed) != 0
+}
+
+/// Whether hardened mode has this part.
+#[inline(always)]
+pub(super) fn has(part: Hardened) -> bool {
+    now().has(part)
+}
+
+/// The parts that are on.
+#[inline(always)]
+pub(super) fn now() -> Parts {
+    Parts(PARTS.load(Relaxed))
+}
+
+/// The parts that are on, read once.
+#[derive(Clone, Copy)]
+pub(super) struct Parts(u8);
+
+impl Parts {
+    /// Whether `part` is one of them.
+    #[inline(always)]
+    pub(super) fn has(self, part: Hardened) -> bool {
+        self.0 & part.bits() == part.bits()
+    }
+}
+
+/// The most that a thread's quarantine holds: bytes and blocks.
+#[inline(always)]
+pub(super) fn quarantine() -> (usize, usize) {
+    if has(Hardened::QUARANTINE) { (BYTES.load(Relaxed), BLOCKS.load(Relaxed)) } else { (0, 0) }
+}
+
+/// A secret for a slab or a large block, another one for each `number`.
+pub(super) fn secret(number: usize) -> usize {
+    // The finalizer of splitmix64.
+    let mut z = SECRET.load(Relaxed).wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

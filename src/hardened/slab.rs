@@ -1,0 +1,478 @@
+//! Slabs of the hardened heap: blocks of one size class, and a record that lies elsewhere.
+//!
+//! No free block holds a link or anything else that is relied on. Which blocks can be handed out is a bit for
+//! each; what has become of a block is a byte for each.
+
+use crate::base::list::{Linked, Links};
+use crate::hardened::parts;
+use crate::hardened::records::{self, Header};
+use crate::hardened::spans::{self, Region};
+use crate::hardened::trailer::{self, Fields, TRAILER};
+use crate::os;
+use crate::superslab::layout::SLICE;
+use crate::superslab::pagemap::{self, FOREIGN};
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::sync::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, compiler_fence};
+use crate::tiny::classes;
+use core::ptr;
+
+/// A block that was never handed out. It is zero, its trailer too.
+pub(super) const FRESH: u8 = 0;
+/// A block that was used before and can be handed out.
+pub(super) const FREE: u8 = 1;
+/// A block that the program has.
+pub(super) const USED: u8 = 2;
+/// A block that was freed and cannot be handed out yet.
+pub(super) const HELD: u8 = 3;
+
+/// Who may take blocks from a slab: the thread whose current slab it is.
+pub(super) const CURRENT: u8 = 0;
+/// Nobody: it had no block left. Who frees enough of its blocks lists it.
+pub(super) const FULL: u8 = 1;
+/// Nobody yet: somebody is about to list it.
+pub(super) const LISTING: u8 = 2;
+/// Nobody: it is in its class's list, for any thread to take.
+pub(super) const LISTED: u8 = 3;
+/// It has no memory.
+pub(super) const DEAD: u8 = 4;
+
+/// Blocks of so many bytes are cleared and looked at by short loops.
+const SHORT: usize = 120;
+/// Records that were ever made, for the secrets of their slabs.
+static MADE: AtomicUsize = AtomicUsize::new(0);
+/// All records that were ever made, linked by `all_next`.
+static ALL: AtomicPtr<Slab> = AtomicPtr::new(ptr::null_mut());
+
+/// The record of a slab. Behind it lie the words of bits, then a byte for each block.
+#[repr(C)]
+pub(super) struct Slab {
+    header: Header,
+    /// The first block. Constant while the slab has memory, as is everything up to `place`.
+    base: *mut u8,
+    /// Bytes from block to block.
+    stride: usize,
+    /// `ceil(2^64 / stride)`.
+    inverse: u64,
+    secret: usize,
+    region: *mut Region,
+    /// The byte of the first block.
+    states: *const AtomicU8,
+    blocks: u32,
+    /// See [`Slab::enough`].
+    enough: i32,
+    slices: u8,
+    class: u8,
+    /// One of the five above.
+    pub(super) place: AtomicU8,
+    /// Blocks whose bits are set. May be too low for a moment, while somebody frees.
+    pub(super) free: AtomicI32,
+    /// The thread whose current slab it is or was last, for reports.
+    pub(super) thread: AtomicUsize,
+    links: Links<Slab>,
+    all_next: AtomicPtr<Slab>,
+}
+
+// SAFETY: always the same field, which serves only the list of the class.
+unsafe impl Linked for Slab {
+    unsafe fn links<'a>(slab: *mut Self) -> &'a Links<Self> {
+        // SAFETY: by the trait's contract the record is valid.
+        unsafe { &(*slab).links }
+    }
+}
+
+/// A block of a slab.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) slab: &'a Slab,
+    pub(super) index: usize,
+    /// Its first byte.
+    pub(super) block: *mut u8,
+}
+
+/// Slices of a slab of this class.
+fn slices(class: usize) -> usize {
+    classes::slices(class as u8)
+}
+
+/// Bytes behind the blocks of a slab that are not used: a page, which can become a guard. None where a page
+/// is as large as a slice.
+fn guard_bytes() -> usize {
+    let page = os::page_size();
+    if page < SLICE { page } else { 0 }
+}
+
+impl Slab {
+    /// A new slab of `class`, for the calling thread alone. `None` if there is no memory.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) fn make(class: usize) -> Option<&'static Slab> {
+        let (stride, slices) = (classes::stride(class) as usize, slices(class));
+        let bytes = slices * SLICE;
+        let blocks = (bytes - guard_bytes()) / stride;
+        let words = blocks.div_ceil(64);
+        let (base, region) = spans::take(slices, bytes - guard_bytes())?;
+        let length = size_of::<Slab>() + words * size_of::<u64>() + blocks;
+        let (record, fresh) = records::take(class, length);
+        let slab = record.cast::<Slab>();
+        // SAFETY: the span is ours, and so is the record, if there is one: nobody refers to it but by stale
+        // pointers, and those look at atomics only. It has room for all bits and bytes.
+        unsafe {
+            if slab.is_null() {
+                spans::give(base, slices, region);
+                return None;
+            }
+            (*slab).base = base;
+            (*slab).stride = stride;
+            (*slab).inverse = (u64::MAX / stride as u64) + 1;
+            (*slab).secret = parts::secret(MADE.fetch_add(1, Relaxed));
+            (*slab).region = region;
+            (*slab).blocks = blocks as u32;
+            (*slab).enough = (blocks as i32 / 8).max(1);
+            (*slab).states = slab.wrapping_add(1).cast::<u8>().wrapping_add(words * size_of::<u64>()).cast();
+            (*slab).slices = slices as u8;
+            (*slab).class = class as u8;
+            let slab = &*slab;
+            for index in 0..blocks {
+                slab.state(index).store(FRESH, Relaxed);
+            }
+            for word in 0..words {
+                let rest = blocks - word * 64;
+                slab.word(word).store(if rest >= 64 { u64::MAX } else { (1 << rest) - 1 }, Relaxed);
+            }
+            slab.free.store(blocks as i32, Relaxed);
+            slab.thread.store(os::thread::id(), Relaxed);
+            slab.place.store(CURRENT, Release);
+            pagemap::set_hardened(base, slices, ptr::from_ref(slab).cast());
+            if fresh {
+                slab.enlist();
+            }
+            Some(slab)
+        }
+    }
+
+    /// Puts a new record into the list of all.
+    #[unsafe(link_section = "hakmem_rare")]
+    fn enlist(&self) {
+        let this = ptr::from_ref(self).cast_mut();
+        let mut head = ALL.load(Relaxed);
+        loop {
+            self.all_next.store(head, Relaxed);
+            // Release: pairs with the acquire in `each`.
+            match ALL.compare_exchange_weak(head, this, Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Gives the memory of a slab back in which no block is in use.
+    ///
+    /// # Safety
+    ///
+    /// The slab is `DEAD`, and the caller has made it so. All its blocks are free.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) unsafe fn release(&self) {
+        pagemap::set(self.base, self.slices as usize, FOREIGN);
+        // SAFETY: by the caller's clause nobody uses the span any more, and the record is the caller's.
+        unsafe {
+            spans::give(self.base, self.slices as usize, self.region);
+            records::give(ptr::from_ref(&self.header).cast_mut());
+        }
+    }
+
+    /// Where the words of bits are.
+    fn tail(&self) -> *const u8 {
+        ptr::from_ref(self).cast::<u8>().wrapping_add(size_of::<Slab>())
+    }
+
+    /// How many blocks the slab has.
+    #[inline(always)]
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks as usize
+    }
+
+    /// The size class.
+    #[inline(always)]
+    pub(super) fn class(&self) -> usize {
+        self.class as usize
+    }
+
+    /// Slices of the span.
+    pub(super) fn slices(&self) -> usize {
+        self.slices as usize
+    }
+
+    /// Bytes from block to block.
+    #[inline(always)]
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// How many words of bits there are.
+    #[inline(always)]
+    pub(super) fn words(&self) -> usize {
+        self.blocks().div_ceil(64)
+    }
+
+    /// A word of bits: which of 64 blocks can be handed out. `word` is below [`Slab::words`].
+    #[inline(always)]
+    pub(super) fn word(&self, word: usize) -> &AtomicU64 {
+        debug_assert!(word < self.words());
+        // SAFETY: `make` has taken a record with room for these words, and records stay mapped.
+        unsafe { &*self.tail().cast::<AtomicU64>().wrapping_add(word) }
+    }
+
+    /// What has become of a block. `index` is below [`Slab::blocks`].
+    #[inline(always)]
+    pub(super) fn state(&self, index: usize) -> &AtomicU8 {
+        debug_assert!(index < self.blocks());
+        // SAFETY: `make` has taken a record with room for these bytes, and records stay mapped.
+        unsafe { &*self.states.wrapping_add(index) }
+    }
+
+    /// The block that begins at `address`; `None` if none does. The address lies in the slab.
+    #[inline(always)]
+    pub(super) fn at(&self, address: *mut u8) -> Option<Place<'_>> {
+        let offset = address.addr().wrapping_sub(self.base.addr());
+        let index = ((offset as u128 * self.inverse as u128) >> 64) as usize;
+        let is_start = index < self.blocks() && index * self.stride == offset;
+        is_start.then_some(Place { slab: self, index, block: address })
+    }
+
+    /// The block of this number, which is below [`Slab::blocks`].
+    #[inline(always)]
+    pub(super) fn nth(&self, index: usize) -> Place<'_> {
+        Place { slab: self, index, block: self.base.wrapping_add(index * self.stride) }
+    }
+
+    /// How many free blocks a slab has to have before others may take it: so that a slab does not change
+    /// hands for each of its blocks.
+    #[inline(always)]
+    pub(super) fn enough(&self) -> i32 {
+        self.enough
+    }
+
+    /// Calls `f` with every slab that has memory. For figures: others may be at work there.
+    pub(super) fn each(mut f: impl FnMut(&Slab)) {
+        // Acquire: pairs with the release in `enlist`.
+        let mut slab = ALL.load(Acquire);
+        while !slab.is_null() {
+            // SAFETY: records stay mapped, and what is referred to here are atomics and values that were
+            // written before the slab was listed. A record that is being made anew may show old ones.
+            let at = unsafe { &*slab };
+            if at.place.load(Acquire) != DEAD {
+                f(at);
+            }
+            slab = at.all_next.load(Relaxed);
+        }
+    }
+}
+
+impl Place<'_> {
+    /// What has become of it.
+    #[inline(always)]
+    pub(super) fn state(self) -> &'static AtomicU8 {
+        // SAFETY: records stay mapped.
+        unsafe { &*ptr::from_ref(self.slab.state(self.index)) }
+    }
+
+    /// What its trailer and canary are made from.
+    #[inline(always)]
+    pub(super) fn mix(self) -> u64 {
+        trailer::mix(self.block.addr(), self.slab.secret)
+    }
+
+    /// Bytes before the trailer.
+    #[inline(always)]
+    pub(super) fn room(self) -> usize {
+        self.slab.stride - TRAILER
+    }
+
+    /// The trailer's place. Its accesses are relaxed: who reads that of a neighbour finds one or another
+    /// valid trailer.
+    #[inline(always)]
+    fn trailer(self) -> &'static AtomicU64 {
+        // SAFETY: the last word of a block, aligned, since strides are multiples of 8. The memory stays
+        // mapped while a block of the slab is in use or held, which the callers see to.
+        unsafe { &*self.block.wrapping_add(self.room()).cast::<AtomicU64>() }
+    }
+
+    /// What the trailer says; `None` if somebody has written over it. `mix` is the block's.
+    #[inline(always)]
+    pub(super) fn fields(self, mix: u64) -> Option<Fields> {
+        trailer::decode(mix, self.trailer().load(Relaxed))
+    }
+
+    /// Whether the trailer is that of a free block.
+    #[inline(always)]
+    pub(super) fn is_sealed_free(self, mix: u64) -> bool {
+        self.trailer().load(Relaxed) == trailer::encode(mix, Fields::FREE)
+    }
+
+    /// Writes the trailer of a block that is handed out for `size` bytes, and with `canary` that.
+    ///
+    /// # Safety
+    ///
+    /// The block is the caller's; `size` is at most [`Place::room`].
+    #[inline(always)]
+    pub(super) unsafe fn seal(self, mix: u64, size: usize, align: u32, canary: bool) {
+        let room = self.room() - size;
+        if canary {
+            // SAFETY: the eight bytes behind the ones asked for, of which the trailer may be a part, or all.
+            // It is written next.
+            unsafe { self.block.wrapping_add(size).cast::<u64>().write_unaligned(trailer::canary(mix)) };
+        }
+        self.trailer().store(trailer::encode(mix, Fields { room, align, free: false }), Relaxed);
+    }
+
+    /// Writes the trailer of a free block.
+    #[inline(always)]
+    pub(super) fn seal_free(self, mix: u64) {
+        self.trailer().store(trailer::encode(mix, Fields::FREE), Relaxed);
+    }
+
+    /// Whether the canary behind `size` bytes is as [`Place::seal`] has written it.
+    ///
+    /// # Safety
+    ///
+    /// The block is the caller's, and was sealed for `size` bytes.
+    #[inline(always)]
+    pub(super) unsafe fn is_intact(self, mix: u64, size: usize) -> bool {
+        let room = self.room() - size;
+        // SAFETY: the eight bytes behind the ones asked for lie in the block.
+        let found = unsafe { self.block.wrapping_add(size).cast::<u64>().read_unaligned() };
+        trailer::is_intact(mix, found, room)
+    }
+
+    /// Whether the trailer of the block before this one is intact, if there is one and it has one.
+    #[inline(always)]
+    pub(super) fn is_neighbour_intact(self) -> bool {
+        let Some(index) = self.index.checked_sub(1) else { return true };
+        let before = self.slab.nth(index);
+        // Acquire: pairs with the release in `take`, which follows the first trailer.
+        if before.state().load(Acquire) == FRESH && before.trailer().load(Relaxed) == 0 {
+            return true;
+        }
+        before.fields(before.mix()).is_some()
+    }
+
+    /// Clears all bytes before the trailer.
+    ///
+    /// # Safety
+    ///
+    /// The block is the caller's.
+    #[inline(always)]
+    pub(super) unsafe fn clear(self) {
+        let room = self.room();
+        if room > SHORT {
+            // SAFETY: the caller's block.
+            return unsafe { self.block.write_bytes(0, room) };
+        }
+        for at in (0..room).step_by(size_of::<u64>()) {
+            // Volatile, so that no call is made of the loop.
+            // SAFETY: the caller's block; strides are multiples of 8.
+            unsafe { self.block.wrapping_add(at).cast::<u64>().write_volatile(0) };
+        }
+    }
+
+    /// Makes the block the program's: one that can be handed out, and that the caller has taken the bit of.
+    #[inline(always)]
+    pub(super) fn take(self) {
+        // Release: pairs with the acquire in `is_neighbour_intact`.
+        self.state().store(USED, Release);
+    }
+
+    /// Makes a block of the program's one that is held. Else what it is: of several threads that try,
+    /// exactly one succeeds.
+    #[inline(always)]
+    pub(super) fn hold(self) -> Result<(), u8> {
+        // Acquire: pairs with the release in `take`, whatever thread did that.
+        self.state().compare_exchange(USED, HELD, AcqRel, Acquire).map(drop)
+    }
+
+    /// Lets a held block be handed out again. Returns how many free blocks the slab has now.
+    #[inline(always)]
+    pub(super) fn let_go(self) -> i32 {
+        self.state().store(FREE, Relaxed);
+        // Release: pairs with the acquire in `Source::refill`: who takes the bit may write to the block. In
+        // this order, so that a slab of which all blocks are counted has no bit on its way.
+        self.slab.word(self.index / 64).fetch_or(1 << (self.index % 64), Release);
+        // SeqCst: either this sees that the slab is full, or who says so sees this block.
+        self.slab.free.fetch_add(1, SeqCst) + 1
+    }
+
+    /// Whether all bytes before the trailer are zero.
+    ///
+    /// # Safety
+    ///
+    /// The block is the caller's.
+    #[inline(always)]
+    pub(super) unsafe fn is_zero(self) -> bool {
+        // SAFETY: strides are multiples of 8 and at least 16, so these are whole words of the block.
+        let words =
+            unsafe { core::slice::from_raw_parts(self.block.cast::<u64>(), self.room() / size_of::<u64>()) };
+        if self.room() <= SHORT {
+            let mut all = 0;
+            for word in words {
+                all |= word;
+                // So that the compiler does not make a long function of a short loop.
+                compiler_fence(Acquire);
+            }
+            return all == 0;
+        }
+        let mut groups = words.chunks_exact(8);
+        groups.by_ref().all(|group| group.iter().fold(0, |all, word| all | word) == 0)
+            && groups.remainder().iter().fold(0, |all, word| all | word) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_found_by_their_first_byte_only() {
+        for class in 2..=classes::CLASSES {
+            let slab = Slab::make(class).unwrap();
+            for index in 0..slab.blocks() {
+                let block = slab.nth(index).block;
+                assert_eq!(slab.at(block).unwrap().index, index);
+                for offset in [1, 8, slab.stride() / 2, slab.stride() - 1] {
+                    assert!(
+                        slab.at(block.wrapping_add(offset)).is_none(),
+                        "class {class}, {index} + {offset}"
+                    );
+                }
+            }
+            let behind = slab.base.wrapping_add(slab.blocks() * slab.stride());
+            assert!(slab.at(behind).is_none());
+            assert!(slab.blocks() * slab.stride() <= slab.slices() * SLICE - guard_bytes());
+            let bits: u32 = (0..slab.words()).map(|word| slab.word(word).load(Relaxed).count_ones()).sum();
+            assert_eq!(bits as usize, slab.blocks());
+            slab.place.store(DEAD, Relaxed);
+            // SAFETY: dead, and no block was handed out.
+            unsafe { slab.release() };
+            assert_eq!(pagemap::kind(slab.base), FOREIGN);
+        }
+    }
+
+    #[test]
+    fn a_block_is_held_once() {
+        let slab = Slab::make(4).unwrap();
+        let place = slab.nth(3);
+        let mix = place.mix();
+        assert_eq!(place.hold(), Err(FRESH));
+        place.take();
+        // SAFETY: a block of this test alone.
+        unsafe {
+            place.seal(mix, 5, 3, true);
+            assert!(place.is_intact(mix, 5) && !place.is_zero());
+            place.block.add(5).write(0);
+            assert!(!place.is_intact(mix, 5));
+        }
+        assert_eq!(place.fields(mix), Some(Fields { room: place.room() - 5, align: 3, free: false }));
+        assert_eq!(place.hold(), Ok(()));
+        assert_eq!(place.hold(), Err(HELD));
+        place.seal_free(mix);
+        assert_eq!(place.fields(mix), Some(Fields::FREE));
+    }
+}

@@ -1,0 +1,221 @@
+//! Address space for the slabs of the hardened heap: spans of slices of 64 KiB, in regions of 2 MiB.
+
+use crate::base::list::{Linked, Links, List};
+use crate::base::options::Hardened;
+use crate::hardened::parts;
+use crate::hardened::records::{self, Header, REGIONS};
+use crate::os;
+use crate::os::futex::{Inherit, Lock};
+use crate::superslab::layout::{SLICE, SUPERSLAB};
+use crate::superslab::pagemap;
+use crate::sync::AtomicUsize;
+use crate::sync::Ordering::Relaxed;
+
+/// Slices of a region.
+const SLICES: usize = SUPERSLAB / SLICE;
+/// All slices of a region.
+const ALL: u32 = u32::MAX;
+const _: () = assert!(SLICES == u32::BITS as usize);
+
+/// A region.
+#[repr(C)]
+pub(super) struct Region {
+    header: Header,
+    base: *mut u8,
+    /// Whether what is no block of it cannot be touched.
+    guarded: bool,
+    /// The free slices, a bit for each. Used under the lock, as are the links.
+    free: u32,
+    links: Links<Region>,
+}
+
+// SAFETY: always the same field, which serves the one list.
+unsafe impl Linked for Region {
+    unsafe fn links<'a>(region: *mut Self) -> &'a Links<Self> {
+        // SAFETY: by the trait's contract the record is valid.
+        unsafe { &(*region).links }
+    }
+}
+
+/// The regions that have a free slice.
+struct Spans(List<Region>);
+
+// SAFETY: records are mapped for good, and used only under the lock.
+unsafe impl Send for Spans {}
+
+impl Inherit for Spans {
+    fn inherit(&mut self, torn: bool) {
+        if torn {
+            // SAFETY: we hold the lock. A list is whole forwards wherever a fork may have stopped it.
+            unsafe { self.0.mend() };
+        }
+    }
+}
+
+static SPANS: Lock<Spans> = Lock::new(Spans(List::new()));
+
+/// Slices in use, of all regions.
+pub(super) static IN_USE: AtomicUsize = AtomicUsize::new(0);
+/// Regions of which only slabs can be touched, at most. Each slab is a mapping of its own, and so is what lies
+/// between two; the system allows 65,530 in a process by default.
+const MOST_GUARDED: usize = 600;
+/// Regions mapped.
+static REGIONS_MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// A span of `slices` slices, at most 32, and its region. All of it is zero. The first `bytes` bytes can be
+/// touched.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn take(slices: usize, bytes: usize) -> Option<(*mut u8, *mut Region)> {
+    let (base, region) = find(slices).or_else(|| {
+        add(region()?);
+        find(slices)
+    })?;
+    IN_USE.fetch_add(slices, Relaxed);
+    // SAFETY: a region is valid while a span of it is in use, and this one is ours.
+    unsafe {
+        if (*region).guarded && !os::protect(base, bytes, true) {
+            give(base, slices, region);
+            return None;
+        }
+    }
+    Some((base, region))
+}
+
+/// The first free span of `slices` slices.
+#[unsafe(link_section = "hakmem_rare")]
+fn find(slices: usize) -> Option<(*mut u8, *mut Region)> {
+    let mut spans = SPANS.lock_soon()?;
+    let mut region = spans.0.first();
+    while !region.is_null() {
+        // SAFETY: regions in the list are valid, and used under the lock, which we hold.
+        unsafe {
+            if let Some(at) = place(slices, (*region).free) {
+                (*region).free &= !(mask(slices) << at);
+                let base = (*region).base;
+                if (*region).free == 0 {
+                    spans.0.remove(region);
+                }
+                return Some((base.wrapping_add(at * SLICE), region));
+            }
+            region = List::next(region);
+        }
+    }
+    None
+}
+
+/// So many bits.
+fn mask(slices: usize) -> u32 {
+    ALL >> (SLICES - slices.clamp(1, SLICES))
+}
+
+/// Where in `free` there are so many bits in a row.
+fn place(slices: usize, free: u32) -> Option<usize> {
+    let mut starts = free;
+    for shift in 1..slices {
+        starts &= free >> shift;
+    }
+    (starts != 0).then_some(starts.trailing_zeros() as usize)
+}
+
+/// A new region, all free, in no list.
+#[unsafe(link_section = "hakmem_rare")]
+fn region() -> Option<*mut Region> {
+    let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
+    if base.is_null() {
+        return None;
+    }
+    let record = if pagemap::prepare_direct(base) {
+        records::take(REGIONS, size_of::<Region>()).0.cast::<Region>()
+    } else {
+        core::ptr::null_mut()
+    };
+    // SAFETY: just mapped with that length; the record is ours.
+    unsafe {
+        if record.is_null() {
+            os::unmap(base, SUPERSLAB);
+            return None;
+        }
+        os::advise_huge(base, SUPERSLAB, false);
+        (*record).base = base;
+        (*record).free = ALL;
+        let few = REGIONS_MAPPED.fetch_add(1, Relaxed) < MOST_GUARDED;
+        (*record).guarded = few && parts::has(Hardened::GUARD) && os::protect(base, SUPERSLAB, false);
+    }
+    Some(record)
+}
+
+/// Lists a new region.
+#[unsafe(link_section = "hakmem_rare")]
+fn add(region: *mut Region) {
+    if let Some(mut spans) = SPANS.lock_soon() {
+        // SAFETY: the region is ours, and in no list.
+        unsafe { spans.0.push_front(region) };
+    }
+}
+
+/// Gives a span back.
+///
+/// # Safety
+///
+/// From [`take`], with the same number of slices. The page map says that it is foreign.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
+    IN_USE.fetch_sub(slices, Relaxed);
+    // SAFETY: the region is valid as long as a span of it is in use, and nobody uses this one. If the system
+    // does not take it back, the span is lost.
+    unsafe {
+        let bytes = slices * SLICE;
+        let gone =
+            if (*region).guarded { os::make_inaccessible(base, bytes) } else { os::purge(base, bytes) };
+        if !gone {
+            return;
+        }
+    }
+    // Without the lock, too.
+    let Some(mut spans) = SPANS.lock_soon() else { return };
+    // SAFETY: the region is valid as long as a span of it is in use; the rest is under the lock.
+    unsafe {
+        let at = (base.addr() - (*region).base.addr()) / SLICE;
+        let before = (*region).free;
+        (*region).free |= mask(slices) << at;
+        if before == 0 {
+            spans.0.push_front(region);
+        }
+        // One is kept.
+        let only = spans.0.first() == region && List::next(region).is_null();
+        if (*region).free != ALL || only {
+            return;
+        }
+        spans.0.remove(region);
+        drop(spans);
+        REGIONS_MAPPED.fetch_sub(1, Relaxed);
+        os::unmap((*region).base, SUPERSLAB);
+        records::give(region.cast());
+    }
+}
+
+/// Bytes mapped for regions.
+pub(super) fn mapped() -> usize {
+    REGIONS_MAPPED.load(Relaxed) * SUPERSLAB
+}
+
+/// In the child of a fork.
+pub(super) fn inherit() {
+    SPANS.inherit();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places() {
+        assert_eq!(place(1, 0), None);
+        assert_eq!(place(1, 0b1000), Some(3));
+        assert_eq!(place(2, 0b1011_0101), Some(4));
+        assert_eq!(place(8, 0xff00_0000), Some(24));
+        assert_eq!(place(32, ALL), Some(0));
+        assert_eq!(place(32, ALL - 1), None);
+        assert_eq!((mask(1), mask(8), mask(32)), (1, 255, ALL));
+    }
+}

@@ -1,0 +1,119 @@
+//! What stands behind the bytes that were asked for: the canary, and the trailer in the last word of the
+//! block, which says how many bytes these are.
+//!
+//! ```text
+//!   [ bytes asked for | canary, up to 8 bytes | zeros, if there is more room | trailer, 8 bytes ]
+//! ```
+//!
+//! Both are made from the block's address and the slab's secret, so that nobody who does not know that can
+//! write them. Every block that was ever handed out has a trailer, a free one too: whoever frees a block also
+//! checks that of the block before it.
+
+/// Bytes of the trailer.
+pub(super) const TRAILER: usize = 8;
+
+/// Bits of the check, which are the lower ones: whoever writes one byte too many writes over these. The fields
+/// have 16 bits for the room between the bytes asked for and the trailer, 5 for the alignment, and one that
+/// says that the block is free.
+const CHECK: u32 = 42;
+const ALIGN_SHIFT: u32 = 16;
+const FREE: u64 = 1 << 21;
+
+/// What a trailer says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Fields {
+    /// Bytes between those that were asked for and the trailer.
+    pub(super) room: usize,
+    /// log2 of the alignment that was asked for.
+    pub(super) align: u32,
+    /// Whether the block is free.
+    pub(super) free: bool,
+}
+
+impl Fields {
+    /// Of a block that is free.
+    pub(super) const FREE: Fields = Fields { room: 0, align: 0, free: true };
+}
+
+/// What address and secret make: all bits depend on all bits of both.
+#[inline(always)]
+pub(super) fn mix(block: usize, secret: usize) -> u64 {
+    let mut z = (block ^ secret) as u64;
+    z = (z ^ (z >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    z = (z ^ (z >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    z ^ (z >> 32)
+}
+
+/// The trailer with these fields.
+#[inline(always)]
+pub(super) fn encode(mix: u64, fields: Fields) -> u64 {
+    let bits = fields.room as u64 | (fields.align as u64) << ALIGN_SHIFT;
+    mix ^ (if fields.free { bits | FREE } else { bits }) << CHECK
+}
+
+/// What a trailer says; `None` if somebody has written over it.
+#[inline(always)]
+pub(super) fn decode(mix: u64, trailer: u64) -> Option<Fields> {
+    let found = mix ^ trailer;
+    let bits = found >> CHECK;
+    (found << (64 - CHECK) == 0).then_some(Fields {
+        room: (bits & ((1 << ALIGN_SHIFT) - 1)) as usize,
+        align: (bits >> ALIGN_SHIFT) as u32 & 31,
+        free: bits & FREE != 0,
+    })
+}
+
+/// The canary. No byte of it is 0: the most frequent overflow is a string's end.
+#[inline(always)]
+pub(super) fn canary(mix: u64) -> u64 {
+    mix.rotate_left(23) | 0x0101_0101_0101_0101
+}
+
+/// Whether the first `room` bytes of `found` are the canary's.
+#[inline(always)]
+pub(super) fn is_intact(mix: u64, found: u64, room: usize) -> bool {
+    let wrong = found ^ canary(mix);
+    let wrong = if cfg!(target_endian = "little") { wrong } else { wrong.swap_bytes() };
+    room == 0 || wrong << (64 - 8 * room.min(8)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_encoded_is_decoded_and_nothing_else() {
+        let m = mix(0x7f12_3456_7890, 0xdead_beef_1234_5678);
+        for room in [0, 1, 7, 8, 65535] {
+            for align in [0, 3, 4, 16, 31] {
+                for free in [false, true] {
+                    let fields = Fields { room, align, free };
+                    assert_eq!(decode(m, encode(m, fields)), Some(fields));
+                    for bit in 0..CHECK {
+                        assert_eq!(decode(m, encode(m, fields) ^ 1 << bit), None);
+                    }
+                    assert_eq!(decode(mix(0x7f12_3456_78a0, 1), encode(m, fields)), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_canary_has_no_zero_and_each_byte_counts() {
+        for n in 0..10_000usize {
+            let m = mix(n << 4, 77);
+            let good = canary(m);
+            assert!(good.to_ne_bytes().iter().all(|&byte| byte != 0));
+            for byte in 0..8 {
+                let mut bytes = good.to_ne_bytes();
+                bytes[byte] = 0;
+                let bad = u64::from_ne_bytes(bytes);
+                for room in 0..=8 {
+                    assert_eq!(is_intact(m, bad, room), byte >= room, "byte {byte}, room {room}");
+                    assert!(is_intact(m, good, room));
+                }
+                assert!(!is_intact(m, bad, 1000));
+            }
+        }
+    }
+}
