@@ -50,6 +50,14 @@ static void under_1_freed(void) {
     under_1_store();
     give(own);
 }
+static void under_bit(void) {
+    hide(blocks[own].at)[-1] ^= 16;
+    give(own);
+}
+static void under_32_freed(void) {
+    under_32_store();
+    give(own);
+}
 
 /* One byte behind blocks that did not come from malloc. `made` allocates about `size` bytes. */
 static void over_one_of(void *(*made)(size_t), size_t size) {
@@ -115,6 +123,8 @@ static const struct kind KINDS[] = {
     {"underflow", "under-1-store", under_1_store, ALL, "1 byte before the block, by a store"},
     {"underflow", "under-1-memcpy", under_1_memcpy, ALL, "1 byte before the block, by memcpy"},
     {"underflow", "under-1-freed", under_1_freed, SMALL | MEDIUM, "1 byte before the block, which is freed then"},
+    {"underflow", "under-bit", under_bit, SMALL | MEDIUM, "one bit of the byte before the block, which is freed then"},
+    {"underflow", "under-32-freed", under_32_freed, SMALL | MEDIUM, "32 bytes before the block, which is freed then"},
     {"underflow", "under-32-store", under_32_store, ALL, "32 bytes before the block, by stores"},
     {"underflow", "under-32-memcpy", under_32_memcpy, ALL, "32 bytes before the block, by memcpy"},
     {"underflow", "under-32-far", under_32_far, ALL, "only the 32nd byte before the block"},

@@ -1,4 +1,4 @@
-//! Kinds of misuse as the programs `security_*` list them, how often they end how, and the file that keeps it.
+//! Kinds of misuse as the programs `security_*` list them, how often they end how, and the file that says so.
 
 use crate::support::{compile, lib, root};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub type Variable = Option<(&'static str, &'static str)>;
 
 /// Levels of protection: a name, and the variable that asks for it.
-pub const LEVELS: &[(&str, Variable)] = &[("default", None)];
+pub const LEVELS: &[(&str, Variable)] = &[("default", None), ("hardened", Some(("HAKMEM_HARDENED", "on")))];
 
 /// One kind, as its program lists it.
 #[derive(Clone, PartialEq)]
@@ -71,7 +71,7 @@ pub fn kinds() -> Vec<Kind> {
     kinds
 }
 
-/// Runs `program` with the library preloaded and one variable set, if any: how it ended, and all that it said.
+/// Runs `program` with the library preloaded and one variable set, if any: how it ended, and what it said.
 pub fn outcome(program: &Path, name: &str, variable: Variable) -> (String, String) {
     let mut command = Command::new(program);
     for (inherited, _) in std::env::vars_os() {
@@ -182,12 +182,20 @@ pub fn kept() -> Vec<Row> {
         .collect()
 }
 
+/// The runs of each kind that the kept file comes from.
+pub fn kept_runs() -> usize {
+    let text = std::fs::read_to_string(kept_file()).unwrap();
+    let runs = text.lines().find_map(|line| line.strip_prefix("# Runs: "));
+    runs.expect("the file says of how many runs it is").parse().unwrap()
+}
+
 /// Writes the kept file.
-pub fn keep(rows: &[Row]) {
+pub fn keep(rows: &[Row], runs: usize) {
     let names: Vec<_> = LEVELS.iter().map(|(name, _)| *name).collect();
     let mut text = format!(
         "# How each kind of misuse ends, by level; in percent of the runs where that is random.\n\
          # HAKMEM_BLESS=1 cargo test -p hakmem-capi --test security writes this file and docs/security.md.\n\
+         # Runs: {runs}\n\
          # group\tkind\twords\t{}\n",
         names.join("\t")
     );
