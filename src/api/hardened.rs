@@ -18,13 +18,19 @@ pub(super) use crate::hardened::{Said, is_on};
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    allocate(size, align, false, options)
+}
+
+/// [`alloc`], for a block that may have to grow again if it `grows`.
+#[unsafe(link_section = "hakmem_rare")]
+fn allocate(size: usize, align: usize, grows: bool, options: Option<&Options>) -> Allocation {
     let heap = thread::own_heap();
     if size > isize::MAX as usize {
         return Allocation::NONE;
     }
     if !heap.is_null() {
         // SAFETY: the calling thread owns the heap.
-        let allocation = unsafe { alloc_from(heap, size, align) };
+        let allocation = unsafe { alloc_from(heap, size, align, grows) };
         if !allocation.ptr.is_null() {
             return allocation;
         }
@@ -35,22 +41,22 @@ pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> All
         profile::tick();
     }
     // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
-    or_reclaim(size, || process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align) }))
+    or_reclaim(size, || process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align, grows) }))
 }
 
-/// Allocates a block for the thread that has `heap`.
+/// Allocates a block for the thread that has `heap`, with room to grow in if it `grows`.
 ///
 /// # Safety
 ///
 /// `heap` is null, or the calling thread owns it; hardened mode is on.
 #[inline(always)]
-pub(super) unsafe fn alloc_from(heap: *mut Heap, size: usize, align: usize) -> Allocation {
+pub(super) unsafe fn alloc_from(heap: *mut Heap, size: usize, align: usize, grows: bool) -> Allocation {
     if heap.is_null() {
         return Allocation::NONE;
     }
     // SAFETY: the calling thread owns the heap.
     let state = unsafe { Heap::hardened(heap) };
-    large_blocks::seen(hardened::alloc(state, size, align), size)
+    large_blocks::seen(hardened::alloc(state, size, align, grows), size)
 }
 
 /// Frees a block on behalf of `function`, of which the program says `said`.
@@ -92,7 +98,7 @@ pub(super) unsafe fn realloc(
     if size <= isize::MAX as usize && unsafe { hardened::resize(block, old, size, align) } {
         return block;
     }
-    let new = alloc(size, align, options).ptr;
+    let new = allocate(size, align, size > old, options).ptr;
     if !new.is_null() {
         // SAFETY: two blocks with at least that many bytes. Nobody uses the old one after the copy.
         unsafe {

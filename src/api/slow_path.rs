@@ -41,7 +41,7 @@ pub(super) fn refill(class: u8, size: usize, align: usize, options: Option<&Opti
             unsafe {
                 // The options may have been read just now.
                 if hardened::is_on() {
-                    return hardened::alloc_from(heap, size, align);
+                    return hardened::alloc_from(heap, size, align, false);
                 }
                 let allocation = Heap::refill(heap, class);
                 let due = Heap::take_due(heap);
@@ -97,7 +97,7 @@ fn large_block(
         process::with_heap(options, |heap| {
             if hardened::is_on() {
                 // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
-                return unsafe { hardened::alloc_from(heap, size, align) };
+                return unsafe { hardened::alloc_from(heap, size, align, false) };
             }
             allocate(heap)
         })

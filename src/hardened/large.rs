@@ -49,6 +49,10 @@ pub(super) struct Large {
     len: usize,
     /// The block.
     block: *mut u8,
+    /// log2 of the alignment asked for.
+    align: u32,
+    /// Whether it lies at the beginning of its mapping, so that it can grow.
+    grows: bool,
     /// Bytes asked for.
     size: AtomicUsize,
     state: AtomicU8,
@@ -127,26 +131,32 @@ fn filling(block: *mut u8) -> u8 {
     parts::secret(block.addr()) as u8 | 1
 }
 
-/// A block of `size` bytes, at most `isize::MAX`, at a multiple of `align`. It is zero.
+/// A block of `size` bytes, at most `isize::MAX`, at a multiple of `align`. It is zero. One that `grows` gets
+/// as much address space again behind it, and begins with a page.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn alloc(size: usize, align: usize) -> Allocation {
+pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
     let page = os::page_size();
+    let grows = grows && align <= page;
+    let room = if grows { size } else { 0 };
     // The block, less than its alignment before it and behind it, and a page on both sides.
     let Some(len) = size
-        .checked_add(2 * align.max(16) + 2 * page)
+        .checked_add(room)
+        .and_then(|len| len.checked_add(2 * align.max(16) + 3 * page))
         .and_then(|len| len.checked_next_multiple_of(SLICE))
         .filter(|&len| len <= isize::MAX as usize)
     else {
         return Allocation::NONE;
     };
-    if let Some(block) = again(size, align, len) {
-        return Allocation { ptr: block, zeroed: true };
+    if !grows {
+        if let Some(block) = again(size, align, len) {
+            return Allocation { ptr: block, zeroed: true };
+        }
     }
     let base = os::map_aligned(ptr::null_mut(), len, SLICE);
     if base.is_null() {
         return Allocation::NONE;
     }
-    let block = place(base, len, size, align);
+    let block = if grows { base.wrapping_add(page) } else { place(base, len, size, align) };
     let record = if pagemap::prepare_direct(block) {
         records::take(LARGE, size_of::<Large>()).0.cast::<Large>()
     } else {
@@ -161,12 +171,15 @@ pub(super) fn alloc(size: usize, align: usize) -> Allocation {
         }
         (*record).base = base;
         (*record).len = len;
+        (*record).grows = grows;
+        (*record).block = block;
         if parts::has(Hardened::GUARD) {
             let before = block.map_addr(|at| at & !(page - 1));
+            let end = (*record).end(size);
             os::protect(base, before.addr() - base.addr(), false);
-            os::protect(base.wrapping_add(len - page), page, false);
+            os::protect(ptr::without_provenance_mut(end), base.addr() + len - end, false);
         }
-        hand_out(record, block, size);
+        hand_out(record, block, size, align);
     }
     Allocation { ptr: block, zeroed: true }
 }
@@ -196,7 +209,8 @@ fn again(size: usize, align: usize, len: usize) -> Option<*mut u8> {
         }
         pagemap::set((*record).block, 1, FOREIGN);
         before.write_bytes(0, pages);
-        hand_out(record, block, size);
+        (*record).grows = false;
+        hand_out(record, block, size, align);
         Some(block)
     }
 }
@@ -207,10 +221,11 @@ fn again(size: usize, align: usize, len: usize) -> Option<*mut u8> {
 ///
 /// The mapping is the caller's, and the block's pages can be touched.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn hand_out(record: *mut Large, block: *mut u8, size: usize) {
+unsafe fn hand_out(record: *mut Large, block: *mut u8, size: usize, align: usize) {
     // SAFETY: by the caller's clause.
     unsafe {
         (*record).block = block;
+        (*record).align = align.trailing_zeros();
         (*record).size.store(size, Relaxed);
         (*record).state.store(USED, Release);
         for rest in (*record).rests(size) {
@@ -240,15 +255,62 @@ impl Large {
         (self.state.load(Acquire) == USED).then(|| self.size.load(Relaxed))
     }
 
+    /// The alignment that was asked for.
+    pub(super) fn align(&self) -> usize {
+        1 << self.align
+    }
+
+    /// Where the pages of a block of `size` bytes end.
+    fn end(&self, size: usize) -> usize {
+        let page = os::page_size();
+        if self.grows {
+            (self.block.addr() + size.max(1)).next_multiple_of(page)
+        } else {
+            self.base.addr() + self.len - page
+        }
+    }
+
     /// What lies in the block's pages before the block, and behind its `size` bytes.
     fn rests(&self, size: usize) -> [*mut [u8]; 2] {
-        let page = os::page_size();
-        let (before, behind) = (self.block.addr() & (page - 1), self.block.wrapping_add(size));
-        let end = self.base.addr() + self.len - page;
+        let before = self.block.addr() & (os::page_size() - 1);
+        let behind = self.block.wrapping_add(size);
         [
             ptr::slice_from_raw_parts_mut(self.block.wrapping_sub(before), before),
-            ptr::slice_from_raw_parts_mut(behind, end.saturating_sub(behind.addr())),
+            ptr::slice_from_raw_parts_mut(behind, self.end(size).saturating_sub(behind.addr())),
         ]
+    }
+
+    /// Resizes the block where it is. False if that is not possible.
+    ///
+    /// # Safety
+    ///
+    /// Only the caller uses the block, which is in use and has `old` bytes.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) unsafe fn resize(&self, old: usize, size: usize) -> bool {
+        let last = self.base.addr() + self.len - os::page_size();
+        if !self.grows || size < old / 2 || size > last - self.block.addr() {
+            return false;
+        }
+        let (from, to) = (self.end(old), self.end(size));
+        // SAFETY: the caller's block, and what lies behind it in its mapping.
+        unsafe {
+            let pages = |from: usize| self.base.wrapping_add(from - self.base.addr());
+            let guard = parts::has(Hardened::GUARD);
+            if to > from && guard && !os::protect(pages(from), to - from, true) {
+                return false;
+            }
+            // What was canary becomes contents.
+            let rest = (to.min(from)).saturating_sub(self.block.addr() + old);
+            self.block.wrapping_add(old).write_bytes(0, rest);
+            if to < from && guard {
+                os::make_inaccessible(pages(to), from - to);
+            }
+            self.size.store(size, Relaxed);
+            for rest in self.rests(size) {
+                (*rest).fill(filling(self.block));
+            }
+        }
+        true
     }
 
     /// What was written to, if anything was, around the block's `size` bytes.

@@ -66,10 +66,11 @@ fn find(address: *mut u8) -> Found {
 }
 
 /// A block of `size` bytes, at most `isize::MAX`, at a multiple of `align`, for the thread that has `state`.
+/// It has room to grow in if it `grows`.
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn alloc(state: &State, size: usize, align: usize) -> Allocation {
-    state.alloc(size, align).unwrap_or_else(|| large::alloc(size, align))
+pub(crate) fn alloc(state: &State, size: usize, align: usize, grows: bool) -> Allocation {
+    state.alloc(size, align).unwrap_or_else(|| large::alloc(size, align, grows))
 }
 
 /// Frees a block on behalf of `function`, of which the program says `said`. A thread without memory for a
@@ -88,7 +89,7 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
             if let (Some(size), Said::Size(_) | Said::Class(_)) = (large.size(), said) {
                 let right = match said {
                     Said::Size(said) => said == size,
-                    Said::Class(class) => class == 0,
+                    Said::Class(class) => class == class_of(size.max(1), large.align()),
                     Said::Nothing => true,
                 };
                 if !right {
@@ -193,7 +194,14 @@ pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usize) -> bool {
-    let Found::Small(place) = find(block) else { return false };
+    let place = match find(block) {
+        Found::Small(place) => place,
+        // SAFETY: in use, and only the caller uses it.
+        Found::Large(large) => {
+            return class_of(size + trailer::TRAILER, align) == 0 && unsafe { large.resize(old, size) };
+        }
+        Found::Nothing => return false,
+    };
     if class_of(size + trailer::TRAILER, align) as usize != place.slab.class() {
         return false;
     }
