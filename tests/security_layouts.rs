@@ -283,7 +283,7 @@ fn main() {
     // SAFETY: both only change what this process may do.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
-        libc::alarm(10);
+        libc::alarm(30);
     }
     let system = arguments.get(1).is_some_and(|which| which == "system");
     let allocator: &'static dyn GlobalAlloc = if system { &System } else { &HAKMEM };

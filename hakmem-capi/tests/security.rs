@@ -100,13 +100,13 @@ fn shown(outcomes: &Outcomes) -> String {
     cell(&percents(outcomes))
 }
 
-/// Runs anew those kinds that are not kept yet, and those whose names contain what `HAKMEM_BLESS` says; all
-/// if that is `1`.
+/// Runs anew those kinds that are not kept yet, and those whose names contain one of the words in
+/// `HAKMEM_BLESS` (between commas); all if that is `1`.
 fn write_anew(kinds: &[Kind]) {
     let wanted = std::env::var("HAKMEM_BLESS").unwrap();
     let kept = if wanted == "1" { Vec::new() } else { kinds::kept() };
     let is_kept = |kind: &&Kind| {
-        !kind.name.contains(&wanted)
+        !wanted.split(',').any(|part| kind.name.contains(part))
             && kept.iter().any(|row| row.name == kind.name && row.levels.len() == LEVELS.len())
     };
     let (old, new): (Vec<&Kind>, Vec<&Kind>) = kinds.iter().partition(is_kept);
@@ -155,7 +155,7 @@ const PARTS: [(&str, &str, &str, &str); 6] = [
     ("canary", "random,quarantine,zero,guard", "under-32-freed/small", "reported (underflow)"),
     ("zero", "random,quarantine,canary,guard", "write-then-wait/small", "reported (write after free)"),
     ("quarantine", "zero,canary,guard", "write-reused/small", "harmless"),
-    ("random", "quarantine,zero,canary,guard", "fresh-row/small", "harmless"),
+    ("random", "quarantine,zero,canary,guard", "fresh-known/small", "harmless"),
     ("guard", "random,quarantine,zero,canary", "over-1-store/large", "trapped"),
 ];
 

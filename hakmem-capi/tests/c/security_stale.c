@@ -7,11 +7,12 @@ static _Alignas(4096) unsigned char target[65536];
 static void write_secret(unsigned char *at, size_t size) {
     for (size_t i = 0; i + 8 <= size; i += 8) memcpy(at + i, SECRET, 8);
 }
-static int has_secret(volatile unsigned char *at, size_t size) {
-    char text[9] = "";
+static int has_secret(unsigned char *at, size_t size) {
+    uint64_t secret, found;
+    memcpy(&secret, SECRET, 8);
     for (size_t i = 0; i + 8 <= size; i += 8) {
-        for (int j = 0; j < 8; j++) text[j] = (char)at[i + j];
-        if (!strcmp(text, SECRET)) return 1;
+        memcpy(&found, at + i, 8);
+        if (found == secret) return 1;
     }
     return 0;
 }
@@ -134,7 +135,7 @@ static void free_secrets(void) {
 }
 static void read_other_size(void) {
     free_secrets();
-    for (int i = 0; i < 300; i++) {
+    for (int i = 0; i < SIZES[scale].many; i++) {
         unsigned char *fresh = (unsigned char *)malloc(SIZE * 3 / 8);
         find_secret(hide(fresh), SIZE * 3 / 8);
         free(hide(fresh));
@@ -173,12 +174,19 @@ static void in_order(void) {
     }
     if (2 * beside >= batch) had("freed blocks came back in a known order");
 }
-static void in_a_row(void) {
+/* How many of a hundred new blocks lie as far from the one before as that one from its own. */
+static int equal_steps(void) {
     int batch = number >= 40 ? 64 : 8, equal = 0;
     for (int i = 0; i < batch; i++) take(SIZE);
     struct block *last = &blocks[count - batch + 2];
     for (; last < &blocks[count]; last++) equal += last[0].at - last[-1].at == last[-1].at - last[-2].at;
-    if (2 * equal > batch) had("blocks came in a row");
+    return 100 * equal / (batch - 2);
+}
+static void in_a_row(void) {
+    if (equal_steps() > 50) had("blocks came in a row");
+}
+static void all_in_a_row(void) {
+    if (equal_steps() > 90) had("all blocks came in a row");
 }
 static void as_another_size(void) {
     for (int i = first; i < first + number; i++) {
@@ -242,7 +250,8 @@ static const struct kind KINDS[] = {
     {"reuse", "reuse-at-once", at_once, ALL, "a freed block is the next one handed out"},
     {"reuse", "reuse-soon", soon, ALL, "a freed block comes back soon"},
     {"reuse", "reuse-order", in_order, ALL, "freed blocks come back in a known order"},
-    {"reuse", "fresh-row", in_a_row, ALL, "new blocks lie in a row"},
+    {"reuse", "fresh-row", in_a_row, ALL, "most new blocks lie behind the one before"},
+    {"reuse", "fresh-known", all_in_a_row, ALL, "from one new block follows where the next 60 lie (or 8)"},
     {"reuse", "reuse-other-size", as_another_size, ALL, "freed memory becomes blocks of another size"},
     {"no bytes", "zero-write-1", zero_write_1, ONE, "a byte is written into a block of malloc(0)"},
     {"no bytes", "zero-write-32", zero_write_32, ONE, "32 bytes are written into it"},

@@ -82,7 +82,10 @@ static void orphan_over(void) {
 static void in_child(void (*misuse)(void)) {
     pid_t child = fork();
     CHECK(child >= 0);
-    if (child == 0) return misuse();
+    if (child == 0) {
+        alarm(20); /* which is not inherited */
+        return misuse();
+    }
     int status;
     CHECK(waitpid(child, &status, 0) == child);
     if (WIFEXITED(status)) _exit(WEXITSTATUS(status));

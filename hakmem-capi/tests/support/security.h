@@ -172,7 +172,7 @@ static int security_main(const struct kind *kinds, int argc, char **argv) {
     CHECK(argc == 2);
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
-    alarm(10);
+    alarm(30);
     const char *slash = strchr(argv[1], '/');
     size_t length = slash ? (size_t)(slash - argv[1]) : strlen(argv[1]);
     while (slash && scale < 4 && strcmp(SIZES[scale].name, slash + 1)) scale++;
