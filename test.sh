@@ -67,6 +67,14 @@ for preset in throughput memory latency; do
     HAKMEM_PRESET=$preset cargo test --quiet -p hakmem-capi --test programs -- jq_ sqlite3_ --test-threads=2
 done
 
+step "hardened mode: the shadow model, the C interface and real programs"
+(
+    export HAKMEM_HARDENED=on
+    HAKMEM_SHADOW_ROUNDS=50000 cargo test --quiet --release -p hakmem-tests --test shadow
+    cargo test --quiet -p hakmem-capi --test c_api -- ::preloaded --test-threads=2
+    cargo test --quiet -p hakmem-capi --test programs -- jq_ sqlite3_ --test-threads=2
+)
+
 step "every benchmark runs"
 cargo bench --quiet -- --test
 

@@ -227,6 +227,9 @@ fn random_operations_agree_with_the_model() {
     let stats = hakmem::stats();
     assert_eq!(stats.allocated_bytes, 0, "everything was freed, {before:?} then {stats:?}");
     assert_eq!(stats.large_allocs, stats.large_frees);
-    assert!(stats.refill_orphan > 0 || cfg!(miri), "no slab was adopted: the test has lost its point");
-    assert!(stats.home_foreign > 0 || cfg!(miri));
+    // Hardened mode has a heap of its own, without owners.
+    if std::env::var("HAKMEM_HARDENED").is_err() {
+        assert!(stats.refill_orphan > 0 || cfg!(miri), "no slab was adopted: the test has lost its point");
+        assert!(stats.home_foreign > 0 || cfg!(miri));
+    }
 }

@@ -128,6 +128,8 @@ fn write_anew(kinds: &[Kind]) {
         },
     };
     let rows: Vec<Row> = kinds.iter().map(&mut row).collect();
+    // Some rows may come from fewer runs: the file says the fewest.
+    let runs = if old.is_empty() { runs } else { runs.min(kinds::kept_runs()) };
     kinds::keep(&rows, runs);
     write_page(&rows);
 }

@@ -94,7 +94,7 @@ unsafe extern "C" fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
         if class != 0 {
             slow_path::free_small(block, class)
         } else {
-            slow_path::free_large(block, pagemap::kind(block), "dealloc", Said::Class(0))
+            slow_path::free_large(block, pagemap::kind(block), "dealloc", Said::Size(size))
         }
     }
 }

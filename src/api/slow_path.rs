@@ -410,8 +410,16 @@ pub(super) fn alloc_growing(size: usize, align: usize, options: Option<&Options>
 /// behalf of `function`, when that is no block.
 pub(super) fn usable(block: *mut u8, kind: u8, function: &str) -> usize {
     match stride(kind as usize) {
-        0 if kind == HARDENED => hardened::usable(block, function),
-        0 => large::usable_checked(block, kind, function),
+        0 => usable_rest(block, kind, function),
         stride => stride as usize,
     }
+}
+
+/// [`usable`] of what lies in no slab, but perhaps in the hardened heap.
+#[inline(never)]
+fn usable_rest(block: *mut u8, kind: u8, function: &str) -> usize {
+    if kind == HARDENED {
+        return hardened::usable(block, function);
+    }
+    large::usable_checked(block, kind, function)
 }

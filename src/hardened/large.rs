@@ -2,6 +2,7 @@
 //! cannot be touched, nor those before it. A freed one cannot be touched either, and its addresses are not
 //! used again before others have been freed.
 
+use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
 use crate::hardened::fault;
@@ -35,10 +36,8 @@ const PART: usize = 8;
 const USED: u8 = 1;
 const HELD: u8 = 2;
 
-/// Blocks in use, and their bytes.
-pub(super) static BLOCKS: AtomicUsize = AtomicUsize::new(0);
-/// Bytes mapped for blocks in use.
-pub(super) static BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of address space mapped for blocks, in use or kept. Relaxed: a figure.
+static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// The record of a large block.
 #[repr(C)]
@@ -55,6 +54,8 @@ pub(super) struct Large {
     grows: bool,
     /// Bytes asked for.
     size: AtomicUsize,
+    /// Bytes of the pages that the block lies on, as they are counted.
+    counted: AtomicUsize,
     state: AtomicU8,
     /// Whether the pages of a freed one are still there.
     resident: AtomicBool,
@@ -141,7 +142,7 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
     // The block, less than its alignment before it and behind it, and a page on both sides.
     let Some(len) = size
         .checked_add(room)
-        .and_then(|len| len.checked_add(2 * align.max(16) + 3 * page))
+        .and_then(|len| len.checked_add(align.max(16).checked_mul(2)?)?.checked_add(3 * page))
         .and_then(|len| len.checked_next_multiple_of(SLICE))
         .filter(|&len| len <= isize::MAX as usize)
     else {
@@ -169,6 +170,7 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
             os::unmap(base, len);
             return Allocation::NONE;
         }
+        MAPPED.fetch_add(len, Relaxed);
         (*record).base = base;
         (*record).len = len;
         (*record).grows = grows;
@@ -202,7 +204,7 @@ fn again(size: usize, align: usize, len: usize) -> Option<*mut u8> {
         let (base, page) = ((*record).base, os::page_size());
         let block = place(base, len, size, align);
         let before = block.map_addr(|at| at & !(page - 1));
-        let pages = base.addr() + len - page - before.addr();
+        let pages = (block.addr() + size.max(1)).next_multiple_of(page) - before.addr();
         if !pagemap::prepare_direct(block) || !os::protect(before, pages, true) {
             unmap(record);
             return None;
@@ -231,9 +233,10 @@ unsafe fn hand_out(record: *mut Large, block: *mut u8, size: usize, align: usize
         for rest in (*record).rests(size) {
             (*rest).fill(filling(block));
         }
-        BYTES.fetch_add((*record).len, Relaxed);
+        (*record).counted.store(0, Relaxed);
+        (*record).count((*record).pages(size));
     }
-    BLOCKS.fetch_add(1, Relaxed);
+    LARGE_ALLOCS.fetch_add(1, Relaxed);
     pagemap::set_hardened(block.map_addr(|at| at & !(SLICE - 1)), 1, record.cast());
 }
 
@@ -262,12 +265,18 @@ impl Large {
 
     /// Where the pages of a block of `size` bytes end.
     fn end(&self, size: usize) -> usize {
-        let page = os::page_size();
-        if self.grows {
-            (self.block.addr() + size.max(1)).next_multiple_of(page)
-        } else {
-            self.base.addr() + self.len - page
-        }
+        (self.block.addr() + size.max(1)).next_multiple_of(os::page_size())
+    }
+
+    /// Bytes of the pages that a block of `size` bytes lies on.
+    fn pages(&self, size: usize) -> usize {
+        self.end(size) - (self.block.addr() & !(os::page_size() - 1))
+    }
+
+    /// Counts so many bytes as in use, instead of what was counted before.
+    fn count(&self, bytes: usize) {
+        LARGE_IN_USE.fetch_add(bytes, Relaxed);
+        LARGE_IN_USE.fetch_sub(self.counted.swap(bytes, Relaxed), Relaxed);
     }
 
     /// What lies in the block's pages before the block, and behind its `size` bytes.
@@ -306,6 +315,7 @@ impl Large {
                 os::make_inaccessible(pages(to), from - to);
             }
             self.size.store(size, Relaxed);
+            self.count(self.pages(size));
             for rest in self.rests(size) {
                 (*rest).fill(filling(self.block));
             }
@@ -339,15 +349,15 @@ impl Large {
                 fault::large(function, self.block, fault, size);
             }
         }
-        BLOCKS.fetch_sub(1, Relaxed);
-        BYTES.fetch_sub(self.len, Relaxed);
+        self.count(0);
+        LARGE_FREES.fetch_add(1, Relaxed);
         let this = ptr::from_ref(self).cast_mut();
         // SAFETY: held, so nobody else gives the mapping back.
         unsafe {
             if !parts::has(Hardened::QUARANTINE) {
                 return unmap(this);
             }
-            let much = MOST_PAGES.max(BYTES.load(Relaxed) / PART);
+            let much = MOST_PAGES.max(LARGE_IN_USE.load(Relaxed) / PART);
             let stays = self.len <= KEEPS_PAGES
                 && QUARANTINE.lock_soon().is_some_and(|kept| kept.resident + self.len <= much)
                 && os::protect(self.base, self.len, false);
@@ -392,6 +402,7 @@ unsafe fn unmap(large: *mut Large) {
     // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
     unsafe {
         pagemap::set((*large).block, 1, FOREIGN);
+        MAPPED.fetch_sub((*large).len, Relaxed);
         os::unmap((*large).base, (*large).len);
         // Release: see `size`.
         (*large).state.store(HELD, Release);
@@ -411,6 +422,12 @@ pub(super) fn purge() -> usize {
         }
     }
     bytes
+}
+
+/// Bytes of address space mapped for blocks, and how many of them are pages of freed ones that are kept.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn mapped() -> (usize, usize) {
+    (MAPPED.load(Relaxed), QUARANTINE.lock_soon().map_or(0, |kept| kept.resident))
 }
 
 /// In the child of a fork.

@@ -37,7 +37,7 @@ use crate::tiny::classes::class_of;
 pub(crate) enum Said {
     /// Nothing.
     Nothing,
-    /// The size that was asked for.
+    /// The size that was asked for. A block of no bytes may have been made as one of one.
     Size(usize),
     /// The size class of the layout, 0 for a large one.
     Class(u8),
@@ -88,7 +88,7 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
         Found::Large(large) => {
             if let (Some(size), Said::Size(_) | Said::Class(_)) = (large.size(), said) {
                 let right = match said {
-                    Said::Size(said) => said == size,
+                    Said::Size(said) => said.max(1) == size.max(1),
                     Said::Class(class) => class == class_of(size.max(1), large.align()),
                     Said::Nothing => true,
                 };
@@ -148,7 +148,7 @@ unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: 
     }
     let right = match said {
         Said::Nothing => true,
-        Said::Size(said) => said == size,
+        Said::Size(said) => said.max(1) == size.max(1),
         Said::Class(class) => class == class_of(size.max(1), 1 << fields.align),
     };
     if !right {
@@ -214,6 +214,23 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
         place.seal(place.mix(), size, align.trailing_zeros(), parts::has(Hardened::CANARY));
     }
     true
+}
+
+/// What memory the hardened heap has, in bytes.
+pub(crate) struct Figures {
+    /// Mapped for records, and how much of that has been used.
+    pub(crate) records: (usize, usize),
+    /// Mapped for slabs.
+    pub(crate) slabs: usize,
+    /// Mapped for large blocks, and how much of that is freed and resident.
+    pub(crate) large: (usize, usize),
+}
+
+/// Calls `f` with the figures of each slab, and returns those of all memory.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn figures(mut f: impl FnMut(slab::Figures)) -> Figures {
+    Slab::each(|slab| f(slab.figures()));
+    Figures { records: records::bytes(), slabs: spans::mapped(), large: large::mapped() }
 }
 
 /// Gives memory back that nobody uses. Returns how many bytes.

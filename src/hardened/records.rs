@@ -68,7 +68,10 @@ pub(super) fn take(list: usize, bytes: usize) -> (*mut Header, bool) {
     let bytes = bytes.next_multiple_of(64);
     let mut fresh = ptr::null_mut::<u8>();
     loop {
-        let Some(mut records) = RECORDS.lock_soon() else { break };
+        let Some(mut records) = RECORDS.lock_soon() else {
+            give_chunk(fresh);
+            return (alone(list, bytes), true);
+        };
         let first = records.free[list];
         if !first.is_null() {
             // SAFETY: records stay mapped, and the link is used under the lock that we hold.
@@ -101,6 +104,20 @@ pub(super) fn take(list: usize, bytes: usize) -> (*mut Header, bool) {
     }
     give_chunk(fresh);
     (ptr::null_mut(), false)
+}
+
+/// A record in a mapping of its own, where the lock cannot be had: it may be this thread that holds it, in
+/// code that a signal handler has interrupted.
+#[unsafe(link_section = "hakmem_rare")]
+fn alone(list: usize, bytes: usize) -> *mut Header {
+    let len = bytes.next_multiple_of(os::page_size());
+    let record = os::map_uncounted(len).cast::<Header>();
+    if !record.is_null() {
+        MAPPED.fetch_add(len, Relaxed);
+        // SAFETY: just mapped, with room for a record; all zero is valid.
+        unsafe { (*record).list.store(list as u8, Relaxed) };
+    }
+    record
 }
 
 /// Gives a record back.

@@ -89,6 +89,17 @@ pub(super) struct Place<'a> {
     pub(super) block: *mut u8,
 }
 
+/// The figures of a slab: bytes, and blocks of each kind.
+pub(crate) struct Figures {
+    pub(crate) class: usize,
+    pub(crate) bytes: usize,
+    pub(crate) stride: usize,
+    pub(crate) fresh: usize,
+    pub(crate) free: usize,
+    pub(crate) used: usize,
+    pub(crate) held: usize,
+}
+
 /// Slices of a slab of this class.
 fn slices(class: usize) -> usize {
     classes::slices(class as u8)
@@ -249,6 +260,26 @@ impl Slab {
     #[inline(always)]
     pub(super) fn enough(&self) -> i32 {
         self.enough
+    }
+
+    /// Its figures. Others may be at work there.
+    pub(super) fn figures(&self) -> Figures {
+        let mut counts = [0usize; 4];
+        for index in 0..self.blocks() {
+            if let Some(count) = counts.get_mut(self.state(index).load(Relaxed) as usize) {
+                *count += 1;
+            }
+        }
+        let [fresh, free, used, held] = counts;
+        Figures {
+            class: self.class(),
+            bytes: self.slices() * SLICE,
+            stride: self.stride,
+            fresh,
+            free,
+            used,
+            held,
+        }
     }
 
     /// Calls `f` with every slab that has memory. For figures: others may be at work there.

@@ -67,8 +67,14 @@ static REGIONS_MAPPED: AtomicUsize = AtomicUsize::new(0);
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn take(slices: usize, bytes: usize) -> Option<(*mut u8, *mut Region)> {
     let (base, region) = find(slices).or_else(|| {
-        add(region()?);
-        find(slices)
+        let region = region()?;
+        // SAFETY: the region is ours, until it is listed.
+        let base = unsafe {
+            (*region).free &= !mask(slices);
+            (*region).base
+        };
+        add(region);
+        Some((base, region))
     })?;
     IN_USE.fetch_add(slices, Relaxed);
     // SAFETY: a region is valid while a span of it is in use, and this one is ours.
@@ -117,7 +123,7 @@ fn place(slices: usize, free: u32) -> Option<usize> {
     (starts != 0).then_some(starts.trailing_zeros() as usize)
 }
 
-/// A new region, all free, in no list.
+/// A new region, all free, in no list, and so the caller's alone.
 #[unsafe(link_section = "hakmem_rare")]
 fn region() -> Option<*mut Region> {
     let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
@@ -144,12 +150,16 @@ fn region() -> Option<*mut Region> {
     Some(record)
 }
 
-/// Lists a new region.
+/// Lists a new region, which has free slices. Without the lock these are lost until one is given back.
 #[unsafe(link_section = "hakmem_rare")]
 fn add(region: *mut Region) {
-    if let Some(mut spans) = SPANS.lock_soon() {
-        // SAFETY: the region is ours, and in no list.
-        unsafe { spans.0.push_front(region) };
+    // SAFETY: the region is ours, and in no list.
+    unsafe {
+        match SPANS.lock_soon() {
+            Some(mut spans) if (*region).free != 0 => spans.0.push_front(region),
+            // What is in no list has no free slice.
+            _ => (*region).free = 0,
+        }
     }
 }
 

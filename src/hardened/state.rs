@@ -37,8 +37,10 @@ pub(crate) struct State {
     /// The oldest block in the quarantine, and how many there are.
     first: Cell<usize>,
     count: Cell<usize>,
-    /// Bytes of the blocks in the quarantine. For statistics, too.
-    bytes: AtomicUsize,
+    /// Bytes of the blocks in the quarantine.
+    bytes: Cell<usize>,
+    /// Small blocks allocated. For statistics.
+    allocations: AtomicUsize,
     ring: Table<Cell<Option<Place<'static>>>, MOST_HELD>,
 }
 
@@ -155,6 +157,7 @@ impl State {
             place.seal(mix, size, align.trailing_zeros(), parts.has(Hardened::CANARY));
         }
         place.take();
+        self.allocations.store(self.allocations.load(Relaxed) + 1, Relaxed);
         Some(Allocation { ptr: place.block, zeroed: zero })
     }
 
@@ -213,10 +216,10 @@ impl State {
         }
         self.ring[self.first.get() + self.count.get()].set(Some(place));
         self.count.set(self.count.get() + 1);
-        let bytes = self.bytes.load(Relaxed) + place.slab.stride();
-        self.bytes.store(bytes, Relaxed);
+        let bytes = self.bytes.get() + place.slab.stride();
+        self.bytes.set(bytes);
         // One stays, however large it is.
-        while self.bytes.load(Relaxed) > most_bytes && self.count.get() > 1 {
+        while self.bytes.get() > most_bytes && self.count.get() > 1 {
             self.let_go_oldest();
         }
     }
@@ -228,7 +231,7 @@ impl State {
         self.first.set(first.wrapping_add(1));
         self.count.set(self.count.get() - 1);
         if let Some(place) = self.ring[first].get() {
-            self.bytes.store(self.bytes.load(Relaxed).saturating_sub(place.slab.stride()), Relaxed);
+            self.bytes.set(self.bytes.get().saturating_sub(place.slab.stride()));
             let_go(place);
         }
     }
@@ -252,9 +255,9 @@ impl State {
         }
     }
 
-    /// Bytes of the blocks in the quarantine.
-    pub(super) fn held_bytes(&self) -> usize {
-        self.bytes.load(Relaxed)
+    /// Small blocks allocated, by this thread and those that had the record before.
+    pub(crate) fn allocations(&self) -> usize {
+        self.allocations.load(Relaxed)
     }
 }
 

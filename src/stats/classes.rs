@@ -1,5 +1,6 @@
 //! Figures by size class.
 
+use crate::hardened;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::survey::{self, Survey};
 use crate::tiny::classes::{CLASSES, stride};
@@ -96,6 +97,22 @@ pub(super) fn look(classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
         class.fresh_blocks += span.fresh as u64;
         class.free_blocks += span.blocks.saturating_sub(span.fresh + span.used) as u64;
         class.slack_bytes += span.bytes as u64 - span.blocks as u64 * class.block_bytes;
+    })
+}
+
+/// Adds the slabs of the hardened heap.
+pub(super) fn look_hardened(classes: &mut [ClassStats; ClassStats::COUNT]) -> hardened::Figures {
+    hardened::figures(|slab| {
+        let Some(class) = classes.get_mut(slab.class.wrapping_sub(1)) else { return };
+        class.slabs += 1;
+        class.blocks += (slab.used + slab.held) as u64;
+        class.cached_blocks += slab.held as u64;
+        class.free_blocks += slab.free as u64;
+        class.fresh_blocks += slab.fresh as u64;
+        let blocks = slab.used + slab.held + slab.free;
+        class.slack_bytes += slab.bytes.saturating_sub((blocks + slab.fresh) * slab.stride) as u64;
+        class.active_bytes += slab.bytes as u64;
+        class.resident_bytes += (blocks * slab.stride) as u64;
     })
 }
 

@@ -10,7 +10,7 @@ use crate::stats::classes::figures;
 use crate::stats::classes::{self, ClassStats};
 use crate::superslab::{pagemap, pool};
 use crate::sync::Ordering::Relaxed;
-use crate::{large, os};
+use crate::{hardened, large, os};
 
 figures! {
     /// What the allocator has done and holds, summed over all threads at the time of the call.
@@ -162,7 +162,7 @@ pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
 pub(crate) struct Snapshot {
     pub(crate) stats: Stats,
     pub(crate) classes: [ClassStats; ClassStats::COUNT],
-    /// Bytes of address space of SuperSlabs.
+    /// Bytes of address space of SuperSlabs, and of the hardened heap's slabs.
     pub(crate) superslabs: u64,
 }
 
@@ -211,6 +211,7 @@ impl Snapshot {
         ClassStats::clear(classes);
         let survey = classes::look(classes);
         registry::each(|heap| heaps.add(heap, s, classes));
+        let hardened = hardened::is_on().then(|| classes::look_hardened(classes));
         s.outbox_blocks = s.home_foreign;
         s.magazine_misses = s.refill_current + s.refill_bump;
         s.magazine_overflows = (s.home_local + s.home_foreign).saturating_sub(heaps.flushed);
@@ -240,6 +241,24 @@ impl Snapshot {
         let unused = unused as u64 + (heaps.mapped - heaps.resident);
         s.retained_bytes = survey.clean as u64 + s.untouched_bytes + unused;
         *superslabs = survey.mapped as u64;
+        if let Some(own) = hardened {
+            own.add(s, classes);
+            *superslabs += own.slabs as u64;
+        }
+    }
+}
+
+impl hardened::Figures {
+    /// Adds what the classes do not have.
+    fn add(&self, s: &mut Stats, classes: &[ClassStats; ClassStats::COUNT]) {
+        let (records, used) = self.records;
+        let (large, kept) = self.large;
+        let slabs: u64 = classes[..ClassStats::RUNS].iter().map(|class| class.active_bytes).sum();
+        let in_use = classes[ClassStats::DIRECT].active_bytes;
+        s.metadata_bytes += used as u64;
+        s.dirty_bytes += kept as u64;
+        s.resident_bytes += (used + kept) as u64;
+        s.retained_bytes += (records - used + self.slabs + large) as u64 - (slabs + in_use + kept as u64);
     }
 }
 
@@ -305,6 +324,9 @@ impl Heaps {
             s.publishes += (*heap).outbox.publishes.get();
             s.large_allocs += (*heap).run_cache.allocs.get();
             s.large_frees += (*heap).run_cache.frees.get();
+            if hardened::is_on() {
+                s.refill_current += Heap::hardened(heap).allocations() as u64;
+            }
             Heap::each_cached(heap, |class, blocks| {
                 if let Some(class) = classes.get_mut(class.wrapping_sub(1)) {
                     class.cached_blocks += blocks as u64;

@@ -1,0 +1,248 @@
+//! Hardened mode, as a Rust program has it: what works still works, and misuse ends the process with its own
+//! message. The C side and the kinds of misuse that are counted: `hakmem-capi/tests/security.rs`.
+
+use hakmem::{Hakmem, Hardened, Options};
+use std::alloc::{GlobalAlloc, Layout};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::sync::Mutex;
+
+#[global_allocator]
+static GLOBAL: Hakmem = Hakmem::with_options(Options::new().hardened(Hardened::ON));
+
+/// Tests that look at the whole process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn layout(size: usize, align: usize) -> Layout {
+    Layout::from_size_align(size, align).unwrap()
+}
+
+/// A block of `size` bytes that are 7.
+fn block(size: usize) -> *mut u8 {
+    // SAFETY: the size is not 0, and the block has it.
+    unsafe {
+        let block = GLOBAL.alloc(layout(size, 8));
+        block.write_bytes(7, size);
+        block
+    }
+}
+
+#[test]
+fn programs_work() {
+    let _alone = ALONE.lock().unwrap();
+    let threads: Vec<_> = (0..4)
+        .map(|seed| {
+            std::thread::spawn(move || {
+                let mut map = HashMap::new();
+                for n in 0..20_000usize {
+                    map.insert(n * 7 + seed, "x".repeat(n % 300));
+                    map.remove(&(n * 5 + seed));
+                }
+                map
+            })
+        })
+        .collect();
+    // Freed here, by another thread than allocated.
+    let all: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    assert!(all.iter().all(|map| map.iter().all(|(key, text)| text.len() < 300 && *key < 140_010)));
+    let ordered: BTreeMap<_, _> = all[0].iter().collect();
+    assert_eq!(ordered.len(), all[0].len());
+}
+
+#[test]
+fn sizes_alignments_and_contents() {
+    let _alone = ALONE.lock().unwrap();
+    for align in [1, 8, 16, 64, 4096, 1 << 16, 1 << 20] {
+        for size in [1, 7, 8, 9, 24, 100, 1000, 5000, 65_528, 65_536, 70_000, 1 << 20, 3 << 20] {
+            // SAFETY: layouts as allocated; no byte beyond the size is touched.
+            unsafe {
+                let block = GLOBAL.alloc_zeroed(layout(size, align));
+                assert_eq!(block.addr() % align, 0, "{size} at {align}");
+                assert!(std::slice::from_raw_parts(block, size).iter().all(|&byte| byte == 0));
+                block.write_bytes(3, size);
+                // Up and down again, in place or not.
+                let mut now = size;
+                let mut at = block;
+                for to in [size + 1, 2 * size, 5 * size, size, size.div_ceil(3)] {
+                    at = GLOBAL.realloc(at, layout(now, align), to);
+                    assert_eq!(at.addr() % align, 0);
+                    let kept = std::slice::from_raw_parts(at, to.min(now));
+                    assert!(kept.iter().all(|&byte| byte == 3), "{size} at {align}, to {to}");
+                    at.write_bytes(3, to);
+                    now = to;
+                }
+                GLOBAL.dealloc(at, layout(now, align));
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_hold_to_the_byte() {
+    let _alone = ALONE.lock().unwrap();
+    let before = hakmem::stats();
+    let blocks: Vec<_> = (0..3000).map(|n| vec![1u8; n * 40 + 1]).collect();
+    let s = hakmem::stats();
+    let asked: usize = blocks.iter().map(Vec::len).sum();
+    let held = s.allocated_bytes - before.allocated_bytes;
+    assert!(held as usize >= asked && held as usize <= asked * 5 / 4 + (1 << 20), "{held} for {asked}");
+    let sum = s.allocated_bytes + s.cached_bytes + s.free_bytes + s.fresh_bytes + s.slack_bytes;
+    assert_eq!(s.active_bytes, sum, "{s:?}");
+    assert_eq!(s.resident_bytes, s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes);
+    assert_eq!(s.bytes_mapped, s.resident_bytes + s.retained_bytes, "{s:?}");
+    assert!(s.allocations - before.allocations >= 3000);
+    drop(blocks);
+    hakmem::purge();
+    let after = hakmem::stats();
+    assert!(after.allocated_bytes <= before.allocated_bytes + (64 << 10), "{before:?} {after:?}");
+    assert!(after.bytes_held < s.bytes_held, "{s:?} {after:?}");
+}
+
+#[test]
+fn blocks_come_back_late_and_in_no_order() {
+    let _alone = ALONE.lock().unwrap();
+    let blocks: Vec<_> = (0..1000).map(|_| block(40)).collect();
+    let steps: HashSet<_> = blocks.windows(2).map(|two| two[1].addr().wrapping_sub(two[0].addr())).collect();
+    assert!(steps.len() > 50, "{} different distances", steps.len());
+    let freed = block(40);
+    // SAFETY: a block of this layout, which is not used again but as a number.
+    unsafe { GLOBAL.dealloc(freed, layout(40, 8)) };
+    for _ in 0..1000 {
+        let other = block(40);
+        assert_ne!(other, freed);
+        // SAFETY: as above.
+        unsafe { GLOBAL.dealloc(other, layout(40, 8)) };
+    }
+    for block in blocks {
+        // SAFETY: as above.
+        unsafe { GLOBAL.dealloc(block, layout(40, 8)) };
+    }
+}
+
+#[test]
+fn the_child_of_a_fork_goes_on() {
+    let _alone = ALONE.lock().unwrap();
+    let kept = block(100);
+    // SAFETY: the child allocates, frees and exits; that works in the child of any program.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            for n in 1..5000 {
+                let mine = block(n);
+                GLOBAL.dealloc(mine, layout(n, 8));
+            }
+            GLOBAL.dealloc(kept, layout(100, 8));
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert_eq!(status, 0);
+        GLOBAL.dealloc(kept, layout(100, 8));
+    }
+}
+
+/// What a child process does wrong, by name, and what is to be said about it.
+type Fault = (&'static str, fn(usize), &'static str);
+
+const FAULTS: [Fault; 9] = [
+    ("double free", |size| free(free_(size), size), "double free"),
+    ("interior", |size| free(block(size).wrapping_add(8), size), "interior pointer"),
+    ("another layout", |size| free(block(size), size * 2), "size mismatch"),
+    ("a smaller layout", |size| free(block(size), size / 2), "size mismatch"),
+    ("one byte too many", |size| poke(block(size), size, size), "overflow"),
+    ("a zero too many", |size| poke_zero(block(size), size), "overflow"),
+    ("32 bytes before", |size| before(size), "underflow"),
+    ("a write after free", |size| after_free(size), "write after free"),
+    ("realloc after free", |size| realloc(free_(size), size), "use after free"),
+];
+
+fn free(block: *mut u8, size: usize) {
+    // SAFETY: none: that is what is tested, here and below.
+    unsafe { GLOBAL.dealloc(block, layout(size, 8)) }
+}
+
+fn free_(size: usize) -> *mut u8 {
+    let block = block(size);
+    free(block, size);
+    block
+}
+
+fn poke(block: *mut u8, at: usize, size: usize) {
+    // SAFETY: as above.
+    unsafe { block.add(at).write_volatile(9) };
+    free(block, size);
+}
+
+fn poke_zero(block: *mut u8, size: usize) {
+    // SAFETY: as above.
+    unsafe { block.add(size).write_volatile(0) };
+    free(block, size);
+}
+
+fn before(size: usize) {
+    // One that has another before it, which need not be in use.
+    let blocks: Vec<_> = (0..200).map(|_| block(size)).collect();
+    let second = blocks
+        .iter()
+        .find(|&&b| blocks.iter().any(|&a| b.addr() > a.addr() && b.addr() - a.addr() < 2 * size + 64));
+    let block = *second.unwrap();
+    // SAFETY: as above.
+    unsafe { block.wrapping_sub(32).write_bytes(9, 32) };
+    free(block, size);
+}
+
+fn after_free(size: usize) {
+    let freed = free_(size);
+    // SAFETY: as above.
+    unsafe { freed.add(size / 2).write_volatile(9) };
+    // Until it is handed out again.
+    for _ in 0..1_000_000 {
+        free(block(size), size);
+    }
+}
+
+fn realloc(block: *mut u8, size: usize) {
+    // SAFETY: as above.
+    unsafe { GLOBAL.realloc(block, layout(size, 8), size * 4) };
+}
+
+/// What the test below runs, in a process of its own.
+#[test]
+#[ignore = "misuses memory; the next test runs it"]
+fn misuse() {
+    let wanted = std::env::var("HARDENED_FAULT").unwrap();
+    let (name, size) = wanted.rsplit_once(' ').unwrap();
+    let (_, misuse, _) = FAULTS.iter().find(|(known, ..)| *known == name).unwrap();
+    misuse(size.parse().unwrap());
+}
+
+#[test]
+fn each_fault_has_its_message() {
+    for (name, _, said) in FAULTS {
+        for size in [24, 3000, 200_000] {
+            // What large blocks do instead: the processor faults.
+            let faults = size == 200_000
+                && ["one byte too many", "a zero too many", "a write after free"].contains(&name);
+            // A large block lies alone: what is before it is its own page.
+            if size == 200_000 && name == "32 bytes before" {
+                continue;
+            }
+            let output = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "misuse", "--ignored", "--nocapture", "--test-threads=1"])
+                .env("HARDENED_FAULT", format!("{name} {size}"))
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            let line = text.lines().find(|line| line.starts_with("hakmem: ")).unwrap_or_default();
+            if faults {
+                let signal = output.status.signal();
+                // The end of the block need not be that of its last 16 bytes.
+                assert!(signal == Some(libc::SIGSEGV) || line.contains(said), "{name}, {size}: {output:?}");
+            } else {
+                assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{name}, {size}: {output:?}");
+                assert!(line.contains(said), "{name}, {size}: {text}");
+            }
+        }
+    }
+}
