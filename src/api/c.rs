@@ -313,6 +313,7 @@ pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
 /// # Safety
 ///
 /// As [`free`].
+#[inline(never)]
 pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let kind = pagemap::kind(block);
