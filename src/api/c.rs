@@ -319,7 +319,7 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
         let kind = pagemap::kind(block);
         // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block.
         let stride = stride(kind as usize) as usize;
-        if stride != 0 && size <= stride / 2 && class_of(size, MIN_ALIGN) != kind {
+        if stride != 0 && size <= stride / 2 && class_of(size.max(1), MIN_ALIGN) != kind {
             misuse::report(function, block, Fault::FreedSize);
         }
     }
