@@ -111,7 +111,7 @@ impl Block {
             let mut mark = secret;
             // SAFETY: only computes.
             unsafe {
-                core::arch::asm!("xor {0:e}, {1:e}", inout(reg) mark, in(reg) block, options(pure, nomem, nostack));
+                core::arch::asm!("xor {0:e}, {1:e}", inout(reg) mark, in(reg) block.addr(), options(pure, nomem, nostack));
             }
             mark
         }
