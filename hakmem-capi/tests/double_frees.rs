@@ -9,7 +9,8 @@ use support::{compile, preloaded, run};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SIGABRT: i32 = 6;
-/// Classes of all kinds: what once had no room for a mark, one word and more, beyond the table, several slices.
+/// Classes of all kinds: what once had no room for a mark, one word and more, beyond the table, several
+/// slices.
 const SIZES: [&str; 8] = ["1", "16", "24", "64", "1000", "4096", "16384", "60000"];
 
 /// The second free must end the program, with one line that names the block.

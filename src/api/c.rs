@@ -168,8 +168,8 @@ pub unsafe fn free(block: *mut u8) {
     // Kinds that are no classes have no magazine: to a push it looks full, so they take the slow path.
     let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder; a kind of the page map is below `KINDS`. By the
-    // caller's clause nobody uses the block any more. What the push has left alone goes on with the same heap,
-    // kind and block; the kind is a class and the heap not a placeholder where there was room.
+    // caller's clause nobody uses the block any more. What the push has left alone goes on with the same
+    // heap, kind and block; the kind is a class and the heap no placeholder where there was room.
     unsafe {
         match MagazineTops::push_once(heap.cast(), kind, block, &raw const (*heap).bins.secret) {
             Push::Done => (),

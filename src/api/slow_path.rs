@@ -224,7 +224,8 @@ unsafe fn finish(freed: Freed, block: *mut u8, heap: *mut Heap, kind: usize) {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, slab: *mut Slab) {
-    // SAFETY: the caller's clauses are the same. An invalid block was left alone, and `free_suspect` reports it.
+    // SAFETY: the caller's clauses are the same. An invalid block was left alone, and `free_suspect` reports
+    // it.
     unsafe {
         match Heap::free_remote(heap, slab, block, kind) {
             RemoteFreed::Done => (),

@@ -8,8 +8,8 @@ use crate::tiny::bins::UNMARKED;
 use crate::tiny::classes::CLASSES;
 
 impl Heap {
-    /// Whether blocks in the heap's magazine of `kind` carry half a mark, where C's `free` has put them there.
-    /// Not in an armed heap, in which a client sees every free, nor in a placeholder.
+    /// Whether blocks in the heap's magazine of `kind` carry half a mark, where C's `free` has put them
+    /// there. Not in an armed heap, in which a client sees every free, nor in a placeholder.
     ///
     /// # Safety
     ///
@@ -27,8 +27,8 @@ impl Heap {
     ///
     /// The calling thread owns the heap. `block` lies in a slab of `class`, and was freed.
     pub(crate) unsafe fn free_suspect(heap: *mut Heap, block: *mut u8, class: u8) {
-        // SAFETY: the calling thread owns the heap and enters it. The page map says that the block's memory is
-        // a slab's, so it can be read.
+        // SAFETY: the calling thread owns the heap and enters it. The page map says that the block's memory
+        // is a slab's, so it can be read.
         unsafe {
             let _entered = Heap::enter(heap);
             let secret = (*heap).bins.secret;
