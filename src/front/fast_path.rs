@@ -93,8 +93,7 @@ impl MagazineTops {
         // placeholder's, which is always full. `class` is in both tables.
         unsafe {
             let limit = &*(&raw const (*tops).limit).cast::<AtomicPtr<Slot>>().add(class);
-            let pushed = magazine_slots::push(MagazineTops::top(tops, class), limit, block, || true);
-            matches!(pushed, Push::Done)
+            magazine_slots::push(MagazineTops::top(tops, class), limit, block)
         }
     }
 
@@ -115,7 +114,7 @@ impl MagazineTops {
         // SAFETY: as in `push`. Where there is room, `class` is one, and so the block lies in a slab.
         unsafe {
             let limit = &*(&raw const (*tops).limit).cast::<AtomicPtr<Slot>>().add(class);
-            magazine_slots::push(MagazineTops::top(tops, class), limit, block, || {
+            magazine_slots::push_if(MagazineTops::top(tops, class), limit, block, || {
                 Block::half_mark_once(block.cast(), secret.read())
             })
         }

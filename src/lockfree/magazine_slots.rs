@@ -59,7 +59,19 @@ pub(crate) unsafe fn pop(top: &AtomicPtr<Slot>) -> *mut u8 {
     }
 }
 
-/// The result of [`push`].
+/// Pushes a block into the magazine with this top and limit. False, and nothing done, when that is full.
+///
+/// # Safety
+///
+/// The calling thread owns the magazine, or it is a placeholder's, which is always full. Below the limit
+/// every slot from the top on is free. The caller alone has the block.
+#[inline(always)]
+pub(crate) unsafe fn push(top: &AtomicPtr<Slot>, limit: &AtomicPtr<Slot>, block: *mut u8) -> bool {
+    // SAFETY: the caller's clauses are the same.
+    matches!(unsafe { push_if(top, limit, block, || true) }, Push::Done)
+}
+
+/// The result of [`push_if`].
 pub(crate) enum Push {
     /// The block is in the magazine.
     Done,
@@ -69,14 +81,13 @@ pub(crate) enum Push {
     Refused,
 }
 
-/// Pushes a block into the magazine with this top and limit, if that has room, and then if `agrees` says so.
+/// [`push`], if there is room, and then if `agrees` says so.
 ///
 /// # Safety
 ///
-/// The calling thread owns the magazine, or it is a placeholder's, which is always full. Below the limit
-/// every slot from the top on is free. The caller alone has the block, if `agrees`.
+/// As [`push`], but that the caller need have the block only if `agrees`.
 #[inline(always)]
-pub(crate) unsafe fn push(
+pub(crate) unsafe fn push_if(
     top: &AtomicPtr<Slot>,
     limit: &AtomicPtr<Slot>,
     block: *mut u8,
