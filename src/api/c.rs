@@ -8,20 +8,42 @@ use crate::base::misuse::{self, Fault};
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::{large_blocks, tls};
+use crate::lockfree::magazine_slots::Push;
 use crate::os;
 use crate::superslab::pagemap::{self, FOREIGN, HARDENED};
+use crate::superslab::slab::{Allocation, Block};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
 use core::ptr;
 
 mod controls;
 pub use controls::*;
 
-/// Alignment of blocks of more than 8 bytes.
+/// Alignment and least size of blocks. They could be 8 for up to 8 bytes, but such blocks have no second word
+/// for a mark.
 const MIN_ALIGN: usize = 16;
 
+/// Removes what tells that `block` is in a magazine: for each block that may come from there, before the
+/// program gets it.
+///
+/// # Safety
+///
+/// The caller has allocated the block, of at least 16 bytes.
 #[inline(always)]
-fn align_for(size: usize) -> usize {
-    if size <= 8 { 8 } else { MIN_ALIGN }
+unsafe fn unmark(block: *mut u8) {
+    // SAFETY: the caller's clause is the same.
+    unsafe { Block::unmark(block.cast()) }
+}
+
+/// The same for an allocation of a slow path, which may have failed, and for which no memory should be
+/// touched that was not before.
+#[inline(always)]
+fn unmarked(allocation: Allocation) -> *mut u8 {
+    // The hardened heap has no marks, and its blocks may have less than 16 bytes before their trailer.
+    if !allocation.ptr.is_null() && !allocation.zeroed && !hardened::is_on() {
+        // SAFETY: just allocated, and C has no blocks of less than 16 bytes.
+        unsafe { unmark(allocation.ptr) };
+    }
+    allocation.ptr
 }
 
 /// `block`, or null and the right `errno`.
@@ -45,7 +67,12 @@ pub fn malloc(size: usize) -> *mut u8 {
     let class = unsafe { MagazineTops::class(heap.cast(), words) };
     // SAFETY: the calling thread's heap or a placeholder; a class from the table.
     let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
-    if !block.is_null() { block } else { malloc_slow(size, heap, words) }
+    if block.is_null() {
+        return malloc_slow(size, heap, words);
+    }
+    // SAFETY: just allocated.
+    unsafe { unmark(block) };
+    block
 }
 
 /// The fast path of `malloc` alone: a block from a magazine, for sizes in the table. Null means take the slow
@@ -57,7 +84,14 @@ pub fn malloc_hit(size: usize) -> *mut u8 {
     }
     let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder; the size is in the table, and so the class is one.
-    unsafe { MagazineTops::pop_at(heap.cast(), MagazineTops::class(heap.cast(), size.div_ceil(8))) }
+    // What is unmarked has just been allocated.
+    unsafe {
+        let block = MagazineTops::pop_at(heap.cast(), MagazineTops::class(heap.cast(), size.div_ceil(8)));
+        if !block.is_null() {
+            unmark(block);
+        }
+        block
+    }
 }
 
 // The slow paths are `extern "C"`: what cannot unwind can be reached by a jump, without a stack frame in the
@@ -83,7 +117,7 @@ fn malloc_second(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_cold(size: usize, _: *mut Heap, class: usize) -> *mut u8 {
-    or_enomem(slow_path::refill(class as u8, size, align_for(size), None).ptr)
+    or_enomem(unmarked(slow_path::refill(class as u8, size, MIN_ALIGN, None)))
 }
 
 /// `malloc` for sizes that are not in the table.
@@ -97,7 +131,12 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
     // SAFETY: the calling thread's heap or a placeholder; `medium` gives a size class for a size up to
     // `MAX_SMALL`.
     let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
-    if !block.is_null() { block } else { malloc_second(size, heap, class) }
+    if block.is_null() {
+        return malloc_second(size, heap, class);
+    }
+    // SAFETY: just allocated.
+    unsafe { unmark(block) };
+    block
 }
 
 #[cold]
@@ -131,10 +170,14 @@ pub unsafe fn free(block: *mut u8) {
     // Kinds that are no classes have no magazine: to a push it looks full, so they take the slow path.
     let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder; a kind of the page map is below `KINDS`. By the
-    // caller's clause nobody uses the block any more.
-    if !unsafe { MagazineTops::push(heap.cast(), kind, block) } {
-        // SAFETY: the same heap, kind and block, which the push has left alone.
-        unsafe { free_rest(block, heap, kind) }
+    // caller's clause nobody uses the block any more. What the push has left alone goes on with the same
+    // heap, kind and block; the kind is a class and the heap no placeholder where there was room.
+    unsafe {
+        match MagazineTops::push_once(heap.cast(), kind, block, &raw const (*heap).bins.secret) {
+            Push::Done => (),
+            Push::Full => free_rest(block, heap, kind),
+            Push::Refused => slow_path::free_suspect(block, heap, kind),
+        }
     }
 }
 
@@ -147,7 +190,29 @@ pub unsafe fn free(block: *mut u8) {
 #[inline(never)]
 unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: the caller's clauses are the same.
-    unsafe { slow_path::free_second_level(block, heap, kind) }
+    unsafe { slow_path::free_second_level(block, heap, kind, free_unserved) }
+}
+
+/// `free` when the second level does not serve the block either: perhaps the magazine will grow. So the block
+/// is marked as in a magazine, unless that has no room for marks.
+///
+/// # Safety
+///
+/// As [`slow_path::free_second_level`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the caller's clauses are the same. Only the owner's own heap has marks. A block of a class that
+    // is aligned as all are has a second word, if it is one.
+    unsafe {
+        if Heap::has_marks(heap, kind)
+            && block.addr() % MIN_ALIGN == 0
+            && !Block::half_mark_once(block.cast(), (*heap).bins.secret)
+        {
+            return slow_path::free_suspect(block, heap, kind);
+        }
+        slow_path::free_armed(block, heap, kind)
+    }
 }
 
 /// `calloc`.
@@ -167,8 +232,10 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
 /// `calloc` when the magazine is empty, or the size is not in the table.
 #[inline(never)]
 extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
+    // The mark, too.
+    let bytes = bytes.max(MIN_ALIGN);
     // SAFETY: just allocated for that many bytes, or null.
-    or_enomem(unsafe { slow_path::cleared(slow_path::alloc_to_clear(bytes, align_for(bytes), None), bytes) })
+    or_enomem(unsafe { slow_path::cleared(slow_path::alloc_to_clear(bytes, MIN_ALIGN, None), bytes) })
 }
 
 /// `realloc`. Frees `block` and returns null when `size` is 0.
@@ -185,7 +252,7 @@ pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
     }
     // In place as long as the size fits and uses more than half of the block, or has this class anyway.
     let stride = stride(kind) as usize;
-    if size <= stride && (size > stride / 2 || class_of(size, align_for(size)) as usize == kind) {
+    if size <= stride && (size > stride / 2 || class_of(size, MIN_ALIGN) as usize == kind) {
         return block;
     }
     let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
@@ -217,7 +284,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
                 hardened::free(block, Said::Nothing, "realloc");
                 return ptr::null_mut();
             }
-            or_enomem(hardened::realloc(block, size, align_for(size), None))
+            or_enomem(hardened::realloc(block, size, MIN_ALIGN, None))
         };
     }
     let old = slow_path::usable(block, kind, "realloc");
@@ -230,14 +297,16 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         unsafe { free(block) };
         return ptr::null_mut();
     }
+    // Over the mark, too.
+    let size = size.max(MIN_ALIGN);
     // SAFETY: a block that only the caller uses; `usable` has found that it has `old` bytes.
-    or_enomem(unsafe { slow_path::reallocate(block, kind, old, align_for(size), size, true, None) })
+    or_enomem(unsafe { slow_path::reallocate(block, kind, old, MIN_ALIGN, size, true, None) })
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two. Null when there is no memory; leaves
 /// `errno` alone.
 pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
-    slow_path::alloc(size, align.max(align_for(size)), None).ptr
+    unmarked(slow_path::alloc(size, align.max(MIN_ALIGN), None))
 }
 
 /// `malloc_usable_size`: the bytes that a block has, 0 for null. Reports misuse on behalf of `function`.
@@ -256,6 +325,7 @@ pub unsafe fn usable_size(block: *mut u8, function: &str) -> usize {
 /// # Safety
 ///
 /// As [`free`].
+#[inline(never)]
 pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let kind = pagemap::kind(block);
@@ -265,7 +335,7 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
         }
         // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block.
         let stride = stride(kind as usize) as usize;
-        if stride != 0 && size <= stride / 2 && class_of(size, align_for(size)) != kind {
+        if stride != 0 && size <= stride / 2 && class_of(size.max(1), MIN_ALIGN) != kind {
             misuse::report(function, block, Fault::FreedSize);
         }
     }

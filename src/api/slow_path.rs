@@ -143,7 +143,7 @@ unsafe extern "C" fn free_slow(heap: *mut Heap, block: *mut u8, class: u8) {
         if pagemap::kind_index(block) != class as usize {
             return free_mismatched(block, class);
         }
-        free_second_level(block, heap, class as usize);
+        free_second_level(block, heap, class as usize, free_armed);
     }
 }
 
@@ -164,14 +164,20 @@ unsafe extern "C" fn free_mismatched(block: *mut u8, class: u8) {
     }
 }
 
-/// Frees a block when the magazine of its `kind` is full: returns it to its slab.
+/// Frees a block when the magazine of its `kind` is full: returns it to its slab. `unserved` is called if
+/// that is not what should be done: [`free_armed`], in the end.
 ///
 /// # Safety
 ///
 /// `heap` is the calling thread's, or a placeholder. `kind` is the page map's answer for `block`, which
 /// nobody uses any more.
 #[inline(always)]
-pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: usize) {
+pub(super) unsafe fn free_second_level(
+    block: *mut u8,
+    heap: *mut Heap,
+    kind: usize,
+    unserved: unsafe extern "C" fn(*mut u8, *mut Heap, usize),
+) {
     // SAFETY: the clauses of `free_to_slab` are the caller's. What each answer calls for is done at once,
     // with the slab that it names; where it says that nothing was done, still nobody uses the block.
     unsafe {
@@ -179,8 +185,8 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
             Freed::Done => (),
             Freed::Relist(slab) => Heap::relist(heap, slab),
             Freed::Remote(slab) => free_remote(block, heap, kind, slab),
-            Freed::Unserved => free_armed(block, heap, kind),
-            Freed::Invalid => free_cold(block, kind),
+            Freed::Unserved => unserved(block, heap, kind),
+            Freed::Invalid => free_suspect(block, heap, kind),
         }
     }
 }
@@ -192,7 +198,7 @@ pub(super) unsafe fn free_second_level(block: *mut u8, heap: *mut Heap, kind: us
 /// As [`free_second_level`].
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn free_armed(block: *mut u8, heap: *mut Heap, kind: usize) {
+pub(super) unsafe extern "C" fn free_armed(block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: the caller's clauses are the same.
     unsafe {
         match Heap::push_armed(heap, block, kind) {
@@ -243,7 +249,8 @@ unsafe fn finish(freed: Freed, block: *mut u8, heap: *mut Heap, kind: usize) {
             Freed::Done => (),
             Freed::Relist(slab) => Heap::relist(heap, slab),
             Freed::Remote(slab) => free_remote(block, heap, kind, slab),
-            Freed::Unserved | Freed::Invalid => free_cold(block, kind),
+            Freed::Unserved => free_cold(block, kind),
+            Freed::Invalid => free_suspect(block, heap, kind),
         }
     }
 }
@@ -256,7 +263,8 @@ unsafe fn finish(freed: Freed, block: *mut u8, heap: *mut Heap, kind: usize) {
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, slab: *mut Slab) {
-    // SAFETY: the caller's clauses are the same. An invalid block was left alone, and `free_cold` reports it.
+    // SAFETY: the caller's clauses are the same. An invalid block was left alone, and `free_suspect` reports
+    // it.
     unsafe {
         match Heap::free_remote(heap, slab, block, kind) {
             RemoteFreed::Done => (),
@@ -266,9 +274,22 @@ unsafe extern "C" fn free_remote(block: *mut u8, heap: *mut Heap, kind: usize, s
                     idle_heaps::take_in(owner);
                 }
             }
-            RemoteFreed::Invalid => free_cold(block, kind),
+            RemoteFreed::Invalid => free_suspect(block, heap, kind),
         }
     }
+}
+
+/// Frees a block that looks free already, or not like a block.
+///
+/// # Safety
+///
+/// The calling thread owns `heap`. `kind` is the page map's answer for `block`, and a size class. Nobody uses
+/// the block any more.
+#[cold]
+#[inline(never)]
+pub(super) unsafe extern "C" fn free_suspect(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the caller's clauses are the same.
+    unsafe { Heap::free_suspect(heap, block, kind as u8) }
 }
 
 /// Frees a block when the magazine may grow, the thread has no heap, the block is a large one, or something

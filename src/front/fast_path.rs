@@ -2,8 +2,9 @@
 //! describes those), and the pops and pushes.
 
 use crate::base::table::Table;
-use crate::lockfree::magazine_slots::{self, Slot};
+use crate::lockfree::magazine_slots::{self, Push, Slot};
 use crate::superslab::pagemap::KINDS;
+use crate::superslab::slab::Block;
 use crate::sync::AtomicPtr;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::{C_TABLE, MAX_TABLE};
@@ -93,6 +94,29 @@ impl MagazineTops {
         unsafe {
             let limit = &*(&raw const (*tops).limit).cast::<AtomicPtr<Slot>>().add(class);
             magazine_slots::push(MagazineTops::top(tops, class), limit, block)
+        }
+    }
+
+    /// [`MagazineTops::push`] of a block that C's `free` was called with, if it does not look
+    /// [free](Block::looks_free) already. It does from then on.
+    ///
+    /// # Safety
+    ///
+    /// As [`MagazineTops::push`], but that the block may be free already; `class` has blocks of at least 16
+    /// bytes, if it has a magazine. `secret` is where the [secret](crate::tiny::bins::Bins) lies.
+    #[inline(always)]
+    pub(crate) unsafe fn push_once(
+        tops: *const MagazineTops,
+        class: usize,
+        block: *mut u8,
+        secret: *const usize,
+    ) -> Push {
+        // SAFETY: as in `push`. Where there is room, `class` is one, and so the block lies in a slab.
+        unsafe {
+            let limit = &*(&raw const (*tops).limit).cast::<AtomicPtr<Slot>>().add(class);
+            magazine_slots::push_if(MagazineTops::top(tops, class), limit, block, || {
+                Block::half_mark_once(block.cast(), secret.read())
+            })
         }
     }
 

@@ -256,6 +256,27 @@ impl Magazines {
         present + usize::from(cut)
     }
 
+    /// Whether the magazine of `class` holds `block`: exact for the owner, approximate for other threads.
+    /// `record` is where the record's slots lie.
+    ///
+    /// # Safety
+    ///
+    /// As [`Magazines::held`].
+    pub(super) unsafe fn holds(
+        &self,
+        tops: &MagazineTops,
+        class: usize,
+        block: *mut u8,
+        record: Range<usize>,
+    ) -> bool {
+        let Some(first) = self.first(tops, class) else { return false };
+        let slots = tops.top[class].load(Relaxed).addr().saturating_sub(first.addr()) / size_of::<Slot>();
+        let mut slots =
+            (0..slots).map(|i| first.wrapping_add(i)).take_while(|slot| record.contains(&slot.addr()));
+        // SAFETY: memory of this record, all of which may be read atomically.
+        slots.any(|slot| unsafe { (*slot).load(Relaxed) } == block)
+    }
+
     /// Notes that a visitor has taken blocks out of the magazine of `class`.
     pub(crate) fn set_drained(&self, class: usize) {
         // Relaxed: the owner reads it under the lock that the visitor holds.

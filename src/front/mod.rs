@@ -12,6 +12,7 @@ pub(crate) mod magazine;
 mod outbox;
 pub(crate) mod registry;
 pub(crate) mod run_cache;
+mod suspects;
 pub(crate) mod thread;
 pub(crate) mod tls;
 pub(crate) mod visitor;

@@ -23,7 +23,8 @@ pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);
 /// Chooses the secret. Called once, before the first heap is made.
 pub(crate) fn init() {
     // Relaxed: `options::init` publishes it, by its own release and acquire.
-    SECRET.store(os::random(), Ordering::Relaxed);
+    // Its upper half is not 0, for the marks of blocks.
+    SECRET.store(os::random() | 1 << 63, Ordering::Relaxed);
 }
 
 /// Makes the calling thread the owner of a heap. Null when there is no memory.

@@ -67,13 +67,42 @@ pub(crate) unsafe fn pop(top: &AtomicPtr<Slot>) -> *mut u8 {
 /// every slot from the top on is free. The caller alone has the block.
 #[inline(always)]
 pub(crate) unsafe fn push(top: &AtomicPtr<Slot>, limit: &AtomicPtr<Slot>, block: *mut u8) -> bool {
+    // SAFETY: the caller's clauses are the same.
+    matches!(unsafe { push_if(top, limit, block, || true) }, Push::Done)
+}
+
+/// The result of [`push_if`].
+pub(crate) enum Push {
+    /// The block is in the magazine.
+    Done,
+    /// Nothing was done: the magazine is full.
+    Full,
+    /// Nothing was done: there is room, but the block must not go there.
+    Refused,
+}
+
+/// [`push`], if there is room, and then if `agrees` says so.
+///
+/// # Safety
+///
+/// As [`push`], but that the caller need have the block only if `agrees`.
+#[inline(always)]
+pub(crate) unsafe fn push_if(
+    top: &AtomicPtr<Slot>,
+    limit: &AtomicPtr<Slot>,
+    block: *mut u8,
+    agrees: impl FnOnce() -> bool,
+) -> Push {
     // SAFETY: only the owner writes top and limit, so `own` may read them. What is below the limit is a free
     // slot; a placeholder's top is not, so nothing is written to it.
     unsafe {
         let at = own(top);
         // Not just "equal": a limit of null makes every magazine full (see `front/gate.rs`).
         if at >= own(limit) {
-            return false;
+            return Push::Full;
+        }
+        if !agrees() {
+            return Push::Refused;
         }
         #[cfg(not(loom))]
         (*at).store(block, PUT);
@@ -85,7 +114,7 @@ pub(crate) unsafe fn push(top: &AtomicPtr<Slot>, limit: &AtomicPtr<Slot>, block:
         // with the heavy barriers in `steal`.
         light_barrier();
         top.store(at.add(1), PUT);
-        true
+        Push::Done
     }
 }
 

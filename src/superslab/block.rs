@@ -17,7 +17,9 @@ impl Allocation {
 }
 
 /// A free block. Its first word is the link. Blocks of 16 bytes and more carry a mark in the second word
-/// while they are on a slab's list or on the way there: so a second `free` of the block is noticed.
+/// while they are on a slab's list or on the way there: so a second `free` of the block is noticed. Where C's
+/// `free` has put a block into a magazine, that word holds the *lower half* of the mark and zeros, and C's
+/// `malloc` clears it. So the lower half tells of either, and the whole word where the block is.
 #[repr(C)]
 pub(crate) struct Block {
     next: *mut Block,
@@ -58,6 +60,75 @@ impl Block {
         // SAFETY: the second word lies inside the block. The memory comes from the system, which has
         // initialised it, even if the program has not.
         unsafe { (&raw const (*block).mark).read() == block.addr() ^ secret }
+    }
+    /// Whether the block carries the mark of a free block or its lower half alone. Now and then data of the
+    /// program looks like that.
+    ///
+    /// # Safety
+    ///
+    /// As [`Block::is_marked`].
+    #[inline(always)]
+    pub(crate) unsafe fn looks_free(block: *mut Self, secret: usize) -> bool {
+        // SAFETY: as in `is_marked`.
+        unsafe { (&raw const (*block).mark).read() as u32 == Block::half_mark(block, secret) as u32 }
+    }
+    /// Whether the block carries the lower half of the mark alone, as one does that C has put into a
+    /// magazine.
+    ///
+    /// # Safety
+    ///
+    /// As [`Block::is_marked`].
+    pub(crate) unsafe fn is_half_marked(block: *mut Self, secret: usize) -> bool {
+        // SAFETY: as in `is_marked`.
+        unsafe { (&raw const (*block).mark).read() == Block::half_mark(block, secret) }
+    }
+    /// Gives the block the lower half of the mark, unless it [looks free](Block::looks_free): then returns
+    /// false, and has done nothing.
+    ///
+    /// # Safety
+    ///
+    /// `block` lies in a slab of blocks of at least 16 bytes, and the program has freed it: if it is a block
+    /// in use, it is the caller's alone now.
+    #[inline(always)]
+    pub(crate) unsafe fn half_mark_once(block: *mut Self, secret: usize) -> bool {
+        // SAFETY: the second word lies inside the block, and so in mapped memory.
+        unsafe {
+            let mark = Block::half_mark(block, secret);
+            if (&raw const (*block).mark).read() as u32 == mark as u32 {
+                return false;
+            }
+            (*block).mark = mark;
+        }
+        true
+    }
+    /// The lower half of the block's mark. Its upper half would not be 0: that of the secret never is, and no
+    /// address has the highest bit.
+    #[inline(always)]
+    fn half_mark(block: *mut Self, secret: usize) -> usize {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            // An instruction on the lower half clears the upper one; the compiler would do that once more.
+            let mut mark = secret;
+            // SAFETY: only computes.
+            unsafe {
+                core::arch::asm!("xor {0:e}, {1:e}", inout(reg) mark, in(reg) block.addr(), options(pure, nomem, nostack));
+            }
+            mark
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        {
+            (secret ^ block.addr()) as u32 as usize
+        }
+    }
+    /// Removes the mark, or what the program has left in its place.
+    ///
+    /// # Safety
+    ///
+    /// `block` has at least 16 bytes, and is the caller's alone.
+    #[inline(always)]
+    pub(crate) unsafe fn unmark(block: *mut Self) {
+        // SAFETY: the second word lies inside the block, which the caller alone uses.
+        unsafe { (*block).mark = 0 }
     }
     /// Marks or unmarks the block.
     ///

@@ -30,13 +30,13 @@ pub(crate) const UNMARKED: usize = 1;
 /// The slabs of one heap.
 #[repr(C)]
 pub(crate) struct Bins {
-    /// The slab that each class allocates from. [`NO_SLAB`] where there is none, so [`Bins::alloc`] needs no
-    /// check. Written under the heap's lock.
-    current: Table<AtomicPtr<Slab>, KINDS>,
     /// The `owner` field of these slabs. Null in a placeholder, which owns none.
     pub(crate) owner: *mut Owner,
     /// Mixed into the marks of free blocks, so that a program's data does not look like a mark.
     pub(crate) secret: usize,
+    /// The slab that each class allocates from. [`NO_SLAB`] where there is none, so [`Bins::alloc`] needs no
+    /// check. Written under the heap's lock.
+    current: Table<AtomicPtr<Slab>, KINDS>,
     pub(super) partial: Table<List<Slab>, KINDS>,
     /// Slabs with something to purge come first, purged ones last.
     pub(super) sparse: Table<List<Slab>, KINDS>,

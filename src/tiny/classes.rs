@@ -54,10 +54,10 @@ pub(crate) static TABLE: [u8; MAX_TABLE / 8 + 1] = {
     table
 };
 
-/// The same for C's `malloc`, which aligns blocks of 16 bytes and more to 16.
+/// The same for C's `malloc`, which aligns blocks to 16.
 pub static C_TABLE: [u8; MAX_TABLE / 8 + 1] = {
     let mut table = TABLE;
-    let mut index = 2;
+    let mut index = 0;
     while index < table.len() {
         // The smallest class that is large enough and a multiple of 16.
         let mut class = table[index] as usize;
@@ -185,10 +185,8 @@ mod tests {
         for size in 0..=MAX_TABLE {
             let class = C_TABLE[size.div_ceil(8)] as usize;
             assert!(stride(class) as usize >= size);
-            assert!(size <= 8 || stride(class) % 16 == 0);
-            if size > 8 {
-                assert_eq!(class as u8, class_of(size, 16));
-            }
+            assert!(stride(class) % 16 == 0);
+            assert_eq!(class as u8, class_of(size.max(1), 16));
         }
     }
 

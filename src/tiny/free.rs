@@ -12,8 +12,9 @@ use crate::tiny::bins::{Bins, UNMARKED};
 use crate::tiny::{partial_purge, release};
 use core::ptr;
 
-/// Marks a block of `class` as free, if `address` is the start of a block of `slab` that is not marked
-/// already. Otherwise returns false and changes nothing: then [`validate`] finds out why.
+/// Marks a block of `class` as free, if `address` is the start of a block of `slab` that does not look free
+/// already. Otherwise returns false and changes nothing: then [`validate`] finds out why. For a block that
+/// the program has just freed.
 ///
 /// # Safety
 ///
@@ -21,6 +22,23 @@ use core::ptr;
 /// slab's record, and the program has freed the block and does not use it any more.
 #[inline(always)]
 pub(crate) unsafe fn mark_free(bins: *const Bins, slab: *mut Slab, address: *mut u8, class: usize) -> bool {
+    // SAFETY: the caller's clauses are the same.
+    unsafe { mark_unless(Block::looks_free, bins, slab, address, class) }
+}
+
+/// [`mark_free`] for a block that may come out of a magazine, where C's blocks look free.
+///
+/// # Safety
+///
+/// As [`mark_free`].
+#[inline(always)]
+unsafe fn mark_unless(
+    is_free: unsafe fn(*mut Block, usize) -> bool,
+    bins: *const Bins,
+    slab: *mut Slab,
+    address: *mut u8,
+    class: usize,
+) -> bool {
     let block = address.cast::<Block>();
     // SAFETY: the block still counts as in use, so the slab stays and its constant fields can be read. Once
     // `address` is known to be a block's start, the freed block, of 16 bytes or more, is ours to write.
@@ -29,7 +47,7 @@ pub(crate) unsafe fn mark_free(bins: *const Bins, slab: *mut Slab, address: *mut
             return false;
         }
         if class != UNMARKED {
-            if Block::is_marked(block, (*bins).secret) {
+            if is_free(block, (*bins).secret) {
                 return false;
             }
             Block::set_mark(block, (*bins).secret, true);
@@ -59,7 +77,7 @@ pub(crate) unsafe fn validate(bins: &mut Bins, address: *mut u8, class: usize) -
     // at only if that belongs to these bins.
     let fault = unsafe {
         let slab = Slab::of(address);
-        if mark_free(bins, slab, address, class) {
+        if mark_unless(Block::is_marked, bins, slab, address, class) {
             return Some(slab);
         }
         let is_marked = || class != UNMARKED && Block::is_marked(block, bins.secret);

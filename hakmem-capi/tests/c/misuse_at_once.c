@@ -1,0 +1,90 @@
+/* A small block freed twice: KIND SIZE. However many others are freed in between, and whoever frees first, the
+ * second free must find it: nothing is freed or allocated after that. */
+#include "../support/misuse.h"
+#include <pthread.h>
+#include <semaphore.h>
+
+enum { MANY = 2000 };
+
+static sem_t freed, end;
+static void *others[MANY];
+
+/* The block lies in this thread's magazine, and the thread goes on. */
+static void *free_and_stay(void *block) {
+    void *own = malloc(malloc_usable_size(block)); /* a thread without a heap marks nothing */
+    CHECK(own);
+    free(own);
+    free(block);
+    CHECK(sem_post(&freed) == 0 && sem_wait(&end) == 0);
+    return NULL;
+}
+
+static void *free_and_end(void *block) {
+    free(block);
+    return NULL;
+}
+
+static void make(size_t size) {
+    for (int i = 0; i < MANY; i++) CHECK((others[i] = malloc(size)));
+}
+
+/* Every second one, so that slabs stay: what has left the page map is only foreign. */
+static void drop(void) {
+    for (int i = 1; i < MANY; i += 2) free(others[i]);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3 && sem_init(&freed, 0, 0) == 0 && sem_init(&end, 0, 0) == 0);
+    const char *kind = argv[1];
+    size_t size = (size_t)atol(argv[2]);
+    pthread_t thread;
+    char *block = malloc(size), *keep = malloc(size);
+    CHECK(block && keep);
+    memset(block, 0x5a, malloc_usable_size(block));
+    if (!strcmp(kind, "direct")) {
+        free(announce(block));
+    } else if (!strcmp(kind, "untouched")) { /* by the program, since it was handed out for the second time */
+        free(block);
+        block = malloc(size);
+        free(announce(block));
+    } else if (!strcmp(kind, "interleaved")) {
+        char *between = malloc(size);
+        free(announce(block));
+        free(between);
+    } else if (!strcmp(kind, "delayed")) { /* at the bottom of a magazine that overflows */
+        make(size);
+        free(announce(block));
+        drop();
+    } else if (!strcmp(kind, "listed")) { /* on its slab's list, while the magazine has room again */
+        make(size);
+        drop();
+        block = others[MANY - 3];
+        CHECK(malloc(size) != block);
+        announce(block);
+    } else if (!strcmp(kind, "calloc")) {
+        free(block);
+        block = calloc(1, size);
+        free(announce(block));
+    } else if (!strcmp(kind, "realloc")) {
+        char *moved = realloc(block, size < 20000 ? size * 3 + 100 : 20000);
+        CHECK(moved && moved != block);
+        block = moved;
+        free(announce(block));
+    } else if (!strcmp(kind, "aligned")) {
+        CHECK(posix_memalign((void **)&block, 64, size) == 0);
+        free(announce(block));
+    } else if (!strcmp(kind, "moved")) { /* freed by a realloc that has moved the contents */
+        char *moved = realloc(announce(block), size * 3 + 100);
+        CHECK(moved && moved != block);
+    } else if (!strcmp(kind, "there")) { /* first by another thread, which lives */
+        CHECK(pthread_create(&thread, NULL, free_and_stay, announce(block)) == 0);
+        CHECK(sem_wait(&freed) == 0);
+    } else if (!strcmp(kind, "gone")) { /* by one that has ended */
+        CHECK(pthread_create(&thread, NULL, free_and_end, announce(block)) == 0);
+        CHECK(pthread_join(thread, NULL) == 0);
+    } else {
+        CHECK(!"a known kind");
+    }
+    free(block);
+    return survived();
+}

@@ -1,0 +1,70 @@
+//! C's `free` finds each double free of a small block at once, wherever the block lies by then, and accuses
+//! nobody whose data look like a mark.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
+use support::{compile, preloaded, run};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SIGABRT: i32 = 6;
+/// Classes of all kinds: what once had no room for a mark, one word and more, beyond the table, several
+/// slices.
+const SIZES: [&str; 8] = ["1", "16", "24", "64", "1000", "4096", "16384", "60000"];
+
+/// The second free must end the program, with one line that names the block.
+fn found(kind: &str, magazines: &[&str]) {
+    let program = compile("gcc", "misuse_at_once.c", &["-pthread", "-ldl"]);
+    for size in SIZES {
+        for magazine in magazines {
+            let output = run(preloaded(&program).args([kind, size]).env("HAKMEM_MAGAZINE", magazine), LIMIT);
+            let (out, error) =
+                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let shown = format!("{kind} {size}, magazine {magazine}: {}, {error:?}, {out:?}", output.status);
+            assert_eq!(output.status.signal(), Some(SIGABRT), "{shown}");
+            let line = format!("hakmem: free({}): double free: the block is free already\n", out.trim());
+            assert_eq!(error, line, "{shown}");
+        }
+    }
+}
+
+macro_rules! found {
+    ($($name:ident $magazines:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            found(stringify!($name), &$magazines);
+        })*
+    };
+}
+
+found! {
+    direct ["on", "off"];
+    untouched ["on", "off"];
+    interleaved ["on", "off"];
+    delayed ["on", "off"];
+    listed ["on", "off"];
+    calloc ["on", "off"];
+    realloc ["on", "off"];
+    aligned ["on", "off"];
+    moved ["on", "off"];
+    // Without magazines the block waits in the other thread's outbox.
+    there ["on"];
+    gone ["on", "off"];
+}
+
+#[test]
+fn marks_in_blocks_in_use_are_data() {
+    let program = compile("gcc", "misuse_innocent_marks.c", &["-pthread", "-ldl"]);
+    for (option, value) in [
+        ("HAKMEM_MAGAZINE", "on"),
+        ("HAKMEM_MAGAZINE", "off"),
+        ("HAKMEM_OUTBOX", "off"),
+        ("HAKMEM_PURGE_DELAY", "0"),
+        ("HAKMEM_BACKGROUND", "on"),
+    ] {
+        let output = run(preloaded(&program).env(option, value), LIMIT);
+        assert!(output.status.success() && output.stderr.is_empty(), "{option}={value}: {output:?}");
+        assert_eq!(output.stdout, b"ok\n", "{option}={value}");
+    }
+}

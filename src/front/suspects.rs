@@ -1,0 +1,63 @@
+//! Frees of what looks free already: finding out whether it is.
+
+use crate::base::misuse::{self, Fault};
+use crate::front::heap::{GATE_AT, Heap};
+use crate::front::registry;
+use crate::superslab::slab::Block;
+use crate::tiny::bins::UNMARKED;
+use crate::tiny::classes::CLASSES;
+
+impl Heap {
+    /// Whether blocks in the heap's magazine of `kind` carry half a mark, where C's `free` has put them
+    /// there. Not in an armed heap, in which a client sees every free, nor in a placeholder.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, or it is a placeholder; `kind` is an answer of the page map.
+    pub(crate) unsafe fn has_marks(heap: *const Heap, kind: usize) -> bool {
+        // SAFETY: these fields are the owner's, and constant in placeholders.
+        let (secret, armed) = unsafe { ((*heap).bins.secret, (*heap).magazines.is_armed(kind)) };
+        secret != 0 && kind > UNMARKED && kind <= CLASSES && !armed
+    }
+
+    /// Frees a block that looks free already, or not like a block. Reports misuse if it is not one, or is in
+    /// a magazine or on its slab's list.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap. `block` lies in a slab of `class`, and was freed.
+    pub(crate) unsafe fn free_suspect(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: the calling thread owns the heap and enters it. The page map says that the block's memory
+        // is a slab's, so it can be read.
+        unsafe {
+            let _entered = Heap::enter(heap);
+            let secret = (*heap).bins.secret;
+            // Without a search data of the program that looks like a mark would be taken for one.
+            if class as usize != UNMARKED
+                && Block::is_half_marked(block.cast(), secret)
+                && is_in_a_magazine(block, class as usize)
+            {
+                misuse::report("free", block, Fault::DoubleFree);
+            }
+            if Heap::is_gated(heap) && Heap::follow(heap) {
+                return Heap::free_gated(heap, block, class);
+            }
+            // Here the rest is found: what is no block, and what is on a list.
+            Heap::send_home(heap, block, class);
+        }
+    }
+}
+
+/// Whether any thread's magazine of `class` holds the block.
+///
+/// A magazine of another thread may change meanwhile. But a block that is in none, and has been in none since
+/// the program got it, is not found by mistake.
+fn is_in_a_magazine(block: *mut u8, class: usize) -> bool {
+    let mut found = false;
+    registry::each(|heap| {
+        let slots = heap.wrapping_add(1).addr()..heap.addr() + GATE_AT;
+        // SAFETY: records stay mapped, and the references are to what other threads may read.
+        found |= unsafe { (*heap).magazines.holds(&(*heap).tops, class, block, slots) };
+    });
+    found
+}
