@@ -74,8 +74,10 @@ impl<'a> Hand<'a> {
             self.session.done.fetch_add(1, Relaxed);
             if let Operation::Exit(late) = operation {
                 if *late && !cfg!(miri) {
-                    let at = self.blocks.len().saturating_sub(24);
-                    process::free_at_exit(self.session.functions, self.blocks.split_off(at));
+                    let late = self.blocks.split_off(self.blocks.len().saturating_sub(24));
+                    let bytes: usize = late.iter().map(|block| block.layout.size()).sum();
+                    self.session.bytes.fetch_sub(bytes, Relaxed);
+                    process::free_at_exit(self.session.functions, late);
                 }
                 return true;
             }
