@@ -1,6 +1,6 @@
 //! The fuzzer's kept corpus, and programs of random bytes: what `fuzz/` runs without end, for a moment.
 //!
-//! `HAKMEM_FUZZ_PROGRAMS` is how many random ones, `HAKMEM_FUZZ_SEED` which.
+//! `HAKMEM_SHADOW_ROUNDS` is how many random ones, `HAKMEM_SHADOW_SEED` which.
 
 mod support;
 
@@ -55,7 +55,9 @@ fn with_settings(name: &str, f: impl FnOnce()) {
 fn the_corpus_has_all_kinds_of_operations() {
     let programs: Vec<_> =
         corpus().iter().map(|file| operations::program(&std::fs::read(file).unwrap())).collect();
-    assert!(programs.iter().any(|program| program.in_turn) && programs.iter().any(|program| !program.in_turn));
+    assert!(
+        programs.iter().any(|program| program.in_turn) && programs.iter().any(|program| !program.in_turn)
+    );
     let all: Vec<&Operation> =
         programs.iter().flat_map(|program| program.parts.iter().flat_map(|(_, part)| part)).collect();
     let mut kinds: Vec<_> = all.iter().map(|operation| std::mem::discriminant(*operation)).collect();
@@ -84,14 +86,11 @@ fn the_corpus_is_replayed() {
 #[test]
 fn random_programs() {
     with_settings("random_programs", || {
-        let programs = number("HAKMEM_FUZZ_PROGRAMS", if cfg!(miri) { 3 } else { 150 });
-        let seed = number("HAKMEM_FUZZ_SEED", 1);
+        let programs = number("HAKMEM_SHADOW_ROUNDS", if cfg!(miri) { 3 } else { 6 });
+        let seed = number("HAKMEM_SHADOW_SEED", 1);
         for n in 0..programs {
-            let mut random = Random((seed << 32 | n).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-            let mut bytes = vec![0; if cfg!(miri) { 60 } else { 40 + random.below(800) as usize }];
-            random.fill(&mut bytes);
             println!("seed {seed}, program {n}");
-            run(&bytes);
+            run(&Random::program(seed, n));
         }
     });
 }

@@ -43,7 +43,11 @@ pub fn hits(kind: u8) -> bool {
         return false;
     }
     let passes = plan.pass > 0;
-    if passes { plan.pass -= 1 } else { plan.fail -= 1 }
+    if passes {
+        plan.pass -= 1
+    } else {
+        plan.fail -= 1
+    }
     PLAN.set(plan);
     !passes
 }
@@ -65,7 +69,14 @@ macro_rules! interpose {
             use $crate::faults::*;
 
             #[unsafe(no_mangle)]
-            unsafe extern "C" fn mmap(at: usize, len: usize, rights: i32, flags: i32, fd: i32, from: i64) -> isize {
+            unsafe extern "C" fn mmap(
+                at: usize,
+                len: usize,
+                rights: i32,
+                flags: i32,
+                fd: i32,
+                from: i64,
+            ) -> isize {
                 if hits(MAP) {
                     refuse(MAP);
                     return -1;

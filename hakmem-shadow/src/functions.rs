@@ -126,10 +126,7 @@ impl Functions {
                 scope_end: library.get("hak_scope_end"),
                 cxx: Some(Cxx {
                     new: [library.get("_Znwm"), library.get("_Znam")],
-                    new_nothrow: [
-                        library.get("_ZnwmRKSt9nothrow_t"),
-                        library.get("_ZnamRKSt9nothrow_t"),
-                    ],
+                    new_nothrow: [library.get("_ZnwmRKSt9nothrow_t"), library.get("_ZnamRKSt9nothrow_t")],
                     new_aligned: [library.get("_ZnwmSt11align_val_t"), library.get("_ZnamSt11align_val_t")],
                     delete: [library.get("_ZdlPv"), library.get("_ZdaPv")],
                     delete_sized: [library.get("_ZdlPvm"), library.get("_ZdaPvm")],

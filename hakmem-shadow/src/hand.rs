@@ -129,7 +129,7 @@ impl<'a> Hand<'a> {
             }
             Operation::Scope(tag) => self.scope(tag),
             Operation::Fork(ref bytes) => {
-                if allowed.forks {
+                if self.session.may_fork() {
                     process::fork(self, bytes);
                 }
             }

@@ -31,8 +31,22 @@ impl Request {
     fn of(number: u8) -> Self {
         use Request::*;
         const ALL: [Request; 16] = [
-            Rust, Malloc, Rust, Malloc, RustZeroed, Calloc, Realloc, ReallocArray, PosixMemalign, AlignedAlloc,
-            Memalign, Valloc, Pvalloc, New, NewNothrow, NewAligned,
+            Rust,
+            Malloc,
+            Rust,
+            Malloc,
+            RustZeroed,
+            Calloc,
+            Realloc,
+            ReallocArray,
+            PosixMemalign,
+            AlignedAlloc,
+            Memalign,
+            Valloc,
+            Pvalloc,
+            New,
+            NewNothrow,
+            NewAligned,
         ];
         ALL[usize::from(number) % ALL.len()]
     }

@@ -71,7 +71,7 @@ pub(crate) fn fork(hand: &mut Hand, bytes: &[u8]) {
     }
     assert!(pid > 0, "fork: {}", std::io::Error::last_os_error());
     let mut status = 0;
-    // SAFETY: a child of ours and a local variable.
-    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    // SAFETY: a child of ours and a local variable. A signal may interrupt the wait.
+    while unsafe { libc::waitpid(pid, &mut status, 0) } != pid {}
     assert_eq!(status, 0, "a child's status");
 }

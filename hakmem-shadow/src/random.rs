@@ -17,6 +17,14 @@ impl Random {
         self.next() % n
     }
 
+    /// The bytes of random program `n` of those that belong to `seed`.
+    pub fn program(seed: u64, n: u64) -> Vec<u8> {
+        let mut random = Random((seed << 32 | n).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut bytes = vec![0; if cfg!(miri) { 60 } else { 40 + random.below(400) as usize }];
+        random.fill(&mut bytes);
+        bytes
+    }
+
     /// As many bytes as there is room for.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         // The upper half: the lower bits of this generator are weak.

@@ -22,7 +22,8 @@ const SUPERSLAB: usize = 2 << 20;
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // Each is what its name says.
 pub struct Allowed {
-    pub forks: bool,
+    /// How many.
+    pub forks: usize,
     /// The binary has [interposed](crate::interpose) the calls.
     pub faults: bool,
     pub limits: bool,
@@ -40,20 +41,20 @@ pub struct Allowed {
 impl Allowed {
     /// All there is.
     pub const ALL: Allowed = Allowed {
-        forks: true,
+        forks: 2,
         faults: true,
         limits: true,
         background: true,
         profiles: true,
         figures: true,
-        most_at_once: 2048,
-        largest: 32 << 20,
-        most_bytes: 192 << 20,
+        most_at_once: 1024,
+        largest: 16 << 20,
+        most_bytes: 96 << 20,
     };
 
     /// What Miri can run, in bearable time.
     pub const MIRI: Allowed = Allowed {
-        forks: false,
+        forks: 0,
         faults: false,
         limits: true,
         background: false,
@@ -91,6 +92,7 @@ pub(crate) struct Session {
     /// Bytes of live blocks.
     pub(crate) bytes: AtomicUsize,
     pub(crate) refused: AtomicUsize,
+    forks: AtomicUsize,
     pub(crate) done: AtomicUsize,
 }
 
@@ -106,6 +108,7 @@ impl Session {
             has_background: AtomicBool::new(false),
             bytes: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
+            forks: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
         }
     }
@@ -117,6 +120,11 @@ impl Session {
     /// Whether a block of `size` bytes more is not too much.
     pub(crate) fn has_room(&self, size: usize) -> bool {
         self.bytes.load(Relaxed) + size <= self.allowed.most_bytes
+    }
+
+    /// Whether there may be one child more.
+    pub(crate) fn may_fork(&self) -> bool {
+        self.forks.fetch_add(1, Relaxed) < self.allowed.forks
     }
 
     /// The request that is made instead of one that these functions do not have.
@@ -343,9 +351,8 @@ fn run_in_turn(session: &Session, parts: Vec<(usize, Vec<Operation>)>) -> Hand<'
             }
             let ends = matches!(part.last(), Some(Operation::Exit(_)));
             let blocks = &mut left[number];
-            let worker = workers[number].get_or_insert_with(|| {
-                Worker::start(scope, session, number, std::mem::take(blocks))
-            });
+            let worker = workers[number]
+                .get_or_insert_with(|| Worker::start(scope, session, number, std::mem::take(blocks)));
             worker.parts.send(part).unwrap();
             let done = worker.done.recv().is_ok();
             if ends || !done {
@@ -384,10 +391,7 @@ fn lane(
 }
 
 /// All threads at once.
-fn run_together(
-    session: &Session,
-    lanes: Vec<impl FnMut() -> Option<Vec<Operation>> + Send>,
-) -> Hand<'_> {
+fn run_together(session: &Session, lanes: Vec<impl FnMut() -> Option<Vec<Operation>> + Send>) -> Hand<'_> {
     let mut main = Hand::new(session, 0, Vec::new());
     thread::scope(|scope| {
         let threads: Vec<_> = lanes
@@ -432,4 +436,3 @@ pub fn run_all(
     let rest = run_together(&session, sources);
     session.finish(rest)
 }
-
