@@ -132,11 +132,8 @@ fn all_memory_is_locked() {
 fn a_control_group_limits_the_memory() {
     let name = format!("hakmem-test-{}", std::process::id());
     let (one, two) = (PathBuf::from("/sys/fs/cgroup/memory"), PathBuf::from("/sys/fs/cgroup"));
-    let (group, file) = if one.is_dir() {
-        (one.join(name), "memory.limit_in_bytes")
-    } else {
-        (two.join(name), "memory.max")
-    };
+    let (group, file) =
+        if one.is_dir() { (one.join(name), "memory.limit_in_bytes") } else { (two.join(name), "memory.max") };
     let made = std::fs::create_dir(&group).is_ok();
     if !made || std::fs::write(group.join(file), "67108864").is_err() {
         let _ = std::fs::remove_dir(&group);

@@ -80,7 +80,7 @@ fn leave(address: usize) {
 
 /// Large blocks are looked at in steps and at their end, or the test would measure memset. Under Miri all are.
 fn positions(size: usize) -> impl Iterator<Item = usize> {
-    let step = if size <= 4096 && !cfg!(miri) { 1 } else { (size / 8192).max(509) };
+    let step = if size <= 4096 && !cfg!(miri) { 1 } else { (size / 512).max(509) };
     let end = if cfg!(miri) { 2 } else { 16 };
     (0..size).step_by(step).chain(size.saturating_sub(end)..size)
 }

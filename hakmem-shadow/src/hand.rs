@@ -267,18 +267,22 @@ impl<'a> Hand<'a> {
         if Layout::from_size_align(size, align).is_err() {
             return;
         }
-        errno().set(ERRNO);
-        let resized = if block.family == Family::Rust {
-            // SAFETY: a block with this layout, and the new size makes a layout.
-            block.resize(size, align, |at| unsafe { HAKMEM.realloc(at, before, size) })
-        } else if size % 3 == 0 {
-            // SAFETY: a block of C's.
-            block.resize(size, align, |at| unsafe { (f.reallocarray)(at, size / 3, 3) })
-        } else {
-            // SAFETY: a block of C's.
-            block.resize(size, align, |at| unsafe { (f.realloc)(at, size) })
-        };
-        let error = errno().get();
+        let mut error = 0;
+        let family = block.family;
+        let resized = block.resize(size, align, |at| {
+            errno().set(ERRNO);
+            // SAFETY: a block with this layout, or one of C's, and the new size makes a layout.
+            let moved = unsafe {
+                match family {
+                    Family::Rust => HAKMEM.realloc(at, before, size),
+                    _ if size % 3 == 0 => (f.reallocarray)(at, size / 3, 3),
+                    _ => (f.realloc)(at, size),
+                }
+            };
+            // At once: the map's lock is a system call now and then, too.
+            error = errno().get();
+            moved
+        });
         if !resized {
             assert!(may_be_refused, "from {before:?} to {size}: refused");
             assert!(block.family == Family::Rust || error == libc::ENOMEM, "errno is {error}");

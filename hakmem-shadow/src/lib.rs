@@ -20,3 +20,4 @@ pub mod operations;
 mod process;
 pub mod random;
 pub mod session;
+mod threads;

@@ -5,13 +5,13 @@ use crate::faults;
 use crate::functions::Functions;
 use crate::hand::Hand;
 use crate::operations::{Free, Operation, Profile, Program, Request, THREADS};
+use crate::threads::{run_in_turn, run_together};
 use hakmem::Hakmem;
 use std::ffi::CString;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
-use std::thread::{self, Scope, ScopedJoinHandle};
+use std::thread;
 
 /// The allocator in its Rust form.
 pub(crate) static HAKMEM: Hakmem = Hakmem::new();
@@ -48,8 +48,8 @@ impl Allowed {
         profiles: true,
         figures: true,
         most_at_once: 1024,
-        largest: 16 << 20,
-        most_bytes: 96 << 20,
+        largest: 12 << 20,
+        most_bytes: 48 << 20,
     };
 
     /// What Miri can run, in bearable time.
@@ -302,106 +302,6 @@ impl Hand<'_> {
             }
         }
     }
-}
-
-/// A thread that does its parts when it is told to.
-struct Worker<'scope> {
-    parts: Sender<Vec<Operation>>,
-    done: Receiver<()>,
-    thread: ScopedJoinHandle<'scope, Vec<Block>>,
-}
-
-impl<'scope> Worker<'scope> {
-    fn start(
-        scope: &'scope Scope<'scope, '_>,
-        session: &'scope Session,
-        number: usize,
-        blocks: Vec<Block>,
-    ) -> Self {
-        let ((parts, next), (tell, done)) = (channel::<Vec<Operation>>(), channel());
-        let work = move || {
-            let mut hand = Hand::new(session, number, blocks);
-            for part in next {
-                hand.run(&part);
-                tell.send(()).unwrap();
-            }
-            std::mem::take(&mut hand.blocks)
-        };
-        Self { parts, done, thread: scope.spawn(work) }
-    }
-
-    fn end(self) -> Vec<Block> {
-        drop(self.parts);
-        self.thread.join().unwrap()
-    }
-}
-
-/// One thread after the other does its part, in order.
-fn run_in_turn(session: &Session, parts: Vec<(usize, Vec<Operation>)>) -> Hand<'_> {
-    let mut main = Hand::new(session, 0, Vec::new());
-    thread::scope(|scope| {
-        let mut workers: [Option<Worker>; THREADS] = Default::default();
-        let mut left: [Vec<Block>; THREADS] = Default::default();
-        for (number, mut part) in parts {
-            if number == 0 {
-                // The thread that runs it all does not end.
-                part.retain(|operation| !matches!(operation, Operation::Exit(_)));
-                main.run(&part);
-                continue;
-            }
-            let ends = matches!(part.last(), Some(Operation::Exit(_)));
-            let blocks = &mut left[number];
-            let worker = workers[number]
-                .get_or_insert_with(|| Worker::start(scope, session, number, std::mem::take(blocks)));
-            worker.parts.send(part).unwrap();
-            let done = worker.done.recv().is_ok();
-            if ends || !done {
-                *blocks = workers[number].take().unwrap().end();
-            }
-        }
-        workers.into_iter().flatten().for_each(|worker| main.blocks.append(&mut worker.end()));
-        left.iter_mut().for_each(|blocks| main.blocks.append(blocks));
-    });
-    main
-}
-
-/// A thread, and its successors each time that it ends, until there is nothing more to do.
-fn lane(
-    session: &Session,
-    number: usize,
-    mut next: impl FnMut() -> Option<Vec<Operation>> + Send,
-) -> Vec<Block> {
-    let (mut blocks, mut goes_on) = (Vec::new(), true);
-    while goes_on {
-        let mut hand = Hand::new(session, number, std::mem::take(&mut blocks));
-        let next = &mut next;
-        let life = move || {
-            let ended = loop {
-                match next() {
-                    None => break false,
-                    Some(part) if hand.run(&part) => break true,
-                    Some(_) => (),
-                }
-            };
-            (std::mem::take(&mut hand.blocks), ended)
-        };
-        (blocks, goes_on) = thread::scope(|scope| scope.spawn(life).join().unwrap());
-    }
-    blocks
-}
-
-/// All threads at once.
-fn run_together(session: &Session, lanes: Vec<impl FnMut() -> Option<Vec<Operation>> + Send>) -> Hand<'_> {
-    let mut main = Hand::new(session, 0, Vec::new());
-    thread::scope(|scope| {
-        let threads: Vec<_> = lanes
-            .into_iter()
-            .enumerate()
-            .map(|(number, next)| scope.spawn(move || lane(session, number, next)))
-            .collect();
-        threads.into_iter().for_each(|thread| main.blocks.append(&mut thread.join().unwrap()));
-    });
-    main
 }
 
 /// One run at a time: the allocator's figures are of the whole process.
