@@ -5,7 +5,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -14,7 +14,7 @@ impl Random {
 
     /// A number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
+        self.draw() % n
     }
 
     /// The bytes of random program `n` of those that belong to `seed`.
@@ -28,7 +28,7 @@ impl Random {
     /// As many bytes as there is room for.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         // The upper half: the lower bits of this generator are weak.
-        bytes.iter_mut().for_each(|byte| *byte = (self.next() >> 32) as u8);
+        bytes.iter_mut().for_each(|byte| *byte = (self.draw() >> 32) as u8);
     }
 }
 

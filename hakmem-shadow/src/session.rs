@@ -142,13 +142,16 @@ impl Session {
     /// An operation that concerns the whole process.
     pub(crate) fn of_the_process(&self, operation: &Operation) {
         let (f, allowed) = (&self.functions, &self.allowed);
-        // SAFETY: none of these has preconditions.
         match *operation {
-            Operation::Purge => drop(unsafe { (f.purge)() }),
+            Operation::Purge => {
+                // SAFETY: no preconditions.
+                unsafe { (f.purge)() };
+            }
             Operation::Figures if allowed.figures && f.are_the_core() => self.figures(),
             Operation::Limits(soft, hard) if allowed.limits => self.limits(soft, hard),
             Operation::Background(on) if allowed.background => {
                 self.has_background.fetch_or(on, Relaxed);
+                // SAFETY: no preconditions.
                 unsafe {
                     if on {
                         // The system may refuse a thread.
@@ -271,18 +274,20 @@ fn profile(f: &Functions, what: Profile) {
     static WRITES: Mutex<()> = Mutex::new(());
     // A mapping that fails is no memory for the file's contents.
     let may_fail = faults::are_planned();
-    // SAFETY: any rate, and a path.
     let error = match what {
+        // SAFETY: any rate.
         Profile::Start(rate) => unsafe { (f.profile_start)(rate) },
-        Profile::Stop => unsafe {
-            (f.profile_stop)();
+        Profile::Stop => {
+            // SAFETY: no preconditions.
+            unsafe { (f.profile_stop)() };
             0
-        },
+        }
         Profile::Write if block::has_no_map() => 0,
         Profile::Write => {
             let _alone = WRITES.lock().unwrap_or_else(PoisonError::into_inner);
             let path = std::env::temp_dir().join(format!("hakmem-shadow-{}.hakprof", std::process::id()));
             let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+            // SAFETY: a C string.
             let error = unsafe { (f.profile_write)(name.as_ptr()) };
             let _ = std::fs::remove_file(path);
             if may_fail { 0 } else { error }
