@@ -1,9 +1,9 @@
 //! Every single call to the system fails once: for each scenario the first call of the library, then the
-//! second, and so on until the scenario is over before one has failed. Nothing is lost, nothing hangs, and what
-//! is refused has the right `errno`.
+//! second, and so on until the scenario is over before one has failed. Nothing is lost, nothing hangs, and
+//! what is refused has the right `errno`.
 //!
-//! `HAKMEM_LONG=1` does that, also with a second error for each call. Otherwise it is each of the first calls,
-//! and one in several after that.
+//! `HAKMEM_LONG=1` does that, also with a second error for each call. Otherwise it is each of the first
+//! calls, and one in several after that.
 
 mod support;
 

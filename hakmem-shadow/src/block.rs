@@ -78,7 +78,8 @@ fn leave(address: usize) {
     assert!(WITHOUT_MAP.load(Relaxed) || MAP.lock().unwrap().remove(&address).is_some());
 }
 
-/// Large blocks are looked at in steps and at their end, or the test would measure memset. Under Miri all are.
+/// Large blocks are looked at in steps and at their end, or the test would measure memset. Under Miri all
+/// are.
 fn positions(size: usize) -> impl Iterator<Item = usize> {
     let step = if size <= 4096 && !cfg!(miri) { 1 } else { (size / 512).max(509) };
     let end = if cfg!(miri) { 2 } else { 16 };

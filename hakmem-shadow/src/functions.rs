@@ -158,7 +158,7 @@ impl Library {
         // SAFETY: a library that was loaded, and a name.
         let address = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         assert!(!address.is_null(), "there is no {name:?}");
-        // SAFETY: as large as a pointer, and by this function's contract a pointer to a function of that name.
+        // SAFETY: as large as a pointer, and by this function's contract a pointer to that function.
         unsafe { std::mem::transmute_copy(&address) }
     }
 }

@@ -170,6 +170,10 @@ impl<'a> Hand<'a> {
         if matches!(request, Request::Rust | Request::RustZeroed) {
             size = size.max(1);
         }
+        if request == Request::Pvalloc && size < ABSURD {
+            // Whole pages are what is asked for, and so what a sized free has to say.
+            size = size.max(1).next_multiple_of(align);
+        }
         let Ok(layout) = Layout::from_size_align(size, align) else {
             return self.expect_none(request, size);
         };

@@ -167,7 +167,7 @@ impl Session {
         }
     }
 
-    /// While nobody else is at work all figures are exact: the blocks are those of the map, and the sums hold.
+    /// While nobody else is at work all figures are exact: blocks are those of the map, and the sums hold.
     fn figures(&self) {
         let stats = hakmem::stats();
         let classes = hakmem::class_stats();

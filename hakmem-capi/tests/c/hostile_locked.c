@@ -2,7 +2,7 @@
  *
  *   hostile_locked all       mlockall: the kernel takes no page back, and says so
  *   hostile_locked future    and new memory only up to a limit: mmap fails with EAGAIN there
- *   hostile_locked group     far more in all than the group may have (moves itself there: the second argument);
+ *   hostile_locked group     far more in all than the group may have (the second argument: it goes there);
  *                            only what is given back in time lets the process live */
 #include "../support/test.h"
 #include <sys/mman.h>
