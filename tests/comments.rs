@@ -7,14 +7,16 @@ use syn::visit::{self, Visit};
 use syn::{Attribute, Expr, Lit, Meta, Signature};
 
 /// The folders whose Rust files are looked at.
-const FOLDERS: [&str; 11] = [
+const FOLDERS: [&str; 13] = [
     "benches",
     "examples",
+    "fuzz/fuzz_targets",
     "hakmem-capi/src",
     "hakmem-capi/tests",
     "hakmem-cli",
     "hakmem-profile",
     "hakmem-record",
+    "hakmem-shadow",
     "hakmem-trace",
     "hakmem-workloads",
     "src",

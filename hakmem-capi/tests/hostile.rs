@@ -1,5 +1,5 @@
 //! Environments that refuse memory or watch closely, through the C library: address space limits, failing
-//! system calls, too many mappings, valgrind.
+//! system calls, too many mappings, locked memory, control groups, valgrind.
 
 mod support;
 
@@ -117,6 +117,34 @@ fn the_first_allocation_fails() {
 fn no_mapping_more_is_allowed() {
     let program = compile("gcc", "hostile_maps.c", &[]);
     print!("{}", expect_ok(&mut preloaded(program), LIMIT));
+}
+
+#[test]
+fn all_memory_is_locked() {
+    let program = compile("gcc", "hostile_locked.c", &[]);
+    for mode in ["all", "future"] {
+        print!("{mode}: {}", expect_ok(preloaded(&program).arg(mode), LIMIT));
+    }
+}
+
+/// Needs the right to make groups, as the superuser has where the system's groups are not read-only.
+#[test]
+fn a_control_group_limits_the_memory() {
+    let name = format!("hakmem-test-{}", std::process::id());
+    let (one, two) = (PathBuf::from("/sys/fs/cgroup/memory"), PathBuf::from("/sys/fs/cgroup"));
+    let (group, file) =
+        if one.is_dir() { (one.join(name), "memory.limit_in_bytes") } else { (two.join(name), "memory.max") };
+    let made = std::fs::create_dir(&group).is_ok();
+    if !made || std::fs::write(group.join(file), "67108864").is_err() {
+        let _ = std::fs::remove_dir(&group);
+        println!("skipped: no group can be made and limited");
+        return;
+    }
+    let program = compile("gcc", "hostile_locked.c", &[]);
+    let output = run(preloaded(program).arg("group").arg(&group), LIMIT);
+    let _ = std::fs::remove_dir(&group);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && text == "ok\n", "{}: {text}", output.status);
 }
 
 /// A program gives the same answer under a valgrind tool; valgrind itself finds nothing to say (status 99).

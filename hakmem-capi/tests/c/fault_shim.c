@@ -1,0 +1,232 @@
+/* A library to preload before the allocator: fails one call that libhakmem.so makes to the system, or to
+ * what the C library makes of it, and no other; calls of the program, of the C library itself and of the
+ * loader pass.
+ *
+ *   FAULT="n"      the n-th call of the process fails, with the error that such a call is likeliest to have
+ *   FAULT="n 1"    with another error, where there is one
+ *
+ * A line on standard error names the call that has failed. What cannot fail is not counted: to wake by a
+ * futex, to close, to ask for a number of one's own. A wait ends early, as by a signal. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+extern const char *hak_version(void) __attribute__((weak));
+
+static long chosen = -1, other, calls;
+static uintptr_t from, to;
+
+static long raw(long n, long a, long b, long c, long d, long e, long f) {
+    long result;
+#if defined(__x86_64__)
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "0"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+#elif defined(__aarch64__)
+    register long x8 __asm__("x8") = n, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c,
+                  x3 __asm__("x3") = d, x4 __asm__("x4") = e, x5 __asm__("x5") = f;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    result = x0;
+#endif
+    return result;
+}
+
+static long answer(long result) {
+    if (result < 0 && result > -4096) return errno = (int)-result, -1;
+    return result;
+}
+
+/* The library's segments. */
+static int look(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size, (void)data;
+    uintptr_t low = UINTPTR_MAX, high = 0, at = (uintptr_t)&hak_version;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type != PT_LOAD) continue;
+        if (info->dlpi_addr + p->p_vaddr < low) low = info->dlpi_addr + p->p_vaddr;
+        if (info->dlpi_addr + p->p_vaddr + p->p_memsz > high) high = info->dlpi_addr + p->p_vaddr + p->p_memsz;
+    }
+    if (low <= at && at < high) from = low, to = high;
+    return 0;
+}
+
+static void start(void) {
+    static int started;
+    if (__atomic_exchange_n(&started, 1, __ATOMIC_ACQ_REL)) return;
+    const char *text = getenv("FAULT");
+    dl_iterate_phdr(look, NULL);
+    if (!text) return;
+    char *end;
+    long n = strtol(text, &end, 10);
+    other = strtol(end, NULL, 10);
+    __atomic_store_n(&chosen, n, __ATOMIC_RELEASE);
+}
+
+/* 0, or the error that this call from the library is to have. */
+static int fails(const char *name, void *caller, int error, int another) {
+    start();
+    if ((uintptr_t)caller < from || (uintptr_t)caller >= to) return 0;
+    if (__atomic_add_fetch(&calls, 1, __ATOMIC_ACQ_REL) != __atomic_load_n(&chosen, __ATOMIC_ACQUIRE)) return 0;
+    error = other ? another : error;
+    char line[100];
+    int length = snprintf(line, sizeof line, "fault: %s fails with %d\n", name, error);
+    raw(SYS_write, 2, (long)line, length, 0, 0, 0);
+    return error;
+}
+
+#define FAILS(name, error, another) fails(name, __builtin_return_address(0), error, another)
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+void *mmap(void *at, size_t size, int prot, int flags, int fd, off_t offset) {
+    int error = FAILS("mmap", ENOMEM, EAGAIN);
+    if (error) return errno = error, MAP_FAILED;
+    return (void *)answer(raw(SYS_mmap, (long)at, (long)size, prot, flags, fd, offset));
+}
+
+int munmap(void *at, size_t size) {
+    int error = FAILS("munmap", ENOMEM, EINVAL);
+    if (error) return errno = error, -1;
+    return (int)answer(raw(SYS_munmap, (long)at, (long)size, 0, 0, 0, 0));
+}
+
+void *mremap(void *at, size_t old_size, size_t new_size, int flags, ...) {
+    va_list list;
+    va_start(list, flags);
+    void *target = va_arg(list, void *);
+    va_end(list);
+    int error = FAILS("mremap", ENOMEM, EFAULT);
+    if (error) {
+        /* Several kernels have unmapped the target by then. */
+        if (flags & MREMAP_FIXED) raw(SYS_munmap, (long)target, (long)new_size, 0, 0, 0, 0);
+        return errno = error, MAP_FAILED;
+    }
+    return (void *)answer(raw(SYS_mremap, (long)at, (long)old_size, (long)new_size, flags, (long)target, 0));
+}
+
+int madvise(void *at, size_t size, int advice) {
+    int error = FAILS("madvise", EINVAL, ENOMEM);
+    if (error) return errno = error, -1;
+    return (int)answer(raw(SYS_madvise, (long)at, (long)size, advice, 0, 0, 0));
+}
+
+int mincore(void *at, size_t size, unsigned char *vec) {
+    int error = FAILS("mincore", EAGAIN, ENOMEM);
+    if (error) return errno = error, -1;
+    return (int)answer(raw(SYS_mincore, (long)at, (long)size, (long)vec, 0, 0, 0));
+}
+
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*body)(void *), void *arg) {
+    int error = FAILS("pthread_create", EAGAIN, EINVAL);
+    return error ? error : NEXT(pthread_create)(thread, attr, body, arg);
+}
+
+int pthread_setspecific(pthread_key_t key, const void *value) {
+    int error = FAILS("pthread_setspecific", ENOMEM, EINVAL);
+    return error ? error : NEXT(pthread_setspecific)(key, value);
+}
+
+int __pthread_key_create(pthread_key_t *key, void (*destructor)(void *)) {
+    int error = FAILS("pthread_key_create", EAGAIN, ENOMEM);
+    return error ? error : ((int (*)(pthread_key_t *, void (*)(void *)))dlsym(RTLD_NEXT, "__pthread_key_create"))(key, destructor);
+}
+
+int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso) {
+    int error = FAILS("pthread_atfork", ENOMEM, EAGAIN);
+    if (error) return error;
+    return ((int (*)(void (*)(void), void (*)(void), void (*)(void), void *))dlsym(RTLD_NEXT, "__register_atfork"))(
+        prepare, parent, child, dso);
+}
+
+int getrlimit(__rlimit_resource_t what, struct rlimit *out) {
+    int error = FAILS("getrlimit", EPERM, EFAULT);
+    if (error) return errno = error, -1;
+    return NEXT(getrlimit)(what, out);
+}
+
+int getrusage(__rusage_who_t who, struct rusage *out) {
+    int error = FAILS("getrusage", EINVAL, EFAULT);
+    if (error) return errno = error, -1;
+    return NEXT(getrusage)(who, out);
+}
+
+int fstat(int fd, struct stat *out) {
+    int error = FAILS("fstat", EIO, ENOMEM);
+    if (error) return errno = error, -1;
+    return NEXT(fstat)(fd, out);
+}
+
+int fcntl(int fd, int command, ...) {
+    va_list list;
+    va_start(list, command);
+    long value = va_arg(list, long);
+    va_end(list);
+    int error = FAILS("fcntl", EMFILE, EINVAL);
+    if (error) return errno = error, -1;
+    return (int)answer(raw(SYS_fcntl, fd, command, value, 0, 0, 0));
+}
+
+int sigaction(int signal, const struct sigaction *act, struct sigaction *old) {
+    int error = FAILS("sigaction", EINVAL, EINVAL);
+    if (error) return errno = error, -1;
+    return NEXT(sigaction)(signal, act, old);
+}
+
+int pthread_sigmask(int how, const sigset_t *set, sigset_t *old) {
+    int error = FAILS("pthread_sigmask", EINVAL, EINVAL);
+    return error ? error : NEXT(pthread_sigmask)(how, set, old);
+}
+
+/* The numbers, what they are called, and the errors. Those that cannot fail are not here. */
+static const struct {
+    long number;
+    const char *name;
+    int error, another;
+} by_number[] = {
+    {SYS_futex, "futex wait", EINTR, EAGAIN},
+    {SYS_membarrier, "membarrier", ENOMEM, ENOSYS},
+    {SYS_openat, "openat", EMFILE, EACCES},
+    {SYS_read, "read", EIO, EINTR},
+    {SYS_write, "write", EIO, EINTR},
+    {SYS_getrandom, "getrandom", EAGAIN, ENOSYS},
+    {SYS_prctl, "prctl", EINVAL, EPERM},
+    {SYS_sched_getaffinity, "sched_getaffinity", EINVAL, ENOSYS},
+    {SYS_sched_setaffinity, "sched_setaffinity", EPERM, ENOSYS},
+    {SYS_sched_getscheduler, "sched_getscheduler", EPERM, ENOSYS},
+    {SYS_sched_setscheduler, "sched_setscheduler", EPERM, ENOSYS},
+    {SYS_process_vm_readv, "process_vm_readv", EPERM, ENOSYS},
+    {SYS_rt_sigprocmask, "rt_sigprocmask", EFAULT, ENOSYS},
+    {SYS_renameat2, "renameat2", EINVAL, EACCES},
+    {SYS_unlinkat, "unlinkat", EACCES, ENOENT},
+    {SYS_getcwd, "getcwd", ERANGE, ENOENT},
+    {SYS_tgkill, "tgkill", EPERM, EAGAIN},
+};
+
+long syscall(long number, ...) {
+    va_list list;
+    va_start(list, number);
+    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), d = va_arg(list, long),
+         e = va_arg(list, long), f = va_arg(list, long);
+    va_end(list);
+    for (size_t i = 0; i < sizeof by_number / sizeof *by_number; i++) {
+        if (by_number[i].number != number) continue;
+        if (number == SYS_futex && (b & FUTEX_CMD_MASK) == FUTEX_WAKE) continue;
+        int error = fails(by_number[i].name, __builtin_return_address(0), by_number[i].error, by_number[i].another);
+        if (error) return errno = error, -1;
+    }
+    return answer(raw(number, a, b, c, d, e, f));
+}

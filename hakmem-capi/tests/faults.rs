@@ -1,0 +1,104 @@
+//! Every single call to the system fails once: for each scenario the first call of the library, then the
+//! second, and so on until the scenario is over before one has failed. Nothing is lost, nothing hangs, and
+//! what is refused has the right `errno`.
+//!
+//! `HAKMEM_LONG=1` does that, also with a second error for each call. Otherwise it is each of the first
+//! calls, and one in several after that.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+use support::{compile, lib, run};
+
+/// Only a program that hangs takes as long.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Of the calls that are made when all is set up, one in so many fails in a short run. A prime: scenarios do
+/// everything twice.
+const STEP: usize = 17;
+/// The calls before that.
+const FIRST: usize = 16;
+
+fn is_long() -> bool {
+    std::env::var_os("HAKMEM_LONG").is_some_and(|v| v != "0")
+}
+
+/// Fails the calls of a scenario, one per run, and returns how often each kind of call has failed.
+fn every_call(scenario: &str, options: &[(&str, &str)], other_error: bool) -> BTreeMap<String, usize> {
+    let library = lib().display().to_string();
+    let program = compile("gcc", "fault_scenarios.c", &["-pthread", "-ldl", &library]);
+    let shim = compile("gcc", "fault_shim.c", &["-shared", "-fPIC", "-ldl"]);
+    let preload = format!("{} {library}", shim.display());
+    let mut kinds = BTreeMap::new();
+    // Threads make a few calls more at one time than at another.
+    let mut without = 0;
+    for n in (1..).filter(|n| is_long() || *n <= FIRST || n % STEP == 0) {
+        let mut command = Command::new(&program);
+        command.arg(scenario).env("LD_PRELOAD", &preload);
+        command.env("FAULT", format!("{n}{}", if other_error { " 1" } else { "" }));
+        command.env("HAKMEM_PURGE_DELAY", "1").envs(options.iter().copied());
+        let output = run(&mut command, LIMIT);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        let fine = output.status.success() && out.ends_with("ok\n");
+        assert!(fine, "{scenario} {options:?}, call {n}: {}\n{out}{err}", output.status);
+        let failed: Vec<&str> = err.lines().filter_map(|line| line.strip_prefix("fault: ")).collect();
+        for call in &failed {
+            *kinds.entry(call.split(" fails").next().unwrap().to_string()).or_insert(0) += 1;
+        }
+        // One call cannot be what several allocations needed.
+        let refused: usize = out.split(' ').next().unwrap().parse().unwrap();
+        let most = if scenario == "limits" { 200 } else { 2 };
+        assert!(refused <= most, "{scenario}, call {n} ({failed:?}): {refused} allocations refused");
+        without = if failed.is_empty() { without + 1 } else { 0 };
+        if without == 3 {
+            println!("{scenario} {options:?}: {} runs, {kinds:?}", kinds.values().sum::<usize>());
+            return kinds;
+        }
+    }
+    unreachable!()
+}
+
+/// The scenario with each call failing, and whether calls of these kinds were among them.
+fn scenario(name: &str, options: &[(&str, &str)], expected: &[&str]) {
+    for other_error in if is_long() { &[false, true][..] } else { &[false] } {
+        let kinds = every_call(name, options, *other_error);
+        for kind in expected {
+            assert!(kinds.contains_key(*kind) || !is_long(), "{name}: {kind} has not failed: {kinds:?}");
+        }
+        assert!(kinds.len() >= 3, "{name}: {kinds:?}");
+    }
+}
+
+#[test]
+fn blocks() {
+    scenario("blocks", &[], &["mmap", "munmap", "mremap", "madvise", "pthread_key_create", "pthread_atfork"]);
+}
+
+#[test]
+fn threads() {
+    scenario("threads", &[], &["mmap", "madvise", "membarrier", "pthread_setspecific"]);
+}
+
+#[test]
+fn background() {
+    scenario("background", &[], &["pthread_create", "pthread_sigmask", "futex wait", "sched_getaffinity"]);
+}
+
+#[test]
+fn profiles_and_statistics() {
+    let options = [("HAKMEM_STATS", "json"), ("HAKMEM_STATS_FILE", "/dev/null")];
+    scenario("profile", &options, &["openat", "write", "read", "getrandom"]);
+}
+
+#[test]
+fn limits() {
+    scenario("limits", &[("HAKMEM_THP", "always")], &["mmap", "munmap"]);
+}
+
+#[test]
+fn forks() {
+    scenario("fork", &[], &["mmap", "madvise"]);
+}

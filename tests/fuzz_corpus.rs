@@ -1,0 +1,101 @@
+//! The fuzzer's kept corpus, and programs of random bytes: what `fuzz/` runs without end, for a moment.
+//!
+//! `HAKMEM_SHADOW_ROUNDS` is how many random ones, `HAKMEM_SHADOW_SEED` which.
+
+mod support;
+
+use hakmem_shadow::functions::Functions;
+use hakmem_shadow::operations::{self, Operation};
+use hakmem_shadow::random::{Random, number};
+use hakmem_shadow::session::{self, Allowed, Report};
+use std::path::{Path, PathBuf};
+use support::in_own_processes;
+
+hakmem_shadow::interpose!();
+
+const ALLOWED: Allowed = if cfg!(miri) { Allowed::MIRI } else { Allowed::ALL };
+
+fn corpus() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!((20..200).contains(&files.len()), "{} files", files.len());
+    // Miri takes its time.
+    if cfg!(miri) { files.into_iter().step_by(10).collect() } else { files }
+}
+
+fn run(bytes: &[u8]) -> Report {
+    session::run(operations::program(bytes), &Functions::CORE, ALLOWED)
+}
+
+/// What changes the way that a block goes, or when memory goes back.
+const SETTINGS: [&[(&str, &str)]; 6] = [
+    &[],
+    &[("HAKMEM_MAGAZINE", "off"), ("HAKMEM_PURGE_DELAY", "0")],
+    &[("HAKMEM_OUTBOX", "off"), ("HAKMEM_ORPHANS", "off")],
+    &[("HAKMEM_PRESET", "memory")],
+    &[("HAKMEM_PRESET", "throughput"), ("HAKMEM_PURGE_DELAY", "1"), ("HAKMEM_BACKGROUND", "on")],
+    &[("HAKMEM_PRESET", "latency")],
+];
+
+/// Their names.
+const OPTIONS: [&str; 3] = ["HAKMEM_MAGAZINE", "HAKMEM_OUTBOX", "HAKMEM_PRESET"];
+
+/// Runs `f` in a process of its own for each of the settings.
+fn with_settings(name: &str, f: impl FnOnce()) {
+    if cfg!(miri) {
+        return f();
+    }
+    in_own_processes(name, &SETTINGS, |settings| {
+        // SAFETY: nothing has been allocated from the allocator under test, and no other thread reads them.
+        settings.iter().for_each(|(name, value)| unsafe { std::env::set_var(name, value) });
+        f();
+    });
+}
+
+/// Some of it is in every form: what the corpus is for.
+#[test]
+fn the_corpus_has_all_kinds_of_operations() {
+    let programs: Vec<_> =
+        corpus().iter().map(|file| operations::program(&std::fs::read(file).unwrap())).collect();
+    assert!(
+        programs.iter().any(|program| program.in_turn) && programs.iter().any(|program| !program.in_turn)
+    );
+    let all: Vec<&Operation> =
+        programs.iter().flat_map(|program| program.parts.iter().flat_map(|(_, part)| part)).collect();
+    let mut kinds: Vec<_> = all.iter().map(|operation| std::mem::discriminant(*operation)).collect();
+    kinds.sort_by_key(|kind| format!("{kind:?}"));
+    kinds.dedup();
+    assert!(kinds.len() == 19 || cfg!(miri), "{} kinds of operations", kinds.len());
+}
+
+#[test]
+fn the_corpus_is_replayed() {
+    with_settings("the_corpus_is_replayed", || {
+        let (mut operations, mut refused, mut held) = (0, 0, 0);
+        // All of it as the options are by default; of the rest a part each.
+        let step = if std::env::vars().any(|(name, _)| OPTIONS.contains(&name.as_str())) { 12 } else { 1 };
+        for file in corpus().into_iter().step_by(step) {
+            // The name of the file that fails is the last one.
+            println!("{}", file.display());
+            let report = run(&std::fs::read(file).unwrap());
+            operations += report.operations;
+            refused += report.refused;
+            held = report.held.max(held);
+        }
+        println!("{operations} operations, {refused} allocations refused, {held} bytes held in the end");
+        assert!(operations > 1000 && (refused > 50 || cfg!(miri)));
+    });
+}
+
+#[test]
+fn random_programs() {
+    with_settings("random_programs", || {
+        let programs = number("HAKMEM_SHADOW_ROUNDS", if cfg!(miri) { 3 } else { 4 });
+        let seed = number("HAKMEM_SHADOW_SEED", 1);
+        for n in 0..programs {
+            println!("seed {seed}, program {n}");
+            run(&Random::program(seed, n));
+        }
+    });
+}
