@@ -47,7 +47,7 @@ const SOON: u32 = 1000;
 /// Notes that the program needs fresh memory for a slab.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn made(slab: &Slab) {
-    let now = os::now_ms() as u32;
+    let now = os::now_ms();
     // Relaxed, as all here: races lose a little of the slack.
     if SLACK.load(Relaxed) < spans::IN_USE.load(Relaxed) && now.wrapping_sub(GIVEN.load(Relaxed)) < SOON {
         SLACK.fetch_add(slab.slices(), Relaxed);
@@ -57,7 +57,7 @@ pub(super) fn made(slab: &Slab) {
 
 /// How many slices may be empty.
 fn allowance() -> usize {
-    let now = os::now_ms() as u32;
+    let now = os::now_ms();
     if now.wrapping_sub(REGRETTED.load(Relaxed)) >= SOON {
         SLACK.store(SLACK.load(Relaxed) / 2, Relaxed);
         REGRETTED.store(now, Relaxed);
@@ -161,7 +161,7 @@ fn emptied(slab: &Slab, all: bool) -> usize {
         forget(slab);
     }
     let bytes = slab.slices() * SLICE;
-    GIVEN.store(os::now_ms() as u32, Relaxed);
+    GIVEN.store(os::now_ms(), Relaxed);
     // SAFETY: dead by the store above, in which we were alone by the lock; its blocks are free.
     unsafe { slab.release() };
     bytes

@@ -196,9 +196,10 @@ pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
 pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usize) -> bool {
     let place = match find(block) {
         Found::Small(place) => place,
-        // SAFETY: in use, and only the caller uses it.
         Found::Large(large) => {
-            return class_of(size + trailer::TRAILER, align) == 0 && unsafe { large.resize(old, size) };
+            let stays_large = class_of(size + trailer::TRAILER, align) == 0;
+            // SAFETY: in use, and only the caller uses it.
+            return stays_large && unsafe { large.resize(old, size) };
         }
         Found::Nothing => return false,
     };
