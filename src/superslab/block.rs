@@ -70,7 +70,7 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn looks_free(block: *mut Self, secret: usize) -> bool {
         // SAFETY: as in `is_marked`.
-        unsafe { (&raw const (*block).mark).read() as u32 == Block::half_mark(block, secret) as u32 }
+        unsafe { (&raw const (*block).mark).read() as u32 == (block.addr() ^ secret) as u32 }
     }
     /// Whether the block carries the lower half of the mark alone, as one does that C has put into a
     /// magazine.
