@@ -232,8 +232,8 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
 /// `calloc` when the magazine is empty, or the size is not in the table.
 #[inline(never)]
 extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
-    // The mark, too.
-    let bytes = bytes.max(MIN_ALIGN);
+    // The mark, too, of which the hardened heap has none, but an eye on each byte.
+    let bytes = if hardened::is_on() { bytes } else { bytes.max(MIN_ALIGN) };
     // SAFETY: just allocated for that many bytes, or null.
     or_enomem(unsafe { slow_path::cleared(slow_path::alloc_to_clear(bytes, MIN_ALIGN, None), bytes) })
 }
@@ -284,7 +284,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
                 hardened::free(block, Said::Nothing, "realloc");
                 return ptr::null_mut();
             }
-            or_enomem(hardened::realloc(block, size, MIN_ALIGN, None))
+            or_enomem(hardened::realloc(block, None, size, MIN_ALIGN, None))
         };
     }
     let old = slow_path::usable(block, kind, "realloc");

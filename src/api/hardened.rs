@@ -1,6 +1,7 @@
 //! The entries' ways into the hardened heap.
 
 use crate::api::{process, profile, request};
+use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::heap::Heap;
 use crate::front::{large_blocks, thread};
@@ -79,7 +80,7 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
     }
 }
 
-/// Resizes a block: `realloc`. Null, and nothing changed, when there is no memory.
+/// Resizes a block, which has `said` bytes if the program says so: `realloc`. Null, and nothing changed, when there is no memory.
 ///
 /// # Safety
 ///
@@ -89,11 +90,15 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) unsafe fn realloc(
     block: *mut u8,
+    said: Option<usize>,
     size: usize,
     align: usize,
     options: Option<&Options>,
 ) -> *mut u8 {
     let Some(old) = hardened::usable(block, "realloc") else { return ptr::null_mut() };
+    if said.is_some_and(|said| said != old) {
+        misuse::report("realloc", block, Fault::FreedSize);
+    }
     // SAFETY: in use, by the answer, and only the caller uses it.
     if size <= isize::MAX as usize && unsafe { hardened::resize(block, old, size, align) } {
         return block;

@@ -119,7 +119,7 @@ pub(crate) unsafe extern "C" fn realloc(
 ) -> *mut u8 {
     if hardened::is_on() {
         // SAFETY: only the caller uses the block.
-        return unsafe { hardened::realloc(block, size, align, Some(options)) };
+        return unsafe { hardened::realloc(block, Some(old), size, align, Some(options)) };
     }
     let (from, to) = (class_of(old, align), class_of(size, align));
     if from == to && from != 0 {

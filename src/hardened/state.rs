@@ -236,15 +236,13 @@ impl State {
         }
     }
 
-    /// Gives everything up, for a thread that ends.
+    /// Gives the current slabs up, for a thread that ends.
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn retire(&self) {
         let Some(_busy) = self.enter() else { return };
-        while self.count.get() > 0 {
-            self.let_go_oldest();
-        }
+        // What is in quarantine stays there, for the next thread that gets the record.
         for source in &self.sources.0 {
             if let Some(slab) = source.slab.take() {
                 let bits = source.bits.take();

@@ -44,19 +44,26 @@ pub(super) fn mix(block: usize, secret: usize) -> u64 {
     z ^ (z >> 32)
 }
 
+/// The trailer with these bits of the fields, of which the check depends, too: whoever changes only them is
+/// found out.
+#[inline(always)]
+fn seal(mix: u64, bits: u64) -> u64 {
+    let check = (bits + 1).wrapping_mul(mix | 1) >> (64 - CHECK);
+    mix ^ (bits << CHECK | check)
+}
+
 /// The trailer with these fields.
 #[inline(always)]
 pub(super) fn encode(mix: u64, fields: Fields) -> u64 {
     let bits = fields.room as u64 | (fields.align as u64) << ALIGN_SHIFT;
-    mix ^ (if fields.free { bits | FREE } else { bits }) << CHECK
+    seal(mix, if fields.free { bits | FREE } else { bits })
 }
 
 /// What a trailer says; `None` if somebody has written over it.
 #[inline(always)]
 pub(super) fn decode(mix: u64, trailer: u64) -> Option<Fields> {
-    let found = mix ^ trailer;
-    let bits = found >> CHECK;
-    (found << (64 - CHECK) == 0).then_some(Fields {
+    let bits = (mix ^ trailer) >> CHECK;
+    (seal(mix, bits) == trailer).then_some(Fields {
         room: (bits & ((1 << ALIGN_SHIFT) - 1)) as usize,
         align: (bits >> ALIGN_SHIFT) as u32 & 31,
         free: bits & FREE != 0,
@@ -89,7 +96,7 @@ mod tests {
                 for free in [false, true] {
                     let fields = Fields { room, align, free };
                     assert_eq!(decode(m, encode(m, fields)), Some(fields));
-                    for bit in 0..CHECK {
+                    for bit in 0..64 {
                         assert_eq!(decode(m, encode(m, fields) ^ 1 << bit), None);
                     }
                     assert_eq!(decode(mix(0x7f12_3456_78a0, 1), encode(m, fields)), None);

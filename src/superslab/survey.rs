@@ -5,7 +5,7 @@ use crate::os;
 use crate::superslab::desc::Desc;
 use crate::superslab::granules::{Granules, Run};
 use crate::superslab::layout::{HEADER, SLICE, SLICE_SHIFT, SLICES, SUPERSLAB};
-use crate::superslab::pagemap::{DIRECT, FOREIGN, RUN, kind_published};
+use crate::superslab::pagemap::{DIRECT, FOREIGN, HARDENED, RUN, kind_published};
 use crate::superslab::slab::Slab;
 use crate::superslab::slab::glimpse::Glimpse;
 use crate::superslab::{desc, span_index};
@@ -82,7 +82,8 @@ pub(crate) fn each_slab_of<T>(
     span_index::with(|_| {
         for (which, block) in blocks {
             match kind_published(block) {
-                DIRECT => {}
+                // The hardened heap has no records of that kind, and says nothing about what a block pins.
+                DIRECT | HARDENED => {}
                 FOREIGN => f(which, None),
                 _ => {
                     // SAFETY: the page map says that this is a span's slice, and a SuperSlab's spans are out
