@@ -155,7 +155,8 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
     }
     let base = os::map_aligned(ptr::null_mut(), len, SLICE);
     if base.is_null() {
-        return Allocation::NONE;
+        // Twice the address space may be too much where once is not.
+        return if grows { alloc(size, align, false) } else { Allocation::NONE };
     }
     let block = if grows { base.wrapping_add(page) } else { place(base, len, size, align) };
     let record = if pagemap::prepare_direct(block) {
@@ -408,6 +409,12 @@ unsafe fn unmap(large: *mut Large) {
         (*large).state.store(HELD, Release);
         records::give(large.cast());
     }
+}
+
+/// Bytes of address space that are kept of freed mappings.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn spare() -> usize {
+    QUARANTINE.lock_soon().map_or(0, |kept| kept.bytes)
 }
 
 /// Gives back what is kept of freed mappings. Returns how many bytes of address space.

@@ -75,12 +75,15 @@ fn is_empty(slab: &Slab) -> bool {
 pub(super) fn take(class: usize) -> Option<&'static Slab> {
     let mut list = LISTS[class].lock_soon()?;
     // SAFETY: we hold the lock; records stay mapped.
-    let slab = unsafe { &*list.0.pop_front()? };
+    let slab = unsafe { list.0.first().as_ref()? };
     if is_empty(slab) {
         forget(slab);
     }
     slab.thread.store(thread::id(), Relaxed);
+    // First, here and in `emptied`: a fork may come between, and what is `LISTED` is in the list.
     slab.place.store(CURRENT, SeqCst);
+    // SAFETY: we hold the lock, and this is the first one.
+    unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
     Some(slab)
 }
 
@@ -153,9 +156,9 @@ fn emptied(slab: &Slab, all: bool) -> usize {
         EMPTY.fetch_add(slab.slices(), Relaxed);
         return 0;
     }
-    // SAFETY: it is listed, and we hold the lock.
-    unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
     slab.place.store(DEAD, SeqCst);
+    // SAFETY: it was listed, and we hold the lock.
+    unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
     drop(list);
     if all {
         forget(slab);
@@ -165,6 +168,11 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     // SAFETY: dead by the store above, in which we were alone by the lock; its blocks are free.
     unsafe { slab.release() };
     bytes
+}
+
+/// Bytes of listed slabs of which all blocks are free, about.
+pub(super) fn spare() -> usize {
+    EMPTY.load(Relaxed) * SLICE
 }
 
 /// Gives back all slabs that have no block in use and are no thread's. Returns how many bytes.

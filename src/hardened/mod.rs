@@ -234,6 +234,12 @@ pub(crate) fn figures(mut f: impl FnMut(slab::Figures)) -> Figures {
     Figures { records: records::bytes(), slabs: spans::mapped(), large: large::mapped() }
 }
 
+/// Bytes that [`purge`] would give back, about.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn spare() -> usize {
+    lists::spare() + large::spare()
+}
+
 /// Gives memory back that nobody uses. Returns how many bytes.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn purge() -> usize {

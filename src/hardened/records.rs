@@ -4,8 +4,8 @@
 use crate::base::table::Table;
 use crate::os;
 use crate::os::futex::{Inherit, Lock};
-use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize};
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, compiler_fence};
 use core::ptr;
 
 /// Bytes that are mapped at a time.
@@ -43,8 +43,13 @@ struct Records {
 unsafe impl Send for Records {}
 
 impl Inherit for Records {
-    // A fork loses at most one record: each change of a list or of `at` is one store.
-    fn inherit(&mut self, _: bool) {}
+    fn inherit(&mut self, torn: bool) {
+        if torn {
+            // A list loses at most one record, for each change of one is one store. But of the chunk one end
+            // may be the new one's: what is left of both is lost.
+            (self.at, self.end) = (ptr::null_mut(), ptr::null_mut());
+        }
+    }
 }
 
 static RECORDS: Lock<Records> =
@@ -133,6 +138,8 @@ pub(super) unsafe fn give(record: *mut Header) {
         let list = unsafe { (*record).list() };
         // SAFETY: as above.
         unsafe { (*record).next.store(records.free[list], Relaxed) };
+        // A fork may come between.
+        compiler_fence(Release);
         records.free[list] = record;
     }
 }

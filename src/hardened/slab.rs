@@ -348,9 +348,18 @@ impl Place<'_> {
     pub(super) unsafe fn seal(self, mix: u64, size: usize, align: u32, canary: bool) {
         let room = self.room() - size;
         if canary {
-            // SAFETY: the eight bytes behind the ones asked for, of which the trailer may be a part, or all.
-            // It is written next.
-            unsafe { self.block.wrapping_add(size).cast::<u64>().write_unaligned(trailer::canary(mix)) };
+            // The trailer has none of it, not even for a moment: whoever has the block behind this one may be
+            // looking.
+            // SAFETY: bytes between those asked for and the trailer. If there are fewer than eight, but some,
+            // they are the last of a word that lies before the trailer.
+            unsafe {
+                if room >= size_of::<u64>() {
+                    self.block.wrapping_add(size).cast::<u64>().write_unaligned(trailer::canary(mix));
+                } else if room != 0 {
+                    let word = self.block.wrapping_add(self.room() - size_of::<u64>()).cast::<u64>();
+                    word.write(trailer::with_canary(mix, word.read(), room));
+                }
+            }
         }
         self.trailer().store(trailer::encode(mix, Fields { room, align, free: false }), Relaxed);
     }

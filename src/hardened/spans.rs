@@ -8,8 +8,8 @@ use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::superslab::layout::{SLICE, SUPERSLAB};
 use crate::superslab::pagemap;
-use crate::sync::AtomicUsize;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::{AtomicUsize, compiler_fence};
 
 /// Slices of a region.
 const SLICES: usize = SUPERSLAB / SLICE;
@@ -46,8 +46,19 @@ unsafe impl Send for Spans {}
 impl Inherit for Spans {
     fn inherit(&mut self, torn: bool) {
         if torn {
-            // SAFETY: we hold the lock. A list is whole forwards wherever a fork may have stopped it.
-            unsafe { self.0.mend() };
+            // SAFETY: we hold the lock. A list is whole forwards wherever a fork may have stopped it. What has
+            // no free slice was about to be taken out, or has just been put in.
+            unsafe {
+                self.0.mend();
+                let mut region = self.0.first();
+                while !region.is_null() {
+                    let next = List::next(region);
+                    if (*region).free == 0 {
+                        self.0.remove(region);
+                    }
+                    region = next;
+                }
+            }
         }
     }
 }
@@ -97,6 +108,7 @@ fn find(slices: usize) -> Option<(*mut u8, *mut Region)> {
         unsafe {
             if let Some(at) = place(slices, (*region).free) {
                 (*region).free &= !(mask(slices) << at);
+                compiler_fence(Release);
                 let base = (*region).base;
                 if (*region).free == 0 {
                     spans.0.remove(region);
@@ -186,11 +198,12 @@ pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
     // SAFETY: the region is valid as long as a span of it is in use; the rest is under the lock.
     unsafe {
         let at = (base.addr() - (*region).base.addr()) / SLICE;
-        let before = (*region).free;
-        (*region).free |= mask(slices) << at;
-        if before == 0 {
+        // In this order: a fork may come between, and what has a free slice is in the list.
+        if (*region).free == 0 {
             spans.0.push_front(region);
         }
+        compiler_fence(Release);
+        (*region).free |= mask(slices) << at;
         // One is kept.
         let only = spans.0.first() == region && List::next(region).is_null();
         if (*region).free != ALL || only {

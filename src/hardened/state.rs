@@ -10,8 +10,8 @@ use crate::hardened::{fault, lists, parts};
 use crate::os;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
-use crate::sync::AtomicUsize;
-use crate::sync::Ordering::{AcqRel, Relaxed};
+use crate::sync::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use crate::sync::{AtomicUsize, compiler_fence};
 use crate::tiny::classes::class_of;
 use core::cell::Cell;
 
@@ -81,11 +81,13 @@ fn prefetch(line: *mut u8) {
     let _ = line;
 }
 
-/// A thread is in a function of this file until this is dropped.
+/// A thread is in a function of this file until this is dropped. A signal handler of the thread sees what was
+/// done before, by the fences.
 struct Busy<'a>(&'a State);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
+        compiler_fence(Release);
         self.0.busy.set(false);
     }
 }
@@ -94,7 +96,9 @@ impl State {
     /// Says that the thread is busy here; `None` if it was already.
     #[inline(always)]
     fn enter(&self) -> Option<Busy<'_>> {
-        (!self.busy.replace(true)).then(|| Busy(self))
+        let was = self.busy.replace(true);
+        compiler_fence(SeqCst);
+        (!was).then(|| Busy(self))
     }
 
     /// A random number.
@@ -251,6 +255,21 @@ impl State {
                 lists::drop_current(slab);
             }
         }
+    }
+
+    /// Forgets everything, in the child of a fork that has stopped the thread anywhere: its slabs and what it
+    /// had in quarantine are lost.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) fn forget(&self) {
+        self.count.set(0);
+        self.bytes.set(0);
+        for source in &self.sources.0 {
+            source.slab.set(None);
+            source.bits.set(0);
+        }
+        self.busy.set(false);
     }
 
     /// Small blocks allocated, by this thread and those that had the record before.

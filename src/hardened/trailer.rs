@@ -76,6 +76,14 @@ pub(super) fn canary(mix: u64) -> u64 {
     mix.rotate_left(23) | 0x0101_0101_0101_0101
 }
 
+/// `word` with the first `room` bytes of the canary as its last ones. `room` is 1 to 7.
+#[inline(always)]
+pub(super) fn with_canary(mix: u64, word: u64, room: usize) -> u64 {
+    let swap = |word: u64| if cfg!(target_endian = "little") { word } else { word.swap_bytes() };
+    let kept = 64 - 8 * (room & 7);
+    swap(swap(word) & ((1 << kept) - 1) | swap(canary(mix)) << kept)
+}
+
 /// Whether the first `room` bytes of `found` are the canary's.
 #[inline(always)]
 pub(super) fn is_intact(mix: u64, found: u64, room: usize) -> bool {
@@ -118,6 +126,11 @@ mod tests {
                 for room in 0..=8 {
                     assert_eq!(is_intact(m, bad, room), byte >= room, "byte {byte}, room {room}");
                     assert!(is_intact(m, good, room));
+                }
+                if byte != 0 {
+                    let word = with_canary(m, bad, byte).to_ne_bytes();
+                    assert_eq!(word[..8 - byte], bytes[..8 - byte]);
+                    assert_eq!(word[8 - byte..], good.to_ne_bytes()[..byte]);
                 }
                 assert!(!is_intact(m, bad, 1000));
             }

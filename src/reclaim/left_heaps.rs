@@ -4,6 +4,7 @@
 use crate::base::list::List;
 use crate::front::heap::Heap;
 use crate::front::{registry, visitor};
+use crate::hardened;
 use crate::lockfree::ready_list::nodes;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::{LEFT, Slab, VISITED};
@@ -76,6 +77,9 @@ pub(crate) unsafe fn take_over(mine: *mut Heap) {
             unsafe {
                 if (*heap).exit.rounds.get() == 0 {
                     (*heap).bins.clear();
+                    if hardened::is_on() {
+                        Heap::hardened(heap).forget();
+                    }
                     Heap::lock(heap).reset();
                     (*heap).live.store(false, Relaxed);
                     registry::recycle(heap);

@@ -13,7 +13,7 @@ use crate::superslab::pool;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::MAX_SMALL;
-use crate::{large, os};
+use crate::{hardened, large, os};
 
 const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
 
@@ -30,7 +30,8 @@ static FRUITLESS: Pause = Pause::up_to(128);
 
 /// Bytes that can be given back without emptying magazines.
 fn spare() -> usize {
-    large::kept() + pool::free_bytes()
+    let own = if hardened::is_on() { hardened::spare() } else { 0 };
+    large::kept() + pool::free_bytes() + own
 }
 
 /// A number that changes when the calling thread frees something, or another thread frees something large.
