@@ -80,7 +80,8 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
     }
 }
 
-/// Resizes a block, which has `said` bytes if the program says so: `realloc`. Null, and nothing changed, when there is no memory.
+/// Resizes a block, which has `said` bytes if the program says so: `realloc`. Null, and nothing changed, when
+/// there is no memory.
 ///
 /// # Safety
 ///

@@ -5,9 +5,9 @@
 //! those ask whether hardened mode is on. The page map has a kind for its memory, which is no size class, so
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
-//! What is where: `slab.rs` and `large.rs` the blocks, `trailer.rs` what stands behind their bytes, `state.rs`
-//! what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs` address space, `records.rs` memory
-//! for what describes all this, `fault.rs` what is said, `parts.rs` what is on.
+//! What is where: `slab.rs` and `large.rs` the blocks, `trailer.rs` what stands behind their bytes,
+//! `state.rs` what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs` address space,
+//! `records.rs` memory for what describes all this, `fault.rs` what is said, `parts.rs` what is on.
 
 mod fault;
 mod large;
@@ -78,8 +78,8 @@ pub(crate) fn alloc(state: &State, size: usize, align: usize, grows: bool) -> Al
 ///
 /// # Safety
 ///
-/// The page map says that the address is [`HARDENED`](pagemap::HARDENED). If a block begins there, the program
-/// does not use it any more.
+/// The page map says that the address is [`HARDENED`](pagemap::HARDENED). If a block begins there, the
+/// program does not use it any more.
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, function: &str) {

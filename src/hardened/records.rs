@@ -136,7 +136,7 @@ pub(super) unsafe fn give(record: *mut Header) {
     if let Some(mut records) = RECORDS.lock_soon() {
         // SAFETY: mapped for good; ours until it is in the list.
         let list = unsafe { (*record).list() };
-        // SAFETY: as above.
+        // SAFETY: ours until it is in the list.
         unsafe { (*record).next.store(records.free[list], Relaxed) };
         // A fork may come between.
         compiler_fence(Release);

@@ -46,8 +46,8 @@ unsafe impl Send for Spans {}
 impl Inherit for Spans {
     fn inherit(&mut self, torn: bool) {
         if torn {
-            // SAFETY: we hold the lock. A list is whole forwards wherever a fork may have stopped it. What has
-            // no free slice was about to be taken out, or has just been put in.
+            // SAFETY: we hold the lock. A list is whole forwards wherever a fork may have stopped it. What
+            // has no free slice was about to be taken out, or has just been put in.
             unsafe {
                 self.0.mend();
                 let mut region = self.0.first();
@@ -67,8 +67,8 @@ static SPANS: Lock<Spans> = Lock::new(Spans(List::new()));
 
 /// Slices in use, of all regions.
 pub(super) static IN_USE: AtomicUsize = AtomicUsize::new(0);
-/// Regions of which only slabs can be touched, at most. Each slab is a mapping of its own, and so is what lies
-/// between two; the system allows 65,530 in a process by default.
+/// Regions of which only slabs can be touched, at most. Each slab is a mapping of its own, and so is what
+/// lies between two; the system allows 65,530 in a process by default.
 const MOST_GUARDED: usize = 600;
 /// Regions mapped.
 static REGIONS_MAPPED: AtomicUsize = AtomicUsize::new(0);

@@ -12,9 +12,9 @@
 /// Bytes of the trailer.
 pub(super) const TRAILER: usize = 8;
 
-/// Bits of the check, which are the lower ones: whoever writes one byte too many writes over these. The fields
-/// have 16 bits for the room between the bytes asked for and the trailer, 5 for the alignment, and one that
-/// says that the block is free.
+/// Bits of the check, which are the lower ones: whoever writes one byte too many writes over these. The
+/// fields have 16 bits for the room between the bytes asked for and the trailer, 5 for the alignment, and one
+/// that says that the block is free.
 const CHECK: u32 = 42;
 const ALIGN_SHIFT: u32 = 16;
 const FREE: u64 = 1 << 21;
