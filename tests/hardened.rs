@@ -126,7 +126,7 @@ fn neighbours_of_two_threads_are_intact_all_the_time() {
     let mut blocks: Vec<_> = (0..1500).map(|_| block(24).expose_provenance()).collect();
     blocks.sort_unstable();
     let rewrite = |first: usize| {
-        for _ in 0..2000 {
+        for _ in 0..400 {
             for &block in blocks.iter().skip(first).step_by(2) {
                 // SAFETY: this thread's blocks, of 24 bytes. One byte less or more changes neither class nor place.
                 unsafe {
