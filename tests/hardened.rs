@@ -169,6 +169,31 @@ fn the_child_of_a_fork_goes_on() {
     }
 }
 
+#[test]
+fn a_confined_process_goes_on() {
+    let _alone = ALONE.lock().unwrap();
+    drop(vec![block(100)]);
+    // SAFETY: as above; blocks that are not freed are leaked.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            // For the child alone: what it does cannot be undone.
+            hakmem::few_syscalls();
+            for n in 1..20_000 {
+                let (small, large) = (GLOBAL.alloc(layout(100, 8)), GLOBAL.alloc(layout(70_000 + n, 8)));
+                if small.is_null() || large.is_null() {
+                    libc::_exit(1);
+                }
+                GLOBAL.dealloc(large, layout(70_000 + n, 8));
+            }
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert_eq!(status, 0);
+    }
+}
+
 /// What a child process does wrong, by name, and what is to be said about it.
 type Fault = (&'static str, fn(usize), &'static str);
 
