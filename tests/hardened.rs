@@ -121,6 +121,33 @@ fn blocks_come_back_late_and_in_no_order() {
 }
 
 #[test]
+fn neighbours_of_two_threads_are_intact_all_the_time() {
+    let _alone = ALONE.lock().unwrap();
+    let mut blocks: Vec<_> = (0..1500).map(|_| block(24).expose_provenance()).collect();
+    blocks.sort_unstable();
+    let rewrite = |first: usize| {
+        for _ in 0..400 {
+            for &block in blocks.iter().skip(first).step_by(2) {
+                // SAFETY: this thread's blocks, of 24 bytes. One byte less or more changes neither class nor place.
+                unsafe {
+                    let block = std::ptr::with_exposed_provenance_mut::<u8>(block);
+                    assert_eq!(GLOBAL.realloc(block, layout(24, 8), 23), block);
+                    assert_eq!(GLOBAL.realloc(block, layout(23, 8), 24), block);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| rewrite(0));
+        rewrite(1);
+    });
+    for block in blocks {
+        // SAFETY: a block of this layout, which is not used again.
+        unsafe { GLOBAL.dealloc(std::ptr::with_exposed_provenance_mut(block), layout(24, 8)) };
+    }
+}
+
+#[test]
 fn the_child_of_a_fork_goes_on() {
     let _alone = ALONE.lock().unwrap();
     let kept = block(100);
@@ -139,6 +166,31 @@ fn the_child_of_a_fork_goes_on() {
         assert_eq!(libc::waitpid(child, &mut status, 0), child);
         assert_eq!(status, 0);
         GLOBAL.dealloc(kept, layout(100, 8));
+    }
+}
+
+#[test]
+fn a_confined_process_goes_on() {
+    let _alone = ALONE.lock().unwrap();
+    drop(vec![block(100)]);
+    // SAFETY: as above; blocks that are not freed are leaked.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            // For the child alone: what it does cannot be undone.
+            hakmem::few_syscalls();
+            for n in 1..20_000 {
+                let (small, large) = (GLOBAL.alloc(layout(100, 8)), GLOBAL.alloc(layout(70_000 + n, 8)));
+                if small.is_null() || large.is_null() {
+                    libc::_exit(1);
+                }
+                GLOBAL.dealloc(large, layout(70_000 + n, 8));
+            }
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        assert_eq!(status, 0);
     }
 }
 

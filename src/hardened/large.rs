@@ -36,6 +36,12 @@ const PART: usize = 8;
 const USED: u8 = 1;
 const HELD: u8 = 2;
 
+/// Mappings with guard pages, at most: two for the system each, of the 65,530 that it allows in a process by
+/// default. Slabs may have 600 times 64.
+const MOST_GUARDED: usize = 8192;
+/// Mappings with guard pages. Relaxed: a figure.
+static GUARDED: AtomicUsize = AtomicUsize::new(0);
+
 /// Bytes of address space mapped for blocks, in use or kept. Relaxed: a figure.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -52,6 +58,8 @@ pub(super) struct Large {
     align: u32,
     /// Whether it lies at the beginning of its mapping, so that it can grow.
     grows: bool,
+    /// Whether the pages around the block cannot be touched.
+    guarded: bool,
     /// Bytes asked for.
     size: AtomicUsize,
     /// Bytes of the pages that the block lies on, as they are counted.
@@ -176,7 +184,9 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
         (*record).len = len;
         (*record).grows = grows;
         (*record).block = block;
-        if parts::has(Hardened::GUARD) {
+        (*record).guarded =
+            parts::has(Hardened::GUARD) && GUARDED.fetch_update(Relaxed, Relaxed, more).is_ok();
+        if (*record).guarded {
             let before = block.map_addr(|at| at & !(page - 1));
             let end = (*record).end(size);
             os::protect(base, before.addr() - base.addr(), false);
@@ -185,6 +195,11 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
         hand_out(record, block, size, align);
     }
     Allocation { ptr: block, zeroed: true }
+}
+
+/// One more mapping with guard pages, if there may be one.
+fn more(guarded: usize) -> Option<usize> {
+    (guarded < MOST_GUARDED).then_some(guarded + 1)
 }
 
 /// Where in a mapping of `len` bytes a block lies: at the end, but for a page.
@@ -206,7 +221,8 @@ fn again(size: usize, align: usize, len: usize) -> Option<*mut u8> {
         let block = place(base, len, size, align);
         let before = block.map_addr(|at| at & !(page - 1));
         let pages = (block.addr() + size.max(1)).next_multiple_of(page) - before.addr();
-        if !pagemap::prepare_direct(block) || !os::protect(before, pages, true) {
+        let (from, bytes) = if (*record).guarded { (before, pages) } else { (base, len) };
+        if !pagemap::prepare_direct(block) || !os::protect(from, bytes, true) {
             unmap(record);
             return None;
         }
@@ -305,7 +321,7 @@ impl Large {
         // SAFETY: the caller's block, and what lies behind it in its mapping.
         unsafe {
             let pages = |from: usize| self.base.wrapping_add(from - self.base.addr());
-            let guard = parts::has(Hardened::GUARD);
+            let guard = self.guarded;
             if to > from && guard && !os::protect(pages(from), to - from, true) {
                 return false;
             }
@@ -359,7 +375,9 @@ impl Large {
                 return unmap(this);
             }
             let much = MOST_PAGES.max(LARGE_IN_USE.load(Relaxed) / PART);
+            // A confined process would lose them.
             let stays = self.len <= KEEPS_PAGES
+                && !os::is_confined()
                 && QUARANTINE.lock_soon().is_some_and(|kept| kept.resident + self.len <= much)
                 && os::protect(self.base, self.len, false);
             self.resident.store(stays, Relaxed);
@@ -404,6 +422,9 @@ unsafe fn unmap(large: *mut Large) {
     unsafe {
         pagemap::set((*large).block, 1, FOREIGN);
         MAPPED.fetch_sub((*large).len, Relaxed);
+        if (*large).guarded {
+            GUARDED.fetch_sub(1, Relaxed);
+        }
         os::unmap((*large).base, (*large).len);
         // Release: see `size`.
         (*large).state.store(HELD, Release);

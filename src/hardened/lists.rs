@@ -76,9 +76,7 @@ pub(super) fn take(class: usize) -> Option<&'static Slab> {
     let mut list = LISTS[class].lock_soon()?;
     // SAFETY: we hold the lock; records stay mapped.
     let slab = unsafe { list.0.first().as_ref()? };
-    if is_empty(slab) {
-        forget(slab);
-    }
+    forget(slab);
     slab.thread.store(thread::id(), Relaxed);
     // First, here and in `emptied`: a fork may come between, and what is `LISTED` is in the list.
     slab.place.store(CURRENT, SeqCst);
@@ -87,10 +85,14 @@ pub(super) fn take(class: usize) -> Option<&'static Slab> {
     Some(slab)
 }
 
-/// Counts an empty slab no more.
+/// Counts a slab as empty no more, if it is counted. Under the lock of its list.
 fn forget(slab: &Slab) {
-    let less = |slices: usize| Some(slices.saturating_sub(slab.slices()));
-    let _ = EMPTY.fetch_update(Relaxed, Relaxed, less);
+    if slab.counted.load(Relaxed) {
+        slab.counted.store(false, Relaxed);
+        // A fork may have come between that and this.
+        let less = |slices: usize| Some(slices.saturating_sub(slab.slices()));
+        let _ = EMPTY.fetch_update(Relaxed, Relaxed, less);
+    }
 }
 
 /// Gives up the calling thread's current slab. False if it has enough free blocks after all, and still is.
@@ -152,17 +154,20 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     if slab.place.load(SeqCst) != LISTED || !is_empty(slab) {
         return 0;
     }
+    // Several frees may notice the same slab.
+    if !all && slab.counted.load(Relaxed) {
+        return 0;
+    }
     if !all && EMPTY.load(Relaxed) < allowance() {
+        slab.counted.store(true, Relaxed);
         EMPTY.fetch_add(slab.slices(), Relaxed);
         return 0;
     }
+    forget(slab);
     slab.place.store(DEAD, SeqCst);
     // SAFETY: it was listed, and we hold the lock.
     unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
     drop(list);
-    if all {
-        forget(slab);
-    }
     let bytes = slab.slices() * SLICE;
     GIVEN.store(os::now_ms(), Relaxed);
     // SAFETY: dead by the store above, in which we were alone by the lock; its blocks are free.
@@ -180,6 +185,11 @@ pub(super) fn spare() -> usize {
 pub(super) fn purge() -> usize {
     let mut bytes = 0;
     Slab::each(|slab| {
+        let free = slab.free.load(SeqCst);
+        if slab.place.load(SeqCst) == FULL && free >= slab.enough() {
+            // Who should have listed it did not get the lock.
+            noticed(slab, free);
+        }
         if slab.place.load(SeqCst) == LISTED && is_empty(slab) {
             bytes += emptied(slab, true);
         }

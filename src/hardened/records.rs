@@ -81,6 +81,7 @@ pub(super) fn take(list: usize, bytes: usize) -> (*mut Header, bool) {
         if !first.is_null() {
             // SAFETY: records stay mapped, and the link is used under the lock that we hold.
             records.free[list] = unsafe { (*first).next.load(Relaxed) };
+            drop(records);
             give_chunk(fresh);
             return (first, false);
         }

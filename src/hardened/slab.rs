@@ -12,7 +12,7 @@ use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::{AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
 use crate::tiny::classes;
 use core::ptr;
 
@@ -68,6 +68,8 @@ pub(super) struct Slab {
     pub(super) free: AtomicI32,
     /// The thread whose current slab it is or was last, for reports.
     pub(super) thread: AtomicUsize,
+    /// Whether it is counted as empty. Used under the lock of its list.
+    pub(super) counted: AtomicBool,
     links: Links<Slab>,
     all_next: AtomicPtr<Slab>,
 }

@@ -258,7 +258,9 @@ impl hardened::Figures {
         s.metadata_bytes += used as u64;
         s.dirty_bytes += kept as u64;
         s.resident_bytes += (used + kept) as u64;
-        s.retained_bytes += (records - used + self.slabs + large) as u64 - (slabs + in_use + kept as u64);
+        // Other threads may have given some of it back meanwhile.
+        let mapped = (records - used + self.slabs + large) as u64;
+        s.retained_bytes += mapped.saturating_sub(slabs + in_use + kept as u64);
     }
 }
 
