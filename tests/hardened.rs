@@ -128,7 +128,8 @@ fn neighbours_of_two_threads_are_intact_all_the_time() {
     let rewrite = |first: usize| {
         for _ in 0..400 {
             for &block in blocks.iter().skip(first).step_by(2) {
-                // SAFETY: this thread's blocks, of 24 bytes. One byte less or more changes neither class nor place.
+                // SAFETY: this thread's blocks, of 24 bytes. One byte less or more changes neither class nor
+                // place.
                 unsafe {
                     let block = std::ptr::with_exposed_provenance_mut::<u8>(block);
                     assert_eq!(GLOBAL.realloc(block, layout(24, 8), 23), block);
