@@ -270,7 +270,7 @@ fn what_cannot_be_profiled_is_said_in_one_line() {
     assert!(damaged.stderr.lines().next().unwrap().contains("it is no heap profile"), "{}", damaged.stderr);
     for (options, expected) in [
         (&["--out", "source"][..], "it is no folder"),
-        (&["--out", "source/below"], "cannot write profiles to"),
+        (&["--out", "source/below"], "source/below; name another folder with --out"),
         (&["--out", &"long/".repeat(60)], "its path is too long"),
         (&["--at", "1s"], "--at is for a file"),
         (&["--format", "json"], "--format is for a file"),

@@ -46,7 +46,8 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.svg {
         let title = format!("{} to {}", args.before.display(), args.after.display());
         let drawn = svg::differential(&before.folded(), &after.folded(), &title)?;
-        std::fs::write(path, drawn).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, drawn)
+            .with_context(|| format!("cannot write {}; name another file", path.display()))?;
     }
     let width = sys::columns(&std::io::stdout()).unwrap_or(super::profile::COLUMNS);
     let totals = (before.bytes(), after.bytes());

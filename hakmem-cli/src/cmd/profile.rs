@@ -207,7 +207,7 @@ fn write_page(folder: &Path, profiles: &[(&Profile, &Moment)], notes: &[String])
     let path = folder.join("index.html");
     std::fs::create_dir_all(folder)
         .and_then(|()| std::fs::write(&path, page::render(profiles, notes)))
-        .with_context(|| format!("--report: cannot write {}", path.display()))?;
+        .with_context(|| format!("--report: cannot write {}; name another folder", path.display()))?;
     Ok(format!("report: {}", path.display()))
 }
 

@@ -30,10 +30,11 @@ impl Files {
         if folder.exists() && !folder.is_dir() {
             bail!("{}: it is no folder; name another with --out", context());
         }
-        std::fs::create_dir_all(folder).with_context(context)?;
+        let advice = || format!("{}; name another folder with --out", context());
+        std::fs::create_dir_all(folder).with_context(advice)?;
         // Absolute, for programs that go elsewhere.
-        let folder = folder.canonicalize().with_context(context)?;
-        tempfile::tempfile_in(&folder).with_context(context)?;
+        let folder = folder.canonicalize().with_context(advice)?;
+        tempfile::tempfile_in(&folder).with_context(advice)?;
         let length = folder.as_os_str().len() + 1 + name.len();
         ensure!(length <= PREFIX, "{}: its path is too long; name another with --out", context());
         let mut files =
