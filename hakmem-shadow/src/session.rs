@@ -86,6 +86,8 @@ pub(crate) struct Session {
     mailboxes: Vec<Mutex<Vec<Block>>>,
     /// Whether a hard limit may refuse memory.
     pub(crate) refusing: AtomicBool,
+    /// Whether there has ever been one: another thread may set it, and remove it, while an allocation runs.
+    has_refused: AtomicBool,
     /// What may be held at most, if the limits have not been changed since it was.
     most_held: AtomicU64,
     has_background: AtomicBool,
@@ -104,6 +106,7 @@ impl Session {
             in_turn,
             mailboxes: (0..threads).map(|_| Mutex::default()).collect(),
             refusing: AtomicBool::new(false),
+            has_refused: AtomicBool::new(false),
             most_held: AtomicU64::new(u64::MAX),
             has_background: AtomicBool::new(false),
             bytes: AtomicUsize::new(0),
@@ -115,6 +118,11 @@ impl Session {
 
     pub(crate) fn mailbox(&self, number: usize) -> &Mutex<Vec<Block>> {
         &self.mailboxes[number % self.mailboxes.len()]
+    }
+
+    /// Whether another thread's limit may have refused memory meanwhile.
+    pub(crate) fn may_have_refused(&self) -> bool {
+        !self.in_turn && self.has_refused.load(Relaxed)
     }
 
     /// Whether a block of `size` bytes more is not too much.
@@ -202,6 +210,7 @@ impl Session {
         let is_valid = soft == 0 || hard == 0 || soft <= hard;
         // Before it may refuse, and after it cannot any more.
         if is_valid && hard != 0 {
+            self.has_refused.store(true, Relaxed);
             self.refusing.store(true, Relaxed);
         }
         // SAFETY: no preconditions.

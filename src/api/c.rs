@@ -38,8 +38,7 @@ unsafe fn unmark(block: *mut u8) {
 /// touched that was not before.
 #[inline(always)]
 fn unmarked(allocation: Allocation) -> *mut u8 {
-    // The hardened heap has no marks, and its blocks may have less than 16 bytes before their trailer.
-    if !allocation.ptr.is_null() && !allocation.zeroed && !hardened::is_on() {
+    if !allocation.ptr.is_null() && !allocation.zeroed {
         // SAFETY: just allocated, and C has no blocks of less than 16 bytes.
         unsafe { unmark(allocation.ptr) };
     }

@@ -14,12 +14,26 @@ use core::ptr;
 
 pub(super) use crate::hardened::{Said, is_on};
 
-/// Allocates a block of any size and alignment.
+/// Allocates a block of any size and alignment. It counts as zero, which says that there is no mark of a free
+/// block to remove: its trailer may lie where that would be. Who wants zeros calls [`alloc_zeroed`].
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> Allocation {
-    allocate(size, align, false, options)
+    Allocation { zeroed: true, ..allocate(size, align, false, options) }
+}
+
+/// Allocates a block of any size and alignment that is zero.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn alloc_zeroed(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    let allocation = allocate(size, align, false, options);
+    if !allocation.zeroed && !allocation.ptr.is_null() {
+        // SAFETY: just allocated, with at least that many bytes.
+        unsafe { allocation.ptr.write_bytes(0, size) };
+    }
+    Allocation { zeroed: true, ..allocation }
 }
 
 /// [`alloc`], for a block that may have to grow again if it `grows`.

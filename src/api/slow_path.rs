@@ -106,6 +106,9 @@ fn large_block(
 
 /// Like [`alloc`], for a block that will be cleared unless it is known to be zero.
 pub(super) fn alloc_to_clear(size: usize, align: usize, options: Option<&Options>) -> Allocation {
+    if hardened::is_on() {
+        return hardened::alloc_zeroed(size, align, options);
+    }
     if large::run_slices(size, align).is_some() || size > isize::MAX as usize {
         return alloc(size, align, options);
     }
