@@ -1,7 +1,8 @@
 //! What hardened mode says about a block before it ends the process.
 
 use crate::base::misuse::{self, Fault};
-use crate::hardened::slab::{FREE, FRESH, HELD, Place};
+use crate::hardened::place::Place;
+use crate::hardened::slab::{FREE, FRESH, HELD};
 use crate::sync::Ordering::Relaxed;
 use core::fmt;
 

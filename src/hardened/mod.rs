@@ -5,14 +5,17 @@
 //! those ask whether hardened mode is on. The page map has a kind for its memory, which is no size class, so
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
-//! What is where: `slab.rs` and `large.rs` the blocks, `trailer.rs` what stands behind their bytes,
-//! `state.rs` what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs` address space,
-//! `records.rs` memory for what describes all this, `fault.rs` what is said, `parts.rs` what is on.
+//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones, `trailer.rs`
+//! what stands behind their bytes, `state.rs` what a thread has, `lists.rs` slabs that wait for a thread,
+//! `spans.rs` address space, `records.rs` memory for what describes all this, `fault.rs` what is said,
+//! `parts.rs` what is on.
 
 mod fault;
 mod large;
 mod lists;
+mod mappings;
 mod parts;
+mod place;
 mod records;
 mod slab;
 mod spans;
@@ -25,8 +28,9 @@ pub(crate) use state::State;
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
 use crate::hardened::parts::Parts;
+use crate::hardened::place::Place;
 use crate::hardened::records::{Header, LARGE};
-use crate::hardened::slab::{FREE, FRESH, HELD, Place, Slab, USED};
+use crate::hardened::slab::{FRESH, Slab, USED};
 use crate::superslab::pagemap;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::Acquire;
@@ -70,7 +74,7 @@ fn find(address: *mut u8) -> Found {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn alloc(state: &State, size: usize, align: usize, grows: bool) -> Allocation {
-    state.alloc(size, align).unwrap_or_else(|| large::alloc(size, align, grows))
+    state.alloc(size, align).unwrap_or_else(|| mappings::alloc(size, align, grows))
 }
 
 /// Frees a block on behalf of `function`, of which the program says `said`. A thread without memory for a
@@ -157,7 +161,7 @@ unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: 
     size
 }
 
-/// The bytes that were asked for when the block was allocated. 0 after reporting misuse on behalf of
+/// The bytes that were asked for when the block was allocated. `None` after reporting misuse on behalf of
 /// `function`, when no block in use begins there.
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
@@ -166,7 +170,7 @@ pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
         Found::Small(place) => match place.state().load(Acquire) {
             // SAFETY: in use, and the program asks on behalf of who has it.
             USED => Some(unsafe { check(place, place.mix(), parts::now(), Said::Nothing, function) }),
-            state @ (FREE | HELD | FRESH | _) => {
+            state => {
                 let fault = if state == FRESH { Fault::Interior } else { Fault::UsedAfterFree };
                 fault::small(function, block, fault, place);
                 None
@@ -231,19 +235,19 @@ pub(crate) struct Figures {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn figures(mut f: impl FnMut(slab::Figures)) -> Figures {
     Slab::each(|slab| f(slab.figures()));
-    Figures { records: records::bytes(), slabs: spans::mapped(), large: large::mapped() }
+    Figures { records: records::bytes(), slabs: spans::mapped(), large: mappings::mapped() }
 }
 
 /// Bytes that [`purge`] would give back, about.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn spare() -> usize {
-    lists::spare() + large::spare()
+    lists::spare() + mappings::spare()
 }
 
 /// Gives memory back that nobody uses. Returns how many bytes.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn purge() -> usize {
-    lists::purge() + large::purge()
+    lists::purge() + mappings::purge()
 }
 
 /// In the child of a fork, by its only thread.
@@ -252,5 +256,5 @@ pub(crate) fn inherit() {
     records::inherit();
     spans::inherit();
     lists::inherit();
-    large::inherit();
+    mappings::inherit();
 }

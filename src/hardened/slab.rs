@@ -7,11 +7,10 @@ use crate::base::list::{Linked, Links};
 use crate::hardened::parts;
 use crate::hardened::records::{self, Header};
 use crate::hardened::spans::{self, Region};
-use crate::hardened::trailer::{self, Fields, TRAILER};
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
-use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
 use crate::tiny::classes;
 use core::ptr;
@@ -36,8 +35,6 @@ pub(super) const LISTED: u8 = 3;
 /// It has no memory.
 pub(super) const DEAD: u8 = 4;
 
-/// Blocks of so many bytes are cleared by a short loop.
-const SHORT: usize = 56;
 /// Records that were ever made, for the secrets of their slabs.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 /// All records that were ever made, linked by `all_next`.
@@ -48,12 +45,12 @@ static ALL: AtomicPtr<Slab> = AtomicPtr::new(ptr::null_mut());
 pub(super) struct Slab {
     header: Header,
     /// The first block. Constant while the slab has memory, as is everything up to `place`.
-    base: *mut u8,
+    pub(super) base: *mut u8,
     /// Bytes from block to block.
-    stride: usize,
+    pub(super) stride: usize,
     /// `ceil(2^64 / stride)`.
-    inverse: u64,
-    secret: usize,
+    pub(super) inverse: u64,
+    pub(super) secret: usize,
     region: *mut Region,
     /// The byte of the first block.
     states: *const AtomicU8,
@@ -82,15 +79,6 @@ unsafe impl Linked for Slab {
     }
 }
 
-/// A block of a slab.
-#[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
-    pub(super) slab: &'a Slab,
-    pub(super) index: usize,
-    /// Its first byte.
-    pub(super) block: *mut u8,
-}
-
 /// The figures of a slab: bytes, and blocks of each kind.
 pub(crate) struct Figures {
     pub(crate) class: usize,
@@ -109,7 +97,7 @@ fn slices(class: usize) -> usize {
 
 /// Bytes behind the blocks of a slab that are not used: a page, which can become a guard. None where a page
 /// is as large as a slice.
-fn guard_bytes() -> usize {
+pub(super) fn guard_bytes() -> usize {
     let page = os::page_size();
     if page < SLICE { page } else { 0 }
 }
@@ -242,21 +230,6 @@ impl Slab {
         unsafe { &*self.states.wrapping_add(index) }
     }
 
-    /// The block that begins at `address`; `None` if none does. The address lies in the slab.
-    #[inline(always)]
-    pub(super) fn at(&self, address: *mut u8) -> Option<Place<'_>> {
-        let offset = address.addr().wrapping_sub(self.base.addr());
-        let index = ((offset as u128 * self.inverse as u128) >> 64) as usize;
-        let is_start = index < self.blocks() && index * self.stride == offset;
-        is_start.then_some(Place { slab: self, index, block: address })
-    }
-
-    /// The block of this number, which is below [`Slab::blocks`].
-    #[inline(always)]
-    pub(super) fn nth(&self, index: usize) -> Place<'_> {
-        Place { slab: self, index, block: self.base.wrapping_add(index * self.stride) }
-    }
-
     /// How many free blocks a slab has to have before others may take it: so that a slab does not change
     /// hands for each of its blocks.
     #[inline(always)]
@@ -297,221 +270,5 @@ impl Slab {
             }
             slab = at.all_next.load(Relaxed);
         }
-    }
-}
-
-impl Place<'_> {
-    /// What has become of it.
-    #[inline(always)]
-    pub(super) fn state(self) -> &'static AtomicU8 {
-        // SAFETY: records stay mapped.
-        unsafe { &*ptr::from_ref(self.slab.state(self.index)) }
-    }
-
-    /// What its trailer and canary are made from.
-    #[inline(always)]
-    pub(super) fn mix(self) -> u64 {
-        trailer::mix(self.block.addr(), self.slab.secret)
-    }
-
-    /// Bytes before the trailer.
-    #[inline(always)]
-    pub(super) fn room(self) -> usize {
-        self.slab.stride - TRAILER
-    }
-
-    /// The trailer's place. Its accesses are relaxed: who reads that of a neighbour finds one or another
-    /// valid trailer.
-    #[inline(always)]
-    fn trailer(self) -> &'static AtomicU64 {
-        // SAFETY: the last word of a block, aligned, since strides are multiples of 8. The memory stays
-        // mapped while a block of the slab is in use or held, which the callers see to.
-        unsafe { &*self.block.wrapping_add(self.room()).cast::<AtomicU64>() }
-    }
-
-    /// What the trailer says; `None` if somebody has written over it. `mix` is the block's.
-    #[inline(always)]
-    pub(super) fn fields(self, mix: u64) -> Option<Fields> {
-        trailer::decode(mix, self.trailer().load(Relaxed))
-    }
-
-    /// Whether the trailer is that of a free block.
-    #[inline(always)]
-    pub(super) fn is_sealed_free(self, mix: u64) -> bool {
-        self.trailer().load(Relaxed) == trailer::encode(mix, Fields::FREE)
-    }
-
-    /// Writes the trailer of a block that is handed out for `size` bytes, and with `canary` that.
-    ///
-    /// # Safety
-    ///
-    /// The block is the caller's; `size` is at most [`Place::room`].
-    #[inline(always)]
-    pub(super) unsafe fn seal(self, mix: u64, size: usize, align: u32, canary: bool) {
-        let room = self.room() - size;
-        if canary {
-            // The trailer has none of it, not even for a moment: whoever has the block behind this one may be
-            // looking.
-            // SAFETY: bytes between those asked for and the trailer. If there are fewer than eight, but some,
-            // they are the last of a word that lies before the trailer.
-            unsafe {
-                if room >= size_of::<u64>() {
-                    self.block.wrapping_add(size).cast::<u64>().write_unaligned(trailer::canary(mix));
-                } else if room != 0 {
-                    let word = self.block.wrapping_add(self.room() - size_of::<u64>()).cast::<u64>();
-                    word.write(trailer::with_canary(mix, word.read(), room));
-                }
-            }
-        }
-        self.trailer().store(trailer::encode(mix, Fields { room, align, free: false }), Relaxed);
-    }
-
-    /// Writes the trailer of a free block.
-    #[inline(always)]
-    pub(super) fn seal_free(self, mix: u64) {
-        self.trailer().store(trailer::encode(mix, Fields::FREE), Relaxed);
-    }
-
-    /// Whether the canary behind `size` bytes is as [`Place::seal`] has written it.
-    ///
-    /// # Safety
-    ///
-    /// The block is the caller's, and was sealed for `size` bytes.
-    #[inline(always)]
-    pub(super) unsafe fn is_intact(self, mix: u64, size: usize) -> bool {
-        let room = self.room() - size;
-        // SAFETY: the eight bytes behind the ones asked for lie in the block.
-        let found = unsafe { self.block.wrapping_add(size).cast::<u64>().read_unaligned() };
-        trailer::is_intact(mix, found, room)
-    }
-
-    /// Whether the trailer of the block before this one is intact, if there is one and it has one.
-    #[inline(always)]
-    pub(super) fn is_neighbour_intact(self) -> bool {
-        let Some(index) = self.index.checked_sub(1) else { return true };
-        let before = self.slab.nth(index);
-        // Acquire: pairs with the release in `take`, which follows the first trailer.
-        if before.state().load(Acquire) == FRESH && before.trailer().load(Relaxed) == 0 {
-            return true;
-        }
-        before.fields(before.mix()).is_some()
-    }
-
-    /// Clears all bytes before the trailer.
-    ///
-    /// # Safety
-    ///
-    /// The block is the caller's.
-    #[inline(always)]
-    pub(super) unsafe fn clear(self) {
-        let room = self.room();
-        if room > SHORT {
-            // SAFETY: the caller's block.
-            return unsafe { self.block.write_bytes(0, room) };
-        }
-        for at in (0..room).step_by(size_of::<u64>()) {
-            // Volatile, so that no call is made of the loop.
-            // SAFETY: the caller's block; strides are multiples of 8.
-            unsafe { self.block.wrapping_add(at).cast::<u64>().write_volatile(0) };
-        }
-    }
-
-    /// Makes the block the program's: one that can be handed out, and that the caller has taken the bit of.
-    #[inline(always)]
-    pub(super) fn take(self) {
-        // Release: pairs with the acquire in `is_neighbour_intact`.
-        self.state().store(USED, Release);
-    }
-
-    /// Makes a block of the program's one that is held. Else what it is: of several threads that try,
-    /// exactly one succeeds.
-    #[inline(always)]
-    pub(super) fn hold(self) -> Result<(), u8> {
-        // Acquire: pairs with the release in `take`, whatever thread did that.
-        self.state().compare_exchange(USED, HELD, AcqRel, Acquire).map(drop)
-    }
-
-    /// Lets a held block be handed out again. Returns how many free blocks the slab has now.
-    #[inline(always)]
-    pub(super) fn let_go(self) -> i32 {
-        self.state().store(FREE, Relaxed);
-        // Release: pairs with the acquire in `Source::refill`: who takes the bit may write to the block. In
-        // this order, so that a slab of which all blocks are counted has no bit on its way.
-        self.slab.word(self.index / 64).fetch_or(1 << (self.index % 64), Release);
-        // SeqCst: either this sees that the slab is full, or who says so sees this block.
-        self.slab.free.fetch_add(1, SeqCst) + 1
-    }
-
-    /// Whether all bytes before the trailer are zero.
-    ///
-    /// # Safety
-    ///
-    /// The block is the caller's.
-    #[inline(always)]
-    pub(super) unsafe fn is_zero(self) -> bool {
-        // SAFETY: strides are multiples of 8 and at least 16, so these are whole words of the block.
-        let words =
-            unsafe { core::slice::from_raw_parts(self.block.cast::<u64>(), self.room() / size_of::<u64>()) };
-        let mut all = 0;
-        let mut groups = words.chunks_exact(4);
-        for group in groups.by_ref() {
-            all |= group.iter().fold(0, |all, word| all | word);
-        }
-        for word in groups.remainder() {
-            all |= word;
-        }
-        all == 0
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_found_by_their_first_byte_only() {
-        for class in 2..=classes::CLASSES {
-            let slab = Slab::make(class).unwrap();
-            for index in 0..slab.blocks() {
-                let block = slab.nth(index).block;
-                assert_eq!(slab.at(block).unwrap().index, index);
-                for offset in [1, 8, slab.stride() / 2, slab.stride() - 1] {
-                    assert!(
-                        slab.at(block.wrapping_add(offset)).is_none(),
-                        "class {class}, {index} + {offset}"
-                    );
-                }
-            }
-            let behind = slab.base.wrapping_add(slab.blocks() * slab.stride());
-            assert!(slab.at(behind).is_none());
-            assert!(slab.blocks() * slab.stride() <= slab.slices() * SLICE - guard_bytes());
-            let bits: u32 = (0..slab.words()).map(|word| slab.word(word).load(Relaxed).count_ones()).sum();
-            assert_eq!(bits as usize, slab.blocks());
-            slab.place.store(DEAD, Relaxed);
-            // SAFETY: dead, and no block was handed out.
-            unsafe { slab.release() };
-            assert_eq!(pagemap::kind(slab.base), FOREIGN);
-        }
-    }
-
-    #[test]
-    fn a_block_is_held_once() {
-        let slab = Slab::make(4).unwrap();
-        let place = slab.nth(3);
-        let mix = place.mix();
-        assert_eq!(place.hold(), Err(FRESH));
-        place.take();
-        // SAFETY: a block of this test alone.
-        unsafe {
-            place.seal(mix, 5, 3, true);
-            assert!(place.is_intact(mix, 5) && !place.is_zero());
-            place.block.add(5).write(0);
-            assert!(!place.is_intact(mix, 5));
-        }
-        assert_eq!(place.fields(mix), Some(Fields { room: place.room() - 5, align: 3, free: false }));
-        assert_eq!(place.hold(), Ok(()));
-        assert_eq!(place.hold(), Err(HELD));
-        place.seal_free(mix);
-        assert_eq!(place.fields(mix), Some(Fields::FREE));
     }
 }

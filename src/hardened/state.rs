@@ -4,7 +4,8 @@
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
 use crate::base::table::Table;
-use crate::hardened::slab::{FRESH, Place, Slab};
+use crate::hardened::place::Place;
+use crate::hardened::slab::{FRESH, Slab};
 use crate::hardened::trailer::TRAILER;
 use crate::hardened::{fault, lists, parts};
 use crate::os;
