@@ -8,11 +8,12 @@
 # ROUNDS=3: fewer rounds. LIB=/path/to/libhakmem.so: another build of the library. RATE=64K: mean bytes between
 # samples. INSTRUCTIONS=1: counts instructions under valgrind instead, once, which hardly depends on the
 # machine; programs of several processes are left out. STACKS=1 RATE=16K: instead, once, how many of the
-# samples have whole call stacks.
+# samples have whole call stacks. HARDENED=on, or its parts: hardened mode beside the default instead of a
+# profile; then "armed" in the tables means hardened.
 #
 # On an otherwise idle machine. A program that is missing (see programs.sh) is left out, and said to be.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 out=$(realpath -m "$1")
 chosen=" ${*:2} "
 cd "$(dirname "$0")/../.."

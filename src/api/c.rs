@@ -3,7 +3,7 @@
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
 use crate::api::hardened::{self, Said};
-use crate::api::{checked, slow_path};
+use crate::api::{checked, slow_free, slow_path};
 use crate::base::misuse::{self, Fault};
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
@@ -175,7 +175,7 @@ pub unsafe fn free(block: *mut u8) {
         match MagazineTops::push_once(heap.cast(), kind, block, &raw const (*heap).bins.secret) {
             Push::Done => (),
             Push::Full => free_rest(block, heap, kind),
-            Push::Refused => slow_path::free_suspect(block, heap, kind),
+            Push::Refused => slow_free::free_suspect(block, heap, kind),
         }
     }
 }
@@ -184,12 +184,12 @@ pub unsafe fn free(block: *mut u8) {
 ///
 /// # Safety
 ///
-/// As [`slow_path::free_second_level`].
+/// As [`slow_free::free_second_level`].
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: the caller's clauses are the same.
-    unsafe { slow_path::free_second_level(block, heap, kind, free_unserved) }
+    unsafe { slow_free::free_second_level(block, heap, kind, free_unserved) }
 }
 
 /// `free` when the second level does not serve the block either: perhaps the magazine will grow. So the block
@@ -197,7 +197,7 @@ unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
 ///
 /// # Safety
 ///
-/// As [`slow_path::free_second_level`].
+/// As [`slow_free::free_second_level`].
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize) {
@@ -208,9 +208,9 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
             && block.addr() % MIN_ALIGN == 0
             && !Block::half_mark_once(block.cast(), (*heap).bins.secret)
         {
-            return slow_path::free_suspect(block, heap, kind);
+            return slow_free::free_suspect(block, heap, kind);
         }
-        slow_path::free_armed(block, heap, kind)
+        slow_free::free_armed(block, heap, kind)
     }
 }
 

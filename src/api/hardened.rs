@@ -59,6 +59,17 @@ fn allocate(size: usize, align: usize, grows: bool, options: Option<&Options>) -
     or_reclaim(size, || process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align, grows) }))
 }
 
+/// [`alloc`] for the thread that has `heap`.
+///
+/// # Safety
+///
+/// As [`alloc_from`].
+#[inline(always)]
+pub(super) unsafe fn alloc_unmarked(heap: *mut Heap, size: usize, align: usize) -> Allocation {
+    // SAFETY: the caller's clause is the same.
+    Allocation { zeroed: true, ..unsafe { alloc_from(heap, size, align, false) } }
+}
+
 /// Allocates a block for the thread that has `heap`, with room to grow in if it `grows`.
 ///
 /// # Safety

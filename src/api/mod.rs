@@ -11,5 +11,6 @@ pub mod profile;
 mod report;
 mod request;
 mod rust;
+mod slow_free;
 mod slow_path;
 mod unload;

@@ -4,7 +4,7 @@
 //! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
 
 use crate::api::hardened::{self, Said};
-use crate::api::slow_path;
+use crate::api::{slow_free, slow_path};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
@@ -77,7 +77,7 @@ pub(crate) unsafe fn dealloc(block: *mut u8, layout: Layout) {
     let class = class_of(size, align);
     // SAFETY: the caller gives up the block, which was allocated with this layout, and so is one of this
     // class.
-    unsafe { slow_path::free_small(block, class) }
+    unsafe { slow_free::free_small(block, class) }
 }
 
 /// [`dealloc`] for sizes and alignments that are not in the table.
@@ -92,9 +92,9 @@ unsafe extern "C" fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
     // as a large one.
     unsafe {
         if class != 0 {
-            slow_path::free_small(block, class)
+            slow_free::free_small(block, class)
         } else {
-            slow_path::free_large(block, pagemap::kind(block), "dealloc", Said::Size(size))
+            slow_free::free_large(block, pagemap::kind(block), "dealloc", Said::Size(size))
         }
     }
 }
