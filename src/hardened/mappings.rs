@@ -1,6 +1,6 @@
-//! Where the hardened heap's large blocks lie. Each has a mapping of its own, at whose end it lies: the page behind it
-//! cannot be touched, nor those before it. A freed one cannot be touched either, and its addresses are not
-//! used again before others have been freed.
+//! Where the hardened heap's large blocks lie. Each has a mapping of its own, at whose end it lies: the page
+//! behind it cannot be touched, nor those before it. A freed one cannot be touched either, and its addresses
+//! are not used again before others have been freed.
 
 use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::Fault;

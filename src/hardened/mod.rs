@@ -5,10 +5,10 @@
 //! those ask whether hardened mode is on. The page map has a kind for its memory, which is no size class, so
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
-//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones, `trailer.rs`
-//! what stands behind their bytes, `state.rs` what a thread has, `lists.rs` slabs that wait for a thread,
-//! `spans.rs` address space, `records.rs` memory for what describes all this, `fault.rs` what is said,
-//! `parts.rs` what is on.
+//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones,
+//! `trailer.rs` what stands behind their bytes, `state.rs` what a thread has, `lists.rs` slabs that wait for
+//! a thread, `spans.rs` address space, `records.rs` memory for what describes all this, `fault.rs` what is
+//! said, `parts.rs` what is on.
 
 mod fault;
 mod large;
