@@ -11,6 +11,8 @@ use crate::sync::{AtomicBool, Ordering};
 
 /// Whether [`hook`] has been called.
 static HOOKED: AtomicBool = AtomicBool::new(false);
+/// Whether the C library tells the child of a fork that it is one.
+static FORKS_ARE_TOLD: AtomicBool = AtomicBool::new(false);
 
 /// Runs `f` with the calling thread's heap, as [`thread::with_heap`] does. With `options`, which Rust's
 /// entries pass, this also sets up the process.
@@ -48,13 +50,22 @@ pub(super) fn hook() {
     // Once, and not for every thread: a child of a fork must not be ready before its handler says so.
     background::ready();
     process::on_fork(fork::on_fork);
-    unload::at_fork(fork::child);
+    let told = forks_are_told();
     report::begin();
     profile::begin();
     unload::init();
-    if options::get().background {
+    if options::get().background && told {
         background::want();
     }
+}
+
+/// Registers the handler for forks, unless that has been done. Whether it is there.
+fn forks_are_told() -> bool {
+    // Relaxed: the C library has a lock for its handlers. One that is there twice does no harm.
+    if !FORKS_ARE_TOLD.load(Ordering::Relaxed) {
+        FORKS_ARE_TOLD.store(unload::at_fork(fork::child), Ordering::Relaxed);
+    }
+    FORKS_ARE_TOLD.load(Ordering::Relaxed)
 }
 
 /// Starts the background thread, if there is none. Returns 0 or the system's error number.
@@ -65,5 +76,10 @@ pub fn start_background() -> i32 {
         return libc::ENOMEM;
     }
     hook();
+    // In a child that is not told, a thread that it starts may be the first to notice; and then nobody takes
+    // the background thread, which it does not have, out of the heap that it was visiting.
+    if cfg!(not(miri)) && !forks_are_told() {
+        return libc::ENOMEM;
+    }
     background::start()
 }

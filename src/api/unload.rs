@@ -37,8 +37,8 @@ pub(crate) fn init() {
     unsafe { __cxa_atexit(at_exit, core::ptr::null_mut(), imp::object().handle) };
 }
 
-/// Registers a handler for the child of a fork.
-pub(crate) fn at_fork(child: unsafe extern "C" fn()) {
+/// Registers a handler for the child of a fork. Whether there was memory for that.
+pub(crate) fn at_fork(child: unsafe extern "C" fn()) -> bool {
     // What glibc's `pthread_atfork` calls, by way of a jump table that the linker would put behind our code:
     // the kernel would map 64 KiB around it that nothing else needs.
     #[cfg(target_env = "gnu")]
@@ -49,13 +49,13 @@ pub(crate) fn at_fork(child: unsafe extern "C" fn()) {
         }
         // SAFETY: the handler is a function that takes nothing and never unwinds. The C library forgets it
         // when it unloads the library that this is part of.
-        unsafe { __register_atfork(None, None, Some(child), imp::object().handle) };
+        unsafe { __register_atfork(None, None, Some(child), imp::object().handle) == 0 }
     }
     #[cfg(not(target_env = "gnu"))]
     // SAFETY: as above; the C library finds out by itself whose handler it is.
     unsafe {
-        libc::pthread_atfork(None, None, Some(child))
-    };
+        libc::pthread_atfork(None, None, Some(child)) == 0
+    }
 }
 
 /// The handler for the end of the process, and for that of this library.
