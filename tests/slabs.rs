@@ -442,3 +442,53 @@ fn what_others_did_to_a_slab_is_over_when_its_pages_serve_again() {
         });
     });
 }
+
+/// A thread that allocates and frees nothing gets untouched memory in the order of addresses, each block
+/// once, though the magazine has had most of them; what lies there is not the program's.
+#[test]
+fn a_heap_that_grows_cuts_ahead_in_order() {
+    alone(|| {
+        let mut in_all = 0;
+        for size in [16, 64, 384, 512] {
+            let before = stats();
+            let blocks = take_many(size, 20_000);
+            let now = stats();
+            let distinct: BTreeSet<usize> = blocks.iter().copied().collect();
+            assert_eq!(distinct.len(), blocks.len(), "{size}: a block was handed out twice");
+            // Only from slab to slab, and at its end where the rest of it is cut, is there a step back.
+            let ascending = blocks.windows(2).filter(|pair| pair[1] == pair[0] + size).count();
+            let slabs = (now.refill_span - before.refill_span) as usize;
+            assert!(ascending + 1 + slabs >= blocks.len(), "{size}: {ascending} steps, {slabs} slabs");
+            assert_eq!(now.allocated_bytes - before.allocated_bytes, (size * blocks.len()) as u64);
+            let cut = now.refill_bump - before.refill_bump;
+            let ahead = cut as usize - blocks.len();
+            assert!(ahead < 64, "{size}: {ahead} blocks ahead");
+            in_all += ahead;
+            assert_eq!(now.cached_bytes - before.cached_bytes, (ahead * size) as u64, "{size}");
+            blocks.into_iter().for_each(|block| give(block, size));
+            purge();
+        }
+        assert!(in_all > 0, "nothing was cut ahead");
+    });
+}
+
+/// What was cut ahead for one is there for `calloc`, too, and is cleared, though another slab's blocks lay
+/// there before.
+#[test]
+fn what_is_cut_ahead_is_cleared() {
+    alone(|| {
+        let layout = Layout::from_size_align(48, 8).unwrap();
+        for _ in 0..3 {
+            // SAFETY: the layout has a size; the blocks are written to as far as they reach.
+            let blocks: Vec<_> = (0..20_000).map(|_| unsafe { HAKMEM.alloc_zeroed(layout) }).collect();
+            for &block in &blocks {
+                // SAFETY: a block of 48 bytes.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(block, 48) };
+                assert!(bytes.iter().all(|&byte| byte == 0));
+                bytes.fill(0xa5);
+            }
+            // SAFETY: each is freed once, with its layout.
+            blocks.into_iter().for_each(|block| unsafe { HAKMEM.dealloc(block, layout) });
+        }
+    });
+}

@@ -23,7 +23,7 @@ use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Node, compiler_
 use crate::tiny::bins::Bins;
 use core::cell::Cell;
 use core::mem::offset_of;
-use core::ptr;
+use core::{ptr, slice};
 use crossbeam_utils::CachePadded;
 
 /// Address space of a record: the heap, the slots of its magazines behind it, and the outbox's bundles at the
@@ -32,6 +32,11 @@ pub(crate) const RECORD: usize = 512 << 10;
 
 /// Where the heap's [`Gate`] lies in its record: behind the slots.
 pub(crate) const GATE_AT: usize = RECORD - outbox::BYTES - size_of::<Gate>();
+
+/// Blocks that are [cut ahead](Heap::cut_ahead) at most.
+const MAX_CUT: usize = 63;
+/// For fewer than these the way through [`Heap::refill`] is too long.
+const MIN_CUT: usize = 8;
 
 /// A heap.
 ///
@@ -205,7 +210,7 @@ impl Heap {
     }
 
     /// Takes a block of `class` from the current slab, when the magazine is empty. Null when that slab has
-    /// none either.
+    /// none either, or is to be [cut](crate::superslab::slab::CUT): then [`Heap::refill`] is next.
     ///
     /// # Safety
     ///
@@ -244,6 +249,12 @@ impl Heap {
                 if !allocation.ptr.is_null() {
                     return allocation;
                 }
+                if Bins::is_cut(&raw mut (*heap).bins, class as usize) {
+                    let block = Heap::cut_ahead(heap, class as usize);
+                    if !block.is_null() {
+                        return Allocation { ptr: block, zeroed: false };
+                    }
+                }
                 (*heap).run_cache.give_back_old();
                 (*heap).bins.refill(class, &(*heap).counters)
             };
@@ -253,10 +264,43 @@ impl Heap {
                 if (*heap).magazines.has_much() {
                     Heap::halve_surplus(heap);
                 }
+                if (*heap).magazines.widen(&(*heap).tops, class as usize) {
+                    Bins::set_cut(&raw mut (*heap).bins, class as usize, true);
+                }
                 drop(entered);
                 large::tick();
             }
             allocation
+        }
+    }
+
+    /// Takes a block of `class` from a current slab that is to be [cut](crate::superslab::slab::CUT), and has
+    /// no freed one: with many more for the magazine, which is empty. Null if the slab has nothing left.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::refill`], and the calling thread has entered the heap, which is not armed.
+    #[cold]
+    #[inline(never)]
+    unsafe fn cut_ahead(heap: *mut Heap, class: usize) -> *mut u8 {
+        // SAFETY: the caller has entered the heap, which is what everything here asks for. The slots from
+        // the top to the limit are free, and nobody looks at them before the top has moved.
+        unsafe {
+            let (bins, counters) = (&raw mut (*heap).bins, &raw const (*heap).counters);
+            let (top, limit) = (&(&(*heap).tops.top)[class], &(&(*heap).tops.limit)[class]);
+            let first = top.load(Relaxed);
+            let room = limit.load(Relaxed).addr().saturating_sub(first.addr()) / size_of::<Slot>();
+            if room < MIN_CUT {
+                // The magazine has been emptied and halved.
+                Bins::set_cut(bins, class, false);
+                return Heap::alloc_from_slab(heap, class).ptr;
+            }
+            let got = Bins::cut_ahead(bins, class, counters, slice::from_raw_parts(first, room.min(MAX_CUT)));
+            // As in `magazine_slots::push`, the blocks are stored before the top moves.
+            compiler_fence(Release);
+            top.store(first.wrapping_add(got), Release);
+            (*heap).magazines.on_miss(class);
+            MagazineTops::pop(heap.cast(), class)
         }
     }
 

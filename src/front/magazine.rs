@@ -17,7 +17,7 @@ use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::pagemap::KINDS;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64};
-use crate::tiny::classes::{C_TABLE, CLASSES, bits, stride};
+use crate::tiny::classes::{C_TABLE, CLASSES, TABLE, bits, stride};
 use core::cell::Cell;
 use core::ops::Range;
 use core::ptr;
@@ -40,6 +40,13 @@ const MAX_EXTRA: usize = 1 << 20;
 const MUCH: usize = 4 << 20;
 /// See [`MAX_EXTRA`].
 const EXTRA_PART: usize = 16;
+/// The last class of which blocks are cut ahead: up to 512 bytes. Larger ones are often asked for by `calloc`,
+/// which need not clear them while they come from a slab's untouched memory.
+const CUT_CLASSES: usize = TABLE[512 / 8] as usize;
+/// log2 of the slots that a magazine begins with which is there for blocks that are cut ahead.
+const FIRST_CUT_LOG: u8 = 4;
+/// log2 of the slots up to which it grows for these.
+const CUT_LOG: u8 = 6;
 /// log2 of the slots that every class up to 8 KiB may have at least.
 const FEW: u8 = 2;
 

@@ -75,8 +75,8 @@ pub(crate) struct Slab {
     pub(crate) counted: AtomicU32,
     /// The list that `links` belong to. Owner only.
     pub(crate) list: Listed,
-    /// Whether memory above `bump` is known to be zero. Owner only.
-    pub(crate) zero: bool,
+    /// What is known of the memory above `bump`: [`ZERO`], if it is zero, and [`CUT`]. Owner only.
+    pub(crate) rest: u8,
     /// Whether [`thp::filled`](super::thp::filled) has counted the slab: every block has been handed out
     /// once. Owner only.
     pub(crate) filled: bool,
@@ -122,6 +122,12 @@ pub(crate) struct Slab {
     pub(crate) purged_at: u32,
 }
 
+/// In [`Slab::rest`]: it is zero.
+pub(crate) const ZERO: u8 = 1;
+/// In [`Slab::rest`], of a current slab: blocks are cut from it many at a time, and the magazine gets all but
+/// one, since the thread has used up a whole slab of the class and freed hardly a block.
+pub(crate) const CUT: u8 = 2;
+
 /// The current slab of a class that has none: nothing can be taken from it, and nothing is written to it.
 pub(crate) static NO_SLAB: Slab = Slab {
     free: ptr::null_mut(),
@@ -131,7 +137,7 @@ pub(crate) static NO_SLAB: Slab = Slab {
     low: 0,
     counted: AtomicU32::new(0),
     list: Listed::None,
-    zero: false,
+    rest: 0,
     filled: false,
     revived: false,
     links: Links::new(),
@@ -274,7 +280,7 @@ impl Slab {
             AtomicBool::from_ptr(&raw mut (*slab).revived).store(false, Ordering::Relaxed);
             (*slab).list = Listed::None;
             (*slab).low = 0;
-            (*slab).zero = zero;
+            (*slab).rest = if zero { ZERO } else { 0 };
             (*slab).filled = false;
             (*slab).fresh_purged = false;
             (*slab).purged.store(0, Ordering::Relaxed);

@@ -17,11 +17,12 @@ use crate::base::table::Table;
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
-use crate::superslab::slab::{Allocation, Block, Listed, NO_SLAB, Owner, Slab};
+use crate::superslab::slab::{Allocation, Block, CUT, Listed, NO_SLAB, Owner, Slab, ZERO};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, Node};
 use crate::tiny::classes::bits;
 use crate::tiny::{free_list, idle};
+use core::hint::assert_unchecked;
 use core::ptr;
 
 /// The class of 8-byte blocks, which have no room for the mark of a free block.
@@ -85,7 +86,7 @@ impl Bins {
     }
 
     /// Takes a block of the current slab of `class`: a freed one first, then untouched memory. Null if it has
-    /// neither.
+    /// neither, or if what it has is to be [cut](CUT) many at a time: see [`Bins::cut_ahead`].
     ///
     /// This is the second level behind the magazines, kept short: it serves every burst longer than a
     /// magazine.
@@ -115,15 +116,23 @@ impl Bins {
             }
             let block = (*slab).bump;
             if block != (*slab).end {
-                Slab::set_bump(slab, block.wrapping_add((*slab).stride as usize));
-                let zero = (*slab).zero;
-                if !zero && class != UNMARKED {
-                    // An earlier slab in this place may have left a mark.
-                    Block::set_mark(block.cast(), (*bins).secret, false);
+                // The compiler does not see that a slab's memory is nowhere near null.
+                assert_unchecked(!block.is_null());
+                let rest = (*slab).rest;
+                if rest >= CUT {
+                    return Allocation::NONE;
                 }
+                let is_zero = rest == ZERO;
+                if !is_zero {
+                    if class != UNMARKED {
+                        // An earlier slab in this place may have left a mark.
+                        Block::set_mark(block.cast(), (*bins).secret, false);
+                    }
+                }
+                Slab::set_bump(slab, block.wrapping_add((*slab).stride as usize));
                 Slab::count_taken(slab);
                 (*counters).refill_bump.add(1);
-                return Allocation { ptr: block, zeroed: zero };
+                return Allocation { ptr: block, zeroed: is_zero };
             }
         }
         Allocation::NONE
@@ -166,27 +175,84 @@ impl Bins {
                 (*slab).free = block;
                 (*counters).refill_current.add(listed as u64);
             }
-            let (start, stride, zero) = ((*slab).bump, (*slab).stride as usize, (*slab).zero);
-            let rest = to.get(listed..).unwrap_or_default();
-            let untouched = (*slab).end.addr().wrapping_sub(start.addr()).checked_div(stride).unwrap_or(0);
-            let untouched = untouched.min(rest.len());
-            if untouched != 0 {
-                Slab::set_bump(slab, start.wrapping_add(untouched * stride));
-                let mut block = start;
-                for slot in rest.get(..untouched).unwrap_or_default().iter().rev() {
-                    if !zero {
-                        unmark(block.cast());
-                    }
-                    slot.store(block, Relaxed);
-                    block = block.wrapping_add(stride);
-                }
-                (*counters).refill_bump.add(untouched as u64);
-            }
-            if listed + untouched != 0 {
-                Slab::count(slab, (listed + untouched) as i32);
+            let untouched = Bins::cut(bins, slab, counters, to.get(listed..).unwrap_or_default());
+            if listed != 0 {
+                Slab::count(slab, listed as i32);
             }
             listed + untouched
         }
+    }
+
+    /// Cuts as many blocks from the untouched memory of a slab as it has and as there is room for in `to`,
+    /// and returns how many. Who takes them from the end of `to` gets them by ascending address.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::alloc_many`]; the slab is the current one of a size class, or `NO_SLAB`.
+    #[inline(always)]
+    unsafe fn cut(bins: *mut Bins, slab: *mut Slab, counters: *const Counters, to: &[Slot]) -> usize {
+        // SAFETY: as in `alloc`; no visitor is in.
+        unsafe {
+            let (start, stride) = ((*slab).bump, (*slab).stride as usize);
+            let count = (*slab).end.addr().wrapping_sub(start.addr()).checked_div(stride).unwrap_or(0);
+            let count = count.min(to.len());
+            if count == 0 {
+                return 0;
+            }
+            let unmark = (*slab).rest & ZERO == 0 && (*slab).class as usize != UNMARKED;
+            Slab::set_bump(slab, start.wrapping_add(count * stride));
+            let mut block = start;
+            for slot in to.get(..count).unwrap_or_default().iter().rev() {
+                if unmark {
+                    Block::set_mark(block.cast(), (*bins).secret, false);
+                }
+                slot.store(block, Relaxed);
+                block = block.wrapping_add(stride);
+            }
+            (*counters).refill_bump.add(count as u64);
+            Slab::count(slab, count as i32);
+            count
+        }
+    }
+
+    /// Whether blocks of `class` are to be [cut ahead](Bins::cut_ahead).
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns these bins and holds their heap's lock.
+    #[inline(always)]
+    pub(crate) unsafe fn is_cut(bins: *mut Bins, class: usize) -> bool {
+        // SAFETY: the current slab is ours, or `NO_SLAB`.
+        unsafe { (*Bins::current(bins, class).load(Relaxed)).rest & CUT != 0 }
+    }
+
+    /// From now on, or not any more, blocks of `class` are [cut ahead](Bins::cut_ahead) from its current
+    /// slab.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::is_cut`]; there is a current slab.
+    pub(crate) unsafe fn set_cut(bins: *mut Bins, class: usize, cut: bool) {
+        // SAFETY: the current slab is ours.
+        unsafe {
+            let slab = Bins::current(bins, class).load(Relaxed);
+            (*slab).rest = (*slab).rest & !CUT | if cut { CUT } else { 0 };
+        }
+    }
+
+    /// [Cuts](Bins::cut) blocks from the current slab of `class`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::alloc_many`].
+    pub(crate) unsafe fn cut_ahead(
+        bins: *mut Bins,
+        class: usize,
+        counters: *const Counters,
+        to: &[Slot],
+    ) -> usize {
+        // SAFETY: the caller's clauses are the same; no visitor is in.
+        unsafe { Bins::cut(bins, Bins::current(bins, class).load(Relaxed), counters, to) }
     }
 
     /// The current slab of `class`. For the holder of the heap's lock.

@@ -64,22 +64,42 @@ unsafe fn mark_unless(
 /// `bins` are the calling thread's, and it holds their heap's lock. `address` was freed as a block of
 /// `class`, and the program does not use it any more.
 pub(crate) unsafe fn validate(bins: &mut Bins, address: *mut u8, class: usize) -> Option<*mut Slab> {
-    let kind = pagemap::kind(address);
-    if kind as usize != class {
-        let fault = if kind == pagemap::FOREIGN { Fault::Foreign } else { Fault::Size };
-        misuse::report("free", address, fault);
+    if pagemap::kind_index(address) != class {
+        complain(address);
         return None;
     }
-    let block = address.cast::<Block>();
     // SAFETY: the page map says that this is a slab's slice, so it has a record. The slab has a block in use
     // (this one) and stays, unless the block was freed twice: then the slice was still in the page map a
-    // moment ago. A freed block of 16 bytes or more is ours to read and write. The list of the slab is looked
-    // at only if that belongs to these bins.
-    let fault = unsafe {
+    // moment ago. A freed block of 16 bytes or more is ours to read and write.
+    unsafe {
         let slab = Slab::of(address);
-        if mark_unless(Block::is_marked, bins, slab, address, class) {
-            return Some(slab);
-        }
+        let marked = mark_unless(Block::is_marked, bins, slab, address, class);
+        if marked || look_closer(bins, slab, address, class) { Some(slab) } else { None }
+    }
+}
+
+/// Reports a block that was freed as one of `class`, and lies where there are none.
+#[cold]
+#[inline(never)]
+extern "C" fn complain(address: *mut u8) {
+    let fault = if pagemap::kind(address) == pagemap::FOREIGN { Fault::Foreign } else { Fault::Size };
+    misuse::report("free", address, fault);
+}
+
+/// [`validate`] where the quick test has failed: whether the block can be freed, and is marked now. A
+/// function of its own, so that the callers of `validate` need no stack: a thread that ends frees each block
+/// of its magazines.
+///
+/// # Safety
+///
+/// As [`validate`]; `slab` is the record of the slab in which `address` lies.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn look_closer(bins: *mut Bins, slab: *mut Slab, address: *mut u8, class: usize) -> bool {
+    let block = address.cast::<Block>();
+    // SAFETY: the caller's clauses. The list of the slab is looked at only if that belongs to these bins.
+    let fault = unsafe {
+        let bins = &mut *bins;
         let is_marked = || class != UNMARKED && Block::is_marked(block, bins.secret);
         match partial_purge::block_at(slab, address) {
             None => Fault::Interior,
@@ -93,12 +113,12 @@ pub(crate) unsafe fn validate(bins: &mut Bins, address: *mut u8, class: usize) -
                 if class != UNMARKED {
                     Block::set_mark(block, bins.secret, true);
                 }
-                return Some(slab);
+                return true;
             }
         }
     };
     misuse::report("free", address, fault);
-    None
+    false
 }
 
 /// Whether `slab` belongs to `owner`.

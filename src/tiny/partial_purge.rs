@@ -15,7 +15,7 @@ use crate::base::list::List;
 use crate::base::table::Table;
 use crate::os;
 use crate::superslab::granules::{Granules, Run};
-use crate::superslab::slab::{Block, Listed, Slab};
+use crate::superslab::slab::{Block, Listed, Slab, ZERO};
 use crate::superslab::{orphans, pool};
 use crate::sync::Node;
 use crate::sync::Ordering::Relaxed;
@@ -316,7 +316,7 @@ unsafe fn revive_run(slab: *mut Slab, purged: u64) -> bool {
         let rest = purged & !run.mask();
         (*slab).purged.store(rest, Relaxed);
         // A block at either end may reach into memory that was not purged, and so may not be zero.
-        (*slab).zero = false;
+        (*slab).rest &= !ZERO;
         Slab::set_revived(slab, from, to);
         if rest == 0 {
             (*slab).inverse.store(Slab::inverse_of((*slab).stride), Relaxed);

@@ -3,7 +3,7 @@
 use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::options;
-use crate::superslab::slab::{Allocation, Listed, Slab};
+use crate::superslab::slab::{Allocation, CUT, Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::tiny::bins::{Bins, no_slab};
@@ -131,6 +131,7 @@ impl Bins {
         // SAFETY: the slab is ours, and the lock keeps visitors out until both fields are written.
         unsafe {
             Slab::enlist(slab, Listed::Current);
+            (*slab).rest &= !CUT;
             Bins::current(self, (*slab).class as usize).store(slab, Relaxed);
         }
     }

@@ -75,7 +75,8 @@ static void magazine(void) {
     then = now;
     take(MANY, SIZE);
     hak_stats(&now);
-    CHECKN(ROSE(magazine_misses) > 0 && ROSE(magazine_misses) <= MANY, ROSE(magazine_misses));
+    /* Up to 63 have been cut ahead. */
+    CHECKN(ROSE(magazine_misses) > 0 && ROSE(magazine_misses) <= MANY + 63, ROSE(magazine_misses));
     STAYS(magazine_overflows);
     CHECKN(ROSE(allocations) > MANY - 1000 && ROSE(allocations) < MANY + 1000, ROSE(allocations));
     CHECKN(now.allocated_bytes - before > MANY * SIZE - 1000 * SIZE, now.allocated_bytes - before);

@@ -1,6 +1,9 @@
 //! How magazines get larger and smaller arrays, and close the gaps that visitors leave.
 
-use super::{EXTRA_PART, FREE_LOGS, MAX_EXTRA, MAX_LOG, MIN_LOG, MISSED, MUCH, Magazines, QUIET, SMALL};
+use super::{
+    CUT_CLASSES, CUT_LOG, EXTRA_PART, FIRST_CUT_LOG, FREE_LOGS, MAX_EXTRA, MAX_LOG, MIN_LOG, MISSED, MUCH,
+    Magazines, QUIET, SMALL,
+};
 use crate::front::fast_path::MagazineTops;
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
@@ -118,6 +121,23 @@ impl Magazines {
             // SAFETY: `resize` asks for the same as this function.
             unsafe { self.resize(tops, class, self.limit(tops, class), FREE_LOGS[class], 0) };
         }
+    }
+
+    /// Makes room for blocks that are cut ahead, in the magazine of a class of which a slab has been used up,
+    /// if it has only run empty since it last grew: a step with each slab. Whether there is room for some.
+    ///
+    /// # Safety
+    ///
+    /// As [`Magazines::grow`]; the heap is not armed.
+    #[inline(always)]
+    pub(crate) unsafe fn widen(&self, tops: &MagazineTops, class: usize) -> bool {
+        if self.notices[class].get() != MISSED || class > CUT_CLASSES {
+            return false;
+        }
+        let log = self.logs[class].load(Relaxed);
+        let wider = (log + 1).clamp(FIRST_CUT_LOG, CUT_LOG).min(FREE_LOGS[class]);
+        // SAFETY: `resize` asks for the same as this function.
+        log >= wider || unsafe { self.resize(tops, class, &tops.limit[class], wider, 0) }
     }
 
     /// Closes the gaps that a visitor has left in the magazine of `class`. True when a visitor had taken
