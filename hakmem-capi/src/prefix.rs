@@ -230,8 +230,8 @@ pub struct hak_stats_t {
     /// Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit
     /// counts anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
     pub allocations: u64,
-    /// Blocks that a slab gave because a magazine was empty: `refill_current` plus `refill_bump`. Up to 63
-    /// may be for one allocation and those after it.
+    /// Blocks that a slab gave because a magazine was empty: `refill_current` plus `refill_bump`. Up to
+    /// 63 may be for one allocation and those after it.
     pub magazine_misses: u64,
     /// Frees that found their magazine full and as large as it may be; their blocks went home.
     pub magazine_overflows: u64,

@@ -40,8 +40,8 @@ const MAX_EXTRA: usize = 1 << 20;
 const MUCH: usize = 4 << 20;
 /// See [`MAX_EXTRA`].
 const EXTRA_PART: usize = 16;
-/// The last class of which blocks are cut ahead: up to 512 bytes. Larger ones are often asked for by `calloc`,
-/// which need not clear them while they come from a slab's untouched memory.
+/// The last class of which blocks are cut ahead: up to 512 bytes. Larger ones are often asked for by
+/// `calloc`, which need not clear them while they come from a slab's untouched memory.
 const CUT_CLASSES: usize = TABLE[512 / 8] as usize;
 /// log2 of the slots that a magazine begins with which is there for blocks that are cut ahead.
 const FIRST_CUT_LOG: u8 = 4;

@@ -33,8 +33,8 @@ figures! {
         /// Blocks taken from slabs plus large blocks. Blocks from a magazine do not count: the fast path
         /// counts nothing. With `HAKMEM_MAGAZINE=off` every allocation counts.
         allocations,
-        /// Blocks that a slab gave because a magazine was empty: `refill_current` plus `refill_bump`. Up to 63
-        /// may be for one allocation and those after it.
+        /// Blocks that a slab gave because a magazine was empty: `refill_current` plus `refill_bump`. Up to
+        /// 63 may be for one allocation and those after it.
         magazine_misses,
         /// Frees that found their magazine full and at its largest size; their blocks returned to their
         /// slabs.

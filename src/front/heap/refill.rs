@@ -1,0 +1,113 @@
+//! How blocks come to a heap behind its magazines: from its slabs, one at a time or many.
+
+use crate::front::fast_path::MagazineTops;
+use crate::front::heap::Heap;
+use crate::large;
+use crate::lockfree::magazine_slots::Slot;
+use crate::superslab::slab::Allocation;
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::compiler_fence;
+use crate::tiny::bins::Bins;
+use core::{ptr, slice};
+
+/// Blocks that are [cut ahead](Heap::cut_ahead) at most.
+const MAX_CUT: usize = 63;
+/// For fewer than these the way through [`Heap::refill`] is too long.
+const MIN_CUT: usize = 8;
+
+impl Heap {
+    /// Takes a block of `class` from the current slab, when the magazine is empty. Null when that slab has
+    /// none either, or is to be [cut](crate::superslab::slab::CUT): then [`Heap::refill`] is next.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, or it is a placeholder; `class` is a size class.
+    #[inline(always)]
+    pub(crate) unsafe fn alloc_from_slab(heap: *mut Heap, class: usize) -> Allocation {
+        // SAFETY: the bins are the caller's, or a placeholder's, which have no block. So only the owner
+        // reaches `on_miss`. What placeholders are told to name nobody reads.
+        unsafe {
+            Heap::lock(heap).name(ptr::without_provenance_mut(class));
+            let allocation = Bins::alloc(&raw mut (*heap).bins, class, &raw const (*heap).counters);
+            if !allocation.ptr.is_null() {
+                (*heap).magazines.on_miss(class);
+            }
+            allocation
+        }
+    }
+
+    /// Takes a block of `class` when the current slab has none either: from another slab, which becomes the
+    /// current one. Null when there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap; `class` is a size class.
+    pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Allocation {
+        // SAFETY: the calling thread owns the heap and enters it, so nobody else uses bins and run cache
+        // until the end of the block. `refill` borrows the bins exclusively: no visitor is in, and no other
+        // thread reads them without the lock.
+        unsafe {
+            let entered = Heap::enter(heap);
+            let spans = (*heap).counters.refill_span.get();
+            let allocation = if Heap::is_gated(heap) && Heap::follow(heap) {
+                Heap::alloc_gated(heap, class)
+            } else {
+                let allocation = Heap::alloc_from_slab(heap, class as usize);
+                if !allocation.ptr.is_null() {
+                    return allocation;
+                }
+                if Bins::is_cut(&raw mut (*heap).bins, class as usize) {
+                    let block = Heap::cut_ahead(heap, class as usize);
+                    if !block.is_null() {
+                        return Allocation { ptr: block, zeroed: false };
+                    }
+                }
+                (*heap).run_cache.give_back_old();
+                (*heap).bins.refill(class, &(*heap).counters)
+            };
+            if (*heap).counters.refill_span.get() != spans {
+                // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look
+                // at what magazines and the cache of large blocks keep.
+                if (*heap).magazines.has_much() {
+                    Heap::halve_surplus(heap);
+                }
+                if (*heap).magazines.widen(&(*heap).tops, class as usize) {
+                    Bins::set_cut(&raw mut (*heap).bins, class as usize, true);
+                }
+                drop(entered);
+                large::tick();
+            }
+            allocation
+        }
+    }
+
+    /// Takes a block of `class` from a current slab that is to be [cut](crate::superslab::slab::CUT), and has
+    /// no freed one: with many more for the magazine, which is empty. Null if the slab has nothing left.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::refill`], and the calling thread has entered the heap, which is not armed.
+    #[cold]
+    #[inline(never)]
+    unsafe fn cut_ahead(heap: *mut Heap, class: usize) -> *mut u8 {
+        // SAFETY: the caller has entered the heap, which is what everything here asks for. The slots from
+        // the top to the limit are free, and nobody looks at them before the top has moved.
+        unsafe {
+            let (bins, counters) = (&raw mut (*heap).bins, &raw const (*heap).counters);
+            let (top, limit) = (&(&(*heap).tops.top)[class], &(&(*heap).tops.limit)[class]);
+            let first = top.load(Relaxed);
+            let room = limit.load(Relaxed).addr().saturating_sub(first.addr()) / size_of::<Slot>();
+            if room < MIN_CUT {
+                // The magazine has been emptied and halved.
+                Bins::set_cut(bins, class, false);
+                return Heap::alloc_from_slab(heap, class).ptr;
+            }
+            let got = Bins::cut_ahead(bins, class, counters, slice::from_raw_parts(first, room.min(MAX_CUT)));
+            // As in `magazine_slots::push`, the blocks are stored before the top moves.
+            compiler_fence(Release);
+            top.store(first.wrapping_add(got), Release);
+            (*heap).magazines.on_miss(class);
+            MagazineTops::pop(heap.cast(), class)
+        }
+    }
+}
