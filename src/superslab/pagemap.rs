@@ -177,9 +177,10 @@ pub(crate) fn prepare(address: *const u8) -> bool {
 /// Sets the kind of `slices` slices from `address` on, which were [`prepare`]d.
 pub(crate) fn set(address: *const u8, slices: usize, kind: u8) {
     let first = slice_number(address);
-    for slice in first..first + slices as u32 {
+    // Counted from 0: the end of the last slice that there is has no number.
+    for slice in 0..slices as u32 {
         // Release: pairs with the acquire in `kind_published`.
-        entry(slice).store(kind, Ordering::Release);
+        entry(first.wrapping_add(slice)).store(kind, Ordering::Release);
     }
 }
 
@@ -362,6 +363,17 @@ mod tests {
         assert_eq!(kind(base.wrapping_add(3 * SLICE)), FOREIGN);
         set(base, 3, FOREIGN);
         assert_eq!(kind(base), FOREIGN);
+    }
+
+    /// Every slice of a leaf, of every branch, and of every place in the root: no two have the same place.
+    #[test]
+    fn the_side_tables_places_are_the_slices() {
+        let slices = (0..1u32 << DIRECT_SHIFT).chain((0..1 << 19).map(|i| i << DIRECT_SHIFT | i & 0x1fff));
+        for slice in slices.chain([u32::MAX]) {
+            let (root, branch, leaf) = direct_place(ptr::without_provenance((slice as usize) << SLICE_SHIFT));
+            assert!(root < DIRECT_ROOT.len() && branch < 1 << BRANCH_SHIFT && leaf < 1 << DIRECT_SHIFT);
+            assert_eq!((root << BRANCH_SHIFT | branch) << DIRECT_SHIFT | leaf, slice as usize);
+        }
     }
 
     #[test]

@@ -62,9 +62,7 @@ pub(super) fn put_back(desc: DescRef, clean: u32) {
     let hidden = desc.job.load(Relaxed);
     let after = desc.end_job(clean);
     match pool {
-        Some(mut pool) => {
-            pool.index(desc, os::now_ms(), count(hidden) as i8, count(after.dirty & hidden) as i8);
-        }
+        Some(mut pool) => pool.reindex(desc, hidden, after, os::now_ms()),
         None => set_stale(),
     }
 }
@@ -148,7 +146,7 @@ impl State {
     }
 
     /// Adds a SuperSlab that is in no list to the index.
-    fn enter(&mut self, desc: DescRef, now: u32) {
+    pub(super) fn enter(&mut self, desc: DescRef, now: u32) {
         let sets = desc.slices.get();
         self.superslabs += 1;
         desc.free_slices.set(0);
@@ -196,6 +194,11 @@ impl State {
         let (hidden, dirty) = desc.begin_job();
         self.index(desc, 0, -(count(hidden) as i8), -(count(hidden & dirty) as i8));
         hidden != 0
+    }
+
+    /// Brings the index up to date after hidden slices have become free again.
+    pub(super) fn reindex(&mut self, desc: DescRef, hidden: u32, after: Sets, now: u32) {
+        self.index(desc, now, count(hidden) as i8, count(after.dirty & hidden) as i8);
     }
 
     /// [Soils](Desc::soil) a SuperSlab.
