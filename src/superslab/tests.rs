@@ -12,6 +12,8 @@ use super::span_index::State;
 use crate::lockfree::slice_sets::{Sets, span_mask};
 use crate::os;
 use crate::sync::Ordering::Relaxed;
+// For tests only: classes lie above this folder.
+#[cfg(test)]
 use crate::tiny::classes::{CLASSES, slices, stride};
 use core::ptr;
 
@@ -36,7 +38,7 @@ fn each_slab(everywhere: bool, mut f: impl FnMut(*mut Slab, usize, u8)) {
                 // SAFETY: the SuperSlab was mapped for this, and nobody else knows it. The owner is never
                 // followed.
                 let slab = unsafe { Slab::claim(desc, index, slices, class) };
-                // SAFETY: as above.
+                // SAFETY: claimed just now, and nobody else knows it.
                 unsafe { Slab::make(slab, stride(class as usize), true, owner) };
                 f(slab, index, class);
             }
@@ -57,7 +59,7 @@ fn every_slab_is_found_from_all_of_its_slices() {
             // SAFETY: the slab was made just now.
             assert_eq!(unsafe { Slab::of(Slab::address(slab).wrapping_add(offset)) }, slab);
         }
-        // SAFETY: as above.
+        // SAFETY: the slab was made just now.
         let (start, end, last) = unsafe { ((*slab).start, (*slab).end, (*slab).last as usize) };
         let (header, span) = (if index == 0 { HEADER } else { 0 }, slices * SLICE);
         assert_eq!(start, Slab::address(slab).wrapping_add(header));
@@ -100,7 +102,7 @@ fn every_block_touches_the_granules_that_it_lies_in() {
         assert!(granules.span == Slab::address(slab) && granules.count <= 64);
         assert!(size >= os::page_size() && size * granules.count == slices(class) * SLICE);
         assert!(size == os::page_size() || granules.count == 64, "granules are no larger than they must be");
-        // SAFETY: as above.
+        // SAFETY: the slab was made just now.
         let (start, blocks) = unsafe { ((*slab).start, (*slab).last as usize / stride + 1) };
         // For each granule, how many blocks end before it begins, and how many begin before it does.
         let (mut before, mut begun) = ([0; 65], [0; 65]);

@@ -299,7 +299,7 @@ mod tests {
             for _ in 0..2 * kept {
                 let other = alloc(size, 1, false, None);
                 again += (other == block) as usize;
-                // SAFETY: as above.
+                // SAFETY: ours, and not used afterwards.
                 unsafe { free(other, Some(size), "free") };
             }
             assert!(again <= 2, "size {size}: handed out {again} times");

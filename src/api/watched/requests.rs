@@ -108,7 +108,7 @@ mod asan {
 
     #[inline(always)]
     pub(super) fn unpoison(from: *const u8, bytes: usize) {
-        // SAFETY: as above.
+        // SAFETY: notes that the program may go there, and touches none of it.
         #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
         unsafe {
             calls::hakmem_asan_unpoison(from, bytes)
@@ -168,7 +168,7 @@ mod memcheck {
             );
         }
         #[cfg(all(target_arch = "aarch64", not(miri)))]
-        // SAFETY: as above.
+        // SAFETY: changes nothing but the answer's register; the arguments are there to be read.
         unsafe {
             core::arch::asm!(
                 "ror x12, x12, #3",
