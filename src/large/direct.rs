@@ -266,6 +266,44 @@ mod tests {
         }
     }
 
+    /// New, kept and extended mappings: each where and as long as asked for, zero where it says so.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn blocks_are_what_was_asked_for() {
+        let mut blocks = Vec::new();
+        for round in 0..96 {
+            let size = ((1 + round % 5) << 20) + round * 1000;
+            let align = [1, 1 << 12, 1 << 16, 1 << 20, 1 << 24][round / 3 % 5];
+            let clear = round % 2 == 0;
+            let mut allocation = alloc_kept(size, align, clear, round % 7 == 0);
+            if allocation.ptr.is_null() {
+                allocation = alloc(size, align, clear);
+            }
+            let block = allocation.ptr;
+            assert!(!block.is_null() && block.addr() % align == 0, "{size:#x} {align:#x}");
+            assert!(usable(block) >= size && usable(block) < size + (2 << 20), "{size:#x}");
+            assert_eq!((pagemap::kind(block), is_start(block)), (DIRECT, true));
+            let inside = block.wrapping_add(UNIT);
+            assert!(inside.addr() % SLICE == 0 || !is_start(inside));
+            // SAFETY: ours, with so many bytes.
+            unsafe {
+                if allocation.zeroed {
+                    let words = core::slice::from_raw_parts(block.cast::<u64>(), size / 8);
+                    assert!(words.iter().step_by(64).all(|&word| word == 0), "{size:#x} {clear}");
+                }
+                block.write_bytes(0x5a, size);
+            }
+            blocks.push(block);
+            if round % 3 != 0 {
+                let block = blocks.swap_remove(round % blocks.len());
+                // SAFETY: ours, and not used any more.
+                assert!(unsafe { free(block) });
+            }
+        }
+        // SAFETY: as in the loop: ours, and not used any more.
+        assert!(blocks.into_iter().all(|block| unsafe { free(block) }));
+    }
+
     /// Around each power of two and at the end of all sizes.
     #[test]
     fn a_length_is_the_next_of_whole_pages() {

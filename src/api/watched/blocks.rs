@@ -309,7 +309,9 @@ mod tests {
     #[test]
     fn sizes_and_alignments() {
         for shift in 0..=22 {
-            for size in [0, 1, 15, 16, 17, 100, 1000, 1024, 5000, 70_000, 3 << 20] {
+            // The longest by a few alignments only: looking at each byte takes long.
+            let longest = if shift % 11 == 0 { 3 << 20 } else { 70_000 };
+            for size in [0, 1, 15, 16, 17, 100, 1000, 1024, 5000, longest] {
                 let align = 1 << shift;
                 let block = alloc(size, align, true, None);
                 assert!(!block.is_null() && block.addr() % align == 0, "{size} {align}");
