@@ -2,7 +2,7 @@
 //! offset in them, every granule; every slice of SuperSlabs at the ends of the address space; and the index
 //! over SuperSlabs beside a plain model of it.
 
-use super::desc::{Desc, DescRef};
+use super::desc::{CHUNK, Desc, DescRef, all_descs, bytes_of_descriptors};
 use super::granules::{Granules, Run};
 use super::layout::{HEADER, MAX_SPAN, SLICE, SLICES, SUPERSLAB};
 use super::pagemap::{self, FOREIGN, RUN};
@@ -184,6 +184,15 @@ fn the_page_map_changes_exactly_the_slices_that_it_is_told() {
         }
         all(&|_| FOREIGN);
     }
+}
+
+#[test]
+fn descriptors_lie_in_what_is_counted_for_them() {
+    let span = super::pool::take_span(1, RUN).unwrap();
+    let bytes = bytes_of_descriptors();
+    assert!(bytes % CHUNK == 0 && bytes >= CHUNK && bytes >= all_descs().count() * size_of::<Desc>());
+    // SAFETY: our own span, given back once.
+    unsafe { super::pool::give_span(span.slab, 0) };
 }
 
 /// A model of the index: what each SuperSlab's sets are, and in which order they came to be dirty.
