@@ -5,8 +5,8 @@
 use super::desc::{CHUNK, Desc, DescRef, all_descs, bytes_of_descriptors};
 use super::granules::{Granules, Run};
 use super::layout::{HEADER, MAX_SPAN, SLICE, SLICES, SUPERSLAB};
-use super::pagemap::{self, FOREIGN, RUN};
-use super::slab::{Owner, Slab};
+use super::pagemap::{self, FOREIGN, HARDENED, RUN};
+use super::slab::{FULL, LEFT, Owner, Slab, VISITED};
 use super::span::{BEHIND_FIRST, usable};
 use super::span_index::State;
 use crate::lockfree::slice_sets::{Sets, span_mask};
@@ -184,6 +184,25 @@ fn the_page_map_changes_exactly_the_slices_that_it_is_told() {
         }
         all(&|_| FOREIGN);
     }
+}
+
+#[test]
+fn a_full_slabs_count_is_negative() {
+    assert!((FULL as i32) == i32::MIN && FULL & 8192 == 0 && LEFT & VISITED == 0 && LEFT | VISITED == 3);
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn slices_of_the_hardened_heap_have_their_record() {
+    let slice = |index: usize| ptr::without_provenance::<u8>(0x3456_7800_0000 + index * SLICE);
+    let record: *const u8 = ptr::without_provenance(0x1230);
+    assert!(pagemap::prepare_direct(slice(0)));
+    pagemap::set_hardened(slice(3), 5, record);
+    for index in 0..SLICES {
+        let expected = if (3..8).contains(&index) { (HARDENED, record) } else { (FOREIGN, ptr::null()) };
+        assert_eq!((pagemap::kind(slice(index)), pagemap::hardened(slice(index)).cast_const()), expected);
+    }
+    pagemap::set(slice(3), 5, FOREIGN);
 }
 
 #[test]
