@@ -74,15 +74,7 @@ pub(super) fn remove(desc: DescRef) {
         desc.clear();
         return set_stale();
     };
-    pool.unlink(desc);
-    // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may have
-    // been in the middle of a change.
-    if desc.purgeable_slices.get() != 0 {
-        pool.index(desc, 0, 0, -(desc.purgeable_slices.get() as i8));
-    }
-    desc.clear();
-    pool.spare(desc);
-    pool.superslabs = pool.superslabs.saturating_sub(1);
+    pool.forget(desc);
 }
 
 /// The number of buckets: as many as [`State::filled`] has bits. More than there are numbers of free slices,
@@ -155,6 +147,19 @@ impl State {
         self.index(desc, now, count(sets.free) as i8, count(sets.purgeable()) as i8);
     }
 
+    /// Takes a SuperSlab that was hidden as a whole out of the index, and keeps its descriptor.
+    pub(super) fn forget(&mut self, desc: DescRef) {
+        self.unlink(desc);
+        // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may
+        // have been in the middle of a change.
+        if desc.purgeable_slices.get() != 0 {
+            self.index(desc, 0, 0, -(desc.purgeable_slices.get() as i8));
+        }
+        desc.clear();
+        self.spare(desc);
+        self.superslabs = self.superslabs.saturating_sub(1);
+    }
+
     /// Keeps a descriptor that is not in use.
     fn spare(&mut self, desc: DescRef) {
         // SAFETY: having `self` we hold the pool's lock; the descriptor is in no bucket, so its links are
@@ -164,7 +169,7 @@ impl State {
 
     /// A descriptor that is not in use, claimed for the caller. One that is spare may have been claimed
     /// without the lock.
-    fn take_spare(&mut self) -> Option<DescRef> {
+    pub(super) fn take_spare(&mut self) -> Option<DescRef> {
         // SAFETY: having `self` we hold the pool's lock, and descriptors stay.
         let mut spare = core::iter::from_fn(|| unsafe { self.spare.pop_front() }.and_then(of_member));
         spare.find(|desc| desc.claim())
