@@ -317,7 +317,10 @@ fn the_index_is_what_a_plain_search_finds() {
         model.check(&state, "taken or given");
         if random(20) == 0 {
             let desc = model.descs[random(3)];
-            let before = desc.slices.get();
+            // What was in a huge page is dirty, used or not.
+            desc.huge.store(random(8) == 0, Relaxed);
+            let mut before = desc.slices.get();
+            before.dirty |= if desc.huge.load(Relaxed) && !desc.has_job() { u32::MAX } else { 0 };
             let hidden = if before.free == u32::MAX { u32::MAX } else { before.purgeable() };
             assert_eq!(state.hide(desc), hidden != 0, "step {step}");
             assert_eq!((desc.job.load(Relaxed), desc.slices.get().free), (hidden, before.free & !hidden));
@@ -331,6 +334,13 @@ fn the_index_is_what_a_plain_search_finds() {
                 state.reindex(desc, hidden, after, now);
                 model.check(&state, "put back");
             }
+        }
+        if random(500) == 0 {
+            let desc = model.descs[random(3)];
+            let free = desc.slices.get().free;
+            state.soil(desc);
+            assert_eq!(desc.slices.get(), Sets { free, dirty: u32::MAX });
+            model.check(&state, "soiled");
         }
         if random(50) == 0 {
             let desc = model.descs[random(3)];
