@@ -64,7 +64,8 @@ beside "lock-free types under loom; every memory ordering is needed" loom
 
 step "release build of the shadow model, and the checked feature"
 for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shadow; done
-cargo test --features checked --lib
+# With the entries for ASan and valgrind, which have unit tests of their own.
+cargo test --features checked,asan,valgrind --lib
 
 step "every preset: the shadow model, the C interface and real programs (balanced is what all else runs with)"
 for preset in throughput memory latency; do

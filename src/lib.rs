@@ -49,13 +49,16 @@ mod superslab;
 #[cfg(not(loom))]
 mod tiny;
 
-#[cfg(not(loom))]
+#[cfg(all(not(loom), not(any(feature = "asan", feature = "valgrind"))))]
 #[doc(hidden)]
 pub use api::c as __c;
 #[cfg(not(loom))]
 pub use api::global::{Hakmem, few_syscalls, purge, start_background, stop_background};
 #[cfg(not(loom))]
 pub use api::profile::{self, scope};
+#[cfg(all(not(loom), any(feature = "asan", feature = "valgrind")))]
+#[doc(hidden)]
+pub use api::watched::c as __c;
 #[cfg(not(loom))]
 pub use base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
 #[cfg(not(loom))]

@@ -1,6 +1,10 @@
 //! The public interface: the allocator as a `GlobalAlloc`, and what programs ask of it.
 
-use crate::api::{process, profile, rust};
+#[cfg(not(any(feature = "asan", feature = "valgrind")))]
+use crate::api::rust;
+#[cfg(any(feature = "asan", feature = "valgrind"))]
+use crate::api::watched as rust;
+use crate::api::{process, profile};
 use crate::base::options::Options;
 use crate::os;
 use crate::reclaim::{background, purge};

@@ -1,5 +1,7 @@
 //! The entries: `GlobalAlloc`, the core of the `malloc` family, and the hooks for forks, exit and unloading.
 
+// With `asan` or `valgrind` only its controls are used.
+#[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(dead_code))]
 pub mod c;
 mod checked;
 mod control;
@@ -10,7 +12,10 @@ mod process;
 pub mod profile;
 mod report;
 mod request;
+#[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(dead_code))]
 mod rust;
 mod slow_free;
 mod slow_path;
 mod unload;
+#[cfg(any(feature = "asan", feature = "valgrind"))]
+pub mod watched;

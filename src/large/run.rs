@@ -103,3 +103,30 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: the record of a run in use, and the caller's.
     if unsafe { pool::resize_run(record(address), slices_for(size)) } { address } else { ptr::null_mut() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::large::block::{MAX_RUN, run_slices};
+
+    #[test]
+    fn every_size_has_the_slices_that_hold_it() {
+        let mut slices = 1;
+        for size in 0..=MAX_RUN {
+            slices += (size > slices * SLICE) as usize;
+            assert_eq!(slices_for(size), slices, "{size}");
+            assert_eq!(run_slices(size, 1), Some(slices));
+        }
+        for shift in 0..64 {
+            let run = if 1 << shift <= SLICE { Some(3) } else { None };
+            assert_eq!(run_slices(2 * SLICE + 1, 1 << shift), run, "{shift}");
+        }
+        for size in (20..64)
+            .flat_map(|shift| (0..3).map(move |i| (1usize << shift) - 1 + i))
+            .chain([MAX_RUN + 1, usize::MAX])
+        {
+            assert_eq!(run_slices(size, 1), None, "{size:#x}");
+        }
+        assert_eq!(slices_for(usize::MAX), 1 << 48);
+    }
+}

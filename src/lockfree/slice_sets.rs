@@ -116,16 +116,52 @@ pub(crate) fn span_mask(index: usize, slices: usize) -> u32 {
 mod tests {
     use super::*;
 
+    /// Every pattern of 16 slices, in either half, beside an empty and a full other half; every length.
     #[test]
     fn runs_are_found_exactly() {
-        for count in 1..=16 {
-            for mask in
-                [0u32, 1, 0xffff_ffff, 0xfffe_fffe, 0x0ff0_0ff0, 0x8000_0001, 0xf0f0_f0f0, 0x7fff_8001]
+        for half in 0..=u16::MAX as u32 {
+            for mask in [half, half | 0xffff_0000, half << 16, half << 16 | 0xffff] {
+                // Bit i is set if the `count` bits from bit i on are, one more in each round.
+                let mut expected = u32::MAX;
+                for count in 1..=32 {
+                    expected &= mask >> (count - 1);
+                    assert_eq!(runs(mask, count), expected, "{mask:#x} {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_span_is_as_many_slices_as_it_says() {
+        for (index, slices) in (0..32).flat_map(|index| (0..=32 - index).map(move |slices| (index, slices))) {
+            let expected = (index..index + slices).fold(0u32, |mask, slice| mask | 1 << slice);
+            assert_eq!(span_mask(index, slices), expected, "{index} {slices}");
+        }
+    }
+
+    /// Every state of the lowest 6 slices, each free or not and dirty or not; every length and room.
+    #[test]
+    fn a_span_is_taken_where_it_should_be() {
+        for (free, dirty) in (0..1u32 << 6).flat_map(|free| (0..1u32 << 6).map(move |dirty| (free, dirty))) {
+            for (room, among) in (1..=6).flat_map(|room| [u32::MAX, !1, 0b10_1111].map(|among| (room, among)))
             {
-                let expected = (0..=32 - count)
-                    .filter(|&i| (i..i + count).all(|b| mask & (1 << b) != 0))
-                    .fold(0u32, |m, i| m | 1 << i);
-                assert_eq!(runs(mask, count), expected, "{mask:x} {count}");
+                // What is beyond must not change.
+                let sets = Sets { free: free | 1 << 31, dirty: dirty | 0xff00_0000 };
+                let fits = |i: &usize, set: u32| (*i..i + room).all(|slice| set & among & 1 << slice != 0);
+                let first = (0..6)
+                    .find(|i| fits(i, free & dirty))
+                    .or_else(|| (room == 1 && among >> 31 != 0).then_some(31))
+                    .filter(|&i| i < 31 || sets.purgeable() & 1 << 31 != 0)
+                    .or_else(|| (0..6).find(|i| fits(i, free)));
+                let slices = Slices::new(sets);
+                let count = room.div_ceil(2);
+                assert_eq!(
+                    slices.take(count, room, among),
+                    first.map(|i| (i, sets)),
+                    "{sets:?} {room} {among:b}"
+                );
+                let taken = first.map_or(0, |i| span_mask(i, count));
+                assert_eq!(slices.get(), Sets { free: sets.free & !taken, ..sets });
             }
         }
     }

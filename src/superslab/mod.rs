@@ -19,4 +19,6 @@ pub(crate) mod slab;
 mod span;
 pub(crate) mod span_index;
 pub(crate) mod survey;
+#[cfg(test)]
+mod tests;
 pub(crate) mod thp;

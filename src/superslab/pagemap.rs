@@ -177,9 +177,10 @@ pub(crate) fn prepare(address: *const u8) -> bool {
 /// Sets the kind of `slices` slices from `address` on, which were [`prepare`]d.
 pub(crate) fn set(address: *const u8, slices: usize, kind: u8) {
     let first = slice_number(address);
-    for slice in first..first + slices as u32 {
+    // Counted from 0: the end of the last slice that there is has no number.
+    for slice in 0..slices as u32 {
         // Release: pairs with the acquire in `kind_published`.
-        entry(slice).store(kind, Ordering::Release);
+        entry(first.wrapping_add(slice)).store(kind, Ordering::Release);
     }
 }
 
@@ -287,8 +288,19 @@ pub(crate) fn hardened(address: *const u8) -> *mut u8 {
 /// `superslabs` bytes of SuperSlabs and `direct` bytes of direct mappings: the entries for these, as if they
 /// lay side by side, and a system page of every leaf.
 pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
-    let leaves = LEAVES.load(Ordering::Relaxed);
-    let (tables, branches) = (DIRECT_LEAVES.load(Ordering::Relaxed), BRANCHES.load(Ordering::Relaxed));
+    let [leaves, tables, branches] =
+        [&LEAVES, &DIRECT_LEAVES, &BRANCHES].map(|count| count.load(Ordering::Relaxed));
+    figures_of(leaves, tables, branches, superslabs, direct)
+}
+
+/// [`figures`], for so many leaves of the map, and leaves and branches of the side table.
+fn figures_of(
+    leaves: usize,
+    tables: usize,
+    branches: usize,
+    superslabs: usize,
+    direct: usize,
+) -> (usize, usize) {
     let (tables_bytes, branches_bytes) = (tables * bytes_of::<DirectLeaf>(), branches * bytes_of::<Branch>());
     let page = os::page_size();
     let part = |bytes: usize| bytes & !(page - 1);
@@ -349,19 +361,25 @@ mod tests {
         assert_eq!(kind(ptr::null()), FOREIGN);
     }
 
+    /// Every slice of a leaf, of every branch, and of every place in the root: no two have the same place.
     #[test]
-    fn set_reaches_exactly_its_slices() {
-        let base: *const u8 = ptr::without_provenance(0x1234_5670_0000);
-        assert!(prepare(base));
-        set(base, 3, 7);
-        assert_eq!(kind(base.wrapping_sub(1)), FOREIGN);
-        for offset in [0, 1, SLICE - 1, SLICE, 3 * SLICE - 1] {
-            assert_eq!(kind(base.wrapping_add(offset)), 7);
-            assert_eq!(kind_index(base.wrapping_add(offset)), 7);
+    fn the_side_tables_places_are_the_slices() {
+        let slices = (0..1u32 << DIRECT_SHIFT).chain((0..1 << 19).map(|i| i << DIRECT_SHIFT | i & 0x1fff));
+        for slice in slices.chain([u32::MAX]) {
+            let (root, branch, leaf) = direct_place(ptr::without_provenance((slice as usize) << SLICE_SHIFT));
+            assert!(root < DIRECT_ROOT.len() && branch < 1 << BRANCH_SHIFT && leaf < 1 << DIRECT_SHIFT);
+            assert_eq!((root << BRANCH_SHIFT | branch) << DIRECT_SHIFT | leaf, slice as usize);
         }
-        assert_eq!(kind(base.wrapping_add(3 * SLICE)), FOREIGN);
-        set(base, 3, FOREIGN);
-        assert_eq!(kind(base), FOREIGN);
+    }
+
+    #[test]
+    fn what_the_map_takes() {
+        if os::page_size() == 4096 {
+            let (superslabs, direct) = ((4 * 4096 + 1) * SLICE + 5, 4096 * SLICE);
+            let space = 2 * LEAF + 2 * (64 << 10) + 3 * (16 << 10);
+            assert_eq!(figures_of(2, 2, 3, superslabs, direct), (space, 7 * 4096 + 10 * 4096 + 3 * 4096));
+        }
+        assert_eq!(figures_of(0, 0, 0, 1 << 40, 1 << 40), (0, 0));
     }
 
     #[test]

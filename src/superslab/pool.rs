@@ -316,9 +316,13 @@ mod tests {
     fn is_exact() -> bool {
         let figures = |pool: &State| {
             let listed: Vec<usize> = (0..=SLICES).map(|free| pool.bucket(free).count()).collect();
-            (pool.superslabs, pool.used_slices, pool.dirty_slices, listed)
+            let kept = (pool.visits, pool.policy.seen);
+            (pool.superslabs, pool.used_slices, pool.dirty_slices, listed, kept)
         };
         let mut pool = lock().unwrap();
+        // So that it can be seen whether they are kept.
+        pool.visits += 1;
+        pool.policy.seen = os::now_ms();
         let counted = figures(&pool);
         pool.rebuild();
         counted == figures(&pool)

@@ -62,9 +62,7 @@ pub(super) fn put_back(desc: DescRef, clean: u32) {
     let hidden = desc.job.load(Relaxed);
     let after = desc.end_job(clean);
     match pool {
-        Some(mut pool) => {
-            pool.index(desc, os::now_ms(), count(hidden) as i8, count(after.dirty & hidden) as i8);
-        }
+        Some(mut pool) => pool.reindex(desc, hidden, after, os::now_ms()),
         None => set_stale(),
     }
 }
@@ -76,15 +74,7 @@ pub(super) fn remove(desc: DescRef) {
         desc.clear();
         return set_stale();
     };
-    pool.unlink(desc);
-    // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may have
-    // been in the middle of a change.
-    if desc.purgeable_slices.get() != 0 {
-        pool.index(desc, 0, 0, -(desc.purgeable_slices.get() as i8));
-    }
-    desc.clear();
-    pool.spare(desc);
-    pool.superslabs = pool.superslabs.saturating_sub(1);
+    pool.forget(desc);
 }
 
 /// The number of buckets: as many as [`State::filled`] has bits. More than there are numbers of free slices,
@@ -148,13 +138,26 @@ impl State {
     }
 
     /// Adds a SuperSlab that is in no list to the index.
-    fn enter(&mut self, desc: DescRef, now: u32) {
+    pub(super) fn enter(&mut self, desc: DescRef, now: u32) {
         let sets = desc.slices.get();
         self.superslabs += 1;
         desc.free_slices.set(0);
         desc.purgeable_slices.set(0);
         self.link(desc);
         self.index(desc, now, count(sets.free) as i8, count(sets.purgeable()) as i8);
+    }
+
+    /// Takes a SuperSlab that was hidden as a whole out of the index, and keeps its descriptor.
+    pub(super) fn forget(&mut self, desc: DescRef) {
+        self.unlink(desc);
+        // All of it was hidden, so nothing of it should count as dirty; but a thread without the lock may
+        // have been in the middle of a change.
+        if desc.purgeable_slices.get() != 0 {
+            self.index(desc, 0, 0, -(desc.purgeable_slices.get() as i8));
+        }
+        desc.clear();
+        self.spare(desc);
+        self.superslabs = self.superslabs.saturating_sub(1);
     }
 
     /// Keeps a descriptor that is not in use.
@@ -166,7 +169,7 @@ impl State {
 
     /// A descriptor that is not in use, claimed for the caller. One that is spare may have been claimed
     /// without the lock.
-    fn take_spare(&mut self) -> Option<DescRef> {
+    pub(super) fn take_spare(&mut self) -> Option<DescRef> {
         // SAFETY: having `self` we hold the pool's lock, and descriptors stay.
         let mut spare = core::iter::from_fn(|| unsafe { self.spare.pop_front() }.and_then(of_member));
         spare.find(|desc| desc.claim())
@@ -196,6 +199,11 @@ impl State {
         let (hidden, dirty) = desc.begin_job();
         self.index(desc, 0, -(count(hidden) as i8), -(count(hidden & dirty) as i8));
         hidden != 0
+    }
+
+    /// Brings the index up to date after hidden slices have become free again.
+    pub(super) fn reindex(&mut self, desc: DescRef, hidden: u32, after: Sets, now: u32) {
+        self.index(desc, now, count(hidden) as i8, count(after.dirty & hidden) as i8);
     }
 
     /// [Soils](Desc::soil) a SuperSlab.

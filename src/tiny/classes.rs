@@ -146,21 +146,73 @@ mod tests {
         }
     }
 
-    /// The right answer of [`class_of`], by search.
-    fn expected(size: usize, align: usize) -> u8 {
-        (1..=CLASSES)
-            .find(|&c| stride(c) as usize >= size.max(1) && stride(c) as usize % align == 0)
-            .unwrap_or(0) as u8
+    /// The right answers of [`class_of`] for every size to past the threshold: the smallest class that holds
+    /// the size and is a multiple of the alignment.
+    fn expected(align: usize) -> impl Iterator<Item = (usize, u8)> {
+        let mut classes = (1..=CLASSES).filter(move |&c| stride(c) as usize % align == 0).peekable();
+        (0..=MAX_SMALL + 4096).map(move |size| {
+            while classes.next_if(|&class| (stride(class) as usize) < size.max(1)).is_some() {}
+            (size, classes.peek().map_or(0, |&class| class as u8))
+        })
+    }
+
+    #[test]
+    fn strides_are_as_the_module_says() {
+        let steps = |from: usize, to: usize, step: usize| (from + step..=to).step_by(step);
+        let doublings = |from: usize, to: usize, steps_of| {
+            (0..(to / from).ilog2()).map(move |i| (from << i, (from << i) / steps_of))
+        };
+        let mut expected: Vec<usize> = steps(0, 64, 8).chain(steps(64, 128, 16)).collect();
+        expected.extend(doublings(128, 1024, 8).flat_map(|(from, step)| steps(from, 2 * from, step)));
+        expected.extend(doublings(1024, MAX_SMALL, 4).flat_map(|(from, step)| steps(from, 2 * from, step)));
+        assert_eq!((1..=CLASSES).map(|class| stride(class) as usize).collect::<Vec<_>>(), expected);
+        assert!((CLASSES + 1..KINDS).chain([0]).all(|class| stride(class) == 0));
     }
 
     #[test]
     fn every_size_to_past_the_threshold_at_every_alignment() {
-        for shift in 0..=20 {
-            let align = 1 << shift;
-            // A layout of size 0 never reaches an allocator, and the C entries ask for 1 byte instead.
-            for size in (align > 8) as usize..=MAX_SMALL + 4096 {
-                assert_eq!(class_of(size, align), expected(size, align), "size {size} align {align}");
+        for align in (0..=20).map(|shift| 1 << shift) {
+            for (size, class) in expected(align) {
+                assert_eq!(class_of_rest(size, align), class, "size {size} align {align}");
+                // A layout of size 0 never reaches an allocator, and the C entries ask for 1 byte instead.
+                if size > 0 || align != 16 {
+                    assert_eq!(class_of(size, align), class, "size {size} align {align}");
+                }
             }
+        }
+    }
+
+    #[test]
+    fn the_tables_and_the_formula_agree_with_the_search() {
+        for ((size, class), (_, aligned)) in expected(1).zip(expected(16)) {
+            if size <= MAX_TABLE {
+                assert_eq!(TABLE[size.div_ceil(8)], class, "size {size}");
+                assert_eq!(C_TABLE[size.div_ceil(8)], aligned, "size {size}");
+            } else if size <= MAX_SMALL {
+                assert_eq!(medium(size), class, "size {size}");
+            }
+        }
+        // From a class to its size and back.
+        for class in 1..=CLASSES {
+            assert_eq!(class_of(stride(class) as usize, 1) as usize, class);
+            assert!(class == CLASSES || class_of(stride(class) as usize + 1, 1) as usize == class + 1);
+        }
+    }
+
+    /// Around every power of two, and at the end of all sizes.
+    #[test]
+    fn no_edge_has_a_class() {
+        for size in
+            (17..64).flat_map(|shift| (0..5).map(move |i| (1usize << shift) - 2 + i)).chain([usize::MAX])
+        {
+            for align in (0..64).map(|shift| 1 << shift) {
+                assert_eq!(class_of(size, align), 0, "size {size:#x} align {align:#x}");
+            }
+        }
+        for (size, shift) in
+            (0..=MAX_SMALL).step_by(997).flat_map(|size| (17..64).map(move |shift| (size, shift)))
+        {
+            assert_eq!(class_of(size, 1 << shift), 0, "size {size} align 1 << {shift}");
         }
     }
 
@@ -195,6 +247,8 @@ mod tests {
         for class in 1..=CLASSES as u8 {
             let stride = super::stride(class as usize) as usize;
             let blocks = (slices(class) << 16) / stride;
+            assert!(slices(class) == 1 || blocks < 32, "class {class}: twice as many slices as it needs");
+            assert!(slices(class).is_power_of_two() && slices(class) <= 8);
             assert!(blocks >= if stride <= 16 << 10 { 16 } else { 8 }, "class {class}");
         }
         assert_eq!(stride(CLASSES) as usize, MAX_SMALL);
