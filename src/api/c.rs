@@ -3,7 +3,7 @@
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
 use crate::api::hardened::{self, Said};
-use crate::api::{checked, slow_free, slow_path};
+use crate::api::{checked, guard, slow_free, slow_path};
 use crate::base::misuse::{self, Fault};
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
@@ -282,6 +282,9 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
             if size == 0 {
                 hardened::free(block, Said::Nothing, "realloc");
                 return ptr::null_mut();
+            }
+            if !hardened::is_on() {
+                return or_enomem(guard::realloc(block, size, |size| malloc(size)));
             }
             or_enomem(hardened::realloc(block, None, size, MIN_ALIGN, None))
         };

@@ -3,6 +3,7 @@
 //!
 //! Functions that are not inlined are `extern "C"`: nothing unwinds out of them, in any profile.
 
+use crate::api::guard::{self, Asked};
 use crate::api::hardened::{self, Said};
 use crate::api::slow_free::{free_large, free_small};
 use crate::api::{process, profile, request};
@@ -38,10 +39,10 @@ pub(super) fn refill(class: u8, size: usize, align: usize, options: Option<&Opti
                 }
                 let allocation = Heap::refill(heap, class);
                 let due = Heap::take_due(heap);
-                if !due.is_null() {
-                    profile::sampled(due, stride(class as usize) as usize, (*heap).tag.get());
+                if !due.is_any() {
+                    return allocation;
                 }
-                allocation
+                guard::due(heap, due, allocation, class, Asked { size, align, in_rust: options.is_some() })
             }
         })
     })

@@ -4,7 +4,7 @@
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::heap::frees::Freed;
-use crate::front::lease::EPOCH;
+use crate::front::lease::{Due, EPOCH};
 use crate::front::magazine::{ARMED, MISSED, QUIET};
 use crate::lockfree::magazine_slots::{Slot, own};
 use crate::sampling;
@@ -13,7 +13,7 @@ use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::compiler_fence;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::stride;
-use core::{ptr, slice};
+use core::slice;
 
 /// The result of [`Heap::push_armed`].
 pub(crate) enum Pushed {
@@ -49,8 +49,8 @@ impl Heap {
             let allocation = Heap::take_behind_gate(heap, class);
             if !allocation.ptr.is_null() {
                 if left == 0 {
+                    gate.due.set(gate.clients(c));
                     left = gate.draw(c);
-                    gate.due.set(allocation.ptr);
                 } else {
                     left -= 1;
                 }
@@ -232,18 +232,18 @@ impl Heap {
         }
     }
 
-    /// The block that the calling thread has just allocated, if the client has asked for it. Only once.
+    /// Who has asked for the block that the calling thread has just allocated. Only once.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    pub(crate) unsafe fn take_due(heap: *mut Heap) -> *mut u8 {
+    pub(crate) unsafe fn take_due(heap: *mut Heap) -> Due {
         // SAFETY: an armed heap is a record, and its gate the owner's.
         unsafe {
             if !Heap::is_armed(heap) {
-                return ptr::null_mut();
+                return Due::NONE;
             }
-            Heap::gate(heap).due.replace(ptr::null_mut())
+            Due(Heap::gate(heap).due.replace(0))
         }
     }
 }
