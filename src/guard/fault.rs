@@ -3,7 +3,7 @@
 
 use crate::base::misuse::{self, Fault};
 use crate::guard::slots::{self, About, FREE, Slot};
-use crate::guard::trace;
+use crate::guard::trace::Trace;
 use crate::os::fault::Access;
 use crate::os::{futex, message, thread};
 use crate::sync::AtomicU32;
@@ -12,6 +12,8 @@ use core::fmt;
 
 /// The thread that reports something by which the process ends; 0 if there is none.
 static REPORTING: AtomicU32 = AtomicU32::new(0);
+/// Who has touched a page that is not accessible. Whoever reports it writes here.
+static TOUCHED: Trace = Trace::none();
 /// How often another thread waits for that: as long as a report may take.
 const WAITS: u32 = 200;
 
@@ -134,9 +136,13 @@ pub(super) fn touched(access: &Access) -> bool {
         Some(false) => "a read",
         None => "an access",
     };
-    let (thread, address) = (thread::system_id(), access.address);
+    let address = access.address;
     match nearest(address) {
-        None => message::line(format_args!("guard page: {how} at {address:#x} by thread {thread}: no block")),
+        None => {
+            message::line(format_args!("guard page: {how} at {address:#x}, where no block was"));
+            TOUCHED.note_access(access);
+            TOUCHED.print("touched");
+        }
         Some((slot, about, at)) => {
             let what = if about.state == FREE {
                 "use after free"
@@ -147,8 +153,8 @@ pub(super) fn touched(access: &Access) -> bool {
             };
             let offset = Offset(at, about.size);
             message::line(format_args!("guard page: {what}: {how} at {address:#x}, {offset}; {about}"));
-            message::line(format_args!("  touched by thread {thread} at"));
-            trace::place(access.pc);
+            TOUCHED.note_access(access);
+            TOUCHED.print("touched");
             print_stacks(slot);
         }
     }

@@ -1,7 +1,7 @@
 //! Who has done something with a block: a thread, and its stack.
 
-use crate::os::message;
-use crate::os::thread;
+use crate::os::fault::Access;
+use crate::os::{message, thread};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::{AtomicU32, AtomicUsize};
 
@@ -24,10 +24,35 @@ impl Trace {
     pub(super) fn note(&self) {
         let mut addresses = [0; FRAMES];
         let depth = capture(&mut addresses);
+        self.set(&addresses, depth);
+    }
+
+    /// Notes the calling thread and the stack of the code of it that a fault has interrupted.
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) fn note_access(&self, access: &Access) {
+        let mut addresses = [0; FRAMES];
+        if let Some((first, rest)) = addresses.split_first_mut() {
+            // As if it were a return address.
+            *first = access.pc.wrapping_add(1);
+            let depth = 1 + capture_interrupted(access, rest);
+            self.set(&addresses, depth);
+        }
+    }
+
+    /// Notes the calling thread, with a stack.
+    #[unsafe(link_section = "hakmem_rare")]
+    fn set(&self, addresses: &[usize; FRAMES], depth: usize) {
         self.thread.store(thread::system_id(), SeqCst);
         self.depth.store(depth as u32, SeqCst);
         let found = addresses.iter().take(depth);
         self.addresses.iter().zip(found).for_each(|(to, from)| to.store(*from, SeqCst));
+    }
+
+    /// None.
+    pub(super) const fn none() -> Self {
+        let addresses = [const { AtomicUsize::new(0) }; FRAMES];
+        Self { thread: AtomicU32::new(0), depth: AtomicU32::new(0), addresses }
     }
 
     /// Forgets it.
@@ -57,7 +82,7 @@ impl Trace {
 
 /// Prints where the instruction at an address is, as `addr2line` takes it.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn place(pc: usize) {
+fn place(pc: usize) {
     #[cfg(feature = "profile")]
     {
         use crate::os::message::Shown;
@@ -74,6 +99,15 @@ pub(super) fn place(pc: usize) {
 fn capture(addresses: &mut [usize]) -> usize {
     #[cfg(feature = "profile")]
     return crate::stacks::capture(addresses).depth;
+    #[cfg(not(feature = "profile"))]
+    0
+}
+
+/// The stack of code that a fault has interrupted, in the same way.
+#[cfg_attr(not(feature = "profile"), allow(unused_variables))]
+fn capture_interrupted(access: &Access, addresses: &mut [usize]) -> usize {
+    #[cfg(feature = "profile")]
+    return crate::stacks::capture_interrupted(access.pc, access.registers, addresses).depth;
     #[cfg(not(feature = "profile"))]
     0
 }

@@ -6,8 +6,9 @@
 //! that sets a handler later replaces ours: faults are its own then.
 
 use crate::os::calls;
-use crate::sync::AtomicUsize;
+use crate::os::signals::Blocked;
 use crate::sync::Ordering::SeqCst;
+use crate::sync::{AtomicBool, AtomicUsize};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::mem::{MaybeUninit, transmute};
@@ -19,6 +20,9 @@ pub(crate) struct Access {
     pub(crate) address: usize,
     /// The instruction.
     pub(crate) pc: usize,
+    /// The registers from which a walk of the stack can begin: stack pointer, frame pointer, and `rbx` or the
+    /// link register.
+    pub(crate) registers: [usize; 3],
     /// Whether it writes, where that is known.
     pub(crate) writes: Option<bool>,
 }
@@ -27,6 +31,19 @@ pub(crate) struct Access {
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 /// How often a fault was ours.
 static OURS: AtomicUsize = AtomicUsize::new(0);
+
+/// The stack on which we look at a fault. An alternate stack may be as small as the system allows, and hold
+/// little more than what the kernel puts there.
+static STACK: OwnStack = OwnStack(UnsafeCell::new([0; 64 << 10]));
+/// Whether a thread is there.
+static ON_STACK: AtomicBool = AtomicBool::new(false);
+
+/// See [`STACK`].
+#[repr(align(64))]
+struct OwnStack(UnsafeCell<[u8; 64 << 10]>);
+
+// SAFETY: who swaps `ON_STACK` to true has it.
+unsafe impl Sync for OwnStack {}
 
 /// What the program does about SIGSEGV without us. Written by [`handle`] before the handler is set.
 static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::zeroed()));
@@ -119,8 +136,12 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
         // SAFETY: what `handle` has stored.
         let f = unsafe { transmute::<usize, fn(&Access) -> bool>(f) };
         // SAFETY: the kernel passes the registers of the instruction.
-        let (pc, writes) = unsafe { instruction(context) };
-        if f(&Access { address, pc, writes }) {
+        let (pc, registers, writes) = unsafe { instruction(context) };
+        // Another signal's handler would begin where ours has, if it runs on the alternate stack.
+        let signals = Blocked::all();
+        let ours = with_room(f, &Access { address, pc, registers, writes });
+        drop(signals);
+        if ours {
             // A handler that was set later, and calls ours, has seen to it that it is called again.
             if OURS.fetch_add(1, SeqCst) != 0 {
                 end_at_next();
@@ -154,24 +175,84 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     }
 }
 
-/// The address of the instruction, and whether it writes, where the machine tells.
+/// Calls `f` on a stack of our own, unless another thread is there.
+#[unsafe(link_section = "hakmem_rare")]
+fn with_room(f: fn(&Access) -> bool, access: &Access) -> bool {
+    struct Call<'a>(fn(&Access) -> bool, &'a Access, bool);
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
+    extern "C" fn call(call: &mut Call<'_>) {
+        call.2 = call.0(call.1);
+    }
+    if ON_STACK.swap(true, SeqCst) {
+        return f(access);
+    }
+    let mut what = Call(f, access, false);
+    let top = STACK.0.get().wrapping_add(1).cast::<u8>();
+    // SAFETY: nobody else is on that stack, whose end is aligned as every call asks for. The stack pointer is
+    // kept in a register that the function called preserves. It never unwinds.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!(
+            "mov r12, rsp",
+            "mov rsp, rsi",
+            "call rax",
+            "mov rsp, r12",
+            out("r12") _,
+            inlateout("rax") call as *const () => _,
+            inlateout("rdi") &raw mut what => _,
+            inlateout("rsi") top => _,
+            clobber_abi("C"),
+        );
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!(
+            "mov x20, sp",
+            "mov sp, x1",
+            "blr x2",
+            "mov sp, x20",
+            out("x20") _,
+            inlateout("x0") &raw mut what => _,
+            inlateout("x1") top => _,
+            inlateout("x2") call as *const () => _,
+            clobber_abi("C"),
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        let _ = top;
+        call(&mut what);
+    }
+    ON_STACK.store(false, SeqCst);
+    what.2
+}
+
+/// The address of the instruction, the [registers](Access::registers), and whether it writes, where the
+/// machine tells.
 ///
 /// # Safety
 ///
 /// `context` is what the kernel has passed to a handler of SIGSEGV.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn instruction(context: *mut c_void) -> (usize, Option<bool>) {
+unsafe fn instruction(context: *mut c_void) -> (usize, [usize; 3], Option<bool>) {
     let _context = context.cast::<libc::ucontext_t>();
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     // SAFETY: the caller's clause. Bit 1 of the error code says that it was a write.
     return unsafe {
         let registers = &(*_context).uc_mcontext.gregs;
         let error = registers[libc::REG_ERR as usize];
-        (registers[libc::REG_RIP as usize] as usize, Some(error & 2 != 0))
+        let register = |at: libc::c_int| registers[at as usize] as usize;
+        let walk = [register(libc::REG_RSP), register(libc::REG_RBP), register(libc::REG_RBX)];
+        (register(libc::REG_RIP), walk, Some(error & 2 != 0))
     };
     #[cfg(all(target_arch = "aarch64", target_os = "linux"))]
     // SAFETY: the caller's clause.
-    return unsafe { ((*_context).uc_mcontext.pc as usize, None) };
+    return unsafe {
+        let machine = &(*_context).uc_mcontext;
+        let walk = [machine.sp, machine.regs[29], machine.regs[30]].map(|register| register as usize);
+        (machine.pc as usize, walk, None)
+    };
     #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux")))]
-    (0, None)
+    (0, [0; 3], None)
 }
