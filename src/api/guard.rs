@@ -2,46 +2,42 @@
 
 use crate::api::hardened::{self, Said};
 use crate::api::profile;
+use crate::base::options::Options;
 use crate::front::heap::Heap;
-use crate::front::lease::Due;
 use crate::guard;
 use crate::superslab::slab::Allocation;
 use crate::tiny::classes::stride;
 use core::ptr;
 
-/// What an allocation was asked for.
-pub(super) struct Asked {
-    pub(super) size: usize,
-    pub(super) align: usize,
-    /// Whether by Rust.
-    pub(super) in_rust: bool,
-}
-
-/// Gives the gate's clients the block that they have asked for. Returns it, or another one that takes its
-/// place.
+/// [`Heap::refill`] in hardened mode, and for a heap that is gated: gives the gate's clients what they have asked for. `size` and
+/// `align` are what the program has asked for, or have at least the same class; Rust has `options`.
 ///
 /// # Safety
 ///
-/// The calling thread owns the heap, and has just taken a block of `class` from it, which nobody else knows.
+/// The calling thread owns the heap; `class` is a size class.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe fn due(
+pub(super) unsafe fn refill(
     heap: *mut Heap,
-    due: Due,
-    allocation: Allocation,
     class: u8,
-    asked: Asked,
+    size: usize,
+    align: usize,
+    options: Option<&Options>,
 ) -> Allocation {
-    let Asked { size, align, in_rust } = asked;
-    let mut allocation = allocation;
+    if hardened::is_on() {
+        // SAFETY: the calling thread owns the heap.
+        return unsafe { hardened::alloc_unmarked(heap, size, align) };
+    }
+    // SAFETY: the caller's clauses are the same.
+    let (mut allocation, due) = unsafe { Heap::refill_gated(heap, class) };
     if due.is_for_guard() {
         // What a layout of the same class becomes, `realloc` leaves in place, and in Rust it asks nobody.
-        let size = if in_rust { stride(class as usize) as usize } else { size };
+        let size = if options.is_some() { stride(class as usize) as usize } else { size };
         let guarded = guard::alloc(size, align, class);
         if !guarded.is_null() {
             // SAFETY: the calling thread's heap, of which this block was just taken.
-            unsafe { Heap::free(heap, allocation.ptr, class) };
+            unsafe { Heap::take_back(heap, allocation.ptr, class) };
             allocation = Allocation { ptr: guarded, zeroed: true };
         }
     }

@@ -32,7 +32,23 @@ const BATCH: usize = 64;
 /// The same in bytes, but for one block.
 const BATCH_BYTES: usize = 8 << 10;
 impl Heap {
-    /// [`Heap::refill`] for a heap that is armed.
+    /// [`Heap::refill`] for a heap that is gated, and who has asked for the block.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap; `class` is a size class.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn refill_gated(heap: *mut Heap, class: u8) -> (Allocation, Due) {
+        // SAFETY: the caller's clauses are the same.
+        unsafe {
+            let allocation = Heap::refill_as(heap, class, true);
+            (allocation, Heap::take_due(heap))
+        }
+    }
+
+    /// [`Heap::refill_gated`] for a heap that is armed, and entered.
     ///
     /// # Safety
     ///
@@ -40,7 +56,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
-    pub(crate) unsafe fn alloc_gated(heap: *mut Heap, class: u8) -> Allocation {
+    pub(super) unsafe fn alloc_gated(heap: *mut Heap, class: u8) -> Allocation {
         let c = class as usize;
         // SAFETY: the caller has entered the heap, which is what everything here asks for.
         unsafe {
@@ -232,12 +248,28 @@ impl Heap {
         }
     }
 
+    /// Takes back a block that [`Heap::alloc_gated`] has just allocated and nobody has used.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, which is armed, and alone has the block, which is one of `class`.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: the calling thread owns the heap and enters it. Between the two nothing disarms it.
+        unsafe {
+            let _entered = Heap::enter(heap);
+            Heap::free_gated(heap, block, class);
+        }
+    }
+
     /// Who has asked for the block that the calling thread has just allocated. Only once.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    pub(crate) unsafe fn take_due(heap: *mut Heap) -> Due {
+    unsafe fn take_due(heap: *mut Heap) -> Due {
         // SAFETY: an armed heap is a record, and its gate the owner's.
         unsafe {
             if !Heap::is_armed(heap) {

@@ -64,13 +64,7 @@ pub(crate) struct Due(pub(super) u8);
 
 impl Due {
     /// Nobody.
-    pub(crate) const NONE: Self = Self(0);
-
-    /// Whether somebody has.
-    #[inline(always)]
-    pub(crate) fn is_any(self) -> bool {
-        self.0 != 0
-    }
+    pub(super) const NONE: Self = Self(0);
 
     /// Whether the heap profile has.
     pub(crate) fn is_for_profile(self) -> bool {
