@@ -33,8 +33,9 @@ pub(super) unsafe fn refill(
     let (mut allocation, due) = unsafe { Heap::refill_gated(heap, class) };
     if due.is_for_guard() {
         // What a layout of the same class becomes, `realloc` leaves in place, and in Rust it asks nobody.
-        let size = if options.is_some() { stride(class as usize) as usize } else { size };
-        let guarded = guard::alloc(size, align, class);
+        let in_rust = options.is_some();
+        let size = if in_rust { stride(class as usize) as usize } else { size };
+        let guarded = guard::alloc(size, align, class, in_rust);
         if !guarded.is_null() {
             // SAFETY: the calling thread's heap, of which this block was just taken.
             unsafe { Heap::take_back(heap, allocation.ptr, class) };

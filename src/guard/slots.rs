@@ -106,6 +106,11 @@ pub(super) fn rate() -> usize {
     RATE.load(SeqCst)
 }
 
+/// How many blocks have been put into slots.
+pub(super) fn samples() -> u64 {
+    SAMPLES.load(SeqCst)
+}
+
 /// Maps the slots, if that was not done. Whether there are some.
 #[unsafe(link_section = "hakmem_rare")]
 fn are_there() -> bool {
@@ -314,7 +319,7 @@ pub(crate) struct Figures {
 /// The figures of this moment.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn figures() -> Figures {
-    let mut figures = Figures { samples: SAMPLES.load(SeqCst), ..Figures::default() };
+    let mut figures = Figures { samples: samples(), ..Figures::default() };
     if READY.load(SeqCst) == MADE {
         figures.mapped = (bytes() + record_bytes()) as u64;
         figures.records = record_bytes() as u64;
