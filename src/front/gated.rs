@@ -214,6 +214,24 @@ impl Heap {
         }
     }
 
+    /// Whether a block that [`Heap::push_armed`] has not taken goes to its slab, and so must not look free.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::push_armed`].
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn returns_to_slab(heap: *mut Heap, kind: usize) -> bool {
+        // SAFETY: a heap that is armed is a record, which the calling thread owns.
+        unsafe {
+            if !(*heap).magazines.is_armed(kind) {
+                return false;
+            }
+            let gate = Heap::gate(heap);
+            let is_full = (&(*heap).tops.top)[kind].load(Relaxed) >= gate.limits[kind].load(Relaxed);
+            is_full && gate.notices[kind].get() == QUIET
+        }
+    }
+
     /// [`Heap::free`] for a heap that is armed.
     ///
     /// # Safety

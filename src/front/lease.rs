@@ -118,6 +118,11 @@ impl Gate {
         !self.leases[class].saved.load(Relaxed).is_null()
     }
 
+    /// Whether this block has been taken out of the magazine of `class`. For any thread.
+    pub(super) fn has_cut(&self, class: usize, block: *mut u8) -> bool {
+        self.leases[class].saved.load(Relaxed) == block
+    }
+
     /// How many allocations of `class` to pass over until the next one of any client. What is drawn for the
     /// others is forgotten: each allocation is as likely as any other to be theirs, whatever was before.
     pub(super) fn draw(&self, class: usize) -> u64 {
