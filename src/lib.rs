@@ -31,6 +31,8 @@ mod base;
 #[cfg(not(loom))]
 mod front;
 #[cfg(not(loom))]
+mod guard;
+#[cfg(not(loom))]
 mod hardened;
 #[cfg(not(loom))]
 mod large;

@@ -320,6 +320,11 @@ pub struct hak_stats_t {
     /// Bytes of address space that are mapped and not resident: free pages that were given back or never
     /// touched, what slabs and records have not come to use yet.
     pub retained_bytes: u64,
+    /// Blocks that were put between guard pages since the start (`HAKMEM_GUARD`).
+    pub guard_samples: u64,
+    /// Blocks that are between guard pages now. They belong to no class: their bytes are part of
+    /// `allocated_bytes`, and the pages that they lie in, of `active_bytes`.
+    pub guard_blocks: u64,
 }
 
 /// Fills `out` with the statistics of the process.
@@ -374,6 +379,8 @@ pub unsafe extern "C" fn hak_stats(out: *mut hak_stats_t) {
             resident_bytes: s.resident_bytes,
             resident_kernel_bytes: s.resident_kernel_bytes,
             retained_bytes: s.retained_bytes,
+            guard_samples: s.guard_samples,
+            guard_blocks: s.guard_blocks,
         })
     };
 }

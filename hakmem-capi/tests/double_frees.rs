@@ -13,15 +13,24 @@ const SIGABRT: i32 = 6;
 /// slices.
 const SIZES: [&str; 8] = ["1", "16", "24", "64", "1000", "4096", "16384", "60000"];
 
+/// One allocation in so many has guard pages.
+const RARE: &str = "1000000000";
+
 /// The second free must end the program, with one line that names the block.
 fn found(kind: &str, magazines: &[&str]) {
     let program = compile("gcc", "misuse_at_once.c", &["-pthread", "-ldl"]);
     for size in SIZES {
-        for magazine in magazines {
-            let output = run(preloaded(&program).args([kind, size]).env("HAKMEM_MAGAZINE", magazine), LIMIT);
+        // With guard pages, though this block has none: heaps are armed.
+        for (magazine, guard) in magazines.iter().map(|magazine| (*magazine, "off")).chain([("on", RARE)]) {
+            let mut command = preloaded(&program);
+            command.args([kind, size]).env("HAKMEM_MAGAZINE", magazine).env("HAKMEM_GUARD", guard);
+            let output = run(&mut command, LIMIT);
             let (out, error) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            let shown = format!("{kind} {size}, magazine {magazine}: {}, {error:?}, {out:?}", output.status);
+            let shown = format!(
+                "{kind} {size}, magazine {magazine}, guard {guard}: {}, {error:?}, {out:?}",
+                output.status
+            );
             assert_eq!(output.status.signal(), Some(SIGABRT), "{shown}");
             let line = format!("hakmem: free({}): double free: the block is free already\n", out.trim());
             assert_eq!(error, line, "{shown}");
@@ -58,6 +67,7 @@ fn marks_in_blocks_in_use_are_data() {
     let program = compile("gcc", "misuse_innocent_marks.c", &["-pthread", "-ldl"]);
     for (option, value) in [
         ("HAKMEM_MAGAZINE", "on"),
+        ("HAKMEM_GUARD", RARE),
         ("HAKMEM_MAGAZINE", "off"),
         ("HAKMEM_OUTBOX", "off"),
         ("HAKMEM_PURGE_DELAY", "0"),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 /// The members of `hak_stats_t`, whose names and meanings are documented; programs rely on them.
-const FIGURES: [&str; 41] = [
+const FIGURES: [&str; 43] = [
     "allocations",
     "magazine_misses",
     "magazine_overflows",
@@ -48,6 +48,8 @@ const FIGURES: [&str; 41] = [
     "resident_bytes",
     "resident_kernel_bytes",
     "retained_bytes",
+    "guard_samples",
+    "guard_blocks",
 ];
 
 /// The members of `hak_class_stats_t`, likewise.

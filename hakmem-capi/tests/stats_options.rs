@@ -18,10 +18,11 @@ const FIGURES: &str = "allocations magazine_misses magazine_overflows refill_cur
     publishes large_allocs large_frees large_cache_hits threads_started threads_exited bytes_mapped \
     bytes_mapped_peak bytes_purged bytes_held soft_limit_hits hard_limit_hits allocated_bytes peak_resident_bytes \
     background_passes background_wakeups active_bytes cached_bytes free_bytes fresh_bytes slack_bytes \
-    untouched_bytes dirty_bytes metadata_bytes resident_bytes resident_kernel_bytes retained_bytes";
+    untouched_bytes dirty_bytes metadata_bytes resident_bytes resident_kernel_bytes retained_bytes \
+    guard_samples guard_blocks";
 
 /// The options, a few values each takes, a few it does not, and its default as messages show it.
-const OPTIONS: [(&str, &[&str], &[&str], &str); 13] = [
+const OPTIONS: [(&str, &[&str], &[&str], &str); 15] = [
     ("HAKMEM_PRESET", &["throughput", "balanced", "memory", "latency"], &["fast", "memor"], "none"),
     ("HAKMEM_STATS", &["none"], &["bogus", "yes", "jso", "jsonx"], "none"),
     (
@@ -44,6 +45,8 @@ const OPTIONS: [(&str, &[&str], &[&str], &str); 13] = [
     ("HAKMEM_HARD_LIMIT", &["0", "64M", "1G", "1000000000"], &["much", "-1", "none", "99999999999999G"], "0"),
     ("HAKMEM_FOREIGN", &["abort", "warn"], &["ignore"], "abort"),
     ("HAKMEM_BACKGROUND", &["on", "off"], &["yes", "of"], "off"),
+    ("HAKMEM_GUARD", &["off", "on", "1", "100000"], &["yes", "-1", "1K"], "off"),
+    ("HAKMEM_GUARD_SLOTS", &["1", "4096"], &["0", "4097", "many"], "32"),
     ("HAKMEM_STATS_FILE", &["/dev/null"], &[], ""),
 ];
 

@@ -3,7 +3,7 @@
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
 use crate::api::hardened::{self, Said};
-use crate::api::{checked, slow_free, slow_path};
+use crate::api::{checked, guard, slow_free, slow_path};
 use crate::base::misuse::{self, Fault};
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
@@ -204,11 +204,12 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
     // SAFETY: the caller's clauses are the same. Only the owner's own heap has marks. A block of a class that
     // is aligned as all are has a second word, if it is one.
     unsafe {
-        if Heap::has_marks(heap, kind)
-            && block.addr() % MIN_ALIGN == 0
-            && !Block::half_mark_once(block.cast(), (*heap).bins.secret)
-        {
-            return slow_free::free_suspect(block, heap, kind);
+        if Heap::has_marks(heap, kind) && block.addr() % MIN_ALIGN == 0 {
+            if !Block::half_mark_once(block.cast(), (*heap).bins.secret) {
+                return slow_free::free_suspect(block, heap, kind);
+            }
+        } else if guard::is_on() {
+            return guard::free_rest(block, heap, kind);
         }
         slow_free::free_armed(block, heap, kind)
     }
@@ -282,6 +283,9 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
             if size == 0 {
                 hardened::free(block, Said::Nothing, "realloc");
                 return ptr::null_mut();
+            }
+            if !hardened::is_on() {
+                return or_enomem(guard::realloc(block, size, |size| malloc(size)));
             }
             or_enomem(hardened::realloc(block, None, size, MIN_ALIGN, None))
         };

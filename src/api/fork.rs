@@ -24,6 +24,7 @@ use crate::api::{profile, report};
 use crate::base::limits;
 use crate::front::heap::Heap;
 use crate::front::{registry, thread, visitor};
+use crate::guard;
 use crate::hardened;
 use crate::large;
 use crate::os::{self, process};
@@ -48,6 +49,9 @@ pub(crate) fn on_fork(alone: bool) {
     large::inherit_cache();
     if hardened::is_on() {
         hardened::inherit();
+    }
+    if guard::is_on() {
+        guard::inherit();
     }
     limits::inherit();
     profile::inherit();

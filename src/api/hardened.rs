@@ -5,6 +5,7 @@ use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::heap::Heap;
 use crate::front::{large_blocks, thread};
+use crate::guard;
 use crate::hardened;
 use crate::reclaim::background;
 use crate::reclaim::retry::or_reclaim;
@@ -12,7 +13,8 @@ use crate::sampling;
 use crate::superslab::slab::Allocation;
 use core::ptr;
 
-pub(super) use crate::hardened::{Said, is_on};
+pub(super) use crate::base::misuse::Said;
+pub(super) use crate::hardened::is_on;
 
 /// Allocates a block of any size and alignment. It counts as zero, which says that there is no mark of a free
 /// block to remove: its trailer may lie where that would be. Who wants zeros calls [`alloc_zeroed`].
@@ -97,6 +99,10 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
     if sampling::is_on() {
         sampling::freed_large(block);
     }
+    if !is_on() {
+        // SAFETY: the caller's clauses are the same.
+        return unsafe { guard::free(block, said, function) };
+    }
     let heap = thread::own_heap();
     // SAFETY: the calling thread owns the heap, if it has one. The rest is the caller's clause.
     unsafe {
@@ -145,5 +151,8 @@ pub(super) unsafe fn realloc(
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn usable(block: *mut u8, function: &str) -> usize {
+    if !is_on() {
+        return guard::usable(block, function).unwrap_or(0);
+    }
     hardened::usable(block, function).unwrap_or(0)
 }

@@ -7,6 +7,7 @@ mod checked;
 mod control;
 mod fork;
 pub(crate) mod global;
+mod guard;
 mod hardened;
 mod process;
 pub mod profile;

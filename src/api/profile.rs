@@ -21,6 +21,7 @@ use crate::api::control;
 use crate::base::options::{self, Path};
 use crate::front::heap::Heap;
 use crate::front::{lease, thread};
+use crate::guard;
 use crate::os::message::Text;
 use crate::reclaim::idle_heaps;
 use crate::sampling::{self, Totals, Why};
@@ -109,7 +110,9 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
     if none || os::is_confined() || !cfg!(feature = "profile") {
         return Err(Error::Unavailable);
     }
-    if !sampling::begin(rate as u64, late, || arm(true)) {
+    if !sampling::begin(rate as u64, late, || {
+        arm(true);
+    }) {
         return Err(if sampling::is_gathering() { Error::Running } else { Error::Unavailable });
     }
     BEGUN.store(true, Relaxed);
@@ -138,11 +141,13 @@ pub(super) fn give_up() {
     }
 }
 
-/// Arms all heaps, or disarms them.
-fn arm(on: bool) {
+/// Arms all heaps, or disarms them, unless they are armed for [`guard`] as well. Returns whether they are.
+fn arm(on: bool) -> bool {
+    let on = on || guard::is_on();
     // Never 0, which is none.
     let epoch = || EPOCHS.fetch_add(1, Relaxed).wrapping_add(1).max(1);
     lease::set_epoch(if on { epoch() } else { 0 });
+    on
 }
 
 /// Takes samples for the tracers that are attached to the probes, if there are any, or takes none any more.

@@ -5,7 +5,7 @@
 
 use crate::api::hardened::{self, Said};
 use crate::api::slow_free::{free_large, free_small};
-use crate::api::{process, profile, request};
+use crate::api::{guard, process, profile, request};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
@@ -33,15 +33,10 @@ pub(super) fn refill(class: u8, size: usize, align: usize, options: Option<&Opti
             // SAFETY: `with_heap` passes a heap that the calling thread owns; the callers pass a size class.
             unsafe {
                 // Only here: the options may have been read just now.
-                if hardened::is_on() {
-                    return hardened::alloc_unmarked(heap, size, align);
+                if Heap::is_gated(heap) || hardened::is_on() {
+                    return guard::refill(heap, class, size, align, options);
                 }
-                let allocation = Heap::refill(heap, class);
-                let due = Heap::take_due(heap);
-                if !due.is_null() {
-                    profile::sampled(due, stride(class as usize) as usize, (*heap).tag.get());
-                }
-                allocation
+                Heap::refill(heap, class)
             }
         })
     })

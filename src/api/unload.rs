@@ -12,6 +12,7 @@
 use crate::api::{control, profile, report};
 use crate::base::options;
 use crate::front::{registry, thread};
+use crate::guard;
 use crate::reclaim::{background, purge};
 use crate::superslab::{pagemap, pool};
 use crate::sync::AtomicBool;
@@ -82,6 +83,7 @@ fn unload() {
     background::stop();
     control::stop_listening(options::get().profile_signal);
     thread::unhook();
+    guard::uninstall();
     purge::purge_from(true);
     let mut others = false;
     registry::each_owned(|_| others = true);
@@ -94,7 +96,8 @@ fn unload() {
     #[cfg(feature = "profile")]
     crate::stacks::modules::unmap();
     // What follows describes blocks in use, so it stays if there are any.
-    if os::held::bytes() == large::kept() {
+    if os::held::bytes() == large::kept() && !guard::in_use() {
+        guard::unmap();
         registry::unmap();
         pagemap::unmap();
         pool::unmap();

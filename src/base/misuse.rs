@@ -27,6 +27,18 @@ pub(crate) enum Fault {
     UsedAfterFree,
 }
 
+/// What the program says of a block that it frees, besides its address, where somebody minds: hardened mode, and
+/// guard pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// Nothing.
+    Nothing,
+    /// The size that was asked for. A block of no bytes may have been made as one of one.
+    Size(usize),
+    /// The size class of the layout, 0 for a large one.
+    Class(u8),
+}
+
 /// Reports that `function` was called with `address`, and aborts.
 ///
 /// Returns in two cases, if the options say so: for a foreign pointer, which the caller then ignores, and for
@@ -41,6 +53,19 @@ pub(crate) fn report(function: &str, address: *const u8, fault: Fault) {
 #[cold]
 #[inline(never)]
 pub(crate) fn report_about(function: &str, address: *const u8, fault: Fault, about: &dyn fmt::Display) {
+    say(function, address, fault, about);
+    end(fault);
+}
+
+/// Whether the process ends by this.
+pub(crate) fn is_fatal(fault: Fault) -> bool {
+    !(matches!(fault, Fault::Foreign | Fault::FreedSize) && options::foreign() == Foreign::Warn)
+}
+
+/// The first half of [`report_about`]: the line.
+#[cold]
+#[inline(never)]
+pub(crate) fn say(function: &str, address: *const u8, fault: Fault, about: &dyn fmt::Display) {
     let what = match fault {
         Fault::Foreign => "foreign pointer: not a block of this allocator, or of memory freed before",
         Fault::Interior => "interior pointer: not the start of a block",
@@ -52,8 +77,13 @@ pub(crate) fn report_about(function: &str, address: *const u8, fault: Fault, abo
         Fault::UsedAfterFree => "use after free: the block is free",
     };
     message::line(format_args!("{function}({address:p}): {what}{about}"));
-    if matches!(fault, Fault::Foreign | Fault::FreedSize) && options::foreign() == Foreign::Warn {
-        return;
+}
+
+/// The second half of [`report_about`]: the end, unless the options say otherwise.
+#[cold]
+#[inline(never)]
+pub(crate) fn end(fault: Fault) {
+    if is_fatal(fault) {
+        message::abort()
     }
-    message::abort()
 }

@@ -128,6 +128,9 @@ pub struct Options {
     pub(crate) hardened: Hardened,
     pub(crate) quarantine_bytes: usize,
     pub(crate) quarantine_blocks: usize,
+    /// The mean number of allocations between two that get guard pages; 0 for none.
+    pub(crate) guard: usize,
+    pub(crate) guard_slots: usize,
     /// Where profiles go: a path to which the process's number and an ending are added.
     pub(crate) profile: Path,
     pub(crate) profile_rate: usize,
@@ -179,6 +182,12 @@ const PURGE_DELAY: i32 = 250;
 const QUARANTINE_BYTES: usize = 256 << 10;
 /// The default of [`Options::quarantine_blocks`].
 const QUARANTINE_BLOCKS: usize = 4096;
+/// What `HAKMEM_GUARD=on` means.
+const GUARD: usize = 5000;
+/// The default of [`Options::guard_slots`].
+const GUARD_SLOTS: usize = 32;
+/// The most slots that there can be.
+const MOST_GUARD_SLOTS: usize = 4096;
 /// The default of [`Options::large_cache`].
 const LARGE_CACHE: usize = 32 << 20;
 
@@ -208,6 +217,8 @@ impl Options {
             hardened: Hardened::OFF,
             quarantine_bytes: QUARANTINE_BYTES,
             quarantine_blocks: QUARANTINE_BLOCKS,
+            guard: 0,
+            guard_slots: GUARD_SLOTS,
             profile: Path::NONE,
             profile_rate: PROFILE_RATE,
             profile_interval: PROFILE_INTERVAL,
@@ -317,6 +328,21 @@ impl Options {
     /// hardened mode, at most; but always the last one.
     pub const fn quarantine_bytes(mut self, bytes: usize) -> Self {
         self.quarantine_bytes = bytes;
+        self
+    }
+
+    /// `HAKMEM_GUARD`: puts one in so many allocations of small blocks between guard pages, on average, and
+    /// reports what is written behind them, or after their free, with the stacks of allocation and free. 0,
+    /// the default, for none; 5,000 is what `on` means in the environment. Not in hardened mode.
+    pub const fn guard(mut self, one_in: usize) -> Self {
+        self.guard = one_in;
+        self
+    }
+
+    /// `HAKMEM_GUARD_SLOTS`: how many blocks can lie between guard pages at once: 1 to 4,096.
+    pub const fn guard_slots(mut self, slots: usize) -> Self {
+        let most = if slots > MOST_GUARD_SLOTS { MOST_GUARD_SLOTS } else { slots };
+        self.guard_slots = if most == 0 { 1 } else { most };
         self
     }
 

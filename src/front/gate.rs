@@ -104,9 +104,12 @@ impl Heap {
             let (gate, tops) = (Heap::gate(heap), &(*heap).tops);
             gate.epoch.set(epoch);
             gate.random.set(sampling::seed());
-            gate.due.set(ptr::null_mut());
+            gate.due.set(0);
             Bins::set_all_aside(&raw mut (*heap).bins);
-            (*heap).run_cache.close();
+            // Guard pages are for small blocks only.
+            if sampling::is_on() {
+                (*heap).run_cache.close();
+            }
             (*heap).outbox.armed.set(true);
             for class in 1..=CLASSES {
                 let limit = &tops.limit[class];
@@ -141,7 +144,9 @@ impl Heap {
                 (*heap).magazines.replace_notice(class, gate.notices[class].get());
             }
             (*heap).outbox.armed.set(false);
-            (*heap).run_cache.reset(registry::live());
+            if (*heap).run_cache.is_closed() {
+                (*heap).run_cache.reset(registry::live());
+            }
         }
     }
 

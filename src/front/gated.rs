@@ -4,7 +4,7 @@
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::heap::frees::Freed;
-use crate::front::lease::EPOCH;
+use crate::front::lease::{Due, EPOCH};
 use crate::front::magazine::{ARMED, MISSED, QUIET};
 use crate::lockfree::magazine_slots::{Slot, own};
 use crate::sampling;
@@ -13,7 +13,7 @@ use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::compiler_fence;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::stride;
-use core::{ptr, slice};
+use core::slice;
 
 /// The result of [`Heap::push_armed`].
 pub(crate) enum Pushed {
@@ -32,7 +32,23 @@ const BATCH: usize = 64;
 /// The same in bytes, but for one block.
 const BATCH_BYTES: usize = 8 << 10;
 impl Heap {
-    /// [`Heap::refill`] for a heap that is armed.
+    /// [`Heap::refill`] for a heap that is gated, and who has asked for the block.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap; `class` is a size class.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn refill_gated(heap: *mut Heap, class: u8) -> (Allocation, Due) {
+        // SAFETY: the caller's clauses are the same.
+        unsafe {
+            let allocation = Heap::refill_as(heap, class, true);
+            (allocation, Heap::take_due(heap))
+        }
+    }
+
+    /// [`Heap::refill_gated`] for a heap that is armed, and entered.
     ///
     /// # Safety
     ///
@@ -40,7 +56,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
-    pub(crate) unsafe fn alloc_gated(heap: *mut Heap, class: u8) -> Allocation {
+    pub(super) unsafe fn alloc_gated(heap: *mut Heap, class: u8) -> Allocation {
         let c = class as usize;
         // SAFETY: the caller has entered the heap, which is what everything here asks for.
         unsafe {
@@ -49,8 +65,8 @@ impl Heap {
             let allocation = Heap::take_behind_gate(heap, class);
             if !allocation.ptr.is_null() {
                 if left == 0 {
+                    gate.due.set(gate.clients(c));
                     left = gate.draw(c);
-                    gate.due.set(allocation.ptr);
                 } else {
                     left -= 1;
                 }
@@ -198,6 +214,24 @@ impl Heap {
         }
     }
 
+    /// Whether a block that [`Heap::push_armed`] has not taken goes to its slab, and so must not look free.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::push_armed`].
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn returns_to_slab(heap: *mut Heap, kind: usize) -> bool {
+        // SAFETY: a heap that is armed is a record, which the calling thread owns.
+        unsafe {
+            if !(*heap).magazines.is_armed(kind) {
+                return false;
+            }
+            let gate = Heap::gate(heap);
+            let is_full = (&(*heap).tops.top)[kind].load(Relaxed) >= gate.limits[kind].load(Relaxed);
+            is_full && gate.notices[kind].get() == QUIET
+        }
+    }
+
     /// [`Heap::free`] for a heap that is armed.
     ///
     /// # Safety
@@ -232,18 +266,34 @@ impl Heap {
         }
     }
 
-    /// The block that the calling thread has just allocated, if the client has asked for it. Only once.
+    /// Takes back a block that [`Heap::alloc_gated`] has just allocated and nobody has used.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, which is armed, and alone has the block, which is one of `class`.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn take_back(heap: *mut Heap, block: *mut u8, class: u8) {
+        // SAFETY: the calling thread owns the heap and enters it. Between the two nothing disarms it.
+        unsafe {
+            let _entered = Heap::enter(heap);
+            Heap::free_gated(heap, block, class);
+        }
+    }
+
+    /// Who has asked for the block that the calling thread has just allocated. Only once.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    pub(crate) unsafe fn take_due(heap: *mut Heap) -> *mut u8 {
+    unsafe fn take_due(heap: *mut Heap) -> Due {
         // SAFETY: an armed heap is a record, and its gate the owner's.
         unsafe {
             if !Heap::is_armed(heap) {
-                return ptr::null_mut();
+                return Due::NONE;
             }
-            Heap::gate(heap).due.replace(ptr::null_mut())
+            Due(Heap::gate(heap).due.replace(0))
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::base::table::Table;
 use crate::lockfree::magazine_slots::Slot;
-use crate::sampling;
 use crate::superslab::pagemap::KINDS;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU32};
 use crate::tiny::classes::stride;
+use crate::{guard, sampling};
 use core::cell::Cell;
 
 /// Which arming heaps are to follow; 0 for none. Relaxed: a thread that sees it late is armed late.
@@ -20,6 +20,14 @@ const NEVER: u64 = 1 << 48;
 pub(crate) fn set_epoch(epoch: u32) {
     // Release: pairs with the acquire in `Heap::follow`.
     EPOCH.store(epoch, Release);
+}
+
+/// Arms all heaps, before there is one. Until [`set_epoch`] no magazine has room that a free can see, from the
+/// first one on: Rust's `dealloc` asks the page map then, and finds blocks that lie between guard pages.
+#[cold]
+pub(super) fn arm_from_the_start() {
+    // Another epoch than that of the first profile.
+    set_epoch(u32::MAX);
 }
 
 /// What the gate keeps for one heap. The owner's alone, but for the atomics, which visitors read under the
@@ -39,8 +47,34 @@ pub(crate) struct Gate {
     pub(super) epoch: Cell<u32>,
     /// The state of the generator of random numbers.
     pub(super) random: Cell<u64>,
-    /// A block that was just allocated and that the client has asked for, until it gets it.
-    pub(super) due: Cell<*mut u8>,
+    /// Which clients have asked for the block that was just allocated, until they get it.
+    pub(super) due: Cell<u8>,
+    /// Which clients ask for the next block of each class.
+    clients: Table<Cell<u8>, KINDS>,
+}
+
+/// The client that is the heap profile.
+const PROFILE: u8 = 1;
+/// The client that puts blocks between guard pages.
+const GUARD: u8 = 2;
+
+/// Who has asked for a block.
+#[derive(Clone, Copy)]
+pub(crate) struct Due(pub(super) u8);
+
+impl Due {
+    /// Nobody.
+    pub(super) const NONE: Self = Self(0);
+
+    /// Whether the heap profile has.
+    pub(crate) fn is_for_profile(self) -> bool {
+        self.0 & PROFILE != 0
+    }
+
+    /// Whether it is to lie between guard pages.
+    pub(crate) fn is_for_guard(self) -> bool {
+        self.0 & GUARD != 0
+    }
 }
 
 /// What the gate keeps for one magazine: how many allocations its owner may make before the client's next
@@ -84,8 +118,23 @@ impl Gate {
         !self.leases[class].saved.load(Relaxed).is_null()
     }
 
-    /// How many allocations of `class` to pass over until the client's next one.
+    /// Whether this block has been taken out of the magazine of `class`. For any thread.
+    pub(super) fn has_cut(&self, class: usize, block: *mut u8) -> bool {
+        self.leases[class].saved.load(Relaxed) == block
+    }
+
+    /// How many allocations of `class` to pass over until the next one of any client. What is drawn for the
+    /// others is forgotten: each allocation is as likely as any other to be theirs, whatever was before.
     pub(super) fn draw(&self, class: usize) -> u64 {
-        sampling::draw(&self.random, stride(class) as usize).min(NEVER)
+        let profile = sampling::draw(&self.random, stride(class) as usize).min(NEVER);
+        let guard = guard::draw(&self.random).min(NEVER);
+        let client = |left, client| if left <= profile.min(guard) { client } else { 0 };
+        self.clients[class].set(client(profile, PROFILE) | client(guard, GUARD));
+        profile.min(guard)
+    }
+
+    /// Which clients the last [`Gate::draw`] was for.
+    pub(super) fn clients(&self, class: usize) -> u8 {
+        self.clients[class].get()
     }
 }

@@ -280,8 +280,11 @@ impl Magazines {
         let slots = tops.top[class].load(Relaxed).addr().saturating_sub(first.addr()) / size_of::<Slot>();
         let mut slots =
             (0..slots).map(|i| first.wrapping_add(i)).take_while(|slot| record.contains(&slot.addr()));
+        // SAFETY: where a limit is null, the heap is a record, and its gate was written before.
+        let cut =
+            tops.limit[class].load(Relaxed).is_null() && unsafe { (*self.gate()).has_cut(class, block) };
         // SAFETY: memory of this record, all of which may be read atomically.
-        slots.any(|slot| unsafe { (*slot).load(Relaxed) } == block)
+        cut || slots.any(|slot| unsafe { (*slot).load(Relaxed) } == block)
     }
 
     /// Notes that a visitor has taken blocks out of the magazine of `class`.

@@ -3,13 +3,14 @@
 use crate::base::misuse::{self, Fault};
 use crate::front::heap::{GATE_AT, Heap};
 use crate::front::registry;
+use crate::sampling;
 use crate::superslab::slab::Block;
 use crate::tiny::bins::UNMARKED;
 use crate::tiny::classes::CLASSES;
 
 impl Heap {
     /// Whether blocks in the heap's magazine of `kind` carry half a mark, where C's `free` has put them
-    /// there. Not in an armed heap, in which a client sees every free, nor in a placeholder.
+    /// there. Not in an armed heap (but see [`Heap::can_mark`]), nor in a placeholder.
     ///
     /// # Safety
     ///
@@ -18,6 +19,18 @@ impl Heap {
         // SAFETY: these fields are the owner's, and constant in placeholders.
         let (secret, armed) = unsafe { ((*heap).bins.secret, (*heap).magazines.is_armed(kind)) };
         secret != 0 && kind > UNMARKED && kind <= CLASSES && !armed
+    }
+
+    /// Whether such blocks can carry half a mark though the heap is armed: unless there is a profile.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::has_marks`].
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn can_mark(heap: *const Heap, kind: usize) -> bool {
+        // SAFETY: as above.
+        let secret = unsafe { (*heap).bins.secret };
+        secret != 0 && kind > UNMARKED && kind <= CLASSES && !sampling::is_on()
     }
 
     /// Frees a block that looks free already, or not like a block. Reports misuse if it is not one, or is in
@@ -39,7 +52,8 @@ impl Heap {
             {
                 misuse::report("free", block, Fault::DoubleFree);
             }
-            if Heap::is_gated(heap) && Heap::follow(heap) {
+            let is_listed = class as usize != UNMARKED && Block::is_marked(block.cast(), secret);
+            if Heap::is_gated(heap) && Heap::follow(heap) && !is_listed {
                 return Heap::free_gated(heap, block, class);
             }
             // Here the rest is found: what is no block, and what is on a list.

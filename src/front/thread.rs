@@ -3,7 +3,8 @@
 use crate::base::options::{Hardened, Options};
 use crate::base::{limits, options};
 use crate::front::heap::{AFTER_EXIT, EMPTY, Heap, NO_HEAP};
-use crate::front::{registry, tls};
+use crate::front::{lease, registry, tls};
+use crate::guard;
 use crate::hardened;
 use crate::os;
 use crate::os::{futex, process};
@@ -152,6 +153,10 @@ fn attach(base: Option<&Options>) -> *mut Heap {
         limits::init(options);
         if options.hardened != Hardened::OFF {
             hardened::init(options, os::random());
+        }
+        guard::init(options);
+        if guard::is_on() {
+            lease::arm_from_the_start();
         }
         if options.few_syscalls {
             os::confine();

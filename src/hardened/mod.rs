@@ -25,7 +25,7 @@ mod trailer;
 pub(crate) use parts::{init, is_on};
 pub(crate) use state::State;
 
-use crate::base::misuse::Fault;
+use crate::base::misuse::{Fault, Said};
 use crate::base::options::Hardened;
 use crate::hardened::parts::Parts;
 use crate::hardened::place::Place;
@@ -35,17 +35,6 @@ use crate::superslab::pagemap;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::Acquire;
 use crate::tiny::classes::class_of;
-
-/// What the program says of a block that it frees, besides its address.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Said {
-    /// Nothing.
-    Nothing,
-    /// The size that was asked for. A block of no bytes may have been made as one of one.
-    Size(usize),
-    /// The size class of the layout, 0 for a large one.
-    Class(u8),
-}
 
 /// What begins at an address in our memory.
 enum Found {

@@ -57,8 +57,8 @@ pub(crate) fn begin(rate: u64, late: bool, then: impl FnOnce()) -> bool {
 
 /// Ends the profile, if there is one: nothing is added any more. What has been gathered stays until the next
 /// one begins. Goes on with `tracers_rate` for tracers, if there are any and it is not 0. Calls `then` with
-/// whether it does.
-pub(crate) fn end(tracers_rate: u64, then: impl FnOnce(bool)) {
+/// whether it does, which says whether heaps stay armed.
+pub(crate) fn end(tracers_rate: u64, then: impl FnOnce(bool) -> bool) {
     let mut locked = lock_patiently();
     if let Some(locked) = locked.as_mut().filter(|_| is_gathering()) {
         // While the blocks are what they were sampled as.
@@ -68,18 +68,18 @@ pub(crate) fn end(tracers_rate: u64, then: impl FnOnce(bool)) {
     let traced = locked.is_some() && tracers_rate != 0 && probes::look();
     FOR_TRACERS.store(traced, Relaxed);
     RATE.store(if traced { tracers_rate } else { 0 }, Relaxed);
-    then(traced);
+    let armed = then(traced);
     // If the store is held for ever, in a child that was made without the C library's handlers, threads learn
     // of the end at their next slow path.
     if locked.is_some() && !traced {
-        pages::fill_up();
+        pages::end(armed);
     }
 }
 
 /// Begins to take samples for tracers, or ends it, if they have come or gone, and calls `then` with which.
 /// A profile shows its samples to them, too: nothing is changed meanwhile.
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn follow_tracers(rate: u64, then: impl FnOnce(bool)) {
+pub(crate) fn follow_tracers(rate: u64, then: impl FnOnce(bool) -> bool) {
     let Some(mut locked) = lock_patiently() else { return };
     let traced = probes::look();
     if is_gathering() || is_on() == traced {
@@ -92,9 +92,9 @@ pub(crate) fn follow_tracers(rate: u64, then: impl FnOnce(bool)) {
     }
     FOR_TRACERS.store(traced, Relaxed);
     RATE.store(if traced { rate } else { 0 }, Relaxed);
-    then(traced);
+    let armed = then(traced);
     if !traced {
-        pages::fill_up();
+        pages::end(armed);
     }
 }
 
@@ -114,6 +114,11 @@ pub(crate) fn seed() -> u64 {
 /// How many allocations of `size` bytes to pass over until the next sample.
 pub(crate) fn draw(state: &Cell<u64>, size: usize) -> u64 {
     random::draw(state, size, RATE.load(Relaxed))
+}
+
+/// [`draw`] for a `rate` of somebody else's.
+pub(crate) fn draw_at(state: &Cell<u64>, size: usize, rate: u64) -> u64 {
+    random::draw(state, size, rate)
 }
 
 /// Adds a sample: a block of `size` bytes that has just been allocated by a thread that carries the tag of

@@ -48,8 +48,9 @@ pub(super) fn clear() {
 }
 
 /// Makes every block matter, so that all threads see at their next free that the profile has ended.
-pub(super) fn fill_up() {
-    fill(FULL);
+/// Where heaps stay `armed` for another client nobody has to: then no block matters.
+pub(super) fn end(armed: bool) {
+    fill(if armed { 0 } else { FULL });
 }
 
 #[unsafe(link_section = "hakmem_rare")]

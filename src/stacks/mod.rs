@@ -71,6 +71,20 @@ pub(crate) fn capture(pcs: &mut [usize]) -> Captured {
     if captured.end == End::Stopped && modules::reread(false) { go() } else { captured }
 }
 
+/// The same for code that a signal has interrupted at `pc`: writes the return addresses on its stack. The
+/// `registers` are its stack pointer, its frame pointer, and `rbx` or the link register.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn capture_interrupted(pc: usize, registers: [usize; 3], pcs: &mut [usize]) -> Captured {
+    if pc == 0 || os::is_confined() {
+        return Captured { depth: 0, end: End::None };
+    }
+    peek::begin();
+    let frame = Frame { pc, registers, is_exact: true, is_sp_a_guess: false };
+    walk(frame, Stack::at(registers[SP]), pcs)
+}
+
 /// The frame of the function that this is inlined into.
 #[inline(always)]
 fn own() -> Option<Frame> {

@@ -190,6 +190,30 @@ pub(crate) fn each(mut f: impl FnMut(Module<'_>)) -> Option<u32> {
     Some(current)
 }
 
+/// Calls `f` with the path of the module that an address is in, and where in that it is, as `addr2line` takes
+/// it. `None`, and nothing done, where there is no such module, or another thread is reading the maps.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn place(pc: usize, f: impl FnOnce(&[u8], usize)) -> Option<()> {
+    /// Of a program that lies where its file says.
+    const FIXED: u8 = 2;
+    let code = find_or_reread(pc).filter(|code| code.base != 0)?;
+    let _last = LAST.lock_soon()?;
+    let memory = MEMORY.load(Relaxed);
+    // SAFETY: as in `each`: there was a list a moment ago.
+    let list = unsafe { &(*memory).lists[version() as usize % 2] };
+    let len = list.len.load(Relaxed).min(MOST);
+    let mut all = list.code.iter().zip(&list.details).take(len);
+    let (_, detail) = all.find(|(at, _)| at.start() == code.start)?;
+    let mut kind = [0];
+    // The type in the header.
+    peek::copy(code.base.wrapping_add(16), &mut kind);
+    let at = if kind == [FIXED] { pc } else { pc.wrapping_sub(code.base) };
+    f(list.paths.get(detail.path..detail.path + detail.path_len).unwrap_or_default(), at);
+    Some(())
+}
+
 /// Runs `f` with the buffer that the maps are read into, unless another thread uses it.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]

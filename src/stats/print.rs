@@ -205,7 +205,7 @@ mod tests {
         ClassStats::clear(&mut classes);
         let mut text = String::new();
         line(&mut text, &Stats::default(), &classes).unwrap();
-        assert!(text.ends_with(",\"retained_bytes\":0,\"classes\":[]}\n"), "{text}");
+        assert!(text.ends_with(",\"guard_blocks\":0,\"classes\":[]}\n"), "{text}");
         classes[2].blocks = 3;
         classes[2].allocated_bytes = 72;
         classes[2].active_bytes = 65536;

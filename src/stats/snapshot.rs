@@ -10,7 +10,7 @@ use crate::stats::classes::figures;
 use crate::stats::classes::{self, ClassStats};
 use crate::superslab::{pagemap, pool};
 use crate::sync::Ordering::Relaxed;
-use crate::{hardened, large, os};
+use crate::{guard, hardened, large, os};
 
 figures! {
     /// What the allocator has done and holds, summed over all threads at the time of the call.
@@ -124,6 +124,11 @@ figures! {
         /// Bytes of address space that are mapped and not resident: free slices that were purged or never
         /// touched, and the parts of slabs and records that have not been used yet.
         retained_bytes,
+        /// Blocks that were put between guard pages since the start (`HAKMEM_GUARD`).
+        guard_samples,
+        /// Blocks that are between guard pages now. They belong to no class: their bytes are included in
+        /// `allocated_bytes`, and the pages that they lie in, in `active_bytes`.
+        guard_blocks,
     }
 }
 
@@ -246,6 +251,9 @@ impl Snapshot {
             own.add(s, classes);
             *superslabs += own.slabs as u64;
         }
+        if guard::is_on() {
+            guard::figures().add(s);
+        }
     }
 }
 
@@ -262,6 +270,20 @@ impl hardened::Figures {
         // Other threads may have given some of it back meanwhile.
         let mapped = (records - used + self.slabs + large) as u64;
         s.retained_bytes += mapped.saturating_sub(slabs + in_use + kept as u64);
+    }
+}
+
+impl guard::Figures {
+    /// Adds all of it.
+    fn add(&self, s: &mut Stats) {
+        s.guard_samples += self.samples;
+        s.guard_blocks += self.blocks;
+        s.allocated_bytes += self.allocated;
+        s.active_bytes += self.active;
+        s.slack_bytes += self.active - self.allocated;
+        s.metadata_bytes += self.records;
+        s.resident_bytes += self.active + self.records;
+        s.retained_bytes += self.mapped - self.active - self.records;
     }
 }
 

@@ -1,6 +1,8 @@
 //! The options in the environment: their names, what their values mean, and how those are read.
 
-use crate::base::options::{Foreign, Hardened, Options, Path, Preset, StatsFormat, Thp};
+use crate::base::options::{
+    Foreign, GUARD, Hardened, MOST_GUARD_SLOTS, Options, Path, Preset, StatsFormat, Thp,
+};
 use crate::os::env;
 use crate::os::message::{self, Shown};
 use core::fmt;
@@ -13,7 +15,7 @@ const PRESET: &str = "HAKMEM_PRESET";
 /// value. That returns false, and changes nothing, if the value is a bad one.
 type Known = (&'static str, &'static str, fn(&mut Options, &[u8]) -> bool);
 
-static KNOWN: [Known; 22] = [
+static KNOWN: [Known; 24] = [
     (PRESET, "throughput, balanced, memory or latency; using none", |o, v| {
         let preset = choice(v, &PRESETS).map(|which| o.preset(which));
         set(o, preset)
@@ -59,6 +61,14 @@ static KNOWN: [Known; 22] = [
     }),
     ("HAKMEM_QUARANTINE_BLOCKS", "blocks, at most 8192; using 4096", |o, v| {
         set(&mut o.quarantine_blocks, number(v).filter(|&blocks: &usize| blocks <= 8192))
+    }),
+    (
+        "HAKMEM_GUARD",
+        "off, on, or the number of allocations in which one gets guard pages; using off",
+        |o, v| set(&mut o.guard, choice(v, &[("off", 0), ("on", GUARD)]).or_else(|| number(v))),
+    ),
+    ("HAKMEM_GUARD_SLOTS", "blocks, 1 to 4096; using 32", |o, v| {
+        set(&mut o.guard_slots, number(v).filter(|slots| (1..=MOST_GUARD_SLOTS).contains(slots)))
     }),
     ("HAKMEM_DEEPBIND", "remove or keep; using remove", |o, v| {
         set(&mut o.keep_deepbind, choice(v, &[("remove", false), ("keep", true)]))

@@ -41,15 +41,27 @@ impl Heap {
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap; `class` is a size class.
+    /// The calling thread owns the heap, which is not [gated](Heap::is_gated); `class` is a size class.
+    #[inline(always)]
     pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Allocation {
+        // SAFETY: the caller's clauses are the same.
+        unsafe { Heap::refill_as(heap, class, false) }
+    }
+
+    /// [`Heap::refill`] of any heap: behind the gate if it is `gated` and stays so.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap; `class` is a size class.
+    #[inline(always)]
+    pub(in crate::front) unsafe fn refill_as(heap: *mut Heap, class: u8, gated: bool) -> Allocation {
         // SAFETY: the calling thread owns the heap and enters it, so nobody else uses bins and run cache
         // until the end of the block. `refill` borrows the bins exclusively: no visitor is in, and no other
         // thread reads them without the lock.
         unsafe {
             let entered = Heap::enter(heap);
             let spans = (*heap).counters.refill_span.get();
-            let allocation = if Heap::is_gated(heap) && Heap::follow(heap) {
+            let allocation = if gated && Heap::follow(heap) {
                 Heap::alloc_gated(heap, class)
             } else {
                 let allocation = Heap::alloc_from_slab(heap, class as usize);

@@ -1,0 +1,183 @@
+//! Sampled guard pages: each kind of misuse of a block that has them ends in one report, with the stacks of the
+//! allocation and of the free, and what is no misuse goes on as without them.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::Duration;
+use support::{compile, expect_ok, preloaded, run};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SIGABRT: i32 = 6;
+const SIGSEGV: i32 = 11;
+
+fn program() -> &'static PathBuf {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| compile("gcc", "guard.c", &["-pthread", "-Wno-all"]))
+}
+
+/// The program, every allocation of which is to have guard pages.
+fn guarded(args: &[&str]) -> Command {
+    let mut command = preloaded(program());
+    command.args(args).env("HAKMEM_GUARD", "1");
+    command
+}
+
+/// What the library wrote, and what the program printed.
+fn said(output: &Output) -> (Vec<String>, String) {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let lines = stderr.lines().filter_map(|line| line.strip_prefix("hakmem: ")).map(String::from).collect();
+    (lines, String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The functions of the program in the stack behind the line that begins so, by `addr2line`.
+fn functions(lines: &[String], heading: &str) -> BTreeSet<String> {
+    let behind = lines.iter().skip_while(|line| !line.trim_start().starts_with(heading)).skip(1);
+    let stack = behind.take_while(|line| line.starts_with("    "));
+    let places = stack.filter_map(|line| line.trim().rsplit_once('+'));
+    let ours = places.filter(|(path, _)| path.ends_with(program().file_name().unwrap().to_str().unwrap()));
+    let addresses: Vec<_> = ours.map(|(_, offset)| offset.to_owned()).collect();
+    if addresses.is_empty() {
+        return BTreeSet::new();
+    }
+    let names = expect_ok(Command::new("addr2line").arg("-fe").arg(program()).args(addresses), LIMIT);
+    names.lines().step_by(2).map(String::from).collect()
+}
+
+/// The threads in the line that begins so.
+fn thread(lines: &[String], heading: &str) -> Option<u32> {
+    let line = lines.iter().find_map(|line| line.trim_start().strip_prefix(heading))?;
+    line.split_whitespace().find_map(|word| word.trim_end_matches(';').parse().ok())
+}
+
+/// The program must end by one of the signals after one report, which begins with one of `what`; it `freed` the
+/// block or did not. Returns the report.
+fn reports(args: &[&str], signals: &[i32], what: &[&str], freed: bool) -> Vec<String> {
+    let output = run(&mut guarded(args), LIMIT);
+    let (lines, stdout) = said(&output);
+    let shown = format!("{args:?}: {}, {lines:#?}, {stdout:?}", output.status);
+    assert!(signals.contains(&output.status.signal().unwrap_or(0)), "{shown}");
+    assert!(!stdout.contains("survived"), "{shown}");
+    let headings: Vec<_> = lines.iter().filter(|line| !line.starts_with("  ")).collect();
+    assert_eq!(headings.len(), 1, "{shown}");
+    let block = stdout.lines().next().unwrap();
+    assert!(what.iter().any(|what| headings[0].contains(what)), "{shown}");
+    assert!(headings[0].contains(&format!("block {block} of ")), "{shown}");
+    assert!(functions(&lines, "allocated by thread").contains("maker"), "{shown}");
+    assert_eq!(functions(&lines, "freed by thread").contains("dropper"), freed, "{shown}");
+    lines
+}
+
+#[test]
+fn each_kind_of_misuse_is_reported() {
+    const HERE: &[i32] = &[SIGSEGV];
+    const FREE: &[i32] = &[SIGABRT];
+    const BOTH: &[i32] = &[SIGSEGV, SIGABRT];
+    let stale = "guard page: use after free: a ";
+    // What a program does, by which signal it ends, what is said, and whether the block was freed.
+    let kinds: [(&str, &[i32], String, bool); 13] = [
+        ("over", HERE, "guard page: overflow: a write at ".into(), false),
+        ("under", HERE, "guard page: underflow: a read at ".into(), false),
+        ("over-one", BOTH, ": overflow".into(), false),
+        ("under-one", BOTH, ": underflow".into(), false),
+        ("stale-read", HERE, format!("{stale}read at "), true),
+        ("stale-write", HERE, format!("{stale}write at "), true),
+        ("late", HERE, format!("{stale}read at "), true),
+        ("stale-realloc", FREE, "): use after free".into(), true),
+        ("stale-size", FREE, "): use after free".into(), true),
+        ("twice", FREE, "): double free".into(), true),
+        ("inside", FREE, "): interior pointer".into(), false),
+        ("sized", FREE, "free_sized(".into(), false),
+        ("child", HERE, format!("{stale}read at "), true),
+    ];
+    for (kind, signals, what, freed) in &kinds {
+        for size in ["64", "24", "5000", "40000"] {
+            reports(&[kind, size], signals, &[what], *freed);
+        }
+    }
+}
+
+/// By how far, whichever side of its page the block is at, and what it was asked for.
+#[test]
+fn a_report_says_where() {
+    let mut seen = BTreeSet::new();
+    for _ in 0..40 {
+        let lines = reports(&["over-one", "48"], &[SIGSEGV, SIGABRT], &["the byte behind its end"], false);
+        assert!(lines[0].contains(" of 48 bytes, in use"), "{lines:?}");
+        seen.insert(lines[0].starts_with("guard page"));
+        if seen.len() == 2 {
+            return;
+        }
+    }
+    panic!("always at the same side: {seen:?}");
+}
+
+#[test]
+fn a_report_names_all_threads() {
+    let lines = reports(&["threads"], &[SIGSEGV], &["use after free: a write"], true);
+    let threads: BTreeSet<_> =
+        ["touched by thread", "allocated by thread", "freed by thread"].map(|who| thread(&lines, who)).into();
+    assert!(threads.len() == 3 && !threads.contains(&None), "{lines:#?}");
+}
+
+#[test]
+fn the_handler_gets_along_with_those_of_the_program() {
+    let ended = |kind: &str| {
+        let output = run(&mut guarded(&[kind]), LIMIT);
+        let (lines, stdout) = said(&output);
+        (output.status, lines, stdout)
+    };
+    // Set before ours: called for what is the program's, and for what is ours after the report.
+    let (status, lines, stdout) = ended("handled");
+    assert_eq!(status.code(), Some(42), "{lines:?} {stdout}");
+    assert!(stdout.contains("recovered") && lines[0].starts_with("guard page: use after free"), "{lines:?}");
+    // Set later: the fault is the program's.
+    let (status, lines, _) = ended("replaced");
+    assert_eq!((status.code(), lines.len()), (Some(42), 0), "{lines:?}");
+    // None.
+    for kind in ["null", "sent"] {
+        let (status, lines, _) = ended(kind);
+        assert_eq!((status.signal(), lines.len()), (Some(SIGSEGV), 0), "{kind}: {lines:?}");
+    }
+    // A stack of its own, not much larger than the system asks for.
+    reports(&["alternate"], &[SIGSEGV], &["use after free"], true);
+}
+
+#[test]
+fn a_wrong_size_can_be_forgiven() {
+    let output = run(guarded(&["sized"]).env("HAKMEM_FOREIGN", "warn"), LIMIT);
+    let (lines, stdout) = said(&output);
+    assert!(output.status.success() && stdout.contains("survived"), "{lines:?}");
+    assert!(
+        lines[0].contains("size mismatch") && functions(&lines, "allocated").contains("maker"),
+        "{lines:?}"
+    );
+}
+
+/// A correct program of several threads and a child, with as many samples as there can be.
+#[test]
+fn the_innocent_go_on() {
+    for slots in ["1", "40", "1000"] {
+        let mut command = guarded(&["innocent"]);
+        let output = run(command.env("HAKMEM_GUARD_SLOTS", slots).env("HAKMEM_STATS", "json"), LIMIT);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{slots}: {} {stderr}", output.status);
+        let samples = stderr.split_once("\"guard_samples\":").unwrap_or_else(|| panic!("{stderr}")).1;
+        let samples: u32 = samples.split(',').next().unwrap().parse().unwrap();
+        assert!(samples > 100 || slots == "1", "{samples} in {slots}");
+    }
+}
+
+/// Nothing has guard pages without the option, nor in hardened mode.
+#[test]
+fn without_the_option_there_are_none() {
+    for (name, value) in [("HAKMEM_GUARD", "off"), ("HAKMEM_GUARD", "0"), ("HAKMEM_HARDENED", "checks")] {
+        let output = run(guarded(&["innocent"]).env("HAKMEM_STATS", "json").env(name, value), LIMIT);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.contains("\"guard_samples\":0,"), "{name}: {stderr}");
+    }
+}

@@ -1,0 +1,110 @@
+//! The entries' ways to blocks between guard pages.
+
+use crate::api::hardened::{self, Said};
+use crate::api::{profile, slow_free};
+use crate::base::options::Options;
+use crate::front::gated::Pushed;
+use crate::front::heap::Heap;
+use crate::guard;
+use crate::superslab::slab::{Allocation, Block};
+use crate::tiny::classes::stride;
+use core::ptr;
+
+pub(super) use crate::guard::is_on;
+
+/// [`Heap::refill`] in hardened mode, and for a heap that is gated: gives the gate's clients what they have asked for. `size` and
+/// `align` are what the program has asked for, or have at least the same class; Rust has `options`.
+///
+/// # Safety
+///
+/// The calling thread owns the heap; `class` is a size class.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn refill(
+    heap: *mut Heap,
+    class: u8,
+    size: usize,
+    align: usize,
+    options: Option<&Options>,
+) -> Allocation {
+    if hardened::is_on() {
+        // SAFETY: the calling thread owns the heap.
+        return unsafe { hardened::alloc_unmarked(heap, size, align) };
+    }
+    // SAFETY: the caller's clauses are the same.
+    let (mut allocation, due) = unsafe { Heap::refill_gated(heap, class) };
+    if due.is_for_guard() {
+        // What a layout of the same class becomes, `realloc` leaves in place, and in Rust it asks nobody.
+        let in_rust = options.is_some();
+        let size = if in_rust { stride(class as usize) as usize } else { size };
+        let guarded = guard::alloc(size, align, class, in_rust);
+        if !guarded.is_null() {
+            // SAFETY: the calling thread's heap, of which this block was just taken.
+            unsafe { Heap::take_back(heap, allocation.ptr, class) };
+            allocation = Allocation { ptr: guarded, zeroed: true };
+        }
+    }
+    if due.is_for_profile() {
+        // SAFETY: the calling thread's heap.
+        let tag = unsafe { (*heap).tag.get() };
+        profile::sampled(allocation.ptr, stride(class as usize) as usize, tag);
+    }
+    allocation
+}
+
+/// C's `free` of what magazine and slab have not taken, while some blocks have guard pages: the others are marked in magazines as without, where nobody else
+/// looks at what is freed.
+///
+/// # Safety
+///
+/// As [`slow_free::free_second_level`].
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
+    // SAFETY: the caller's clauses are the same. A block of a class that is aligned as all are has a second
+    // word, if it is one. What is in the calling thread's own magazine only that takes out.
+    unsafe {
+        if Heap::can_mark(heap, kind) && block.addr() % 16 == 0 {
+            let secret = (*heap).bins.secret;
+            if Block::looks_free(block.cast(), secret) {
+                return slow_free::free_suspect(block, heap, kind);
+            }
+            if matches!(Heap::push_armed(heap, block, kind), Pushed::Done) {
+                Block::half_mark_once(block.cast(), secret);
+                return;
+            }
+            // Else perhaps the magazine will grow.
+            if !Heap::returns_to_slab(heap, kind) {
+                Block::half_mark_once(block.cast(), secret);
+            }
+        }
+        slow_free::free_armed(block, heap, kind)
+    }
+}
+
+/// C's `realloc`: another block by `allocate`, unless the size is the same. Null, and nothing changed, when
+/// there is no memory.
+///
+/// # Safety
+///
+/// As [`guard::free`], and the caller alone uses the block. After success it uses the result instead.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn realloc(block: *mut u8, size: usize, allocate: impl Fn(usize) -> *mut u8) -> *mut u8 {
+    let Some(old) = guard::usable(block, "realloc") else { return ptr::null_mut() };
+    if old == size {
+        return block;
+    }
+    let new = allocate(size);
+    if !new.is_null() {
+        // SAFETY: two blocks with at least that many bytes. Nobody uses the old one after the copy.
+        unsafe {
+            ptr::copy_nonoverlapping(block, new, old.min(size));
+            hardened::free(block, Said::Nothing, "realloc");
+        }
+    }
+    new
+}

@@ -1,0 +1,162 @@
+//! What is said about misuse of a sampled block: one line that says what has happened, then who has allocated
+//! the block, and who has freed it.
+
+use crate::base::misuse::{self, Fault};
+use crate::guard::slots::{self, About, FREE, Slot};
+use crate::guard::trace::Trace;
+use crate::os::fault::Access;
+use crate::os::{futex, message, thread};
+use crate::sync::AtomicU32;
+use crate::sync::Ordering::SeqCst;
+use core::fmt;
+
+/// The thread that reports something by which the process ends; 0 if there is none.
+static REPORTING: AtomicU32 = AtomicU32::new(0);
+/// Who has touched a page that is not accessible. Whoever reports it writes here.
+static TOUCHED: Trace = Trace::none();
+/// How often another thread waits for that: as long as a report may take.
+const WAITS: u32 = 200;
+
+/// Lets one thread report, and not twice.
+fn is_first() -> bool {
+    let me = thread::system_id();
+    match REPORTING.compare_exchange(0, me, SeqCst, SeqCst) {
+        Ok(_) => true,
+        Err(other) => {
+            if other != me {
+                (0..WAITS).for_each(|_| futex::pause());
+            }
+            false
+        }
+    }
+}
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.state == FREE { "free" } else { "in use" };
+        write!(f, "block {:#x} of {} bytes, {state}, between guard pages", self.start, self.size)
+    }
+}
+
+/// Prints who has allocated the slot's block, and freed it.
+#[unsafe(link_section = "hakmem_rare")]
+fn print_stacks(slot: &Slot) {
+    slot.allocated.print("allocated");
+    slot.freed.print("freed");
+}
+
+/// Reports that `function` was called with `address`, which lies in `slot` if in any, and aborts; or returns
+/// as [`misuse::report`] does.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn report(function: &str, address: *const u8, fault: Fault, slot: Option<&Slot>) {
+    struct Behind(About);
+    impl fmt::Display for Behind {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "; {}", self.0)
+        }
+    }
+    let Some(slot) = slot.filter(|slot| slot.about().start != 0) else {
+        return misuse::report(function, address, fault);
+    };
+    if misuse::is_fatal(fault) && !is_first() {
+        message::abort();
+    }
+    misuse::say(function, address, fault, &Behind(slot.about()));
+    print_stacks(slot);
+    misuse::end(fault);
+}
+
+/// Reports that a byte has been written at `distance` from a block that is being freed.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn overwritten(function: &str, address: *const u8, distance: isize, slot: &Slot) {
+    struct Where(About, isize);
+    impl fmt::Display for Where {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, ": {}; {}", Offset(self.1, self.0.size), self.0)
+        }
+    }
+    let fault = if distance < 0 { Fault::Underflow } else { Fault::Overflow };
+    if !is_first() {
+        message::abort();
+    }
+    misuse::say(function, address, fault, &Where(slot.about(), distance));
+    print_stacks(slot);
+    misuse::end(fault);
+}
+
+/// Where a byte is that lies so far from the beginning of a block, and how long the block is.
+struct Offset(isize, usize);
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(at, size) = *self;
+        if at == -1 || at == size as isize {
+            write!(f, "the byte {}", if at < 0 { "before it" } else { "behind its end" })
+        } else if at < 0 {
+            write!(f, "{} bytes before it", at.unsigned_abs())
+        } else if at as usize >= size {
+            write!(f, "{} bytes behind its end", at as usize - size)
+        } else {
+            write!(f, "at its byte {at}")
+        }
+    }
+}
+
+/// The slot whose block lies nearest to an address that is not accessible.
+#[unsafe(link_section = "hakmem_rare")]
+fn nearest(address: usize) -> Option<(&'static Slot, About, isize)> {
+    let index = slots::index(address)?;
+    let near = (index.saturating_sub(1)..=index + 1).filter_map(slots::at);
+    let known = near.map(|slot| (slot, slot.about())).filter(|(_, about)| about.start != 0);
+    let far = |about: &About| {
+        let (before, behind) = (about.start.saturating_sub(address), address.saturating_sub(about.start));
+        before.max((behind + 1).saturating_sub(about.size))
+    };
+    let (slot, about) = known.min_by_key(|(_, about)| (far(about), about.state == FREE))?;
+    Some((slot, about, address.wrapping_sub(about.start) as isize))
+}
+
+/// Reports that a page of a slot was touched that is not accessible. False if it is none of ours.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn touched(access: &Access) -> bool {
+    if slots::index(access.address).is_none() {
+        return false;
+    }
+    if !is_first() {
+        return true;
+    }
+    let how = match access.writes {
+        Some(true) => "a write",
+        Some(false) => "a read",
+        None => "an access",
+    };
+    let address = access.address;
+    match nearest(address) {
+        None => {
+            message::line(format_args!("guard page: {how} at {address:#x}, where no block was"));
+            TOUCHED.note_access(access);
+            TOUCHED.print("touched");
+        }
+        Some((slot, about, at)) => {
+            let what = if about.state == FREE {
+                "use after free"
+            } else if at < 0 {
+                "underflow"
+            } else {
+                "overflow"
+            };
+            let offset = Offset(at, about.size);
+            message::line(format_args!("guard page: {what}: {how} at {address:#x}, {offset}; {about}"));
+            TOUCHED.note_access(access);
+            TOUCHED.print("touched");
+            print_stacks(slot);
+        }
+    }
+    true
+}
