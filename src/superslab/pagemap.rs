@@ -380,6 +380,7 @@ mod tests {
             assert_eq!(figures_of(2, 2, 3, superslabs, direct), (space, 7 * 4096 + 10 * 4096 + 3 * 4096));
         }
         assert_eq!(figures_of(0, 0, 0, 1 << 40, 1 << 40), (0, 0));
+        assert!(prepare_direct(ptr::without_provenance(0x3456_7890_0000)) && figures(0, 0).0 > LEAF);
     }
 
     #[test]
