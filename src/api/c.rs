@@ -285,7 +285,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
                 return ptr::null_mut();
             }
             if !hardened::is_on() {
-                return or_enomem(guard::realloc(block, size, |size| malloc(size)));
+                return or_enomem(guard::realloc(block, size, malloc));
             }
             or_enomem(hardened::realloc(block, None, size, MIN_ALIGN, None))
         };
