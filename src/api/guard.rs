@@ -12,8 +12,9 @@ use core::ptr;
 
 pub(super) use crate::guard::is_on;
 
-/// [`Heap::refill`] in hardened mode, and for a heap that is gated: gives the gate's clients what they have asked for. `size` and
-/// `align` are what the program has asked for, or have at least the same class; Rust has `options`.
+/// [`Heap::refill`] in hardened mode, and for a heap that is gated: gives the gate's clients what they have
+/// asked for. `size` and `align` are what the program has asked for, or have at least the same class; Rust
+/// has `options`.
 ///
 /// # Safety
 ///
@@ -53,8 +54,8 @@ pub(super) unsafe fn refill(
     allocation
 }
 
-/// C's `free` of what magazine and slab have not taken, while some blocks have guard pages: the others are marked in magazines as without, where nobody else
-/// looks at what is freed.
+/// C's `free` of what magazine and slab have not taken, while some blocks have guard pages: the others are
+/// marked in magazines as without, where nobody else looks at what is freed.
 ///
 /// # Safety
 ///

@@ -28,7 +28,7 @@ impl Heap {
     /// As [`Heap::has_marks`].
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) unsafe fn can_mark(heap: *const Heap, kind: usize) -> bool {
-        // SAFETY: as above.
+        // SAFETY: the field is the owner's, and constant in placeholders.
         let secret = unsafe { (*heap).bins.secret };
         secret != 0 && kind > UNMARKED && kind <= CLASSES && !sampling::is_on()
     }

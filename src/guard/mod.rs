@@ -41,8 +41,8 @@ pub(crate) fn draw(state: &Cell<u64>) -> u64 {
 }
 
 /// A block of `size` bytes at a multiple of `align`, in a slot. It is zero. Null if there is no free slot, or
-/// the block does not fit into one. `class` is the size class that the block would have had; `in_rust` says who
-/// asks.
+/// the block does not fit into one. `class` is the size class that the block would have had; `in_rust` says
+/// who asks.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
@@ -51,8 +51,8 @@ pub(crate) fn alloc(size: usize, align: usize, class: u8, in_rust: bool) -> *mut
         return ptr::null_mut();
     }
     let block = slots::take(size, align, class, sampling::seed());
-    // Rust's standard library makes its first allocations between looking whether there is a handler and setting
-    // its own, which would replace ours.
+    // Rust's standard library makes its first allocations between looking whether there is a handler and
+    // setting its own, which would replace ours.
     let after = if in_rust { 16 / slots::rate().max(1) } else { 0 };
     if !block.is_null() && slots::samples() > after as u64 {
         handler::install();

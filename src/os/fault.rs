@@ -1,9 +1,9 @@
 //! The handler of SIGSEGV, for faults in memory of ours. Every other fault is whose it was before.
 //!
 //! We are a guest: the handler calls the one that was there before for all that is not ours, as the kernel
-//! would have called it, runs where that one would have run, and when a fault was ours, puts that one back and
-//! returns, so that the instruction faults again and the process ends as it would have without us. A program
-//! that sets a handler later replaces ours: faults are its own then.
+//! would have called it, runs where that one would have run, and when a fault was ours, puts that one back
+//! and returns, so that the instruction faults again and the process ends as it would have without us. A
+//! program that sets a handler later replaces ours: faults are its own then.
 
 use crate::os::calls;
 use crate::os::signals::Blocked;
@@ -54,8 +54,8 @@ struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 // SAFETY: written once, before anybody reads it: see `handle`.
 unsafe impl Sync for Before {}
 
-/// Has `f` called with each fault of the process, in the thread that it happens in, and on its alternate stack
-/// if there is one. It says whether the fault is ours. To be called once.
+/// Has `f` called with each fault of the process, in the thread that it happens in, and on its alternate
+/// stack if there is one. It says whether the fault is ours. To be called once.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn handle(f: fn(&Access) -> bool) {
@@ -63,8 +63,8 @@ pub(crate) fn handle(f: fn(&Access) -> bool) {
         return;
     }
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: all zeros is a valid action; the first call fills in what is in force, or fails, and then nothing
-    // is set. Nobody reads `BEFORE` until the second call succeeds. The handler never unwinds.
+    // SAFETY: all zeros is a valid action; the first call fills in what is in force, or fails, and then
+    // nothing is set. Nobody reads `BEFORE` until the second call succeeds. The handler never unwinds.
     calls::keep_errno(|| unsafe {
         if libc::sigaction(libc::SIGSEGV, ptr::null(), action.as_mut_ptr()) != 0 {
             return;
@@ -74,7 +74,8 @@ pub(crate) fn handle(f: fn(&Access) -> bool) {
         ASKED.store(f as usize, SeqCst);
         let mut ours = before;
         ours.sa_sigaction = on_fault as *const () as usize;
-        // What the handler before wants blocked, and whether it may be interrupted by itself, stays as it was.
+        // What the handler before wants blocked, and whether it may be interrupted by itself, stays as it
+        // was.
         ours.sa_flags =
             (before.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART)) | libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigaction(libc::SIGSEGV, &raw const ours, ptr::null_mut());
@@ -204,7 +205,7 @@ fn with_room(f: fn(&Access) -> bool, access: &Access) -> bool {
             clobber_abi("C"),
         );
     }
-    // SAFETY: as above.
+    // SAFETY: nobody else is on that stack; the rest is as for the other machine.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         core::arch::asm!(
