@@ -2,7 +2,6 @@
 
 mod figures;
 pub(crate) mod frees;
-mod refill;
 
 use crate::base::counters::Counters;
 use crate::base::options;
@@ -14,8 +13,8 @@ use crate::front::outbox::Outbox;
 use crate::front::run_cache::RunCache;
 use crate::front::visitor::{self, Seen};
 use crate::hardened;
+use crate::large;
 use crate::lockfree::biased_lock::BiasedLock;
-use crate::lockfree::magazine_slots::{Slot, own};
 use crate::os::process;
 use crate::superslab::slab::{Allocation, Owner};
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -224,6 +223,54 @@ impl Heap {
         }
     }
 
+    /// Takes a block of `class` when the current slab has none either: from another slab, which becomes the
+    /// current one. Null when there is no memory.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, which is not [gated](Heap::is_gated); `class` is a size class.
+    #[inline(always)]
+    pub(crate) unsafe fn refill(heap: *mut Heap, class: u8) -> Allocation {
+        // SAFETY: the caller's clauses are the same.
+        unsafe { Heap::refill_as(heap, class, false) }
+    }
+
+    /// [`Heap::refill`] of any heap: behind the gate if it is `gated` and stays so.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap; `class` is a size class.
+    #[inline(always)]
+    pub(super) unsafe fn refill_as(heap: *mut Heap, class: u8, gated: bool) -> Allocation {
+        // SAFETY: the calling thread owns the heap and enters it, so nobody else uses bins and run cache
+        // until the end of the block. `refill` borrows the bins exclusively: no visitor is in, and no other
+        // thread reads them without the lock.
+        unsafe {
+            let entered = Heap::enter(heap);
+            let spans = (*heap).counters.refill_span.get();
+            let allocation = if gated && Heap::follow(heap) {
+                Heap::alloc_gated(heap, class)
+            } else {
+                let allocation = Heap::alloc_from_slab(heap, class as usize);
+                if !allocation.ptr.is_null() {
+                    return allocation;
+                }
+                (*heap).run_cache.give_back_old();
+                (*heap).bins.refill(class, &(*heap).counters)
+            };
+            if (*heap).counters.refill_span.get() != spans {
+                // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look
+                // at what magazines and the cache of large blocks keep.
+                if (*heap).magazines.has_much() {
+                    Heap::halve_surplus(heap);
+                }
+                drop(entered);
+                large::tick();
+            }
+            allocation
+        }
+    }
+
     /// Whether a thread of this process owns the heap. One that is `live` without that was left behind by a
     /// fork.
     ///
@@ -274,44 +321,6 @@ impl Heap {
     pub(crate) fn owner(heap: *mut Heap) -> *mut Owner {
         // SAFETY: only an address inside the record is computed.
         unsafe { (&raw mut (*heap).owner).cast() }
-    }
-
-    /// A hash of the magazines' tops and of the counters of blocks and runs that went past the magazines:
-    /// mostly another one when the owner has allocated or freed meanwhile.
-    ///
-    /// # Safety
-    ///
-    /// As [`Heap::each_cached`].
-    pub(crate) unsafe fn activity(heap: *const Heap) -> usize {
-        // SAFETY: the caller's clause is the same.
-        unsafe { Heap::hash(heap, |top| top.load(Relaxed)) }
-    }
-
-    /// The same for the owner, whose reads of the tops need not be atomic. Every thread that ends does this.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap.
-    pub(crate) unsafe fn own_activity(heap: *const Heap) -> usize {
-        // SAFETY: the calling thread's own heap is mapped, and nobody else writes its tops.
-        unsafe { Heap::hash(heap, |top| own(top)) }
-    }
-
-    /// What [`Heap::activity`] returns; `read` reads a top.
-    ///
-    /// # Safety
-    ///
-    /// As [`Heap::activity`].
-    #[inline(always)]
-    unsafe fn hash(heap: *const Heap, read: impl Fn(&AtomicPtr<Slot>) -> *mut Slot) -> usize {
-        // SAFETY: mapped, by the caller's clause; the references are to atomics only.
-        unsafe {
-            let tops = (*heap).tops.top.0.iter().map(|top| read(top).addr());
-            let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
-            let past =
-                [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).run_cache.frees];
-            past.iter().fold(sum, |sum, counter| sum.rotate_left(5) ^ counter.get() as usize)
-        }
     }
 }
 
