@@ -62,8 +62,8 @@ fn every_free_finds_the_slot() {
         });
     });
     let after = stats().guard_blocks;
-    // What the harness, the other test and the threads keep.
-    assert!(after < before + 240, "{before} blocks with guard pages before, {after} after");
+    // What the harness and the threads keep.
+    assert!(after < before + 150, "{before} blocks with guard pages before, {after} after");
 }
 
 #[test]
@@ -236,8 +236,9 @@ fn each_fault_is_reported() {
     if let Ok(wanted) = std::env::var(WANTED) {
         return misuse(&wanted);
     }
+    let _alone = ALONE.lock().unwrap();
     for (name, _, signals, said) in FAULTS {
-        for size in [24, 3000, 40_000] {
+        for size in [24, 40_000] {
             let output = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "each_fault_is_reported", "--nocapture", "--test-threads=1"])
                 .env(WANTED, format!("{name} {size}"))

@@ -204,12 +204,13 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
     // SAFETY: the caller's clauses are the same. Only the owner's own heap has marks. A block of a class that
     // is aligned as all are has a second word, if it is one.
     unsafe {
-        if Heap::has_marks(heap, kind) && block.addr() % MIN_ALIGN == 0 {
+        if Heap::can_mark(heap, kind) && block.addr() % MIN_ALIGN == 0 {
+            if Heap::is_armed_for(heap, kind) {
+                return guard::free_armed(block, heap, kind);
+            }
             if !Block::half_mark_once(block.cast(), (*heap).bins.secret) {
                 return slow_free::free_suspect(block, heap, kind);
             }
-        } else if guard::is_on() {
-            return guard::free_rest(block, heap, kind);
         }
         slow_free::free_armed(block, heap, kind)
     }
@@ -285,7 +286,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
                 return ptr::null_mut();
             }
             if !hardened::is_on() {
-                return or_enomem(guard::realloc(block, size, |size| malloc(size)));
+                return or_enomem(guard::realloc(block, size, malloc));
             }
             or_enomem(hardened::realloc(block, None, size, MIN_ALIGN, None))
         };

@@ -6,14 +6,14 @@ use crate::base::options::Options;
 use crate::front::gated::Pushed;
 use crate::front::heap::Heap;
 use crate::guard;
+use crate::sampling;
 use crate::superslab::slab::{Allocation, Block};
 use crate::tiny::classes::stride;
 use core::ptr;
 
-pub(super) use crate::guard::is_on;
-
-/// [`Heap::refill`] in hardened mode, and for a heap that is gated: gives the gate's clients what they have asked for. `size` and
-/// `align` are what the program has asked for, or have at least the same class; Rust has `options`.
+/// [`Heap::refill`] in hardened mode, and for a heap that is gated: gives the gate's clients what they have
+/// asked for. `size` and `align` are what the program has asked for, or have at least the same class; Rust
+/// has `options`.
 ///
 /// # Safety
 ///
@@ -53,31 +53,30 @@ pub(super) unsafe fn refill(
     allocation
 }
 
-/// C's `free` of what magazine and slab have not taken, while some blocks have guard pages: the others are marked in magazines as without, where nobody else
-/// looks at what is freed.
+/// C's `free` in a heap that is armed: blocks in magazines are marked as in others, unless there is a
+/// profile, which sees every free.
 ///
 /// # Safety
 ///
-/// As [`slow_free::free_second_level`].
+/// As [`slow_free::free_second_level`]; the heap [can mark](Heap::can_mark) blocks of this kind, and the
+/// block is aligned as C's are.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe extern "C" fn free_rest(block: *mut u8, heap: *mut Heap, kind: usize) {
+pub(super) unsafe extern "C" fn free_armed(block: *mut u8, heap: *mut Heap, kind: usize) {
     // SAFETY: the caller's clauses are the same. A block of a class that is aligned as all are has a second
-    // word, if it is one. What is in the calling thread's own magazine only that takes out.
+    // word, if it is one.
     unsafe {
-        if Heap::can_mark(heap, kind) && block.addr() % 16 == 0 {
-            let secret = (*heap).bins.secret;
-            if Block::looks_free(block.cast(), secret) {
+        if !sampling::is_on() {
+            if !Block::half_mark_once(block.cast(), (*heap).bins.secret) {
                 return slow_free::free_suspect(block, heap, kind);
             }
             if matches!(Heap::push_armed(heap, block, kind), Pushed::Done) {
-                Block::half_mark_once(block.cast(), secret);
                 return;
             }
             // Else perhaps the magazine will grow.
-            if !Heap::returns_to_slab(heap, kind) {
-                Block::half_mark_once(block.cast(), secret);
+            if Heap::returns_to_slab(heap, kind) {
+                Block::unmark(block.cast());
             }
         }
         slow_free::free_armed(block, heap, kind)

@@ -27,8 +27,8 @@ pub(crate) enum Fault {
     UsedAfterFree,
 }
 
-/// What the program says of a block that it frees, besides its address, where somebody minds: hardened mode, and
-/// guard pages.
+/// What the program says of a block that it frees, besides its address, where somebody minds: hardened mode,
+/// and guard pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Said {
     /// Nothing.

@@ -15,7 +15,6 @@ use crate::front::run_cache::RunCache;
 use crate::front::visitor::{self, Seen};
 use crate::hardened;
 use crate::lockfree::biased_lock::BiasedLock;
-use crate::lockfree::magazine_slots::{Slot, own};
 use crate::os::process;
 use crate::superslab::slab::Owner;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -254,44 +253,6 @@ impl Heap {
     pub(crate) fn owner(heap: *mut Heap) -> *mut Owner {
         // SAFETY: only an address inside the record is computed.
         unsafe { (&raw mut (*heap).owner).cast() }
-    }
-
-    /// A hash of the magazines' tops and of the counters of blocks and runs that went past the magazines:
-    /// mostly another one when the owner has allocated or freed meanwhile.
-    ///
-    /// # Safety
-    ///
-    /// As [`Heap::each_cached`].
-    pub(crate) unsafe fn activity(heap: *const Heap) -> usize {
-        // SAFETY: the caller's clause is the same.
-        unsafe { Heap::hash(heap, |top| top.load(Relaxed)) }
-    }
-
-    /// The same for the owner, whose reads of the tops need not be atomic. Every thread that ends does this.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the heap.
-    pub(crate) unsafe fn own_activity(heap: *const Heap) -> usize {
-        // SAFETY: the calling thread's own heap is mapped, and nobody else writes its tops.
-        unsafe { Heap::hash(heap, |top| own(top)) }
-    }
-
-    /// What [`Heap::activity`] returns; `read` reads a top.
-    ///
-    /// # Safety
-    ///
-    /// As [`Heap::activity`].
-    #[inline(always)]
-    unsafe fn hash(heap: *const Heap, read: impl Fn(&AtomicPtr<Slot>) -> *mut Slot) -> usize {
-        // SAFETY: mapped, by the caller's clause; the references are to atomics only.
-        unsafe {
-            let tops = (*heap).tops.top.0.iter().map(|top| read(top).addr());
-            let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
-            let past =
-                [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).run_cache.frees];
-            past.iter().fold(sum, |sum, counter| sum.rotate_left(5) ^ counter.get() as usize)
-        }
     }
 }
 

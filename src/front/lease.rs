@@ -22,8 +22,8 @@ pub(crate) fn set_epoch(epoch: u32) {
     EPOCH.store(epoch, Release);
 }
 
-/// Arms all heaps, before there is one. Until [`set_epoch`] no magazine has room that a free can see, from the
-/// first one on: Rust's `dealloc` asks the page map then, and finds blocks that lie between guard pages.
+/// Arms all heaps, before there is one. Until [`set_epoch`] no magazine has room that a free can see, from
+/// the first one on: Rust's `dealloc` asks the page map then, and finds blocks that lie between guard pages.
 #[cold]
 pub(super) fn arm_from_the_start() {
     // Another epoch than that of the first profile.

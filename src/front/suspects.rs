@@ -3,34 +3,34 @@
 use crate::base::misuse::{self, Fault};
 use crate::front::heap::{GATE_AT, Heap};
 use crate::front::registry;
-use crate::sampling;
 use crate::superslab::slab::Block;
 use crate::tiny::bins::UNMARKED;
 use crate::tiny::classes::CLASSES;
 
 impl Heap {
-    /// Whether blocks in the heap's magazine of `kind` carry half a mark, where C's `free` has put them
-    /// there. Not in an armed heap (but see [`Heap::can_mark`]), nor in a placeholder.
+    /// Whether blocks in the heap's magazine of `kind` can carry half a mark, where C's `free` has put them
+    /// there. Not in a placeholder.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap, or it is a placeholder; `kind` is an answer of the page map.
-    pub(crate) unsafe fn has_marks(heap: *const Heap, kind: usize) -> bool {
-        // SAFETY: these fields are the owner's, and constant in placeholders.
-        let (secret, armed) = unsafe { ((*heap).bins.secret, (*heap).magazines.is_armed(kind)) };
-        secret != 0 && kind > UNMARKED && kind <= CLASSES && !armed
+    #[inline(always)]
+    pub(crate) unsafe fn can_mark(heap: *const Heap, kind: usize) -> bool {
+        // SAFETY: the field is the owner's, and constant in placeholders.
+        let secret = unsafe { (*heap).bins.secret };
+        secret != 0 && kind > UNMARKED && kind <= CLASSES
     }
 
-    /// Whether such blocks can carry half a mark though the heap is armed: unless there is a profile.
+    /// Whether the heap is armed, for a `kind` that is a size class: then a profile, if there is one, sees
+    /// every free.
     ///
     /// # Safety
     ///
-    /// As [`Heap::has_marks`].
-    #[unsafe(link_section = "hakmem_rare")]
-    pub(crate) unsafe fn can_mark(heap: *const Heap, kind: usize) -> bool {
-        // SAFETY: as above.
-        let secret = unsafe { (*heap).bins.secret };
-        secret != 0 && kind > UNMARKED && kind <= CLASSES && !sampling::is_on()
+    /// As [`Heap::can_mark`].
+    #[inline(always)]
+    pub(crate) unsafe fn is_armed_for(heap: *const Heap, kind: usize) -> bool {
+        // SAFETY: the field is the owner's, and constant in placeholders.
+        unsafe { (*heap).magazines.is_armed(kind) }
     }
 
     /// Frees a block that looks free already, or not like a block. Reports misuse if it is not one, or is in

@@ -4,10 +4,10 @@
 use crate::base::misuse::{self, Fault};
 use crate::guard::slots::{self, About, FREE, Slot};
 use crate::guard::trace::Trace;
-use crate::os::fault::Access;
+use crate::os::signals::{self, Access};
 use crate::os::{futex, message, thread};
-use crate::sync::AtomicU32;
 use crate::sync::Ordering::SeqCst;
+use crate::sync::{AtomicBool, AtomicU32};
 use core::fmt;
 
 /// The thread that reports something by which the process ends; 0 if there is none.
@@ -159,4 +159,24 @@ pub(super) fn touched(access: &Access) -> bool {
         }
     }
     true
+}
+
+/// Whether the handler of SIGSEGV has been set, and not taken back.
+static SET: AtomicBool = AtomicBool::new(false);
+
+/// Sets the handler of SIGSEGV, once: when the first block is put into a slot, so that those that a program
+/// sets when it starts are called after it.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn install() {
+    if !SET.load(SeqCst) && !SET.swap(true, SeqCst) {
+        signals::handle_faults(touched);
+    }
+}
+
+/// Takes the handler back.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn uninstall() {
+    if SET.swap(false, SeqCst) {
+        signals::unhandle_faults();
+    }
 }

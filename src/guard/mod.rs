@@ -7,11 +7,10 @@
 //! way to large blocks, and Rust's, which in a heap that is armed always takes the slow path, because layout
 //! and page map do not agree.
 //!
-//! What is where: `slots.rs` the slots and what is known of them, `trace.rs` stacks, `fault.rs` what is said,
-//! `handler.rs` what happens when a guard page is touched.
+//! What is where: `slots.rs` the slots and what is known of them, `trace.rs` stacks, `fault.rs` what is said
+//! and what happens when a guard page is touched.
 
 mod fault;
-mod handler;
 mod slots;
 mod trace;
 
@@ -41,8 +40,8 @@ pub(crate) fn draw(state: &Cell<u64>) -> u64 {
 }
 
 /// A block of `size` bytes at a multiple of `align`, in a slot. It is zero. Null if there is no free slot, or
-/// the block does not fit into one. `class` is the size class that the block would have had; `in_rust` says who
-/// asks.
+/// the block does not fit into one. `class` is the size class that the block would have had; `in_rust` says
+/// who asks.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
@@ -51,11 +50,11 @@ pub(crate) fn alloc(size: usize, align: usize, class: u8, in_rust: bool) -> *mut
         return ptr::null_mut();
     }
     let block = slots::take(size, align, class, sampling::seed());
-    // Rust's standard library makes its first allocations between looking whether there is a handler and setting
-    // its own, which would replace ours.
+    // Rust's standard library makes its first allocations between looking whether there is a handler and
+    // setting its own, which would replace ours.
     let after = if in_rust { 16 / slots::rate().max(1) } else { 0 };
     if !block.is_null() && slots::samples() > after as u64 {
-        handler::install();
+        fault::install();
     }
     block
 }
@@ -126,7 +125,7 @@ pub(crate) fn inherit() {
 /// Leaves nothing behind that could be called. When nobody uses the library any more.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn uninstall() {
-    handler::uninstall();
+    fault::uninstall();
 }
 
 /// Gives all memory back, when no slot is in use and no other thread can be here.

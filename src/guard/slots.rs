@@ -5,10 +5,10 @@
 //!     page    slot 0: at its right side      ####    page    ##  slot 1: at its left side
 //! ```
 //!
-//! A slot has one block at a time, at its left or right side, at random. Only the pages that the block touches
-//! are accessible; the rest of these is filled with a byte that must still be there when the block is freed.
-//! There is no lock: whoever changes a slot's state by compare-and-swap has the slot. SeqCst throughout: all
-//! of this is rare, and mostly system calls.
+//! A slot has one block at a time, at its left or right side, at random. Only the pages that the block
+//! touches are accessible; the rest of these is filled with a byte that must still be there when the block is
+//! freed. There is no lock: whoever changes a slot's state by compare-and-swap has the slot. SeqCst
+//! throughout: all of this is rare, and mostly system calls.
 
 use crate::guard::trace::Trace;
 use crate::os;
@@ -276,8 +276,8 @@ impl Slot {
         let before = block.addr() - from.addr();
         let around = (0..before).rev().chain(before + size..len);
         let mut offsets = around.map(|at| at as isize - before as isize);
-        // SAFETY: the block's pages are accessible, and these bytes are no part of the block. Volatile, because
-        // a program that misuses them may be writing.
+        // SAFETY: the block's pages are accessible, and these bytes are no part of the block. Volatile,
+        // because a program that misuses them may be writing.
         offsets.find(|&at| unsafe { block.wrapping_offset(at).read_volatile() } != filler)
     }
 

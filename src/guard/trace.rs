@@ -1,6 +1,6 @@
 //! Who has done something with a block: a thread, and its stack.
 
-use crate::os::fault::Access;
+use crate::os::signals::Access;
 use crate::os::{message, thread};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::{AtomicU32, AtomicUsize};
@@ -8,8 +8,8 @@ use crate::sync::{AtomicU32, AtomicUsize};
 /// Return addresses that are kept.
 const FRAMES: usize = 40;
 
-/// A thread and its stack at some moment. All zero is none. Written by whoever holds the slot; read by whoever
-/// reports something, perhaps meanwhile, so all of it is atomic. SeqCst throughout: this is rare.
+/// A thread and its stack at some moment. All zero is none. Written by whoever holds the slot; read by
+/// whoever reports something, perhaps meanwhile, so all of it is atomic. SeqCst throughout: this is rare.
 pub(super) struct Trace {
     /// The thread's number in the system; 0 for none.
     thread: AtomicU32,

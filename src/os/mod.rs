@@ -5,7 +5,6 @@
 pub(crate) mod barrier;
 mod calls;
 pub(crate) mod env;
-pub(crate) mod fault;
 pub(crate) mod file;
 pub(crate) mod futex;
 pub(crate) mod held;

@@ -193,14 +193,15 @@ int main(int argc, char **argv) {
     if (is("over")) {
         memset(block, 1, size + 70000);
     } else if (is("over-one")) {
-        block[size] = 1;
+        // What stands there is odd.
+        block[size] = 2;
         dropper(block);
     } else if (is("under")) {
         for (size_t i = 1; i < 70000; i++) {
             sink = block[-(ptrdiff_t)i];
         }
     } else if (is("under-one")) {
-        block[-1] = 1;
+        block[-1] = 2;
         dropper(block);
     } else if (is("stale-read") || is("alternate")) {
         dropper(block);
