@@ -195,6 +195,47 @@ fn a_confined_process_goes_on() {
     }
 }
 
+/// How a child process ends that does this: the signal.
+fn in_child(misuse: impl Fn()) -> Option<i32> {
+    // SAFETY: the child does nothing but this, and leaves.
+    unsafe {
+        let child = libc::fork();
+        assert!(child >= 0);
+        if child == 0 {
+            let core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            libc::setrlimit(libc::RLIMIT_CORE, &core);
+            // What is said of it is looked at elsewhere.
+            libc::close(2);
+            misuse();
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &mut status, 0), child);
+        libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
+    }
+}
+
+#[test]
+fn slabs_of_much_used_classes_are_big_and_guarded() {
+    const BIG: usize = 2 << 20;
+    const SIZE: usize = 500;
+    let _alone = ALONE.lock().unwrap();
+    let blocks: Vec<_> = (0..40_000).map(|_| block(SIZE)).collect();
+    let last = *blocks.last().unwrap();
+    let base = last.map_addr(|at| at & !(BIG - 1));
+    let in_it = blocks.iter().filter(|block| block.addr() & !(BIG - 1) == base.addr()).count();
+    assert!(in_it * SIZE > 256 << 10, "{in_it} blocks there");
+    // SAFETY: in the children: that is what is tested.
+    unsafe {
+        assert_eq!(in_child(|| _ = base.read_volatile()), None);
+        assert_eq!(in_child(|| _ = base.wrapping_add(BIG).read_volatile()), Some(libc::SIGSEGV));
+    }
+    assert_eq!(in_child(|| free(last, SIZE)), None);
+    assert_eq!(in_child(|| (0..2).for_each(|_| free(last, SIZE))), Some(libc::SIGABRT));
+    assert_eq!(in_child(|| poke(last, SIZE, SIZE)), Some(libc::SIGABRT));
+    blocks.into_iter().for_each(|block| free(block, SIZE));
+}
+
 /// What a child process does wrong, by name, and what is to be said about it.
 type Fault = (&'static str, fn(usize), &'static str);
 

@@ -115,8 +115,40 @@ fn malloc_second(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
 /// `malloc` when the current slab has no block either, or the thread has no heap.
 #[cold]
 #[inline(never)]
-extern "C" fn malloc_cold(size: usize, _: *mut Heap, class: usize) -> *mut u8 {
-    or_enomem(unmarked(slow_path::refill(class as u8, size, MIN_ALIGN, None)))
+extern "C" fn malloc_cold(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
+    if hardened::is_on() {
+        return malloc_hardened(size, heap, class);
+    }
+    malloc_refill(size, class)
+}
+
+/// [`malloc_cold`] in hardened mode.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+extern "C" fn malloc_hardened(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
+    // SAFETY: `malloc` passes the calling thread's heap or a placeholder.
+    let block = unsafe { hardened::hit(heap, size, MIN_ALIGN) };
+    if block.is_null() { malloc_refill(size, class) } else { block }
+}
+
+/// [`malloc_cold`] when there is no block ready anywhere.
+#[inline(always)]
+fn malloc_refill(size: usize, class: usize) -> *mut u8 {
+    let allocation = slow_path::refill(size, MIN_ALIGN, class as u8, None);
+    if allocation.ptr.is_null() {
+        return no_memory();
+    }
+    // It is one: this spares short threads a test each.
+    unmarked(allocation)
+}
+
+/// Null, with the right `errno`.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+extern "C" fn no_memory() -> *mut u8 {
+    or_enomem(ptr::null_mut())
 }
 
 /// `malloc` for sizes that are not in the table.
@@ -204,13 +236,17 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
     // SAFETY: the caller's clauses are the same. Only the owner's own heap has marks. A block of a class that
     // is aligned as all are has a second word, if it is one.
     unsafe {
-        if Heap::can_mark(heap, kind) && block.addr() % MIN_ALIGN == 0 {
-            if Heap::is_armed_for(heap, kind) {
-                return guard::free_armed(block, heap, kind);
+        if Heap::can_mark(heap, kind) {
+            if block.addr() % MIN_ALIGN == 0 {
+                if Heap::is_armed_for(heap, kind) {
+                    return guard::free_armed(block, heap, kind);
+                }
+                if !Block::half_mark_once(block.cast(), (*heap).bins.secret) {
+                    return slow_free::free_suspect(block, heap, kind);
+                }
             }
-            if !Block::half_mark_once(block.cast(), (*heap).bins.secret) {
-                return slow_free::free_suspect(block, heap, kind);
-            }
+        } else if kind == HARDENED as usize {
+            return hardened::free(block, Said::Nothing, "free");
         }
         slow_free::free_armed(block, heap, kind)
     }

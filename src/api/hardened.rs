@@ -87,6 +87,25 @@ pub(super) unsafe fn alloc_from(heap: *mut Heap, size: usize, align: usize, grow
     large_blocks::seen(hardened::alloc(state, size, align, grows), size)
 }
 
+/// A block of `size` bytes at a multiple of `align`, if there is one ready for the thread that has `heap`.
+/// Else null.
+///
+/// # Safety
+///
+/// `heap` is the calling thread's, or a placeholder; hardened mode is on.
+#[inline(always)]
+pub(super) unsafe fn hit(heap: *mut Heap, size: usize, align: usize) -> *mut u8 {
+    if thread::is_placeholder(heap) || size > isize::MAX as usize {
+        return ptr::null_mut();
+    }
+    // SAFETY: the calling thread owns the heap.
+    let block = unsafe { Heap::hardened(heap) }.hit(size, align);
+    if sampling::is_on() && !block.is_null() {
+        sampling::allocated_large(block, size, thread::tag());
+    }
+    block
+}
+
 /// Frees a block on behalf of `function`, of which the program says `said`.
 ///
 /// # Safety

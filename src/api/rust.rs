@@ -50,10 +50,17 @@ extern "C" fn alloc_slow(heap: *mut Heap, class: u8, options: &Options, size: us
 /// [`alloc`] when the current slab has no block either, or the thread has no heap.
 #[cold]
 #[inline(never)]
-extern "C" fn alloc_cold(_: *mut Heap, class: u8, options: &Options, size: usize) -> *mut u8 {
+extern "C" fn alloc_cold(heap: *mut Heap, class: u8, options: &Options, size: usize) -> *mut u8 {
     // An alignment for which the size has this class.
     let align = if stride(class as usize) % 16 == 0 { 16 } else { 8 };
-    slow_path::refill(class, size, align, Some(options)).ptr
+    if hardened::is_on() {
+        // SAFETY: `alloc` passes the calling thread's heap or a placeholder.
+        let block = unsafe { hardened::hit(heap, size, align) };
+        if !block.is_null() {
+            return block;
+        }
+    }
+    slow_path::refill(size, align, class, Some(options)).ptr
 }
 
 /// [`alloc`] for sizes and alignments that are not in the table.

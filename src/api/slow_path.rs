@@ -21,8 +21,8 @@ use crate::tiny::classes::{class_of, stride};
 use core::ptr;
 
 /// Allocates a block of `class` when neither the magazine nor the current slab has one. `size` and `align`
-/// are what was asked for, or have at least the same class.
-pub(super) fn refill(class: u8, size: usize, align: usize, options: Option<&Options>) -> Allocation {
+/// are what was asked for, or have at least the same class. In this order they stay in C's registers.
+pub(super) fn refill(size: usize, align: usize, class: u8, options: Option<&Options>) -> Allocation {
     request::look();
     background::tick();
     or_reclaim(stride(class as usize) as usize, || {
@@ -62,7 +62,7 @@ pub(super) fn alloc(size: usize, align: usize, options: Option<&Options>) -> All
     }
     // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
     let allocation = unsafe { Heap::alloc_from_slab(heap, class as usize) };
-    if allocation.ptr.is_null() { refill(class, size, align, options) } else { allocation }
+    if allocation.ptr.is_null() { refill(size, align, class, options) } else { allocation }
 }
 
 /// A large block of at least `size` bytes by `allocate`, which gets the calling thread's heap; in hardened

@@ -67,8 +67,9 @@ pub(crate) fn own_heap() -> *mut Heap {
     if is_placeholder(heap) { NO_HEAP } else { heap }
 }
 
+/// Whether `heap` is what stands for one while a thread has none.
 #[inline(always)]
-fn is_placeholder(heap: *mut Heap) -> bool {
+pub(crate) fn is_placeholder(heap: *mut Heap) -> bool {
     ptr::eq(heap, &raw const EMPTY) || ptr::eq(heap, &raw const AFTER_EXIT)
 }
 

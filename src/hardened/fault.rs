@@ -2,7 +2,7 @@
 
 use crate::base::misuse::{self, Fault};
 use crate::hardened::place::Place;
-use crate::hardened::slab::{FREE, FRESH, HELD};
+use crate::hardened::slab::{FREE, FRESH, HELD, Slab};
 use crate::sync::Ordering::Relaxed;
 use core::fmt;
 
@@ -42,12 +42,18 @@ impl fmt::Display for Large {
     }
 }
 
-/// Reports misuse of `address` that concerns a block. Returns where [`misuse::report`] does.
-#[cold]
-#[inline(never)]
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) fn small(function: &str, address: *const u8, fault: Fault, place: Place<'_>) {
-    misuse::report_about(function, address, fault, &Described(place));
+/// Reports misuse that concerns a block. Returns where [`misuse::report`] does.
+#[inline(always)]
+pub(super) fn small(function: &str, fault: Fault, place: Place<'_>) {
+    /// By the parts of the place: one that had an address would never be in registers alone.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    fn small(function: &str, fault: Fault, slab: &Slab, index: usize) {
+        let place = slab.nth(index);
+        misuse::report_about(function, place.block, fault, &Described(place));
+    }
+    small(function, fault, place.slab, place.index);
 }
 
 /// Reports misuse of `address` that concerns a large block of `size` bytes.

@@ -98,6 +98,7 @@ fn forget(slab: &Slab) {
 /// Gives up the calling thread's current slab. False if it has enough free blocks after all, and still is.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn drop_used_up(slab: &Slab) -> bool {
+    slab.note_filled();
     slab.place.store(FULL, SeqCst);
     // SeqCst: see `Place::let_go`. Whoever frees may have been too early to list it.
     slab.free.load(SeqCst) < slab.enough()

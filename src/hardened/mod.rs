@@ -6,11 +6,12 @@
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
 //! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones,
-//! `trailer.rs` what stands behind their bytes, `state.rs` what a thread has, `lists.rs` slabs that wait for
-//! a thread, `spans.rs` address space, `records.rs` memory for what describes all this, `fault.rs` what is
-//! said, `parts.rs` what is on.
+//! `trailer.rs` what stands behind their bytes, `wide.rs` clears them, `state.rs` what a thread has,
+//! `lists.rs` slabs that wait for a thread, `spans.rs` address space, `growth.rs` how much of it a slab gets,
+//! `records.rs` memory for what describes all this, `fault.rs` what is said, `parts.rs` what is on.
 
 mod fault;
+mod growth;
 mod large;
 mod lists;
 mod mappings;
@@ -21,6 +22,7 @@ mod slab;
 mod spans;
 mod state;
 mod trailer;
+mod wide;
 
 pub(crate) use parts::{init, is_on};
 pub(crate) use state::State;
@@ -73,9 +75,10 @@ pub(crate) fn alloc(state: &State, size: usize, align: usize, grows: bool) -> Al
 ///
 /// The page map says that the address is [`HARDENED`](pagemap::HARDENED). If a block begins there, the
 /// program does not use it any more.
-#[inline(never)]
-#[unsafe(link_section = "hakmem_rare")]
+#[inline(always)]
 pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, function: &str) {
+    // The trailer of the block before this one: nothing that `hold` has to wait for shall delay it.
+    wide::prefetch(block.wrapping_sub(trailer::TRAILER));
     let place = match find(block) {
         Found::Small(place) => place,
         Found::Large(large) => {
@@ -94,9 +97,10 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
         }
         Found::Nothing => return fault::interior(function, block),
     };
+    wide::prefetch(block.wrapping_add(place.room()));
     if let Err(was) = place.hold() {
         let fault = if was == FRESH { Fault::Interior } else { Fault::DoubleFree };
-        return fault::small(function, block, fault, place);
+        return fault::small(function, fault, place);
     }
     let (mix, parts) = (place.mix(), parts::now());
     // SAFETY: held by this call, so ours.
@@ -125,7 +129,7 @@ unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: 
     let fields = place.fields(mix).filter(|fields| !fields.free && fields.room <= place.room());
     let Some(fields) = fields else {
         if canary {
-            fault::small(function, place.block, Fault::Overflow, place);
+            fault::small(function, Fault::Overflow, place);
         }
         return place.room();
     };
@@ -133,10 +137,10 @@ unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: 
     if canary {
         // SAFETY: the caller's block, and this is its size.
         if !unsafe { place.is_intact(mix, size) } {
-            fault::small(function, place.block, Fault::Overflow, place);
+            fault::small(function, Fault::Overflow, place);
         }
         if !place.is_neighbour_intact() {
-            fault::small(function, place.block, Fault::Underflow, place);
+            fault::small(function, Fault::Underflow, place);
         }
     }
     let right = match said {
@@ -145,7 +149,7 @@ unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: 
         Said::Class(class) => class == class_of(size.max(1), 1 << fields.align),
     };
     if !right {
-        fault::small(function, place.block, Fault::FreedSize, place);
+        fault::small(function, Fault::FreedSize, place);
     }
     size
 }
@@ -161,7 +165,7 @@ pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
             USED => Some(unsafe { check(place, place.mix(), parts::now(), Said::Nothing, function) }),
             state => {
                 let fault = if state == FRESH { Fault::Interior } else { Fault::UsedAfterFree };
-                fault::small(function, block, fault, place);
+                fault::small(function, fault, place);
                 None
             }
         },

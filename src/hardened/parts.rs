@@ -13,11 +13,15 @@ static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Freed blocks that a thread keeps from being used again, at most.
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 
+/// Blocks that a thread's quarantine has room for.
+pub(super) const MOST_HELD: usize = 8192;
+
 /// Takes the options over. `secret` is random.
 pub(crate) fn init(options: &Options, secret: usize) {
     SECRET.store(secret, Relaxed);
-    BYTES.store(options.quarantine_bytes, Relaxed);
-    BLOCKS.store(options.quarantine_blocks, Relaxed);
+    let is_held = options.hardened.bits() & Hardened::QUARANTINE.bits() == Hardened::QUARANTINE.bits();
+    BYTES.store(if is_held { options.quarantine_bytes } else { 0 }, Relaxed);
+    BLOCKS.store(if is_held { options.quarantine_blocks.min(MOST_HELD) } else { 0 }, Relaxed);
     PARTS.store(options.hardened.bits(), Relaxed);
 }
 
@@ -54,7 +58,7 @@ impl Parts {
 /// The most that a thread's quarantine holds: bytes and blocks.
 #[inline(always)]
 pub(super) fn quarantine() -> (usize, usize) {
-    if has(Hardened::QUARANTINE) { (BYTES.load(Relaxed), BLOCKS.load(Relaxed)) } else { (0, 0) }
+    (BYTES.load(Relaxed), BLOCKS.load(Relaxed))
 }
 
 /// A secret for a slab or a large block, another one for each `number`.

@@ -2,13 +2,13 @@
 
 use crate::hardened::slab::{FREE, FRESH, HELD, Slab, USED};
 use crate::hardened::trailer::{self, Fields, TRAILER};
+use crate::hardened::wide;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, AtomicU64};
 use core::ptr;
 
-/// Blocks of so many bytes are cleared by a short loop.
-const SHORT: usize = 56;
-
+/// Blocks of up to so many bytes are cleared by a loop of ours.
+const SHORT: usize = 512;
 /// A block of a slab.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
@@ -24,14 +24,14 @@ impl Slab {
     pub(super) fn at(&self, address: *mut u8) -> Option<Place<'_>> {
         let offset = address.addr().wrapping_sub(self.base.addr());
         let index = ((offset as u128 * self.inverse as u128) >> 64) as usize;
-        let is_start = index < self.blocks() && index * self.stride == offset;
+        let is_start = index < self.blocks() && index * self.stride() == offset;
         is_start.then_some(Place { slab: self, index, block: address })
     }
 
     /// The block of this number, which is below [`Slab::blocks`].
     #[inline(always)]
     pub(super) fn nth(&self, index: usize) -> Place<'_> {
-        Place { slab: self, index, block: self.base.wrapping_add(index * self.stride) }
+        Place { slab: self, index, block: self.base.wrapping_add(index * self.stride()) }
     }
 }
 
@@ -52,7 +52,7 @@ impl Place<'_> {
     /// Bytes before the trailer.
     #[inline(always)]
     pub(super) fn room(self) -> usize {
-        self.slab.stride - TRAILER
+        self.slab.stride() - TRAILER
     }
 
     /// The trailer's place. Its accesses are relaxed: who reads that of a neighbour finds one or another
@@ -125,11 +125,20 @@ impl Place<'_> {
     pub(super) fn is_neighbour_intact(self) -> bool {
         let Some(index) = self.index.checked_sub(1) else { return true };
         let before = self.slab.nth(index);
-        // Acquire: pairs with the release in `take`, which follows the first trailer.
-        if before.state().load(Acquire) == FRESH && before.trailer().load(Relaxed) == 0 {
+        trailer::is_valid(before.mix(), before.trailer().load(Relaxed)) || before.is_untouched()
+    }
+
+    /// Whether the block has no trailer, because it was never handed out; or has one after all.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    fn is_untouched(self) -> bool {
+        // Acquire: pairs with the release in `take`, which follows the first trailer. If that came between,
+        // it is looked at again.
+        if self.state().load(Acquire) == FRESH && self.trailer().load(Relaxed) == 0 {
             return true;
         }
-        before.fields(before.mix()).is_some()
+        trailer::is_valid(self.mix(), self.trailer().load(Relaxed))
     }
 
     /// Clears all bytes before the trailer.
@@ -140,15 +149,8 @@ impl Place<'_> {
     #[inline(always)]
     pub(super) unsafe fn clear(self) {
         let room = self.room();
-        if room > SHORT {
-            // SAFETY: the caller's block.
-            return unsafe { self.block.write_bytes(0, room) };
-        }
-        for at in (0..room).step_by(size_of::<u64>()) {
-            // Volatile, so that no call is made of the loop.
-            // SAFETY: the caller's block; strides are multiples of 8.
-            unsafe { self.block.wrapping_add(at).cast::<u64>().write_volatile(0) };
-        }
+        // SAFETY: the caller's block; strides are multiples of 8 and at least 16.
+        unsafe { if room > SHORT { self.block.write_bytes(0, room) } else { wide::clear(self.block, room) } }
     }
 
     /// Makes the block the program's: one that can be handed out, and that the caller has taken the bit of.
@@ -166,15 +168,30 @@ impl Place<'_> {
         self.state().compare_exchange(USED, HELD, AcqRel, Acquire).map(drop)
     }
 
-    /// Lets a held block be handed out again. Returns how many free blocks the slab has now.
+    /// Lets a held block be handed out again: by whoever takes its bit.
+    #[inline(always)]
+    pub(super) fn give(self) {
+        self.state().store(FREE, Relaxed);
+        // Release: pairs with the acquire in `State::refill`: who takes the bit may write to the block.
+        self.slab.word(self.index / 64).fetch_or(1 << (self.index % 64), Release);
+    }
+
+    /// [`Place::give`] for a slab that need not be the thread's current one. Returns how many free blocks the
+    /// slab has now.
     #[inline(always)]
     pub(super) fn let_go(self) -> i32 {
-        self.state().store(FREE, Relaxed);
-        // Release: pairs with the acquire in `Source::refill`: who takes the bit may write to the block. In
-        // this order, so that a slab of which all blocks are counted has no bit on its way.
-        self.slab.word(self.index / 64).fetch_or(1 << (self.index % 64), Release);
+        // In this order, so that a slab of which all blocks are counted has no bit on its way.
+        self.give();
         // SeqCst: either this sees that the slab is full, or who says so sees this block.
         self.slab.free.fetch_add(1, SeqCst) + 1
+    }
+
+    /// Fetches what [`Place::let_go`] writes to.
+    #[inline(always)]
+    pub(super) fn prefetch_marks(self) {
+        wide::prefetch((&raw const self.slab.free).cast());
+        wide::prefetch(ptr::from_ref(self.slab.word(self.index / 64)).cast());
+        wide::prefetch(ptr::from_ref(self.slab.state(self.index)).cast());
     }
 
     /// Whether all bytes before the trailer are zero.
@@ -184,33 +201,26 @@ impl Place<'_> {
     /// The block is the caller's.
     #[inline(always)]
     pub(super) unsafe fn is_zero(self) -> bool {
-        // SAFETY: strides are multiples of 8 and at least 16, so these are whole words of the block.
-        let words =
-            unsafe { core::slice::from_raw_parts(self.block.cast::<u64>(), self.room() / size_of::<u64>()) };
-        let mut all = 0;
-        let mut groups = words.chunks_exact(4);
-        for group in groups.by_ref() {
-            all |= group.iter().fold(0, |all, word| all | word);
-        }
-        for word in groups.remainder() {
-            all |= word;
-        }
-        all == 0
+        // SAFETY: the caller's block; strides are multiples of 8 and at least 16.
+        unsafe { wide::is_zero(self.block, self.room()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardened::slab::{DEAD, guard_bytes};
+    use crate::hardened::slab::DEAD;
+    use crate::hardened::spans::guard_bytes;
     use crate::superslab::layout::SLICE;
     use crate::superslab::pagemap::{self, FOREIGN};
     use crate::tiny::classes;
 
     #[test]
     fn blocks_are_found_by_their_first_byte_only() {
-        for class in 2..=classes::CLASSES {
-            let slab = Slab::make(class).unwrap();
+        let usual = (2..=classes::CLASSES).map(|class| Slab::make_usual(class).unwrap());
+        let big = [2, 3, 30, 31, classes::CLASSES].map(|class| Slab::make_big(class).unwrap());
+        for slab in usual.chain(big) {
+            let class = slab.class();
             for index in 0..slab.blocks() {
                 let block = slab.nth(index).block;
                 assert_eq!(slab.at(block).unwrap().index, index);
@@ -223,7 +233,9 @@ mod tests {
             }
             let behind = slab.base.wrapping_add(slab.blocks() * slab.stride());
             assert!(slab.at(behind).is_none());
-            assert!(slab.blocks() * slab.stride() <= slab.slices() * SLICE - guard_bytes());
+            // Behind a big slab the guard is no part of it.
+            let guard = if slab.is_big() { 0 } else { guard_bytes() };
+            assert!(slab.blocks() * slab.stride() <= slab.slices() * SLICE - guard);
             let bits: u32 = (0..slab.words()).map(|word| slab.word(word).load(Relaxed).count_ones()).sum();
             assert_eq!(bits as usize, slab.blocks());
             slab.place.store(DEAD, Relaxed);

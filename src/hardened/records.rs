@@ -11,11 +11,16 @@ use core::ptr;
 /// Bytes that are mapped at a time.
 const CHUNK: usize = 1 << 20;
 /// Lists of free records: one for each size class, and those below.
-const LISTS: usize = 64;
+const LISTS: usize = 128;
 /// The list of records of regions.
 pub(super) const REGIONS: usize = 61;
 /// The list of records of large blocks.
 pub(super) const LARGE: usize = 62;
+/// The lists of records of big slabs are so much behind those of others.
+pub(super) const BIG: usize = 64;
+
+/// Records lie at multiples of so many bytes.
+pub(super) const ALIGN: usize = 64;
 
 /// What every record begins with.
 #[repr(C)]
@@ -27,7 +32,8 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// The list that a record belongs to: a size class, [`REGIONS`] or [`LARGE`].
+    /// The list that a record belongs to: a size class, that and [`BIG`], [`REGIONS`] or [`LARGE`].
+    #[inline(always)]
     pub(super) fn list(&self) -> usize {
         self.list.load(Relaxed) as usize
     }
@@ -70,7 +76,7 @@ pub(super) fn bytes() -> (usize, usize) {
 /// back. Null if there is no memory.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn take(list: usize, bytes: usize) -> (*mut Header, bool) {
-    let bytes = bytes.next_multiple_of(64);
+    let bytes = bytes.next_multiple_of(ALIGN);
     let mut fresh = ptr::null_mut::<u8>();
     loop {
         let Some(mut records) = RECORDS.lock_soon() else {

@@ -4,9 +4,10 @@
 //! each; what has become of a block is a byte for each.
 
 use crate::base::list::{Linked, Links};
-use crate::hardened::parts;
 use crate::hardened::records::{self, Header};
-use crate::hardened::spans::{self, Region};
+use crate::hardened::spans::{self, BIG, Region, guard_bytes};
+use crate::hardened::trailer::Secret;
+use crate::hardened::{growth, parts};
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
@@ -46,17 +47,19 @@ pub(super) struct Slab {
     header: Header,
     /// The first block. Constant while the slab has memory, as is everything up to `place`.
     pub(super) base: *mut u8,
-    /// Bytes from block to block.
-    pub(super) stride: usize,
     /// `ceil(2^64 / stride)`.
     pub(super) inverse: u64,
-    pub(super) secret: usize,
-    region: *mut Region,
+    pub(super) secret: Secret,
     /// The byte of the first block.
     states: *const AtomicU8,
+    /// Bytes from block to block.
+    stride: u32,
+    // To here a line of the cache, if these are 64 bytes: what allocations and frees look at.
     blocks: u32,
     /// See [`Slab::enough`].
     enough: i32,
+    /// Null for a big slab, which has memory of its own.
+    region: *mut Region,
     slices: u8,
     class: u8,
     /// One of the five above.
@@ -67,9 +70,14 @@ pub(super) struct Slab {
     pub(super) thread: AtomicUsize,
     /// Whether it is counted as empty. Used under the lock of its list.
     pub(super) counted: AtomicBool,
+    /// Whether it has been used up. Used by who has it.
+    filled: AtomicBool,
     links: Links<Slab>,
     all_next: AtomicPtr<Slab>,
 }
+
+/// What the hit paths need of a record is one line.
+const _: () = assert!(core::mem::offset_of!(Slab, enough) <= 64);
 
 // SAFETY: always the same field, which serves only the list of the class.
 unsafe impl Linked for Slab {
@@ -84,6 +92,8 @@ pub(crate) struct Figures {
     pub(crate) class: usize,
     pub(crate) bytes: usize,
     pub(crate) stride: usize,
+    /// Whether all of it is resident once part of it is.
+    pub(crate) huge: bool,
     pub(crate) fresh: usize,
     pub(crate) free: usize,
     pub(crate) used: usize,
@@ -95,24 +105,45 @@ fn slices(class: usize) -> usize {
     classes::slices(class as u8)
 }
 
-/// Bytes behind the blocks of a slab that are not used: a page, which can become a guard. None where a page
-/// is as large as a slice.
-pub(super) fn guard_bytes() -> usize {
-    let page = os::page_size();
-    if page < SLICE { page } else { 0 }
-}
-
 impl Slab {
     /// A new slab of `class`, for the calling thread alone. `None` if there is no memory.
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn make(class: usize) -> Option<&'static Slab> {
-        let (stride, slices) = (classes::stride(class) as usize, slices(class));
-        let bytes = slices * SLICE;
-        let blocks = (bytes - guard_bytes()) / stride;
+        let big = growth::wants_big(class).then(|| Slab::make_big(class)).flatten();
+        big.or_else(|| Slab::make_usual(class))
+    }
+
+    /// A new big slab.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) fn make_big(class: usize) -> Option<&'static Slab> {
+        Slab::describe(class, spans::take_big()?, BIG, BIG * SLICE, ptr::null_mut())
+    }
+
+    /// A new slab that is not big.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) fn make_usual(class: usize) -> Option<&'static Slab> {
+        let slices = slices(class);
+        let bytes = slices * SLICE - guard_bytes();
+        let (base, region) = spans::take(slices, bytes)?;
+        Slab::describe(class, base, slices, bytes, region)
+    }
+
+    /// The slab whose blocks are the first `bytes` bytes of a span of so many slices.
+    #[unsafe(link_section = "hakmem_rare")]
+    fn describe(
+        class: usize,
+        base: *mut u8,
+        slices: usize,
+        bytes: usize,
+        region: *mut Region,
+    ) -> Option<&'static Slab> {
+        let stride = classes::stride(class) as usize;
+        let blocks = bytes / stride;
         let words = blocks.div_ceil(64);
-        let (base, region) = spans::take(slices, bytes - guard_bytes())?;
-        let length = size_of::<Slab>() + words * size_of::<u64>() + blocks;
-        let (record, fresh) = records::take(class, length);
+        // The bytes of 64 blocks are a line.
+        let head = (size_of::<Slab>() + words * size_of::<u64>()).next_multiple_of(64);
+        let list = if region.is_null() { records::BIG + class } else { class };
+        let (record, fresh) = records::take(list, head + blocks);
         let slab = record.cast::<Slab>();
         // SAFETY: the span is ours, and so is the record, if there is one: nobody refers to it but by stale
         // pointers, and those look at atomics only. It has room for all bits and bytes.
@@ -122,17 +153,19 @@ impl Slab {
                 return None;
             }
             (*slab).base = base;
-            (*slab).stride = stride;
+            (*slab).stride = stride as u32;
             (*slab).inverse = (u64::MAX / stride as u64) + 1;
-            (*slab).secret = parts::secret(MADE.fetch_add(1, Relaxed));
+            let number = MADE.fetch_add(1, Relaxed) * 2;
+            (*slab).secret = Secret(parts::secret(number), parts::secret(number + 1) | 1);
             (*slab).region = region;
             (*slab).blocks = blocks as u32;
             (*slab).enough = (blocks as i32 / 8).max(1);
-            (*slab).states = slab.wrapping_add(1).cast::<u8>().wrapping_add(words * size_of::<u64>()).cast();
+            (*slab).states = slab.cast::<AtomicU8>().wrapping_add(head);
             (*slab).slices = slices as u8;
             (*slab).class = class as u8;
             let slab = &*slab;
-            for index in 0..blocks {
+            // A fresh record is zero, and so `FRESH`.
+            for index in 0..if fresh { 0 } else { blocks } {
                 slab.state(index).store(FRESH, Relaxed);
             }
             for word in 0..words {
@@ -140,9 +173,11 @@ impl Slab {
                 slab.word(word).store(if rest >= 64 { u64::MAX } else { (1 << rest) - 1 }, Relaxed);
             }
             slab.free.store(blocks as i32, Relaxed);
+            slab.filled.store(false, Relaxed);
             slab.thread.store(os::thread::id(), Relaxed);
             slab.place.store(CURRENT, Release);
             pagemap::set_hardened(base, slices, ptr::from_ref(slab).cast());
+            growth::made(class, slab.is_big());
             if fresh {
                 slab.enlist();
             }
@@ -173,6 +208,7 @@ impl Slab {
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) unsafe fn release(&self) {
         pagemap::set(self.base, self.slices as usize, FOREIGN);
+        growth::released(self.class(), self.slices(), self.is_big(), self.filled.load(Relaxed));
         // SAFETY: by the caller's clause nobody uses the span any more, and the record is the caller's.
         unsafe {
             spans::give(self.base, self.slices as usize, self.region);
@@ -202,10 +238,22 @@ impl Slab {
         self.slices as usize
     }
 
+    /// Notes that it has no block left.
+    pub(super) fn note_filled(&self) {
+        if !self.filled.swap(true, Relaxed) {
+            growth::filled(self.class(), self.slices(), self.is_big());
+        }
+    }
+
+    /// Whether it has memory of its own, and huge pages if there are any.
+    pub(super) fn is_big(&self) -> bool {
+        self.region.is_null()
+    }
+
     /// Bytes from block to block.
     #[inline(always)]
     pub(super) fn stride(&self) -> usize {
-        self.stride
+        self.stride as usize
     }
 
     /// How many words of bits there are.
@@ -249,7 +297,8 @@ impl Slab {
         Figures {
             class: self.class(),
             bytes: self.slices() * SLICE,
-            stride: self.stride,
+            stride: self.stride(),
+            huge: self.is_big() && spans::has_huge_pages(),
             fresh,
             free,
             used,

@@ -1,7 +1,8 @@
-//! Address space for the slabs of the hardened heap: spans of slices of 64 KiB, in regions of 2 MiB.
+//! Address space for the slabs of the hardened heap: spans of slices of 64 KiB, in regions of 2 MiB, and big
+//! ones of 2 MiB each.
 
 use crate::base::list::{Linked, Links, List};
-use crate::base::options::Hardened;
+use crate::base::options::{self, Hardened, Thp};
 use crate::hardened::parts;
 use crate::hardened::records::{self, Header, REGIONS};
 use crate::os;
@@ -72,6 +73,52 @@ pub(super) static IN_USE: AtomicUsize = AtomicUsize::new(0);
 const MOST_GUARDED: usize = 600;
 /// Regions mapped.
 static REGIONS_MAPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Slices of a big span.
+pub(super) const BIG: usize = SLICES;
+/// Big spans mapped. Relaxed: a figure.
+static BIG_MAPPED: AtomicUsize = AtomicUsize::new(0);
+/// Big spans with a guard page, at most: each is two mappings for the system, of those that regions and large
+/// blocks leave over.
+const MOST_BIG_GUARDED: usize = 2048;
+
+/// Bytes behind the blocks of a slab that are not used: a page, which can become a guard. None where a page
+/// is as large as a slice.
+pub(super) fn guard_bytes() -> usize {
+    let page = os::page_size();
+    if page < SLICE { page } else { 0 }
+}
+
+/// Whether big spans are meant to have huge pages.
+pub(super) fn has_huge_pages() -> bool {
+    options::get().thp != Thp::Never
+}
+
+/// A big span, at a multiple of its size, behind which lies a page that cannot be touched: so huge pages fit.
+/// All of it is zero. Null if there is no memory.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn take_big() -> Option<*mut u8> {
+    let len = SUPERSLAB + guard_bytes();
+    let base = os::map_aligned(core::ptr::null_mut(), len, SUPERSLAB);
+    if base.is_null() {
+        return None;
+    }
+    // SAFETY: just mapped with that length, of which nobody uses anything yet.
+    unsafe {
+        if !pagemap::prepare_direct(base) {
+            os::unmap(base, len);
+            return None;
+        }
+        // All of it, though no huge page fits behind: else each would be two mappings without a guard, too.
+        os::advise_huge(base, len, has_huge_pages());
+        let few = BIG_MAPPED.fetch_add(1, Relaxed) < MOST_BIG_GUARDED;
+        if few && len > SUPERSLAB && parts::has(Hardened::GUARD) {
+            os::protect(base.wrapping_add(SUPERSLAB), guard_bytes(), false);
+        }
+    }
+    IN_USE.fetch_add(BIG, Relaxed);
+    Some(base)
+}
 
 /// A span of `slices` slices, at most 32, and its region. All of it is zero. The first `bytes` bytes can be
 /// touched.
@@ -175,14 +222,20 @@ fn add(region: *mut Region) {
     }
 }
 
-/// Gives a span back.
+/// Gives a span back; a big one has no region.
 ///
 /// # Safety
 ///
-/// From [`take`], with the same number of slices. The page map says that it is foreign.
+/// From [`take`], with the same number of slices, or from [`take_big`]. The page map says that it is foreign.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
     IN_USE.fetch_sub(slices, Relaxed);
+    if region.is_null() {
+        BIG_MAPPED.fetch_sub(1, Relaxed);
+        // SAFETY: by the caller's clause, of `take_big`.
+        unsafe { os::unmap(base, SUPERSLAB + guard_bytes()) };
+        return;
+    }
     // SAFETY: the region is valid as long as a span of it is in use, and nobody uses this one. If the system
     // does not take it back, the span is lost.
     unsafe {
@@ -219,7 +272,7 @@ pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
 
 /// Bytes mapped for regions.
 pub(super) fn mapped() -> usize {
-    REGIONS_MAPPED.load(Relaxed) * SUPERSLAB
+    REGIONS_MAPPED.load(Relaxed) * SUPERSLAB + BIG_MAPPED.load(Relaxed) * (SUPERSLAB + guard_bytes())
 }
 
 /// In the child of a fork.

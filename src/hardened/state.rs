@@ -4,17 +4,22 @@
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
 use crate::base::table::Table;
+use crate::hardened::parts::MOST_HELD;
 use crate::hardened::place::Place;
 use crate::hardened::slab::{FRESH, Slab};
+use crate::hardened::spans::BIG;
 use crate::hardened::trailer::TRAILER;
-use crate::hardened::{fault, lists, parts};
+use crate::hardened::wide::prefetch;
+use crate::hardened::{fault, lists, parts, records};
 use crate::os;
+use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicUsize, compiler_fence};
 use crate::tiny::classes::class_of;
 use core::cell::Cell;
+use core::ptr;
 
 /// Blocks of up to so many bytes are looked at before they are handed out for the first time: larger ones may
 /// consist of pages that the program never touches.
@@ -23,8 +28,6 @@ const SMALL: usize = 1024;
 /// random. All at random, python3 took half as much time again: it walks through what it has allocated in
 /// that order, and the processor's prefetching relies on it.
 const RUN: u32 = 8;
-/// Blocks that a quarantine has room for.
-pub(crate) const MOST_HELD: usize = 8192;
 
 /// What a thread has. All zero is valid, and means nothing.
 #[repr(C)]
@@ -42,44 +45,82 @@ pub(crate) struct State {
     bytes: Cell<usize>,
     /// Small blocks allocated. For statistics.
     allocations: AtomicUsize,
-    ring: Table<Cell<Option<Place<'static>>>, MOST_HELD>,
+    ring: Table<Cell<Held>, MOST_HELD>,
 }
 
 /// Where a thread's blocks of one class come from.
 struct Source {
     slab: Cell<Option<&'static Slab>>,
-    /// The blocks of the word `word` that the thread has taken the bits of and can hand out.
+    /// The blocks of the word `word` that the thread has taken the bits of and can hand out, rotated to the
+    /// right by `turn`: the lowest is handed out next.
     bits: Cell<u64>,
     word: Cell<usize>,
-    /// The bit from which on they are handed out.
     turn: Cell<u32>,
-    /// The bit that is handed out next.
-    next: Cell<u32>,
+    /// So many blocks are handed out before `turn` is chosen anew.
+    left: Cell<u32>,
+    /// What the slab's `free` lacks: blocks that the thread has freed while this was its current slab, less
+    /// those that it has taken. Only the thread uses it, so this spares it one atomic operation for each.
+    uncounted: Cell<i32>,
 }
 
 impl Source {
-    /// Chooses the next of `bits`, which are not 0: mostly the one behind the last, so that what is allocated
-    /// together lies together; now and then any.
+    /// The block that is handed out next. There is one.
     #[inline(always)]
-    fn choose(&self, bits: u64, random: u32) {
-        if random % RUN == 0 {
-            self.turn.set(random / RUN % 64);
-        }
-        let turn = self.turn.get();
-        self.next.set(bits.rotate_right(turn).trailing_zeros().wrapping_add(turn) % 64);
+    fn next<'a>(&self, slab: &'a Slab, bits: u64) -> Place<'a> {
+        slab.nth(self.word.get() * 64 + (bits.trailing_zeros().wrapping_add(self.turn.get()) % 64) as usize)
+    }
+
+    /// Begins another run of `bits`, as they are now: at a random place.
+    #[inline(always)]
+    fn turn(&self, bits: u64, random: u32) {
+        let by = random % 64;
+        self.bits.set(bits.rotate_right(by));
+        self.turn.set((self.turn.get() + by) % 64);
+        self.left.set(RUNS[(random >> 6) as usize] as u32);
     }
 }
 
-/// Fetches a line for writing.
-#[inline(always)]
-fn prefetch(line: *mut u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch does not fault, whatever the address.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+/// How long runs are: each of these is as likely as the others. As if it was decided behind each block, by
+/// one chance in [`RUN`], that it is the last one.
+static RUNS: Table<u8, 256> = {
+    let mut runs = Table([0; 256]);
+    let (mut index, mut run) = (0, 1);
+    // The chance that a run is longer than `run`, in units of 2^-32.
+    let mut longer = (1u64 << 32) / RUN as u64 * (RUN as u64 - 1);
+    while index < 256 {
+        if (256 - index as u64) << 24 > longer {
+            runs.0[index] = run;
+            index += 1;
+        } else {
+            longer = longer / RUN as u64 * (RUN as u64 - 1);
+            run += 1;
+        }
     }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = line;
+    runs
+};
+
+/// A block in the quarantine: its slab's record and its number, in one word. Null where there is none.
+#[derive(Clone, Copy)]
+struct Held(*const Slab);
+
+/// Records lie at multiples of so many bytes.
+const ALIGN: u32 = records::ALIGN.trailing_zeros();
+/// Bits for the address of a record, without those that are zero. What is above is for numbers of blocks.
+const ADDRESS: u32 = 44;
+const _: () = assert!(BIG * SLICE / 16 <= 1 << (64 - ADDRESS));
+
+impl Held {
+    #[inline(always)]
+    fn new(place: Place<'static>) -> Held {
+        Held(ptr::from_ref(place.slab).map_addr(|at| at >> ALIGN | place.index << ADDRESS))
+    }
+
+    #[inline(always)]
+    fn place(self) -> Option<Place<'static>> {
+        let slab = self.0.map_addr(|at| at << (64 - ADDRESS) >> (64 - ADDRESS - ALIGN));
+        // SAFETY: null, or the address of the slab in `new`. Records stay mapped.
+        unsafe { slab.as_ref() }.map(|slab| slab.nth(self.0.addr() >> ADDRESS))
+    }
 }
 
 /// A thread is in a function of this file until this is dropped. A signal handler of the thread sees what was
@@ -117,6 +158,55 @@ impl State {
         x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32
     }
 
+    /// A small block that the thread has ready. Null if it has none, or a signal handler has interrupted it
+    /// here, or the size is a large block's: then [`State::alloc`] knows what to do.
+    #[inline(always)]
+    pub(crate) fn hit(&self, size: usize, align: usize) -> *mut u8 {
+        // First: what a signal handler might change is read behind this.
+        let Some(_busy) = self.enter() else { return ptr::null_mut() };
+        // There is no slab of class 0.
+        let source = &self.sources[class_of(size + TRAILER, align) as usize];
+        let bits = source.bits.get();
+        let Some(slab) = source.slab.get().filter(|_| bits != 0) else { return ptr::null_mut() };
+        let parts = parts::now();
+        let place = source.next(slab, bits);
+        let bits = bits & (bits - 1);
+        source.bits.set(bits);
+        if bits != 0 {
+            let mut bits = bits;
+            if parts.has(Hardened::RANDOM) {
+                source.left.set(source.left.get().wrapping_sub(1));
+                if source.left.get() == 0 {
+                    source.turn(bits, self.random() as u32);
+                    bits = source.bits.get();
+                }
+            }
+            // Fetched while the program uses this one.
+            let next = source.next(slab, bits).block;
+            prefetch(next);
+            prefetch(next.wrapping_add(place.room()));
+        }
+        let mix = place.mix();
+        let is_fresh = place.state().load(Relaxed) == FRESH;
+        if is_fresh {
+            // Written first: the system would map a page of zeros for what is only read, and another later.
+            place.seal_free(mix);
+        } else if parts.has(Hardened::CANARY) && !place.is_sealed_free(mix) {
+            fault::small("malloc", Fault::WrittenAfterFree, place);
+        }
+        // SAFETY: the thread has taken the block's bit, so it is ours; by its class it has room.
+        unsafe {
+            let is_looked_at = if is_fresh { place.room() <= SMALL } else { parts.has(Hardened::ZERO) };
+            if is_looked_at && !place.is_zero() {
+                fault::small("malloc", Fault::WrittenAfterFree, place);
+            }
+            place.seal(mix, size, align.trailing_zeros(), parts.has(Hardened::CANARY));
+        }
+        place.take();
+        self.allocations.store(self.allocations.load(Relaxed) + 1, Relaxed);
+        place.block
+    }
+
     /// A small block. `None` if there has to be a large one: because of its size, or since a signal handler
     /// has interrupted the thread here.
     #[inline(always)]
@@ -125,45 +215,19 @@ impl State {
         if class == 0 {
             return None;
         }
-        let parts = parts::now();
-        let _busy = self.enter()?;
-        let source = &self.sources[class];
-        if source.bits.get() == 0 && !self.refill(source, class) {
-            return Some(Allocation::NONE);
-        }
-        let slab = source.slab.get()?;
-        let bit = source.next.get();
-        let bits = source.bits.get() & !(1 << bit);
-        source.bits.set(bits);
-        let place = slab.nth(source.word.get() * 64 + bit as usize);
-        if bits != 0 {
-            // The next one is chosen now, so that it can be fetched meanwhile.
-            let random = if parts.has(Hardened::RANDOM) { self.random() as u32 } else { 1 };
-            source.choose(bits, random);
-            let next = slab.nth(source.word.get() * 64 + source.next.get() as usize);
-            prefetch(next.block);
-            prefetch(next.block.wrapping_add(next.room()));
-        }
-        let mix = place.mix();
-        let is_fresh = place.state().load(Relaxed) == FRESH;
-        let zero = parts.has(Hardened::ZERO) || is_fresh;
-        if is_fresh {
-            // Written first: the system would map a page of zeros for what is only read, and another later.
-            place.seal_free(mix);
-        } else if parts.has(Hardened::CANARY) && !place.is_sealed_free(mix) {
-            fault::small("malloc", place.block, Fault::WrittenAfterFree, place);
-        }
-        // SAFETY: the thread has taken the block's bit, so it is ours; by its class it has room.
-        unsafe {
-            let is_looked_at = zero && !(is_fresh && place.room() > SMALL);
-            if is_looked_at && !place.is_zero() {
-                fault::small("malloc", place.block, Fault::WrittenAfterFree, place);
+        loop {
+            let block = self.hit(size, align);
+            if !block.is_null() {
+                // Fresh blocks are, too, but then it is known only here.
+                return Some(Allocation { ptr: block, zeroed: parts::has(Hardened::ZERO) });
             }
-            place.seal(mix, size, align.trailing_zeros(), parts.has(Hardened::CANARY));
+            let _busy = self.enter()?;
+            let source = &self.sources[class];
+            // A signal handler of the thread may have been here.
+            if source.bits.get() == 0 && !self.refill(source, class) {
+                return Some(Allocation::NONE);
+            }
         }
-        place.take();
-        self.allocations.store(self.allocations.load(Relaxed) + 1, Relaxed);
-        Some(Allocation { ptr: place.block, zeroed: zero })
     }
 
     /// Takes a word of bits from the current slab of a class, or from another one, which becomes current.
@@ -172,6 +236,7 @@ impl State {
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
     fn refill(&self, source: &Source, class: usize) -> bool {
+        let is_random = parts::has(Hardened::RANDOM);
         loop {
             let Some(slab) = source.slab.get() else {
                 let Some(slab) =
@@ -179,33 +244,38 @@ impl State {
                 else {
                     return false;
                 };
+                source.uncounted.set(0);
                 source.slab.set(Some(slab));
                 continue;
             };
             let words = slab.words();
-            let from = if parts::has(Hardened::RANDOM) { self.random() as usize % words } else { 0 };
+            // Not at random: the first one, in a big slab the next one, for there are many to look at.
+            let next = if slab.is_big() { source.word.get() } else { 0 };
+            let from = if is_random { self.random() as usize } else { next } % words;
             for word in (from..words).chain(0..from) {
                 if slab.word(word).load(Relaxed) == 0 {
                     continue;
                 }
-                // Acquire: pairs with the release in `Place::let_go`.
+                // Acquire: pairs with the release in `Place::give`.
                 let bits = slab.word(word).swap(0, AcqRel);
                 if bits != 0 {
-                    slab.free.fetch_sub(bits.count_ones() as i32, AcqRel);
+                    source.uncounted.set(source.uncounted.get() - bits.count_ones() as i32);
                     source.word.set(word);
-                    source.bits.set(bits);
                     source.turn.set(0);
-                    source.choose(
-                        bits,
-                        if parts::has(Hardened::RANDOM) { self.random() as u32 & !(RUN - 1) } else { 1 },
-                    );
+                    source.turn(bits, if is_random { self.random() as u32 } else { 0 });
                     return true;
                 }
             }
+            self.settle(source, slab);
             if lists::drop_used_up(slab) {
                 source.slab.set(None);
             }
         }
+    }
+
+    /// Counts in the slab's record what the thread has not counted yet.
+    fn settle(&self, source: &Source, slab: &Slab) {
+        slab.free.fetch_add(source.uncounted.take(), AcqRel);
     }
 
     /// Keeps a held block from being handed out, and lets go of older ones instead.
@@ -213,13 +283,12 @@ impl State {
     pub(super) fn hold(&self, place: Place<'static>) {
         let (most_bytes, most_blocks) = parts::quarantine();
         let Some(_busy) = self.enter().filter(|_| most_blocks != 0) else {
-            return let_go(place);
+            return lists::freed(place.slab, place.let_go());
         };
-        let most_blocks = most_blocks.min(MOST_HELD);
         while self.count.get() >= most_blocks {
             self.let_go_oldest();
         }
-        self.ring[self.first.get() + self.count.get()].set(Some(place));
+        self.ring[self.first.get() + self.count.get()].set(Held::new(place));
         self.count.set(self.count.get() + 1);
         let bytes = self.bytes.get() + place.slab.stride();
         self.bytes.set(bytes);
@@ -233,11 +302,20 @@ impl State {
     #[inline(always)]
     fn let_go_oldest(&self) {
         let first = self.first.get();
+        // What letting go of the next one will write to: it was touched long ago.
+        if let Some(next) = self.ring[first + 1].get().place() {
+            next.prefetch_marks();
+        }
         self.first.set(first.wrapping_add(1));
         self.count.set(self.count.get() - 1);
-        if let Some(place) = self.ring[first].get() {
-            self.bytes.set(self.bytes.get().saturating_sub(place.slab.stride()));
-            let_go(place);
+        let Some(place) = self.ring[first].get().place() else { return };
+        self.bytes.set(self.bytes.get().saturating_sub(place.slab.stride()));
+        let source = &self.sources[place.slab.class()];
+        if source.slab.get().is_some_and(|slab| ptr::eq(slab, place.slab)) {
+            place.give();
+            source.uncounted.set(source.uncounted.get() + 1);
+        } else {
+            lists::freed(place.slab, place.let_go());
         }
     }
 
@@ -250,9 +328,10 @@ impl State {
         // What is in quarantine stays there, for the next thread that gets the record.
         for source in &self.sources.0 {
             if let Some(slab) = source.slab.take() {
-                let bits = source.bits.take();
+                let bits = source.bits.take().rotate_left(source.turn.get());
                 slab.word(source.word.get()).fetch_or(bits, AcqRel);
-                slab.free.fetch_add(bits.count_ones() as i32, AcqRel);
+                source.uncounted.set(source.uncounted.get() + bits.count_ones() as i32);
+                self.settle(source, slab);
                 lists::drop_current(slab);
             }
         }
@@ -269,6 +348,7 @@ impl State {
         for source in &self.sources.0 {
             source.slab.set(None);
             source.bits.set(0);
+            source.uncounted.set(0);
         }
         self.busy.set(false);
     }
@@ -277,13 +357,6 @@ impl State {
     pub(crate) fn allocations(&self) -> usize {
         self.allocations.load(Relaxed)
     }
-}
-
-/// Lets a held block be handed out again.
-#[inline(always)]
-fn let_go(place: Place<'static>) {
-    let free = place.let_go();
-    lists::freed(place.slab, free);
 }
 
 const _: () = assert!(size_of::<State>() <= 256 << 10, "it has room in the record of a heap");

@@ -195,6 +195,7 @@ pub(crate) fn claim(address: *const u8, kind: u8) -> bool {
 
 /// The place of the side table's entry for the slice of `address`: the indices into the root, a branch and a
 /// leaf.
+#[inline(always)]
 fn direct_place(address: *const u8) -> (usize, usize, usize) {
     let slice = slice_number(address) as usize;
     let branch = slice >> DIRECT_SHIFT & ((1 << BRANCH_SHIFT) - 1);
@@ -205,6 +206,12 @@ fn direct_place(address: *const u8) -> (usize, usize, usize) {
 /// rarely get here.
 #[inline(never)]
 fn direct_slot(address: *const u8) -> Option<&'static AtomicU64> {
+    slot(address)
+}
+
+/// [`direct_slot`], for the hardened heap, which asks for each block.
+#[inline(always)]
+fn slot(address: *const u8) -> Option<&'static AtomicU64> {
     let (root, branch, leaf) = direct_place(address);
     // Acquire, twice: pairs with the release in `grown`.
     // SAFETY: null, or a branch or leaf that `grown` has mapped. These are zero at first, consist of atomics,
@@ -280,8 +287,11 @@ pub(crate) fn set_hardened(address: *const u8, slices: usize, record: *const u8)
 }
 
 /// The record that [`set_hardened`] has stored for the slice of `address`, where [`kind`] says [`HARDENED`].
+#[inline(always)]
 pub(crate) fn hardened(address: *const u8) -> *mut u8 {
-    core::ptr::with_exposed_provenance_mut(direct(address) as usize)
+    core::ptr::with_exposed_provenance_mut(
+        slot(address).map_or(0, |slot| slot.load(Ordering::Relaxed)) as usize
+    )
 }
 
 /// The bytes of address space that the map takes, and an estimate of how many of them are resident, for

@@ -1,0 +1,112 @@
+//! Which classes get big slabs: those of which the program uses much. A big slab can have huge pages, needs
+//! few mappings, and a guard page for 2 MiB.
+//!
+//! All atomics here are relaxed: they are figures, on which no other memory depends.
+
+use crate::base::table::Table;
+use crate::superslab::pagemap::KINDS;
+use crate::sync::AtomicUsize;
+use crate::sync::Ordering::Relaxed;
+
+/// What one class has.
+struct Class {
+    /// Slices of slabs that have been used up once.
+    filled: AtomicUsize,
+    /// Big slabs that have not.
+    open: AtomicUsize,
+}
+
+static OF: Table<Class, KINDS> = Table([const { Class::new() }; KINDS]);
+
+/// So many slices of a class have to be filled for each big slab that is not: if that stays empty, it wastes
+/// as much as they are.
+const FROM: usize = 32;
+
+impl Class {
+    const fn new() -> Self {
+        Class { filled: AtomicUsize::new(0), open: AtomicUsize::new(0) }
+    }
+
+    fn wants_big(&self) -> bool {
+        self.filled.load(Relaxed) >= FROM * (self.open.load(Relaxed) + 1)
+    }
+
+    fn made(&self, big: bool) {
+        if big {
+            self.open.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn filled(&self, slices: usize, big: bool) {
+        self.filled.fetch_add(slices, Relaxed);
+        if big {
+            less(&self.open, 1);
+        }
+    }
+
+    fn released(&self, slices: usize, big: bool, filled: bool) {
+        if filled {
+            less(&self.filled, slices);
+        } else if big {
+            less(&self.open, 1);
+        }
+    }
+}
+
+/// Subtracts, down to 0: a fork may have come between two of these.
+fn less(from: &AtomicUsize, n: usize) {
+    let _ = from.fetch_update(Relaxed, Relaxed, |now| Some(now.saturating_sub(n)));
+}
+
+/// Whether the next slab of a class should be a big one.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn wants_big(class: usize) -> bool {
+    OF[class].wants_big()
+}
+
+/// Notes a new slab of a class, which is big or not.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn made(class: usize, big: bool) {
+    OF[class].made(big);
+}
+
+/// Notes that a slab of so many slices has no block left, for the first time.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn filled(class: usize, slices: usize, big: bool) {
+    OF[class].filled(slices, big);
+}
+
+/// Notes that a slab is given back, which was `filled` once or not.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn released(class: usize, slices: usize, big: bool, filled: bool) {
+    OF[class].released(slices, big, filled);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_big_slab_needs_as_much_that_is_filled() {
+        let class = Class::new();
+        (0..FROM - 1).for_each(|_| class.filled(1, false));
+        assert!(!class.wants_big());
+        class.filled(1, false);
+        assert!(class.wants_big());
+        class.made(false);
+        assert!(class.wants_big());
+        // One that is not used up yet, another thread's, say: not before there is twice as much.
+        class.made(true);
+        assert!(!class.wants_big());
+        class.filled(FROM, false);
+        assert!(class.wants_big());
+        class.made(true);
+        class.filled(FROM, true);
+        assert!(class.wants_big());
+        class.released(FROM, true, false);
+        class.released(2 * FROM, false, true);
+        assert!(class.wants_big());
+        class.released(1, false, true);
+        assert!(!class.wants_big());
+    }
+}
