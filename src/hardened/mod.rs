@@ -14,6 +14,8 @@ mod fault;
 mod large;
 mod lists;
 mod mappings;
+#[cfg(all(test, loom))]
+mod model;
 mod parts;
 mod place;
 mod records;

@@ -19,7 +19,7 @@ use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Allocation, Block, Listed, NO_SLAB, Owner, Slab};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicPtr, Node};
+use crate::sync::{AtomicPtr, Node, wrote};
 use crate::tiny::classes::bits;
 use crate::tiny::{free_list, idle};
 use core::ptr;
@@ -105,6 +105,7 @@ impl Bins {
             if !block.is_null() {
                 let next = Block::next(block);
                 (*slab).free = next;
+                wrote(slab);
                 prefetch(next);
                 if class != UNMARKED {
                     Block::set_mark(block, (*bins).secret, false);
@@ -115,6 +116,7 @@ impl Bins {
             }
             let block = (*slab).bump;
             if block != (*slab).end {
+                wrote(slab);
                 Slab::set_bump(slab, block.wrapping_add((*slab).stride as usize));
                 let zero = (*slab).zero;
                 if !zero && class != UNMARKED {
@@ -275,6 +277,7 @@ impl Bins {
         // is empty, and does no harm.
         unsafe {
             Block::set_next(block, (*slab).free);
+            wrote(slab);
             let relist = Slab::count(slab, -1) as i32 <= (*slab).low;
             // Last, since it ends the use of the slab. Release: pairs with the acquire in `is_named`.
             AtomicPtr::from_ptr(&raw mut (*slab).free).store(block, Release);
