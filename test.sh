@@ -45,10 +45,8 @@ ended() {
 }
 
 loom() {
-    export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG=0
-    export CARGO_TARGET_DIR="$PWD/target/loom"
-    RUSTFLAGS="--cfg loom" cargo test --quiet --release --lib model
-    .ci/weaken
+    # Runs each model as it is, first of all.
+    CARGO_TARGET_DIR="$PWD/target/loom" .ci/weaken
 }
 miri() {
     # Provenance is strict: no pointer is made of a number. Once with Stacked Borrows, once with Tree Borrows.

@@ -24,48 +24,31 @@
 mod lockfree;
 mod sync;
 
-#[cfg(not(loom))]
 mod api;
-#[cfg(not(loom))]
 mod base;
-#[cfg(not(loom))]
 mod front;
-#[cfg(not(loom))]
 mod guard;
-#[cfg(not(loom))]
 mod hardened;
-#[cfg(not(loom))]
 mod large;
-#[cfg(not(loom))]
 mod os;
-#[cfg(not(loom))]
 mod reclaim;
-#[cfg(not(loom))]
 mod sampling;
-#[cfg(all(feature = "profile", not(loom)))]
+#[cfg(feature = "profile")]
 mod stacks;
-#[cfg(not(loom))]
 mod stats;
-#[cfg(not(loom))]
 mod superslab;
-#[cfg(not(loom))]
 mod tiny;
 
-#[cfg(all(not(loom), not(any(feature = "asan", feature = "valgrind"))))]
+#[cfg(not(any(feature = "asan", feature = "valgrind")))]
 #[doc(hidden)]
 pub use api::c as __c;
-#[cfg(not(loom))]
 pub use api::global::{Hakmem, few_syscalls, purge, start_background, stop_background};
-#[cfg(not(loom))]
 pub use api::profile::{self, scope};
-#[cfg(all(not(loom), any(feature = "asan", feature = "valgrind")))]
+#[cfg(any(feature = "asan", feature = "valgrind"))]
 #[doc(hidden)]
 pub use api::watched::c as __c;
-#[cfg(not(loom))]
 pub use base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
-#[cfg(not(loom))]
 pub use base::options::{Foreign, Hardened, Options, Preset, StatsFormat, Thp};
-#[cfg(not(loom))]
 pub use stats::{ClassStats, Stats, class_stats, stats};
 
 /// The version of this crate.

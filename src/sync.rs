@@ -3,13 +3,30 @@
 //! All of the library imports them from here and from nowhere else, which `tests/layers.rs` checks, so that
 //! the model checker runs the code that ships.
 
+#[cfg(loom)]
+pub(crate) use self::loom::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
+    fence, reads, wrote,
+};
 #[cfg(not(loom))]
 pub(crate) use core::sync::atomic::{
     AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence,
     fence,
 };
+
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) mod loom;
+
+/// Says that the caller writes plain memory at this address, and nobody else uses it. Nothing but in models,
+/// where loom checks it.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn wrote<T>(_: *const T) {}
+
+/// Says that the caller reads plain memory at this address, and nobody writes it: see [`wrote`].
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn reads<T>(_: *const T) {}
 
 /// Something that can be linked into a lock-free list.
 ///

@@ -2,7 +2,7 @@
 
 use crate::os::futex;
 use crate::sync::AtomicU32;
-use crate::sync::Ordering::{Acquire, Release};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use core::cell::UnsafeCell;
 
 /// A value that the first call of [`Once::init`] makes. From then on every thread can read it.
@@ -41,8 +41,8 @@ impl<T> Once<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn init(&self, make: impl FnOnce() -> T) {
-        // Acquire: pairs with the release below, as in `get`.
-        if self.state.compare_exchange(UNMADE, BEING_MADE, Acquire, Acquire).is_err() {
+        // Relaxed: whoever succeeds is the first, and the others go on to `get`.
+        if self.state.compare_exchange(UNMADE, BEING_MADE, Relaxed, Relaxed).is_err() {
             while self.get().is_none() {
                 futex::pause();
             }
@@ -52,7 +52,7 @@ impl<T> Once<T> {
         // SAFETY: only the thread that moved `state` from `UNMADE` gets here, and nobody reads before it is
         // `MADE`.
         unsafe { *self.value.get() = Some(value) };
-        // Release: pairs with the acquires in `get` and above.
+        // Release: pairs with the acquire in `get`.
         self.state.store(MADE, Release);
     }
 }

@@ -18,7 +18,7 @@ use crate::lockfree::biased_lock::BiasedLock;
 use crate::os::process;
 use crate::superslab::slab::Owner;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Node, compiler_fence};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Node, compiler_fence, wrote};
 use crate::tiny::bins::Bins;
 use core::cell::Cell;
 use core::mem::offset_of;
@@ -160,6 +160,7 @@ impl Heap {
             (*heap).tag.set(0);
             Heap::claim(heap);
             (*heap).thread.store(0, Relaxed);
+            wrote(heap);
             // Release: pairs with the acquires in `is_somebodys` and `is_left_behind`, which look at the
             // generation next.
             (*heap).live.store(true, Release);

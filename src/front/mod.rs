@@ -9,6 +9,8 @@ pub(crate) mod heap;
 pub(crate) mod large_blocks;
 pub(crate) mod lease;
 pub(crate) mod magazine;
+#[cfg(all(test, loom))]
+mod model;
 mod outbox;
 pub(crate) mod registry;
 pub(crate) mod run_cache;

@@ -4,7 +4,7 @@ use crate::front::heap::{Heap, NO_HEAP, RECORD};
 use crate::lockfree::ready_list::nodes;
 use crate::lockfree::record_stack::RecordStack;
 use crate::os;
-use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Node, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Node, Ordering, reads, wrote};
 
 /// Records without an owner.
 static FREE: RecordStack<Heap> = RecordStack::new();
@@ -52,6 +52,7 @@ pub(crate) fn acquire() -> *mut Heap {
         loop {
             // SAFETY: ours, and nobody reads the link before the record is in the list.
             unsafe { (*heap).all_next = head };
+            wrote(heap);
             // Release: pairs with the acquire in `each`, and publishes the link and what `reset` has written.
             match ALL.compare_exchange_weak(head, heap, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
@@ -217,6 +218,7 @@ pub(crate) fn each_owned(mut f: impl FnMut(*mut Heap)) {
 /// Calls `f` with `heap` and every record behind it in the list. `f` may unmap it.
 fn walk(mut heap: *mut Heap, mut f: impl FnMut(*mut Heap)) {
     while !heap.is_null() {
+        reads(heap);
         // SAFETY: not unmapped yet, and the link is constant once the record is in the list.
         let next = unsafe { (*heap).all_next };
         f(heap);

@@ -15,6 +15,8 @@ mod growth;
 mod large;
 mod lists;
 mod mappings;
+#[cfg(all(test, loom))]
+mod model;
 mod parts;
 mod place;
 mod records;

@@ -58,7 +58,7 @@ impl Place<'_> {
     /// The trailer's place. Its accesses are relaxed: who reads that of a neighbour finds one or another
     /// valid trailer.
     #[inline(always)]
-    fn trailer(self) -> &'static AtomicU64 {
+    pub(super) fn trailer(self) -> &'static AtomicU64 {
         // SAFETY: the last word of a block, aligned, since strides are multiples of 8. The memory stays
         // mapped while a block of the slab is in use or held, which the callers see to.
         unsafe { &*self.block.wrapping_add(self.room()).cast::<AtomicU64>() }

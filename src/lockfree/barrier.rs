@@ -8,12 +8,14 @@ use crate::sync::{Ordering, fence};
 /// The model's stand-in for the light side of the asymmetric barrier: a full fence. Pairs with
 /// [`heavy`].
 #[cfg(loom)]
+#[track_caller]
 pub(crate) fn light() {
     fence(Ordering::SeqCst);
 }
 
 /// The model's stand-in for the heavy side: a full fence. Pairs with [`light`].
 #[cfg(loom)]
+#[track_caller]
 pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst);
     true

@@ -27,19 +27,7 @@ pub(crate) struct BiasedLock {
 
 impl BiasedLock {
     /// A free lock.
-    #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Self {
-            busy: AtomicBool::new(false),
-            wanted: AtomicBool::new(false),
-            hazard: AtomicPtr::new(core::ptr::null_mut()),
-            inside: AtomicBool::new(false),
-        }
-    }
-
-    /// A free lock.
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
@@ -76,7 +64,6 @@ impl BiasedLock {
     }
 
     /// Frees the lock, in the record of a thread that a fork has left behind.
-    #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         self.busy.store(false, Ordering::Relaxed);
         self.wanted.store(false, Ordering::Relaxed);
@@ -85,7 +72,6 @@ impl BiasedLock {
 
     /// Removes a visitor, of which the child of a fork has none. Called by its only thread. Returns whether a
     /// visitor was inside, and so may have been stopped halfway.
-    #[cfg(not(loom))]
     pub(crate) fn inherit(&self) -> bool {
         // Relaxed, here and below: there is no other thread.
         let visited = self.inside.load(Ordering::Relaxed);

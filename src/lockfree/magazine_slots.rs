@@ -23,14 +23,8 @@ const PUT: Ordering = if cfg!(all(target_arch = "x86_64", not(loom))) { Release 
 /// No other thread writes it meanwhile.
 #[inline(always)]
 pub(crate) unsafe fn own(word: &AtomicPtr<Slot>) -> *mut Slot {
-    #[cfg(not(loom))]
     // SAFETY: other threads only read it, by the caller's clause, and two reads are no race.
-    unsafe {
-        word.as_ptr().read()
-    }
-    // Loom has no plain loads of atomics.
-    #[cfg(loom)]
-    word.load(Relaxed)
+    unsafe { word.as_ptr().read() }
 }
 
 /// Pops a block from the magazine with this top; null when that is empty.

@@ -7,9 +7,10 @@
 use crate::lockfree::ready_list::ReadyList;
 use crate::lockfree::remote_stack::{Pushed, RemoteStack};
 use crate::sync::Node;
+use crate::sync::loom::model;
+use crate::sync::{AtomicUsize, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread;
 use std::ptr;
 
@@ -77,7 +78,7 @@ unsafe impl Sync for Slab {}
 unsafe impl Send for Slab {}
 
 fn slab() -> Arc<Slab> {
-    Arc::new(Slab { remote: RemoteStack::new(), published: AtomicUsize::new(0) })
+    Arc::new(Slab { remote: RemoteStack::constant(), published: AtomicUsize::new(0) })
 }
 
 /// Pushes one node with a payload; returns the outcome.
@@ -94,7 +95,7 @@ fn push_one(slab: &Slab, value: u32) -> Pushed {
 
 #[test]
 fn remote_stack_loses_nothing_and_publishes_once_per_arming() {
-    loom::model(|| {
+    model(None, || {
         let shared = slab();
         let threads: Vec<_> = [1, 2]
             .into_iter()
@@ -118,7 +119,7 @@ fn remote_stack_loses_nothing_and_publishes_once_per_arming() {
 
 #[test]
 fn rearming_publishes_again() {
-    loom::model(|| {
+    model(None, || {
         let shared = slab();
         let other = shared.clone();
         let pusher = thread::spawn(move || {
@@ -143,7 +144,7 @@ fn rearming_publishes_again() {
 /// at last.
 #[test]
 fn an_armed_chain_is_counted_once_and_lost_never() {
-    loom::model(|| {
+    model(None, || {
         let shared = slab();
         let link = Arc::new(UnsafeCell::new(0u32));
         // Published once: the owner has taken the slab off its ready list.
@@ -174,7 +175,7 @@ fn an_armed_chain_is_counted_once_and_lost_never() {
 /// When it releases the slab, everything that others do to it is over.
 #[test]
 fn a_slab_is_let_go_of_only_when_nobody_is_about_to_publish_it() {
-    loom::model(|| {
+    model(None, || {
         let shared = slab();
         // The slab's record and memory, which whoever gets the slices next will write to.
         let record = Arc::new(UnsafeCell::new(0u32));
@@ -206,7 +207,7 @@ fn a_slab_is_let_go_of_only_when_nobody_is_about_to_publish_it() {
 
 #[test]
 fn ready_list_delivers_every_node() {
-    loom::model(|| {
+    model(None, || {
         let list = Arc::new(ReadyList::<Item>::new());
         let threads: Vec<_> = [1, 2]
             .into_iter()
@@ -234,7 +235,7 @@ fn ready_list_delivers_every_node() {
 /// up with the slab, and sees everything that the other did to it.
 #[test]
 fn an_orphan_that_is_emptied_is_claimed_once() {
-    loom::model(|| {
+    model(None, || {
         let shared = slab();
         let fields = Arc::new(UnsafeCell::new(0u32));
         let (other, seen) = (shared.clone(), fields.clone());
@@ -265,7 +266,7 @@ fn an_orphan_that_is_emptied_is_claimed_once() {
 /// lost, and a free that has to publish the slab finds the new owner.
 #[test]
 fn adoption_races_with_the_last_free() {
-    loom::model(|| {
+    model(None, || {
         const OLD: usize = 1;
         const NEW: usize = 2;
         let shared = slab();
@@ -308,7 +309,7 @@ fn adoption_races_with_the_last_free() {
 /// Frees that do not empty an orphan leave their blocks, and what was written to them, to whoever adopts it.
 #[test]
 fn an_adopter_sees_what_was_freed_before() {
-    loom::model(|| {
+    model(None, || {
         let shared = slab();
         assert!(shared.remote.orphan(3));
         let other = shared.clone();
@@ -325,7 +326,7 @@ fn an_adopter_sees_what_was_freed_before() {
 /// A free that empties an orphan sees the blocks that others have freed before.
 #[test]
 fn the_last_free_sees_the_ones_before() {
-    loom::model(|| {
+    model(None, || {
         let shared = slab();
         assert!(shared.remote.orphan(2));
         let written = Arc::new([UnsafeCell::new(0u32), UnsafeCell::new(0u32)]);

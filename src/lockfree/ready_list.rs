@@ -13,14 +13,7 @@ pub(crate) struct ReadyList<N> {
 
 impl<N: Node> ReadyList<N> {
     /// An empty list.
-    #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Self { head: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    /// An empty list (loom's atomics have no constant constructor).
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
         Self { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
@@ -61,7 +54,6 @@ impl<N: Node> ReadyList<N> {
 ///
 /// `first` is null or the beginning of a chain that is linked through `Node::next` and ends with null. Its
 /// nodes are valid, and the caller's, until they are passed on.
-#[cfg(not(loom))]
 pub(crate) unsafe fn nodes<N: Node>(first: *mut N) -> impl Iterator<Item = *mut N> {
     let some = |node: *mut N| (!node.is_null()).then_some(node);
     // SAFETY: by this function's contract: this node has not been passed on yet.

@@ -40,14 +40,7 @@ unsafe impl<N> Send for RecordStack<N> {}
 
 impl<N: Node> RecordStack<N> {
     /// An empty stack.
-    #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Self { word: AtomicPtr::new(ptr::null_mut()) }
-    }
-
-    /// An empty stack (loom's atomics have no constant constructor).
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
         Self { word: AtomicPtr::new(ptr::null_mut()) }
     }
 
@@ -56,7 +49,6 @@ impl<N: Node> RecordStack<N> {
     /// # Safety
     ///
     /// No thread pushes or pops meanwhile.
-    #[cfg(not(loom))]
     pub(crate) unsafe fn clear(&self) {
         self.word.store(ptr::null_mut(), Ordering::Relaxed);
     }

@@ -71,19 +71,11 @@ fn count<N>(word: *mut N) -> u32 {
 
 impl<N: Node> RemoteStack<N> {
     /// An empty stack, armed.
-    #[cfg(not(loom))]
     pub(crate) const fn constant() -> Self {
         Self { word: AtomicPtr::new(armed()) }
     }
 
-    /// An empty stack, armed.
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
-        Self { word: AtomicPtr::new(armed()) }
-    }
-
     /// Makes it an empty, armed stack, for a slab that no other thread knows yet.
-    #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         // Relaxed: other threads get the slab's blocks only through the program's own synchronisation.
         self.word.store(armed(), Ordering::Relaxed);
@@ -140,14 +132,12 @@ impl<N: Node> RemoteStack<N> {
     }
 
     /// Number of blocks in the chain, for statistics.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn waiting(&self) -> u32 {
         let word = self.word.load(Ordering::Relaxed);
         if word.addr() & ORPHAN == 0 { count(word) } else { 0 }
     }
 
     /// Number of an orphan's blocks still in use, for statistics.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn orphan_in_use(&self) -> Option<u32> {
         let word = self.word.load(Ordering::Relaxed);
         (word.addr() & ORPHAN != 0).then(|| count(word))

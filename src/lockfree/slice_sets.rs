@@ -23,7 +23,6 @@ pub(crate) struct Sets {
 
 impl Sets {
     /// All slices free and clean.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) const ALL_FREE: Sets = Sets { free: u32::MAX, dirty: 0 };
 
     /// Slices that can be purged.
@@ -48,7 +47,6 @@ impl Slices {
     }
 
     /// Sets the word while no other thread uses it.
-    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn set(&self, sets: Sets) {
         // Release: pairs with the acquire in `change`: who takes slices sees all that has been stored before.
         self.word.store(sets.word(), Ordering::Release);
@@ -112,7 +110,7 @@ pub(crate) fn span_mask(index: usize, slices: usize) -> u32 {
     (((1u64 << slices) - 1) << index) as u32
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -4,10 +4,11 @@
 //! side does two things, in opposite order. The thread says that it sleeps and *then* looks whether something
 //! is dirty, under the lock that guards it. The other makes something dirty, under the same lock, and *then*
 //! looks whether the thread sleeps. Whichever critical section comes second sees what the other side did
-//! before the first. So no wake-up is lost, and the others pay for one relaxed load only.
+//! before the first. So no wake-up is lost, and the others pay for one relaxed load only. Who does not get
+//! the lock soon, and changes something without it, pays for a fence.
 
-use crate::sync::AtomicU32;
-use crate::sync::Ordering::Relaxed;
+use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::{AtomicU32, fence};
 
 /// The thread runs, or is about to look for something dirty.
 const AWAKE: u32 = 0;
@@ -19,21 +20,14 @@ const ASLEEP: u32 = 2;
 const STOPPED: u32 = 3;
 
 /// One sleeper's word. Every change but a reset is an atomic exchange, so none undoes another. All orderings
-/// are relaxed: the locks (see above) make visible what must be seen in time.
+/// are relaxed: the locks and fences (see above) make visible what must be seen in time.
 pub(crate) struct Waker {
     word: AtomicU32,
 }
 
 impl Waker {
     /// Awake.
-    #[cfg(not(loom))]
     pub(crate) const fn new() -> Self {
-        Self { word: AtomicU32::new(AWAKE) }
-    }
-
-    /// Awake (loom's atomics have no constant constructor).
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
         Self { word: AtomicU32::new(AWAKE) }
     }
 
@@ -44,7 +38,10 @@ impl Waker {
     /// The sleeper says that it sleeps. Then it looks once more, and [`Self::doze`]s or waits while
     /// [`Self::is_asleep`]. False when it has been stopped.
     pub(crate) fn arm(&self) -> bool {
-        self.change(AWAKE, ASLEEP)
+        let armed = self.change(AWAKE, ASLEEP);
+        // Pairs with the one in `notify_unlocked`.
+        fence(SeqCst);
+        armed
     }
 
     /// The sleeper has armed and has found something that is not due yet: it will sleep with a timeout. False
@@ -74,23 +71,28 @@ impl Waker {
         self.is_asleep() && self.change(ASLEEP, AWAKE)
     }
 
+    /// [`notify`](Waker::notify) for a thread that has made something dirty without the lock. Either the
+    /// sleeper sees that when it looks, or this sees that it sleeps.
+    pub(crate) fn notify_unlocked(&self) -> bool {
+        // Pairs with the one in `arm`.
+        fence(SeqCst);
+        self.notify()
+    }
+
     /// Asks the sleeper to end. The caller must wake it.
     pub(crate) fn stop(&self) {
         self.word.swap(STOPPED, Relaxed);
     }
 
     /// Back to awake, for a new sleeper. There is none now.
-    #[cfg(not(loom))]
     pub(crate) fn reset(&self) {
         self.word.store(AWAKE, Relaxed);
     }
 }
 
-#[cfg(not(loom))]
-pub(crate) use thread::{WAKER, WATCHED, notify, sleep, stop};
+pub(crate) use thread::{WAKER, WATCHED, notify, notify_unlocked, sleep, stop};
 
 /// The background thread's waker.
-#[cfg(not(loom))]
 mod thread {
     use super::{ASLEEP, DOZING, Waker};
     use crate::os::futex;
@@ -106,6 +108,14 @@ mod thread {
     #[inline]
     pub(crate) fn notify() {
         if WAKER.notify() {
+            wake();
+        }
+    }
+
+    /// [`notify`] for a thread that did not get the lock, and has made something dirty without it.
+    #[cold]
+    pub(crate) fn notify_unlocked() {
+        if WAKER.notify_unlocked() {
             wake();
         }
     }

@@ -10,6 +10,7 @@ use crate::sync::{AtomicBool, Ordering, compiler_fence, fence};
 
 /// The frequent side's barrier. Pairs with [`heavy`].
 #[inline(always)]
+#[cfg_attr(loom, allow(dead_code))]
 pub(crate) fn light() {
     if cfg!(miri) {
         fence(Ordering::SeqCst);

@@ -17,13 +17,13 @@ use core::ptr;
 use crossbeam_utils::Backoff;
 
 /// How often to look at a held lock before sleeping: pauses double, and last a critical section together.
-const SPINS: u32 = 6;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 6 };
 /// How often a thread that must not wait forever sleeps at most while one thread keeps the lock, and for how
 /// many milliseconds each time. A holder that was descheduled is running again by then, unless many threads
 /// compete.
-const NAPS: u32 = 5;
+const NAPS: u32 = if cfg!(loom) { 1 } else { 5 };
 /// How often it sleeps at most when the lock changes hands meanwhile.
-const TURNS: u32 = 64;
+const TURNS: u32 = if cfg!(loom) { 3 } else { 64 };
 /// See [`NAPS`].
 const NAP: u32 = 2;
 
@@ -72,6 +72,13 @@ pub(crate) struct Guard<'a, T: Inherit> {
 /// Sleeps while the word is `value`, for at most `ms` milliseconds if given. May return spuriously. Whether
 /// the thread was woken, or found another value, rather than at the end of its time or after a signal.
 pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) -> bool {
+    // Not known to loom, in whose models all threads are one to the system.
+    #[cfg(loom)]
+    if crate::sync::loom::thread_number() != 0 {
+        crate::sync::loom::pass();
+        // SAFETY: a model's words stay.
+        return unsafe { word.read() } != value;
+    }
     let time = ms.map(|ms| libc::timespec {
         tv_sec: (ms / 1000) as _,
         tv_nsec: (ms % 1000 * 1_000_000) as libc::c_long,
@@ -184,6 +191,8 @@ impl<T: Inherit> Lock<T> {
             }
             if spins < SPINS {
                 spins += 1;
+                #[cfg(loom)]
+                crate::sync::loom::pass();
                 backoff.spin();
                 continue;
             }
@@ -268,6 +277,12 @@ impl<T: Inherit> Lock<T> {
         }
         self.word.store(now, Ordering::Relaxed);
         self.overdue.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the lock is free, and says nothing of any holder.
+    #[cfg(all(test, loom))]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == 0 && self.overdue.load(Ordering::Relaxed) == 0
     }
 
     /// Whether a thread holds the lock.

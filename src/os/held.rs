@@ -179,6 +179,14 @@ pub(crate) fn crossed() -> Option<(usize, usize)> {
     first.then_some((held, soft))
 }
 
+/// Makes it so that the soft limit has just been crossed.
+#[cfg(all(test, loom))]
+pub(crate) fn cross() {
+    HELD.0.store(2, Relaxed);
+    SOFT.store(1, Relaxed);
+    RAISED.store(0, Relaxed);
+}
+
 /// Whether the hard limit refuses `need` bytes even after `back` of the held bytes have been given back.
 pub(crate) fn is_beyond_hard(need: usize, back: usize) -> bool {
     bytes().saturating_sub(back).saturating_add(need) > HARD.load(Relaxed)

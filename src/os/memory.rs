@@ -145,6 +145,8 @@ unsafe fn trim(p: *mut u8, len: usize) -> bool {
 /// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
 unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
     debug_assert!(in_pages(p.addr(), len));
+    #[cfg(loom)]
+    crate::sync::loom::forget(p, len);
     // SAFETY: by this function's contract no reference into the range is left, so unmapping it invalidates
     // nothing.
     calls::keep_errno(|| unsafe { munmap(p.cast(), len) } == 0)

@@ -13,6 +13,8 @@ mod memory;
 pub(crate) mod message;
 #[cfg(miri)]
 mod mock;
+#[cfg(all(test, loom))]
+mod model;
 #[cfg(feature = "profile")]
 pub(crate) mod peek;
 pub(crate) mod process;

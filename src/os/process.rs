@@ -80,6 +80,12 @@ fn page() -> Option<&'static AtomicU32> {
     unsafe { PAGE.load(Acquire).as_ref() }
 }
 
+/// The kernel clears the page.
+#[cfg(all(test, loom))]
+pub(crate) fn as_in_a_child() {
+    page().unwrap().store(UNKNOWN, Relaxed);
+}
+
 /// Repairs a child of a fork that has not been told that it is one. Returns whether there was something to
 /// repair.
 pub(crate) fn look() -> bool {
@@ -92,7 +98,8 @@ pub(crate) fn look() -> bool {
 /// behind.
 pub(crate) fn look_before_heap() -> bool {
     let Some(page) = page() else { return false };
-    if page.load(Relaxed) == KNOWN {
+    // Acquire: pairs with the release in `forked`: a thread that comes late sees the repair, too.
+    if page.load(Acquire) == KNOWN {
         return false;
     }
     look();

@@ -14,6 +14,10 @@ use core::ptr;
 /// of 8.
 #[inline(always)]
 pub(crate) fn id() -> usize {
+    #[cfg(loom)]
+    if let number @ 1.. = crate::sync::loom::thread_number() {
+        return number << 3;
+    }
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let id;
@@ -37,6 +41,10 @@ pub(crate) fn id() -> usize {
 
 /// Whether the calling thread is the first one of its process. Assumed where it cannot be asked.
 pub(crate) fn is_first() -> bool {
+    #[cfg(loom)]
+    if let number @ 1.. = crate::sync::loom::thread_number() {
+        return number == 1;
+    }
     if cfg!(miri) || calls::is_confined() {
         return true;
     }
@@ -86,6 +94,10 @@ const STACK: usize = 128 << 10;
 ///
 /// The C library allocates for it, so the caller must hold no lock of the allocator.
 pub(crate) fn spawn(main: Main) -> Result<libc::pthread_t, i32> {
+    #[cfg(loom)]
+    if crate::sync::loom::thread_number() != 0 {
+        return Ok(crate::sync::loom::spawn(move || _ = main(ptr::null_mut())) as libc::pthread_t);
+    }
     calls::keep_errno(|| {
         // The new thread inherits the mask.
         let _signals = Blocked::except(&[])?;
@@ -128,6 +140,10 @@ unsafe extern "C" {
 ///
 /// `thread` was started by [`spawn`], and this is the only call that ever joins it.
 pub(crate) unsafe fn join(thread: libc::pthread_t) {
+    #[cfg(loom)]
+    if crate::sync::loom::thread_number() != 0 {
+        return crate::sync::loom::join(thread as usize);
+    }
     /// `PTHREAD_CANCEL_DISABLE` of glibc and musl.
     const DISABLE: i32 = 1;
     let mut before = 0;
@@ -152,7 +168,7 @@ static CPUS: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
 /// Records the CPUs that the process's first thread may run on now, unless they are known already.
 pub(crate) fn note_cpus() {
-    if CPUS.iter().any(|word| word.load(Relaxed) != 0) {
+    if cfg!(loom) || CPUS.iter().any(|word| word.load(Relaxed) != 0) {
         return;
     }
     let mut words = [0u64; 128];
@@ -171,6 +187,9 @@ pub(crate) fn note_cpus() {
 /// Makes the calling thread an ordinary one, whatever thread has started it: not real-time, and on all CPUs
 /// that [`note_cpus`] has recorded. If the system refuses, it stays as it is.
 pub(crate) fn be_ordinary() {
+    if cfg!(loom) {
+        return;
+    }
     let mut words = [0u64; 128];
     for (word, known) in words.iter_mut().zip(&CPUS) {
         *word = known.load(Relaxed);

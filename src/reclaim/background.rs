@@ -18,6 +18,9 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::ptr;
 
+#[cfg(all(test, loom))]
+mod model;
+
 /// How often the thread has looked for memory to give back.
 pub(crate) static PASSES: AtomicU64 = AtomicU64::new(0);
 /// How often the thread has woken up.
@@ -113,8 +116,8 @@ pub(crate) fn start() -> i32 {
 /// waits for that with `wait`, and else leaves it to them.
 fn run(wait: bool) -> i32 {
     loop {
-        // Acquire, also on failure: pairs with the release in `set`.
-        match STATE.compare_exchange(OFF, STARTING, Ordering::Acquire, Ordering::Acquire) {
+        // Acquire: pairs with the release in `set`. Relaxed where it fails: then nothing is done.
+        match STATE.compare_exchange(OFF, STARTING, Ordering::Acquire, Relaxed) {
             Ok(_) => break,
             Err(ON) => return 0,
             Err(now) if wait => _ = futex::wait(STATE.as_ptr(), now, None),
@@ -145,7 +148,8 @@ pub(crate) fn stop() {
     process::look();
     WANTED.store(false, Relaxed);
     loop {
-        // Acquire, also on failure: pairs with the release in `set`.
+        // Acquire, also on failure: pairs with the release in `set`. Whoever returns comes after the thread's
+        // end, whichever caller has joined it.
         match STATE.compare_exchange(ON, STOPPING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
             Err(OFF) => return,

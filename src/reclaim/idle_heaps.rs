@@ -25,6 +25,9 @@ use crate::tiny::partial_purge::{self, Chosen};
 use crate::tiny::release;
 use core::ptr;
 
+#[cfg(all(test, loom))]
+mod model;
+
 /// How often [`everyone`] tries to enter a heap whose owner is inside.
 const TRIES: usize = 64;
 /// After this many tries in a row it sleeps for a moment.

@@ -4,7 +4,7 @@ use crate::os;
 use crate::sampling::grown::{Grown, Zero};
 use crate::sampling::{pages, probes};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicPtr, AtomicU64};
+use crate::sync::{AtomicPtr, AtomicU64, reads, wrote};
 use core::ptr;
 
 /// A sampled block that lives.
@@ -191,6 +191,7 @@ impl Live {
                 (*new).count = count;
                 (*new).bytes = bytes;
                 (*new).older = old;
+                wrote(new);
                 &*new
             };
             if self.iter().all(|entry| tags.add(entry.address)) {
@@ -272,10 +273,38 @@ pub(crate) fn may_hold(block: *mut u8) -> bool {
     // Acquire: pairs with the release in `enlarge`.
     // SAFETY: null, or a table that stays mapped.
     let Some(tags) = (unsafe { TAGS.load(Acquire).as_ref() }) else { return false };
+    reads(tags);
     let hash = hash(block.addr());
     let word = tags.word(hash).load(Relaxed);
     // Mostly none has this hash.
     word != 0 && zeros(word ^ (ONES * tag(hash))) != 0
+}
+
+/// Models of [`may_hold`]: the store is another thread's, and its table grows.
+#[cfg(all(test, loom))]
+pub(super) mod model {
+    use super::*;
+
+    /// Makes a second table while the caller asks for a block, which is sampled all the time.
+    pub(crate) fn table_grows_beside(holds: fn(*mut u8) -> bool) {
+        let block: *mut u8 = ptr::without_provenance_mut(0x1234_5670_0040);
+        let live = crate::sync::loom::aside(|| {
+            forget();
+            let mut live = Live::new();
+            assert!(live.insert(block.addr(), 1, 0));
+            live
+        });
+        let other = ::loom::thread::spawn(move || {
+            assert!(live.enlarge(TAGS.load(Relaxed)));
+            live
+        });
+        crate::sync::loom::second(move || assert!(holds(block)));
+        let mut live = other.join().unwrap();
+        crate::sync::loom::aside(|| {
+            live.clear();
+            unmap();
+        });
+    }
 }
 
 /// Takes a block out of the table that [`may_hold`] looks at.

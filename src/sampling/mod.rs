@@ -7,6 +7,8 @@ mod frames;
 mod grown;
 mod lifetimes;
 mod live;
+#[cfg(all(test, loom))]
+mod model;
 mod pages;
 mod pins;
 mod probes;
@@ -109,6 +111,12 @@ pub(crate) fn seed() -> u64 {
         COUNTER.fetch_add(os::random() as u64 | 1, Relaxed);
     }
     random::state(COUNTER.fetch_add(1, Relaxed))
+}
+
+/// Sets the rate, as the start of a profile does.
+#[cfg(all(test, loom))]
+pub(crate) fn model_rate(rate: u64) {
+    RATE.store(rate, Relaxed);
 }
 
 /// How many allocations of `size` bytes to pass over until the next sample.

@@ -7,7 +7,7 @@
 use crate::os;
 use crate::sampling::grown::mix;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicPtr, AtomicU32};
+use crate::sync::{AtomicPtr, AtomicU32, reads, wrote};
 use core::{ptr, slice};
 
 /// Tags at most.
@@ -91,6 +91,7 @@ impl Tags {
             let to = texts.add(at as usize);
             to.write(len as u8);
             to.add(1).copy_from_nonoverlapping(text.as_ptr(), text.len());
+            wrote(to);
         }
         at + 1
     }
@@ -126,6 +127,7 @@ impl Tags {
         // SAFETY: the place names a length and so many bytes behind it, which stay as they are.
         unsafe {
             let at = texts.add(place as usize - 1);
+            reads(at);
             slice::from_raw_parts(at.add(1), usize::from(at.read()))
         }
     }

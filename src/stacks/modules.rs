@@ -249,10 +249,7 @@ pub(crate) fn reread(at_once: bool) -> bool {
         // Relaxed: see `find`.
         MEMORY.store(memory, Relaxed);
     }
-    let current = version();
-    // Release: pairs with the fence in `find`. Whoever reads what is written below also sees that the list
-    // which was current before the one that is now is no more.
-    fence(Release);
+    let current = begin();
     // SAFETY: the lock is held, so only this thread uses the buffer and writes to the list that is not
     // current; others only read its atomics. Zeroed memory is valid as both.
     let (old, next, lines, first) = unsafe {
@@ -268,6 +265,21 @@ pub(crate) fn reread(at_once: bool) -> bool {
     if read == 0 || (is_same && current != 0) {
         return false;
     }
+    end(current, has_gone);
+    true
+}
+
+/// The number of the current list. The caller, who holds the lock, is about to write to the other one.
+fn begin() -> u32 {
+    let current = version();
+    // Release: pairs with the fence in `find`. Whoever reads what is written after this also sees that the
+    // list which was current before the one that is now is no more.
+    fence(Release);
+    current
+}
+
+/// Makes the list current that the caller has written since [`begin`] has returned `current`.
+fn end(current: u32, has_gone: bool) {
     // 0 is none. Release: pairs with the acquire in `find`.
     let number = if current == u32::MAX { 2 } else { current + 1 };
     CURRENT.store(number, Release);
@@ -276,7 +288,97 @@ pub(crate) fn reread(at_once: bool) -> bool {
         // number. Release: pairs with the acquire in `gone`.
         GONE.fetch_add(1, Release);
     }
-    true
+}
+
+/// Models of [`find`] beside a thread that writes lists.
+#[cfg(all(test, loom))]
+mod model {
+    use super::*;
+    use crate::sync::loom::{aside, beside, model_of_statics as model, second};
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static MAPPED: Cell<*mut Memory> = const { Cell::new(ptr::null_mut()) };
+    }
+
+    /// Lists of one module, at 100 and `number` bytes long, with `number` everywhere else.
+    fn write(number: u32, memory: usize) {
+        let memory: *mut Memory = ptr::with_exposed_provenance_mut(memory);
+        assert_eq!(begin() + 1, number);
+        let n = number as usize;
+        let code = Code { start: 100, end: 100 + n, base: n, table: n, entries: n, fingerprint: n };
+        // SAFETY: the memory stays; only this thread writes.
+        unsafe {
+            let list = &raw const (*memory).lists[n % 2];
+            (*list).code[0].set(&code);
+            (*list).len.store(1, Relaxed);
+        }
+        end(number - 1, true);
+    }
+
+    /// Memory with the first list in it.
+    fn memory() -> usize {
+        let memory = aside(|| {
+            if MAPPED.get().is_null() {
+                MAPPED.set(os::map_uncounted(mapped_len()).cast());
+            }
+            // SAFETY: our memory, which nobody else uses now.
+            unsafe { (*MAPPED.get()).lists.iter().for_each(|list| list.len.store(0, Relaxed)) };
+            MAPPED.get()
+        });
+        MEMORY.store(memory, Relaxed);
+        memory.expose_provenance()
+    }
+
+    #[test]
+    fn what_is_found_is_of_one_list() {
+        model(Some(2), || {
+            let memory = memory();
+            write(1, memory);
+            let other = beside(move || {
+                write(2, memory);
+                write(3, memory);
+            });
+            second(|| {
+                if let Some(code) = find(100) {
+                    let all = [code.base, code.table, code.entries, code.fingerprint];
+                    assert_eq!(all, [code.end - 100; 4]);
+                }
+            });
+            other.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_first_list_is_found_whole() {
+        model(None, || {
+            let memory = memory();
+            let other = beside(move || write(1, memory));
+            second(|| {
+                if let Some(code) = find(100) {
+                    assert_eq!([code.base, code.table, code.entries, code.fingerprint], [1; 4]);
+                }
+            });
+            other.join().unwrap();
+        });
+    }
+
+    /// Whoever knows that something has gone does not find it any more.
+    #[test]
+    fn what_has_gone_is_not_found() {
+        model(Some(3), || {
+            let memory = memory();
+            write(1, memory);
+            let other = beside(move || write(2, memory));
+            second(|| {
+                if gone() == 2 {
+                    assert_eq!(version(), 2);
+                    assert!(find(100).is_none_or(|code| code.base == 2));
+                }
+            });
+            other.join().unwrap();
+        });
+    }
 }
 
 /// Whether a module with an unwind table is not in the new list any more.

@@ -1,6 +1,6 @@
 //! Blocks: what an allocation returns, and what a free one holds.
 
-use crate::sync::Node;
+use crate::sync::{Node, reads, wrote};
 use core::ptr;
 
 /// The result of an allocation.
@@ -30,10 +30,12 @@ pub(crate) struct Block {
 // used by nobody but the thread that has it or the list it is on.
 unsafe impl Node for Block {
     unsafe fn next(node: *mut Self) -> *mut Self {
+        reads(node);
         // SAFETY: by the trait's contract `node` is valid, its link was written, and nobody writes it now.
         unsafe { (*node).next }
     }
     unsafe fn set_next(node: *mut Self, next: *mut Self) {
+        wrote(node);
         // SAFETY: by the trait's contract `node` is valid and the caller's alone.
         unsafe { (*node).next = next }
     }

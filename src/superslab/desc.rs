@@ -5,7 +5,7 @@ use crate::lockfree::slice_sets::{Sets, Slices};
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::sync::Ordering::{self, Relaxed};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, reads, wrote};
 use core::cell::Cell;
 use core::ptr;
 
@@ -226,6 +226,7 @@ pub(super) fn supply(memory: *mut u8) {
     let _ = CHUNKS.fetch_update(Ordering::Release, Relaxed, |before| {
         // SAFETY: the memory is large enough, and nobody else knows it until the exchange succeeds.
         unsafe { (*chunk).before = before };
+        wrote(chunk);
         Some(chunk)
     });
 }
@@ -248,7 +249,10 @@ fn chunks() -> impl Iterator<Item = &'static Chunk> {
     // atomics, and cells that are used under the pool's lock.
     let of = |chunk: *mut Chunk| unsafe { chunk.as_ref() };
     // Acquire: pairs with the release in `supply`.
-    core::iter::successors(of(CHUNKS.load(Ordering::Acquire)), move |chunk| of(chunk.before))
+    core::iter::successors(of(CHUNKS.load(Ordering::Acquire)), move |chunk| {
+        reads(ptr::from_ref(*chunk));
+        of(chunk.before)
+    })
 }
 
 /// Bytes of all chunks, which count as resident.
@@ -258,8 +262,8 @@ pub(super) fn bytes_of_descriptors() -> usize {
 
 /// All descriptors that were ever in use.
 pub(super) fn all_descs() -> impl Iterator<Item = DescRef> {
-    // Acquire: pairs with the release in `unused_desc`.
-    chunks().flat_map(|chunk| chunk.descs.iter().take(chunk.used.load(Ordering::Acquire)))
+    // Relaxed: descriptors lie in the chunk, and one without an address is passed over.
+    chunks().flat_map(|chunk| chunk.descs.iter().take(chunk.used.load(Relaxed)))
 }
 
 /// The descriptors of all SuperSlabs. Without the pool's lock a SuperSlab may be unmapped at any time.
@@ -271,8 +275,8 @@ pub(super) fn descs() -> impl Iterator<Item = DescRef> {
 pub(super) fn unused_desc() -> Option<DescRef> {
     loop {
         let chunk = chunks().next()?;
-        // Release: pairs with the acquire in `all_descs`.
-        let i = chunk.used.fetch_add(1, Ordering::Release);
+        // Relaxed: nothing has been written to the descriptor yet.
+        let i = chunk.used.fetch_add(1, Relaxed);
         let Some(desc) = chunk.descs.get(i) else {
             chunk.used.store(FIT, Relaxed);
             return None;

@@ -10,6 +10,8 @@ pub(crate) mod decay;
 pub(crate) mod desc;
 pub(crate) mod granules;
 pub(crate) mod layout;
+#[cfg(all(test, loom))]
+pub(crate) mod model;
 pub(crate) mod orphans;
 mod owner;
 pub(crate) mod pagemap;

@@ -54,9 +54,10 @@ pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
     // next. A thread that has just taken the duty to publish can still follow it.
     let left = ours.map_addr(|a| a | LEFT);
     // By exchange, here and below: a visitor that has taken the slab off the ready list marks it, and relies
-    // on its mark. Release, here and below: see `Slab::make`.
+    // on its mark. Relaxed, here and below: statistics, which acquire what `Slab::make` has written, find its
+    // release in what an exchange has stored, too.
     if ours.addr() & VISITED != 0
-        || owner.compare_exchange(ours, left, Ordering::Release, Ordering::Relaxed).is_err()
+        || owner.compare_exchange(ours, left, Ordering::Relaxed, Ordering::Relaxed).is_err()
     {
         return false;
     }
@@ -69,7 +70,7 @@ pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
     }
     unlink(&mut lists, slab);
     // If this fails, a visitor has marked it, who will say whose it is.
-    let _ = owner.compare_exchange(left, ours, Ordering::Release, Ordering::Relaxed);
+    let _ = owner.compare_exchange(left, ours, Ordering::Relaxed, Ordering::Relaxed);
     false
 }
 
@@ -163,6 +164,12 @@ pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 #[cfg(test)]
 pub(crate) fn hold() -> impl Drop {
     LISTS.lock()
+}
+
+/// Forgets all orphans: each execution of a model begins without.
+#[cfg(all(test, loom))]
+pub(crate) fn clear() {
+    LISTS.lock().0 = Table([const { List::new() }; KINDS]);
 }
 
 /// In the child of a fork: see [`Lock::inherit`].

@@ -8,7 +8,7 @@
 
 use crate::os;
 use crate::superslab::layout::{SLICE, SLICE_SHIFT};
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, reads, wrote};
 use core::cell::UnsafeCell;
 use core::ptr;
 
@@ -217,8 +217,11 @@ fn slot(address: *const u8) -> Option<&'static AtomicU64> {
     // SAFETY: null, or a branch or leaf that `grown` has mapped. These are zero at first, consist of atomics,
     // and are unmapped only when nobody calls the library any more.
     unsafe {
-        let branch = DIRECT_ROOT[root].load(Ordering::Acquire).as_ref()?[branch].load(Ordering::Acquire);
-        Some(&branch.as_ref()?[leaf])
+        let branches = DIRECT_ROOT[root].load(Ordering::Acquire).as_ref()?;
+        reads(branches);
+        let leaves = branches[branch].load(Ordering::Acquire).as_ref()?;
+        reads(leaves);
+        Some(&leaves[leaf])
     }
 }
 
@@ -231,6 +234,8 @@ fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
         if fresh.is_null() {
             return None;
         }
+        // The system has cleared it.
+        wrote(fresh);
         at = fresh;
         if let Err(other) =
             slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire)
@@ -242,6 +247,7 @@ fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
+    reads(at);
     // SAFETY: mapped by this function, zero at first, which is valid for both types, and unmapped only when
     // nobody calls the library any more.
     unsafe { at.as_ref() }

@@ -136,7 +136,7 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32) -> u32) {
         None => {
             desc.give(mask, dirty);
             span_index::set_stale();
-            waker::notify();
+            waker::notify_unlocked();
         }
     }
 }

@@ -4,7 +4,9 @@ use crate::base::list::{Linked, Links};
 use crate::lockfree::remote_stack::RemoteStack;
 use crate::superslab::desc::{Desc, DescRef};
 use crate::superslab::layout::{HEADER, SLICE_SHIFT, SUPERSLAB};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Node, Ordering, compiler_fence};
+use crate::sync::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Node, Ordering, compiler_fence, wrote,
+};
 use core::ptr;
 
 mod counts;
@@ -247,6 +249,8 @@ impl Slab {
             }
             AtomicU8::from_ptr(&raw mut (*first).class).store(class, Ordering::Relaxed);
             AtomicU8::from_ptr(&raw mut (*first).slices).store(slices as u8, Ordering::Relaxed);
+            wrote(first);
+            wrote(&raw const (*first).start);
             (*first).desc = desc;
             (*first).used.store(0, Ordering::Relaxed);
             (*first).counted.store(0, Ordering::Relaxed);
@@ -288,6 +292,9 @@ impl Slab {
             (*slab).inverse.store(Slab::inverse_of(stride), Ordering::Relaxed);
             // Release: pairs with the acquire in `survey::look`, which passes over a slab without an owner,
             // and with those in `free::is_owned_by` and `free::push_remote`.
+            // What only the owner uses, and what is constant: for the models.
+            wrote(slab);
+            wrote(&raw const (*slab).start);
             (*slab).owner.store(owner, Ordering::Release);
         }
     }

@@ -159,7 +159,7 @@ fn header_and_clean(clean: u32, system_page: usize) -> (usize, usize) {
 ///
 /// `slab` is the record of a span in the SuperSlab of `desc`, which stays mapped: the caller holds the pool's
 /// lock.
-unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures {
+pub(super) unsafe fn look(slab: *mut Slab, desc: &Desc, system_page: usize) -> SpanFigures {
     // Acquire: pairs with the releases that store an owner, the first of them in `Slab::make`.
     // SAFETY: the record stays mapped; the field is atomic.
     let owned = unsafe { !(*slab).owner.load(Acquire).is_null() };

@@ -19,7 +19,7 @@ use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Allocation, Block, CUT, Listed, NO_SLAB, Owner, Slab, ZERO};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicPtr, Node};
+use crate::sync::{AtomicPtr, Node, wrote};
 use crate::tiny::classes::bits;
 use crate::tiny::{free_list, idle};
 use core::hint::assert_unchecked;
@@ -106,6 +106,7 @@ impl Bins {
             if !block.is_null() {
                 let next = Block::next(block);
                 (*slab).free = next;
+                wrote(slab);
                 prefetch(next);
                 if class != UNMARKED {
                     Block::set_mark(block, (*bins).secret, false);
@@ -129,6 +130,7 @@ impl Bins {
                         Block::set_mark(block.cast(), (*bins).secret, false);
                     }
                 }
+                wrote(slab);
                 Slab::set_bump(slab, block.wrapping_add((*slab).stride as usize));
                 Slab::count_taken(slab);
                 (*counters).refill_bump.add(1);
@@ -200,6 +202,7 @@ impl Bins {
                 return 0;
             }
             let unmark = (*slab).rest & ZERO == 0 && (*slab).class as usize != UNMARKED;
+            wrote(slab);
             Slab::set_bump(slab, start.wrapping_add(count * stride));
             let mut block = start;
             for slot in to.get(..count).unwrap_or_default().iter().rev() {
@@ -341,6 +344,7 @@ impl Bins {
         // is empty, and does no harm.
         unsafe {
             Block::set_next(block, (*slab).free);
+            wrote(slab);
             let relist = Slab::count(slab, -1) as i32 <= (*slab).low;
             // Last, since it ends the use of the slab. Release: pairs with the acquire in `is_named`.
             AtomicPtr::from_ptr(&raw mut (*slab).free).store(block, Release);

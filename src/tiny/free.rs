@@ -8,6 +8,7 @@ use crate::lockfree::remote_stack::Pushed;
 use crate::superslab::slab::{Block, LEFT, Owner, Slab, VISITED};
 use crate::superslab::{orphans, pagemap};
 use crate::sync::Ordering::Acquire;
+use crate::sync::reads;
 use crate::tiny::bins::{Bins, UNMARKED};
 use crate::tiny::{partial_purge, release};
 use core::ptr;
@@ -155,6 +156,7 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
         // Acquire: pairs with the release in `Slab::make` and `Bins::install_adopted`. The owner may have
         // only just adopted the slab.
         let owner = (*slab).owner.load(Acquire);
+        reads(&raw const (*slab).start);
         let (stride, last, slices) = ((*slab).stride, (*slab).last, (*slab).slices);
         let (outcome, waiting) = (*slab).remote.push(head, tail, count);
         match outcome {

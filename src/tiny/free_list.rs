@@ -3,6 +3,7 @@
 
 use crate::lockfree::remote_stack::Chain;
 use crate::superslab::slab::{Block, Slab};
+use crate::sync::wrote;
 
 /// Adds a chain that was taken off the remote stack of `slab` to its free blocks.
 ///
@@ -14,6 +15,7 @@ pub(super) unsafe fn absorb(slab: *mut Slab, chain: Chain<Block>) {
     // SAFETY: nobody but the caller uses the slab's `free`. The chain belongs to the caller, too: taking it
     // acquired its links.
     unsafe {
+        wrote(slab);
         if (*slab).free.is_null() {
             (*slab).free = chain.head;
         } else {
@@ -52,6 +54,7 @@ pub(super) unsafe fn prepend(slab: *mut Slab, mut chain: *mut Block) {
     let mut end = &raw mut chain;
     // SAFETY: the blocks of the chain are free and the caller's, so their links can be followed and changed.
     unsafe {
+        wrote(slab);
         while !(*end).is_null() {
             end = Block::link(*end);
         }

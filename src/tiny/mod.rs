@@ -6,6 +6,8 @@ pub(crate) mod free;
 mod free_list;
 pub(crate) mod idle;
 mod lists;
+#[cfg(all(test, loom))]
+mod model;
 pub(crate) mod partial_purge;
 mod refill;
 pub(crate) mod release;

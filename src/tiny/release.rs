@@ -3,6 +3,7 @@
 
 use crate::superslab::slab::{Listed, Slab};
 use crate::superslab::{orphans, pool};
+use crate::sync::wrote;
 use crate::tiny::{free_list, idle};
 
 /// The outcome of giving up a slab.
@@ -71,6 +72,8 @@ pub(super) unsafe fn part_with(counted: &mut u32, slab: *mut Slab) -> bool {
 pub(crate) unsafe fn release_slab(slab: *mut Slab) {
     // SAFETY: nobody else knows the slab any more, so it is ours to give back.
     unsafe {
+        wrote(slab);
+        wrote(&raw const (*slab).start);
         idle::on_release(slab);
         pool::give_span(slab, dirty(slab));
     }

@@ -2,9 +2,10 @@
 
 use crate::lockfree::record_stack::{RECORD_ALIGN, RecordStack};
 use crate::sync::Node;
+use crate::sync::loom::model;
+use crate::sync::{AtomicPtr, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicPtr, Ordering};
 use loom::thread;
 use std::ptr;
 
@@ -41,7 +42,7 @@ fn record() -> *mut Record {
 /// would break this, too.
 #[test]
 fn recycled_records_belong_to_one_thread() {
-    loom::model(|| {
+    model(None, || {
         let stack = Arc::new(RecordStack::<Record>::new());
         let records = [record(), record()];
         // SAFETY: new records that nobody else knows and that are freed only at the end.
@@ -87,7 +88,7 @@ fn recycled_records_belong_to_one_thread() {
 /// A popped record holds all that its former thread wrote to it.
 #[test]
 fn a_popped_record_is_complete() {
-    loom::model(|| {
+    model(None, || {
         let stack = Arc::new(RecordStack::<Record>::new());
         let node = Carry(record());
         let address = node.0;

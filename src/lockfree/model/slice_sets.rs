@@ -1,6 +1,7 @@
 //! The slices of a SuperSlab: two threads take them and give them back without a lock.
 
 use crate::lockfree::slice_sets::{Sets, Slices};
+use crate::sync::loom::model;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -19,7 +20,7 @@ unsafe impl Send for SuperSlab {}
 /// a thread had it.
 #[test]
 fn a_slice_belongs_to_whoever_took_it() {
-    loom::model(|| {
+    model(None, || {
         let shared = Arc::new(SuperSlab {
             slices: Slices::new(Sets { free: 0b11, dirty: 0 }),
             memory: [UnsafeCell::new(0), UnsafeCell::new(0)],
@@ -51,7 +52,7 @@ fn a_slice_belongs_to_whoever_took_it() {
 /// before.
 #[test]
 fn slices_that_are_set_publish_what_was_stored_before() {
-    loom::model(|| {
+    model(None, || {
         let shared = Arc::new(SuperSlab {
             slices: Slices::new(Sets { free: 0, dirty: 0 }),
             memory: [UnsafeCell::new(0), UnsafeCell::new(0)],

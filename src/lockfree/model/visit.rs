@@ -2,9 +2,10 @@
 
 use crate::lockfree::biased_lock::BiasedLock;
 use crate::lockfree::magazine_slots::{self, Slot, steal};
+use crate::sync::loom::model;
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use loom::thread;
 use std::ptr;
 
@@ -55,7 +56,7 @@ fn touch(cell: &UnsafeCell<u32>) {
 
 #[test]
 fn owner_and_visitor_are_never_in_together() {
-    loom::model(|| {
+    model(None, || {
         let shared = heap();
         let other = shared.clone();
         let visitor = thread::spawn(move || {
@@ -82,7 +83,7 @@ fn owner_and_visitor_are_never_in_together() {
 /// Runs the owner's `moves`, each under that name (a class: takes a block of the current slab, else frees
 /// that block), beside a visitor that takes the slab away from it.
 fn visited(moves: &'static [usize]) {
-    loom::model(move || {
+    model(None, move || {
         let shared = heap();
         let other = shared.clone();
         let visitor = thread::spawn(move || {
@@ -170,7 +171,7 @@ impl Magazine {
 /// Runs the owner's `moves` (0: pop, else push that block) beside a visitor that takes the two lowest of
 /// three blocks. Each block ends up with exactly one of them, or in the magazine.
 fn drained(moves: &'static [usize]) {
-    loom::model(move || {
+    model(None, move || {
         let shared = Arc::new(Magazine::new());
         let other = shared.clone();
         let visitor = thread::spawn(move || {

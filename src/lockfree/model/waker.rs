@@ -2,6 +2,7 @@
 //! sleep forever shows as a deadlock.
 
 use crate::lockfree::waker::Waker;
+use crate::sync::loom::model;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
@@ -42,7 +43,7 @@ fn give(shared: &Shared, sleeper: &thread::Thread) {
 
 #[test]
 fn whoever_makes_something_dirty_wakes_the_sleeper() {
-    loom::model(|| {
+    model(None, || {
         let shared = shared();
         let other = shared.clone();
         let thread = thread::spawn(move || sleeper(&other, 2));
@@ -54,7 +55,7 @@ fn whoever_makes_something_dirty_wakes_the_sleeper() {
 
 #[test]
 fn a_sleeper_that_is_stopped_ends_whatever_else_happens() {
-    loom::model(|| {
+    model(Some(3), || {
         let shared = shared();
         let other = shared.clone();
         let thread = thread::spawn(move || sleeper(&other, u32::MAX));
@@ -71,7 +72,7 @@ fn a_sleeper_that_is_stopped_ends_whatever_else_happens() {
 /// A sleeper with a timeout is not woken by something dirty, and stays stopped when it rises.
 #[test]
 fn a_dozing_sleeper_is_woken_by_nothing_but_its_end() {
-    loom::model(|| {
+    model(None, || {
         let shared = shared();
         assert!(shared.waker.arm() && shared.waker.doze());
         let other = shared.clone();

@@ -1,0 +1,213 @@
+//! Models of slabs that change hands: given up, adopted, freed into, released.
+
+use crate::base::counters::Counters;
+use crate::lockfree::ready_list::nodes;
+use crate::superslab::model::{figures_agree, ground, level, owner};
+use crate::superslab::slab::{Block, Listed, Owner, Slab};
+use crate::superslab::{orphans, pool};
+use crate::sync::Ordering::Relaxed;
+use crate::sync::loom::{beside, model_of_statics as model, second};
+use crate::tiny::bins::{Bins, no_slab};
+use crate::tiny::classes::stride;
+use crate::tiny::free::push_remote;
+use crate::tiny::free_list;
+use crate::tiny::release::part_with;
+use std::boxed::Box;
+use std::vec::Vec;
+
+/// A class of blocks that have a mark.
+const CLASS: u8 = 4;
+
+/// The bins of a thread, with their owner. They stay.
+fn bins() -> &'static mut Bins {
+    let mut bins = Bins::new();
+    bins.owner = owner();
+    Box::leak(Box::new(bins))
+}
+
+/// A slab of these bins, in no list, with so many blocks in use.
+fn slab(bins: &mut Bins, blocks: usize) -> (*mut Slab, Vec<*mut Block>) {
+    let counters: &'static Counters = Box::leak(Box::new(Counters::new()));
+    // SAFETY: the bins are this thread's, and no other thread knows the span.
+    unsafe {
+        let span = pool::take_span(1, CLASS).unwrap();
+        Slab::make(span.slab, stride(CLASS as usize), span.zero, bins.owner);
+        bins.make_current(span.slab);
+        bins.slices += 1;
+        let blocks = (0..blocks).map(|_| Bins::alloc(bins, CLASS as usize, counters).ptr.cast()).collect();
+        Bins::current(bins, CLASS as usize).store(no_slab(), Relaxed);
+        Slab::enlist(span.slab, Listed::None);
+        (span.slab, blocks)
+    }
+}
+
+/// What may be passed to another thread.
+#[derive(Clone, Copy)]
+struct Carry<T>(T);
+// SAFETY: the model decides who uses it.
+unsafe impl<T> Send for Carry<T> {}
+
+/// Frees blocks of another thread's slab, one by one.
+fn free(slab: Carry<*mut Slab>, blocks: &[Carry<*mut Block>]) {
+    for &Carry(block) in blocks {
+        // SAFETY: the block is in use, and this thread's.
+        unsafe { push_remote(slab.0, block, block, 1) };
+    }
+}
+
+fn carried(blocks: &[*mut Block]) -> Vec<Carry<*mut Block>> {
+    blocks.iter().map(|&block| Carry(block)).collect()
+}
+
+/// Takes in what was published to an owner; the blocks in use in `slab` after that.
+fn collect(owner: *mut Owner, slab: *mut Slab) -> u32 {
+    // SAFETY: the owner's thread, or the only one that is left.
+    unsafe {
+        nodes((*owner).ready.take_all()).for_each(|published| {
+            assert_eq!(published, slab);
+            free_list::absorb(slab, (*slab).remote.rearm());
+        });
+        free_list::drain(slab);
+        Slab::in_use(slab)
+    }
+}
+
+/// A slab is given up while another thread frees both of its blocks: one of the two threads ends up with it.
+#[test]
+fn a_slab_is_given_up_beside_frees() {
+    model(Some(2), || {
+        ground();
+        let old = bins();
+        let (slab, blocks) = slab(old, 2);
+        let (theirs, blocks) = (Carry(slab), carried(&blocks));
+        let other = beside(move || {
+            let theirs = theirs;
+            free(theirs, &blocks);
+        });
+        // SAFETY: this thread owns the slab, which is in no list.
+        let gone = unsafe { part_with(&mut old.slices, slab) };
+        other.join().unwrap();
+        if !gone {
+            assert_eq!(collect(old.owner, slab), 0, "every block is back");
+            // SAFETY: this thread still owns the slab, which is in no list.
+            assert!(unsafe { part_with(&mut old.slices, slab) });
+        }
+        // SAFETY: the owner stays.
+        assert!(unsafe { (*old.owner).ready.is_empty() });
+        assert!(orphans::adopt(CLASS).is_none(), "it is nobody's");
+        level();
+    });
+}
+
+/// An orphan is adopted while another thread frees its blocks. Whatever is published goes to the new owner.
+#[test]
+fn an_orphan_is_adopted_beside_frees() {
+    model(Some(2), || {
+        ground();
+        let (old, new) = (bins(), bins());
+        let (slab, blocks) = slab(old, 2);
+        // SAFETY: this thread owns the slab, which is in no list.
+        assert!(unsafe { part_with(&mut old.slices, slab) });
+        let (theirs, blocks) = (Carry(slab), carried(&blocks));
+        let other = beside(move || {
+            let theirs = theirs;
+            free(theirs, &blocks);
+        });
+        let adopted = orphans::adopt(CLASS);
+        let ours = adopted.is_some();
+        if let Some(adopted) = adopted {
+            assert_eq!(adopted.slab, slab);
+            // SAFETY: the bins are this thread's, and the slab has just been adopted.
+            unsafe { new.install_adopted(adopted) };
+        }
+        other.join().unwrap();
+        // SAFETY: owners stay.
+        assert!(unsafe { (*old.owner).ready.is_empty() }, "published to the one that has left");
+        if ours {
+            assert_eq!(collect(new.owner, slab), 0, "every block is back");
+            // SAFETY: this thread owns the slab, which is in no list.
+            assert!(unsafe { part_with(&mut new.slices, slab) });
+        }
+        assert!(orphans::adopt(CLASS).is_none());
+        level();
+    });
+}
+
+/// Statistics look at a slab that was made, given up and adopted just now.
+#[test]
+fn statistics_see_an_adopted_slab_whole() {
+    model(Some(2), || {
+        ground();
+        let (old, new) = (bins(), bins());
+        let span = pool::take_span(1, CLASS).unwrap();
+        let other = beside(move || {
+            // SAFETY: the span is this thread's, and so are the bins.
+            unsafe {
+                Slab::make(span.slab, stride(CLASS as usize), span.zero, old.owner);
+                Slab::count_taken(span.slab);
+                assert!(part_with(&mut old.slices, span.slab));
+                new.install_adopted(orphans::adopt(CLASS).unwrap());
+            }
+        });
+        second(move || figures_agree(span.slab, stride(CLASS as usize) as usize));
+        other.join().unwrap();
+        level();
+    });
+}
+
+/// One thread frees into an orphan, a second one gives it a new owner, who gives it up again.
+#[test]
+fn whoever_frees_follows_only_an_owner_who_is_there() {
+    model(Some(2), || {
+        ground();
+        let (old, new) = (bins(), bins());
+        let (slab, blocks) = slab(old, 3);
+        // SAFETY: this thread owns the slab, which is in no list.
+        assert!(unsafe { part_with(&mut old.slices, slab) });
+        let (theirs, mut blocks) = (Carry(slab), carried(&blocks));
+        let last = blocks.split_off(2);
+        let other = beside(move || {
+            let theirs = theirs;
+            free(theirs, &blocks);
+        });
+        // SAFETY: the bins are this thread's, and a block of the slab is in use, so it stays an orphan.
+        unsafe { new.install_adopted(orphans::adopt(CLASS).unwrap()) };
+        collect(new.owner, slab);
+        // SAFETY: this thread owns the slab, which is in no list.
+        let gone = unsafe { part_with(&mut new.slices, slab) };
+        other.join().unwrap();
+        if !gone {
+            assert_eq!(collect(new.owner, slab), 1);
+            // SAFETY: this thread still owns the slab, which is in no list.
+            assert!(unsafe { part_with(&mut new.slices, slab) });
+        }
+        free(Carry(slab), &last);
+        assert!(orphans::adopt(CLASS).is_none());
+        // SAFETY: owners stay.
+        assert!(unsafe { (*old.owner).ready.is_empty() && (*new.owner).ready.is_empty() });
+        level();
+    });
+}
+
+/// An owner releases an empty slab only when whoever has freed its last block is done with it.
+#[test]
+fn a_slab_is_released_after_its_last_use() {
+    model(Some(3), || {
+        ground();
+        let own = bins();
+        let (slab, blocks) = slab(own, 1);
+        let (theirs, blocks) = (Carry(slab), carried(&blocks));
+        let other = beside(move || {
+            let theirs = theirs;
+            free(theirs, &blocks);
+        });
+        let used = collect(own.owner, slab);
+        // SAFETY: this thread owns the slab, which is in no list.
+        let gone = used == 0 && unsafe { part_with(&mut own.slices, slab) };
+        other.join().unwrap();
+        if !gone {
+            assert_eq!(collect(own.owner, slab), 0);
+        }
+        level();
+    });
+}
