@@ -124,11 +124,9 @@ impl Bins {
                     return Allocation::NONE;
                 }
                 let is_zero = rest == ZERO;
-                if !is_zero {
-                    if class != UNMARKED {
-                        // An earlier slab in this place may have left a mark.
-                        Block::set_mark(block.cast(), (*bins).secret, false);
-                    }
+                if !is_zero && class != UNMARKED {
+                    // An earlier slab in this place may have left a mark.
+                    Block::set_mark(block.cast(), (*bins).secret, false);
                 }
                 wrote(slab);
                 Slab::set_bump(slab, block.wrapping_add((*slab).stride as usize));
