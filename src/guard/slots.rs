@@ -14,7 +14,7 @@ use crate::guard::trace::Trace;
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN, HARDENED};
-use crate::sync::Ordering::SeqCst;
+use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use core::ptr;
 
@@ -25,7 +25,7 @@ pub(super) const HELD: u32 = 1;
 /// Has a block.
 pub(super) const USED: u32 = 2;
 
-/// The mean number of allocations between two samples; 0 without guard pages. Relaxed in [`is_on`] alone:
+/// The mean number of allocations between two samples; 0 without guard pages. Relaxed where it is read:
 /// `options::init` publishes it.
 static RATE: AtomicUsize = AtomicUsize::new(0);
 /// How many slots there are to be.
@@ -98,12 +98,12 @@ pub(super) fn init(rate: usize, count: usize) {
 /// Whether there are sampled guard pages.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
-    RATE.load(crate::sync::Ordering::Relaxed) != 0
+    RATE.load(Relaxed) != 0
 }
 
 /// The mean number of allocations between two samples; 0 for none.
 pub(super) fn rate() -> usize {
-    RATE.load(SeqCst)
+    RATE.load(Relaxed)
 }
 
 /// How many blocks have been put into slots.
