@@ -1,12 +1,16 @@
 //! Hardened mode, as a Rust program has it: what works still works, and misuse ends the process with its own
 //! message. The C side and the kinds of misuse that are counted: `hakmem-capi/tests/security.rs`.
 
+#[path = "support/resized.rs"]
+mod support;
+
 use hakmem::{Hakmem, Hardened, Options};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Mutex;
+use support::resized;
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::with_options(Options::new().hardened(Hardened::ON));
@@ -60,19 +64,7 @@ fn sizes_alignments_and_contents() {
                 let block = GLOBAL.alloc_zeroed(layout(size, align));
                 assert_eq!(block.addr() % align, 0, "{size} at {align}");
                 assert!(std::slice::from_raw_parts(block, size).iter().all(|&byte| byte == 0));
-                block.write_bytes(3, size);
-                // Up and down again, in place or not.
-                let mut now = size;
-                let mut at = block;
-                for to in [size + 1, 2 * size, 5 * size, size, size.div_ceil(3)] {
-                    at = GLOBAL.realloc(at, layout(now, align), to);
-                    assert_eq!(at.addr() % align, 0);
-                    let kept = std::slice::from_raw_parts(at, to.min(now));
-                    assert!(kept.iter().all(|&byte| byte == 3), "{size} at {align}, to {to}");
-                    at.write_bytes(3, to);
-                    now = to;
-                }
-                GLOBAL.dealloc(at, layout(now, align));
+                resized(&GLOBAL, block, layout(size, align));
             }
         }
     }
