@@ -1,29 +1,43 @@
 //! Walks through libraries that come and go.
 
 use super::*;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
+use std::path::PathBuf;
 use std::process::Command;
 
+/// A shared library, in a folder that goes with it.
+struct Library {
+    folder: PathBuf,
+    path: CString,
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
 /// A shared library made of C source; `None` where there is no compiler, or no `dlopen`.
-fn library(name: &str, source: &str) -> Option<CString> {
-    let folder = std::env::temp_dir().join(format!("hakmem-stacks-{}", std::process::id()));
+fn library(name: &str, source: &str) -> Option<Library> {
+    let folder = std::env::temp_dir().join(format!("hakmem-stacks-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let (from, to) = (folder.join(format!("{name}.c")), folder.join(format!("lib{name}.so")));
+    let (from, to) = (folder.join("library.c"), folder.join("library.so"));
     std::fs::write(&from, source).unwrap();
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fomit-frame-pointer", "-shared", "-fPIC", "-o"]).arg(&to).arg(&from);
+    let library = Library { folder, path: CString::new(to.to_str().unwrap()).unwrap() };
     let is_there = cfg!(target_env = "gnu") && cc.status().is_ok_and(|status| status.success());
     // Under an emulator, it is for another machine.
     let machine = |path: &std::path::Path| std::fs::read(path).unwrap()[18..20].to_vec();
     let is_there = is_there && machine(&to) == machine(&std::env::current_exe().unwrap());
-    is_there.then(|| CString::new(to.to_str().unwrap()).unwrap())
+    is_there.then_some(library)
 }
 
 /// Loads a library, has it call a walk, and unloads it; where its function was.
-fn walk_through(library: &CStr) -> (usize, Walk) {
+fn walk_through(library: &Library) -> (usize, Walk) {
     // SAFETY: a library made here, whose `through` calls the function that it is given.
     unsafe {
-        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
+        let handle = libc::dlopen(library.path.as_ptr(), libc::RTLD_NOW);
         assert!(!handle.is_null());
         let through = libc::dlsym(handle, c"through".as_ptr());
         let at = through.expose_provenance();
