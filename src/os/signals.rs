@@ -2,9 +2,9 @@
 //! SIGSEGV, for faults in memory of ours. Every other fault is whose it was before.
 //!
 //! We are a guest: the handler calls the one that was there before for all that is not ours, as the kernel
-//! would have called it, runs where that one would have run, and when a fault was ours, puts that one back
-//! and returns, so that the instruction faults again and the process ends as it would have without us. A
-//! program that sets a handler later replaces ours: faults are its own then.
+//! would have called it (on the thread's alternate stack, if it has one), and when a fault was ours, puts
+//! that one back and returns, so that the instruction faults again and the process ends as it would have
+//! without us. A program that sets a handler later replaces ours: faults are its own then.
 
 use crate::os::calls;
 use crate::sync::Ordering::SeqCst;
