@@ -116,7 +116,8 @@ typedef struct hak_stats_t {
     // Bytes of address space that are mapped and not resident: free pages that were given back or never
     // touched, what slabs and records have not come to use yet.
     uint64_t retained_bytes;
-    // Blocks that were put between guard pages since the start (`HAKMEM_GUARD`).
+    // Blocks that were put between guard pages since the start (`HAKMEM_GUARD`); in hardened mode, those
+    // whose stacks were kept.
     uint64_t guard_samples;
     // Blocks that are between guard pages now. They belong to no class: their bytes are part of
     // `allocated_bytes`, and the pages that they lie in, of `active_bytes`.

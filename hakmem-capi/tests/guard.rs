@@ -172,12 +172,54 @@ fn the_innocent_go_on() {
     }
 }
 
-/// Nothing has guard pages without the option, nor in hardened mode.
 #[test]
 fn without_the_option_there_are_none() {
-    for (name, value) in [("HAKMEM_GUARD", "off"), ("HAKMEM_GUARD", "0"), ("HAKMEM_HARDENED", "checks")] {
-        let output = run(guarded(&["innocent"]).env("HAKMEM_STATS", "json").env(name, value), LIMIT);
+    for value in ["off", "0"] {
+        let output =
+            run(guarded(&["innocent"]).env("HAKMEM_STATS", "json").env("HAKMEM_GUARD", value), LIMIT);
         let stderr = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && stderr.contains("\"guard_samples\":0,"), "{name}: {stderr}");
+        assert!(output.status.success() && stderr.contains("\"guard_samples\":0,"), "{value}: {stderr}");
+    }
+}
+
+/// In hardened mode no block has guard pages, and what is said of a sampled one has the stacks.
+#[test]
+fn hardened_mode_keeps_the_stacks() {
+    let kinds = [
+        ("over-one", "): overflow", &["24", "40000"][..], true),
+        ("twice", "): double free", &["24", "40000", "200000"], true),
+        ("stale-realloc", "): use after free", &["24", "40000", "200000"], true),
+        ("stale-size", "): use after free", &["24", "40000", "200000"], true),
+        ("inside", "): interior pointer", &["24", "40000", "200000"], false),
+        ("sized", "): size mismatch", &["24", "40000", "200000"], false),
+    ];
+    for (kind, what, sizes, freed) in kinds {
+        for size in sizes {
+            let output = run(guarded(&[kind, size]).env("HAKMEM_HARDENED", "on"), LIMIT);
+            let (lines, stdout) = said(&output);
+            let shown = format!("{kind} {size}: {}, {lines:#?}, {stdout:?}", output.status);
+            assert_eq!(output.status.signal(), Some(SIGABRT), "{shown}");
+            assert!(lines[0].contains(what), "{shown}");
+            assert!(functions(&lines, "allocated by thread").contains("maker"), "{shown}");
+            assert_eq!(functions(&lines, "freed by thread").contains("dropper"), freed, "{shown}");
+        }
+    }
+}
+
+/// The innocent in hardened mode: as many samples as there are allocations, and none with guard pages.
+#[test]
+fn hardened_mode_samples_all_allocations() {
+    // Who finds another thread writing in the few records that there are samples nothing.
+    for (slots, least) in [("1", 100), ("4096", 16_000)] {
+        let mut command = guarded(&["innocent"]);
+        command.env("HAKMEM_HARDENED", "on").env("HAKMEM_GUARD_SLOTS", slots).env("HAKMEM_STATS", "json");
+        let output = run(&mut command, LIMIT);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{slots}: {} {stderr}", output.status);
+        let figure = |name: &str| -> u64 {
+            let text = stderr.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{stderr}")).1;
+            text.split([',', '}']).next().unwrap().parse().unwrap()
+        };
+        assert!(figure("guard_samples") > least && figure("guard_blocks") == 0, "{slots}: {stderr}");
     }
 }

@@ -4,9 +4,9 @@ use crate::api::{process, profile, request};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::heap::Heap;
-use crate::front::{large_blocks, thread};
+use crate::front::{lease, thread};
 use crate::guard;
-use crate::hardened;
+use crate::hardened::{self, State};
 use crate::reclaim::background;
 use crate::reclaim::retry::or_reclaim;
 use crate::sampling;
@@ -84,7 +84,37 @@ pub(super) unsafe fn alloc_from(heap: *mut Heap, size: usize, align: usize, grow
     }
     // SAFETY: the calling thread owns the heap.
     let state = unsafe { Heap::hardened(heap) };
-    large_blocks::seen(hardened::alloc(state, size, align, grows), size)
+    let allocation = hardened::alloc(state, size, align, grows);
+    if lease::is_armed() && !allocation.ptr.is_null() {
+        allocated(state, allocation.ptr, size);
+    }
+    allocation
+}
+
+/// Shows a block that was just allocated to who asks for some: the heap profile, and the sampling of stacks.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+fn allocated(state: &State, block: *mut u8, size: usize) {
+    if sampling::is_on() {
+        sampling::allocated_large(block, size, thread::tag());
+    }
+    if guard::is_on() {
+        guard::allocated(block, size, &state.sampler);
+    }
+}
+
+/// Shows them a block that is about to be freed.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+fn freed(block: *mut u8) {
+    if sampling::is_on() {
+        sampling::freed_large(block);
+    }
+    if is_on() && guard::is_on() {
+        guard::freed(block);
+    }
 }
 
 /// A block of `size` bytes at a multiple of `align`, if there is one ready for the thread that has `heap`.
@@ -99,9 +129,10 @@ pub(super) unsafe fn hit(heap: *mut Heap, size: usize, align: usize) -> *mut u8 
         return ptr::null_mut();
     }
     // SAFETY: the calling thread owns the heap.
-    let block = unsafe { Heap::hardened(heap) }.hit(size, align);
-    if sampling::is_on() && !block.is_null() {
-        sampling::allocated_large(block, size, thread::tag());
+    let state = unsafe { Heap::hardened(heap) };
+    let block = state.hit(size, align);
+    if lease::is_armed() && !block.is_null() {
+        allocated(state, block, size);
     }
     block
 }
@@ -115,8 +146,8 @@ pub(super) unsafe fn hit(heap: *mut Heap, size: usize, align: usize) -> *mut u8 
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
-    if sampling::is_on() {
-        sampling::freed_large(block);
+    if lease::is_armed() {
+        freed(block);
     }
     if !is_on() {
         // SAFETY: the caller's clauses are the same.

@@ -2,7 +2,10 @@
 
 use crate::base::options::{self, Foreign};
 use crate::os::message;
-use core::fmt;
+use crate::sync::AtomicPtr;
+use crate::sync::Ordering::Relaxed;
+use core::mem::transmute;
+use core::{fmt, ptr};
 
 /// Kinds of misuse.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +57,21 @@ pub(crate) fn report(function: &str, address: *const u8, fault: Fault) {
 #[inline(never)]
 pub(crate) fn report_about(function: &str, address: *const u8, fault: Fault, about: &dyn fmt::Display) {
     say(function, address, fault, about);
+    let more = MORE.load(Relaxed);
+    if !more.is_null() {
+        // SAFETY: what `tell_more` has stored.
+        unsafe { transmute::<*mut (), fn(*const u8)>(more)(address) };
+    }
     end(fault);
+}
+
+/// Who can say more about an address than the line does: null, or a `fn(*const u8)`.
+static MORE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Has `f` called behind the line of each report, with its address. Before the first heap is made.
+pub(crate) fn tell_more(f: fn(*const u8)) {
+    // Relaxed: `options::init` publishes it.
+    MORE.store(f as *mut (), Relaxed);
 }
 
 /// Whether the process ends by this.

@@ -333,13 +333,15 @@ impl Options {
 
     /// `HAKMEM_GUARD`: puts one in so many allocations of small blocks between guard pages, on average, and
     /// reports what is written behind them, or after their free, with the stacks of allocation and free. 0,
-    /// the default, for none; 5,000 is what `on` means in the environment. Not in hardened mode.
+    /// the default, for none; 5,000 is what `on` means in the environment. In hardened mode these blocks lie
+    /// where others do, and reports about them have the stacks.
     pub const fn guard(mut self, one_in: usize) -> Self {
         self.guard = one_in;
         self
     }
 
-    /// `HAKMEM_GUARD_SLOTS`: how many blocks can lie between guard pages at once: 1 to 4,096.
+    /// `HAKMEM_GUARD_SLOTS`: how many blocks can lie between guard pages at once, or of how many hardened
+    /// mode keeps the stacks: 1 to 4,096.
     pub const fn guard_slots(mut self, slots: usize) -> Self {
         let most = if slots > MOST_GUARD_SLOTS { MOST_GUARD_SLOTS } else { slots };
         self.guard_slots = if most == 0 { 1 } else { most };

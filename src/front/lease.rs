@@ -15,6 +15,12 @@ pub(super) static EPOCH: AtomicU32 = AtomicU32::new(0);
 /// So many allocations ahead is never.
 const NEVER: u64 = 1 << 48;
 
+/// Whether heaps are armed, or are to be.
+#[inline(always)]
+pub(crate) fn is_armed() -> bool {
+    EPOCH.load(Relaxed) != 0
+}
+
 /// Arms all heaps, each as soon as its owner gets to it; `epoch` is not 0, and another one than the last. 0
 /// disarms them.
 pub(crate) fn set_epoch(epoch: u32) {

@@ -7,16 +7,19 @@
 //! way to large blocks, and Rust's, which in a heap that is armed always takes the slow path, because layout
 //! and page map do not agree.
 //!
+//! In hardened mode no block has guard pages; of those that would, stacks are kept.
+//!
 //! What is where: `slots.rs` the slots and what is known of them, `trace.rs` stacks, `fault.rs` what is said
-//! and what happens when a guard page is touched.
+//! and what happens when a guard page is touched, `history.rs` what is kept in hardened mode.
 
 mod fault;
+mod history;
 mod slots;
 mod trace;
 
-pub(crate) use slots::{Figures, figures, in_use, is_on};
+pub(crate) use slots::{Figures, in_use, is_on};
 
-use crate::base::misuse::{Fault, Said};
+use crate::base::misuse::{self, Fault, Said};
 use crate::base::options::{Hardened, Options};
 use crate::guard::fault::report;
 use crate::guard::slots::{FREE, USED};
@@ -27,9 +30,14 @@ use core::ptr;
 
 /// Takes the options over, before the first heap is made.
 pub(crate) fn init(options: &Options) {
-    // In hardened mode all blocks are another heap's.
-    if options.guard != 0 && options.hardened == Hardened::OFF && !cfg!(miri) {
+    if options.guard == 0 || cfg!(miri) {
+        return;
+    }
+    if options.hardened == Hardened::OFF {
         slots::init(options.guard, options.guard_slots);
+    } else if history::init(options.guard_slots) {
+        slots::init(options.guard, 0);
+        misuse::tell_more(history::tell);
     }
 }
 
@@ -37,6 +45,34 @@ pub(crate) fn init(options: &Options) {
 /// [`sampling::draw`].
 pub(crate) fn draw(state: &Cell<u64>) -> u64 {
     sampling::draw_at(state, 1, slots::rate() as u64)
+}
+
+/// Counts an allocation in hardened mode, by what a thread has for that: how many to pass over until the next
+/// one that is sampled, and the state of its generator of random numbers. Whether it is to be sampled.
+fn is_due([left, random]: &[Cell<u64>; 2]) -> bool {
+    if random.get() == 0 {
+        random.set(sampling::seed());
+        left.set(draw(random));
+    }
+    let now = left.get();
+    left.set(if now == 0 { draw(random) } else { now - 1 });
+    now == 0
+}
+
+/// In hardened mode a block of `size` bytes was allocated, by the thread that has `sampler`.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn allocated(block: *mut u8, size: usize, sampler: &[Cell<u64>; 2]) {
+    history::allocated(block.addr(), size, is_due(sampler));
+}
+
+/// In hardened mode a block is about to be freed.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn freed(block: *mut u8) {
+    history::freed(block.addr());
 }
 
 /// A block of `size` bytes at a multiple of `align`, in a slot. It is zero. Null if there is no free slot, or
@@ -120,6 +156,7 @@ pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn inherit() {
     slots::inherit();
+    history::inherit();
 }
 
 /// Leaves nothing behind that could be called. When nobody uses the library any more.
@@ -132,4 +169,14 @@ pub(crate) fn uninstall() {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn unmap() {
     slots::unmap();
+    history::unmap();
+}
+
+/// The figures of this moment.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn figures() -> Figures {
+    let figures = slots::figures();
+    let known = history::bytes() as u64;
+    let samples = figures.samples + history::samples();
+    Figures { samples, mapped: figures.mapped + known, records: figures.records + known, ..figures }
 }

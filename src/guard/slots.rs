@@ -91,7 +91,7 @@ fn record_bytes() -> usize {
 
 /// Begins to sample one in `rate` allocations, in so many slots.
 pub(super) fn init(rate: usize, count: usize) {
-    COUNT.store(count.max(1), SeqCst);
+    COUNT.store(count, SeqCst);
     RATE.store(rate, SeqCst);
 }
 
@@ -260,8 +260,16 @@ impl Slot {
 
     /// Holds the slot, if `block` is in use there. Of several threads that try, exactly one gets true.
     pub(super) fn hold(&self, block: *mut u8) -> bool {
-        self.start.load(SeqCst) == block.addr()
-            && self.state.compare_exchange(USED, HELD, SeqCst, SeqCst).is_ok()
+        let is_there = || self.start.load(SeqCst) == block.addr();
+        if !is_there() || self.state.compare_exchange(USED, HELD, SeqCst, SeqCst).is_err() {
+            return false;
+        }
+        // Another thread may have freed it since, and the slot may have been used again.
+        if !is_there() {
+            self.state.store(USED, SeqCst);
+            return false;
+        }
+        true
     }
 
     /// The first byte around the block that has been written to, as its distance from the block.
@@ -318,7 +326,7 @@ pub(crate) struct Figures {
 
 /// The figures of this moment.
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn figures() -> Figures {
+pub(super) fn figures() -> Figures {
     let mut figures = Figures { samples: samples(), ..Figures::default() };
     if READY.load(SeqCst) == MADE {
         figures.mapped = (bytes() + record_bytes()) as u64;

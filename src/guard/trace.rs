@@ -8,8 +8,9 @@ use crate::sync::{AtomicU32, AtomicUsize};
 /// Return addresses that are kept.
 const FRAMES: usize = 40;
 
-/// A thread and its stack at some moment. All zero is none. Written by whoever holds the slot; read by
-/// whoever reports something, perhaps meanwhile, so all of it is atomic. SeqCst throughout: this is rare.
+/// A thread and its stack at some moment. All zero is none. Written by whoever holds the slot, or the record;
+/// read by whoever reports something, perhaps meanwhile, so all of it is atomic. SeqCst throughout: this is
+/// rare.
 pub(super) struct Trace {
     /// The thread's number in the system; 0 for none.
     thread: AtomicU32,
@@ -59,6 +60,11 @@ impl Trace {
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn clear(&self) {
         self.thread.store(0, SeqCst);
+    }
+
+    /// Whether it is none.
+    pub(super) fn is_none(&self) -> bool {
+        self.thread.load(SeqCst) == 0
     }
 
     /// Prints it, if there is one; `what` the thread has done.

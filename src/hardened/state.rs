@@ -45,6 +45,8 @@ pub(crate) struct State {
     bytes: Cell<usize>,
     /// Small blocks allocated. For statistics.
     allocations: AtomicUsize,
+    /// For who samples blocks: all zero at first.
+    pub(crate) sampler: [Cell<u64>; 2],
     ring: Table<Cell<Held>, MOST_HELD>,
 }
 

@@ -124,7 +124,8 @@ figures! {
         /// Bytes of address space that are mapped and not resident: free slices that were purged or never
         /// touched, and the parts of slabs and records that have not been used yet.
         retained_bytes,
-        /// Blocks that were put between guard pages since the start (`HAKMEM_GUARD`).
+        /// Blocks that were put between guard pages since the start (`HAKMEM_GUARD`); in hardened mode, those
+        /// whose stacks were kept.
         guard_samples,
         /// Blocks that are between guard pages now. They belong to no class: their bytes are included in
         /// `allocated_bytes`, and the pages that they lie in, in `active_bytes`.
