@@ -7,7 +7,7 @@ use crate::hardened::parts;
 use crate::hardened::records::Header;
 use crate::os;
 use crate::sync::Ordering::{Acquire, Relaxed};
-use crate::sync::{AtomicBool, AtomicU8, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize};
 use core::ptr;
 
 /// The program has the block.
@@ -22,10 +22,10 @@ pub(super) struct Large {
     /// The mapping, and its length.
     pub(super) base: *mut u8,
     pub(super) len: usize,
-    /// The block.
-    pub(super) block: *mut u8,
+    /// The block. Relaxed, as the others: `state` publishes them.
+    pub(super) block: AtomicPtr<u8>,
     /// log2 of the alignment asked for.
-    pub(super) align: u32,
+    pub(super) align: AtomicU32,
     /// Whether it lies at the beginning of its mapping, so that it can grow.
     pub(super) grows: bool,
     /// Whether the pages around the block cannot be touched.
@@ -54,28 +54,34 @@ pub(super) unsafe fn of<'a>(record: *mut Header, address: *mut u8) -> Option<&'a
     // SAFETY: records stay mapped, and of those of this list only atomics are written while somebody may
     // look at them.
     let large = unsafe { &*record.cast::<Large>() };
-    (large.block == address).then_some(large)
+    (large.block() == address).then_some(large)
 }
 
 impl Large {
+    /// Where the block begins.
+    pub(super) fn block(&self) -> *mut u8 {
+        self.block.load(Relaxed)
+    }
+
     /// Bytes asked for; `None` if the block is free.
     pub(super) fn size(&self) -> Option<usize> {
+        // Acquire: pairs with the release in `hand_out`.
         (self.state.load(Acquire) == USED).then(|| self.size.load(Relaxed))
     }
 
     /// The alignment that was asked for.
     pub(super) fn align(&self) -> usize {
-        1 << self.align
+        1 << self.align.load(Relaxed)
     }
 
     /// Where the pages of a block of `size` bytes end.
     pub(super) fn end(&self, size: usize) -> usize {
-        (self.block.addr() + size.max(1)).next_multiple_of(os::page_size())
+        (self.block().addr() + size.max(1)).next_multiple_of(os::page_size())
     }
 
     /// Bytes of the pages that a block of `size` bytes lies on.
     pub(super) fn pages(&self, size: usize) -> usize {
-        self.end(size) - (self.block.addr() & !(os::page_size() - 1))
+        self.end(size) - (self.block().addr() & !(os::page_size() - 1))
     }
 
     /// Counts so many bytes as in use, instead of what was counted before.
@@ -86,12 +92,28 @@ impl Large {
 
     /// What lies in the block's pages before the block, and behind its `size` bytes.
     pub(super) fn rests(&self, size: usize) -> [*mut [u8]; 2] {
-        let before = self.block.addr() & (os::page_size() - 1);
-        let behind = self.block.wrapping_add(size);
+        let before = self.block().addr() & (os::page_size() - 1);
+        let behind = self.block().wrapping_add(size);
         [
-            ptr::slice_from_raw_parts_mut(self.block.wrapping_sub(before), before),
+            ptr::slice_from_raw_parts_mut(self.block().wrapping_sub(before), before),
             ptr::slice_from_raw_parts_mut(behind, self.end(size).saturating_sub(behind.addr())),
         ]
+    }
+
+    /// Makes the block one that is freed, if it is the one that begins at `block` and is in use. Of several
+    /// threads that try exactly one succeeds.
+    pub(super) fn hold(&self, block: *mut u8) -> bool {
+        // Acquire: pairs with the release in `hand_out`, whatever thread has allocated it.
+        if self.state.compare_exchange(USED, HELD, Acquire, Relaxed).is_err() {
+            return false;
+        }
+        let is_there = self.block() == block;
+        if !is_there {
+            // Somebody else has freed it, and the mapping has another block now. Relaxed, and no store: so
+            // who frees that one still acquires what `hand_out` has released.
+            self.state.swap(USED, Relaxed);
+        }
+        is_there
     }
 
     /// Resizes the block where it is. False if that is not possible.
@@ -102,7 +124,7 @@ impl Large {
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) unsafe fn resize(&self, old: usize, size: usize) -> bool {
         let last = self.base.addr() + self.len - os::page_size();
-        if !self.grows || size < old / 2 || size > last - self.block.addr() {
+        if !self.grows || size < old / 2 || size > last - self.block().addr() {
             return false;
         }
         let (from, to) = (self.end(old), self.end(size));
@@ -114,15 +136,15 @@ impl Large {
                 return false;
             }
             // What was canary becomes contents.
-            let rest = (to.min(from)).saturating_sub(self.block.addr() + old);
-            self.block.wrapping_add(old).write_bytes(0, rest);
+            let rest = (to.min(from)).saturating_sub(self.block().addr() + old);
+            self.block().wrapping_add(old).write_bytes(0, rest);
             if to < from && guard {
                 os::make_inaccessible(pages(to), from - to);
             }
             self.size.store(size, Relaxed);
             self.count(self.pages(size));
             for rest in self.rests(size) {
-                (*rest).fill(filling(self.block));
+                (*rest).fill(filling(self.block()));
             }
         }
         true
@@ -130,7 +152,7 @@ impl Large {
 
     /// What was written to, if anything was, around the block's `size` bytes.
     pub(super) fn overwritten(&self, size: usize) -> Option<Fault> {
-        let filling = filling(self.block);
+        let filling = filling(self.block());
         // SAFETY: mapped and not protected; the caller is about to free the block.
         let [before, behind] =
             self.rests(size).map(|rest| unsafe { (*rest).iter().all(|&byte| byte == filling) });

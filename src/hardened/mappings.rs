@@ -5,7 +5,7 @@
 use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
-use crate::hardened::large::{HELD, Large, USED, filling};
+use crate::hardened::large::{Large, USED, filling};
 use crate::hardened::records::{self, LARGE};
 use crate::hardened::{fault, parts};
 use crate::os;
@@ -14,7 +14,7 @@ use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::Allocation;
 use crate::sync::AtomicUsize;
-use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crate::sync::Ordering::{Relaxed, Release};
 use core::ptr;
 
 /// Freed mappings whose addresses are not used again, at most.
@@ -150,7 +150,7 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
         (*record).base = base;
         (*record).len = len;
         (*record).grows = grows;
-        (*record).block = block;
+        (*record).block.store(block, Relaxed);
         (*record).guarded =
             parts::has(Hardened::GUARD) && GUARDED.fetch_update(Relaxed, Relaxed, more).is_ok();
         if (*record).guarded {
@@ -193,7 +193,7 @@ fn again(size: usize, align: usize, len: usize) -> Option<*mut u8> {
             unmap(record);
             return None;
         }
-        pagemap::set((*record).block, 1, FOREIGN);
+        pagemap::set((*record).block(), 1, FOREIGN);
         before.write_bytes(0, pages);
         (*record).grows = false;
         hand_out(record, block, size, align);
@@ -207,39 +207,40 @@ fn again(size: usize, align: usize, len: usize) -> Option<*mut u8> {
 ///
 /// The mapping is the caller's, and the block's pages can be touched.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn hand_out(record: *mut Large, block: *mut u8, size: usize, align: usize) {
+pub(super) unsafe fn hand_out(record: *mut Large, block: *mut u8, size: usize, align: usize) {
     // SAFETY: by the caller's clause.
     unsafe {
-        (*record).block = block;
-        (*record).align = align.trailing_zeros();
+        (*record).block.store(block, Relaxed);
+        (*record).align.store(align.trailing_zeros(), Relaxed);
         (*record).size.store(size, Relaxed);
-        (*record).state.store(USED, Release);
         for rest in (*record).rests(size) {
             (*rest).fill(filling(block));
         }
         (*record).counted.store(0, Relaxed);
         (*record).count((*record).pages(size));
+        // Release: pairs with the acquires in `Large::hold` and `Large::size`.
+        (*record).state.store(USED, Release);
     }
     LARGE_ALLOCS.fetch_add(1, Relaxed);
     pagemap::set_hardened(block.map_addr(|at| at & !(SLICE - 1)), 1, record.cast());
 }
 
 impl Large {
-    /// Frees the block on behalf of `function`.
+    /// Frees the block, which begins at `block`, on behalf of `function`.
     ///
     /// # Safety
     ///
     /// The program does not use the block any more.
     #[unsafe(link_section = "hakmem_rare")]
-    pub(super) unsafe fn free(&self, function: &str) {
+    pub(super) unsafe fn free(&self, block: *mut u8, function: &str) {
+        let held = self.hold(block);
         let size = self.size.load(Relaxed);
-        // Acquire: whatever thread has allocated it. Of several threads that try exactly one succeeds.
-        if self.state.compare_exchange(USED, HELD, AcqRel, Acquire).is_err() {
-            return fault::large(function, self.block, Fault::DoubleFree, size);
+        if !held {
+            return fault::large(function, block, Fault::DoubleFree, size);
         }
         if parts::has(Hardened::CANARY) {
             if let Some(fault) = self.overwritten(size) {
-                fault::large(function, self.block, fault, size);
+                fault::large(function, block, fault, size);
             }
         }
         self.count(0);
@@ -296,14 +297,12 @@ unsafe fn keep(large: *mut Large) {
 unsafe fn unmap(large: *mut Large) {
     // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
     unsafe {
-        pagemap::set((*large).block, 1, FOREIGN);
+        pagemap::set((*large).block(), 1, FOREIGN);
         MAPPED.fetch_sub((*large).len, Relaxed);
         if (*large).guarded {
             GUARDED.fetch_sub(1, Relaxed);
         }
         os::unmap((*large).base, (*large).len);
-        // Release: see `size`.
-        (*large).state.store(HELD, Release);
         records::give(large.cast());
     }
 }

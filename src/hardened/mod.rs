@@ -37,7 +37,6 @@ use crate::hardened::records::{Header, LARGE};
 use crate::hardened::slab::{FRESH, Slab, USED};
 use crate::superslab::pagemap;
 use crate::superslab::slab::Allocation;
-use crate::sync::Ordering::Acquire;
 use crate::tiny::classes::class_of;
 
 /// What begins at an address in our memory.
@@ -95,7 +94,7 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
                 }
             }
             // SAFETY: by the caller's clause.
-            return unsafe { large.free(function) };
+            return unsafe { large.free(block, function) };
         }
         Found::Nothing => return fault::interior(function, block),
     };
@@ -162,7 +161,7 @@ unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: 
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
     match find(block) {
-        Found::Small(place) => match place.state().load(Acquire) {
+        Found::Small(place) => match place.look() {
             // SAFETY: in use, and the program asks on behalf of who has it.
             USED => Some(unsafe { check(place, place.mix(), parts::now(), Said::Nothing, function) }),
             state => {

@@ -3,7 +3,7 @@
 use crate::hardened::slab::{FREE, FRESH, HELD, Slab, USED};
 use crate::hardened::trailer::{self, Fields, TRAILER};
 use crate::hardened::wide;
-use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicU8, AtomicU64};
 use core::ptr;
 
@@ -156,24 +156,31 @@ impl Place<'_> {
     /// Makes the block the program's: one that can be handed out, and that the caller has taken the bit of.
     #[inline(always)]
     pub(super) fn take(self) {
-        // Release: pairs with the acquire in `is_neighbour_intact`.
+        // Release: pairs with the acquires in `look`, `hold` and `is_neighbour_intact`.
         self.state().store(USED, Release);
+    }
+
+    /// What has become of it, for who may go on to look at it.
+    #[inline(always)]
+    pub(super) fn look(self) -> u8 {
+        // Acquire: pairs with the release in `take`, whatever thread did that.
+        self.state().load(Acquire)
     }
 
     /// Makes a block of the program's one that is held. Else what it is: of several threads that try,
     /// exactly one succeeds.
     #[inline(always)]
     pub(super) fn hold(self) -> Result<(), u8> {
-        // Acquire: pairs with the release in `take`, whatever thread did that.
-        self.state().compare_exchange(USED, HELD, AcqRel, Acquire).map(drop)
+        // Acquire: pairs with the release in `take`, whatever thread did that. Who fails reports that, and
+        // reads nothing of the block.
+        self.state().compare_exchange(USED, HELD, Acquire, Relaxed).map(drop)
     }
 
     /// Lets a held block be handed out again: by whoever takes its bit.
     #[inline(always)]
     pub(super) fn give(self) {
         self.state().store(FREE, Relaxed);
-        // Release: pairs with the acquire in `State::refill`: who takes the bit may write to the block.
-        self.slab.word(self.index / 64).fetch_or(1 << (self.index % 64), Release);
+        self.slab.put_bits(self.index / 64, 1 << (self.index % 64));
     }
 
     /// [`Place::give`] for a slab that need not be the thread's current one. Returns how many free blocks the

@@ -12,7 +12,7 @@ use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, reads, wrote};
 use crate::tiny::classes;
 use core::ptr;
 
@@ -39,7 +39,7 @@ pub(super) const DEAD: u8 = 4;
 /// Records that were ever made, for the secrets of their slabs.
 static MADE: AtomicUsize = AtomicUsize::new(0);
 /// All records that were ever made, linked by `all_next`.
-static ALL: AtomicPtr<Slab> = AtomicPtr::new(ptr::null_mut());
+pub(super) static ALL: AtomicPtr<Slab> = AtomicPtr::new(ptr::null_mut());
 
 /// The record of a slab. Behind it lie the words of bits, then a byte for each block.
 #[repr(C)]
@@ -152,17 +152,20 @@ impl Slab {
                 spans::give(base, slices, region);
                 return None;
             }
+            if fresh {
+                // All records of the list are alike, so that `figures` can look at one that is made anew.
+                (*slab).stride = stride as u32;
+                (*slab).inverse = (u64::MAX / stride as u64) + 1;
+                (*slab).blocks = blocks as u32;
+                (*slab).enough = (blocks as i32 / 8).max(1);
+                (*slab).states = slab.cast::<AtomicU8>().wrapping_add(head);
+                (*slab).slices = slices as u8;
+                (*slab).class = class as u8;
+            }
             (*slab).base = base;
-            (*slab).stride = stride as u32;
-            (*slab).inverse = (u64::MAX / stride as u64) + 1;
             let number = MADE.fetch_add(1, Relaxed) * 2;
             (*slab).secret = Secret(parts::secret(number), parts::secret(number + 1) | 1);
             (*slab).region = region;
-            (*slab).blocks = blocks as u32;
-            (*slab).enough = (blocks as i32 / 8).max(1);
-            (*slab).states = slab.cast::<AtomicU8>().wrapping_add(head);
-            (*slab).slices = slices as u8;
-            (*slab).class = class as u8;
             let slab = &*slab;
             // A fresh record is zero, and so `FRESH`.
             for index in 0..if fresh { 0 } else { blocks } {
@@ -175,7 +178,7 @@ impl Slab {
             slab.free.store(blocks as i32, Relaxed);
             slab.filled.store(false, Relaxed);
             slab.thread.store(os::thread::id(), Relaxed);
-            slab.place.store(CURRENT, Release);
+            slab.place.store(CURRENT, Relaxed);
             pagemap::set_hardened(base, slices, ptr::from_ref(slab).cast());
             growth::made(class, slab.is_big());
             if fresh {
@@ -187,9 +190,10 @@ impl Slab {
 
     /// Puts a new record into the list of all.
     #[unsafe(link_section = "hakmem_rare")]
-    fn enlist(&self) {
+    pub(super) fn enlist(&self) {
         let this = ptr::from_ref(self).cast_mut();
         let mut head = ALL.load(Relaxed);
+        wrote(this);
         loop {
             self.all_next.store(head, Relaxed);
             // Release: pairs with the acquire in `each`.
@@ -270,6 +274,27 @@ impl Slab {
         unsafe { &*self.tail().cast::<AtomicU64>().wrapping_add(word) }
     }
 
+    /// Takes all bits of a word: the calling thread has their blocks now.
+    #[inline(always)]
+    pub(super) fn take_bits(&self, word: usize) -> u64 {
+        // Acquire: pairs with the release in `put_bits`.
+        self.word(word).swap(0, Acquire)
+    }
+
+    /// Puts bits into a word, whose blocks others may take then.
+    #[inline(always)]
+    pub(super) fn put_bits(&self, word: usize, bits: u64) {
+        // Release: pairs with the acquire in `take_bits`: who takes a bit may write to the block.
+        self.word(word).fetch_or(bits, Release);
+    }
+
+    /// Counts so many blocks more as free, or fewer.
+    pub(super) fn count(&self, blocks: i32) {
+        // Release: pairs with the SeqCst of `Place::let_go` and of who looks whether all are free, and then
+        // gives the memory back.
+        self.free.fetch_add(blocks, Release);
+    }
+
     /// What has become of a block. `index` is below [`Slab::blocks`].
     #[inline(always)]
     pub(super) fn state(&self, index: usize) -> &AtomicU8 {
@@ -311,10 +336,12 @@ impl Slab {
         // Acquire: pairs with the release in `enlist`.
         let mut slab = ALL.load(Acquire);
         while !slab.is_null() {
-            // SAFETY: records stay mapped, and what is referred to here are atomics and values that were
-            // written before the slab was listed. A record that is being made anew may show old ones.
+            reads(slab);
+            // SAFETY: records stay mapped, and what `figures` refers to are atomics and values that were
+            // written before the slab was listed, and never since.
             let at = unsafe { &*slab };
-            if at.place.load(Acquire) != DEAD {
+            // Relaxed: for figures, and `purge` looks again.
+            if at.place.load(Relaxed) != DEAD {
                 f(at);
             }
             slab = at.all_next.load(Relaxed);

@@ -15,7 +15,7 @@ use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
-use crate::sync::Ordering::{AcqRel, Relaxed, Release, SeqCst};
+use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::{AtomicUsize, compiler_fence};
 use crate::tiny::classes::class_of;
 use core::cell::Cell;
@@ -258,8 +258,7 @@ impl State {
                 if slab.word(word).load(Relaxed) == 0 {
                     continue;
                 }
-                // Acquire: pairs with the release in `Place::give`.
-                let bits = slab.word(word).swap(0, AcqRel);
+                let bits = slab.take_bits(word);
                 if bits != 0 {
                     source.uncounted.set(source.uncounted.get() - bits.count_ones() as i32);
                     source.word.set(word);
@@ -277,7 +276,7 @@ impl State {
 
     /// Counts in the slab's record what the thread has not counted yet.
     fn settle(&self, source: &Source, slab: &Slab) {
-        slab.free.fetch_add(source.uncounted.take(), AcqRel);
+        slab.count(source.uncounted.take());
     }
 
     /// Keeps a held block from being handed out, and lets go of older ones instead.
@@ -331,7 +330,7 @@ impl State {
         for source in &self.sources.0 {
             if let Some(slab) = source.slab.take() {
                 let bits = source.bits.take().rotate_left(source.turn.get());
-                slab.word(source.word.get()).fetch_or(bits, AcqRel);
+                slab.put_bits(source.word.get(), bits);
                 source.uncounted.set(source.uncounted.get() + bits.count_ones() as i32);
                 self.settle(source, slab);
                 lists::drop_current(slab);

@@ -228,10 +228,12 @@ macro_rules! arithmetic {
                         }
                         _ => (None, None),
                     });
-                    own.unwrap_or_else(|| {
+                    // No closure: that would be another caller.
+                    let Some(was) = own else {
                         let failed = Ordering::Relaxed;
-                        self.fetch_update(order, failed, |was| Some(f(was, by))).unwrap_or_else(|was| was)
-                    })
+                        return self.fetch_update(weaker, failed, |was| Some(f(was, by))).unwrap_or_else(|was| was);
+                    };
+                    was
                 }
             )*
         }
