@@ -120,3 +120,12 @@ fn children_made_without_handlers_start_threads() {
         expect_ok(preloaded(&program).args([how, &forks(8, 200).to_string()]), LIMIT);
     }
 }
+
+/// One fork in some thousand finds the background thread at work in the heap of the thread that forks.
+#[test]
+fn a_child_made_beside_a_visitor_starts_a_thread() {
+    let program = compile("gcc", "fork_late.c", &["-pthread"]);
+    let mut command = preloaded(program);
+    command.arg(forks(60, 5000).to_string()).env("HAKMEM_BACKGROUND", "on").env("HAKMEM_PURGE_DELAY", "1");
+    expect_ok(&mut command, LIMIT);
+}

@@ -27,6 +27,7 @@ use crate::front::{registry, thread, visitor};
 use crate::guard;
 use crate::hardened;
 use crate::large;
+use crate::os::process::Noticed;
 use crate::os::{self, process};
 use crate::reclaim::{background, left_heaps};
 use crate::superslab::{orphans, span_index};
@@ -38,11 +39,24 @@ pub(crate) extern "C" fn child() {
     background::ready();
 }
 
-/// Repairs the allocator in the child. Called once there; `alone` says that the calling thread is the
-/// one that forked: see [`process::forked`]. If another one notices first, nothing is repaired.
-pub(crate) fn on_fork(alone: bool) {
-    if !alone {
-        return background::after_fork();
+/// Repairs the allocator in the child, if the thread that forked is the first to notice. If another one is,
+/// see [`process::forked`], nothing is repaired, and nobody visits any more if the fork has stopped a visitor:
+/// so what a heap says of one is that.
+pub(crate) fn on_fork(noticed: Noticed) {
+    match noticed {
+        Noticed::InTime => {}
+        Noticed::ByOther => {
+            visitor::look_who_was_stopped();
+            return background::after_fork();
+        }
+        Noticed::Late => {
+            let mine = thread::own_heap();
+            // SAFETY: the calling thread owns the heap, and nobody visits.
+            if visitor::was_stopped() && !mine.is_null() && unsafe { Heap::lock(mine).inherit() } {
+                thread::leave_heap();
+            }
+            return;
+        }
     }
     span_index::inherit();
     orphans::inherit();

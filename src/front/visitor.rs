@@ -3,12 +3,16 @@
 
 use crate::os;
 use crate::os::futex::{Guard, Lock};
+use crate::os::process;
 use crate::os::signals::Blocked;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize};
 
 /// Held by the visitor.
 static VISITS: Lock<()> = Lock::new(());
+/// In the child of a fork that nobody has repaired: whether a thread that does not exist here holds it, for
+/// ever. Relaxed: `process::forked` publishes it.
+static STOPPED: AtomicBool = AtomicBool::new(false);
 
 /// Waits until the visit in progress is over, but only some milliseconds. The caller looks again: the visitor
 /// may be in another heap by then.
@@ -38,6 +42,8 @@ pub(crate) fn try_lock() -> Option<Visits> {
 }
 
 fn visits(take: impl FnOnce() -> Option<Guard<'static, ()>>) -> Option<Visits> {
+    // Before anybody visits in the child of a fork it is known whether somebody was visiting.
+    process::look();
     let signals = Blocked::all();
     take().map(|guard| Visits { _guard: guard, _signals: signals })
 }
@@ -47,6 +53,17 @@ pub(crate) fn inherit() -> bool {
     let visited = VISITS.is_held();
     VISITS.inherit();
     visited
+}
+
+/// In the child of a fork, where a thread notices that has never visited, nor any other that the child has
+/// started: notes whether the fork has stopped a visitor.
+pub(crate) fn look_who_was_stopped() {
+    STOPPED.store(VISITS.is_held(), Relaxed);
+}
+
+/// Whether the fork has stopped a visitor, as was noted.
+pub(crate) fn was_stopped() -> bool {
+    STOPPED.load(Relaxed)
 }
 
 /// What was seen of a heap's owner, and when. Touched only with the right to visit, which passes from thread

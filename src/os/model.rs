@@ -3,6 +3,7 @@
 use crate::base::limits;
 use crate::base::once::Once;
 use crate::os::futex::{Inherit, Lock};
+use crate::os::process::Noticed;
 use crate::os::{held, process, thread as threads};
 use crate::sync::loom::{beside, model, model_of_statics};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
@@ -207,9 +208,9 @@ fn no_thread_gets_a_heap_beside_the_repair_of_a_child() {
     model_of_statics(None, || {
         static DONE: AtomicBool = AtomicBool::new(false);
         SEEN.set(Some(std::sync::Arc::new(Plain::new())));
-        process::on_fork(|first| {
+        process::on_fork(|noticed| {
             // Nothing is repaired where another thread is the first to notice.
-            if first {
+            if noticed == Noticed::InTime {
                 note();
                 DONE.store(true, Ordering::Relaxed);
             }
@@ -228,6 +229,27 @@ fn no_thread_gets_a_heap_beside_the_repair_of_a_child() {
         });
         process::look();
         other.join().unwrap();
+        process::unmap();
+    });
+}
+
+/// The thread that forked does its part, and knows what another one has found out that has noticed first.
+#[test]
+fn who_forked_and_is_late_knows_what_was_found() {
+    model_of_statics(None, || {
+        SEEN.set(Some(std::sync::Arc::new(Plain::new())));
+        process::on_fork(|noticed| match noticed {
+            Noticed::InTime => {}
+            Noticed::ByOther => note(),
+            Noticed::Late => assert_eq!(seen().get(), 1),
+        });
+        process::as_in_a_child();
+        let other = thread::spawn(process::look);
+        while !process::look() {
+            thread::yield_now();
+        }
+        other.join().unwrap();
+        assert!(!process::look(), "nothing is left to do");
         process::unmap();
     });
 }

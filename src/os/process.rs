@@ -18,10 +18,24 @@ const UNKNOWN: u32 = 0;
 const KNOWN: u32 = 1;
 /// The page's value while a child is being repaired.
 const BUSY: u32 = 2;
+/// The page's value where a thread that the child has started was the first to notice, and the one that
+/// forked has not noticed yet.
+const LATE: u32 = 3;
+
+/// Who has noticed a fork.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Noticed {
+    /// The thread that forked, before any other.
+    InTime,
+    /// A thread that the child has started.
+    ByOther,
+    /// The thread that forked, after that.
+    Late,
+}
 
 /// The page; null where the system has no such pages.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
-/// What a child runs when it finds out: a `fn(bool)`, or null.
+/// What a child runs when it finds out: a `fn(Noticed)`, or null.
 static ON_FORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 // Relaxed for the following, and for the page's value but where `forked` says otherwise: the thread that
 // forked writes them in the child while it is alone, or before it stores `KNOWN` with release.
@@ -33,9 +47,9 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 static SURVIVOR: AtomicUsize = AtomicUsize::new(0);
 
 /// From now on a child of a fork runs `f` once: before it waits for another thread, before a thread gets a
-/// heap, or when [`forked`] is called. The argument says whether the calling thread is the one that forked:
-/// see [`forked`].
-pub(crate) fn on_fork(f: fn(bool)) {
+/// heap, or when [`forked`] is called. If that was another thread than the one that forked, that one runs it
+/// later, too: see [`forked`].
+pub(crate) fn on_fork(f: fn(Noticed)) {
     ON_FORK.store(f as *mut (), Relaxed);
     if cfg!(miri) {
         return;
@@ -90,7 +104,32 @@ pub(crate) fn as_in_a_child() {
 /// repair.
 pub(crate) fn look() -> bool {
     let Some(page) = page() else { return false };
-    page.load(Relaxed) == UNKNOWN && forked()
+    match page.load(Relaxed) {
+        UNKNOWN => forked(),
+        LATE => late(page),
+        _ => false,
+    }
+}
+
+/// In a child whose fork another thread has noticed: the part of the thread that forked, if it is the caller.
+/// Returns whether that was still to be done.
+#[cold]
+fn late(page: &AtomicU32) -> bool {
+    // Acquire: pairs with the release in `forked`: what the other thread has found out is seen here.
+    if !thread::is_first() || page.compare_exchange(LATE, KNOWN, Acquire, Relaxed).is_err() {
+        return false;
+    }
+    run(Noticed::Late);
+    true
+}
+
+/// Runs what [`on_fork`] has been told.
+fn run(noticed: Noticed) {
+    let f = ON_FORK.load(Relaxed);
+    if !f.is_null() {
+        // SAFETY: only `on_fork` stores here, and what it stores is a `fn(Noticed)`.
+        unsafe { core::mem::transmute::<*mut (), fn(Noticed)>(f)(noticed) };
+    }
 }
 
 /// Like [`look`], for a thread that is about to get a heap. Returns whether the thread that forked is still
@@ -114,12 +153,12 @@ pub(crate) fn look_before_heap() -> bool {
 /// If the program started a thread in the child before anybody noticed the fork, and that thread is the
 /// caller, nothing is repaired: the thread that forked keeps running, with its heap and whatever it holds,
 /// and cannot be told from the others. If the parent had no other threads, there is nothing to repair. If it
-/// had, their memory is lost to the child, and it does without the locks that they held.
+/// had, their memory is lost to the child, and it does without the locks that they held. But if one of them
+/// was visiting the heap of the thread that forked, that has to leave it, when it notices.
 pub(crate) fn forked() -> bool {
     let first = thread::is_first();
     if let Some(page) = page() {
-        let next = if first { BUSY } else { KNOWN };
-        if page.compare_exchange(UNKNOWN, next, Relaxed, Relaxed).is_err() {
+        if page.compare_exchange(UNKNOWN, BUSY, Relaxed, Relaxed).is_err() {
             return false;
         }
     }
@@ -127,14 +166,11 @@ pub(crate) fn forked() -> bool {
         GENERATION.fetch_add(1, Relaxed);
         SURVIVOR.store(thread::id(), Relaxed);
     }
-    let f = ON_FORK.load(Relaxed);
-    if !f.is_null() {
-        // SAFETY: only `on_fork` stores here, and what it stores is a `fn(bool)`.
-        unsafe { core::mem::transmute::<*mut (), fn(bool)>(f)(first) };
-    }
+    run(if first { Noticed::InTime } else { Noticed::ByOther });
     if let Some(page) = page() {
-        // Release: pairs with the acquire in `look_before_heap`, by which the waiting thread sees the repair.
-        page.store(KNOWN, Release);
+        // Release: pairs with the acquires in `look_before_heap`, by which the waiting thread sees the
+        // repair, and in `late`.
+        page.store(if first { KNOWN } else { LATE }, Release);
     }
     true
 }
