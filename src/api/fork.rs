@@ -40,8 +40,8 @@ pub(crate) extern "C" fn child() {
 }
 
 /// Repairs the allocator in the child, if the thread that forked is the first to notice. If another one is,
-/// see [`process::forked`], nothing is repaired, and nobody visits any more if the fork has stopped a visitor:
-/// so what a heap says of one is that.
+/// see [`process::forked`], nothing is repaired, and nobody visits any more if the fork has stopped a
+/// visitor: so what a heap says of one is that.
 pub(crate) fn on_fork(noticed: Noticed) {
     match noticed {
         Noticed::InTime => {}

@@ -71,8 +71,8 @@ impl BiasedLock {
     }
 
     /// Removes a visitor, of which the child of a fork has none. Called by its only thread, or by the owner
-    /// where there are no visitors any more. Returns whether a visitor was inside, and so may have been stopped
-    /// halfway.
+    /// where there are no visitors any more. Returns whether a visitor was inside, and so may have been
+    /// stopped halfway.
     pub(crate) fn inherit(&self) -> bool {
         // Relaxed, here and below: there is no other thread.
         let visited = self.inside.load(Ordering::Relaxed);
