@@ -24,7 +24,7 @@ fn owners_and_visitors_race_for_nothing() {
     let shared: Mutex<Vec<Block>> = Mutex::default();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        for seed in 0..2usize {
+        let threads = [0, 1].map(|seed: usize| {
             let (shared, stop) = (&shared, &stop);
             scope.spawn(move || {
                 let mut own = Vec::new();
@@ -61,12 +61,14 @@ fn owners_and_visitors_race_for_nothing() {
                 }
                 // SAFETY: as above.
                 own.into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0, layout(b.1)) });
-            });
-        }
+            })
+        });
         (0..purges).for_each(|_| {
             hakmem::purge();
             thread::yield_now();
         });
+        // The scope waits for what they do, but not for their ends, in which they give their heaps up.
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     // SAFETY: as above.
     shared.into_inner().unwrap().into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0, layout(b.1)) });
