@@ -30,43 +30,27 @@ fn place(index: usize) -> Place<'static> {
     place
 }
 
-/// Whoever frees a block that another thread has allocated finds what that has written, however it came by
-/// its address.
+/// Whoever frees a block that another thread has allocated, or asks for its size, finds what that has
+/// written, however it came by its address.
 #[test]
-fn a_block_that_is_freed_was_handed_out() {
-    model(None, || {
-        let place = place(1);
-        place.state().store(FREE, Relaxed);
-        let other = beside(move || {
-            wrote(place.block);
-            place.take();
+fn a_block_that_is_found_in_use_was_handed_out() {
+    for frees in [true, false] {
+        model(None, move || {
+            let place = place(1);
+            place.state().store(FREE, Relaxed);
+            let other = beside(move || {
+                wrote(place.block);
+                place.take();
+            });
+            second(move || {
+                let is_used = if frees { place.hold().is_ok() } else { place.look() == USED };
+                if is_used {
+                    reads(place.block);
+                }
+            });
+            other.join().unwrap();
         });
-        second(move || {
-            if place.hold().is_ok() {
-                reads(place.block);
-            }
-        });
-        other.join().unwrap();
-    });
-}
-
-/// The same for whoever asks for its size.
-#[test]
-fn a_block_that_is_looked_at_was_handed_out() {
-    model(None, || {
-        let place = place(1);
-        place.state().store(FREE, Relaxed);
-        let other = beside(move || {
-            wrote(place.block);
-            place.take();
-        });
-        second(move || {
-            if place.look() == USED {
-                reads(place.block);
-            }
-        });
-        other.join().unwrap();
-    });
+    }
 }
 
 /// Whoever takes a block's bit finds it as the thread has left it that has freed it, or given it up.
