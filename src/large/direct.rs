@@ -317,6 +317,32 @@ mod tests {
         assert!(blocks.into_iter().all(|block| unsafe { free(block) }));
     }
 
+    /// A kept mapping that is too short is made longer, and holds what it held. Other tests use the cache as
+    /// well, so it is not there each time.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_kept_mapping_is_made_longer() {
+        let is_longer = |round: usize| {
+            let size = (8 << 20) + round * SLICE;
+            let short = alloc(size, 1, false).ptr;
+            assert!(!short.is_null());
+            // SAFETY: ours, with more bytes than one; not used any more after that.
+            unsafe {
+                short.write(round as u8);
+                assert!(free(short));
+            }
+            let long = alloc(size + size / 2, 1, false);
+            assert!(!long.ptr.is_null() && usable(long.ptr) >= size + size / 2);
+            // SAFETY: ours, and not used any more after that.
+            unsafe {
+                let kept = !long.zeroed && long.ptr.read() == round as u8;
+                assert!(free(long.ptr));
+                kept
+            }
+        };
+        assert!((1..=64).any(is_longer));
+    }
+
     /// Around each power of two and at the end of all sizes.
     #[test]
     fn a_length_is_the_next_of_whole_pages() {

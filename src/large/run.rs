@@ -129,4 +129,22 @@ mod tests {
         }
         assert_eq!(slices_for(usize::MAX), 1 << 48);
     }
+
+    /// The second word is where a free small block has its mark.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_run_has_no_mark_from_before() {
+        for _ in 0..64 {
+            let runs = [(); 4].map(|()| alloc(3 * SLICE, 3 * SLICE).ptr);
+            for run in runs {
+                assert!(!run.is_null());
+                // SAFETY: ours, and longer than two words.
+                let second = unsafe { &mut *run.cast::<usize>().add(1) };
+                assert_eq!(*second, 0);
+                *second = usize::MAX;
+            }
+            // SAFETY: ours, and not used any more.
+            assert!(runs.into_iter().all(|run| unsafe { free(run) }));
+        }
+    }
 }

@@ -299,4 +299,13 @@ mod tests {
         assert_eq!(desc.slices.get(), Sets { free: 0b1100, dirty: u32::MAX });
         assert_eq!(desc.soil(), 0);
     }
+
+    #[test]
+    fn what_is_free_stays_free() {
+        let desc = Desc::stand_in(ptr::null_mut());
+        desc.slices.set(Sets { free: 0b1100, dirty: 0b0101 });
+        let expected = Sets { free: 0b1110, dirty: 0b0001 };
+        assert_eq!(desc.give(0b0110, |dirty| dirty & !0b0110), expected);
+        assert_eq!(desc.slices.get(), expected);
+    }
 }

@@ -387,3 +387,6 @@ fn part(set: u32, mask: u32, slices: usize) -> usize {
 fn count(mask: u32) -> usize {
     if mask == 0 { 0 } else { mask.count_ones() as usize }
 }
+
+#[cfg(test)]
+mod tests;

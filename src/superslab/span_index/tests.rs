@@ -1,0 +1,43 @@
+//! Tests of the index where other threads have it, too: the index over the pool that all tests use.
+
+use super::*;
+use crate::superslab::pagemap::RUN;
+use crate::superslab::pool;
+
+/// Others say without the lock that the index is stale, so now and then one does so in between.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_stale_index_is_rebuilt_once() {
+    let mut pool = POOL.lock();
+    let is_told_once = || {
+        set_stale();
+        is_stale() && !is_stale()
+    };
+    assert!((0..100).any(|_| is_told_once()));
+    pool.rebuild();
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn the_pool_answers() {
+    // Another test may hold the lock for a while.
+    assert!((0..1000).any(|_| with(|pool| pool.superslabs < usize::MAX) == Some(true)));
+}
+
+/// A descriptor that a thread without the lock has given up is found again when the index is rebuilt.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_rebuilt_index_has_the_spare_descriptors() {
+    // For which the pool needs descriptors.
+    let span = pool::take_span(1, RUN).unwrap();
+    // SAFETY: our own span, given back once.
+    unsafe { pool::give_span(span.slab, 0) };
+    let mut pool = POOL.lock();
+    let ours = unused_desc().or_else(|| pool.take_spare()).expect("one chunk has more than are in use");
+    ours.clear();
+    pool.rebuild();
+    let spare: std::vec::Vec<DescRef> = core::iter::from_fn(|| pool.take_spare()).collect();
+    assert!(spare.iter().any(|&desc| core::ptr::eq(desc, ours)));
+    spare.iter().for_each(|desc| desc.clear());
+    pool.rebuild();
+}
