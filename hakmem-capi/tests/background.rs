@@ -74,6 +74,8 @@ fn signals_reach_the_threads_of_the_program() {
 #[test]
 fn children_start_their_own_when_they_allocate() {
     with_option("fork", &[("HAKMEM_PURGE_DELAY", "1")]);
+    // Whatever allocates looks whether the thread is to be started.
+    with_option("fork", &[("HAKMEM_PURGE_DELAY", "1"), ("HAKMEM_MAGAZINE", "off")]);
 }
 
 #[test]

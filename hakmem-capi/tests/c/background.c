@@ -47,23 +47,30 @@ static unsigned long long figure(size_t offset) {
     return *(uint64_t *)((char *)&now + offset);
 }
 
-/* The id of the background thread, found by its name, or 0. */
+/* The id of the background thread, found by its name, or 0. Allocates nothing: that may start the thread. */
 static pid_t thread_id(void) {
     pid_t found = 0;
-    DIR *tasks = opendir("/proc/self/task");
-    CHECK(tasks);
-    for (struct dirent *entry; (entry = readdir(tasks));) {
-        char path[300], name[32] = "";
-        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
-        FILE *f = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
-        if (!f) continue;
-        if (fgets(name, sizeof name, f) && !strcmp(name, "hakmem\n")) {
-            CHECK(found == 0);
-            found = atoi(entry->d_name);
+    int tasks = open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(tasks >= 0);
+    _Alignas(struct dirent64) char all[4096];
+    long size;
+    while ((size = syscall(SYS_getdents64, tasks, all, sizeof all)) > 0) {
+        struct dirent64 *entry;
+        for (long at = 0; at < size; at += entry->d_reclen) {
+            entry = (struct dirent64 *)(all + at);
+            char path[300], name[32] = "";
+            snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+            int f = entry->d_name[0] == '.' ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+            if (f < 0) continue;
+            if (read(f, name, sizeof name - 1) > 0 && !strcmp(name, "hakmem\n")) {
+                CHECK(found == 0);
+                found = atoi(entry->d_name);
+            }
+            close(f);
         }
-        fclose(f);
     }
-    closedir(tasks);
+    CHECK(size == 0);
+    close(tasks);
     return found;
 }
 
