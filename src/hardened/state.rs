@@ -247,13 +247,18 @@ impl State {
                     return false;
                 };
                 source.uncounted.set(0);
+                source.word.set(if is_random { self.random() as usize % slab.words() } else { 0 });
                 source.slab.set(Some(slab));
                 continue;
             };
             let words = slab.words();
-            // Not at random: the first one, in a big slab the next one, for there are many to look at.
-            let next = if slab.is_big() { source.word.get() } else { 0 };
-            let from = if is_random { self.random() as usize } else { next } % words;
+            // In a big slab one after the other, from a random one on: there are many, and the processor fetches
+            // ahead. In others each is chosen at random.
+            let from = match (slab.is_big(), is_random) {
+                (true, _) => source.word.get(),
+                (false, true) => self.random() as usize % words,
+                (false, false) => 0,
+            };
             for word in (from..words).chain(0..from) {
                 if slab.word(word).load(Relaxed) == 0 {
                     continue;

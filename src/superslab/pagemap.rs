@@ -152,25 +152,30 @@ pub(crate) fn kind_published(address: *const u8) -> u8 {
 pub(crate) fn prepare(address: *const u8) -> bool {
     let index = (slice_number(address) >> LEAF_SHIFT) as usize;
     let slot = &ROOT_TABLE[index];
-    if slot.load(Ordering::Relaxed) != absent(index) {
-        return true;
+    // Acquire, here and below: pairs with the release below. The caller will write into the leaf.
+    let mut at = slot.load(Ordering::Acquire);
+    if at == absent(index) {
+        let leaf = os::map_uncounted(LEAF);
+        if leaf.is_null() {
+            return false;
+        }
+        // Few entries of a leaf are used, and huge pages would make all of it resident.
+        // SAFETY: mapped just now with this length.
+        unsafe { os::advise_huge(leaf, LEAF, false) };
+        // The system has cleared it.
+        wrote(leaf);
+        at = biased(leaf.cast(), index);
+        // Release: pairs with the acquires here, and through the program's own synchronisation with the loads
+        // in `kind`.
+        if let Err(other) = slot.compare_exchange(absent(index), at, Ordering::Release, Ordering::Acquire) {
+            // SAFETY: another thread was first, so nobody else knows our leaf; it was mapped with this length.
+            unsafe { os::unmap_uncounted(leaf, LEAF) };
+            at = other;
+        } else {
+            LEAVES.fetch_add(1, Ordering::Relaxed);
+        }
     }
-    let leaf = os::map_uncounted(LEAF);
-    if leaf.is_null() {
-        return false;
-    }
-    // Few entries of a leaf are used, and huge pages would make all of it resident.
-    // SAFETY: mapped just now with this length.
-    unsafe { os::advise_huge(leaf, LEAF, false) };
-    // Release: pairs, through the program's own synchronisation, with the loads in `kind`. The leaf's entries
-    // are 0.
-    let ours = biased(leaf.cast(), index);
-    if slot.compare_exchange(absent(index), ours, Ordering::Release, Ordering::Relaxed).is_err() {
-        // SAFETY: another thread was first, so nobody else knows our leaf; it was mapped with this length.
-        unsafe { os::unmap_uncounted(leaf, LEAF) };
-    } else {
-        LEAVES.fetch_add(1, Ordering::Relaxed);
-    }
+    reads(at.wrapping_add(index << LEAF_SHIFT));
     true
 }
 
