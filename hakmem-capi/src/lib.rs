@@ -12,6 +12,7 @@
 mod cxx;
 mod glibc;
 mod prefix;
+mod prefix_stats;
 mod wrapped;
 
 use core::ffi::{c_int, c_void};

@@ -1,4 +1,4 @@
-//! The checked-in header is what cbindgen makes of `src/prefix.rs`, and it names the interface, no more and
+//! The checked-in header is what cbindgen makes of `src/prefix*.rs`, and it names the interface, no more and
 //! no less. `HAKMEM_BLESS=1` rewrites it.
 
 use std::collections::BTreeSet;
@@ -76,8 +76,9 @@ fn generated() -> String {
     let bindings = cbindgen::Builder::new()
         .with_config(config)
         .with_src(here("src/prefix.rs"))
+        .with_src(here("src/prefix_stats.rs"))
         .generate()
-        .expect("src/prefix.rs parses");
+        .expect("src/prefix*.rs parse");
     let mut text = Vec::new();
     bindings.write(&mut text);
     String::from_utf8(text).unwrap()
@@ -115,7 +116,7 @@ fn header_is_current() {
     let line = differs.unwrap_or_else(|| old.lines().count().min(text.lines().count()));
     assert!(
         old == text,
-        "include/hakmem.h differs from src/prefix.rs at line {}: {:?} should be {:?}; HAKMEM_BLESS=1 rewrites it",
+        "include/hakmem.h differs from src/prefix*.rs at line {}: {:?} should be {:?}; HAKMEM_BLESS=1 rewrites it",
         line + 1,
         old.lines().nth(line).unwrap_or(""),
         text.lines().nth(line).unwrap_or("")

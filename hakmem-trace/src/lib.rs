@@ -11,6 +11,7 @@ mod convert;
 mod file;
 mod memory;
 mod pace;
+mod plan;
 mod process;
 mod program;
 pub mod raw;
