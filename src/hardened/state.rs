@@ -252,8 +252,8 @@ impl State {
                 continue;
             };
             let words = slab.words();
-            // In a big slab one after the other, from a random one on: there are many, and the processor fetches
-            // ahead. In others each is chosen at random.
+            // In a big slab one after the other, from a random one on: there are many, and the processor
+            // fetches ahead. In others each is chosen at random.
             let from = match (slab.is_big(), is_random) {
                 (true, _) => source.word.get(),
                 (false, true) => self.random() as usize % words,

@@ -168,7 +168,7 @@ pub(crate) fn prepare(address: *const u8) -> bool {
         // Release: pairs with the acquires here, and through the program's own synchronisation with the loads
         // in `kind`.
         if let Err(other) = slot.compare_exchange(absent(index), at, Ordering::Release, Ordering::Acquire) {
-            // SAFETY: another thread was first, so nobody else knows our leaf; it was mapped with this length.
+            // SAFETY: another thread was first, so nobody else knows ours; it was mapped with this length.
             unsafe { os::unmap_uncounted(leaf, LEAF) };
             at = other;
         } else {
