@@ -168,6 +168,11 @@ impl Desc {
         self.job.load(Relaxed) != 0
     }
 
+    /// Whether they are being given back by another thread than `this`.
+    pub(super) fn has_job_of_another(&self, this: usize) -> bool {
+        self.has_job() && self.job_of.load(Relaxed) != this
+    }
+
     /// Begins a job: hides the slices that can be given back, or all if the SuperSlab is entirely free.
     /// Returns these slices, and all slices that are dirty.
     pub(super) fn begin_job(&self) -> (u32, u32) {
@@ -298,6 +303,31 @@ mod tests {
         assert_eq!(desc.soil(), 0b1000, "free, and clean until now");
         assert_eq!(desc.slices.get(), Sets { free: 0b1100, dirty: u32::MAX });
         assert_eq!(desc.soil(), 0);
+    }
+
+    #[test]
+    fn a_descriptor_is_claimed_once() {
+        let desc = Desc::stand_in(ptr::null_mut());
+        assert!(desc.claim());
+        assert!(!desc.claim());
+        desc.clear();
+        assert!(desc.claim());
+    }
+
+    #[test]
+    fn a_job_is_its_threads_until_it_ends() {
+        let desc = Desc::stand_in(ptr::null_mut());
+        let (this, another) = (os::thread::id(), os::thread::id() + 1);
+        desc.slices.set(Sets { free: 0b1100, dirty: 0b0101 });
+        assert!(!desc.has_job() && !desc.has_job_of_another(another));
+        assert_eq!(desc.begin_job(), (0b0100, 0b0101));
+        assert!(desc.has_job() && !desc.is_hidden());
+        assert!(desc.has_job_of_another(another) && !desc.has_job_of_another(this));
+        assert_eq!(desc.end_job(0b0100), Sets { free: 0b1100, dirty: 0b0001 });
+        assert!(!desc.has_job() && !desc.has_job_of_another(another));
+        desc.slices.set(Sets { free: u32::MAX, dirty: 0 });
+        assert_eq!(desc.begin_job(), (u32::MAX, 0));
+        assert!(desc.is_hidden());
     }
 
     #[test]

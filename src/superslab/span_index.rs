@@ -86,7 +86,7 @@ pub(crate) struct State {
     /// SuperSlabs by the number of free slices, as indexed. Numbers above 32 are wrong, for a moment.
     buckets: Table<List<Desc, Bucket>, BUCKETS>,
     /// Bit n is set if bucket n is not empty.
-    filled: u64,
+    pub(super) filled: u64,
     /// Descriptors that were in use once and are not now.
     spare: List<Desc, Bucket>,
     /// The number of SuperSlabs.
@@ -334,7 +334,7 @@ impl Inherit for State {
         let mut jobs = false;
         for desc in descs() {
             // The thread that survives in the child goes on with its own jobs.
-            if desc.has_job() && desc.job_of.load(Relaxed) != process::survivor() {
+            if desc.has_job_of_another(process::survivor()) {
                 jobs = true;
                 if desc.unmapping.load(Relaxed) {
                     // The SuperSlab may be unmapped, and the address used for something else.

@@ -232,6 +232,7 @@ impl Model {
             let expected: Vec<usize> =
                 (0..3).filter(|&i| sets[i].free.count_ones() as usize == free).collect();
             assert_eq!(listed, expected, "{what}: {free} free");
+            assert_eq!(state.filled >> free & 1 != 0, !expected.is_empty(), "{what}: {free} free");
         }
         // One that has nothing dirty any more leaves the list; one that has joins at its end.
         self.dirty.retain(|&i| sets[i].purgeable() != 0);
