@@ -22,7 +22,7 @@ const KEPT: usize = 64;
 /// The same in bytes of address space, but for one mapping.
 const KEPT_BYTES: usize = 256 << 20;
 
-/// So many mappings are freed after one, at least, before its addresses are used again.
+/// With the quarantine, so many mappings are freed after one, at least, before its addresses are used again.
 const LATER: usize = 4;
 /// Freed mappings of up to so many bytes keep their pages: to map them again would cost more than to clear
 /// them.
@@ -98,7 +98,8 @@ impl Quarantine {
 
     /// Takes out the oldest mapping of `len` bytes that is resident, if enough were freed later.
     fn reuse(&mut self, len: usize) -> Option<*mut Large> {
-        let old = self.kept.get(..self.count.saturating_sub(LATER))?;
+        let later = if parts::has(Hardened::QUARANTINE) { LATER } else { 0 };
+        let old = self.kept.get(..self.count.saturating_sub(later))?;
         // SAFETY: records of mappings in the list.
         let index = old
             .iter()
@@ -248,9 +249,6 @@ impl Large {
         let this = ptr::from_ref(self).cast_mut();
         // SAFETY: held, so nobody else gives the mapping back.
         unsafe {
-            if !parts::has(Hardened::QUARANTINE) {
-                return unmap(this);
-            }
             let much = MOST_PAGES.max(LARGE_IN_USE.load(Relaxed) / PART);
             // A confined process would lose them.
             let stays = self.len <= KEEPS_PAGES
@@ -336,4 +334,26 @@ pub(super) fn mapped() -> (usize, usize) {
 /// In the child of a fork.
 pub(super) fn inherit() {
     QUARANTINE.inherit();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardened::large;
+
+    /// Without the quarantine, as here, too: to map each anew would cost several times as much.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn the_pages_of_a_freed_block_serve_the_next_one() {
+        let block = alloc(100_000, 16, false).ptr;
+        // SAFETY: our own block, which is freed once.
+        unsafe {
+            block.write_bytes(7, 100_000);
+            large::of(pagemap::hardened(block).cast(), block).unwrap().free(block, "free");
+        }
+        let again = alloc(100_000, 16, false);
+        assert!(again.ptr == block && again.zeroed);
+        // SAFETY: ours again.
+        assert!(unsafe { core::slice::from_raw_parts(block, 100_000) }.iter().all(|&byte| byte == 0));
+    }
 }

@@ -40,6 +40,17 @@ fn length_for(size: usize) -> Option<usize> {
     size.max(SLICE).checked_next_multiple_of(os::page_size())
 }
 
+/// To which multiple a mapping is aligned that shall have huge pages, or not: to theirs if one fits in.
+fn alignment_for(len: usize, align: usize, huge: bool) -> usize {
+    if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align }
+}
+
+/// Whether a mapping can move without losing its huge pages: the system splits those that it moves to another
+/// offset from a multiple of their size, and new places are such multiples.
+fn keeps_huge_pages_when_moved(mapping: Mapping) -> bool {
+    !mapping.huge || mapping.block.addr() & (HUGE_PAGE - 1) == 0
+}
+
 /// Allocates a block in kept memory, if there is enough. `clear` says that the caller will clear it unless it
 /// is known to be zero, `growing` that it may grow further.
 pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) -> Allocation {
@@ -66,10 +77,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     // Not to clear it: that would touch the new part, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
-        // The system splits huge pages that it moves to another offset from a multiple of their size.
-        let may_move = !kept.huge || kept.block.addr() & (HUGE_PAGE - 1) == 0;
         // SAFETY: out of the cache, so ours alone.
-        let block = unsafe { extend(kept, len, may_move) };
+        let block = unsafe { extend(kept, len, keeps_huge_pages_when_moved(kept)) };
         if !block.is_null() {
             return Allocation { ptr: block, zeroed: false };
         }
@@ -77,8 +86,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
         unsafe { cache::keep(kept) };
     }
     let huge = huge::wants_huge_mapping(len);
-    let place = if huge && len >= HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
-    let block = os::map_aligned(ptr::null_mut(), len, place);
+    let block = os::map_aligned(ptr::null_mut(), len, alignment_for(len, align, huge));
     if block.is_null() {
         return Allocation::NONE;
     }
@@ -263,6 +271,32 @@ mod tests {
                 assert_eq!(entry as usize & (HUGE - 1), place / UNIT);
                 assert_eq!(entry & FRESH as u64, fresh);
             }
+        }
+    }
+
+    #[test]
+    fn huge_pages_are_aligned_where_one_fits_in() {
+        for (len, huge, least) in [
+            (SLICE, false, 1),
+            (SLICE, true, 1),
+            (HUGE_PAGE - 1, true, 1),
+            (HUGE_PAGE, false, 1),
+            (HUGE_PAGE, true, HUGE_PAGE),
+            (HUGE_PAGE + SLICE, true, HUGE_PAGE),
+        ] {
+            for align in [1, SLICE, HUGE_PAGE, 2 * HUGE_PAGE] {
+                assert_eq!(alignment_for(len, align, huge), align.max(least), "{len:#x} {align:#x} {huge}");
+            }
+        }
+    }
+
+    #[test]
+    fn huge_pages_stay_whole_when_moved_from_a_multiple_of_their_size() {
+        for (place, whole) in [(0, true), (UNIT, false), (SLICE, false), (HUGE_PAGE / 2, false)] {
+            let block = ptr::without_provenance_mut((1 << 40) + HUGE_PAGE + place);
+            let mapping = |huge| Mapping { block, len: 2 * HUGE_PAGE, huge };
+            assert!(keeps_huge_pages_when_moved(mapping(false)));
+            assert_eq!(keeps_huge_pages_when_moved(mapping(true)), whole, "{place:#x}");
         }
     }
 
