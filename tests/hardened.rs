@@ -172,6 +172,9 @@ fn a_confined_process_goes_on() {
         if child == 0 {
             // For the child alone: what it does cannot be undone.
             hakmem::few_syscalls();
+            if hakmem::start_background() {
+                libc::_exit(2);
+            }
             for n in 1..20_000 {
                 let (small, large) = (GLOBAL.alloc(layout(100, 8)), GLOBAL.alloc(layout(70_000 + n, 8)));
                 if small.is_null() || large.is_null() {

@@ -6,6 +6,7 @@ use crate::api::rust;
 use crate::api::watched as rust;
 use crate::api::{process, profile};
 use crate::base::options::Options;
+use crate::front::visitor;
 use crate::os;
 use crate::reclaim::{background, purge};
 use core::alloc::{GlobalAlloc, Layout};
@@ -31,7 +32,11 @@ impl Hakmem {
     /// The allocator with `options`. The environment's `HAKMEM_*` override them.
     ///
     /// Options are read once: when the process allocates its first block, from the instance that allocates
-    /// it.
+    /// it. Where this crate's functions are called before that ([`purge`](crate::purge),
+    /// [`scope`](crate::scope), [`start_background`](crate::start_background),
+    /// [`profile::start`](crate::profile::start)), the environment's are taken over the defaults, and those
+    /// of this instance are not: in a program whose `main` is Rust's a block has been allocated by then, but
+    /// a library whose caller is no Rust program should allocate something first.
     ///
     /// ```
     /// use hakmem::{Hakmem, Options};
@@ -88,7 +93,7 @@ pub fn purge() -> usize {
 
 /// Starts the background thread, if there is none. It gives back memory that has been free for the purge
 /// delay, without any call from the program. It receives no signals, and sleeps while there is nothing to
-/// give back. Returns false if the system cannot start a thread.
+/// give back. Returns false if the system cannot start a thread, or after [`few_syscalls`].
 ///
 /// A child of `fork` does not inherit the thread. It starts one of its own the next time that it allocates; a
 /// child made without the C library's handlers (`_Fork`) does so when it calls this function. Until then,
@@ -133,4 +138,7 @@ pub fn few_syscalls() {
     // It needs others, and ends here.
     profile::give_up();
     os::confine();
+    // A visit that began before this would still set a signal mask at its end. Each try waits for some
+    // milliseconds.
+    let _ = (0..100).find(|_| visitor::lock().is_some());
 }

@@ -101,6 +101,9 @@ pub(crate) fn start() -> i32 {
     if cfg!(miri) {
         return libc::ENOSYS;
     }
+    if os::is_confined() {
+        return libc::EPERM;
+    }
     process::look();
     os::thread::note_cpus();
     ready();

@@ -96,7 +96,8 @@ pub(super) fn look(classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
         class.slabs += 1;
         class.fresh_blocks += span.fresh as u64;
         class.free_blocks += span.blocks.saturating_sub(span.fresh + span.used) as u64;
-        class.slack_bytes += span.bytes as u64 - span.blocks as u64 * class.block_bytes;
+        // The figures of a slab that changes meanwhile may be those of two.
+        class.slack_bytes += (span.bytes as u64).saturating_sub(span.blocks as u64 * class.block_bytes);
     })
 }
 

@@ -224,13 +224,17 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
         if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {
             os::advise_huge(Slab::base(slab), SUPERSLAB, false);
             match lock() {
-                Some(mut pool) => pool.soil(desc),
+                Some(mut pool) => {
+                    pool.soil(desc);
+                    drop(pool);
+                    waker::notify();
+                }
                 None => {
                     desc.soil();
                     span_index::set_stale();
+                    waker::notify_unlocked();
                 }
             }
-            waker::notify();
         }
     }
 }

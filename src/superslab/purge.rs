@@ -54,8 +54,8 @@ impl Job {
     fn run(&self) -> usize {
         let descs = self.descs.iter().flatten();
         let bytes = descs.map(|desc| if desc.is_hidden() { unmap(desc) } else { give_back(desc) }).sum();
-        // Slices that the system has refused are dirty again.
-        waker::notify();
+        // Slices that the system has refused are dirty again. Perhaps without the lock: see `put_back`.
+        waker::notify_unlocked();
         bytes
     }
 }
@@ -155,8 +155,7 @@ fn is_time(pool: &State, now: u32, delay: i64) -> bool {
 
 /// Whether there is a background thread, and its last pass is recent: it may be kept from running.
 fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
-    waker::WATCHED.load(Relaxed)
-        && i64::from(now.wrapping_sub(pool.policy.seen) as i32) <= delay + i64::from(REGRET)
+    waker::WATCHED.load(Relaxed) && i64::from(os::elapsed(pool.policy.seen, now)) <= delay + i64::from(REGRET)
 }
 
 /// Purges what is due. Not inlined, so that the callers need no room for a job on their stacks.
@@ -211,8 +210,8 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
     let delay = options::get().purge_delay;
     pool.policy.looked = now;
     for desc in pool.dirty() {
-        // The list is in order of age. Signed: slices may have become dirty after `now`.
-        if job.is_full() || i64::from(now.wrapping_sub(desc.since.get()) as i32) < delay {
+        // The list is in order of age.
+        if job.is_full() || i64::from(os::elapsed(desc.since.get(), now)) < delay {
             break;
         }
         job.add(pool, desc);
@@ -277,3 +276,37 @@ pub(crate) fn everything() {
 }
 
 const _: () = assert!(SLICES == 32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lockfree::slice_sets::Sets;
+    use crate::superslab::desc::Desc;
+
+    /// How many of two SuperSlabs are due, of which one became dirty so many milliseconds ago, and the other
+    /// ten minutes ago.
+    fn due_after(ms: u32) -> usize {
+        let mut pool = State::new();
+        let now = os::now_ms();
+        for ago in [ms, 600_000] {
+            let desc = Desc::stand_in(core::ptr::without_provenance_mut(SUPERSLAB));
+            desc.slices.set(Sets { free: 0b1100, dirty: 0b1100 });
+            pool.enter(desc, now.wrapping_sub(ago));
+        }
+        let mut job = Job::none();
+        add_aged(&mut pool, now, &mut job);
+        job.len
+    }
+
+    /// The clock has 32 bits, so half of its round is 24.8 days.
+    #[test]
+    fn slices_are_due_however_old_they_are() {
+        const DAY: u32 = 24 * 3_600_000;
+        for days in [1, 24, 25, 40, 49] {
+            assert_eq!(due_after(days * DAY), 2, "{days} days");
+        }
+        assert_eq!(due_after(0), 0, "and the ones behind are taken for younger");
+        // Another thread's clock was read a little later.
+        assert_eq!(due_after(0u32.wrapping_sub(20)), 0);
+    }
+}
