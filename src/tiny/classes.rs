@@ -107,12 +107,8 @@ pub(crate) const fn class_of_rest(size: usize, align: usize) -> u8 {
     if size > MAX_SMALL {
         return 0;
     }
-    let mut class = if size <= MAX_TABLE { TABLE[size.div_ceil(8)] } else { medium(size) } as usize;
-    // Every power of two up to `MAX_SMALL` is a class, so this ends.
-    while stride(class) as usize & (align - 1) != 0 {
-        class += 1;
-    }
-    class as u8
+    // A multiple of the alignment, too: where classes are closer than that, this size is one itself.
+    if size <= MAX_TABLE { TABLE[size.div_ceil(8)] } else { medium(size) }
 }
 
 /// Slices of a slab of this class: enough for 16 blocks, or for 8 blocks of more than 16 KiB.
