@@ -190,6 +190,43 @@ fn a_confined_process_goes_on() {
     }
 }
 
+/// Mappings of the process, and bytes that are resident.
+fn held() -> (usize, usize) {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap();
+    let pages = read("statm").split(' ').nth(1).unwrap().parse::<usize>().unwrap();
+    (read("maps").lines().count(), pages * 4096)
+}
+
+/// The system allows a process 65,530 mappings, and each hole in a row of blocks would be one.
+#[test]
+fn many_large_blocks_leave_no_holes() {
+    let _alone = ALONE.lock().unwrap();
+    let size = 70_000;
+    let blocks: Vec<_> = (0..30_000).map(|_| block_of_zeros(size)).collect();
+    let (before, _) = held();
+    blocks.iter().step_by(2).for_each(|&block| free(block, size));
+    let (half, _) = held();
+    assert!(half < before, "{before} mappings, {half} without every other block");
+    // What is set aside serves again, and is zero.
+    let again: Vec<_> = (0..5_000).map(|_| block_of_zeros(size)).collect();
+    assert!(held().0 <= before);
+    again.iter().chain(blocks.iter().skip(1).step_by(2)).for_each(|&block| free(block, size));
+    hakmem::purge();
+    assert!(held().0 < 2_000, "{} mappings in the end", held().0);
+}
+
+/// A block whose first page is touched, and was zero.
+fn block_of_zeros(size: usize) -> *mut u8 {
+    // SAFETY: the size is not 0, and the block has it.
+    unsafe {
+        let block = GLOBAL.alloc_zeroed(layout(size, 8));
+        assert!(!block.is_null());
+        assert!(std::slice::from_raw_parts(block, 64).iter().all(|&byte| byte == 0));
+        block.write_bytes(7, 64);
+        block
+    }
+}
+
 /// How a child process ends that does this: the signal.
 fn in_child(misuse: impl Fn()) -> Option<i32> {
     // SAFETY: the child does nothing but this, and leaves.

@@ -6,6 +6,9 @@ use crate::hardened::slab::{FREE, FRESH, HELD, Slab};
 use crate::sync::Ordering::Relaxed;
 use core::fmt;
 
+/// What is said of a block that was not handed out yet.
+const NEVER: &str = "never allocated";
+
 /// A block of a slab, described.
 struct Described<'a>(Place<'a>);
 
@@ -13,13 +16,15 @@ impl fmt::Display for Described<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.0;
         let state = match place.state().load(Relaxed) {
-            FRESH => "never allocated",
+            FRESH => NEVER,
             FREE => "free",
             HELD => "freed, in quarantine",
             _ => "in use",
         };
         write!(f, "; block {:p} of {} bytes, {state}", place.block, place.slab.stride())?;
         match place.fields(place.mix()) {
+            // It has no trailer.
+            _ if state == NEVER => {}
             Some(fields) if !fields.free => {
                 write!(f, ", {} asked for", place.room() - fields.room.min(place.room()))?;
             }

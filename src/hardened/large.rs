@@ -37,6 +37,8 @@ pub(super) struct Large {
     pub(super) state: AtomicU8,
     /// Whether the pages of a freed one are still there.
     pub(super) resident: AtomicBool,
+    /// The next one of those that are set aside. Used under the lock of the quarantine.
+    pub(super) next: *mut Large,
 }
 
 /// The byte that fills the rest of the block's first page, and what lies between its end and the guard page,
@@ -67,6 +69,11 @@ impl Large {
     pub(super) fn size(&self) -> Option<usize> {
         // Acquire: pairs with the release in `hand_out`.
         (self.state.load(Acquire) == USED).then(|| self.size.load(Relaxed))
+    }
+
+    /// Bytes asked for, of a block that is free, or was when that was found out. For reports.
+    pub(super) fn freed_size(&self) -> usize {
+        self.size.load(Relaxed)
     }
 
     /// The alignment that was asked for.

@@ -44,6 +44,11 @@ static REGRETTED: AtomicU32 = AtomicU32::new(0);
 /// Soon, in milliseconds. So often the slack is halved if nothing is regretted.
 const SOON: u32 = 1000;
 
+/// For each slab that is given back, so many others may follow. They are looked for among the first ones of
+/// their list, where those are that were listed last.
+const AT_ONCE: usize = 2;
+const LOOKS: usize = 8;
+
 /// Notes that the program needs fresh memory for a slab.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn made(slab: &Slab) {
@@ -151,7 +156,8 @@ fn noticed(slab: &Slab, free: i32) {
 /// how many bytes.
 #[unsafe(link_section = "hakmem_rare")]
 fn emptied(slab: &Slab, all: bool) -> usize {
-    let Some(mut list) = LISTS[slab.class()].lock_soon() else { return 0 };
+    let class = slab.class();
+    let Some(mut list) = LISTS[class].lock_soon() else { return 0 };
     if slab.place.load(SeqCst) != LISTED || !is_empty(slab) {
         return 0;
     }
@@ -173,7 +179,32 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     GIVEN.store(os::now_ms(), Relaxed);
     // SAFETY: dead by the store above, in which we were alone by the lock; its blocks are free.
     unsafe { slab.release() };
+    if !all {
+        shrink(class);
+    }
     bytes
+}
+
+/// Gives back up to [`AT_ONCE`] slabs of a class that are counted as empty, while there are more than may be:
+/// when they were counted, the program had more in use.
+#[unsafe(link_section = "hakmem_rare")]
+fn shrink(class: usize) {
+    for _ in 0..AT_ONCE {
+        if EMPTY.load(Relaxed) <= allowance() {
+            return;
+        }
+        let Some(list) = LISTS[class].lock_soon() else { return };
+        let mut slab = list.0.first();
+        // SAFETY: records stay mapped, and the list is used under the lock, which we hold.
+        let counted = (0..LOOKS).find_map(|_| unsafe {
+            let this = slab.as_ref()?;
+            slab = List::next(slab);
+            this.counted.load(Relaxed).then_some(this)
+        });
+        drop(list);
+        let Some(slab) = counted else { return };
+        emptied(slab, true);
+    }
 }
 
 /// Bytes of listed slabs of which all blocks are free, about.

@@ -5,11 +5,11 @@
 use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
+use crate::hardened::kept::{self, QUARANTINE, set_aside};
 use crate::hardened::large::{Large, USED, filling};
 use crate::hardened::records::{self, LARGE};
 use crate::hardened::{fault, parts};
-use crate::os;
-use crate::os::futex::{Inherit, Lock};
+use crate::os::{self, Unmapped};
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::Allocation;
@@ -17,13 +17,6 @@ use crate::sync::AtomicUsize;
 use crate::sync::Ordering::{Relaxed, Release};
 use core::ptr;
 
-/// Freed mappings whose addresses are not used again, at most.
-const KEPT: usize = 64;
-/// The same in bytes of address space, but for one mapping.
-const KEPT_BYTES: usize = 256 << 20;
-
-/// With the quarantine, so many mappings are freed after one, at least, before its addresses are used again.
-const LATER: usize = 4;
 /// Freed mappings of up to so many bytes keep their pages: to map them again would cost more than to clear
 /// them.
 const KEEPS_PAGES: usize = 2 << 20;
@@ -38,75 +31,13 @@ const PART: usize = 8;
 const MOST_GUARDED: usize = 8192;
 /// Mappings with guard pages. Relaxed: a figure.
 static GUARDED: AtomicUsize = AtomicUsize::new(0);
-
+/// Blocks in use without. Relaxed: a figure.
+static UNGUARDED: AtomicUsize = AtomicUsize::new(0);
+/// While there are more of these, a freed one is set aside: blocks without guard pages lie in a row, which is
+/// one mapping for the system, and each hole in it would be one more.
+const MOST_HOLES: usize = MOST_GUARDED;
 /// Bytes of address space mapped for blocks, in use or kept. Relaxed: a figure.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
-
-/// Freed mappings, the oldest first.
-struct Quarantine {
-    kept: [*mut Large; KEPT],
-    count: usize,
-    /// Bytes of address space.
-    bytes: usize,
-    /// Bytes of those that are resident.
-    resident: usize,
-}
-
-// SAFETY: records stay mapped, and the list is used only under the lock.
-unsafe impl Send for Quarantine {}
-
-impl Inherit for Quarantine {
-    fn inherit(&mut self, torn: bool) {
-        if torn {
-            // What was being put in or taken out may be in two places, or in none: better to lose all than to
-            // hand one out twice.
-            (self.count, self.bytes, self.resident) = (0, 0, 0);
-        }
-    }
-}
-
-static QUARANTINE: Lock<Quarantine> =
-    Lock::new(Quarantine { kept: [ptr::null_mut(); KEPT], count: 0, bytes: 0, resident: 0 });
-
-impl Quarantine {
-    /// Takes the mapping at `index` out.
-    fn remove(&mut self, index: usize) -> Option<*mut Large> {
-        let large = *self.kept.get(..self.count)?.get(index)?;
-        self.kept.get_mut(index..self.count)?.rotate_left(1);
-        self.count -= 1;
-        // SAFETY: the record of a mapping that was in the list.
-        let (len, resident) = unsafe { ((*large).len, (*large).resident.load(Relaxed)) };
-        self.bytes -= len;
-        self.resident -= if resident { len } else { 0 };
-        Some(large)
-    }
-
-    /// Puts a mapping in. False if there is no room.
-    fn add(&mut self, large: *mut Large) -> bool {
-        // SAFETY: the caller's mapping.
-        let (len, resident) = unsafe { ((*large).len, (*large).resident.load(Relaxed)) };
-        if self.count > 0 && self.bytes + len > KEPT_BYTES {
-            return false;
-        }
-        let Some(slot) = self.kept.get_mut(self.count) else { return false };
-        *slot = large;
-        self.count += 1;
-        self.bytes += len;
-        self.resident += if resident { len } else { 0 };
-        true
-    }
-
-    /// Takes out the oldest mapping of `len` bytes that is resident, if enough were freed later.
-    fn reuse(&mut self, len: usize) -> Option<*mut Large> {
-        let later = if parts::has(Hardened::QUARANTINE) { LATER } else { 0 };
-        let old = self.kept.get(..self.count.saturating_sub(later))?;
-        // SAFETY: records of mappings in the list.
-        let index = old
-            .iter()
-            .position(|&large| unsafe { (*large).len == len && (*large).resident.load(Relaxed) })?;
-        self.remove(index)
-    }
-}
 
 /// A block of `size` bytes, at most `isize::MAX`, at a multiple of `align`. It is zero. One that `grows` gets
 /// as much address space again behind it, and begins with a page.
@@ -159,6 +90,8 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
             let end = (*record).end(size);
             os::protect(base, before.addr() - base.addr(), false);
             os::protect(ptr::without_provenance_mut(end), base.addr() + len - end, false);
+        } else {
+            UNGUARDED.fetch_add(1, Relaxed);
         }
         hand_out(record, block, size, align);
     }
@@ -179,13 +112,14 @@ fn place(base: *mut u8, len: usize, size: usize, align: usize) -> *mut u8 {
 /// A block in a mapping of `len` bytes that was freed, if there is one.
 #[unsafe(link_section = "hakmem_rare")]
 fn again(size: usize, align: usize, len: usize) -> Option<*mut u8> {
-    if len > KEEPS_PAGES {
-        return None;
-    }
-    let record = QUARANTINE.lock_soon()?.reuse(len)?;
-    // SAFETY: it was kept, so freed, and is ours alone now. All of it is inaccessible.
+    let mut kept = QUARANTINE.lock_soon()?;
+    let old = if len > KEEPS_PAGES { None } else { kept.reuse(len) };
+    let record = old.or_else(|| kept.reuse_aside(len))?;
+    drop(kept);
+    // SAFETY: it was kept, so freed, and is ours alone now. All of it is inaccessible, or else it is not
+    // guarded.
     unsafe {
-        let (base, page) = ((*record).base, os::page_size());
+        let (base, len, page) = ((*record).base, (*record).len, os::page_size());
         let block = place(base, len, size, align);
         let before = block.map_addr(|at| at & !(page - 1));
         let pages = (block.addr() + size.max(1)).next_multiple_of(page) - before.addr();
@@ -195,7 +129,12 @@ fn again(size: usize, align: usize, len: usize) -> Option<*mut u8> {
             return None;
         }
         pagemap::set((*record).block(), 1, FOREIGN);
-        before.write_bytes(0, pages);
+        if (*record).resident.load(Relaxed) {
+            before.write_bytes(0, pages);
+        }
+        if !(*record).guarded {
+            UNGUARDED.fetch_add(1, Relaxed);
+        }
         (*record).grows = false;
         hand_out(record, block, size, align);
         Some(block)
@@ -249,6 +188,15 @@ impl Large {
         let this = ptr::from_ref(self).cast_mut();
         // SAFETY: held, so nobody else gives the mapping back.
         unsafe {
+            if !self.guarded {
+                if UNGUARDED.fetch_sub(1, Relaxed) > MOST_HOLES {
+                    self.resident.store(!os::purge(self.base, self.len), Relaxed);
+                    return set_aside(this);
+                }
+                if UNGUARDED.load(Relaxed) == MOST_HOLES / 2 {
+                    give_back_aside();
+                }
+            }
             let much = MOST_PAGES.max(LARGE_IN_USE.load(Relaxed) / PART);
             // A confined process would lose them.
             let stays = self.len <= KEEPS_PAGES
@@ -257,9 +205,10 @@ impl Large {
                 && os::protect(self.base, self.len, false);
             self.resident.store(stays, Relaxed);
             if !stays && !os::make_inaccessible(self.base, self.len) {
-                return unmap(this);
+                unmap(this);
+            } else {
+                keep(this);
             }
-            keep(this);
         }
     }
 }
@@ -286,23 +235,39 @@ unsafe fn keep(large: *mut Large) {
     unsafe { unmap(large) };
 }
 
-/// Gives a freed mapping back, and its record.
+/// Gives back what is set aside. Returns how many bytes of address space.
+#[unsafe(link_section = "hakmem_rare")]
+fn give_back_aside() -> usize {
+    // SAFETY: freed when they were set aside; now they are ours alone.
+    kept::take_aside().map(|large| unsafe { if unmap(large) { (*large).len } else { 0 } }).sum()
+}
+
+/// Gives a freed mapping back, and its record. False if the system does not unmap it: then it is set aside.
 ///
 /// # Safety
 ///
 /// The block is freed, and the mapping the caller's alone.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn unmap(large: *mut Large) {
+unsafe fn unmap(large: *mut Large) -> bool {
     // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
     unsafe {
         pagemap::set((*large).block(), 1, FOREIGN);
-        MAPPED.fetch_sub((*large).len, Relaxed);
-        if (*large).guarded {
+        let (len, guarded) = ((*large).len, (*large).guarded);
+        match os::unmap((*large).base, len) {
+            Unmapped::Gone => {}
+            left => {
+                (*large).resident.store(left == Unmapped::Kept, Relaxed);
+                set_aside(large);
+                return false;
+            }
+        }
+        MAPPED.fetch_sub(len, Relaxed);
+        if guarded {
             GUARDED.fetch_sub(1, Relaxed);
         }
-        os::unmap((*large).base, (*large).len);
         records::give(large.cast());
     }
+    true
 }
 
 /// Bytes of address space that are kept of freed mappings.
@@ -318,9 +283,12 @@ pub(super) fn purge() -> usize {
     while let Some(large) = QUARANTINE.lock_soon().and_then(|mut kept| kept.remove(0)) {
         // SAFETY: it was kept, so freed; now it is ours alone.
         unsafe {
-            bytes += (*large).len;
-            unmap(large);
+            let len = (*large).len;
+            bytes += if unmap(large) { len } else { 0 };
         }
+    }
+    if UNGUARDED.load(Relaxed) <= MOST_HOLES {
+        bytes += give_back_aside();
     }
     bytes
 }

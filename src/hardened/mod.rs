@@ -5,13 +5,14 @@
 //! those ask whether hardened mode is on. The page map has a kind for its memory, which is no size class, so
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
-//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones,
-//! `trailer.rs` what stands behind their bytes, `wide.rs` clears them, `state.rs` what a thread has,
+//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones, `kept.rs`
+//! what is kept of them, `trailer.rs` what stands behind their bytes, `wide.rs` clears them, `state.rs` what a thread has,
 //! `lists.rs` slabs that wait for a thread, `spans.rs` address space, `growth.rs` how much of it a slab gets,
 //! `records.rs` memory for what describes all this, `fault.rs` what is said, `parts.rs` what is on.
 
 mod fault;
 mod growth;
+mod kept;
 mod large;
 mod lists;
 mod mappings;
@@ -173,7 +174,7 @@ pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
         Found::Large(large) => {
             let size = large.size();
             if size.is_none() {
-                fault::large(function, block, Fault::UsedAfterFree, 0);
+                fault::large(function, block, Fault::UsedAfterFree, large.freed_size());
             }
             size
         }

@@ -111,15 +111,18 @@ fn map_aligned_at(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
     if base.is_null() {
         return base;
     }
-    let head = base.addr().wrapping_neg() & (align - 1);
+    // The upper one of two: systems map downwards, so the new range lies against the one before it, and is
+    // one mapping with that for the system, which limits their number.
+    let head = align - (base.addr() & (align - 1));
     let start = base.wrapping_add(head);
-    if head != 0 {
-        // SAFETY: the part of our new mapping below the aligned range; no other code has its address.
-        unsafe { trim(base, head) };
+    // SAFETY: the parts of our new mapping below and above the aligned range, together `align` bytes; no
+    // other code has their addresses.
+    unsafe {
+        trim(base, head);
+        if head != align {
+            trim(start.wrapping_add(len), align - head);
+        }
     }
-    // SAFETY: the part of our new mapping above the aligned range, `align - head` bytes; no other code has
-    // its address.
-    unsafe { trim(start.wrapping_add(len), align - head) };
     start
 }
 

@@ -1,0 +1,228 @@
+//! Freed mappings of the hardened heap's large blocks that are not unmapped: those whose addresses are not
+//! used again yet, and those that are set aside.
+
+use crate::base::options::Hardened;
+use crate::base::table::Table;
+use crate::hardened::large::Large;
+use crate::hardened::parts;
+use crate::os::futex::{Inherit, Lock};
+use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::compiler_fence;
+use core::ptr;
+
+/// Freed mappings whose addresses are not used again, at most.
+const KEPT: usize = 64;
+/// The same in bytes of address space, but for one mapping.
+const KEPT_BYTES: usize = 256 << 20;
+
+/// With the quarantine, so many mappings are freed after one, at least, before its addresses are used again.
+const LATER: usize = 4;
+/// So many mappings of what is set aside are looked at for a block.
+const LOOKS: usize = 32;
+
+/// Freed mappings, the oldest first.
+pub(super) struct Quarantine {
+    kept: [*mut Large; KEPT],
+    count: usize,
+    /// Bytes of address space.
+    pub(super) bytes: usize,
+    /// Bytes of those that are resident.
+    pub(super) resident: usize,
+    /// What is set aside: mappings that the system would not unmap, or that would leave a hole. The last one
+    /// first.
+    aside: *mut Large,
+}
+
+// SAFETY: records stay mapped, and the list is used only under the lock.
+unsafe impl Send for Quarantine {}
+
+impl Inherit for Quarantine {
+    fn inherit(&mut self, torn: bool) {
+        if torn {
+            // What was being put in or taken out may be in two places, or in none: better to lose all than to
+            // hand one out twice.
+            (self.count, self.bytes, self.resident) = (0, 0, 0);
+            self.aside = ptr::null_mut();
+        }
+    }
+}
+
+pub(super) static QUARANTINE: Lock<Quarantine> = Lock::new(Quarantine {
+    kept: [ptr::null_mut(); KEPT],
+    count: 0,
+    bytes: 0,
+    resident: 0,
+    aside: ptr::null_mut(),
+});
+
+/// How many mappings are freed after one, at least, before its addresses are used again.
+fn later() -> usize {
+    if parts::has(Hardened::QUARANTINE) { LATER } else { 0 }
+}
+
+impl Quarantine {
+    /// Takes the mapping at `index` out.
+    pub(super) fn remove(&mut self, index: usize) -> Option<*mut Large> {
+        let large = *self.kept.get(..self.count)?.get(index)?;
+        self.kept.get_mut(index..self.count)?.rotate_left(1);
+        self.count -= 1;
+        // SAFETY: the record of a mapping that was in the list.
+        let (len, resident) = unsafe { ((*large).len, (*large).resident.load(Relaxed)) };
+        self.bytes -= len;
+        self.resident -= if resident { len } else { 0 };
+        Some(large)
+    }
+
+    /// Puts a mapping in. False if there is no room.
+    pub(super) fn add(&mut self, large: *mut Large) -> bool {
+        // SAFETY: the caller's mapping.
+        let (len, resident) = unsafe { ((*large).len, (*large).resident.load(Relaxed)) };
+        if self.count > 0 && self.bytes + len > KEPT_BYTES {
+            return false;
+        }
+        let Some(slot) = self.kept.get_mut(self.count) else { return false };
+        *slot = large;
+        self.count += 1;
+        self.bytes += len;
+        self.resident += if resident { len } else { 0 };
+        true
+    }
+
+    /// Takes out the oldest mapping of `len` bytes that is resident, if enough were freed later.
+    pub(super) fn reuse(&mut self, len: usize) -> Option<*mut Large> {
+        let old = self.kept.get(..self.count.saturating_sub(later()))?;
+        // SAFETY: records of mappings in the list.
+        let index = old
+            .iter()
+            .position(|&large| unsafe { (*large).len == len && (*large).resident.load(Relaxed) })?;
+        self.remove(index)
+    }
+
+    /// Takes out a mapping of `len` bytes, or of up to twice as many, of what is set aside.
+    pub(super) fn reuse_aside(&mut self, len: usize) -> Option<*mut Large> {
+        let mut link = &raw mut self.aside;
+        // SAFETY: records stay mapped, and their links are used under the lock, as this is.
+        unsafe {
+            for looked in 0..LOOKS {
+                let large = *link;
+                if large.is_null() {
+                    return None;
+                }
+                if looked >= later() && (len..=2 * len).contains(&(*large).len) {
+                    *link = (*large).next;
+                    return Some(large);
+                }
+                link = &raw mut (*large).next;
+            }
+        }
+        None
+    }
+}
+
+/// Sets a freed mapping aside, which the system shall not unmap, or would not.
+///
+/// # Safety
+///
+/// The block is freed, and the mapping the caller's alone. Whether it is not zero is what `resident` says.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn set_aside(large: *mut Large) {
+    // Lost without the lock.
+    if let Some(mut kept) = QUARANTINE.lock_soon() {
+        // SAFETY: the caller's, until it is in the list.
+        unsafe { (*large).next = kept.aside };
+        // A fork may come between.
+        compiler_fence(Release);
+        kept.aside = large;
+    }
+}
+
+/// Takes out all that is set aside, in order of address: unmapped in any other, each would leave a hole for a
+/// while.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn take_aside() -> impl Iterator<Item = *mut Large> {
+    let all = QUARANTINE
+        .lock_soon()
+        .map_or(ptr::null_mut(), |mut kept| core::mem::replace(&mut kept.aside, ptr::null_mut()));
+    // SAFETY: out of the list, so ours alone, as are the links.
+    let mut next = unsafe { sorted(all) };
+    core::iter::from_fn(move || {
+        // SAFETY: records stay mapped; the caller has not had this one yet.
+        let large = unsafe { next.as_ref() }?;
+        Some(core::mem::replace(&mut next, large.next))
+    })
+}
+
+/// The same records in order of address, by merging: of equal numbers, as they come.
+///
+/// # Safety
+///
+/// The records and their links are the caller's alone.
+unsafe fn sorted(mut rest: *mut Large) -> *mut Large {
+    // At `n` there is none, or 2^n of them in order.
+    let mut runs = Table([ptr::null_mut::<Large>(); 32]);
+    // SAFETY: by the caller's clause.
+    unsafe {
+        while !rest.is_null() {
+            let mut run = rest;
+            rest = (*run).next;
+            (*run).next = ptr::null_mut();
+            let mut n = 0;
+            while n < 31 && !runs[n].is_null() {
+                run = merged(core::mem::replace(&mut runs[n], ptr::null_mut()), run);
+                n += 1;
+            }
+            runs[n] = merged(runs[n], run);
+        }
+        runs.0.into_iter().fold(ptr::null_mut(), |all, run| merged(all, run))
+    }
+}
+
+/// Two lists in order of address, as one.
+///
+/// # Safety
+///
+/// As [`sorted`].
+unsafe fn merged(mut a: *mut Large, mut b: *mut Large) -> *mut Large {
+    let mut first = ptr::null_mut();
+    let mut link = &raw mut first;
+    // SAFETY: by the caller's clause; `link` is `first`, or the link of the last record that was merged.
+    unsafe {
+        while !a.is_null() && !b.is_null() {
+            let lower = if (*a).base < (*b).base { &mut a } else { &mut b };
+            *link = *lower;
+            link = &raw mut (**lower).next;
+            *lower = *link;
+        }
+        *link = if a.is_null() { b } else { a };
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_aside_comes_in_order() {
+        for count in [0usize, 1, 2, 3, 7, 64, 100, 1000] {
+            // SAFETY: zero is valid for all fields.
+            let records: Vec<Large> = (0..count).map(|_| unsafe { core::mem::zeroed() }).collect();
+            let records = records.leak();
+            let mut first = ptr::null_mut();
+            for (n, record) in records.iter_mut().enumerate() {
+                record.base = ptr::without_provenance_mut((n * 7919 + 13) % 1009 * 4096);
+                record.next = core::mem::replace(&mut first, record);
+            }
+            let mut bases = Vec::new();
+            // SAFETY: records of this test alone.
+            unsafe {
+                first = sorted(first);
+                while !first.is_null() {
+                    bases.push((*first).base.addr());
+                    first = (*first).next;
+                }
+            }
+            assert!(bases.len() == count && bases.is_sorted(), "{count}: {bases:x?}");
+        }
+    }
+}
