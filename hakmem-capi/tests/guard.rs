@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Output};
 use std::sync::OnceLock;
 use std::time::Duration;
 use support::{compile, expect_ok, preloaded, run};
@@ -145,6 +145,26 @@ fn the_handler_gets_along_with_those_of_the_program() {
     }
     // A stack of its own, not much larger than the system asks for.
     reports(&["alternate"], &[SIGSEGV], &["use after free"], true);
+}
+
+/// `guard_signals.c`, every allocation of which is to have guard pages: how it ended, what the library wrote,
+/// and what the program printed.
+fn signals(kind: &str) -> (ExitStatus, Vec<String>, String) {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| compile("gcc", "guard_signals.c", &["-pthread", "-Wno-all"]));
+    let output = run(preloaded(program).arg(kind).env("HAKMEM_GUARD", "1"), LIMIT);
+    let (lines, stdout) = said(&output);
+    (output.status, lines, stdout)
+}
+
+/// An alternate stack may be too small for a handler that does not ask for it.
+#[test]
+fn a_handler_runs_on_the_stack_that_it_asked_for() {
+    for kind in ["ordinary", "alternate"] {
+        let (status, lines, stdout) = signals(kind);
+        assert!(status.success() && lines.is_empty(), "{kind}: {status} {lines:?}");
+        assert_eq!(stdout, format!("{kind}\nsurvived\n"));
+    }
 }
 
 #[test]

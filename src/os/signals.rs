@@ -2,9 +2,9 @@
 //! SIGSEGV, for faults in memory of ours. Every other fault is whose it was before.
 //!
 //! We are a guest: the handler calls the one that was there before for all that is not ours, as the kernel
-//! would have called it (on the thread's alternate stack, if it has one), and when a fault was ours, puts
-//! that one back and returns, so that the instruction faults again and the process ends as it would have
-//! without us. A program that sets a handler later replaces ours: faults are its own then.
+//! would have called it (on the same stack, too), and when a fault was ours, puts that one back and returns,
+//! so that the instruction faults again and the process ends as it would have without us. A program that sets
+//! a handler later replaces ours: faults are its own then.
 
 use crate::os::calls;
 use crate::sync::Ordering::SeqCst;
@@ -134,8 +134,8 @@ struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 // SAFETY: written once, before anybody reads it: see `handle_faults`.
 unsafe impl Sync for Before {}
 
-/// Has `f` called with each fault of the process, in the thread that it happens in, and on its alternate
-/// stack if there is one. It says whether the fault is ours. To be called once.
+/// Has `f` called with each fault of the process, in the thread that it happens in. It says whether the fault
+/// is ours. To be called once.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn handle_faults(f: fn(&Access) -> bool) {
@@ -155,9 +155,14 @@ pub(crate) fn handle_faults(f: fn(&Access) -> bool) {
         let mut ours = before;
         ours.sa_sigaction = on_fault as *const () as usize;
         // What the handler before wants blocked, and whether it may be interrupted by itself, stays as it
-        // was.
-        ours.sa_flags =
-            (before.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART)) | libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // was. So does the stack, since we call it on the one that we have been given: a thread's alternate
+        // stack may be meant for something else, and too small for a handler that never asked for it.
+        // Without such a handler an alternate stack is as good as any, and a stack that has no room left is
+        // none.
+        let kept = libc::SA_NODEFER | libc::SA_RESTART | libc::SA_ONSTACK;
+        let is_none = matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        let anywhere = if is_none { libc::SA_ONSTACK } else { 0 };
+        ours.sa_flags = (before.sa_flags & kept) | anywhere | libc::SA_SIGINFO;
         libc::sigaction(libc::SIGSEGV, &raw const ours, ptr::null_mut());
     });
 }
