@@ -226,6 +226,21 @@ fn hardened_mode_keeps_the_stacks() {
     }
 }
 
+/// What is known of a large block is not said of a small one that lies where it was. Which of the two were
+/// found first depended on chance.
+#[test]
+fn hardened_mode_tells_blocks_apart_that_lay_at_the_same_place() {
+    for _ in 0..8 {
+        let mut command = guarded(&["in-large", "48"]);
+        let output = run(command.env("HAKMEM_HARDENED", "on").env("HAKMEM_GUARD_SLOTS", "4096"), LIMIT);
+        let (lines, stdout) = said(&output);
+        assert!(lines[0].contains("): overflow") && !stdout.contains("survived"), "{lines:#?} {stdout}");
+        let makers = functions(&lines, "allocated by thread");
+        assert!(makers.contains("maker") && !makers.contains("large_maker"), "{lines:#?}");
+        assert!(!functions(&lines, "freed by thread").contains("large_dropper"), "{lines:#?}");
+    }
+}
+
 /// The innocent in hardened mode: as many samples as there are allocations, and none with guard pages.
 #[test]
 fn hardened_mode_samples_all_allocations() {
