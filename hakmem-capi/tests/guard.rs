@@ -167,6 +167,24 @@ fn a_handler_runs_on_the_stack_that_it_asked_for() {
     }
 }
 
+/// What a thread does in the handler of the program goes on while another thread faults.
+#[test]
+fn a_second_fault_does_not_disturb_the_handler_of_the_first() {
+    let (status, lines, stdout) = signals("crowd");
+    assert_eq!((status.code(), stdout.as_str()), (Some(42), "dumped\n"), "{status} {lines:?}");
+    let headings: Vec<_> = lines.iter().filter(|line| !line.starts_with("  ")).collect();
+    assert!(headings.len() == 1 && headings[0].contains("use after free: a "), "{lines:?}");
+}
+
+/// Where a handler that was set later calls ours, the fault comes back. It is reported once, and ends the
+/// process.
+#[test]
+fn a_handler_may_pass_the_fault_on() {
+    let (status, lines, stdout) = signals("passed-on");
+    assert_eq!((status.signal(), stdout.as_str()), (Some(SIGSEGV), "passed on\npassed on\n"), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line.contains("use after free: a ")).count(), 1, "{lines:?}");
+}
+
 #[test]
 fn a_wrong_size_can_be_forgiven() {
     let output = run(guarded(&["sized"]).env("HAKMEM_FOREIGN", "warn"), LIMIT);

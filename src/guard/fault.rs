@@ -4,7 +4,7 @@
 use crate::base::misuse::{self, Fault};
 use crate::guard::slots::{self, About, FREE, Slot};
 use crate::guard::trace::Trace;
-use crate::os::signals::{self, Access};
+use crate::os::signals::{self, Access, Whose};
 use crate::os::{futex, message, thread};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::{AtomicBool, AtomicU32};
@@ -17,18 +17,29 @@ static TOUCHED: Trace = Trace::none();
 /// How often another thread waits for that: as long as a report may take.
 const WAITS: u32 = 200;
 
-/// Lets one thread report, and not twice.
-fn is_first() -> bool {
+/// Lets one thread report, and not twice: whether the caller is the first, comes later than another thread, or
+/// is here again.
+fn turn() -> Whose {
     let me = thread::system_id();
-    match REPORTING.compare_exchange(0, me, SeqCst, SeqCst) {
-        Ok(_) => true,
-        Err(other) => {
-            if other != me {
-                (0..WAITS).for_each(|_| futex::pause());
-            }
-            false
+    let mut before = 0;
+    while let Err(other) = REPORTING.compare_exchange(before, me, SeqCst, SeqCst) {
+        if other == me {
+            return Whose::Again;
+        }
+        // A child of `vfork` has reported in its parent's memory, or a child of a fork has inherited this.
+        if thread::has_ended(other) {
+            before = other;
+        } else {
+            (0..WAITS).for_each(|_| futex::pause());
+            return Whose::Later;
         }
     }
+    Whose::First
+}
+
+/// Whether the caller is to report something by which the process ends.
+fn is_first() -> bool {
+    turn() == Whose::First
 }
 
 impl fmt::Display for About {
@@ -120,16 +131,18 @@ fn nearest(address: usize) -> Option<(&'static Slot, About, isize)> {
     Some((slot, about, address.wrapping_sub(about.start) as isize))
 }
 
-/// Reports that a page of a slot was touched that is not accessible. False if it is none of ours.
+/// Reports that a page of a slot was touched that is not accessible, if it is one, and if this thread is the
+/// first.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn touched(access: &Access) -> bool {
+pub(super) fn touched(access: &Access) -> Whose {
     if slots::index(access.address).is_none() {
-        return false;
+        return Whose::NotOurs;
     }
-    if !is_first() {
-        return true;
+    let turn = turn();
+    if turn != Whose::First {
+        return turn;
     }
     let how = match access.writes {
         Some(true) => "a write",
@@ -158,7 +171,7 @@ pub(super) fn touched(access: &Access) -> bool {
             print_stacks(slot);
         }
     }
-    true
+    turn
 }
 
 /// Whether the handler of SIGSEGV has been set, and not taken back.

@@ -45,6 +45,61 @@ static void repairs(int flags, size_t room) {
     page[0] = 1;
 }
 
+static char *volatile freed;
+static volatile int turn;
+static int inside;
+
+// Takes a while, and must not be disturbed: a second thread waits.
+static void dump(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info, (void)context;
+    if (__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST)) {
+        sleep(10);
+    }
+    usleep(600000);
+    write(1, "dumped\n", 7);
+    _exit(42);
+}
+
+static void *touch(void *number) {
+    while (turn < (int)(size_t)number) {
+    }
+    freed[50]++;
+    return NULL;
+}
+
+// Two threads touch a freed block. The second does so while the first reports it, which takes until somebody
+// reads standard error.
+static void crowd(void) {
+    int ends[2], ours = dup(2);
+    pthread_t threads[2];
+    handle(dump, 0);
+    for (size_t i = 0; i < 2; i++) {
+        pthread_create(&threads[i], NULL, touch, (void *)(i + 1));
+    }
+    freed = malloc(100);
+    free(freed);
+    pipe2(ends, O_NONBLOCK);
+    while (write(ends[1], "\n", 1) == 1) {
+    }
+    fcntl(ends[0], F_SETFL, 0);
+    fcntl(ends[1], F_SETFL, 0);
+    dup2(ends[1], 2);
+    for (int i = 0; i < 2; i++) {
+        turn++;
+        usleep(100000);
+    }
+    char text[4096];
+    for (;;) {
+        write(ours, text, read(ends[0], text, sizeof text));
+    }
+}
+
+// Calls the handler that was there before: ours.
+static void pass_on(int signal, siginfo_t *info, void *context) {
+    write(1, "passed on\n", 10);
+    before.sa_sigaction(signal, info, context);
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     int is(const char *name) { return !strcmp(what, name); }
@@ -52,6 +107,26 @@ int main(int argc, char **argv) {
         repairs(0, 12288);
     } else if (is("alternate")) {
         repairs(SA_ONSTACK, 65536);
+    }
+    if (is("crowd")) {
+        crowd();
+    }
+    if (is("vfork")) {
+        pid_t child = vfork();
+        if (child == 0) {
+            freed = malloc(100);
+            free(freed);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
+    freed = malloc(100);
+    free(freed);
+    if (is("passed-on")) {
+        handle(pass_on, 0);
+    }
+    if (is("vfork") || is("passed-on")) {
+        freed[50]++;
     }
     puts("survived");
     return 0;
