@@ -185,6 +185,18 @@ fn a_handler_may_pass_the_fault_on() {
     assert_eq!(lines.iter().filter(|line| line.contains("use after free: a ")).count(), 1, "{lines:?}");
 }
 
+/// A child that shares the memory has signal handlers of its own. Where it has the first sample, and where it
+/// ends by a fault.
+#[test]
+fn a_child_of_vfork_leaves_the_handler_to_its_parent() {
+    for (kind, reports) in [("vfork", 1), ("vfork-faults", 2)] {
+        let (status, lines, stdout) = signals(kind);
+        assert_eq!((status.signal(), stdout.as_str()), (Some(SIGSEGV), ""), "{kind}: {lines:?}");
+        let found = lines.iter().filter(|line| line.contains("use after free: a ")).count();
+        assert_eq!(found, reports, "{kind}: {lines:?}");
+    }
+}
+
 #[test]
 fn a_wrong_size_can_be_forgiven() {
     let output = run(guarded(&["sized"]).env("HAKMEM_FOREIGN", "warn"), LIMIT);

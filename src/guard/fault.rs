@@ -5,7 +5,7 @@ use crate::base::misuse::{self, Fault};
 use crate::guard::slots::{self, About, FREE, Slot};
 use crate::guard::trace::Trace;
 use crate::os::signals::{self, Access, Whose};
-use crate::os::{futex, message, thread};
+use crate::os::{self, futex, message, process, thread};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::{AtomicBool, AtomicU32};
 use core::fmt;
@@ -176,12 +176,29 @@ pub(super) fn touched(access: &Access) -> Whose {
 
 /// Whether the handler of SIGSEGV has been set, and not taken back.
 static SET: AtomicBool = AtomicBool::new(false);
+/// The process whose memory this is; 0 where no handler will be needed.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Notes that this is the process's own memory: when the options are known, and in the child of a fork.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn note_process() {
+    PROCESS.store(os::process_id(), SeqCst);
+}
+
+/// Whether this memory is another process's: the caller is a child of `vfork`.
+#[unsafe(link_section = "hakmem_rare")]
+fn is_borrowed() -> bool {
+    PROCESS.load(SeqCst) != os::process_id() && !process::is_unnoticed()
+}
 
 /// Sets the handler of SIGSEGV, once: when the first block is put into a slot, so that those that a program
 /// sets when it starts are called after it.
+///
+/// A child of `vfork` has handlers of its own, in memory that it shares. It does without, so that `SET` says
+/// what is so in its parent.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn install() {
-    if !SET.load(SeqCst) && !SET.swap(true, SeqCst) {
+    if !SET.load(SeqCst) && !is_borrowed() && !SET.swap(true, SeqCst) {
         signals::handle_faults(touched);
     }
 }

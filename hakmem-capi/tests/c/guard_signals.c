@@ -122,10 +122,18 @@ int main(int argc, char **argv) {
     }
     freed = malloc(100);
     free(freed);
+    if (is("vfork-faults")) {
+        pid_t child = vfork();
+        if (child == 0) {
+            freed[50]++;
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
     if (is("passed-on")) {
         handle(pass_on, 0);
     }
-    if (is("vfork") || is("passed-on")) {
+    if (is("vfork") || is("vfork-faults") || is("passed-on")) {
         freed[50]++;
     }
     puts("survived");
