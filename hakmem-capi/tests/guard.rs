@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Output};
 use std::sync::OnceLock;
 use std::time::Duration;
 use support::{compile, expect_ok, preloaded, run};
@@ -147,6 +147,56 @@ fn the_handler_gets_along_with_those_of_the_program() {
     reports(&["alternate"], &[SIGSEGV], &["use after free"], true);
 }
 
+/// `guard_signals.c`, every allocation of which is to have guard pages: how it ended, what the library wrote,
+/// and what the program printed.
+fn signals(kind: &str) -> (ExitStatus, Vec<String>, String) {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    let program = PROGRAM.get_or_init(|| compile("gcc", "guard_signals.c", &["-pthread", "-Wno-all"]));
+    let output = run(preloaded(program).arg(kind).env("HAKMEM_GUARD", "1"), LIMIT);
+    let (lines, stdout) = said(&output);
+    (output.status, lines, stdout)
+}
+
+/// An alternate stack may be too small for a handler that does not ask for it.
+#[test]
+fn a_handler_runs_on_the_stack_that_it_asked_for() {
+    for kind in ["ordinary", "alternate"] {
+        let (status, lines, stdout) = signals(kind);
+        assert!(status.success() && lines.is_empty(), "{kind}: {status} {lines:?}");
+        assert_eq!(stdout, format!("{kind}\nsurvived\n"));
+    }
+}
+
+/// What a thread does in the handler of the program goes on while another thread faults.
+#[test]
+fn a_second_fault_does_not_disturb_the_handler_of_the_first() {
+    let (status, lines, stdout) = signals("crowd");
+    assert_eq!((status.code(), stdout.as_str()), (Some(42), "dumped\n"), "{status} {lines:?}");
+    let headings: Vec<_> = lines.iter().filter(|line| !line.starts_with("  ")).collect();
+    assert!(headings.len() == 1 && headings[0].contains("use after free: a "), "{lines:?}");
+}
+
+/// Where a handler that was set later calls ours, the fault comes back. It is reported once, and ends the
+/// process.
+#[test]
+fn a_handler_may_pass_the_fault_on() {
+    let (status, lines, stdout) = signals("passed-on");
+    assert_eq!((status.signal(), stdout.as_str()), (Some(SIGSEGV), "passed on\npassed on\n"), "{lines:?}");
+    assert_eq!(lines.iter().filter(|line| line.contains("use after free: a ")).count(), 1, "{lines:?}");
+}
+
+/// A child that shares the memory has signal handlers of its own. Where it has the first sample, and where it
+/// ends by a fault.
+#[test]
+fn a_child_of_vfork_leaves_the_handler_to_its_parent() {
+    for (kind, reports) in [("vfork", 1), ("vfork-faults", 2)] {
+        let (status, lines, stdout) = signals(kind);
+        assert_eq!((status.signal(), stdout.as_str()), (Some(SIGSEGV), ""), "{kind}: {lines:?}");
+        let found = lines.iter().filter(|line| line.contains("use after free: a ")).count();
+        assert_eq!(found, reports, "{kind}: {lines:?}");
+    }
+}
+
 #[test]
 fn a_wrong_size_can_be_forgiven() {
     let output = run(guarded(&["sized"]).env("HAKMEM_FOREIGN", "warn"), LIMIT);
@@ -203,6 +253,21 @@ fn hardened_mode_keeps_the_stacks() {
             assert!(functions(&lines, "allocated by thread").contains("maker"), "{shown}");
             assert_eq!(functions(&lines, "freed by thread").contains("dropper"), freed, "{shown}");
         }
+    }
+}
+
+/// What is known of a large block is not said of a small one that lies where it was. Which of the two were
+/// found first depended on chance.
+#[test]
+fn hardened_mode_tells_blocks_apart_that_lay_at_the_same_place() {
+    for _ in 0..8 {
+        let mut command = guarded(&["in-large", "48"]);
+        let output = run(command.env("HAKMEM_HARDENED", "on").env("HAKMEM_GUARD_SLOTS", "4096"), LIMIT);
+        let (lines, stdout) = said(&output);
+        assert!(lines[0].contains("): overflow") && !stdout.contains("survived"), "{lines:#?} {stdout}");
+        let makers = functions(&lines, "allocated by thread");
+        assert!(makers.contains("maker") && !makers.contains("large_maker"), "{lines:#?}");
+        assert!(!functions(&lines, "freed by thread").contains("large_dropper"), "{lines:#?}");
     }
 }
 

@@ -111,6 +111,12 @@ fn the_smallest_stacks_are_enough() {
         let mut command = preloaded(&program);
         assert_eq!(expect_ok(command.arg("tiny").env("HAKMEM_STATS", stats), LIMIT), "ok\n");
     }
+    // With the stacks of every allocation and free.
+    for hardened in ["off", "on"] {
+        let mut command = preloaded(&program);
+        command.arg("tiny").env("HAKMEM_GUARD", "1").env("HAKMEM_HARDENED", hardened);
+        assert_eq!(expect_ok(&mut command, LIMIT), "ok\n", "{hardened}");
+    }
     // With a heap profile of every block, and a snapshot of it each millisecond.
     let mut command = preloaded(&program);
     command.arg("tiny").env("HAKMEM_PROFILE", support::scratch("profiles").join("tiny"));

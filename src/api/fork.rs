@@ -43,6 +43,9 @@ pub(crate) extern "C" fn child() {
 /// see [`process::forked`], nothing is repaired, and nobody visits any more if the fork has stopped a
 /// visitor: so what a heap says of one is that.
 pub(crate) fn on_fork(noticed: Noticed) {
+    if guard::is_on() {
+        guard::forked();
+    }
     match noticed {
         Noticed::InTime => {}
         Noticed::ByOther => {

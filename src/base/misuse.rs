@@ -60,18 +60,24 @@ pub(crate) fn report_about(function: &str, address: *const u8, fault: Fault, abo
     let more = MORE.load(Relaxed);
     if !more.is_null() {
         // SAFETY: what `tell_more` has stored.
-        unsafe { transmute::<*mut (), fn(*const u8)>(more)(address) };
+        unsafe { transmute::<*mut (), fn(*const u8, bool)>(more)(address, is_start(fault)) };
     }
     end(fault);
 }
 
-/// Who can say more about an address than the line does: null, or a `fn(*const u8)`.
+/// Who can say more about an address than the line does: null, or a `fn(*const u8, bool)`.
 static MORE: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 
-/// Has `f` called behind the line of each report, with its address. Before the first heap is made.
-pub(crate) fn tell_more(f: fn(*const u8)) {
+/// Has `f` called behind the line of each report, with its address, and whether a block is known to begin
+/// there. Before the first heap is made.
+pub(crate) fn tell_more(f: fn(*const u8, bool)) {
     // Relaxed: `options::init` publishes it.
     MORE.store(f as *mut (), Relaxed);
+}
+
+/// Whether the address that is reported with it is the start of a block.
+fn is_start(fault: Fault) -> bool {
+    !matches!(fault, Fault::Foreign | Fault::Interior)
 }
 
 /// Whether the process ends by this.

@@ -4,8 +4,8 @@
 use crate::base::misuse::{self, Fault};
 use crate::guard::slots::{self, About, FREE, Slot};
 use crate::guard::trace::Trace;
-use crate::os::signals::{self, Access};
-use crate::os::{futex, message, thread};
+use crate::os::signals::{self, Access, Whose};
+use crate::os::{self, futex, message, process, thread};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::{AtomicBool, AtomicU32};
 use core::fmt;
@@ -17,18 +17,29 @@ static TOUCHED: Trace = Trace::none();
 /// How often another thread waits for that: as long as a report may take.
 const WAITS: u32 = 200;
 
-/// Lets one thread report, and not twice.
-fn is_first() -> bool {
+/// Lets one thread report, and not twice: whether the caller is the first, comes later than another thread, or
+/// is here again.
+fn turn() -> Whose {
     let me = thread::system_id();
-    match REPORTING.compare_exchange(0, me, SeqCst, SeqCst) {
-        Ok(_) => true,
-        Err(other) => {
-            if other != me {
-                (0..WAITS).for_each(|_| futex::pause());
-            }
-            false
+    let mut before = 0;
+    while let Err(other) = REPORTING.compare_exchange(before, me, SeqCst, SeqCst) {
+        if other == me {
+            return Whose::Again;
+        }
+        // A child of `vfork` has reported in its parent's memory, or a child of a fork has inherited this.
+        if thread::has_ended(other) {
+            before = other;
+        } else {
+            (0..WAITS).for_each(|_| futex::pause());
+            return Whose::Later;
         }
     }
+    Whose::First
+}
+
+/// Whether the caller is to report something by which the process ends.
+fn is_first() -> bool {
+    turn() == Whose::First
 }
 
 impl fmt::Display for About {
@@ -120,16 +131,18 @@ fn nearest(address: usize) -> Option<(&'static Slot, About, isize)> {
     Some((slot, about, address.wrapping_sub(about.start) as isize))
 }
 
-/// Reports that a page of a slot was touched that is not accessible. False if it is none of ours.
+/// Reports that a page of a slot was touched that is not accessible, if it is one, and if this thread is the
+/// first.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn touched(access: &Access) -> bool {
+pub(super) fn touched(access: &Access) -> Whose {
     if slots::index(access.address).is_none() {
-        return false;
+        return Whose::NotOurs;
     }
-    if !is_first() {
-        return true;
+    let turn = turn();
+    if turn != Whose::First {
+        return turn;
     }
     let how = match access.writes {
         Some(true) => "a write",
@@ -158,17 +171,34 @@ pub(super) fn touched(access: &Access) -> bool {
             print_stacks(slot);
         }
     }
-    true
+    turn
 }
 
 /// Whether the handler of SIGSEGV has been set, and not taken back.
 static SET: AtomicBool = AtomicBool::new(false);
+/// The process whose memory this is; 0 where no handler will be needed.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Notes that this is the process's own memory: when the options are known, and in the child of a fork.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn note_process() {
+    PROCESS.store(os::process_id(), SeqCst);
+}
+
+/// Whether this memory is another process's: the caller is a child of `vfork`.
+#[unsafe(link_section = "hakmem_rare")]
+fn is_borrowed() -> bool {
+    PROCESS.load(SeqCst) != os::process_id() && !process::is_unnoticed()
+}
 
 /// Sets the handler of SIGSEGV, once: when the first block is put into a slot, so that those that a program
 /// sets when it starts are called after it.
+///
+/// A child of `vfork` has handlers of its own, in memory that it shares. It does without, so that `SET` says
+/// what is so in its parent.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn install() {
-    if !SET.load(SeqCst) && !SET.swap(true, SeqCst) {
+    if !SET.load(SeqCst) && !is_borrowed() && !SET.swap(true, SeqCst) {
         signals::handle_faults(touched);
     }
 }

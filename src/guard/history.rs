@@ -5,7 +5,7 @@
 //! record's block to [`HELD`] has the record. SeqCst throughout: all of this is rare.
 
 use crate::guard::trace::Trace;
-use crate::os;
+use crate::os::{self, message};
 use crate::sync::Ordering::SeqCst;
 use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize};
 use core::ptr;
@@ -106,19 +106,35 @@ pub(super) fn freed(block: usize) {
     }
 }
 
-/// Prints who has allocated and freed the block that an address lies in, if that is known.
+/// Prints who has allocated and freed the block that begins at an address, if that is known. Unless it
+/// `is_start`, a block that the address lies in is told of as well, and which one that is.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn tell(address: *const u8) {
-    let holds = |record: &&Record| {
-        let begin = record.block.load(SeqCst);
-        begin > HELD && address.addr().wrapping_sub(begin) < record.size.load(SeqCst).max(1)
-    };
-    if let Some(record) = all().iter().find(holds) {
-        record.allocated.print("allocated");
-        record.freed.print("freed");
+pub(super) fn tell(address: *const u8, is_start: bool) {
+    let Some((record, begin)) = about(address.addr(), is_start) else { return };
+    if begin != address.addr() {
+        // It may be gone, and another block lie there that was not sampled.
+        let size = record.size.load(SeqCst);
+        message::line(format_args!("  the last sampled block there: {begin:#x} of {size} bytes"));
     }
+    record.allocated.print("allocated");
+    record.freed.print("freed");
+}
+
+/// The record of the block that begins at an address, and where it begins. Unless the address `is_start`, it
+/// may lie anywhere in the block.
+///
+/// What is known of a block outlives it: other blocks may lie there since, of another size, sampled or not.
+/// So if a block is known to begin there, no record of another one is meant, and else the last one is.
+#[unsafe(link_section = "hakmem_rare")]
+fn about(address: usize, is_start: bool) -> Option<(&'static Record, usize)> {
+    let begins = all().iter().map(|record| (record, record.block.load(SeqCst)));
+    let found = begins.filter(|&(record, begin)| {
+        let at = address.wrapping_sub(begin);
+        begin > HELD && (at == 0 || (!is_start && at < record.size.load(SeqCst)))
+    });
+    found.max_by_key(|(record, _)| record.number.load(SeqCst))
 }
 
 /// In the child of a fork, by its only thread: what other threads were writing is not known.
@@ -188,6 +204,19 @@ mod tests {
         assert_eq!(is_freed(0x1000), Some(true));
         allocated(0x1000, 10, false);
         assert_eq!(is_freed(0x1000), None, "another block");
+
+        // A large block, and a small one where it was.
+        let told = |address, is_start| about(address, is_start).map(|(_, begin)| begin);
+        allocated(0x10_0000, 0x8000, true);
+        assert_eq!([told(0x10_0000, true), told(0x10_7fff, false)], [Some(0x10_0000); 2]);
+        assert_eq!([told(0x10_8000, false), told(0x10_0040, true)], [None; 2]);
+        freed(0x10_0000);
+        let small = 0x10_0040;
+        allocated(small, 48, true);
+        assert_eq!([told(small, true), told(small + 1, false)], [Some(small); 2]);
+        assert_eq!([told(small + 48, true), told(small + 48, false)], [None, Some(0x10_0000)]);
+
+        allocated(small, 48, false);
 
         // All of one set: the first that was freed makes room, then the oldest.
         let first = ptr::from_ref(&set(0x1000)[0]);

@@ -35,6 +35,10 @@ pub(crate) fn init(options: &Options) {
     }
     if options.hardened == Hardened::OFF {
         slots::init(options.guard, options.guard_slots);
+        // A confined process takes no samples.
+        if !options.few_syscalls {
+            fault::note_process();
+        }
     } else if history::init(options.guard_slots) {
         slots::init(options.guard, 0);
         misuse::tell_more(history::tell);
@@ -157,6 +161,14 @@ pub(crate) fn usable(block: *mut u8, function: &str) -> Option<usize> {
 pub(crate) fn inherit() {
     slots::inherit();
     history::inherit();
+}
+
+/// In the child of a fork: whoever has noticed it.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn forked() {
+    if !os::is_confined() {
+        fault::note_process();
+    }
 }
 
 /// Leaves nothing behind that could be called. When nobody uses the library any more.

@@ -111,6 +111,11 @@ pub(crate) fn look() -> bool {
     }
 }
 
+/// Whether this is the child of a fork, with memory of its own, and has not been repaired as one yet.
+pub(crate) fn is_unnoticed() -> bool {
+    page().is_some_and(|page| page.load(Relaxed) != KNOWN)
+}
+
 /// In a child whose fork another thread has noticed: the part of the thread that forked, if it is the caller.
 /// Returns whether that was still to be done.
 #[cold]

@@ -2,9 +2,9 @@
 //! SIGSEGV, for faults in memory of ours. Every other fault is whose it was before.
 //!
 //! We are a guest: the handler calls the one that was there before for all that is not ours, as the kernel
-//! would have called it (on the thread's alternate stack, if it has one), and when a fault was ours, puts
-//! that one back and returns, so that the instruction faults again and the process ends as it would have
-//! without us. A program that sets a handler later replaces ours: faults are its own then.
+//! would have called it (on the same stack, too), and when a fault was ours, puts that one back and returns,
+//! so that the instruction faults again and the process ends as it would have without us. A program that sets
+//! a handler later replaces ours: faults are its own then.
 
 use crate::os::calls;
 use crate::sync::Ordering::SeqCst;
@@ -107,10 +107,25 @@ pub(crate) struct Access {
     pub(crate) writes: Option<bool>,
 }
 
+/// What is known of a fault when somebody has looked at it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// It is none of ours.
+    NotOurs,
+    /// It is ours, and the thread is the first that has one.
+    First,
+    /// It is ours, and another thread had one before.
+    Later,
+    /// It is ours, and the thread had one before.
+    Again,
+}
+
 /// Whom [`handle_faults`] has been called with; 0 for nobody.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 /// How often a fault was ours.
 static OURS: AtomicUsize = AtomicUsize::new(0);
+/// How often at most, if it is not the thread that was first. It waits each time: this takes minutes.
+const MOST: usize = 1000;
 
 /// The stack on which we look at a fault. An alternate stack may be as small as the system allows, and hold
 /// little more than what the kernel puts there.
@@ -134,11 +149,11 @@ struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 // SAFETY: written once, before anybody reads it: see `handle_faults`.
 unsafe impl Sync for Before {}
 
-/// Has `f` called with each fault of the process, in the thread that it happens in, and on its alternate
-/// stack if there is one. It says whether the fault is ours. To be called once.
+/// Has `f` called with each fault of the process, in the thread that it happens in. It says whose fault it is.
+/// To be called once.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn handle_faults(f: fn(&Access) -> bool) {
+pub(crate) fn handle_faults(f: fn(&Access) -> Whose) {
     if cfg!(miri) || calls::is_confined() {
         return;
     }
@@ -155,9 +170,14 @@ pub(crate) fn handle_faults(f: fn(&Access) -> bool) {
         let mut ours = before;
         ours.sa_sigaction = on_fault as *const () as usize;
         // What the handler before wants blocked, and whether it may be interrupted by itself, stays as it
-        // was.
-        ours.sa_flags =
-            (before.sa_flags & (libc::SA_NODEFER | libc::SA_RESTART)) | libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // was. So does the stack, since we call it on the one that we have been given: a thread's alternate
+        // stack may be meant for something else, and too small for a handler that never asked for it.
+        // Without such a handler an alternate stack is as good as any, and a stack that has no room left is
+        // none.
+        let kept = libc::SA_NODEFER | libc::SA_RESTART | libc::SA_ONSTACK;
+        let is_none = matches!(before.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        let anywhere = if is_none { libc::SA_ONSTACK } else { 0 };
+        ours.sa_flags = (before.sa_flags & kept) | anywhere | libc::SA_SIGINFO;
         libc::sigaction(libc::SIGSEGV, &raw const ours, ptr::null_mut());
     });
 }
@@ -215,20 +235,26 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
     let f = ASKED.load(SeqCst);
     if !is_sent && f != 0 {
         // SAFETY: what `handle_faults` has stored.
-        let f = unsafe { transmute::<usize, fn(&Access) -> bool>(f) };
+        let f = unsafe { transmute::<usize, fn(&Access) -> Whose>(f) };
         // SAFETY: the kernel passes the registers of the instruction.
         let (pc, registers, writes) = unsafe { instruction(context) };
         // Another signal's handler would begin where ours has, if it runs on the alternate stack.
         let signals = Blocked::all();
-        let ours = with_room(f, &Access { address, pc, registers, writes });
+        let whose = with_room(f, &Access { address, pc, registers, writes });
         drop(signals);
-        if ours {
-            // A handler that was set later, and calls ours, has seen to it that it is called again.
-            if OURS.fetch_add(1, SeqCst) != 0 {
+        if whose != Whose::NotOurs {
+            let times = OURS.fetch_add(1, SeqCst);
+            if times == 0 || whose == Whose::First {
+                // A handler that was set later, and calls ours, has seen to it that it is called again.
+                if is_in_force() {
+                    put_back();
+                }
+            } else if whose == Whose::Again || times > MOST {
+                // Such a handler would be called for ever.
                 end_at_next();
-            } else if is_in_force() {
-                put_back();
             }
+            // Another thread has put back what there was before, or is about to. That may be a handler of the
+            // program, which is running by now: it must not be ended by this thread.
             return;
         }
     }
@@ -258,8 +284,8 @@ extern "C" fn on_fault(signal: libc::c_int, info: *mut libc::siginfo_t, context:
 
 /// Calls `f` on a stack of our own, unless another thread is there.
 #[unsafe(link_section = "hakmem_rare")]
-fn with_room(f: fn(&Access) -> bool, access: &Access) -> bool {
-    struct Call<'a>(fn(&Access) -> bool, &'a Access, bool);
+fn with_room(f: fn(&Access) -> Whose, access: &Access) -> Whose {
+    struct Call<'a>(fn(&Access) -> Whose, &'a Access, Whose);
     #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
     extern "C" fn call(call: &mut Call<'_>) {
         call.2 = call.0(call.1);
@@ -267,7 +293,7 @@ fn with_room(f: fn(&Access) -> bool, access: &Access) -> bool {
     if ON_STACK.swap(true, SeqCst) {
         return f(access);
     }
-    let mut what = Call(f, access, false);
+    let mut what = Call(f, access, Whose::NotOurs);
     let top = STACK.0.get().wrapping_add(1).cast::<u8>();
     // SAFETY: nobody else is on that stack, whose end is aligned as every call asks for. The stack pointer is
     // kept in a register that the function called preserves. It never unwinds.

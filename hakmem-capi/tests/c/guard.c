@@ -30,6 +30,41 @@ __attribute__((noipa)) static void dropper(char *block) {
     __asm__ volatile("" ::: "memory");
 }
 
+// The same, of a large block, which nothing says more about.
+__attribute__((noipa)) static char *large_maker(void) {
+    char *block = malloc(1000000);
+    __asm__ volatile("" ::: "memory");
+    return block;
+}
+
+__attribute__((noipa)) static void large_dropper(char *block) {
+    free(block);
+    __asm__ volatile("" ::: "memory");
+}
+
+// A small block where a large one was, after that was freed.
+static char *make_in_large(void) {
+    static char *large[400];
+    enum { COUNT = sizeof large / sizeof *large };
+    for (int i = 0; i < COUNT; i++) {
+        large[i] = large_maker();
+    }
+    for (int i = 0; i < COUNT; i++) {
+        large_dropper(large[i]);
+    }
+    for (int tries = 0; tries < 100000; tries++) {
+        char *block = maker();
+        for (int i = 0; i < COUNT; i++) {
+            // What lies at its very beginning is told apart in any case.
+            if ((uintptr_t)block - (uintptr_t)large[i] - 1 < 1000000 - 1) {
+                return block;
+            }
+        }
+    }
+    puts("survived: no small block where a large one was");
+    exit(0);
+}
+
 static void *make(void *unused) {
     (void)unused;
     return maker();
@@ -189,10 +224,10 @@ int main(int argc, char **argv) {
         stack.ss_size = (size_t)sysconf(_SC_MINSIGSTKSZ) + 4096;
         sigaltstack(&stack, NULL);
     }
-    char *block = is("threads") ? in_thread(make, NULL) : maker();
+    char *block = is("threads") ? in_thread(make, NULL) : is("in-large") ? make_in_large() : maker();
     if (is("over")) {
         memset(block, 1, size + 70000);
-    } else if (is("over-one")) {
+    } else if (is("over-one") || is("in-large")) {
         // What stands there is odd.
         block[size] = 2;
         dropper(block);
