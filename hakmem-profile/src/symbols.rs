@@ -74,15 +74,16 @@ impl Frame {
 const SPACES: [&str; 8] =
     ["std::", "core::", "alloc::", "hashbrown::", "bytes::", "smallvec::", "__gnu_cxx::", "boost::"];
 
-/// Whether a source file is of what [`SPACES`] names: what was inlined may have its bare name, as `from_elem`.
+/// Whether a source file is of what [`SPACES`] names: what was inlined may have its bare name, as
+/// `from_elem`.
 fn is_library(file: &str) -> bool {
     let rust = file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/");
     let folders = ["/hashbrown-", "/bytes-", "/smallvec-", "/include/c++/", "/include/boost/"];
     rust && file.contains("/library/") || folders.iter().any(|folder| file.contains(folder))
 }
 
-/// Whether it is a function of a trait of the Rust library for a type that is not the program's, or of one that
-/// a program cannot implement, as `<u8 as alloc::vec::spec_from_elem::SpecFromElem>::from_elem`.
+/// Whether it is a function of a trait of the Rust library for a type that is not the program's, or of one
+/// that a program cannot implement, as `<u8 as alloc::vec::spec_from_elem::SpecFromElem>::from_elem`.
 fn is_library_trait(function: &str) -> bool {
     let Some(inside) = function.strip_prefix('<') else { return false };
     let mut deep = 0;
