@@ -1,5 +1,6 @@
 //! From addresses to functions, with what was inlined there, files and lines.
 
+mod allocator;
 mod module;
 
 use std::collections::HashMap;
@@ -9,6 +10,7 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use crate::file::{Module, Raw, StackEnd};
+use allocator::is_ours;
 use module::Object;
 
 /// A function in a call stack.
@@ -53,18 +55,50 @@ impl Frame {
     /// Whether it only passes allocations on: of the C++ and Rust libraries, a wrapper of `malloc`, or what
     /// comes before `main`. What is shown as the place of an allocation is the first frame that does not.
     pub fn is_plumbing(&self) -> bool {
+        if self.file.as_deref().is_some_and(is_library) || is_library_trait(&self.function) {
+            return true;
+        }
         let name = self.function.trim_start_matches(['<', '&', '[', '(']);
         let name = name.split(['<', '(', ' ']).next().unwrap_or_default();
-        let spaces =
-            ["std::", "core::", "alloc::", "hashbrown::", "bytes::", "smallvec::", "__gnu_cxx::", "boost::"];
         // As xmalloc, g_malloc0, CRYPTO_malloc, _PyObject_Malloc, zrealloc.
         let wrappers = ["malloc", "malloc0", "calloc", "realloc", "memalign", "strdup", "strndup"];
         let lower = name.to_ascii_lowercase();
-        spaces.iter().any(|space| name.starts_with(space))
+        SPACES.iter().any(|space| name.starts_with(space))
             || BEFORE_MAIN.contains(&name)
             || self.function.contains("operator new")
             || wrappers.iter().any(|wrapper| lower.ends_with(wrapper))
     }
+}
+
+/// Of the C++ and Rust libraries, and what programs use as if it were of these.
+const SPACES: [&str; 8] =
+    ["std::", "core::", "alloc::", "hashbrown::", "bytes::", "smallvec::", "__gnu_cxx::", "boost::"];
+
+/// Whether a source file is of what [`SPACES`] names: what was inlined may have its bare name, as
+/// `from_elem`.
+fn is_library(file: &str) -> bool {
+    let rust = file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/");
+    let folders = ["/hashbrown-", "/bytes-", "/smallvec-", "/include/c++/", "/include/boost/"];
+    rust && file.contains("/library/") || folders.iter().any(|folder| file.contains(folder))
+}
+
+/// Whether it is a function of a trait of the Rust library for a type that is not the program's, or of one
+/// that a program cannot implement, as `<u8 as alloc::vec::spec_from_elem::SpecFromElem>::from_elem`.
+fn is_library_trait(function: &str) -> bool {
+    let Some(inside) = function.strip_prefix('<') else { return false };
+    let mut deep = 0;
+    let of = inside.char_indices().find_map(|(at, character)| {
+        match character {
+            '<' | '(' | '[' => deep += 1,
+            '>' | ')' | ']' => deep -= 1,
+            _ => {}
+        }
+        let rest = (deep == 0).then(|| inside[at..].strip_prefix(" as "))??;
+        Some((&inside[..at], rest))
+    });
+    let Some((kind, of)) = of else { return false };
+    let own = of.starts_with("alloc::vec::") || of.starts_with("alloc::slice::hack::");
+    own || !kind.contains("::") && SPACES[..3].iter().any(|space| of.starts_with(space))
 }
 
 /// What calls `main` and the first function of a thread.
@@ -79,43 +113,6 @@ const BEFORE_MAIN: [&str; 9] = [
     "clone3",
     "__clone3",
 ];
-
-/// Whether frames of this module are the allocator's.
-fn is_ours(module: &str) -> bool {
-    file_name(module).starts_with("libhakmem")
-}
-
-/// Whether a function is the allocator's, or the way into it, where it is linked into the program.
-fn is_entry(function: &str) -> bool {
-    const ENTRIES: [&str; 19] = [
-        "malloc",
-        "calloc",
-        "realloc",
-        "reallocarray",
-        "free",
-        "posix_memalign",
-        "aligned_alloc",
-        "memalign",
-        "valloc",
-        "pvalloc",
-        "operator new",
-        "operator new[]",
-        "__rust_alloc",
-        "__rust_realloc",
-        "__rust_alloc_zeroed",
-        "__rdl_alloc",
-        "__rg_alloc",
-        "__rg_realloc",
-        "__rg_alloc_zeroed",
-    ];
-    let name = function.trim_start_matches('<');
-    let name = name.strip_prefix("__rustc::").unwrap_or(name);
-    let name = match name.strip_prefix("__rustc[").and_then(|rest| rest.split_once("]::")) {
-        Some((_, name)) => name,
-        None => name,
-    };
-    ENTRIES.contains(&name) || name.starts_with("hakmem::") || name.starts_with("hak_")
-}
 
 /// The last part of a path.
 pub(crate) fn file_name(path: &str) -> &str {
@@ -172,11 +169,7 @@ impl Symbols {
             (address.saturating_sub(1), self.at(raw, stack.modules, address).as_ref().clone())
         };
         let mut calls: Vec<(u64, Vec<Frame>)> = stack.addresses.iter().map(at).collect();
-        // The allocator's may call what is not its own: closures, in a debug build.
-        let is_its = |frame: &Frame| is_ours(&frame.module) || is_entry(&frame.function);
-        let inner = calls.iter().flat_map(|(_, frames)| frames);
-        let inner = inner.take_while(|frame| is_its(frame) || frame.is_plumbing()).enumerate();
-        let mut left = inner.filter(|(_, frame)| is_its(frame)).last().map_or(0, |(last, _)| last + 1);
+        let mut left = allocator::depth(calls.iter().flat_map(|(_, frames)| frames));
         calls.retain_mut(|(_, frames)| {
             let gone = left.min(frames.len());
             left -= gone;
@@ -294,6 +287,9 @@ mod tests {
             "std::vector<int, std::allocator<int>>::_M_realloc_insert",
             "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
             "alloc::raw_vec::finish_grow",
+            "<u8 as alloc::vec::spec_from_elem::SpecFromElem>::from_elem",
+            "<app::Tree as alloc::vec::spec_from_elem::SpecFromElem>::from_elem::<alloc::alloc::Global>",
+            "<[u8] as alloc::borrow::ToOwned>::to_owned",
             "__gnu_cxx::new_allocator<char>::allocate",
             "operator new",
             "xmalloc",
@@ -302,26 +298,35 @@ mod tests {
         ] {
             assert!(plumbing(name), "{name}");
         }
-        for name in ["main", "app::read", "<app::Tree as core::clone::Clone>::clone", "stdio_read", "alloc"] {
+        for name in [
+            "main",
+            "app::read",
+            "<app::Tree as core::clone::Clone>::clone",
+            "<alloc as app::Grow>::grow",
+            "<[app::Tree] as core::clone::Clone>::clone",
+            "stdio_read",
+            "alloc",
+        ] {
             assert!(!plumbing(name), "{name}");
         }
     }
 
     #[test]
-    fn the_way_into_the_allocator_is_known() {
-        for name in [
-            "malloc",
-            "operator new[]",
-            "__rust_alloc",
-            "__rustc::__rust_alloc",
-            "<hakmem::Hakmem as X>::alloc",
+    fn bare_names_of_libraries_are_known_by_their_files() {
+        let plumbing = |file: &str| {
+            Frame { function: "grow".into(), file: Some(file.into()), ..Frame::default() }.is_plumbing()
+        };
+        for file in [
+            "/rustc/59807616e1fa/library/alloc/src/vec/mod.rs",
+            "/home/me/.rustup/toolchains/x/lib/rustlib/src/rust/library/core/src/option.rs",
+            "/rust/deps/hashbrown-0.17.0/src/raw/alloc.rs",
+            "/usr/include/c++/12/bits/stl_vector.h",
         ] {
-            assert!(is_entry(name), "{name}");
+            assert!(plumbing(file), "{file}");
         }
-        for name in ["main", "my_malloc", "operator", "hakmem"] {
-            assert!(!is_entry(name), "{name}");
+        for file in ["/home/me/library/src/main.rs", "/rustc/src/main.rs", "/home/me/bytes/src/a.rs", "a.c"] {
+            assert!(!plumbing(file), "{file}");
         }
-        assert!(is_ours("/x/libhakmem.so") && !is_ours("/x/libc.so.6"));
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Process {
         }
         bail!(
             "process {pid} does not run on Hakmem's library: start it with `hakmem run`, or with LD_PRELOAD set to \
-             what `hakmem lib` prints"
+             what `hakmem lib` prints; if it has Hakmem built in, start it with `hakmem profile -- PROGRAM`"
         )
     }
 

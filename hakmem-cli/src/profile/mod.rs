@@ -6,6 +6,7 @@
 
 pub mod alive;
 pub mod attach;
+pub mod builtin;
 mod columns;
 pub mod files;
 pub mod input;

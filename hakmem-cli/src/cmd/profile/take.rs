@@ -1,5 +1,6 @@
 //! Takes a profile, and shows it.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use hakmem_profile::{collapsed, pprof};
 use super::{Args, COLUMNS, Format, choice, write_page};
 use crate::profile::alive::{self, Alive};
 use crate::profile::attach::{Process, Waited};
+use crate::profile::builtin;
 use crate::profile::files::{EXTENSION, Files};
 use crate::profile::input::{self, Input};
 use crate::profile::table;
@@ -30,14 +32,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(args.at.is_none(), "--at is for a file: give one that was written before");
     ensure!(args.format == Format::Table, "--format is for a file: give one that was written before");
     let (program, rest) = args.command.split_first().expect("clap requires one");
-    let library = library::find(args.lib.as_deref())?;
-    let preload = preload::Preload::new(&library, std::env::var_os("LD_PRELOAD"))?;
+    // A second Hakmem would write to the same file as the program's own, and have nothing to say.
+    let has_own = why::locate(program).is_some_and(|path| builtin::has_hakmem(&path));
+    ensure!(
+        !has_own || args.lib.is_none(),
+        "--lib: {} has Hakmem built in, which is used",
+        report::printable(program)
+    );
+    let library = if has_own { None } else { Some(library::find(args.lib.as_deref())?) };
+    let preload =
+        library.as_ref().map(|library| preload::Preload::new(library, std::env::var_os("LD_PRELOAD")));
+    let preload = preload.transpose()?;
     let name = report::name(program);
     let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
     let files = Files::new(&folder, &name)?;
 
     let mut command = Command::new(program);
-    command.args(rest).env("LD_PRELOAD", preload.value());
+    command.args(rest);
+    if let Some(preload) = &preload {
+        command.env("LD_PRELOAD", preload.value());
+    }
     command.envs(args.set.iter().map(|(name, value)| (name, value)));
     command.env("HAKMEM_PROFILE", &files.prefix);
     if let Some(rate) = args.rate {
@@ -64,13 +78,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if written.is_empty() {
         let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
         let _ = std::fs::remove_dir(&folder);
-        let other = || (!elf::is_hakmem(&library)).then(|| why::not_served(program, &library));
-        let why = gone.or_else(other).or_else(|| why::not_preloadable(program)).unwrap_or_else(|| {
-            format!(
-                "no word came from the library in it: it made no allocation, or ended before it could, or {} has \
-                 no profiler",
-                library.display()
-            )
+        let why = gone.unwrap_or_else(|| match &library {
+            Some(library) => unserved(program, library),
+            None => {
+                "no word came from the Hakmem that is built into it: it made no allocation, or ended before \
+                     it could, or has no profiler (the crate's feature `profile`)"
+                    .into()
+            }
         });
         report::say(&format!("hakmem: no profile of {name}: {why}"));
     } else if let Err(error) = conclude(args, &written, &folder) {
@@ -79,6 +93,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Leaving runs no destructors, and this owns a temporary folder.
     drop(preload);
     outcome.status.leave()
+}
+
+/// Why no word came from `library` in `program`.
+fn unserved(program: &OsStr, library: &Path) -> String {
+    if !elf::is_hakmem(library) {
+        return why::not_served(program, library);
+    }
+    why::not_preloadable(program).unwrap_or_else(|| {
+        format!(
+            "no word came from the library in it: it made no allocation, or ended before it could, or {} has no \
+             profiler",
+            library.display()
+        )
+    })
 }
 
 /// Takes a profile of a process that runs.
