@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hakmem_profile::file;
-use support::{compile, hakmem, real, run};
+use support::{compile, eventually, finish, hakmem, real, run};
 
 /// A program that grows until this is dropped.
 struct Growing(Child);
@@ -87,6 +87,11 @@ fn a_signal_starts_and_stops_a_profile() {
     while !handled() {
         std::thread::yield_now();
     }
+    // A profile that was asked for otherwise changes nothing of what the signal means.
+    let mut command = hakmem();
+    let other = command.current_dir(folder.path()).args(["profile", "--seconds", "0.3", "--rate", "1K"]);
+    let other = run(other.args(["--pid", &growing.pid()]));
+    assert_eq!(other.code(), Some(0), "{}", other.stderr);
     std::thread::sleep(Duration::from_millis(100));
     assert!(!file.exists(), "it waits for the signal");
     nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).unwrap();
@@ -103,4 +108,46 @@ fn a_signal_starts_and_stops_a_profile() {
         std::thread::sleep(Duration::from_millis(10));
     };
     assert!(raw.snapshots.last().unwrap().rows.iter().any(|(_, row)| row.live > 0));
+    assert_eq!(raw.process.rate, 4096);
+}
+
+/// A profile that is refused leaves the one that runs alone: its file, and its end.
+#[test]
+fn a_second_profile_does_not_take_the_first_ones_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let set =
+        [("HAKMEM_PROFILE", "first/grow"), ("HAKMEM_PROFILE_RATE", "4K"), ("HAKMEM_PROFILE_INTERVAL", "50")];
+    std::fs::create_dir(folder.path().join("first")).unwrap();
+    let growing = Growing::start(folder.path(), &set);
+    let file = folder.path().join(format!("first/grow.{}.hakprof", growing.pid()));
+    eventually("the first snapshot", || file.exists());
+    let mut command = hakmem();
+    let second = command.current_dir(folder.path()).args(["profile", "--seconds", "1", "--out", "second"]);
+    let second = run(second.args(["--pid", &growing.pid()]));
+    assert_eq!(second.code(), Some(2), "{}", second.stderr);
+    assert!(second.line().contains("there is a profile already"), "{}", second.stderr);
+    let before = std::fs::metadata(&file).unwrap().len();
+    eventually("another snapshot", || std::fs::metadata(&file).unwrap().len() > before);
+    drop(growing);
+    let raw = file::read(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(raw.end, Some(file::Why::End));
+    let left = std::fs::read_dir(folder.path().join("second")).map_or(0, |files| files.count());
+    assert_eq!(left, 0, "nothing goes to the second's folder");
+}
+
+/// One of two that ask at once gets its profile, the other one a refusal that is true.
+#[test]
+fn of_two_that_ask_at_once_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let growing = Growing::start(folder.path(), &[]);
+    let watch = |out: &str| {
+        let mut command = hakmem();
+        command.current_dir(folder.path()).args(["profile", "--seconds", "3", "--rate", "4K", "--out", out]);
+        command.args(["--pid", &growing.pid()]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let ended = ["one", "two"].map(watch).map(finish);
+    let (taken, refused) = if ended[0].code() == Some(0) { (0, 1) } else { (1, 0) };
+    assert_eq!(ended[taken].code(), Some(0), "{}", ended[taken].stderr);
+    assert_eq!(ended[refused].code(), Some(2), "{}", ended[refused].stderr);
+    assert!(ended[refused].line().contains("there is a profile already"), "{}", ended[refused].stderr);
 }

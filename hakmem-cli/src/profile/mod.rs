@@ -8,6 +8,7 @@ pub mod alive;
 pub mod attach;
 mod columns;
 pub mod files;
+pub mod image;
 pub mod input;
 pub mod json;
 pub mod page;

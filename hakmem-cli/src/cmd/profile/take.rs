@@ -95,7 +95,7 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         .ok()
         .filter(|time| !time.is_zero())
         .with_context(|| format!("--seconds {}: expected a number above 0", args.seconds))?;
-    let process = Process::find(pid)?;
+    let mut process = Process::find(pid)?;
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let name = name.trim().replace('/', "_");
     let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
@@ -111,7 +111,8 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         ));
         waited = process.sleep(time)?;
     }
-    if waited != Waited::Gone && process.stop(LAST)? == Waited::Done && files.written().is_empty() {
+    let ended = waited == Waited::Done && process.stopped()?.is_some();
+    if waited != Waited::Gone && !ended && process.stop(LAST)? == Waited::Done && files.written().is_empty() {
         report::say(&format!(
             "hakmem: process {pid} has not allocated since; what it has gathered is written when it does"
         ));
