@@ -105,6 +105,21 @@ pub fn is_ignored(signal: i32) -> bool {
     action.sa_sigaction == libc::SIG_IGN
 }
 
+/// Does something to files as another user would. Only root can be somebody else.
+pub fn as_user<T: Send>(user: u32, group: u32, groups: &[u32], act: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        // SAFETY: past the C library's functions, which would change all threads: these change the calling one
+        // alone, which ends after it. The list of groups is as long as it says.
+        unsafe {
+            libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
+            libc::setfsgid(group);
+            libc::setfsuid(user);
+        }
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().expect("the closure does not panic"))
+}
+
 /// Lets `signal` through to this thread.
 pub fn unblock(signal: i32) {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
