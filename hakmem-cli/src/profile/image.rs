@@ -28,7 +28,7 @@ pub fn symbol(read: Read<'_>, start: u64, name: &str) -> io::Result<Option<u64>>
     let (at, size, count) = (field(&header, 32, 8), field(&header, 54, 2), field(&header, 56, 2));
     for i in 0..count {
         let mut program = [0; 56];
-        read(start.wrapping_add(at + i * size), &mut program)?;
+        read(start.wrapping_add(at).wrapping_add(i * size), &mut program)?;
         let (kind, address, length) = (field(&program, 0, 4), field(&program, 16, 8), field(&program, 40, 8));
         match kind {
             PT_LOAD => first = first.or(Some(address & !0xfff)),
@@ -41,7 +41,7 @@ pub fn symbol(read: Read<'_>, start: u64, name: &str) -> io::Result<Option<u64>>
     let mut tables = [0; 3];
     for i in 0..(length / 16).min(MOST) {
         let mut entry = [0; 16];
-        read(base.wrapping_add(dynamic + i * 16), &mut entry)?;
+        read(base.wrapping_add(dynamic).wrapping_add(i * 16), &mut entry)?;
         let table = match field(&entry, 0, 8) {
             0 => break,
             DT_STRTAB => 0,
@@ -61,23 +61,24 @@ pub fn symbol(read: Read<'_>, start: u64, name: &str) -> io::Result<Option<u64>>
         let mut word = [0; 4];
         read(at, &mut word).map(|()| u64::from(u32::from_ne_bytes(word)))
     };
-    let (buckets, from, filter) = (word(hashes)?, word(hashes + 4)?, word(hashes + 8)?);
+    let (buckets, from, filter) =
+        (word(hashes)?, word(hashes.wrapping_add(4))?, word(hashes.wrapping_add(8))?);
     let hash = name.bytes().fold(5381u32, |hash, byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
     if buckets == 0 {
         return Ok(None);
     }
-    let bucket = hashes + 16 + filter * 8;
-    let mut number = word(bucket + u64::from(hash) % buckets * 4)?;
-    for _ in 0..MOST {
+    let bucket = hashes.wrapping_add(16 + filter * 8);
+    let begin = word(bucket.wrapping_add(u64::from(hash) % buckets * 4))?;
+    for number in begin..begin + MOST {
         if number < from {
             break;
         }
-        let found = word(bucket + buckets * 4 + (number - from) * 4)?;
+        let found = word(bucket.wrapping_add((buckets + number - from) * 4))?;
         if found | 1 == u64::from(hash | 1) {
             let mut symbol = [0; 24];
-            read(symbols + number * 24, &mut symbol)?;
+            read(symbols.wrapping_add(number * 24), &mut symbol)?;
             let mut text = vec![0; name.len() + 1];
-            read(strings + field(&symbol, 0, 4), &mut text)?;
+            read(strings.wrapping_add(field(&symbol, 0, 4)), &mut text)?;
             if text.strip_suffix(&[0]) == Some(name.as_bytes()) {
                 return Ok(Some(base.wrapping_add(field(&symbol, 8, 8))));
             }
@@ -86,7 +87,6 @@ pub fn symbol(read: Read<'_>, start: u64, name: &str) -> io::Result<Option<u64>>
         if found & 1 == 1 {
             break;
         }
-        number += 1;
     }
     Ok(None)
 }
