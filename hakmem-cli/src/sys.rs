@@ -94,6 +94,32 @@ pub fn set_action(signal: i32, ignore: bool) {
     unsafe { libc::signal(signal, if ignore { libc::SIG_IGN } else { libc::SIG_DFL }) };
 }
 
+/// Whether `signal` is ignored.
+pub fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::zeroed();
+    // SAFETY: asks only; the out-pointer points at a live value, of plain numbers, zero if the call fails.
+    let action = unsafe {
+        libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
+        action.assume_init()
+    };
+    action.sa_sigaction == libc::SIG_IGN
+}
+
+/// Does something to files as another user would. Only root can be somebody else.
+pub fn as_user<T: Send>(user: u32, group: u32, groups: &[u32], act: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        // SAFETY: past the C library's functions, which would change all threads: these change the calling one
+        // alone, which ends after it. The list of groups is as long as it says.
+        unsafe {
+            libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
+            libc::setfsgid(group);
+            libc::setfsuid(user);
+        }
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().expect("the closure does not panic"))
+}
+
 /// Lets `signal` through to this thread.
 pub fn unblock(signal: i32) {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();
@@ -126,18 +152,8 @@ pub static INHERITED: Inherited =
 
 /// Runs before Rust's start-up code, so that a program started later gets what we got.
 extern "C" fn remember() {
-    let ignored = |signal| {
-        let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-        // SAFETY: asks only; the out-pointer points at a live value, of plain numbers, zero if the call
-        // fails.
-        let action = unsafe {
-            libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr());
-            action.assume_init()
-        };
-        action.sa_sigaction == libc::SIG_IGN
-    };
-    INHERITED.sigpipe_ignored.store(ignored(libc::SIGPIPE), Ordering::Relaxed);
-    INHERITED.sigchld_ignored.store(ignored(libc::SIGCHLD), Ordering::Relaxed);
+    INHERITED.sigpipe_ignored.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    INHERITED.sigchld_ignored.store(is_ignored(libc::SIGCHLD), Ordering::Relaxed);
     set_action(libc::SIGCHLD, false);
 }
 

@@ -2,12 +2,16 @@
 
 mod support;
 
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use hakmem_profile::file;
-use support::{compile, hakmem, real, run};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+use support::{compile, eventually, finish, hakmem, install, real, run};
 
 /// A program that grows until this is dropped.
 struct Growing(Child);
@@ -18,6 +22,25 @@ impl Growing {
         let mut command = Command::new(program);
         command.current_dir(folder).env("LD_PRELOAD", real()).envs(set.iter().copied());
         Self(command.stdin(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// A watch of it that goes on until something ends it, and has written something.
+    fn watched(&self, folder: &Path, out: &str) -> (Child, PathBuf) {
+        let mut command = hakmem();
+        command.current_dir(folder).args([
+            "profile",
+            "--seconds",
+            "1000",
+            "--rate",
+            "4K",
+            "--interval",
+            "50ms",
+        ]);
+        command.args(["--out", out, "--pid", &self.pid()]).stdin(Stdio::null()).stderr(Stdio::piped());
+        let command = command.spawn().unwrap();
+        let file = folder.join(out).join(format!("grow.{}.hakprof", self.pid()));
+        eventually("the first snapshot", || file.exists());
+        (command, file)
     }
 
     fn pid(&self) -> String {
@@ -40,17 +63,20 @@ fn a_process_that_runs_is_watched() {
         let mut command = hakmem();
         run(command.current_dir(folder.path()).args(["profile", "--pid", pid]).args(options))
     };
-    // Again and again: nothing is left of the profile before.
-    for _ in 0..2 {
+    // Again and again: nothing is left of the profile before, but its file.
+    for again in [false, true] {
         let ended = watch(&growing.pid(), &["--seconds", "1.5", "--rate", "4K", "--interval", "100ms"]);
         assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
         for expected in ["grow  ", "← main", "Leak suspects", "allocated before the profile began"] {
             assert!(ended.stderr.contains(expected), "{}", ended.stderr);
         }
+        assert_eq!(ended.stderr.contains("is there already; this profile goes to grow-2."), again);
     }
-    let file = folder.path().join(format!("grow.profile/grow.{}.hakprof", growing.pid()));
-    let raw = file::read(&std::fs::read(file).unwrap()).unwrap();
-    assert!(raw.process.armed_late && raw.process.rate == 4096 && raw.end == Some(file::Why::End));
+    for name in ["grow", "grow-2"] {
+        let file = folder.path().join(format!("grow.profile/{name}.{}.hakprof", growing.pid()));
+        let raw = file::read(&std::fs::read(file).unwrap()).unwrap();
+        assert!(raw.process.armed_late && raw.process.rate == 4096 && raw.end == Some(file::Why::End));
+    }
     for (pid, options, expected) in [
         (&*std::process::id().to_string(), &[][..], "does not run on Hakmem's library"),
         ("2147483647", &[], "there is no process 2147483647"),
@@ -87,6 +113,11 @@ fn a_signal_starts_and_stops_a_profile() {
     while !handled() {
         std::thread::yield_now();
     }
+    // A profile that was asked for otherwise changes nothing of what the signal means.
+    let mut command = hakmem();
+    let other = command.current_dir(folder.path()).args(["profile", "--seconds", "0.3", "--rate", "1K"]);
+    let other = run(other.args(["--pid", &growing.pid()]));
+    assert_eq!(other.code(), Some(0), "{}", other.stderr);
     std::thread::sleep(Duration::from_millis(100));
     assert!(!file.exists(), "it waits for the signal");
     nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).unwrap();
@@ -103,4 +134,161 @@ fn a_signal_starts_and_stops_a_profile() {
         std::thread::sleep(Duration::from_millis(10));
     };
     assert!(raw.snapshots.last().unwrap().rows.iter().any(|(_, row)| row.live > 0));
+    assert_eq!(raw.process.rate, 4096);
+}
+
+/// A profile that is refused leaves the one that runs alone: its file, and its end.
+#[test]
+fn a_second_profile_does_not_take_the_first_ones_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let set =
+        [("HAKMEM_PROFILE", "first/grow"), ("HAKMEM_PROFILE_RATE", "4K"), ("HAKMEM_PROFILE_INTERVAL", "50")];
+    std::fs::create_dir(folder.path().join("first")).unwrap();
+    let growing = Growing::start(folder.path(), &set);
+    let file = folder.path().join(format!("first/grow.{}.hakprof", growing.pid()));
+    eventually("the first snapshot", || file.exists());
+    let mut command = hakmem();
+    let second = command.current_dir(folder.path()).args(["profile", "--seconds", "1", "--out", "second"]);
+    let second = run(second.args(["--pid", &growing.pid()]));
+    assert_eq!(second.code(), Some(2), "{}", second.stderr);
+    assert!(second.line().contains("there is a profile already"), "{}", second.stderr);
+    let before = std::fs::metadata(&file).unwrap().len();
+    eventually("another snapshot", || std::fs::metadata(&file).unwrap().len() > before);
+    drop(growing);
+    let raw = file::read(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(raw.end, Some(file::Why::End));
+    let left = std::fs::read_dir(folder.path().join("second")).map_or(0, |files| files.count());
+    assert_eq!(left, 0, "nothing goes to the second's folder");
+}
+
+/// One of two that ask at once gets its profile, the other one a refusal that is true.
+#[test]
+fn of_two_that_ask_at_once_one_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let growing = Growing::start(folder.path(), &[]);
+    let watch = |out: &str| {
+        let mut command = hakmem();
+        command.current_dir(folder.path()).args(["profile", "--seconds", "3", "--rate", "4K", "--out", out]);
+        command.args(["--pid", &growing.pid()]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let ended = ["one", "two"].map(watch).map(finish);
+    let (taken, refused) = if ended[0].code() == Some(0) { (0, 1) } else { (1, 0) };
+    assert_eq!(ended[taken].code(), Some(0), "{}", ended[taken].stderr);
+    assert_eq!(ended[refused].code(), Some(2), "{}", ended[refused].stderr);
+    assert!(ended[refused].line().contains("there is a profile already"), "{}", ended[refused].stderr);
+}
+
+/// What a watch that was killed has begun can be ended.
+#[test]
+fn a_profile_that_nobody_waits_for_is_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let growing = Growing::start(folder.path(), &[]);
+    let ask = |option: &str| {
+        run(hakmem().current_dir(folder.path()).args(["profile", "--pid", &growing.pid(), option]))
+    };
+    let none = ask("--stop");
+    assert_eq!(none.code(), Some(2), "{}", none.stderr);
+    assert!(none.line().ends_with("there is no profile"), "{}", none.stderr);
+    let (mut watch, file) = growing.watched(folder.path(), "out");
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    let other = ask("--seconds=1");
+    assert_eq!(other.code(), Some(2), "{}", other.stderr);
+    let advice = format!(
+        "there is a profile already; wait for its end, or end it with `hakmem profile --pid {} --stop`",
+        growing.pid()
+    );
+    assert!(other.line().contains(&advice), "{}", other.stderr);
+    assert!(!folder.path().join("grow.profile").exists(), "nothing is left of what was refused");
+    let stopped = ask("--stop");
+    assert_eq!(stopped.code(), Some(0), "{}", stopped.stderr);
+    assert!(
+        stopped.stderr.contains(&*file.to_string_lossy()) && stopped.stderr.contains("← main"),
+        "{}",
+        stopped.stderr
+    );
+    assert_eq!(file::read(&std::fs::read(&file).unwrap()).unwrap().end, Some(file::Why::End));
+    assert_eq!(ask("--stop").code(), Some(2));
+    // One that is waited for ends for both.
+    let (watch, _) = growing.watched(folder.path(), "again");
+    assert_eq!(ask("--stop").code(), Some(0));
+    let watch = finish(watch);
+    assert!(watch.code() == Some(0) && watch.stderr.contains("← main"), "{}", watch.stderr);
+}
+
+#[test]
+fn a_terminal_that_is_closed_ends_the_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let growing = Growing::start(folder.path(), &[]);
+    for (signal, out) in
+        [(Signal::SIGHUP, "hangup"), (Signal::SIGQUIT, "quit"), (Signal::SIGINT, "interrupt")]
+    {
+        let (watch, file) = growing.watched(folder.path(), out);
+        signal::kill(Pid::from_raw(watch.id() as i32), signal).unwrap();
+        let watch = finish(watch);
+        assert_eq!(watch.code(), Some(0), "{signal}: {}", watch.stderr);
+        assert_eq!(file::read(&std::fs::read(&file).unwrap()).unwrap().end, Some(file::Why::End), "{signal}");
+    }
+}
+
+/// A new build, or an upgrade, replaces the library's file under the processes that run on it.
+#[test]
+fn a_library_whose_file_is_gone_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libhakmem.so");
+    install(&real(), &library, "755");
+    let growing = Growing::start(folder.path(), &[("LD_PRELOAD", library.to_str().unwrap())]);
+    let maps = format!("/proc/{}/maps", growing.pid());
+    eventually("the library is loaded", || {
+        let maps = std::fs::read_to_string(&maps).unwrap();
+        maps.lines().filter(|line| line.contains("/libhakmem.so")).count() >= 4
+    });
+    std::fs::remove_file(&library).unwrap();
+    let mut command = hakmem();
+    let watch = command.current_dir(folder.path()).args(["profile", "--seconds", "0.5", "--rate", "4K"]);
+    let watch = run(watch.args(["--pid", &growing.pid()]));
+    assert_eq!(watch.code(), Some(0), "{}", watch.stderr);
+    assert!(watch.stderr.contains("← main"), "{}", watch.stderr);
+}
+
+/// Root asks another user's process, which writes as that user.
+#[test]
+fn another_users_process_writes_to_a_folder_of_its_own() {
+    if !nix::unistd::getuid().is_root() {
+        println!("SKIPPED: only root may ask another user's process");
+        return;
+    }
+    let folder = tempfile::tempdir_in("/tmp").unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (library, program) = (folder.path().join("libhakmem.so"), folder.path().join("grow"));
+    install(&real(), &library, "755");
+    install(&compile("grow.c", "grow", &["-g", "-O1"]), &program, "755");
+    let mut command = Command::new(&program);
+    command
+        .current_dir(folder.path())
+        .env("LD_PRELOAD", &library)
+        .stdin(Stdio::piped())
+        .uid(65534)
+        .gid(65534);
+    let growing = Growing(command.spawn().unwrap());
+    let watch = |out: &str| {
+        let mut command = hakmem();
+        command.current_dir(folder.path()).args([
+            "profile",
+            "--seconds",
+            "0.5",
+            "--rate",
+            "4K",
+            "--out",
+            out,
+        ]);
+        run(command.args(["--pid", &growing.pid()]))
+    };
+    let made = watch("made");
+    assert_eq!(made.code(), Some(0), "{}", made.stderr);
+    assert_eq!(std::fs::metadata(folder.path().join("made")).unwrap().uid(), 65534);
+    std::fs::create_dir(folder.path().join("roots")).unwrap();
+    let refused = watch("roots");
+    assert_eq!(refused.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.line().contains("name with --out a folder that it can write to"), "{}", refused.stderr);
 }

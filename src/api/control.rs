@@ -5,7 +5,7 @@ use crate::os::message::{self, Text};
 use crate::os::signals;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64};
-use core::ffi::CStr;
+use core::{iter, mem};
 
 /// What has been asked for, and what came of it. The layout is known to the `hakmem` command.
 #[repr(C)]
@@ -16,13 +16,16 @@ pub struct Control {
     /// What came of the last request: 0 while it is not known, else [`RUNNING`], [`ENDED`], or
     /// [`REFUSED`] and the number of an error.
     pub(super) state: AtomicU32,
-    /// Mean bytes between two samples.
+    /// Of the profile that [`START`] asks for, as the next two: mean bytes between two samples.
     pub(super) rate: AtomicU64,
     /// Milliseconds between two snapshots.
     pub(super) interval: AtomicU32,
     _reserved: AtomicU32,
     /// What the file's path begins with, ended by a zero byte.
     prefix: [AtomicU8; 256],
+    /// The same of the profile that runs, or ran last, which keeps it whatever is asked for meanwhile. Empty
+    /// if that has no file of its own.
+    running: [AtomicU8; LONGEST],
 }
 
 /// Start a profile that goes to a file.
@@ -41,13 +44,14 @@ pub(super) const REFUSED: u32 = 16;
 
 /// The process's one.
 pub static CONTROL: Control = Control {
-    magic: *b"HAKCTRL1",
+    magic: *b"HAKCTRL2",
     request: AtomicU32::new(0),
     state: AtomicU32::new(0),
     rate: AtomicU64::new(0),
     interval: AtomicU32::new(0),
     _reserved: AtomicU32::new(0),
     prefix: [const { AtomicU8::new(0) }; 256],
+    running: [const { AtomicU8::new(0) }; LONGEST],
 };
 
 /// The longest path of a working directory that is remembered, with a zero behind it.
@@ -59,31 +63,42 @@ static BEGINS_AT: [AtomicU8; FOLDER] = [const { AtomicU8::new(0) }; FOLDER];
 /// Bytes of the longest path that [`prefix`] gives.
 pub(super) const LONGEST: usize = FOLDER + 256;
 
-/// Sets where the next profile goes, and how it is taken. Called once, when the process starts.
-pub(super) fn prepare(prefix: &CStr, rate: usize, interval: u32) {
-    let bytes = prefix.to_bytes();
-    for (i, to) in CONTROL.prefix.iter().enumerate() {
-        to.store(bytes.get(i).copied().unwrap_or(0), Relaxed);
-    }
-    if !bytes.starts_with(b"/") {
+/// Remembers the working directory, if the options' prefix begins there. Called once, when the process
+/// starts.
+pub(super) fn remember_folder(prefix: &[u8]) {
+    if !prefix.starts_with(b"/") {
         let mut folder = [0; FOLDER];
         let folder = file::working_directory(&mut folder);
         BEGINS_AT.iter().zip(folder).for_each(|(to, byte)| to.store(*byte, Relaxed));
     }
-    CONTROL.rate.store(rate as u64, Relaxed);
-    CONTROL.interval.store(interval, Relaxed);
 }
 
-/// Adds what the file's path begins with to `path`.
-pub(super) fn prefix<const N: usize>(path: &mut Text<N>) {
-    fn text(bytes: &[AtomicU8]) -> impl Iterator<Item = u8> {
-        bytes.iter().map(|byte| byte.load(Relaxed)).take_while(|&byte| byte != 0)
+/// The profile that begins goes where `given` says, or else where it was asked to from outside.
+pub(super) fn keep_prefix(given: Option<&[u8]>) {
+    let mut path = Text::<LONGEST>::new();
+    match given {
+        Some(given) => path.push(given),
+        None => add(&mut path, &CONTROL.prefix),
     }
-    if CONTROL.prefix[0].load(Relaxed) != b'/' && text(&BEGINS_AT).next().is_some() {
-        text(&BEGINS_AT).for_each(|byte| path.push(&[byte]));
+    if path.bytes().first().is_some_and(|&byte| byte != b'/') && BEGINS_AT[0].load(Relaxed) != 0 {
+        let relative = mem::replace(&mut path, Text::new());
+        add(&mut path, &BEGINS_AT);
         path.push(b"/");
+        path.push(relative.bytes());
     }
-    text(&CONTROL.prefix).for_each(|byte| path.push(&[byte]));
+    let bytes = path.bytes().iter().copied().chain(iter::repeat(0));
+    CONTROL.running.iter().zip(bytes).for_each(|(to, byte)| to.store(byte, Relaxed));
+}
+
+/// Adds what the path of the profile's file begins with to `path`.
+pub(super) fn prefix<const N: usize>(path: &mut Text<N>) {
+    add(path, &CONTROL.running);
+}
+
+/// Adds what is before the first zero byte.
+fn add<const N: usize>(path: &mut Text<N>, text: &[AtomicU8]) {
+    let bytes = text.iter().map(|byte| byte.load(Relaxed)).take_while(|&byte| byte != 0);
+    bytes.for_each(|byte| path.push(&[byte]));
 }
 
 /// Starts a profile at the next signal of this number, stops it at the one after that, and so on. Called

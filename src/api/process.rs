@@ -1,7 +1,7 @@
 //! What a process needs once, besides heaps: handlers for forks and for its end, and the background thread if
 //! there is to be one.
 
-use crate::api::{fork, profile, report, unload};
+use crate::api::{fork, report, request, unload};
 use crate::base::options::{self, Options};
 use crate::front::heap::Heap;
 use crate::front::thread;
@@ -52,7 +52,7 @@ pub(super) fn hook() {
     process::on_fork(fork::on_fork);
     let told = forks_are_told();
     report::begin();
-    profile::begin();
+    request::begin();
     unload::init();
     if options::get().background && told {
         background::want();

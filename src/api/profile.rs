@@ -97,7 +97,9 @@ impl core::error::Error for Error {}
 ///
 /// What an earlier profile has gathered is forgotten.
 pub fn start(rate: usize) -> Result<(), Error> {
-    start_with(rate, true)
+    start_with(rate, true)?;
+    control::keep_prefix(Some(b""));
+    Ok(())
 }
 
 #[unsafe(link_section = "hakmem_rare")]
@@ -279,26 +281,17 @@ fn follow() {
     });
 }
 
-/// Starts the profile that the options ask for. Called once, when the process starts.
-pub(super) fn begin() {
-    let options = options::get();
-    let (prefix, signal) = (options.profile.as_c_str(), options.profile_signal);
-    if prefix.is_none() && signal == 0 {
-        return;
-    }
-    control::prepare(prefix.unwrap_or(c"hakmem"), options.profile_rate, options.profile_interval);
-    if signal != 0 {
-        return control::listen(signal);
-    }
-    if let Err(error) = start_to_file(options.profile_rate, options.profile_interval, false) {
-        os::message::line(format_args!("HAKMEM_PROFILE: {error}"));
-    }
-}
-
-/// Starts a profile that goes to the file that [`control`] names, with a snapshot every `interval`
-/// milliseconds, if that is not 0. `late` says that the process may have allocated before.
-pub(super) fn start_to_file(rate: usize, interval: u32, late: bool) -> Result<(), Error> {
+/// Starts a profile that goes to a file of its own, at `prefix` or where [`control`] was told to, with a
+/// snapshot every `interval` milliseconds, if that is not 0.
+pub(super) fn start_to_file(
+    prefix: Option<&[u8]>,
+    rate: usize,
+    interval: u32,
+    late: bool,
+) -> Result<(), Error> {
     start_with(rate, late)?;
+    // Not before it is known that it begins: one that runs already goes on to its own file.
+    control::keep_prefix(prefix);
     let interval = u64::from(interval) * 1_000_000;
     INTERVAL.store(interval, Relaxed);
     WRITTEN.store(0, Relaxed);

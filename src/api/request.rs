@@ -1,11 +1,40 @@
-//! Profiles that are asked for from outside: by another process, which writes to this one's memory, by a
-//! signal, or by a tracer that attaches to the probes. Nothing runs in between, so all of them only leave a
-//! word, at which slow paths look.
+//! Profiles that are asked for from outside: by the options, by another process, which writes to this one's
+//! memory, by a signal, or by a tracer that attaches to the probes. Nothing runs in between, so those that
+//! come later only leave a word, at which slow paths look.
 
-use crate::api::control::{CONTROL, ENDED, REFUSED, RUNNING, START, STOP, TOGGLE};
-use crate::api::profile;
+use crate::api::control::{self, CONTROL, ENDED, REFUSED, RUNNING, START, STOP, TOGGLE};
+use crate::api::profile::{self, Error};
+use crate::base::options;
+use crate::os::message;
 use crate::sampling;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
+
+/// Starts the profile that the options ask for. Called once, when the process starts.
+pub(super) fn begin() {
+    let options = options::get();
+    let (prefix, signal) = (options.profile.as_c_str(), options.profile_signal);
+    if prefix.is_none() && signal == 0 {
+        return;
+    }
+    control::remember_folder(own_prefix());
+    if signal != 0 {
+        return control::listen(signal);
+    }
+    if let Err(error) = start_own(false) {
+        message::line(format_args!("HAKMEM_PROFILE: {error}"));
+    }
+}
+
+/// Where profiles go as the options say.
+fn own_prefix() -> &'static [u8] {
+    options::get().profile.as_c_str().unwrap_or(c"hakmem").to_bytes()
+}
+
+/// Starts a profile as the options say. `late` says that the process may have allocated before.
+fn start_own(late: bool) -> Result<(), Error> {
+    let options = options::get();
+    profile::start_to_file(Some(own_prefix()), options.profile_rate, options.profile_interval, late)
+}
 
 /// Does what has been asked for, if anything has.
 #[inline(always)]
@@ -26,13 +55,12 @@ fn obey() {
     let request = CONTROL.request.swap(0, Acquire);
     let on = profile::is_on();
     let state = match request {
-        START | TOGGLE if !(on && request == TOGGLE) => {
+        START => {
             let (rate, interval) = (CONTROL.rate.load(Relaxed), CONTROL.interval.load(Relaxed));
-            match profile::start_to_file(rate as usize, interval, true) {
-                Ok(()) => RUNNING,
-                Err(error) => REFUSED + error as u32,
-            }
+            answer(profile::start_to_file(None, rate as usize, interval, true))
         }
+        TOGGLE if !on => answer(start_own(true)),
+        STOP if !on => REFUSED + Error::NotRunning as u32,
         STOP | TOGGLE => {
             profile::stop();
             ENDED
@@ -41,4 +69,9 @@ fn obey() {
         _ => return,
     };
     CONTROL.state.store(state, Release);
+}
+
+/// What there is to say of a profile that was to begin.
+fn answer(begun: Result<(), Error>) -> u32 {
+    begun.map_or_else(|error| REFUSED + error as u32, |()| RUNNING)
 }

@@ -1,5 +1,6 @@
 //! `hakmem profile`: who holds a program's memory, and who allocated it.
 
+mod running;
 mod take;
 
 use std::ffi::{OsStr, OsString};
@@ -30,6 +31,7 @@ use crate::{report, settings, sys, why};
 #[derive(clap::Args)]
 #[command(override_usage = "hakmem profile [OPTIONS] [--] PROGRAM [ARGS]...
        hakmem profile [OPTIONS] --pid PID [--seconds S]
+       hakmem profile [OPTIONS] --pid PID --stop
        hakmem profile [OPTIONS] FILE.hakprof")]
 pub struct Args {
     /// Mean bytes between two samples; K, M and G are understood [default: 512K]
@@ -84,6 +86,10 @@ pub struct Args {
     #[arg(long, value_name = "S", default_value_t = 30.0, requires = "pid")]
     seconds: f64,
 
+    /// End the profile of a running process, whoever began it, and show it
+    #[arg(long, requires = "pid", conflicts_with_all = ["seconds", "rate", "interval", "out"])]
+    stop: bool,
+
     /// The program and its arguments, or a file
     #[arg(
         value_name = "PROGRAM",
@@ -121,7 +127,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// Runs the program and shows its profile, or shows a file.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.pid {
-        return take::watch(&args, pid);
+        return if args.stop { running::stop(&args, pid) } else { running::watch(&args, pid) };
     }
     match file(&args.command[0]) {
         None => take::run(&args),

@@ -1,22 +1,25 @@
 //! Asks a process that runs for a profile: writes to a few words in its copy of Hakmem, at which that looks
 //! when it next takes memory from a slab. The process is not stopped, and gets no signal.
 
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use goblin::elf::Elf;
-use goblin::elf::program_header::PT_LOAD;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigSet, Signal};
 
+use super::image;
 use crate::sys;
 
 /// The name of the pointer to the words, in `libhakmem.so`.
 const SYMBOL: &str = "__hak_control";
 /// The words begin with this.
-const MAGIC: &[u8; 8] = b"HAKCTRL1";
+const MAGIC: &[u8; 8] = b"HAKCTRL2";
 /// Where they are, from the first byte of [`MAGIC`]: `src/api/control.rs` has their meaning.
 mod at {
     pub const REQUEST: u64 = 8;
@@ -24,14 +27,22 @@ mod at {
     pub const RATE: u64 = 16;
     pub const INTERVAL: u64 = 24;
     pub const PREFIX: u64 = 32;
+    pub const RUNNING: u64 = 288;
 }
+/// Bytes from [`at::RUNNING`] on.
+const LONGEST: usize = 1280;
 const START: u32 = 1;
 const STOP: u32 = 2;
 const RUNNING: u32 = 1;
 const ENDED: u32 = 2;
+// The numbers of `hakmem::profile::Error`.
+const REFUSED_RUNNING: u32 = 17;
+const REFUSED_NOT_RUNNING: u32 = 18;
 
 /// How often to look.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a process may take to load the library.
+const LOADING: Duration = Duration::from_secs(2);
 /// After this long without an answer the user is told why there may be none.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -39,6 +50,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Process {
     pid: i32,
     words: u64,
+    /// Locked while this asks for a profile, and waits for its end.
+    turn: Option<Flock<File>>,
 }
 
 /// Why waiting has ended.
@@ -46,7 +59,7 @@ pub struct Process {
 pub enum Waited {
     /// The process has answered, or the time is over.
     Done,
-    /// The user has had enough (SIGINT, SIGTERM).
+    /// The user has had enough (SIGINT, SIGTERM, SIGQUIT), or has gone (SIGHUP).
     Stopped,
     /// The process has ended.
     Gone,
@@ -65,16 +78,36 @@ impl Process {
                 continue;
             }
             seen.push(path);
-            let start = line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
-            // As the process sees it, which may be in a container.
-            let file = PathBuf::from(format!("/proc/{pid}/root{path}"));
-            if let (Some(start), Some(offset)) = (start, symbol(&file)) {
-                let process = Self { pid, words: 0 };
-                let mut pointer = [0; 8];
-                process.read(start + offset, &mut pointer)?;
-                let process = Self { pid, words: u64::from_le_bytes(pointer) };
-                let mut magic = [0; 8];
-                process.read(process.words, &mut magic)?;
+            let Some(start) = line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok())
+            else {
+                continue;
+            };
+            let process = Self { pid, words: 0, turn: None };
+            let read = |at: u64, to: &mut [u8]| process.read_raw(at, to);
+            let found = match image::symbol(&read, start, SYMBOL) {
+                Ok(found) => found,
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ESRCH)) =>
+                {
+                    return Err(refused(pid, &error));
+                }
+                // What cannot be read, such as the memory of a device.
+                Err(_) => None,
+            };
+            if let Some(address) = found {
+                let start = Instant::now();
+                let (words, magic) = loop {
+                    let (mut pointer, mut magic) = ([0; 8], [0; 8]);
+                    process.read(address, &mut pointer)?;
+                    let words = u64::from_le_bytes(pointer);
+                    match process.read(words, &mut magic) {
+                        Ok(()) => break (words, magic),
+                        Err(error) if start.elapsed() >= LOADING => return Err(error),
+                        // The process is just starting: the loader has not written the pointer yet.
+                        Err(_) => std::thread::sleep(LOOK),
+                    }
+                };
+                let process = Self { words, ..process };
                 ensure!(&magic == MAGIC, "process {pid}: {path} is of another version than this command");
                 return Ok(process);
             }
@@ -87,12 +120,15 @@ impl Process {
 
     /// Asks for a profile, and waits until it has begun. `say` is called once if that takes long.
     pub fn start(
-        &self,
+        &mut self,
         prefix: &Path,
         rate: u64,
         interval: Duration,
         say: impl FnOnce(&str),
     ) -> anyhow::Result<Waited> {
+        self.take_turn()?;
+        // Before it is asked: who gets one after that has to take it back.
+        block()?;
         let mut path = prefix.as_os_str().as_bytes().to_vec();
         path.push(0);
         self.write(self.words + at::PREFIX, &path)?;
@@ -100,7 +136,7 @@ impl Process {
         let interval = u32::try_from(interval.as_millis()).unwrap_or(u32::MAX);
         self.write(self.words + at::INTERVAL, &interval.to_le_bytes())?;
         self.ask(START)?;
-        let waited = self.wait(None, say, |state| state != 0)?;
+        let waited = self.wait(None, true, say, |state| state != 0)?;
         if waited != Waited::Done {
             // So that it does not begin later.
             let _ = self.write(self.words + at::REQUEST, &0u32.to_le_bytes());
@@ -108,10 +144,7 @@ impl Process {
         }
         match self.state()? {
             RUNNING => Ok(waited),
-            // The numbers of `hakmem::profile::Error`.
-            17 => {
-                bail!("process {}: there is a profile already; stop it first, or wait for its end", self.pid)
-            }
+            REFUSED_RUNNING => bail!(self.occupied()),
             _ => bail!(
                 "process {}: it has no memory for a profile, or may make few system calls only",
                 self.pid
@@ -119,15 +152,54 @@ impl Process {
         }
     }
 
-    /// Ends the profile, and waits until that is written, but no longer than `limit`.
-    pub fn stop(&self, limit: Duration) -> anyhow::Result<Waited> {
-        self.ask(STOP)?;
-        self.wait(Some(limit), |_| (), |state| state == ENDED)
+    /// Keeps others of these commands from asking the same process: they would overwrite each other's words.
+    /// What is locked is the process's own folder in /proc, and that ends with this command.
+    fn take_turn(&mut self) -> anyhow::Result<()> {
+        let Ok(folder) = File::open(format!("/proc/{}", self.pid)) else { return Ok(()) };
+        match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
+            Ok(turn) => self.turn = Some(turn),
+            Err((_, Errno::EWOULDBLOCK)) => bail!(self.occupied()),
+            // Where there are no locks, nobody is kept away.
+            Err(_) => {}
+        }
+        Ok(())
     }
 
-    /// Waits for `time`.
+    fn occupied(&self) -> String {
+        format!(
+            "process {0}: there is a profile already; wait for its end, or end it with `hakmem profile --pid {0} \
+             --stop`, which shows it",
+            self.pid
+        )
+    }
+
+    /// Ends the profile, and waits until that is written, but no longer than `limit`.
+    pub fn stop(&self, limit: Duration) -> anyhow::Result<Waited> {
+        block()?;
+        self.ask(STOP)?;
+        self.wait(Some(limit), false, |_| (), |state| state != 0)
+    }
+
+    /// What came of [`Process::stop`]: whether there was a profile, if the process has answered.
+    pub fn stopped(&self) -> anyhow::Result<Option<bool>> {
+        Ok(match self.state()? {
+            ENDED => Some(true),
+            REFUSED_NOT_RUNNING => Some(false),
+            _ => None,
+        })
+    }
+
+    /// What the path of the last profile's file begins with, if that has one of its own.
+    pub fn prefix(&self) -> anyhow::Result<Option<PathBuf>> {
+        let mut path = [0; LONGEST];
+        self.read(self.words + at::RUNNING, &mut path)?;
+        let path = path.split(|&byte| byte == 0).next().unwrap_or_default();
+        Ok((!path.is_empty()).then(|| OsStr::from_bytes(path).into()))
+    }
+
+    /// Waits for `time`, or until somebody else has ended the profile.
     pub fn sleep(&self, time: Duration) -> anyhow::Result<Waited> {
-        self.wait(Some(time), |_| (), |_| false)
+        self.wait(Some(time), true, |_| (), |state| state == ENDED)
     }
 
     fn ask(&self, request: u32) -> anyhow::Result<()> {
@@ -144,15 +216,17 @@ impl Process {
     fn wait(
         &self,
         limit: Option<Duration>,
+        // Whether that the terminal is gone ends it. Two such signals come at once, from the shell and the
+        // kernel, and the second one is not to end what the first one has begun.
+        hangup: bool,
         say: impl FnOnce(&str),
         done: impl Fn(u32) -> bool,
     ) -> anyhow::Result<Waited> {
-        let mut signals = SigSet::empty();
-        [Signal::SIGINT, Signal::SIGTERM].into_iter().for_each(|signal| signals.add(signal));
-        signals.thread_block().context("cannot wait for signals")?;
+        let signals = signals();
         let (start, mut say) = (Instant::now(), Some(say));
         loop {
-            if sys::next_signal(&signals, true).is_some() {
+            let arrived = sys::next_signal(&signals, true);
+            if arrived.is_some_and(|arrived| hangup || arrived.signal != libc::SIGHUP) {
                 return Ok(Waited::Stopped);
             }
             // A process that has ended has no memory any more.
@@ -172,11 +246,15 @@ impl Process {
     }
 
     fn read(&self, address: u64, to: &mut [u8]) -> anyhow::Result<()> {
+        self.read_raw(address, to).map_err(|error| refused(self.pid, &error))
+    }
+
+    fn read_raw(&self, address: u64, to: &mut [u8]) -> io::Result<()> {
         let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
         let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: to.len() };
         // SAFETY: writes to `to` only; what is read is another process's.
         let n = unsafe { libc::process_vm_readv(self.pid, &local, 1, &remote, 1, 0) };
-        self.check(n, to.len())
+        check(n, to.len())
     }
 
     fn write(&self, address: u64, from: &[u8]) -> anyhow::Result<()> {
@@ -184,16 +262,31 @@ impl Process {
         let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: from.len() };
         // SAFETY: reads `from` only. What is written belongs to another process, and is there to be written.
         let n = unsafe { libc::process_vm_writev(self.pid, &local, 1, &remote, 1, 0) };
-        self.check(n, from.len())
+        check(n, from.len()).map_err(|error| refused(self.pid, &error))
     }
+}
 
-    fn check(&self, n: isize, len: usize) -> anyhow::Result<()> {
-        if n == len as isize {
-            return Ok(());
-        }
-        let error = if n < 0 { io::Error::last_os_error() } else { io::ErrorKind::UnexpectedEof.into() };
-        Err(refused(self.pid, &error))
+/// Whether everything was read, or written.
+fn check(n: isize, len: usize) -> io::Result<()> {
+    match n {
+        n if n == len as isize => Ok(()),
+        ..0 => Err(io::Error::last_os_error()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
     }
+}
+
+/// What ends waiting. Not that the terminal is gone, or its key was hit, for who has been told to ignore that:
+/// by nohup, or as a command in the background.
+fn signals() -> SigSet {
+    let mut signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+    let others = [Signal::SIGHUP, Signal::SIGQUIT].into_iter();
+    others.filter(|&signal| !sys::is_ignored(signal as i32)).for_each(|signal| signals.add(signal));
+    signals
+}
+
+/// Keeps these signals until they are waited for.
+fn block() -> anyhow::Result<()> {
+    signals().thread_block().context("cannot wait for signals")
 }
 
 /// What to do about an error that stands between us and a process.
@@ -206,13 +299,4 @@ fn refused(pid: i32, error: &io::Error) -> anyhow::Error {
         ),
         _ => anyhow::anyhow!("process {pid}: {error}"),
     }
-}
-
-/// Where the pointer to the words is, from the library's first byte in memory.
-fn symbol(file: &Path) -> Option<u64> {
-    let bytes = std::fs::read(file).ok()?;
-    let elf = Elf::parse(&bytes).ok()?;
-    let first = elf.program_headers.iter().find(|header| header.p_type == PT_LOAD)?.p_vaddr & !0xfff;
-    let symbol = elf.dynsyms.iter().find(|symbol| elf.dynstrtab.get_at(symbol.st_name) == Some(SYMBOL))?;
-    Some(symbol.st_value - first)
 }

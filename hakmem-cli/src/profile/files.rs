@@ -57,6 +57,12 @@ impl Files {
         entries.map(|entry| entry.path()).filter(ours).map(changed).collect()
     }
 
+    /// The file of process `pid`, if it was there before.
+    pub fn taken(&self, pid: &str) -> Option<PathBuf> {
+        let file = self.folder.join(format!("{}.{pid}.{EXTENSION}", self.name));
+        self.before.contains_key(&file).then_some(file)
+    }
+
     /// What the run has written so far.
     pub fn written(&self) -> Vec<PathBuf> {
         self.all()

@@ -9,6 +9,7 @@ pub mod attach;
 pub mod builtin;
 mod columns;
 pub mod files;
+pub mod image;
 pub mod input;
 pub mod json;
 pub mod page;

@@ -1,11 +1,11 @@
-//! Takes a profile, and shows it.
+//! Takes a profile of a program, and shows it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::ValueEnum;
 use hakmem_profile::model::{Moment, What};
 use hakmem_profile::symbols::Symbols;
@@ -13,16 +13,12 @@ use hakmem_profile::{collapsed, pprof};
 
 use super::{Args, COLUMNS, Format, choice, write_page};
 use crate::profile::alive::{self, Alive};
-use crate::profile::attach::{Process, Waited};
 use crate::profile::builtin;
 use crate::profile::files::{EXTENSION, Files};
 use crate::profile::input::{self, Input};
 use crate::profile::table;
 use crate::profile::units::bytes;
 use crate::{elf, library, preload, process, report, sys, why};
-
-/// How long to wait for the end of the profile of a process that runs.
-const LAST: Duration = Duration::from_secs(10);
 
 /// Processes that get tables of their own.
 const MOST: usize = 5;
@@ -109,53 +105,8 @@ fn unserved(program: &OsStr, library: &Path) -> String {
     })
 }
 
-/// Takes a profile of a process that runs.
-pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
-    for (given, name) in [
-        (args.at.is_some(), "--at"),
-        (args.format != Format::Table, "--format"),
-        (args.lib.is_some(), "--lib"),
-        (!args.set.is_empty(), "--set"),
-    ] {
-        ensure!(!given, "{name} is not for a process that runs already");
-    }
-    let time = Duration::try_from_secs_f64(args.seconds)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .with_context(|| format!("--seconds {}: expected a number above 0", args.seconds))?;
-    let process = Process::find(pid)?;
-    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let name = name.trim().replace('/', "_");
-    let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
-    let files = Files::new(&folder, &name)?;
-    let (rate, interval) = (args.rate.unwrap_or(512 << 10), args.interval.unwrap_or(Duration::from_secs(1)));
-    ensure!(rate != 0, "--rate 0: expected 1 or more bytes");
-    let say = |what: &str| report::say(&format!("hakmem: {what}"));
-    let mut waited = process.start(&files.prefix, rate, interval, say)?;
-    if waited == Waited::Done {
-        report::say(&format!(
-            "hakmem: profile of {name}, process {pid}, for {} s; Ctrl-C ends it sooner",
-            args.seconds
-        ));
-        waited = process.sleep(time)?;
-    }
-    if waited != Waited::Gone && process.stop(LAST)? == Waited::Done && files.written().is_empty() {
-        report::say(&format!(
-            "hakmem: process {pid} has not allocated since; what it has gathered is written when it does"
-        ));
-    }
-    let written = files.written();
-    ensure!(
-        !written.is_empty(),
-        "no profile of process {pid}: it has not begun one, or may not write to {}",
-        folder.display()
-    );
-    conclude(args, &written, &folder)?;
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Shows the profiles of all processes, those first that held most, and writes them for other tools.
-fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyhow::Result<()> {
+pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyhow::Result<()> {
     let mut symbols = Symbols::new();
     let mut inputs: Vec<(f64, Input, Moment)> = Vec::new();
     for path in written {

@@ -1,0 +1,179 @@
+//! Takes a profile of a process that runs, or ends one that somebody else has begun.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+
+use super::take::conclude;
+use super::{Args, Format};
+use crate::profile::attach::{Process, Waited};
+use crate::profile::files::{EXTENSION, Files};
+use crate::{report, sys};
+
+/// How long to wait for the end of the profile.
+const LAST: Duration = Duration::from_secs(10);
+
+/// Whose the process is.
+struct Owner {
+    /// Of the process.
+    name: String,
+    /// The number that the process itself has, which may be in a container.
+    pid: String,
+    user: u32,
+    group: u32,
+    groups: Vec<u32>,
+}
+
+impl Owner {
+    fn of(pid: i32) -> anyhow::Result<Self> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
+            .with_context(|| format!("process {pid}"))?;
+        let numbers = |name: &str| -> Vec<u32> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+            line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+        };
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        // The last ones are those by which files are opened.
+        let last = |name: &str| numbers(name).last().copied();
+        Ok(Self {
+            name: name.trim().replace('/', "_"),
+            pid: last("NSpid:").map_or_else(|| pid.to_string(), |pid| pid.to_string()),
+            user: last("Uid:").unwrap_or_default(),
+            group: last("Gid:").unwrap_or_default(),
+            groups: numbers("Groups:"),
+        })
+    }
+}
+
+/// Takes a profile of a process that runs.
+pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
+    refuse_options(args)?;
+    let time = Duration::try_from_secs_f64(args.seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .with_context(|| format!("--seconds {}: expected a number above 0", args.seconds))?;
+    let mut process = Process::find(pid)?;
+    let owner = Owner::of(pid)?;
+    let name = &owner.name;
+    let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
+    let (rate, interval) = (args.rate.unwrap_or(512 << 10), args.interval.unwrap_or(Duration::from_secs(1)));
+    ensure!(rate != 0, "--rate 0: expected 1 or more bytes");
+    let made = !folder.exists();
+    let files = place(&folder, &owner, made)?;
+    let say = |what: &str| report::say(&format!("hakmem: {what}"));
+    let begun = process.start(&files.prefix, rate, interval, say);
+    if begun.is_err() && made {
+        // Only if nothing is in it.
+        let _ = std::fs::remove_dir(&folder);
+    }
+    let mut waited = begun?;
+    if waited == Waited::Done {
+        report::say(&format!(
+            "hakmem: profile of {name}, process {pid}, for {} s; Ctrl-C ends it sooner",
+            args.seconds
+        ));
+        waited = process.sleep(time)?;
+    }
+    let ended = waited == Waited::Done && process.stopped()?.is_some();
+    if waited != Waited::Gone && !ended && process.stop(LAST)? == Waited::Done && files.written().is_empty() {
+        report::say(&format!(
+            "hakmem: process {pid} has not allocated since; what it has gathered is written when it does"
+        ));
+    }
+    let written = files.written();
+    ensure!(
+        !written.is_empty(),
+        "no profile of process {pid}: it has not begun one, or may not write to {}",
+        folder.display()
+    );
+    conclude(args, &written, &folder)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends a profile that somebody else has begun, and shows it.
+pub fn stop(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
+    refuse_options(args)?;
+    let process = Process::find(pid)?;
+    let owner = Owner::of(pid)?;
+    let name = &owner.name;
+    ensure!(process.stop(LAST)? != Waited::Gone, "process {pid} has ended, and its profile with it");
+    match process.stopped()? {
+        Some(true) => {}
+        Some(false) => bail!("process {pid}: there is no profile"),
+        None => {
+            report::say(&format!(
+                "hakmem: process {pid} has not allocated since; its profile ends, and is written, when it does"
+            ));
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let Some(prefix) = process.prefix()? else {
+        report::say(&format!(
+            "hakmem: the profile of {name}, process {pid}, has ended; the program began it, and has to write it"
+        ));
+        return Ok(ExitCode::SUCCESS);
+    };
+    let mut file = prefix.into_os_string();
+    file.push(format!(".{}.{EXTENSION}", owner.pid));
+    let file = PathBuf::from(file);
+    ensure!(
+        file.exists(),
+        "the profile of process {pid} has ended, but there is no {}: it could not be written, or the process sees \
+         other folders",
+        file.display()
+    );
+    report::say(&format!("hakmem: the profile of {name}, process {pid}, has ended: {}", file.display()));
+    let folder = file.parent().unwrap_or(Path::new("/")).to_path_buf();
+    conclude(args, &[file], &folder)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refuse_options(args: &Args) -> anyhow::Result<()> {
+    for (given, name) in [
+        (args.at.is_some(), "--at"),
+        (args.format != Format::Table, "--format"),
+        (args.lib.is_some(), "--lib"),
+        (!args.set.is_empty(), "--set"),
+    ] {
+        ensure!(!given, "{name} is not for a process that runs already");
+    }
+    Ok(())
+}
+
+/// The files of a profile of this process. `made` says that the folder is not there yet.
+fn place(folder: &Path, owner: &Owner, made: bool) -> anyhow::Result<Files> {
+    let mut files = Files::new(folder, &owner.name)?;
+    for number in 2.. {
+        let Some(taken) = files.taken(&owner.pid) else { break };
+        let name = format!("{}-{number}", owner.name);
+        files = Files::new(folder, &name)?;
+        if files.taken(&owner.pid).is_none() {
+            report::say(&format!(
+                "hakmem: {} is there already; this profile goes to {name}.{}.{EXTENSION}",
+                taken.display(),
+                owner.pid
+            ));
+        }
+    }
+    // Root may write everywhere, but it is the process that writes.
+    if nix::unistd::geteuid().is_root() && owner.user != 0 {
+        if made {
+            let _ = std::os::unix::fs::chown(folder, Some(owner.user), Some(owner.group));
+        }
+        let writes = || tempfile::tempfile_in(folder);
+        if let Err(error) = sys::as_user(owner.user, owner.group, &owner.groups, writes) {
+            if made {
+                let _ = std::fs::remove_dir(folder);
+            }
+            bail!(
+                "the process's user, number {}, cannot write profiles to {} ({error}); name with --out a folder that \
+                 it can write to",
+                owner.user,
+                folder.display()
+            );
+        }
+    }
+    Ok(files)
+}
