@@ -84,9 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         match conclude(args, &written, &folder) {
             Ok(whole) => lost = !whole,
-            Err(error) => {
-                report::say(&format!("hakmem: the profile of {name} cannot be shown: {error:#}"))
-            }
+            Err(error) => report::say(&format!("hakmem: the profile of {name} cannot be shown: {error:#}")),
         }
     }
     // Leaving runs no destructors, and this owns a temporary folder.
@@ -145,8 +143,9 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
 
 /// Writes a file, whole or not at all. An empty one where the disk is full would look like a profile.
 fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    std::fs::write(path, bytes).inspect_err(|_| drop(std::fs::remove_file(path))).with_context(|| {
-        format!("cannot write {}; name another folder with --out", report::printable(path.as_ref()))
+    std::fs::write(path, bytes).inspect_err(|_| drop(std::fs::remove_file(path))).map_err(|error| {
+        let path = report::printable(path.as_ref());
+        anyhow::anyhow!("cannot write {path}: {error}; name another folder with --out")
     })
 }
 
