@@ -238,6 +238,64 @@ fn a_program_is_run_and_shown() {
     assert!(!ended.stderr.contains("more process"), "{}", ended.stderr);
 }
 
+/// Tables are shown without the files for other tools, of which no part is left.
+#[test]
+fn a_full_disk_at_the_end_costs_no_tables() {
+    let folder = tempfile::tempdir().unwrap();
+    let shown = |endings: &str, code: &str| {
+        let script = format!(
+            "for e in {endings}; do LD_PRELOAD= ln -s /dev/full bash.profile/bash.$$.$e; done; exit {code}"
+        );
+        run(&mut profiled(folder.path(), &profile(12), &["--", "bash", "-c", &script]))
+    };
+    let ended = shown("pb.gz peak.collapsed", "0");
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    for ending in [".pb.gz: ", ".peak.collapsed: "] {
+        let is_it = |line: &str| {
+            line.starts_with("hakmem: cannot write ")
+                && line.contains(ending)
+                && line.ends_with("No space left on device (os error 28); name another folder with --out")
+        };
+        assert!(ended.stderr.lines().any(is_it), "{}", ended.stderr);
+    }
+    assert!(ended.stderr.contains("Held at the end: 13.9 MiB"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("*.pb.gz") && !ended.stderr.contains("*.collapsed"), "{}", ended.stderr);
+    assert_eq!(names(&folder.path().join("bash.profile")), ["bash..hakprof"]);
+    // One of the two; and the program's own status says more.
+    let ended = shown("pb.gz", "3");
+    assert_eq!(ended.code(), Some(3));
+    assert!(!ended.stderr.contains("*.pb.gz") && ended.stderr.contains(", *.collapsed"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_profile_begins_at_once_whatever_the_caller_has_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo [$HAKMEM_PROFILE_SIGNAL]";
+    let mut command = profiled(folder.path(), &profile(12), &["--", "bash", "-c", script]);
+    assert_eq!(run(command.env("HAKMEM_PROFILE_SIGNAL", "USR2")).stdout(), "[]\n");
+}
+
+/// Tags are the program's, and modules' names whoever's: neither may tell the terminal what to do.
+#[test]
+fn control_characters_are_escaped() {
+    let folder = tempfile::tempdir().unwrap();
+    let process = Process { rate: 1, arguments: vec!["a".into()], ..Process::default() };
+    let mut writer = Writer::new(&process);
+    let path = "/no/such/\u{1b}[31mmodule".to_string();
+    writer.modules(&[Module { start: 0, end: 0x9000, offset: 0, build_id: vec![1], path }]);
+    let tag = Some(writer.tag("\u{1b}[2Jtag"));
+    let stack = writer.stack(&[0x2001, 0x4001], StackEnd::Complete) as usize;
+    writer.site(&Site { stack, thread: 1, tag, size: 64 });
+    let row = Row { allocated: 5, live: 5, peak: 5, pinned: 0.0 };
+    writer.snapshot(1, Why::End, &Totals::default(), &[(0, row)]);
+    let path = put(folder.path(), "x.hakprof", writer.bytes());
+    for (by, expected) in [("tag", "\\u{1b}[2Jtag"), ("site", "\\u{1b}[31mmodule+0x4000")] {
+        let ended = show(&path, &["--group", by]);
+        assert!(ended.stdout().contains(expected), "{}", ended.stdout());
+        assert!(!ended.stdout().contains('\u{1b}') && !ended.stderr.contains('\u{1b}'), "{by}");
+    }
+}
+
 #[test]
 fn small_processes_are_summed() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::collapsed::{self, Folded};
-use crate::estimate::probability;
+use crate::estimate::{probability, rounding_variance};
 use crate::model::{By, Moment, Profile, What, place};
 use crate::pprof::Decoded;
 use crate::symbols::Frame;
@@ -33,7 +33,7 @@ pub struct Row {
     pub bytes: (f64, f64),
     /// Objects before and after.
     pub objects: (f64, f64),
-    /// The standard error of the change in bytes, if that is known.
+    /// The standard error of the change in bytes, that of rounded sizes included, if it is known.
     pub error: Option<f64>,
 }
 
@@ -77,7 +77,8 @@ impl Side {
             let count = objects.map_or(0.0, |objects| sample.values[objects] as f64);
             let variance = decoded.rate.zip(sample.size).zip(objects).map(|((rate, size), _)| {
                 let p = probability(size, rate);
-                count.max(0.0) * (1.0 - p) / p * (size as f64).powi(2)
+                let blocks = count.max(0.0);
+                blocks * (1.0 - p) / p * (size as f64).powi(2) + rounding_variance(blocks, sample.step)
             });
             side.add(&sample.frames, sample.values[bytes] as f64, count, variance);
         }

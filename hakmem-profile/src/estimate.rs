@@ -11,6 +11,25 @@ use serde::Serialize;
 /// The quantile of the normal distribution that leaves 2.5% above it.
 const Z: f64 = 1.959_963_984_540_054;
 
+/// Half of the logarithm of 40, by which Hoeffding's inequality leaves 2.5% on each side.
+const HALF_LN_40: f64 = 1.844_439_727_056_968_1;
+
+/// The size of the largest slab class. The sizes of larger blocks are rounded.
+const LARGE: u64 = 64 << 10;
+
+/// How far apart the sizes are that blocks of about `size` bytes are rounded to, up or down; 0 for blocks of
+/// slab classes. In `coarse` files, older ones, they are eighths of a power of two, else 64ths.
+pub fn step(size: u64, coarse: bool) -> u64 {
+    // One of exactly the largest class may be a larger block that was rounded down.
+    if size < LARGE { 0 } else { 1 << (size.ilog2() - if coarse { 3 } else { 6 }) }
+}
+
+/// The variance of a normal distribution that is as wide, where 95% of it lies, as what rounding the sizes of
+/// so many blocks may do: by Hoeffding's inequality, so that it holds for one block as for many.
+pub(crate) fn rounding_variance(blocks: f64, step: u64) -> f64 {
+    blocks * (step as f64).powi(2) * HALF_LN_40 / (Z * Z)
+}
+
 /// The probability that a block of `size` bytes is sampled.
 pub fn probability(size: u64, rate: u64) -> f64 {
     -(-(size as f64) / rate.max(1) as f64).exp_m1()
@@ -37,6 +56,12 @@ pub struct Estimate {
     /// Bytes in the sampled blocks alone: there are not fewer.
     #[serde(skip)]
     seen: f64,
+    /// [`rounding_variance`].
+    #[serde(skip)]
+    rounding_variance: f64,
+    /// The most by which rounding may have changed `bytes`.
+    #[serde(skip)]
+    rounding_most: f64,
 }
 
 impl Estimate {
@@ -55,6 +80,18 @@ impl Estimate {
             bytes_variance: variance * s * s,
             step: s * (1.0 - p) / p,
             seen: n * s,
+            rounding_variance: 0.0,
+            rounding_most: 0.0,
+        }
+    }
+
+    /// The same where the blocks' size was rounded, at random so that it stays the same on average, to
+    /// multiples of `step`.
+    pub fn rounded(self, step: u64) -> Self {
+        Self {
+            rounding_variance: rounding_variance(self.objects, step),
+            rounding_most: self.objects * step as f64,
+            ..self
         }
     }
 
@@ -63,17 +100,25 @@ impl Estimate {
         self.objects_variance.sqrt()
     }
 
-    /// The standard error of `bytes`.
+    /// The standard error of `bytes`, that of rounding included: 1.96 of it are 95%.
     pub fn bytes_error(&self) -> f64 {
-        self.bytes_variance.sqrt()
+        (self.bytes_variance + self.rounding_variance).sqrt()
     }
 
-    /// An interval that contains the true number of bytes with at least 95%.
+    /// An interval that contains the true number of bytes with at least 95%: that of the samples, and to both
+    /// sides what rounding may have done, which reaches one step at least.
+    pub fn interval(&self) -> (f64, f64) {
+        let rounding = (Z * self.rounding_variance.sqrt()).min(self.rounding_most);
+        let (low, high) = self.sampling_interval();
+        (self.bytes - (self.bytes - low).hypot(rounding), self.bytes + (high - self.bytes).hypot(rounding))
+    }
+
+    /// The interval, as if all sizes were exact.
     ///
     /// Fay and Feuer's for a weighted sum of Poisson counts: of few samples, which the standard error
     /// describes badly, it is wide upwards; of many it is `bytes ± 1.96 · bytes_error()`. Its chi-squared
     /// quantiles are Wilson and Hilferty's.
-    pub fn interval(&self) -> (f64, f64) {
+    fn sampling_interval(&self) -> (f64, f64) {
         let (y, v, w) = (self.bytes, self.bytes_variance, self.step);
         if v <= 0.0 {
             return (y, y);
@@ -100,6 +145,8 @@ impl AddAssign for Estimate {
         self.bytes_variance += other.bytes_variance;
         self.step = self.step.max(other.step);
         self.seen += other.seen;
+        self.rounding_variance += other.rounding_variance;
+        self.rounding_most += other.rounding_most;
     }
 }
 
@@ -153,7 +200,31 @@ mod tests {
     }
 
     #[test]
-    fn intervals_contain_the_truth_and_estimates_have_no_bias() {
+    fn intervals_contain_the_truth_of_rounded_sizes() {
+        assert_eq!([8, 57_344, 65_535].map(|size| step(size, false)), [0; 3]);
+        assert_eq!([false, true].map(|coarse| step(17 << 20, coarse)), [256 << 10, 2 << 20]);
+        let step = 1u64 << 20;
+        for n in [1u32, 2, 4, 9, 50] {
+            for tenths in 0..=10 {
+                // How likely so many of the blocks are rounded up, with all of them sampled.
+                let (up, mut within) = (f64::from(tenths) / 10.0, 0.0);
+                let mut ways = 1.0;
+                for k in 0..=n {
+                    let likely = ways * up.powi(k as i32) * (1.0 - up).powi((n - k) as i32);
+                    ways *= f64::from(n - k) / f64::from(k + 1);
+                    let of = |count: u32, size| Estimate::new(count.into(), size, 1).rounded(step);
+                    let sum: Estimate = [of(n - k, 16 << 20), of(k, 17 << 20)].into_iter().sum();
+                    let truth = f64::from(n) * (16.0 + up) * step as f64;
+                    let (low, high) = sum.interval();
+                    within += if (low - 0.5..=high + 0.5).contains(&truth) { likely } else { 0.0 };
+                }
+                assert!(within >= 0.95, "{n} blocks, {up}: {within}");
+            }
+        }
+    }
+
+    #[test]
+    fn intervals_contain_the_truth_and_and_estimates_have_no_bias() {
         // Splitmix64: the same samples in every run.
         let mut state = 7u64;
         let mut random = || {

@@ -71,6 +71,8 @@ pub struct Process {
     pub page_size: u32,
     /// Armed while the process was running already: what was allocated before is unknown.
     pub armed_late: bool,
+    /// From an older allocator, which rounds the sizes of large blocks to eighths of a power of two.
+    pub coarse: bool,
     /// The command line.
     pub arguments: Vec<String>,
     /// The allocator's version.

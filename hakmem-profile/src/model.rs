@@ -7,7 +7,7 @@ pub use figures::{Figures, Lifetimes};
 
 use std::collections::HashMap;
 
-use crate::estimate::{Estimate, probability};
+use crate::estimate::{Estimate, probability, step};
 use crate::file::{Raw, Row, StackEnd, Totals};
 use crate::symbols::{Frame, Symbols};
 
@@ -132,7 +132,8 @@ impl Profile {
     pub fn site(&self, moment: &Moment, site: usize) -> Figures {
         let (row, size, rate) = (moment.rows[site], self.raw.sites[site].size, self.raw.process.rate);
         let p = self.probability[site];
-        let estimate = |n| Estimate::new(n, size, rate);
+        let step = self.step(site);
+        let estimate = |n| Estimate::new(n, size, rate).rounded(step);
         let longest = self.raw.snapshots.last().map_or(0, |snapshot| snapshot.time) as f64;
         let mut lifetimes = Lifetimes { alive: row.live as f64 / p, longest, ..Lifetimes::default() };
         match self.raw.lifetimes.get(&site) {
@@ -232,6 +233,11 @@ impl Profile {
     /// A tag's text.
     pub fn tag(&self, tag: Option<u32>) -> Option<&str> {
         self.raw.tags.get(&tag?).map(String::as_str)
+    }
+
+    /// How far apart the sizes are that one of a site's blocks may have been rounded to; 0: it was not.
+    pub(crate) fn step(&self, site: usize) -> u64 {
+        step(self.raw.sites[site].size, self.raw.process.coarse)
     }
 
     /// Estimated bytes for one sampled block of a site.

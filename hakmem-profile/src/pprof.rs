@@ -4,5 +4,8 @@ pub mod proto;
 mod read;
 mod write;
 
+/// The label that says how far apart the sizes are which a block's was rounded to, in bytes.
+const STEP: &str = "rounded to";
+
 pub use read::{Decoded, Sample, decode, is_gzip};
 pub use write::{encode, encode_since};

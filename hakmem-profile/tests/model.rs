@@ -2,12 +2,13 @@
 
 mod support;
 
-use hakmem_profile::collapsed;
+use hakmem_profile::diff::{self, Side};
 use hakmem_profile::estimate::probability;
 use hakmem_profile::file::{self, Site, StackEnd, Totals, Why, Writer};
 use hakmem_profile::model::{By, Profile, What};
 use hakmem_profile::suspects;
 use hakmem_profile::symbols::Symbols;
+use hakmem_profile::{collapsed, pprof};
 use support::{RATE, process, row, small};
 
 fn profile(bytes: &[u8]) -> Profile {
@@ -32,10 +33,40 @@ fn estimates_follow_the_formulas() {
     close(total.allocated.objects, 20.0 / p(64) + 2.0 / p(1 << 20) + 3.0 / p(4096));
     close(total.pinned, 512.0 / p(64) + 8192.0 / p(1 << 20));
     let variance = |n: f64, size: u64| n * (1.0 - p(size)) / p(size).powi(2) * (size as f64).powi(2);
-    close(total.live.bytes_error().powi(2), variance(4.0, 64) + variance(1.0, 1 << 20));
+    // That of one block in the 16 KiB to which its size is rounded: 1.96 of it are 95%.
+    let rounding = 40f64.ln() / 2.0 / p(1 << 20) * (f64::from(16 << 10) / 1.959_963_984_540_054).powi(2);
+    close(total.live.bytes_error().powi(2), variance(4.0, 64) + variance(1.0, 1 << 20) + rounding);
     let (low, high) = total.live.interval();
     assert!(low < total.live.bytes && total.live.bytes < high, "{low} {high}");
     assert!(moment.pinned_known && moment.peak_time.is_none());
+}
+
+/// Two runs hold one block of the same size, which was rounded down in one and up in the other.
+#[test]
+fn rounding_is_no_change() {
+    let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+    for (coarse, sizes) in [(true, [16 << 20, 18 << 20]), (false, [16 << 20, (16 << 20) + (256 << 10)])] {
+        let sides = sizes.map(|size| {
+            let mut writer = Writer::new(&file::Process { coarse, ..process() });
+            let stack = writer.stack(&[0x1000], StackEnd::Complete) as usize;
+            writer.site(&Site { stack, thread: 1, tag: None, size });
+            writer.snapshot(1, Why::End, &Totals::default(), &[(0, row(1, 1, 1, 0.0))]);
+            let profile = profile(writer.bytes());
+            assert_eq!(profile.raw.process.coarse, coarse);
+            let moment = profile.moment(None).unwrap();
+            let packed = pprof::encode(&profile, &moment, &mut symbols).unwrap();
+            let packed = Side::of_pprof(&pprof::decode(&packed).unwrap(), What::Live).unwrap();
+            (Side::of_profile(&profile, &moment, What::Live), packed)
+        });
+        let [(old, old_packed), (new, new_packed)] = &sides;
+        for (old, new) in [(old, new), (old_packed, new_packed)] {
+            let rows = diff::rows(old, new);
+            assert_eq!(rows.len(), 1);
+            let error = rows[0].error.unwrap();
+            assert!(rows[0].change() > 0.0 && 1.96 * error > rows[0].change(), "{error}");
+            assert!(error < 1.5 * rows[0].change(), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -73,8 +73,12 @@ fn the_message_is_as_the_specification_says() {
         .iter()
         .map(|label| (string(label.key), string(label.str), label.num, string(label.num_unit)))
         .collect();
-    let expected =
-        [("bytes", "", 1 << 20, "bytes"), ("thread", "worker (4712)", 0, ""), ("tag", "query 42", 0, "")];
+    let expected = [
+        ("bytes", "", 1 << 20, "bytes"),
+        ("rounded to", "", 16 << 10, "bytes"),
+        ("thread", "worker (4712)", 0, ""),
+        ("tag", "query 42", 0, ""),
+    ];
     assert_eq!(labels, expected);
     // The allocator's frame is left out.
     assert_eq!(message.sample[0].location_id.len(), 2);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, Mutex, MutexGuard};
 use std::thread;
 
-use hakmem_profile::estimate::{Estimate, probability};
+use hakmem_profile::estimate::{Estimate, probability, step};
 use hakmem_profile::file::{self, Raw, StackEnd};
 
 static ALLOCATOR: hakmem::Hakmem = hakmem::Hakmem::new();
@@ -364,6 +364,33 @@ fn a_block_that_cannot_be_resized_is_still_sampled() {
     assert_eq!(figures(), (2, 0));
     free(small, 1000);
     hakmem::profile::stop();
+}
+
+/// The sizes of large blocks are rounded at random, which the intervals know of.
+#[test]
+fn a_large_block_lies_within_its_interval() {
+    let profiles = Profiles::new();
+    for size in [17 << 20, (17 << 20) + 100_000, 100_000, 70 << 20] {
+        let mut sum = 0.0;
+        for _ in 0..40 {
+            hakmem::profile::start(RATE).unwrap();
+            let block = allocate(size);
+            let raw = profiles.end();
+            free(block, size);
+            let rows = raw.snapshots.last().unwrap().rows.iter();
+            let live: Estimate = rows
+                .map(|(site, row)| {
+                    let size = raw.sites[*site].size;
+                    Estimate::new(row.live, size, RATE as u64).rounded(step(size, raw.process.coarse))
+                })
+                .sum();
+            let ((low, high), truth) = (live.interval(), size as f64);
+            assert!((low..=high).contains(&truth), "{size} is not in {low} to {high}");
+            assert!(low > 0.96 * truth && high < 1.04 * truth, "{size}: {low} to {high}");
+            sum += live.bytes / truth / 40.0;
+        }
+        assert!((sum - 1.0).abs() < 0.01, "{size}: {sum}");
+    }
 }
 
 #[test]

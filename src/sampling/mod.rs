@@ -33,6 +33,7 @@ use crate::sampling::state::{FOR_TRACERS, RATE, STORE, lock_patiently, with_stor
 use crate::sampling::store::{FRAMES, Sample};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
+use crate::tiny::classes::MAX_SMALL;
 use core::cell::Cell;
 
 /// For numbers that differ.
@@ -194,8 +195,10 @@ fn weight(size: usize, rate: u64) -> u64 {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
-    // Few different sizes, so that there are few sites: an eighth of a power of two apart.
-    let step = (size.max(8).ilog2()).saturating_sub(3);
+    // Few different sizes, so that there are few sites: a 64th of a power of two apart. Hardened mode has
+    // its small blocks come here too, whose eighths are about the size classes.
+    let parts = if size > MAX_SMALL { 6 } else { 3 };
+    let step = size.max(8).ilog2().saturating_sub(parts);
     if rate == 0 || block.is_null() {
         return;
     }

@@ -193,7 +193,8 @@ fn put_process(store: &Store, out: &mut Grown<u8>) -> bool {
     frame.u64(store.began.real);
     frame.u64(store.began.monotonic);
     frame.u32(os::page_size() as u32);
-    frame.u32(u32::from(store.began.late));
+    // And that large sizes are rounded to 64ths.
+    frame.u32(u32::from(store.began.late) | 2);
     let at = frame.later();
     let mut buffer = [0u8; 512];
     let mut length = 0;

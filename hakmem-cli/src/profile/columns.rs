@@ -4,6 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use hakmem_profile::symbols::Frame;
 
 use super::units::elide;
+use crate::report::printable;
 
 /// The width that the column which names call sites should have, and the least that it has.
 const SITE: (usize, usize) = (36, 24);
@@ -51,7 +52,9 @@ pub fn fitted(
 }
 
 /// A function, where it is, and who called it.
-pub fn site(label: &str, location: &str, callers: &[Frame], width: usize) -> String {
+pub fn site(function: &str, location: &str, callers: &[Frame], width: usize) -> String {
+    // Names come from the program, and may hold what a terminal obeys.
+    let [label, location] = &[function, location].map(|text| printable(text.as_ref()));
     let mut lines = Vec::new();
     let both = format!("{label}  {location}");
     if both.chars().count() <= width || location.is_empty() {
@@ -60,13 +63,14 @@ pub fn site(label: &str, location: &str, callers: &[Frame], width: usize) -> Str
         lines.extend([elide(label, width), format!("  {}", elide(location, width.saturating_sub(2)))]);
     }
     let (mut line, mut left) = (String::new(), CALLERS);
-    let mut last = label;
+    let mut last = function;
     for caller in callers.iter().filter(|caller| !caller.is_plumbing()) {
         // Recursion, or parts of one function.
         if caller.function == std::mem::replace(&mut last, &caller.function) {
             continue;
         }
-        let next = format!(" ← {}", elide(&caller.function, width.saturating_sub(5).min(50)));
+        let next =
+            format!(" ← {}", elide(&printable(caller.function.as_ref()), width.saturating_sub(5).min(50)));
         if line.chars().count() + next.chars().count() + 1 > width {
             lines.push(format!(" {}", std::mem::take(&mut line)));
             left -= 1;

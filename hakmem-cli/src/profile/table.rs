@@ -47,7 +47,8 @@ pub fn render(profile: &Profile, moment: &Moment, choice: &Choice) -> String {
 
 /// Notes, each on lines of its own.
 pub fn said(notes: &[String], width: usize) -> String {
-    notes.iter().map(|note| wrap(&format!("note: {note}"), width) + "\n").collect()
+    let printable = |note: &String| crate::report::printable(note.as_ref());
+    notes.iter().map(|note| wrap(&format!("note: {}", printable(note)), width) + "\n").collect()
 }
 
 /// Which process it was, and how it was sampled.

@@ -203,9 +203,9 @@ impl Reader {
             true => Vec::new(),
             false => arguments.split('\0').map(String::from).collect(),
         };
-        let armed_late = flags & 1 != 0;
+        let (armed_late, coarse) = (flags & 1 != 0, flags & 2 == 0);
         self.raw.process =
-            Process { pid, rate, start, monotonic, page_size, armed_late, arguments, allocator };
+            Process { pid, rate, start, monotonic, page_size, armed_late, coarse, arguments, allocator };
         Ok(())
     }
 

@@ -31,7 +31,8 @@ impl Writer {
         payload.extend(process.pid.to_le_bytes());
         payload.extend([process.rate, process.start, process.monotonic].map(u64::to_le_bytes).as_flattened());
         payload.extend(process.page_size.to_le_bytes());
-        payload.extend(u32::from(process.armed_late).to_le_bytes());
+        let flags = u32::from(process.armed_late) | u32::from(!process.coarse) << 1;
+        payload.extend(flags.to_le_bytes());
         let line: Vec<u8> =
             process.arguments.iter().flat_map(|word| [word.as_bytes(), b"\0"].concat()).collect();
         for text in [&line[..], process.allocator.as_bytes()] {

@@ -31,6 +31,8 @@ pub struct Sample {
     pub values: Vec<i64>,
     /// Bytes of a block, where the profile says so.
     pub size: Option<u64>,
+    /// How far apart the sizes are that this one was rounded to, in files of ours; 0: it was not.
+    pub step: u64,
 }
 
 /// What a compressed profile may grow to: what is larger is hardly one.
@@ -99,9 +101,12 @@ fn resolve(message: &proto::Profile) -> Option<Decoded> {
         for id in &sample.location_id {
             frames.extend(locations.get(id)?.iter().cloned());
         }
-        let is_size = |label: &&proto::Label| string(label.key) == Some("bytes") && label.num > 0;
-        let size = sample.label.iter().find(is_size).map(|label| label.num as u64);
-        samples.push(Sample { frames, values: sample.value.clone(), size });
+        let number = |name| {
+            let is_it = |label: &&proto::Label| string(label.key) == Some(name) && label.num > 0;
+            sample.label.iter().find(is_it).map(|label| label.num as u64)
+        };
+        let (size, step) = (number("bytes"), number(super::STEP).unwrap_or(0));
+        samples.push(Sample { frames, values: sample.value.clone(), size, step });
     }
     let by_space = message.period_type.and_then(|one| string(one.r#type)) == Some("space");
     let rate = u64::try_from(message.period).ok().filter(|rate| by_space && *rate > 0);

@@ -187,6 +187,11 @@ pub fn encode_since(
             num_unit: builder.string("bytes"),
             str: 0,
         }];
+        let step = profile.step(i);
+        if step != 0 {
+            let (key, num_unit) = (builder.string(super::STEP), builder.string("bytes"));
+            label.push(proto::Label { key, num: step as i64, num_unit, str: 0 });
+        }
         for (key, text) in
             [("thread", Some(profile.thread(site.thread))), ("tag", profile.tag(site.tag).map(String::from))]
         {

@@ -13,6 +13,7 @@ pub fn process() -> Process {
         monotonic: 5,
         page_size: 4096,
         armed_late: false,
+        coarse: false,
         arguments: ["/usr/bin/server", "--port", "80"].map(String::from).to_vec(),
         allocator: "0.2.0".into(),
     }

@@ -88,8 +88,8 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         "no profile of process {pid}: it has not begun one, or may not write to {}",
         folder.display()
     );
-    conclude(args, &written, &folder)?;
-    Ok(ExitCode::SUCCESS)
+    let whole = conclude(args, &written, &folder)?;
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Ends a profile that somebody else has begun, and shows it.
@@ -126,8 +126,8 @@ pub fn stop(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     );
     report::say(&format!("hakmem: the profile of {name}, process {pid}, has ended: {}", file.display()));
     let folder = file.parent().unwrap_or(Path::new("/")).to_path_buf();
-    conclude(args, &[file], &folder)?;
-    Ok(ExitCode::SUCCESS)
+    let whole = conclude(args, &[file], &folder)?;
+    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn refuse_options(args: &Args) -> anyhow::Result<()> {

@@ -20,6 +20,9 @@ use crate::profile::table;
 use crate::profile::units::bytes;
 use crate::{elf, library, preload, process, report, sys, why};
 
+/// The option that leaves the beginning of a profile to a signal.
+const SIGNAL: &str = "HAKMEM_PROFILE_SIGNAL";
+
 /// Processes that get tables of their own.
 const MOST: usize = 5;
 
@@ -50,6 +53,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     command.envs(args.set.iter().map(|(name, value)| (name, value)));
     command.env("HAKMEM_PROFILE", &files.prefix);
+    // With a signal to begin at, the library would not begin at the start.
+    if !args.set.iter().any(|(name, _)| name == SIGNAL) {
+        command.env_remove(SIGNAL);
+    }
     if let Some(rate) = args.rate {
         command.env("HAKMEM_PROFILE_RATE", rate.to_string());
     }
@@ -71,6 +78,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let written = files.written();
+    let mut lost = false;
     if written.is_empty() {
         let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
         let _ = std::fs::remove_dir(&folder);
@@ -83,11 +91,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         });
         report::say(&format!("hakmem: no profile of {name}: {why}"));
-    } else if let Err(error) = conclude(args, &written, &folder) {
-        report::say(&format!("hakmem: the profile of {name} cannot be shown: {error:#}"));
+    } else {
+        match conclude(args, &written, &folder) {
+            Ok(whole) => lost = !whole,
+            Err(error) => report::say(&format!("hakmem: the profile of {name} cannot be shown: {error:#}")),
+        }
     }
     // Leaving runs no destructors, and this owns a temporary folder.
     drop(preload);
+    // The program's own failure says more than ours.
+    if lost && outcome.status == process::Status::Exited(0) {
+        return Ok(ExitCode::FAILURE);
+    }
     outcome.status.leave()
 }
 
@@ -105,29 +120,46 @@ fn unserved(program: &OsStr, library: &Path) -> String {
     })
 }
 
-/// Shows the profiles of all processes, those first that held most, and writes them for other tools.
-pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyhow::Result<()> {
+/// Writes a file, whole or not at all. An empty one where the disk is full would look like a profile.
+fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    std::fs::write(path, bytes).inspect_err(|_| drop(std::fs::remove_file(path))).map_err(|error| {
+        let path = report::printable(path.as_ref());
+        anyhow::anyhow!("cannot write {path}: {error}; name another folder with --out")
+    })
+}
+
+/// Writes a profile for other tools, and says which of the files cannot be. Whether
+/// each of the two is there.
+fn convert(path: &Path, input: &Input, moment: &Moment, what: What, symbols: &mut Symbols) -> [bool; 2] {
+    let pprof = pprof::encode(&input.profile, moment, symbols);
+    let word = what.to_possible_value().expect("none is hidden");
+    let lines = collapsed::lines(&collapsed::fold(&input.profile, moment, what)).join("\n") + "\n";
+    [
+        pprof.and_then(|bytes| put(&path.with_extension("pb.gz"), &bytes)),
+        put(&path.with_extension(format!("{}.collapsed", word.get_name())), lines.as_bytes()),
+    ]
+    .map(|done| done.inspect_err(|error| report::say(&format!("hakmem: {error:#}"))).is_ok())
+}
+
+/// Shows the profiles of all processes, those first that held most, and writes them for other tools. Whether
+/// all of those files could be written.
+pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyhow::Result<bool> {
     let mut symbols = Symbols::new();
     let mut inputs: Vec<(f64, Input, Moment)> = Vec::new();
+    let mut there = [true; 2];
     for path in written {
         let mut read = || -> anyhow::Result<_> {
             let input = input::open(path, &mut symbols)?;
             let moment = input.moment(None)?;
-            std::fs::write(
-                path.with_extension("pb.gz"),
-                pprof::encode(&input.profile, &moment, &mut symbols)?,
-            )?;
-            let what = args.what.unwrap_or(What::Peak);
-            let word = what.to_possible_value().expect("none is hidden");
-            let lines = collapsed::lines(&collapsed::fold(&input.profile, &moment, what));
-            std::fs::write(
-                path.with_extension(format!("{}.collapsed", word.get_name())),
-                lines.join("\n") + "\n",
-            )?;
             Ok((input.profile.total(&moment).peak.bytes, input, moment))
         };
         match read() {
-            Ok(input) => inputs.push(input),
+            Ok((peak, input, moment)) => {
+                let what = args.what.unwrap_or(What::Peak);
+                let done = convert(path, &input, &moment, what, &mut symbols);
+                there = [there[0] && done[0], there[1] && done[1]];
+                inputs.push((peak, input, moment));
+            }
             Err(error) => report::say(&format!("hakmem: {error:#}")),
         }
     }
@@ -146,14 +178,14 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
         text += &format!("\nand {number} more {processes}, together {} at their peaks\n", bytes(sum));
     }
     text += &table::said(symbols.notes(), columns.unwrap_or(COLUMNS));
-    text += &format!(
-        "files: {}/*.{EXTENSION} (hakmem profile FILE), *.pb.gz (go tool pprof, hakmem diff), *.collapsed",
-        folder.display()
-    );
+    text += &format!("files: {}/*.{EXTENSION} (hakmem profile FILE)", folder.display());
+    for (there, files) in there.iter().zip([", *.pb.gz (go tool pprof, hakmem diff)", ", *.collapsed"]) {
+        text += if *there { files } else { "" };
+    }
     report::say(&text);
     if let Some(folder) = &args.report {
         let shown: Vec<_> = inputs[..own].iter().map(|(_, input, moment)| (&input.profile, moment)).collect();
         report::say(&write_page(folder, &shown, symbols.notes())?);
     }
-    Ok(())
+    Ok(there == [true; 2])
 }
