@@ -1,6 +1,6 @@
 //! The words by which a profile is asked for from outside, and what they say of the profile's file.
 
-use crate::os::file;
+use crate::api::folder;
 use crate::os::message::{self, Text};
 use crate::os::signals;
 use crate::sync::Ordering::{Relaxed, Release};
@@ -50,14 +50,8 @@ pub static CONTROL: Control = Control {
     prefix: [const { AtomicU8::new(0) }; 256],
 };
 
-/// The longest path of a working directory that is remembered, with a zero behind it.
-const FOLDER: usize = 1024;
-/// What a path of the options that does not begin with a slash begins at: the working directory when the
-/// process started, for the program may change that. Empty for none.
-static BEGINS_AT: [AtomicU8; FOLDER] = [const { AtomicU8::new(0) }; FOLDER];
-
 /// Bytes of the longest path that [`prefix`] gives.
-pub(super) const LONGEST: usize = FOLDER + 256;
+pub(super) const LONGEST: usize = folder::LONGEST + 256;
 
 /// Sets where the next profile goes, and how it is taken. Called once, when the process starts.
 pub(super) fn prepare(prefix: &CStr, rate: usize, interval: u32) {
@@ -66,9 +60,7 @@ pub(super) fn prepare(prefix: &CStr, rate: usize, interval: u32) {
         to.store(bytes.get(i).copied().unwrap_or(0), Relaxed);
     }
     if !bytes.starts_with(b"/") {
-        let mut folder = [0; FOLDER];
-        let folder = file::working_directory(&mut folder);
-        BEGINS_AT.iter().zip(folder).for_each(|(to, byte)| to.store(*byte, Relaxed));
+        folder::remember();
     }
     CONTROL.rate.store(rate as u64, Relaxed);
     CONTROL.interval.store(interval, Relaxed);
@@ -76,14 +68,11 @@ pub(super) fn prepare(prefix: &CStr, rate: usize, interval: u32) {
 
 /// Adds what the file's path begins with to `path`.
 pub(super) fn prefix<const N: usize>(path: &mut Text<N>) {
-    fn text(bytes: &[AtomicU8]) -> impl Iterator<Item = u8> {
-        bytes.iter().map(|byte| byte.load(Relaxed)).take_while(|&byte| byte != 0)
+    if CONTROL.prefix[0].load(Relaxed) != b'/' {
+        folder::push(path);
     }
-    if CONTROL.prefix[0].load(Relaxed) != b'/' && text(&BEGINS_AT).next().is_some() {
-        text(&BEGINS_AT).for_each(|byte| path.push(&[byte]));
-        path.push(b"/");
-    }
-    text(&CONTROL.prefix).for_each(|byte| path.push(&[byte]));
+    let bytes = CONTROL.prefix.iter().map(|byte| byte.load(Relaxed));
+    bytes.take_while(|&byte| byte != 0).for_each(|byte| path.push(&[byte]));
 }
 
 /// Starts a profile at the next signal of this number, stops it at the one after that, and so on. Called

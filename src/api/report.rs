@@ -1,10 +1,12 @@
 //! What the process writes: a record when it starts, and statistics when it ends.
 
+use crate::api::folder;
 use crate::base::once::Once;
 use crate::base::options::{self, StatsFormat};
 use crate::os::file::{File, Identity};
 use crate::os::message::{self, Text};
 use crate::{os, stats};
+use core::ffi::CStr;
 use core::fmt::Write;
 
 /// Prepares the output of statistics. Called once, when the process starts: many programs close standard
@@ -15,6 +17,9 @@ pub(super) fn begin() {
         // With a file it is only for when that cannot be opened: not worth a descriptor.
         let copy = if options.stats_file.as_c_str().is_none() { os::duplicate(2) } else { 2 };
         STDERR.init(|| Identity::of(2).map(|identity| Stderr { copy, identity }));
+    }
+    if options.stats_file.as_c_str().is_some_and(|path| !path.to_bytes().starts_with(b"/")) {
+        folder::remember();
     }
     announce();
 }
@@ -46,7 +51,7 @@ pub(super) fn print_at_exit() {
 /// own by now.
 fn with_stats_file(f: impl FnOnce(i32)) {
     let path = options::get().stats_file.as_c_str();
-    if let Some(file) = path.and_then(File::append) {
+    if let Some(file) = path.and_then(open) {
         return f(file.fd());
     }
     let Some(Some(stderr)) = STDERR.get() else { return };
@@ -57,6 +62,19 @@ fn with_stats_file(f: impl FnOnce(i32)) {
         message::line_to(fd, format_args!("HAKMEM_STATS_FILE: cannot open {path}"));
     }
     f(fd);
+}
+
+/// Opens the file for statistics, in the folder in which the process started. Not a part of its caller, so that
+/// the path is off the stack while the statistics are written.
+#[inline(never)]
+fn open(path: &CStr) -> Option<File> {
+    if path.to_bytes().starts_with(b"/") {
+        return File::append(path);
+    }
+    let mut whole = Text::<{ folder::LONGEST + 256 + 1 }>::new();
+    folder::push(&mut whole);
+    whole.push(path.to_bytes_with_nul());
+    CStr::from_bytes_until_nul(whole.bytes()).ok().and_then(File::append)
 }
 
 /// Standard error as it was when the process started: where statistics go if there is no file for them.
