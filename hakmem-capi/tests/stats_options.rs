@@ -283,6 +283,13 @@ fn table_file() {
     let nowhere = Path::new("/nonexistent/folder/figures.json");
     let output = run(ends("exit").env("HAKMEM_STATS", "json").env("HAKMEM_STATS_FILE", nowhere), LIMIT);
     assert_eq!(output.status.code(), Some(3));
+    // They go to standard error, which is still there.
+    let text = stderr(&output);
+    assert!(
+        text.contains("hakmem: HAKMEM_STATS_FILE: cannot open /nonexistent/folder/figures.json\n"),
+        "{text}"
+    );
+    exit_record(&text, stdout(&output).trim());
 }
 
 #[test]

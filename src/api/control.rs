@@ -1,6 +1,6 @@
 //! The words by which a profile is asked for from outside, and what they say of the profile's file.
 
-use crate::os::file;
+use crate::api::folder;
 use crate::os::message::{self, Text};
 use crate::os::signals;
 use crate::sync::Ordering::{Relaxed, Release};
@@ -54,22 +54,14 @@ pub static CONTROL: Control = Control {
     running: [const { AtomicU8::new(0) }; LONGEST],
 };
 
-/// The longest path of a working directory that is remembered, with a zero behind it.
-const FOLDER: usize = 1024;
-/// What a path of the options that does not begin with a slash begins at: the working directory when the
-/// process started, for the program may change that. Empty for none.
-static BEGINS_AT: [AtomicU8; FOLDER] = [const { AtomicU8::new(0) }; FOLDER];
-
 /// Bytes of the longest path that [`prefix`] gives.
-pub(super) const LONGEST: usize = FOLDER + 256;
+pub(super) const LONGEST: usize = folder::LONGEST + 256;
 
 /// Remembers the working directory, if the options' prefix begins there. Called once, when the process
 /// starts.
 pub(super) fn remember_folder(prefix: &[u8]) {
     if !prefix.starts_with(b"/") {
-        let mut folder = [0; FOLDER];
-        let folder = file::working_directory(&mut folder);
-        BEGINS_AT.iter().zip(folder).for_each(|(to, byte)| to.store(*byte, Relaxed));
+        folder::remember();
     }
 }
 
@@ -80,10 +72,9 @@ pub(super) fn keep_prefix(given: Option<&[u8]>) {
         Some(given) => path.push(given),
         None => add(&mut path, &CONTROL.prefix),
     }
-    if path.bytes().first().is_some_and(|&byte| byte != b'/') && BEGINS_AT[0].load(Relaxed) != 0 {
+    if path.bytes().first().is_some_and(|&byte| byte != b'/') {
         let relative = mem::replace(&mut path, Text::new());
-        add(&mut path, &BEGINS_AT);
-        path.push(b"/");
+        folder::push(&mut path);
         path.push(relative.bytes());
     }
     let bytes = path.bytes().iter().copied().chain(iter::repeat(0));

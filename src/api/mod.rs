@@ -5,6 +5,7 @@
 pub mod c;
 mod checked;
 mod control;
+mod folder;
 mod fork;
 pub(crate) mod global;
 mod guard;

@@ -1,18 +1,25 @@
 //! What the process writes: a record when it starts, and statistics when it ends.
 
+use crate::api::folder;
 use crate::base::once::Once;
 use crate::base::options::{self, StatsFormat};
 use crate::os::file::{File, Identity};
-use crate::os::message::Text;
+use crate::os::message::{self, Text};
 use crate::{os, stats};
+use core::ffi::CStr;
 use core::fmt::Write;
 
 /// Prepares the output of statistics. Called once, when the process starts: many programs close standard
 /// error before they exit, and our handler runs after theirs.
 pub(super) fn begin() {
     let options = options::get();
-    if options.stats != StatsFormat::None && options.stats_file.as_c_str().is_none() {
-        STDERR.init(|| Identity::of(2).map(|identity| Stderr { copy: os::duplicate(2), identity }));
+    if options.stats != StatsFormat::None {
+        // With a file it is only for when that cannot be opened: not worth a descriptor.
+        let copy = if options.stats_file.as_c_str().is_none() { os::duplicate(2) } else { 2 };
+        STDERR.init(|| Identity::of(2).map(|identity| Stderr { copy, identity }));
+    }
+    if options.stats_file.as_c_str().is_some_and(|path| !path.to_bytes().starts_with(b"/")) {
+        folder::remember();
     }
     announce();
 }
@@ -39,30 +46,40 @@ pub(super) fn print_at_exit() {
     }
 }
 
-/// Runs `f` with the file for statistics, or standard error. Does not run it if standard error has gone: a
-/// daemon closes it, and the descriptor may stand for a file of the daemon's own by now.
+/// Runs `f` with the file for statistics, or standard error, also when the file cannot be opened. Does not run
+/// it if standard error has gone: a daemon closes it, and the descriptor may stand for a file of the daemon's
+/// own by now.
 fn with_stats_file(f: impl FnOnce(i32)) {
-    if let Some(path) = options::get().stats_file.as_c_str() {
-        match File::append(path) {
-            Some(file) => f(file.fd()),
-            None => {
-                let path = os::message::Shown(path.to_bytes());
-                os::message::line(format_args!("HAKMEM_STATS_FILE: cannot open {path}"));
-                f(2);
-            }
-        }
-        return;
+    let path = options::get().stats_file.as_c_str();
+    if let Some(file) = path.and_then(open) {
+        return f(file.fd());
     }
     let Some(Some(stderr)) = STDERR.get() else { return };
     let is_it = |fd: &i32| Identity::of(*fd) == Some(stderr.identity);
-    if let Some(fd) = [stderr.copy, 2].into_iter().find(is_it) {
-        f(fd);
+    let Some(fd) = [stderr.copy, 2].into_iter().find(is_it) else { return };
+    if let Some(path) = path {
+        let path = message::Shown(path.to_bytes());
+        message::line_to(fd, format_args!("HAKMEM_STATS_FILE: cannot open {path}"));
     }
+    f(fd);
 }
 
-/// Standard error as it was when the process started: where statistics go if not to a file.
+/// Opens the file for statistics, in the folder in which the process started. Not a part of its caller, so that
+/// the path is off the stack while the statistics are written.
+#[inline(never)]
+fn open(path: &CStr) -> Option<File> {
+    if path.to_bytes().starts_with(b"/") {
+        return File::append(path);
+    }
+    let mut whole = Text::<{ folder::LONGEST + 256 + 1 }>::new();
+    folder::push(&mut whole);
+    whole.push(path.to_bytes_with_nul());
+    CStr::from_bytes_until_nul(whole.bytes()).ok().and_then(File::append)
+}
+
+/// Standard error as it was when the process started: where statistics go if there is no file for them.
 struct Stderr {
-    /// A duplicate of standard error, which many programs close before they exit.
+    /// A duplicate of standard error, which many programs close before they exit, or that itself.
     copy: i32,
     identity: Identity,
 }

@@ -92,12 +92,17 @@ impl fmt::Display for Shown<'_> {
 
 /// Prints one line to standard error.
 pub(crate) fn line(args: fmt::Arguments<'_>) {
+    line_to(2, args);
+}
+
+/// Prints one line to a file descriptor.
+pub(crate) fn line_to(fd: i32, args: fmt::Arguments<'_>) {
     let mut text = Text::<512>::new();
     let _ = text.write_str("hakmem: ");
     let _ = text.write_fmt(args);
     text.len = text.len.min(511);
     let _ = text.write_str("\n");
-    text.send(2);
+    text.send(fd);
 }
 
 /// Ends the process with SIGABRT.

@@ -24,6 +24,7 @@ int main(int argc, char **argv) {
         if (child < 0 || waitpid(child, NULL, 0) != child) return 1;
     }
     if (strcmp(how, "closed") == 0) fclose(stderr);
+    if (strcmp(how, "elsewhere") == 0 && chdir("/proc") != 0) return 1;
     void *volatile p = malloc(100000);
     free(p);
     printf("%ld\n", (long)getpid());
