@@ -167,8 +167,8 @@ impl Process {
 
     fn occupied(&self) -> String {
         format!(
-            "process {0}: there is a profile already; wait for its end, or end it with `hakmem profile --pid {0} \
-             --stop`, which shows it",
+            "process {0}: there is a profile already; wait for its end, or end it with `hakmem profile \
+             --pid {0} --stop`, which shows it",
             self.pid
         )
     }

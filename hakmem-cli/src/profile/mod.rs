@@ -2,7 +2,7 @@
 //!
 //! `input` opens files, `files` finds those of a run; `table` shows them on the terminal, `json` for
 //! programs, `page` in a browser; `alive` says that a long run goes on, and `attach` asks a process that
-//! runs. What the figures mean is in the crate `hakmem-profile`.
+//! runs, in whose memory `image` finds the library. What the figures mean is in the crate `hakmem-profile`.
 
 pub mod alive;
 pub mod attach;

@@ -120,8 +120,8 @@ pub fn stop(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let file = PathBuf::from(file);
     ensure!(
         file.exists(),
-        "the profile of process {pid} has ended, but there is no {}: it could not be written, or the process sees \
-         other folders",
+        "the profile of process {pid} has ended, but there is no {}: it could not be written, or the process \
+         sees other folders",
         file.display()
     );
     report::say(&format!("hakmem: the profile of {name}, process {pid}, has ended: {}", file.display()));
@@ -168,8 +168,8 @@ fn place(folder: &Path, owner: &Owner, made: bool) -> anyhow::Result<Files> {
                 let _ = std::fs::remove_dir(folder);
             }
             bail!(
-                "the process's user, number {}, cannot write profiles to {} ({error}); name with --out a folder that \
-                 it can write to",
+                "the process's user, number {}, cannot write profiles to {} ({error}); name with --out a folder \
+                 that it can write to",
                 owner.user,
                 folder.display()
             );
