@@ -214,7 +214,11 @@ impl Symbols {
             return vec![Frame { function: "(code made at run time)".into(), ..Frame::default() }];
         }
         let offset = call - module.start + module.offset;
-        let frames = self.object(module).map(|object| object.frames(offset)).unwrap_or_default();
+        let object = self.object(module);
+        // Whatever the file is called.
+        let ours = object.as_ref().and_then(|object| object.own_name.clone()).filter(|name| is_ours(name));
+        let name = ours.as_deref().unwrap_or(name);
+        let frames = object.as_ref().map(|object| object.frames(offset)).unwrap_or_default();
         let mut frames: Vec<Frame> =
             frames.into_iter().map(|frame| Frame { module: name.into(), ..frame }).collect();
         if frames.is_empty() {

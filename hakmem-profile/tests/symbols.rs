@@ -174,3 +174,27 @@ fn names_of_cpp_and_rust_are_demangled() {
     assert_eq!(names(&frames)[..2], ["<walk::shop::Basket as walk::shop::Buy>::buy", "walk::main"]);
     assert_eq!(frames[0].line, Some(line_of("walk.rs", "super::backtrace")));
 }
+
+#[test]
+fn the_allocator_is_known_under_another_file_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut raw = record(&build(folder.path(), "walk.c"));
+    // A library of which nothing is known but the name that it gives itself.
+    for (own, shown) in [("libhakmem.so", 4), ("libother.so", 5)] {
+        let (source, library) = (folder.path().join("a.c"), folder.path().join(format!("alloc-{own}")));
+        std::fs::write(&source, "int f(int n) { return n * n; }\n").unwrap();
+        run(Command::new("cc")
+            .args(["-shared", "-fPIC", "-s", &format!("-Wl,-soname,{own}"), "-o"])
+            .arg(&library)
+            .arg(&source));
+        let path = library.to_str().unwrap().to_string();
+        raw.modules[0].retain(|module| module.start != 0x1000);
+        raw.modules[0]
+            .insert(0, Module { start: 0x1000, end: 0x3000, offset: 0x1000, build_id: Vec::new(), path });
+        if raw.stacks[0].addresses[0] != 0x1101 {
+            raw.stacks[0].addresses.insert(0, 0x1101);
+        }
+        let (frames, _) = look(&raw, Path::new("/no/such/folder"));
+        assert_eq!(names(&frames).iter().position(|name| *name == "main"), Some(shown - 1), "{frames:?}");
+    }
+}

@@ -99,15 +99,28 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
     })
 }
 
-/// What is at `path`: the type of file, as `S_IFREG`. `None` for nothing, or nothing that may be seen.
+/// What is at `path`. `None` for nothing, or nothing that may be seen.
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn kind(path: &CStr) -> Option<libc::mode_t> {
+fn look(path: &CStr) -> Option<libc::stat> {
     // SAFETY: all zeros is a valid stat.
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     let (path, flags) = (path.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
     // SAFETY: `path` is a C string that outlives the call, which writes to a local variable.
     let there = calls::keep_errno(|| unsafe { libc::fstatat(libc::AT_FDCWD, path, &mut stat, flags) }) == 0;
-    there.then_some(stat.st_mode & libc::S_IFMT)
+    there.then_some(stat)
+}
+
+/// What is at `path`: the type of file, as `S_IFREG`. `None` for nothing, or nothing that may be seen.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn kind(path: &CStr) -> Option<libc::mode_t> {
+    look(path).map(|stat| stat.st_mode & libc::S_IFMT)
+}
+
+/// When what is at `path` was last written to, in nanoseconds since 1970; 0 if nothing is there. By the clock
+/// of files, which moves on every few milliseconds only.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn changed(path: &CStr) -> u64 {
+    look(path).map_or(0, |stat| stat.st_mtime as u64 * 1_000_000_000 + stat.st_mtime_nsec as u64)
 }
 
 /// Whether the process may make a file so many bytes longer. Trying to raises a signal, SIGXFSZ, that ends a

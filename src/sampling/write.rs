@@ -48,6 +48,9 @@ pub(crate) type Totals = [u64; 7];
 /// How often to wait for who writes to the profile's file, some milliseconds each time.
 const SOON: u32 = 100;
 
+/// How many nanoseconds the time of a file may be behind.
+const COARSE: u64 = 10_000_000;
+
 /// The longest snapshot whose memory is kept for the next one.
 const KEPT: usize = 64 << 10;
 
@@ -73,8 +76,12 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
         let have = if is_gone { Written::default() } else { store.written };
         // What another program has left under this number, before an `exec` or long ago, is replaced.
         let is_new = have.begun == 0;
+        // Not by nothing what another Hakmem in this process has written: a program that has one built in may
+        // have a second preloaded, which sees no allocation.
+        let is_other = || file::changed(path).saturating_add(COARSE) >= store.began.real;
+        let is_idle = is_new && !is_gone && store.sites.is_empty() && is_other();
         // A thread whose snapshot was due may come only after the end.
-        if !store.written.ended {
+        if !store.written.ended && !is_idle {
             if let Some(written) = put(store, &mut out, have, why, totals) {
                 store.sites.iter_mut().for_each(|site| site.changed = 0);
                 store.written = written;
@@ -350,6 +357,13 @@ mod tests {
         let path = std::env::temp_dir().join(format!("hakmem-end-{}.hakprof", std::process::id()));
         let text = CString::new(path.to_str().unwrap()).unwrap();
         with_store(true, |store| store.start(1 << 20, true, false)).unwrap();
+        // What another allocator of this process has written stays while there is nothing to say; what is of
+        // long ago does not.
+        std::fs::write(&path, "another's").unwrap();
+        assert!(append_to(&text, Why::End, &[0; 7]));
+        assert_eq!(std::fs::read(&path).unwrap(), b"another's");
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
         let mut lengths = [0; 4];
         for (length, why) in lengths.iter_mut().zip([Why::Timer, Why::End, Why::Timer, Why::End]) {
             assert!(append_to(&text, why, &[0; 7]));

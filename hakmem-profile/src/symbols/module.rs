@@ -23,6 +23,8 @@ pub struct Object {
     symbols: OnceCell<Vec<Symbol>>,
     /// Where the kernel or the loader enters it; 0 in most libraries.
     entry: u64,
+    /// The name that a library gives itself, whatever its file is called.
+    pub(super) own_name: Option<String>,
 }
 
 /// What the C library calls the code at the entry, and how long it is at the most: it calls one function.
@@ -42,6 +44,7 @@ struct Head {
     has_lines: bool,
     has_table: bool,
     entry: u64,
+    own_name: Option<String>,
     /// The name of its debug file, and that one's checksum.
     link: Option<(String, u32)>,
     /// The name and build id of the file that several debug files share.
@@ -77,11 +80,9 @@ impl Object {
             ));
         }
         let tables: Vec<PathBuf> = own.iter().map(|_| path.to_path_buf()).chain(separate.clone()).collect();
-        let (segments, entry) = own
-            .or_else(|| head(separate.as_deref()?))
-            .map(|head| (head.segments, head.entry))
-            .unwrap_or_default();
-        let object = Self { segments, dwarf, tables, symbols: OnceCell::new(), entry };
+        let Head { segments, entry, own_name, .. } =
+            own.or_else(|| head(separate.as_deref()?)).unwrap_or_default();
+        let object = Self { segments, dwarf, tables, symbols: OnceCell::new(), entry, own_name };
         ((!object.segments.is_empty()).then_some(object), note)
     }
 
@@ -143,9 +144,22 @@ fn head(path: &Path) -> Option<Head> {
         has_lines: file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0),
         has_table: file.symbols().next().is_some(),
         entry: file.entry(),
+        own_name: own_name(&file),
         link: file.gnu_debuglink().ok().flatten().map(|(name, crc)| (text(name), crc)),
         shared: file.gnu_debugaltlink().ok().flatten().map(|(name, id)| (text(name), id.to_vec())),
     })
+}
+
+/// The name that a library gives itself (`DT_SONAME`).
+fn own_name<'a>(file: &impl object::Object<'a>) -> Option<String> {
+    const SONAME: [u8; 8] = 14u64.to_ne_bytes();
+    let data = |name| file.section_by_name(name).and_then(|section| section.data().ok());
+    let (dynamic, names) = (data(".dynamic")?, data(".dynstr")?);
+    // Of the machine that we are on, else nothing is found.
+    let entry = dynamic.chunks_exact(16).find(|entry| entry[..8] == SONAME)?;
+    let at = usize::try_from(u64::from_ne_bytes(entry[8..].try_into().ok()?)).ok()?;
+    let name = names.get(at..)?.split(|&byte| byte == 0).next()?;
+    Some(String::from_utf8_lossy(name).into_owned())
 }
 
 /// Where the debug file of this build id would be.
