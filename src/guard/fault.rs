@@ -17,8 +17,8 @@ static TOUCHED: Trace = Trace::none();
 /// How often another thread waits for that: as long as a report may take.
 const WAITS: u32 = 200;
 
-/// Lets one thread report, and not twice: whether the caller is the first, comes later than another thread, or
-/// is here again.
+/// Lets one thread report, and not twice: whether the caller is the first, comes later than another thread,
+/// or is here again.
 fn turn() -> Whose {
     let me = thread::system_id();
     let mut before = 0;

@@ -149,8 +149,8 @@ struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 // SAFETY: written once, before anybody reads it: see `handle_faults`.
 unsafe impl Sync for Before {}
 
-/// Has `f` called with each fault of the process, in the thread that it happens in. It says whose fault it is.
-/// To be called once.
+/// Has `f` called with each fault of the process, in the thread that it happens in. It says whose fault it
+/// is. To be called once.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn handle_faults(f: fn(&Access) -> Whose) {
