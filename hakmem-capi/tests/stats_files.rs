@@ -3,11 +3,14 @@
 
 mod support;
 
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
-use support::{compile, preloaded, run, scratch};
+use support::{compile, expect_ok, lib, preloaded, run, scratch};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -38,4 +41,60 @@ fn of_a_program_that_goes_elsewhere() {
         assert_eq!(text.lines().count(), 2, "{text}");
         assert!(text.lines().zip(events).all(|(line, event)| line.contains(&event)), "{text}");
     }
+}
+
+/// A limit of the length of files (SIGXFSZ): on the file for statistics, and on standard error.
+#[test]
+fn that_may_not_grow() {
+    let folder = scratch("stats-files");
+    let file = folder.join("limited.json");
+    for (options, limit) in [("HAKMEM_STATS_FILE=$1", 0), ("HAKMEM_STATS_FILE=$1", 1), ("HAKMEM_BAD=$1", 0)] {
+        let _ = std::fs::remove_file(&file);
+        let script = format!(
+            "exec 2>\"$1.err\"; ulimit -f {limit}; HAKMEM_STATS=json {options} LD_PRELOAD=$2 exec \"$0\" return"
+        );
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script).arg(program()).arg(&file).arg(lib());
+        assert!(expect_ok(&mut command, LIMIT).ends_with('\n'), "{options}, {limit}");
+        let len = std::fs::metadata(&file).map_or(0, |file| file.len());
+        assert!(len <= limit * 1024 && (len > 0 || limit == 0), "{len} bytes");
+    }
+}
+
+/// A pipe with nobody at its other end (SIGPIPE), where standard error or the file should be.
+#[test]
+fn nobody_reads() {
+    let status = |command: &mut Command| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(ours);
+        command.stdout(std::process::Stdio::null()).stderr(OwnedFd::from(theirs)).status().unwrap()
+    };
+    assert!(status(&mut ends("return")).success());
+    assert!(status(ends("return").env("HAKMEM_STATS", "table").env("HAKMEM_UNKNOWN", "1")).success());
+    assert!(status(ends("return").env("HAKMEM_STATS_FILE", "/dev/stderr")).success());
+    // The program's own such signals stay with it.
+    let guest = compile("gcc", "guest.c", &["-pthread"]);
+    assert!(status(preloaded(guest).arg("pipe")).success());
+}
+
+/// A named pipe: waits for nobody who would read, and gives all to who does.
+#[test]
+fn named_pipe() {
+    let pipe = scratch("stats-files").join("pipe");
+    let _ = std::fs::remove_file(&pipe);
+    expect_ok(Command::new("mkfifo").arg(&pipe), LIMIT);
+    let output = run(ends("return").env("HAKMEM_STATS_FILE", &pipe), Duration::from_secs(20));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("hakmem: HAKMEM_STATS_FILE: cannot open "),
+        "{output:?}"
+    );
+    // Also for writing: so that reading does not wait for the program either.
+    let mut reader = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
+    let output = run(ends("return").env("HAKMEM_STATS_FILE", &pipe), LIMIT);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    let mut bytes = vec![0; 1 << 16];
+    let len = reader.read(&mut bytes).unwrap();
+    let text = String::from_utf8_lossy(&bytes[..len]);
+    assert!(text.lines().count() == 2 && text.ends_with("]}\n"), "{text}");
 }

@@ -108,8 +108,8 @@ pub fn is_ignored(signal: i32) -> bool {
 /// Does something to files as another user would. Only root can be somebody else.
 pub fn as_user<T: Send>(user: u32, group: u32, groups: &[u32], act: impl FnOnce() -> T + Send) -> T {
     let run = || {
-        // SAFETY: past the C library's functions, which would change all threads: these change the calling one
-        // alone, which ends after it. The list of groups is as long as it says.
+        // SAFETY: past the C library's functions, which would change all threads: these change the calling
+        // one alone, which ends after it. The list of groups is as long as it says.
         unsafe {
             libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr());
             libc::setfsgid(group);

@@ -1,4 +1,5 @@
-//! `hakmem profile` of a program that has Hakmem built in: nothing is preloaded, and its call sites are shown.
+//! `hakmem profile` of a program that has Hakmem built in: nothing is preloaded, and its call sites are
+//! shown.
 
 mod support;
 

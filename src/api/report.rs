@@ -46,9 +46,9 @@ pub(super) fn print_at_exit() {
     }
 }
 
-/// Runs `f` with the file for statistics, or standard error, also when the file cannot be opened. Does not run
-/// it if standard error has gone: a daemon closes it, and the descriptor may stand for a file of the daemon's
-/// own by now.
+/// Runs `f` with the file for statistics, or standard error, also when the file cannot be opened. Does not
+/// run it if standard error has gone: a daemon closes it, and the descriptor may stand for a file of the
+/// daemon's own by now.
 fn with_stats_file(f: impl FnOnce(i32)) {
     let path = options::get().stats_file.as_c_str();
     if let Some(file) = path.and_then(open) {
@@ -64,8 +64,8 @@ fn with_stats_file(f: impl FnOnce(i32)) {
     f(fd);
 }
 
-/// Opens the file for statistics, in the folder in which the process started. Not a part of its caller, so that
-/// the path is off the stack while the statistics are written.
+/// Opens the file for statistics, in the folder in which the process started. Not a part of its caller, so
+/// that the path is off the stack while the statistics are written.
 #[inline(never)]
 fn open(path: &CStr) -> Option<File> {
     if path.to_bytes().starts_with(b"/") {

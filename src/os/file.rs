@@ -1,7 +1,7 @@
 //! Files, by raw system calls: the C library's functions are cancellation points, and no function of ours may
 //! be one.
 
-use crate::os::calls;
+use crate::os::{calls, refused};
 use core::ffi::CStr;
 
 /// An open file, closed on drop.
@@ -13,9 +13,15 @@ impl File {
         Self::open(path, libc::O_RDONLY)
     }
 
-    /// Opens a file for appending, creating it if need be.
+    /// Opens a file for appending, creating it if need be. Does not wait: a named pipe that nobody reads
+    /// cannot be opened.
     pub(crate) fn append(path: &CStr) -> Option<File> {
-        Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND)
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
+        let file = Self::open(path, flags | libc::O_NONBLOCK)?;
+        // One that somebody reads gets everything, even if it has not room for it at once.
+        // SAFETY: touches no memory.
+        calls::keep_errno(|| unsafe { libc::fcntl(file.0, libc::F_SETFL, libc::O_APPEND) });
+        Some(file)
     }
 
     /// Opens a file that exists for appending.
@@ -138,8 +144,14 @@ pub(crate) fn fits(file: &File, more: usize) -> bool {
         || stat.st_size as u64 + more as u64 <= limit.rlim_cur
 }
 
-/// Writes `rest` to a file descriptor, up to the first error. Returns whether there was none.
-pub(crate) fn write(fd: i32, mut rest: &[u8]) -> bool {
+/// Writes bytes to a file descriptor, up to the first error. Returns whether there was none. An error is no
+/// signal to the program.
+pub(crate) fn write(fd: i32, bytes: &[u8]) -> bool {
+    refused::without_signals(|| write_all(fd, bytes))
+}
+
+/// [`write`], with signals.
+fn write_all(fd: i32, mut rest: &[u8]) -> bool {
     while !rest.is_empty() {
         let (n, interrupted) = calls::keep_errno(|| {
             // SAFETY: `rest` is readable for its length.

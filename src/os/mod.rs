@@ -18,6 +18,7 @@ mod model;
 #[cfg(feature = "profile")]
 pub(crate) mod peek;
 pub(crate) mod process;
+mod refused;
 pub(crate) mod signals;
 pub(crate) mod thread;
 

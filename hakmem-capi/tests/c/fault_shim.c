@@ -210,6 +210,8 @@ static const struct {
     {SYS_sched_setscheduler, "sched_setscheduler", EPERM, ENOSYS},
     {SYS_process_vm_readv, "process_vm_readv", EPERM, ENOSYS},
     {SYS_rt_sigprocmask, "rt_sigprocmask", EFAULT, ENOSYS},
+    {SYS_rt_sigpending, "rt_sigpending", EFAULT, ENOSYS},
+    {SYS_rt_sigtimedwait, "rt_sigtimedwait", EAGAIN, ENOSYS},
     {SYS_renameat2, "renameat2", EINVAL, EACCES},
     {SYS_unlinkat, "unlinkat", EACCES, ENOENT},
     {SYS_getcwd, "getcwd", ERANGE, ENOENT},

@@ -5,10 +5,12 @@
  * hopeless: what can never be had empties nobody's caches; retries: nor does, each time, what cannot be
  * had now; daemon PATH: statistics do not go into a file of the program's; stats: a thread that is to be
  * cancelled is not while it prints statistics; first: nor the first one while it allocates first (in a
- * static program: pthread_cancel itself may allocate). */
+ * static program: pthread_cancel itself may allocate); pipe: statistics that cannot be written are no signal
+ * to the program, and do not take its own. */
 #include "../support/test.h"
 #include "hakmem.h"
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -189,6 +191,28 @@ static void stats(void) {
     CHECK(printed && result == PTHREAD_CANCELED);
 }
 
+static int is_pending(int signal) {
+    sigset_t set;
+    return sigpending(&set) == 0 && sigismember(&set, signal);
+}
+
+/* With nobody at the other end of standard error. */
+static void broken_pipe(void) {
+    sigset_t set, now;
+    malloc_stats();
+    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &now) == 0 && !sigismember(&now, SIGPIPE) && !sigismember(&now, SIGXFSZ));
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+    malloc_stats();
+    CHECK(!is_pending(SIGPIPE));
+    CHECK(pthread_sigmask(SIG_SETMASK, NULL, &now) == 0 && sigismember(&now, SIGPIPE) && !sigismember(&now, SIGXFSZ));
+    raise(SIGPIPE);
+    malloc_stats();
+    CHECK(is_pending(SIGPIPE) && !is_pending(SIGXFSZ));
+    _exit(0);
+}
+
 static void first(void) {
     pthread_cancel(pthread_self());
     void *volatile block = malloc(100);
@@ -206,6 +230,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "retries")) retries();
     else if (!strcmp(argv[1], "daemon") && argc == 3) as_daemon(argv[2]);
     else if (!strcmp(argv[1], "stats")) stats();
+    else if (!strcmp(argv[1], "pipe")) broken_pipe();
     else if (!strcmp(argv[1], "first")) first();
     else return 2;
     return 0;

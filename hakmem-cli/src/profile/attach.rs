@@ -275,8 +275,8 @@ fn check(n: isize, len: usize) -> io::Result<()> {
     }
 }
 
-/// What ends waiting. Not that the terminal is gone, or its key was hit, for who has been told to ignore that:
-/// by nohup, or as a command in the background.
+/// What ends waiting. Not that the terminal is gone, or its key was hit, for who has been told to ignore
+/// that: by nohup, or as a command in the background.
 fn signals() -> SigSet {
     let mut signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
     let others = [Signal::SIGHUP, Signal::SIGQUIT].into_iter();

@@ -1,5 +1,5 @@
-//! Looks a symbol up in a library as it lies in a process's memory: its file may have been replaced or removed
-//! since, as by every build and every upgrade of a package.
+//! Looks a symbol up in a library as it lies in a process's memory: its file may have been replaced or
+//! removed since, as by every build and every upgrade of a package.
 
 use std::io;
 
