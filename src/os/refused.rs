@@ -23,7 +23,7 @@ pub(super) fn without_signals(f: impl FnOnce() -> bool) -> bool {
     if !blocked {
         return f();
     }
-    // SAFETY: as above.
+    // SAFETY: the set is a local variable of the size that is passed.
     let known =
         calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut before, 8) == 0 });
     let done = f();
