@@ -15,7 +15,7 @@ use hakmem_core::__c as core_c;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     if matches!(option, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
-        core_c::few_syscalls();
+        core_c::confines_itself();
     }
     // SAFETY: passed on. Callers leave out arguments that the option has not: registers hold something all
     // the same.

@@ -99,6 +99,12 @@ fn confined_processes_go_on() {
     assert!(!output.status.success(), "the work needs none of the calls: {output:?}");
 }
 
+/// A child of `vfork` confines itself before it calls `exec`, and is in its parent's memory until then.
+#[test]
+fn children_that_confine_themselves_do_not_confine_their_parents() {
+    expect_ok(preloaded(program()).arg("confined"), LIMIT);
+}
+
 /// The C library may hold a lock that the allocator would need to be told of forks and of the end.
 #[test]
 fn the_first_call_comes_from_within_the_c_library() {

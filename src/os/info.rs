@@ -47,8 +47,16 @@ fn second_number(text: &[u8]) -> u64 {
 
 /// The process id.
 pub(crate) fn process_id() -> u32 {
-    // SAFETY: `getpid` has no preconditions and cannot fail.
-    unsafe { libc::getpid() as u32 }
+    // Not what an old C library remembers, which in a child of `vfork` is its parent's. Miri does not know the
+    // bare call.
+    // SAFETY: the call has no preconditions and cannot fail.
+    unsafe {
+        #[cfg(not(miri))]
+        let id = libc::syscall(libc::SYS_getpid) as u32;
+        #[cfg(miri)]
+        let id = libc::getpid() as u32;
+        id
+    }
 }
 
 /// Another file descriptor for the same file, closed on exec and at least 100, out of the way of small

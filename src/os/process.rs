@@ -33,8 +33,17 @@ pub(crate) enum Noticed {
     Late,
 }
 
+/// What is in the page.
+struct Page {
+    /// Whether this process knows that it is one: see the constants.
+    state: AtomicU32,
+    /// The number of the process whose memory this is; 0 until it is repaired. Relaxed: the kernel clears it in
+    /// a child, whose threads find 0 or their own process here.
+    owner: AtomicU32,
+}
+
 /// The page; null where the system has no such pages.
-static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 /// What a child runs when it finds out: a `fn(Noticed)`, or null.
 static ON_FORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 // Relaxed for the following, and for the page's value but where `forked` says otherwise: the thread that
@@ -66,9 +75,11 @@ pub(crate) fn on_fork(f: fn(Noticed)) {
             memory::unmap_uncounted(page, len);
             return;
         }
-        (*page.cast::<AtomicU32>()).store(KNOWN, Relaxed);
+        let page = page.cast::<Page>();
+        (*page).owner.store(super::process_id(), Relaxed);
+        (*page).state.store(KNOWN, Relaxed);
     }
-    // Release: pairs with the acquire in `page`, so that whoever sees the page finds `KNOWN` in it.
+    // Release: pairs with the acquire in `whole_page`, so that whoever sees the page finds `KNOWN` in it.
     PAGE.store(page.cast(), Release);
 }
 
@@ -87,8 +98,13 @@ pub(crate) fn bytes() -> usize {
     if PAGE.load(Relaxed).is_null() { 0 } else { memory::page_size() }
 }
 
-/// The page, if the system supports such pages.
+/// The page's state, if the system supports such pages.
 fn page() -> Option<&'static AtomicU32> {
+    Some(&whole_page()?.state)
+}
+
+/// The page, if the system supports such pages.
+fn whole_page() -> Option<&'static Page> {
     // Acquire: pairs with the release in `on_fork`.
     // SAFETY: null, or the page that `on_fork` has mapped; it is unmapped only when the library is unloaded.
     unsafe { PAGE.load(Acquire).as_ref() }
@@ -97,7 +113,9 @@ fn page() -> Option<&'static AtomicU32> {
 /// The kernel clears the page.
 #[cfg(all(test, loom))]
 pub(crate) fn as_in_a_child() {
-    page().unwrap().store(UNKNOWN, Relaxed);
+    let page = whole_page().unwrap();
+    page.owner.store(0, Relaxed);
+    page.state.store(UNKNOWN, Relaxed);
 }
 
 /// Repairs a child of a fork that has not been told that it is one. Returns whether there was something to
@@ -162,10 +180,11 @@ pub(crate) fn look_before_heap() -> bool {
 /// was visiting the heap of the thread that forked, that has to leave it, when it notices.
 pub(crate) fn forked() -> bool {
     let first = thread::is_first();
-    if let Some(page) = page() {
-        if page.compare_exchange(UNKNOWN, BUSY, Relaxed, Relaxed).is_err() {
+    if let Some(page) = whole_page() {
+        if page.state.compare_exchange(UNKNOWN, BUSY, Relaxed, Relaxed).is_err() {
             return false;
         }
+        page.owner.store(super::process_id(), Relaxed);
     }
     if first {
         GENERATION.fetch_add(1, Relaxed);
@@ -178,6 +197,13 @@ pub(crate) fn forked() -> bool {
         page.store(if first { KNOWN } else { LATE }, Release);
     }
     true
+}
+
+/// Whether the caller is another process than the one whose memory this is: a child of `vfork`, which runs in
+/// its parent's until it calls `exec`. False where that cannot be told.
+pub(crate) fn is_guest() -> bool {
+    let owner = whole_page().map_or(0, |page| page.owner.load(Relaxed));
+    owner != 0 && owner != super::process_id()
 }
 
 /// How many forks there were before this process: differs from the number in the process that it was forked

@@ -6,14 +6,17 @@
  * had now; daemon PATH: statistics do not go into a file of the program's; stats: a thread that is to be
  * cancelled is not while it prints statistics; first: nor the first one while it allocates first (in a
  * static program: pthread_cancel itself may allocate); pipe: statistics that cannot be written are no signal
- * to the program, and do not take its own. */
+ * to the program, and do not take its own; confined: a process that confines itself does not empty what
+ * other threads have cached, but one of whose children in its own memory has done so does. */
 #include "../support/test.h"
 #include "hakmem.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #pragma weak hak_set_limits
 
@@ -191,6 +194,46 @@ static void stats(void) {
     CHECK(printed && result == PTHREAD_CANCELED);
 }
 
+/* Whether what other threads have cached goes back on request. */
+static int goes_back(void) {
+    sleepers();
+    uint64_t cached = figure(offsetof(hak_stats_t, cached_bytes));
+    CHECK(cached > 10000);
+    malloc_trim(0);
+    return figure(offsetof(hak_stats_t, cached_bytes)) < cached / 2;
+}
+
+static void ends_well(pid_t child) {
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void confined(void) {
+    free(malloc(100));
+    pid_t child = vfork();
+    if (child == 0) _exit(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0);
+    ends_well(child);
+    /* A copy of the memory is the child's own, also where nobody has told it that it is one. */
+    for (int told = 0; told < 2; told++) {
+        child = told ? fork() : (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) _exit(2);
+            _exit(goes_back());
+        }
+        ends_well(child);
+    }
+    CHECK(goes_back());
+    /* So also a child in the memory of a child. */
+    child = fork();
+    if (child == 0) {
+        pid_t grandchild = vfork();
+        if (grandchild == 0) _exit(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0);
+        ends_well(grandchild);
+        _exit(!goes_back());
+    }
+    ends_well(child);
+}
+
 static int is_pending(int signal) {
     sigset_t set;
     return sigpending(&set) == 0 && sigismember(&set, signal);
@@ -230,6 +273,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "retries")) retries();
     else if (!strcmp(argv[1], "daemon") && argc == 3) as_daemon(argv[2]);
     else if (!strcmp(argv[1], "stats")) stats();
+    else if (!strcmp(argv[1], "confined")) confined();
     else if (!strcmp(argv[1], "pipe")) broken_pipe();
     else if (!strcmp(argv[1], "first")) first();
     else return 2;
