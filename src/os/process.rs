@@ -37,8 +37,8 @@ pub(crate) enum Noticed {
 struct Page {
     /// Whether this process knows that it is one: see the constants.
     state: AtomicU32,
-    /// The number of the process whose memory this is; 0 until it is repaired. Relaxed: the kernel clears it in
-    /// a child, whose threads find 0 or their own process here.
+    /// The number of the process whose memory this is; 0 until it is repaired. Relaxed: the kernel clears it
+    /// in a child, whose threads find 0 or their own process here.
     owner: AtomicU32,
 }
 

@@ -12,8 +12,8 @@ use crate::os::{self, message};
 use crate::stats::{ClassStats, Snapshot};
 use core::ffi::CStr;
 
-/// As [`few_syscalls`], for a process that confines itself. A child of `vfork` does so before it calls `exec`:
-/// that is no concern of its parent, whose memory it is in.
+/// As [`few_syscalls`], for a process that confines itself. A child of `vfork` does so before it calls
+/// `exec`: that is no concern of its parent, whose memory it is in.
 pub fn confines_itself() {
     // Not asked again: the second time there may be a filter already.
     if os::is_confined() || !os::process::is_guest() {
