@@ -48,7 +48,8 @@ fn second_number(text: &[u8]) -> u64 {
 /// The process id.
 pub(crate) fn process_id() -> u32 {
     // Not what an old C library remembers, which in a child of `vfork` is its parent's. Miri does not know
-    // the bare call. SAFETY: the call has no preconditions and cannot fail.
+    // the bare call.
+    // SAFETY: the call has no preconditions and cannot fail.
     unsafe {
         #[cfg(not(miri))]
         let id = libc::syscall(libc::SYS_getpid) as u32;
