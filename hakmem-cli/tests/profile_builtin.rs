@@ -44,6 +44,6 @@ fn a_program_with_its_own_is_profiled() {
     assert!(ended.stderr.contains("keeper.c:3"), "{}", ended.stderr);
     // Another library is not what it would use.
     let mut command = hakmem();
-    command.args(["profile", "--lib"]).arg(real()).arg("--").arg(&program);
+    command.current_dir(folder.path()).args(["profile", "--lib"]).arg(real()).arg("--").arg(&program);
     assert!(run(&mut command).stderr.contains("has Hakmem built in"));
 }

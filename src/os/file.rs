@@ -126,7 +126,11 @@ pub(crate) fn kind(path: &CStr) -> Option<libc::mode_t> {
 /// of files, which moves on every few milliseconds only.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn changed(path: &CStr) -> u64 {
-    look(path).map_or(0, |stat| stat.st_mtime as u64 * 1_000_000_000 + stat.st_mtime_nsec as u64)
+    let time = |stat: libc::stat| {
+        let seconds = u64::try_from(stat.st_mtime).unwrap_or(0);
+        seconds.saturating_mul(1_000_000_000).saturating_add(stat.st_mtime_nsec as u64)
+    };
+    look(path).map_or(0, time)
 }
 
 /// Whether the process may make a file so many bytes longer. Trying to raises a signal, SIGXFSZ, that ends a

@@ -19,7 +19,7 @@ use crate::sys;
 /// The name of the pointer to the words, in `libhakmem.so`.
 const SYMBOL: &str = "__hak_control";
 /// The words begin with this.
-const MAGIC: &[u8; 8] = b"HAKCTRL2";
+pub const MAGIC: &[u8; 8] = b"HAKCTRL2";
 /// Where they are, from the first byte of [`MAGIC`]: `src/api/control.rs` has their meaning.
 mod at {
     pub const REQUEST: u64 = 8;

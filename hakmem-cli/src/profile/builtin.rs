@@ -6,11 +6,12 @@ use goblin::elf::Elf;
 use goblin::elf::program_header::{PF_W, PT_LOAD};
 
 use crate::elf::{Kind, kind};
+use crate::profile::attach::MAGIC;
 
 /// What the words begin with by which a profile is asked for (`src/api/control.rs`); zeros follow. They are
 /// in every build of Hakmem.
 const WORDS: [u8; 32] = {
-    let (name, mut words) = (*b"HAKCTRL1", [0; 32]);
+    let (name, mut words) = (MAGIC, [0; 32]);
     let mut i = 0;
     while i < name.len() {
         words[i] = name[i];
