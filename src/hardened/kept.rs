@@ -152,7 +152,7 @@ pub(super) fn take_aside() -> impl Iterator<Item = *mut Large> {
     })
 }
 
-/// The same records in order of address, by merging: of equal numbers, as they come.
+/// The same records in order of address, by merging lists of equal length.
 ///
 /// # Safety
 ///
