@@ -8,6 +8,9 @@ use crate::wrapped;
 use core::arch::global_asm;
 use core::ffi::{c_char, c_void};
 use hakmem_core::__c as core_c;
+use replaced::{Form, Group};
+
+mod replaced;
 
 type Handler = unsafe extern "C-unwind" fn();
 
@@ -28,6 +31,18 @@ global_asm!(
     ".quad _ZSt17__throw_bad_allocv",
     ".popsection",
 );
+
+/// Whether a C++ library was in the process at its start.
+fn has_library() -> bool {
+    // SAFETY: constant after loading.
+    unsafe { __hakmem_v0_cxx[0] != 0 }
+}
+
+/// For the library's constructor.
+pub(crate) fn on_load() {
+    PLAIN.look(has_library());
+    ALIGNED.look(has_library());
+}
 
 /// The address of a function of the C++ library, or 0. Where none was in the process at its start, one may
 /// have come with a plugin: it is then not in the global scope, but `dlopen` knows it by name.
@@ -130,118 +145,167 @@ macro_rules! name {
     };
 }
 
-macro_rules! new {
-    ($($plain:ident $nothrow:ident $aligned:ident $aligned_nothrow:ident)*) => {$(
-        /// `operator new`.
-        #[unsafe(no_mangle)]
-        pub extern "C-unwind" fn $plain(size: usize) -> *mut c_void {
-            let block = core_c::malloc_hit(size);
-            if block.is_null() { rest(size) } else { block.cast() }
-        }
+macro_rules! group {
+    ($($name:literal $function:ident),*) => { Group::new([$(($name, || $function as *const c_void)),*]) };
+}
 
-        /// `operator new`, nothrow.
-        #[unsafe(no_mangle)]
-        pub extern "C-unwind" fn $nothrow(size: usize, _: *const c_void) -> *mut c_void {
-            let block = core_c::malloc(size);
-            if block.is_null() { retry_nothrow(size, 0, name!($nothrow)) } else { block.cast() }
-        }
+/// The forms without an alignment. `new[]` calls `new`, each nothrow form its plain one, `delete[]` and the
+/// sized forms `delete`.
+static PLAIN: Group = group!(c"_Znwm" _Znwm, c"_Znam" _Znam, c"_ZdlPv" _ZdlPv, c"_ZdaPv" _ZdaPv);
+/// The forms with one.
+static ALIGNED: Group = group!(
+    c"_ZnwmSt11align_val_t" _ZnwmSt11align_val_t, c"_ZnamSt11align_val_t" _ZnamSt11align_val_t,
+    c"_ZdlPvSt11align_val_t" _ZdlPvSt11align_val_t, c"_ZdaPvSt11align_val_t" _ZdaPvSt11align_val_t
+);
 
-        /// `operator new`, aligned.
+/// Operators that call nothing.
+macro_rules! plain {
+    ($abi:literal: $($(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
+        $(#[$about])*
+        ///
+        /// # Safety
+        ///
+        /// As C++ says.
         #[unsafe(no_mangle)]
-        pub extern "C-unwind" fn $aligned(size: usize, align: usize) -> *mut c_void {
-            let block = core_c::aligned(align, size);
-            if block.is_null() { retry(size, align, true) } else { block.cast() }
-        }
+        pub unsafe extern $abi fn $name($($argument: $type),*) $(-> $result)? $body
+    )*};
+}
 
-        /// `operator new`, aligned, nothrow.
+/// Operators that call others where these are replaced: the C++ library's of that name do.
+macro_rules! made_of_others {
+    ($abi:literal $group:ident: $(
+        $(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block
+    )*) => {$(
+        $(#[$about])*
+        ///
+        /// # Safety
+        ///
+        /// As C++ says.
         #[unsafe(no_mangle)]
-        pub extern "C-unwind" fn $aligned_nothrow(size: usize, align: usize, _: *const c_void) -> *mut c_void {
-            let block = core_c::aligned(align, size);
-            if block.is_null() {
-                retry_nothrow(size, align, name!($aligned_nothrow))
-            } else {
-                block.cast()
+        pub unsafe extern $abi fn $name($($argument: $type),*) $(-> $result)? {
+            #[inline(always)]
+            unsafe extern $abi fn ours($($argument: $type),*) $(-> $result)? $body
+
+            #[cold]
+            #[inline(never)]
+            unsafe extern $abi fn rest($($argument: $type),*) $(-> $result)? {
+                static FORM: Form = Form::new();
+                match FORM.find(&$group, name!($name)) {
+                    // SAFETY: the C++ library's function of that name, hence of that type.
+                    Some(address) => unsafe {
+                        core::mem::transmute::<usize, unsafe extern $abi fn($($type),*) $(-> $result)?>(address)(
+                            $($argument),*
+                        )
+                    },
+                    // SAFETY: passed on.
+                    None => unsafe { ours($($argument),*) },
+                }
             }
+
+            // SAFETY: passed on.
+            unsafe { if $group.is_ours() { ours($($argument),*) } else { rest($($argument),*) } }
         }
     )*};
 }
 
-new! {
-    _Znwm _ZnwmRKSt9nothrow_t _ZnwmSt11align_val_t _ZnwmSt11align_val_tRKSt9nothrow_t
-    _Znam _ZnamRKSt9nothrow_t _ZnamSt11align_val_t _ZnamSt11align_val_tRKSt9nothrow_t
+#[inline(always)]
+extern "C-unwind" fn new(size: usize) -> *mut c_void {
+    let block = core_c::malloc_hit(size);
+    if block.is_null() { rest(size) } else { block.cast() }
 }
 
-macro_rules! delete {
-    ($($plain:ident $nothrow:ident $sized:ident $aligned:ident $aligned_nothrow:ident $sized_aligned:ident)*) => {$(
-        /// `operator delete`.
-        ///
-        /// # Safety
-        ///
-        /// As C++ says, here and below.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $plain(block: *mut c_void) {
-            // SAFETY: passed on.
-            unsafe { core_c::free(block.cast()) }
-        }
-
-        /// `operator delete`, nothrow.
-        ///
-        /// # Safety
-        ///
-        /// As above.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $nothrow(block: *mut c_void, _: *const c_void) {
-            // SAFETY: passed on.
-            unsafe { core_c::free(block.cast()) }
-        }
-
-        /// `operator delete`, sized.
-        ///
-        /// # Safety
-        ///
-        /// As above.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $sized(block: *mut c_void, size: usize) {
-            // SAFETY: passed on.
-            unsafe { core_c::free_sized(block.cast(), size, "operator delete") }
-        }
-
-        /// `operator delete`, aligned.
-        ///
-        /// # Safety
-        ///
-        /// As above.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $aligned(block: *mut c_void, _: usize) {
-            // SAFETY: passed on.
-            unsafe { core_c::free(block.cast()) }
-        }
-
-        /// `operator delete`, aligned, nothrow.
-        ///
-        /// # Safety
-        ///
-        /// As above.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $aligned_nothrow(block: *mut c_void, _: usize, _: *const c_void) {
-            // SAFETY: passed on.
-            unsafe { core_c::free(block.cast()) }
-        }
-
-        /// `operator delete`, sized, aligned.
-        ///
-        /// # Safety
-        ///
-        /// As above.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $sized_aligned(block: *mut c_void, size: usize, _: usize) {
-            // SAFETY: passed on.
-            unsafe { core_c::free_aligned_sized(block.cast(), size, "operator delete") }
-        }
-    )*};
+#[inline(always)]
+extern "C-unwind" fn new_nothrow(size: usize, name: *const c_char) -> *mut c_void {
+    let block = core_c::malloc(size);
+    if block.is_null() { retry_nothrow(size, 0, name) } else { block.cast() }
 }
 
-delete! {
-    _ZdlPv _ZdlPvRKSt9nothrow_t _ZdlPvm _ZdlPvSt11align_val_t _ZdlPvSt11align_val_tRKSt9nothrow_t _ZdlPvmSt11align_val_t
-    _ZdaPv _ZdaPvRKSt9nothrow_t _ZdaPvm _ZdaPvSt11align_val_t _ZdaPvSt11align_val_tRKSt9nothrow_t _ZdaPvmSt11align_val_t
+#[inline(always)]
+extern "C-unwind" fn new_aligned(size: usize, align: usize) -> *mut c_void {
+    let block = core_c::aligned(align, size);
+    if block.is_null() { retry(size, align, true) } else { block.cast() }
+}
+
+#[inline(always)]
+extern "C-unwind" fn new_aligned_nothrow(size: usize, align: usize, name: *const c_char) -> *mut c_void {
+    let block = core_c::aligned(align, size);
+    if block.is_null() { retry_nothrow(size, align, name) } else { block.cast() }
+}
+
+plain! { "C-unwind":
+    /// `operator new`.
+    fn _Znwm(size: usize) -> *mut c_void { new(size) }
+    /// `operator new`, aligned.
+    fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut c_void { new_aligned(size, align) }
+}
+
+made_of_others! { "C-unwind" PLAIN:
+    /// `operator new[]`.
+    fn _Znam(size: usize) -> *mut c_void { new(size) }
+    /// `operator new`, nothrow.
+    fn _ZnwmRKSt9nothrow_t(size: usize, _nothrow: *const c_void) -> *mut c_void {
+        new_nothrow(size, name!(_ZnwmRKSt9nothrow_t))
+    }
+    /// `operator new[]`, nothrow.
+    fn _ZnamRKSt9nothrow_t(size: usize, _nothrow: *const c_void) -> *mut c_void {
+        new_nothrow(size, name!(_ZnamRKSt9nothrow_t))
+    }
+}
+
+made_of_others! { "C-unwind" ALIGNED:
+    /// `operator new[]`, aligned.
+    fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void { new_aligned(size, align) }
+    /// `operator new`, aligned, nothrow.
+    fn _ZnwmSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _nothrow: *const c_void) -> *mut c_void {
+        new_aligned_nothrow(size, align, name!(_ZnwmSt11align_val_tRKSt9nothrow_t))
+    }
+    /// `operator new[]`, aligned, nothrow.
+    fn _ZnamSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _nothrow: *const c_void) -> *mut c_void {
+        new_aligned_nothrow(size, align, name!(_ZnamSt11align_val_tRKSt9nothrow_t))
+    }
+}
+
+/// What the sized forms say that they are when they report.
+const DELETE: &str = "operator delete";
+
+// SAFETY: of all that follow: passed on.
+plain! { "C":
+    /// `operator delete`.
+    fn _ZdlPv(block: *mut c_void) { unsafe { core_c::free(block.cast()) } }
+    /// `operator delete`, aligned.
+    fn _ZdlPvSt11align_val_t(block: *mut c_void, _align: usize) { unsafe { core_c::free(block.cast()) } }
+}
+
+made_of_others! { "C" PLAIN:
+    /// `operator delete[]`.
+    fn _ZdaPv(block: *mut c_void) { unsafe { core_c::free(block.cast()) } }
+    /// `operator delete`, nothrow.
+    fn _ZdlPvRKSt9nothrow_t(block: *mut c_void, _nothrow: *const c_void) { unsafe { core_c::free(block.cast()) } }
+    /// `operator delete[]`, nothrow.
+    fn _ZdaPvRKSt9nothrow_t(block: *mut c_void, _nothrow: *const c_void) { unsafe { core_c::free(block.cast()) } }
+    /// `operator delete`, sized.
+    fn _ZdlPvm(block: *mut c_void, size: usize) { unsafe { core_c::free_sized(block.cast(), size, DELETE) } }
+    /// `operator delete[]`, sized.
+    fn _ZdaPvm(block: *mut c_void, size: usize) { unsafe { core_c::free_sized(block.cast(), size, DELETE) } }
+}
+
+made_of_others! { "C" ALIGNED:
+    /// `operator delete[]`, aligned.
+    fn _ZdaPvSt11align_val_t(block: *mut c_void, _align: usize) { unsafe { core_c::free(block.cast()) } }
+    /// `operator delete`, aligned, nothrow.
+    fn _ZdlPvSt11align_val_tRKSt9nothrow_t(block: *mut c_void, _align: usize, _nothrow: *const c_void) {
+        unsafe { core_c::free(block.cast()) }
+    }
+    /// `operator delete[]`, aligned, nothrow.
+    fn _ZdaPvSt11align_val_tRKSt9nothrow_t(block: *mut c_void, _align: usize, _nothrow: *const c_void) {
+        unsafe { core_c::free(block.cast()) }
+    }
+    /// `operator delete`, sized, aligned.
+    fn _ZdlPvmSt11align_val_t(block: *mut c_void, size: usize, _align: usize) {
+        unsafe { core_c::free_aligned_sized(block.cast(), size, DELETE) }
+    }
+    /// `operator delete[]`, sized, aligned.
+    fn _ZdaPvmSt11align_val_t(block: *mut c_void, size: usize, _align: usize) {
+        unsafe { core_c::free_aligned_sized(block.cast(), size, DELETE) }
+    }
 }

@@ -51,6 +51,8 @@ mod personality {
 
 extern "C" fn on_load() {
     core_c::on_load();
+    wrapped::on_load();
+    cxx::on_load();
 }
 
 // SAFETY: the section holds pointers to functions that the loader calls once; they may take no arguments.
@@ -92,7 +94,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
     unsafe { core_c::realloc(block.cast(), size).cast() }
 }
 
-/// POSIX's `reallocarray`.
+/// POSIX's `reallocarray`. Of the program's own `realloc`, if it has one: so is the C library's.
 ///
 /// # Safety
 ///
@@ -101,7 +103,7 @@ pub unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void
 pub unsafe extern "C" fn reallocarray(block: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
         // SAFETY: passed on.
-        Some(bytes) => unsafe { realloc(block, bytes) },
+        Some(bytes) => unsafe { wrapped::seen_realloc(block, bytes) },
         None => or_enomem(core::ptr::null_mut()),
     }
 }

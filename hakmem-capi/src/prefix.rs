@@ -45,8 +45,11 @@ pub unsafe extern "C" fn hak_realloc(ptr: *mut c_void, size: usize) -> *mut c_vo
 /// `ptr` is NULL or a block of this allocator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hak_reallocarray(ptr: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    // SAFETY: passed on.
-    unsafe { crate::reallocarray(ptr, count, size) }
+    match count.checked_mul(size) {
+        // SAFETY: passed on.
+        Some(bytes) => unsafe { crate::realloc(ptr, bytes) },
+        None => crate::or_enomem(core::ptr::null_mut()),
+    }
 }
 
 /// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM, which is in `errno`, too.

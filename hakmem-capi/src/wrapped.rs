@@ -38,6 +38,31 @@ pub(crate) fn libcs_dlopen() -> Option<Dlopen> {
     unsafe { core::mem::transmute::<*mut c_void, Option<Dlopen>>(real) }
 }
 
+type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
+/// The `realloc` that the program calls, which is its own if it has one. Relaxed: code publishes nothing.
+static REALLOC: AtomicPtr<c_void> = AtomicPtr::new(crate::realloc as *mut c_void);
+
+/// For the library's constructor.
+pub(crate) fn on_load() {
+    // SAFETY: a C string.
+    let seen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"realloc".as_ptr()) };
+    // A static program knows no names.
+    if !seen.is_null() {
+        REALLOC.store(seen, Ordering::Relaxed);
+    }
+}
+
+/// `realloc` as the program sees it. The C library's `reallocarray` calls that one, too.
+///
+/// # Safety
+///
+/// As `realloc`.
+pub(crate) unsafe fn seen_realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    let realloc = REALLOC.load(Ordering::Relaxed);
+    // SAFETY: a function of that type; the rest is passed on.
+    unsafe { core::mem::transmute::<*mut c_void, Realloc>(realloc)(block, size) }
+}
+
 #[cfg(target_env = "gnu")]
 mod glibc {
     use super::*;

@@ -101,6 +101,16 @@ fn the_process_ends_at_any_moment() {
     }
 }
 
+#[test]
+fn the_process_ends_with_its_last_thread() {
+    // With a delay that never is over the thread has nothing to wake up for.
+    for delay in ["0", "60000", "-1"] {
+        let mut command = preloaded(program());
+        command.arg("leave").env("HAKMEM_BACKGROUND", "on").env("HAKMEM_PURGE_DELAY", delay);
+        assert_eq!(expect_ok(&mut command, LIMIT), "outlived\noutlived\noutlived\nended\n");
+    }
+}
+
 /// The fork tests' load, with the thread giving back all the time.
 #[test]
 fn forks_under_load() {

@@ -80,6 +80,27 @@ fn interposed_malloc() {
     expect_ok(support::preloaded(&program).arg("ours"), LIMIT);
 }
 
+/// Operators that a program does not replace call those that it does. The library among them runs before
+/// ours.
+#[test]
+fn replaced_operators() {
+    let quiet =
+        ["-std=c++17", "-Wno-mismatched-new-delete", "-Wno-sized-deallocation", "-Wno-free-nonheap-object"];
+    let compiled = |more: &[&str]| support::compile("g++", "cxx_replaced.cpp", &[&quiet, more].concat());
+    let first = compiled(&["-DLIBRARY", "-shared", "-fPIC"]).display().to_string();
+    for replaced in ["-DPLAIN", "-DARRAYS", "-DALIGNED"] {
+        for more in [&[][..], &["-no-pie"], &["-static-libstdc++"], &["-Wl,--no-as-needed", &first]] {
+            let program = compiled(&[&[replaced], more].concat());
+            assert_eq!(expect_ok(&mut Command::new(&program), LIMIT), "as C++ says\n");
+            assert_eq!(
+                expect_ok(&mut support::preloaded(&program), LIMIT),
+                "as C++ says\n",
+                "{replaced} {more:?}"
+            );
+        }
+    }
+}
+
 /// The new-handler throws under a form of new that may not. Not fully static: there is no other `new` to
 /// catch it there.
 #[test]

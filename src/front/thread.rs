@@ -6,6 +6,7 @@ use crate::front::heap::{AFTER_EXIT, EMPTY, Heap, NO_HEAP};
 use crate::front::{lease, registry, tls};
 use crate::guard;
 use crate::hardened;
+use crate::lockfree::waker;
 use crate::os;
 use crate::os::{futex, process};
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
@@ -212,5 +213,9 @@ unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
         }
         tls::set((&raw const AFTER_EXIT).cast_mut());
         registry::release_heap(heap);
+    }
+    // A background thread of ours would keep the process from ending with its last thread.
+    if registry::live() <= 1 {
+        waker::rouse();
     }
 }

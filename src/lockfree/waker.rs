@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, fence};
 
 /// The thread runs, or is about to look for something dirty.
 const AWAKE: u32 = 0;
-/// It sleeps until a timeout; only `stop` wakes it.
+/// It sleeps until a timeout; only `rouse` and `stop` wake it.
 const DOZING: u32 = 1;
 /// It sleeps until it is woken.
 const ASLEEP: u32 = 2;
@@ -79,6 +79,13 @@ impl Waker {
         self.notify()
     }
 
+    /// As [`notify_unlocked`](Waker::notify_unlocked), for what does not wait for a timeout either.
+    pub(crate) fn rouse(&self) -> bool {
+        // Pairs with the one in `arm`.
+        fence(SeqCst);
+        self.notify() || self.change(DOZING, AWAKE)
+    }
+
     /// Asks the sleeper to end. The caller must wake it.
     pub(crate) fn stop(&self) {
         self.word.swap(STOPPED, Relaxed);
@@ -90,7 +97,7 @@ impl Waker {
     }
 }
 
-pub(crate) use thread::{WAKER, WATCHED, notify, notify_unlocked, sleep, stop};
+pub(crate) use thread::{WAKER, WATCHED, notify, notify_unlocked, rouse, sleep, stop};
 
 /// The background thread's waker.
 mod thread {
@@ -116,6 +123,14 @@ mod thread {
     #[cold]
     pub(crate) fn notify_unlocked() {
         if WAKER.notify_unlocked() {
+            wake();
+        }
+    }
+
+    /// Has the background thread look now what it has to do.
+    #[cold]
+    pub(crate) fn rouse() {
+        if WAKER.rouse() {
             wake();
         }
     }

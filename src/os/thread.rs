@@ -90,7 +90,34 @@ pub(crate) type Main = extern "C" fn(*mut c_void) -> *mut c_void;
 /// Bytes of the thread's stack: its calls do not go deep.
 const STACK: usize = 128 << 10;
 
-/// Starts a thread that receives no signals. The error is an `errno` value.
+/// Whether no other thread of the process runs, seen from one that is not its first: that one has ended, too,
+/// though the system lists it as long as there is another. False where it cannot be asked.
+pub(crate) fn is_last() -> bool {
+    if cfg!(any(miri, loom)) || calls::is_confined() {
+        return false;
+    }
+    let (mut about, mut path) = (MaybeUninit::<libc::stat>::zeroed(), [0u8; 1]);
+    calls::keep_errno(|| {
+        // SAFETY: the call writes to `about`, which all zeros are valid for.
+        let threads = unsafe {
+            let folder = c"/proc/self/task".as_ptr();
+            libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, folder, about.as_mut_ptr(), 0);
+            // One link for each, and two as any folder has them.
+            about.assume_init().st_nlink
+        };
+        if threads != 2 + 2 {
+            return false;
+        }
+        // A first thread that has ended has no program any more.
+        let program = c"/proc/self/exe".as_ptr();
+        // SAFETY: the call writes one byte at most.
+        let read =
+            unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, program, path.as_mut_ptr(), 1) };
+        read < 0 && calls::errno() == libc::ENOENT
+    })
+}
+
+/// Starts a thread that receives no signals and needs little stack. The error is an `errno` value.
 ///
 /// The C library allocates for it, so the caller must hold no lock of the allocator.
 pub(crate) fn spawn(main: Main) -> Result<libc::pthread_t, i32> {
@@ -107,6 +134,14 @@ pub(crate) fn spawn(main: Main) -> Result<libc::pthread_t, i32> {
             Err(libc::EINVAL) => with_stack(main, 0),
             result => result,
         }
+    })
+}
+
+/// As [`spawn`], with the stack that the program's own threads have by default.
+pub(crate) fn spawn_ample(main: Main) -> Result<libc::pthread_t, i32> {
+    calls::keep_errno(|| {
+        let _signals = Blocked::except(&[])?;
+        with_stack(main, 0)
     })
 }
 

@@ -7,6 +7,7 @@
 //! stacks, and starting a thread takes that lock. It never allocates under it.
 
 use crate::base::options;
+use crate::front::{registry, thread};
 use crate::large;
 use crate::lockfree::waker::{self, WAKER};
 use crate::os::{self, futex, held, process};
@@ -53,6 +54,9 @@ const MIN_HELD: usize = 2 * SUPERSLAB;
 const MIN_PAUSE: u32 = 10;
 /// The time between two passes is also at least this part of the purge delay.
 const PAUSE_PART: u32 = 4;
+/// Milliseconds until the thread looks again whether the process has other threads, when none of them has a
+/// heap.
+const ALONE: u32 = 100;
 /// How often the pause doubles at most while the system takes nothing back, because memory is locked.
 const MAX_DOUBLINGS: u32 = 8;
 
@@ -205,10 +209,33 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
             (_, None) if woken => Some(pause),
             (_, None) => None,
         };
+        let wait = if is_alone() { Some(wait.unwrap_or(ALONE).min(ALONE)) } else { wait };
         waker::sleep(wait);
         WAKEUPS.fetch_add(1, Relaxed);
         woken = wait.is_none();
     }
+}
+
+/// Whether no other thread has a heap. If there is none any more, sees to it that the process ends, as it does
+/// with its last thread. (The first one may have left by `pthread_exit`.)
+fn is_alone() -> bool {
+    // After `arm`, and so before the last thread with a heap looks whether we sleep.
+    if registry::live() > usize::from(!thread::own_heap().is_null()) {
+        return false;
+    }
+    if os::thread::is_last() {
+        // The C library runs what the program has to do at its end in the last thread: not on our stack, which
+        // is small. Should there be none, we try again.
+        let _ = os::thread::spawn_ample(end);
+    }
+    true
+}
+
+/// The last thread of a process that only has a background thread.
+#[unsafe(link_section = "hakmem_rare")]
+extern "C" fn end(_: *mut c_void) -> *mut c_void {
+    stop();
+    ptr::null_mut()
 }
 
 /// What is left after a pass.

@@ -1,6 +1,6 @@
 /* The background thread as a C program has it, by the option (HAKMEM_BACKGROUND=on) or by the call.
  *
- *   background start|none|small|signals|fork|raw|ordinary|cancel|drop|keep|exit
+ *   background start|none|small|signals|fork|raw|ordinary|cancel|drop|keep|exit|leave
  *
  * start: hak_background_start and _stop, and what is freed goes back; none: there is no such thread;
  * small: nor has a program with the option one that needs hardly any memory; signals: sent to the process
@@ -8,7 +8,8 @@
  * stop it; raw: one made without handlers starts none, and may stop it, too; ordinary: it is no real-time
  * thread, and on all CPUs, whoever starts it; cancel: whoever is cancelled while stopping it has stopped
  * it; drop: 200 MiB come and go, twice; keep: with a long delay nothing of 200 MiB goes back; exit: the
- * process ends in the middle of a pass. */
+ * process ends in the middle of a pass; leave: all its threads end, the first one by pthread_exit, and so the
+ * process does. */
 #define _GNU_SOURCE
 #include "../support/test.h"
 #include "hakmem.h"
@@ -270,6 +271,31 @@ static void cancel(void) {
     }
 }
 
+/* Needs more stack than the background thread has. */
+static void last_words(void) {
+    char much[1 << 20];
+    memset(much, 'x', sizeof much);
+    CHECK(much[sizeof much / 2] == 'x');
+    dprintf(1, "ended\n");
+}
+
+/* Of three threads that outlive the first one, one has a heap. */
+static void *outlive(void *allocates) {
+    if (allocates) free(malloc(100));
+    usleep(300000);
+    dprintf(1, "outlived\n");
+    return NULL;
+}
+
+static void leave(void) {
+    CHECK(atexit(last_words) == 0);
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, outlive, i == 1 ? blocks : NULL) == 0);
+    }
+    pthread_exit(NULL);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     const char *mode = argv[1];
@@ -310,6 +336,7 @@ int main(int argc, char **argv) {
         drop(BLOCKS / 4);
         if (!strcmp(mode, "drop")) drop_and_wait(), drop_and_wait();
         if (!strcmp(mode, "exit")) exit(0);
+        if (!strcmp(mode, "leave")) leave();
     }
     dprintf(1, "%s ok\n", mode);
     return 0;

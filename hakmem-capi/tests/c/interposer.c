@@ -20,6 +20,14 @@ void *realloc(void *p, size_t size) { return count(), __libc_realloc(p, size); }
 void *memalign(size_t align, size_t size) { return count(), __libc_memalign(align, size); }
 void free(void *p) { count(), __libc_free(p); }
 
+/* What the C library's does, ours has to: it calls the program's realloc. */
+static void resize(void) {
+    long before = calls;
+    void *block = reallocarray(NULL, 10, 10);
+    CHECK(block && calls == before + 1);
+    free(block);
+}
+
 static void *body(void *arg) {
     for (int i = 0; i < 1000; i++) {
         char *text = strdup("copied by the C library");
@@ -38,6 +46,7 @@ static void *body(void *arg) {
 int main(int argc, char **argv) {
     (void)argv;
     pthread_t thread;
+    resize();
     CHECK(pthread_create(&thread, NULL, body, NULL) == 0);
     body(NULL);
     CHECK(pthread_join(thread, NULL) == 0);

@@ -128,3 +128,14 @@ fn it_is_woken_by_what_becomes_dirty_without_the_lock() {
         sleeper.join().unwrap();
     });
 }
+
+/// So it is by the end of a thread, whatever it waits for.
+#[test]
+fn it_is_roused() {
+    model(Some(3), || {
+        let sleeper = thread::spawn(sleeper);
+        COUNT.store(1, Relaxed);
+        waker::rouse();
+        sleeper.join().unwrap();
+    });
+}

@@ -1,0 +1,85 @@
+//! Operators that the program replaces.
+//!
+//! C++ lets a program replace some operators, and says what it gets of the others: they call the plain ones,
+//! by name. Ours call nothing, so when they are not alone the others of their group have to be the C++
+//! library's own, which do as C++ says.
+
+use core::ffi::{CStr, c_char, c_void};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+
+/// The forms of which some call others: those without an alignment, or those with one.
+pub(super) struct Group {
+    /// Relaxed, here and in [`Form`]: each is a value that every thread would find alike.
+    state: AtomicU8,
+    /// What the program may replace and ours would not call.
+    called: [(&'static CStr, fn() -> *const c_void); 4],
+}
+
+/// Nobody has looked yet.
+const UNKNOWN: u8 = 0;
+/// All are ours, or those that are not cannot be told from ours.
+const OURS: u8 = 1;
+/// The program, or a library before this one, has at least one of its own.
+const REPLACED: u8 = 2;
+
+impl Group {
+    pub(super) const fn new(called: [(&'static CStr, fn() -> *const c_void); 4]) -> Self {
+        Self { state: AtomicU8::new(UNKNOWN), called }
+    }
+
+    /// Whether ours may serve. False also while nobody has looked.
+    #[inline(always)]
+    pub(super) fn is_ours(&self) -> bool {
+        self.state.load(Relaxed) == OURS
+    }
+
+    /// Looks whose operators the program sees, if there is a C++ library that could have others call them.
+    /// When this library is loaded, so that no lock of the loader's is taken later; or before, by the
+    /// constructor of a library that comes earlier.
+    #[cold]
+    pub(super) fn look(&self, library: bool) {
+        let replaced = library
+            && self.called.iter().any(|(name, ours)| {
+                // SAFETY: a C string.
+                let seen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+                // A static program knows no names.
+                !seen.is_null() && seen.cast_const() != ours()
+            });
+        self.state.store(if replaced { REPLACED } else { OURS }, Relaxed);
+    }
+}
+
+/// One operator of the C++ library.
+pub(super) struct Form {
+    address: AtomicUsize,
+}
+
+/// There is none.
+const NONE: usize = 1;
+
+impl Form {
+    pub(super) const fn new() -> Self {
+        Self { address: AtomicUsize::new(0) }
+    }
+
+    /// Where the C++ library has the operator of that name, if it is to be used.
+    #[cold]
+    pub(super) fn find(&self, group: &Group, name: *const c_char) -> Option<usize> {
+        if group.state.load(Relaxed) == UNKNOWN {
+            group.look(super::has_library());
+        }
+        if group.is_ours() {
+            return None;
+        }
+        let known = self.address.load(Relaxed);
+        let address = if known != 0 {
+            known
+        } else {
+            // SAFETY: a C string.
+            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name) }.addr().max(NONE);
+            self.address.store(found, Relaxed);
+            found
+        };
+        (address != NONE).then_some(address)
+    }
+}
