@@ -94,12 +94,7 @@ extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_vo
             if !throws {
                 return core::ptr::null_mut();
             }
-            let throw = cxx(1, c"_ZSt17__throw_bad_allocv".as_ptr());
-            if throw != 0 {
-                // SAFETY: the C++ library's function, of that type; it unwinds through us.
-                unsafe { core::mem::transmute::<usize, unsafe extern "C-unwind" fn()>(throw)() };
-            }
-            core_c::fatal("operator new: out of memory, and no C++ library to throw std::bad_alloc")
+            throw()
         };
         // SAFETY: what the program installed. It frees memory, throws, or ends the process.
         unsafe { handler() };
@@ -108,6 +103,23 @@ extern "C-unwind" fn retry(size: usize, align: usize, throws: bool) -> *mut c_vo
             return block.cast();
         }
     }
+}
+
+/// Throws `std::bad_alloc`.
+#[cold]
+extern "C-unwind" fn throw() -> ! {
+    let throw = cxx(1, c"_ZSt17__throw_bad_allocv".as_ptr());
+    if throw != 0 {
+        // SAFETY: the C++ library's function, of that type; it unwinds through us.
+        unsafe { core::mem::transmute::<usize, unsafe extern "C-unwind" fn()>(throw)() };
+    }
+    core_c::fatal("operator new: out of memory, and no C++ library to throw std::bad_alloc")
+}
+
+/// What to do about an alignment that is no power of two: what the C++ libraries do. No handler can help.
+#[cold]
+extern "C-unwind" fn impossible(throws: bool) -> *mut c_void {
+    if throws { throw() } else { core::ptr::null_mut() }
 }
 
 /// A nothrow `new` calls the handler too, and answers null when the handler throws. Rust cannot catch that,
@@ -222,12 +234,18 @@ extern "C-unwind" fn new_nothrow(size: usize, name: *const c_char) -> *mut c_voi
 
 #[inline(always)]
 extern "C-unwind" fn new_aligned(size: usize, align: usize) -> *mut c_void {
+    if !align.is_power_of_two() {
+        return impossible(true);
+    }
     let block = core_c::aligned(align, size);
     if block.is_null() { retry(size, align, true) } else { block.cast() }
 }
 
 #[inline(always)]
 extern "C-unwind" fn new_aligned_nothrow(size: usize, align: usize, name: *const c_char) -> *mut c_void {
+    if !align.is_power_of_two() {
+        return impossible(false);
+    }
     let block = core_c::aligned(align, size);
     if block.is_null() { retry_nothrow(size, align, name) } else { block.cast() }
 }

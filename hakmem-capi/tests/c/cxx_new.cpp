@@ -165,6 +165,17 @@ static void no_memory() {
     throws([] { return static_cast<void *>(new Wide[impossible / sizeof(Wide)]); });
 }
 
+// Alignments that are no power of two.
+static void no_alignment() {
+    for (std::size_t by : {0, 3, 24, 48, 4097}) {
+        const std::align_val_t a{by};
+        throws([=] { return operator new(100, a); });
+        throws([=] { return operator new[](100, a); });
+        CHECKN(hide(operator new(100, a, quiet)) == nullptr, by);
+        CHECKN(hide(operator new[](100, a, quiet)) == nullptr, by);
+    }
+}
+
 int main() {
     for (std::size_t n = 1; n < 3 * MIB; n += n / 6 + 1) plain_forms(n);
     for (std::size_t alignment = 1; alignment <= 4 * MIB; alignment *= 2)

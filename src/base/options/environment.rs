@@ -48,9 +48,11 @@ static KNOWN: [Known; 24] = [
     ("HAKMEM_PROFILE_INTERVAL", "milliseconds, or 0 for never; using 1000", |o, v| {
         set(&mut o.profile_interval, number(v))
     }),
-    ("HAKMEM_PROFILE_SIGNAL", "USR1, USR2, HUP, WINCH or a number up to 64; using none", |o, v| {
-        set(&mut o.profile_signal, signal(v))
-    }),
+    (
+        "HAKMEM_PROFILE_SIGNAL",
+        "USR1, USR2, HUP, WINCH or a number up to 64 that stands for no fault; using none",
+        |o, v| set(&mut o.profile_signal, signal(v)),
+    ),
     (
         "HAKMEM_HARDENED",
         "on, off, or some of checks,random,quarantine,zero,canary,guard; using off",
@@ -92,6 +94,18 @@ const LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; usi
 
 const SIGNALS: [(&str, i32); 4] =
     [("USR1", libc::SIGUSR1), ("USR2", libc::SIGUSR2), ("HUP", libc::SIGHUP), ("WINCH", libc::SIGWINCH)];
+/// Signals that tell of a fault, or cannot be handled: what they stand for would be lost.
+const FAULTS: [i32; 9] = [
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGABRT,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGKILL,
+    libc::SIGSEGV,
+    libc::SIGSTOP,
+    libc::SIGSYS,
+];
 const PARTS: [(&str, Hardened); 6] = [
     ("checks", Hardened::CHECKS),
     ("random", Hardened::RANDOM),
@@ -139,7 +153,7 @@ fn delay(value: &[u8]) -> Option<i64> {
 /// The number of a signal, by that or by a name.
 fn signal(value: &[u8]) -> Option<i32> {
     let by_name = choice(value.strip_prefix(b"SIG").unwrap_or(value), &SIGNALS);
-    by_name.or_else(|| number(value)).filter(|number| (1..=64).contains(number))
+    by_name.or_else(|| number(value)).filter(|number| (1..=64).contains(number) && !FAULTS.contains(number))
 }
 
 /// Parts of hardened mode, by their names.
@@ -238,6 +252,17 @@ mod tests {
         assert_eq!((delay(b"250"), delay(b"-1")), (Some(250), Some(-1)));
         for bad in [&b""[..], b"1K", b"-2", b"2147483648"] {
             assert_eq!(delay(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn signals() {
+        let known = [(&b"USR1"[..], libc::SIGUSR1), (b"SIGUSR2", libc::SIGUSR2), (b"10", 10), (b"64", 64)];
+        for (value, number) in known {
+            assert_eq!(signal(value), Some(number), "{value:?}");
+        }
+        for bad in [&b""[..], b"0", b"9", b"11", b"19", b"65", b"-1", b"SEGV", b"usr1"] {
+            assert_eq!(signal(bad), None, "{bad:?}");
         }
     }
 }
