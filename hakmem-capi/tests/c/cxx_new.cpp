@@ -167,7 +167,7 @@ static void no_memory() {
 
 // Alignments that are no power of two.
 static void no_alignment() {
-    for (std::size_t by : {0, 3, 24, 48, 4097}) {
+    for (std::size_t by : {0u, 3u, 24u, 48u, 4097u}) {
         const std::align_val_t a{by};
         throws([=] { return operator new(100, a); });
         throws([=] { return operator new[](100, a); });
@@ -184,6 +184,7 @@ int main() {
     nothing();
     for (int i = 0; i < 100; i++) no_memory();
     std::thread([] { no_memory(); }).join();
+    no_alignment();
     malloc_trim(0);
     puts("new ok");
 }
