@@ -36,7 +36,7 @@ fn a_small_program_has_none() {
 fn started_and_stopped_by_calls() {
     expect_ok(preloaded(program()).arg("start"), LIMIT);
     let dir = lib_dir().display().to_string();
-    let (search, rpath) = (format!("-L{dir}"), format!("-Wl,-rpath,{dir}"));
+    let (search, rpath) = (format!("-L{dir}"), format!("-Wl,--disable-new-dtags,-rpath,{dir}"));
     let args = ["-pthread", "-Wl,--no-as-needed", &search, &rpath, "-lhakmem"];
     expect_ok(Command::new(compile("gcc", "background.c", &args)).arg("start"), LIMIT);
 }

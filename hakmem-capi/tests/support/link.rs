@@ -25,7 +25,9 @@ pub const LIMIT: Duration = Duration::from_secs(180);
 pub fn build(source: &str, link: Link, more: &[&str]) -> PathBuf {
     let compiler = if source.ends_with(".cpp") { "g++" } else { "gcc" };
     let dir = support::lib_dir();
-    let (search, rpath) = (format!("-L{}", dir.display()), format!("-Wl,-rpath,{}", dir.display()));
+    // The old kind of path comes before LD_LIBRARY_PATH, in which cargo names the folder of the debug build.
+    let rpath = format!("-Wl,--disable-new-dtags,-rpath,{}", dir.display());
+    let search = format!("-L{}", dir.display());
     let archive = dir.join("libhakmem.a").display().to_string();
     // -fno-builtin: the compiler takes some promises for granted that are tested here (posix_memalign keeps
     // errno).
