@@ -172,21 +172,27 @@ static ALIGNED: Group = group!(
 
 /// Operators that call nothing.
 macro_rules! plain {
-    ($abi:literal: $($(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
+    ($abi:literal: $(
+        $(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $body:expr;
+    )*) => {$(
         $(#[$about])*
         ///
         /// # Safety
         ///
         /// As C++ says.
         #[unsafe(no_mangle)]
-        pub unsafe extern $abi fn $name($($argument: $type),*) $(-> $result)? $body
+        #[allow(unused_unsafe, reason = "those of `new` need none")]
+        pub unsafe extern $abi fn $name($($argument: $type),*) $(-> $result)? {
+            // SAFETY: passed on.
+            unsafe { $body }
+        }
     )*};
 }
 
 /// Operators that call others where these are replaced: the C++ library's of that name do.
 macro_rules! made_of_others {
     ($abi:literal $group:ident: $(
-        $(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block
+        $(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $body:expr;
     )*) => {$(
         $(#[$about])*
         ///
@@ -196,7 +202,11 @@ macro_rules! made_of_others {
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name($($argument: $type),*) $(-> $result)? {
             #[inline(always)]
-            unsafe extern $abi fn ours($($argument: $type),*) $(-> $result)? $body
+            #[allow(unused_unsafe, reason = "those of `new` need none")]
+            unsafe extern $abi fn ours($($argument: $type),*) $(-> $result)? {
+                // SAFETY: passed on.
+                unsafe { $body }
+            }
 
             #[cold]
             #[inline(never)]
@@ -252,78 +262,69 @@ extern "C-unwind" fn new_aligned_nothrow(size: usize, align: usize, name: *const
 
 plain! { "C-unwind":
     /// `operator new`.
-    fn _Znwm(size: usize) -> *mut c_void { new(size) }
+    fn _Znwm(size: usize) -> *mut c_void = new(size);
     /// `operator new`, aligned.
-    fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut c_void { new_aligned(size, align) }
+    fn _ZnwmSt11align_val_t(size: usize, align: usize) -> *mut c_void = new_aligned(size, align);
 }
 
 made_of_others! { "C-unwind" PLAIN:
     /// `operator new[]`.
-    fn _Znam(size: usize) -> *mut c_void { new(size) }
+    fn _Znam(size: usize) -> *mut c_void = new(size);
     /// `operator new`, nothrow.
-    fn _ZnwmRKSt9nothrow_t(size: usize, _nothrow: *const c_void) -> *mut c_void {
-        new_nothrow(size, name!(_ZnwmRKSt9nothrow_t))
-    }
+    fn _ZnwmRKSt9nothrow_t(size: usize, _nothrow: *const c_void) -> *mut c_void =
+        new_nothrow(size, name!(_ZnwmRKSt9nothrow_t));
     /// `operator new[]`, nothrow.
-    fn _ZnamRKSt9nothrow_t(size: usize, _nothrow: *const c_void) -> *mut c_void {
-        new_nothrow(size, name!(_ZnamRKSt9nothrow_t))
-    }
+    fn _ZnamRKSt9nothrow_t(size: usize, _nothrow: *const c_void) -> *mut c_void =
+        new_nothrow(size, name!(_ZnamRKSt9nothrow_t));
 }
 
 made_of_others! { "C-unwind" ALIGNED:
     /// `operator new[]`, aligned.
-    fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void { new_aligned(size, align) }
+    fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void = new_aligned(size, align);
     /// `operator new`, aligned, nothrow.
-    fn _ZnwmSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _nothrow: *const c_void) -> *mut c_void {
-        new_aligned_nothrow(size, align, name!(_ZnwmSt11align_val_tRKSt9nothrow_t))
-    }
+    fn _ZnwmSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _nothrow: *const c_void) -> *mut c_void =
+        new_aligned_nothrow(size, align, name!(_ZnwmSt11align_val_tRKSt9nothrow_t));
     /// `operator new[]`, aligned, nothrow.
-    fn _ZnamSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _nothrow: *const c_void) -> *mut c_void {
-        new_aligned_nothrow(size, align, name!(_ZnamSt11align_val_tRKSt9nothrow_t))
-    }
+    fn _ZnamSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _nothrow: *const c_void) -> *mut c_void =
+        new_aligned_nothrow(size, align, name!(_ZnamSt11align_val_tRKSt9nothrow_t));
 }
 
 /// What the sized forms say that they are when they report.
 const DELETE: &str = "operator delete";
 
-// SAFETY: of all that follow: passed on.
 plain! { "C":
     /// `operator delete`.
-    fn _ZdlPv(block: *mut c_void) { unsafe { core_c::free(block.cast()) } }
+    fn _ZdlPv(block: *mut c_void) = core_c::free(block.cast());
     /// `operator delete`, aligned.
-    fn _ZdlPvSt11align_val_t(block: *mut c_void, _align: usize) { unsafe { core_c::free(block.cast()) } }
+    fn _ZdlPvSt11align_val_t(block: *mut c_void, _align: usize) = core_c::free(block.cast());
 }
 
 made_of_others! { "C" PLAIN:
     /// `operator delete[]`.
-    fn _ZdaPv(block: *mut c_void) { unsafe { core_c::free(block.cast()) } }
+    fn _ZdaPv(block: *mut c_void) = core_c::free(block.cast());
     /// `operator delete`, nothrow.
-    fn _ZdlPvRKSt9nothrow_t(block: *mut c_void, _nothrow: *const c_void) { unsafe { core_c::free(block.cast()) } }
+    fn _ZdlPvRKSt9nothrow_t(block: *mut c_void, _nothrow: *const c_void) = core_c::free(block.cast());
     /// `operator delete[]`, nothrow.
-    fn _ZdaPvRKSt9nothrow_t(block: *mut c_void, _nothrow: *const c_void) { unsafe { core_c::free(block.cast()) } }
+    fn _ZdaPvRKSt9nothrow_t(block: *mut c_void, _nothrow: *const c_void) = core_c::free(block.cast());
     /// `operator delete`, sized.
-    fn _ZdlPvm(block: *mut c_void, size: usize) { unsafe { core_c::free_sized(block.cast(), size, DELETE) } }
+    fn _ZdlPvm(block: *mut c_void, size: usize) = core_c::free_sized(block.cast(), size, DELETE);
     /// `operator delete[]`, sized.
-    fn _ZdaPvm(block: *mut c_void, size: usize) { unsafe { core_c::free_sized(block.cast(), size, DELETE) } }
+    fn _ZdaPvm(block: *mut c_void, size: usize) = core_c::free_sized(block.cast(), size, DELETE);
 }
 
 made_of_others! { "C" ALIGNED:
     /// `operator delete[]`, aligned.
-    fn _ZdaPvSt11align_val_t(block: *mut c_void, _align: usize) { unsafe { core_c::free(block.cast()) } }
+    fn _ZdaPvSt11align_val_t(block: *mut c_void, _align: usize) = core_c::free(block.cast());
     /// `operator delete`, aligned, nothrow.
-    fn _ZdlPvSt11align_val_tRKSt9nothrow_t(block: *mut c_void, _align: usize, _nothrow: *const c_void) {
-        unsafe { core_c::free(block.cast()) }
-    }
+    fn _ZdlPvSt11align_val_tRKSt9nothrow_t(block: *mut c_void, _align: usize, _nothrow: *const c_void) =
+        core_c::free(block.cast());
     /// `operator delete[]`, aligned, nothrow.
-    fn _ZdaPvSt11align_val_tRKSt9nothrow_t(block: *mut c_void, _align: usize, _nothrow: *const c_void) {
-        unsafe { core_c::free(block.cast()) }
-    }
+    fn _ZdaPvSt11align_val_tRKSt9nothrow_t(block: *mut c_void, _align: usize, _nothrow: *const c_void) =
+        core_c::free(block.cast());
     /// `operator delete`, sized, aligned.
-    fn _ZdlPvmSt11align_val_t(block: *mut c_void, size: usize, _align: usize) {
-        unsafe { core_c::free_aligned_sized(block.cast(), size, DELETE) }
-    }
+    fn _ZdlPvmSt11align_val_t(block: *mut c_void, size: usize, _align: usize) =
+        core_c::free_aligned_sized(block.cast(), size, DELETE);
     /// `operator delete[]`, sized, aligned.
-    fn _ZdaPvmSt11align_val_t(block: *mut c_void, size: usize, _align: usize) {
-        unsafe { core_c::free_aligned_sized(block.cast(), size, DELETE) }
-    }
+    fn _ZdaPvmSt11align_val_t(block: *mut c_void, size: usize, _align: usize) =
+        core_c::free_aligned_sized(block.cast(), size, DELETE);
 }

@@ -12,7 +12,7 @@ pub(super) struct Group {
     /// Relaxed, here and in [`Form`]: each is a value that every thread would find alike.
     state: AtomicU8,
     /// What the program may replace and ours would not call.
-    called: [(&'static CStr, fn() -> *const c_void); 4],
+    called: [Named; 4],
 }
 
 /// Nobody has looked yet.
@@ -22,8 +22,11 @@ const OURS: u8 = 1;
 /// The program, or a library before this one, has at least one of its own.
 const REPLACED: u8 = 2;
 
+/// The name of a form, and where ours is.
+type Named = (&'static CStr, fn() -> *const c_void);
+
 impl Group {
-    pub(super) const fn new(called: [(&'static CStr, fn() -> *const c_void); 4]) -> Self {
+    pub(super) const fn new(called: [Named; 4]) -> Self {
         Self { state: AtomicU8::new(UNKNOWN), called }
     }
 
