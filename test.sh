@@ -16,6 +16,15 @@ cargo clippy --workspace --all-targets --quiet -- -D warnings
 # Without the lab: what the first command of the README builds.
 cargo clippy -p hakmem-cli --no-default-features --quiet -- -D warnings
 
+# The workspaces of their own lock what the crate needs, too: they are built with --locked, by hand.
+needs() { sed -n '/^name = "hakmem-alloc"/,/^$/s/^ "\([^ "]*\).*/\1/p' "$1"; }
+for workspace in fuzz benches/rust-programs; do
+    diff <(needs Cargo.lock) <(needs $workspace/Cargo.lock) || {
+        echo "$workspace/Cargo.lock: cargo update --workspace --manifest-path $workspace/Cargo.toml" >&2
+        exit 1
+    }
+done
+
 step "cargo test"
 # What runs under callgrind or counts resident memory shares the machine badly: two tests at a time.
 cargo test --workspace --no-fail-fast -- --test-threads=2
