@@ -74,22 +74,6 @@ pub(crate) fn has_ended(id: u32) -> bool {
     })
 }
 
-/// The calling thread's name, ended by a zero unless it has 16 bytes; empty where it cannot be asked.
-pub(crate) fn own_name() -> [u8; 16] {
-    let mut name = [0u8; 16];
-    if !(cfg!(miri) || calls::is_confined()) {
-        // SAFETY: the call writes 16 bytes at most.
-        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) });
-    }
-    name
-}
-
-/// The function that a thread runs.
-pub(crate) type Main = extern "C" fn(*mut c_void) -> *mut c_void;
-
-/// Bytes of the thread's stack: its calls do not go deep.
-const STACK: usize = 128 << 10;
-
 /// Whether no other thread of the process runs, seen from one that is not its first: that one has ended, too,
 /// though the system lists it as long as there is another. False where it cannot be asked.
 pub(crate) fn is_last() -> bool {
@@ -116,6 +100,22 @@ pub(crate) fn is_last() -> bool {
         read < 0 && calls::errno() == libc::ENOENT
     })
 }
+
+/// The calling thread's name, ended by a zero unless it has 16 bytes; empty where it cannot be asked.
+pub(crate) fn own_name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    if !(cfg!(miri) || calls::is_confined()) {
+        // SAFETY: the call writes 16 bytes at most.
+        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) });
+    }
+    name
+}
+
+/// The function that a thread runs.
+pub(crate) type Main = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// Bytes of the thread's stack: its calls do not go deep.
+const STACK: usize = 128 << 10;
 
 /// Starts a thread that receives no signals and needs little stack. The error is an `errno` value.
 ///
