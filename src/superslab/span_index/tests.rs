@@ -41,3 +41,31 @@ fn a_rebuilt_index_has_the_spare_descriptors() {
     spare.iter().for_each(|desc| desc.clear());
     pool.rebuild();
 }
+
+/// In the child of a fork beside a thread that was changing the index the lock is free, and the index is made
+/// anew.
+#[test]
+#[cfg_attr(any(miri, loom), ignore)]
+fn a_child_of_a_fork_has_the_lock_and_a_whole_index() {
+    let mut pool = POOL.lock();
+    let most = pool.used_slices + 500;
+    pool.used_slices += 1000;
+    let by_another_thread = || {
+        // SAFETY: the child calls nothing that may need what other threads hold, and ends.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                libc::alarm(20);
+                inherit();
+                libc::_exit(i32::from(POOL.lock().used_slices > most));
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &mut status, 0), child);
+            status
+        }
+    };
+    let status = std::thread::scope(|scope| scope.spawn(by_another_thread).join().unwrap());
+    pool.used_slices -= 1000;
+    drop(pool);
+    assert_eq!(status, 0);
+}
