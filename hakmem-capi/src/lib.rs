@@ -51,7 +51,6 @@ mod personality {
 
 extern "C" fn on_load() {
     core_c::on_load();
-    wrapped::on_load();
     cxx::on_load();
 }
 

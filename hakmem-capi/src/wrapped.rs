@@ -40,16 +40,16 @@ pub(crate) fn libcs_dlopen() -> Option<Dlopen> {
 
 type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 /// The `realloc` that the program calls, which is its own if it has one. Relaxed: code publishes nothing.
-static REALLOC: AtomicPtr<c_void> = AtomicPtr::new(crate::realloc as *mut c_void);
+static REALLOC: AtomicPtr<c_void> = AtomicPtr::new(first_realloc as *mut c_void);
 
-/// For the library's constructor.
-pub(crate) fn on_load() {
+/// Looks for it, not before it is needed: that touches pages of every library.
+unsafe extern "C" fn first_realloc(block: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: a C string.
     let seen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"realloc".as_ptr()) };
     // A static program knows no names.
-    if !seen.is_null() {
-        REALLOC.store(seen, Ordering::Relaxed);
-    }
+    REALLOC.store(if seen.is_null() { crate::realloc as *mut c_void } else { seen }, Ordering::Relaxed);
+    // SAFETY: passed on.
+    unsafe { seen_realloc(block, size) }
 }
 
 /// `realloc` as the program sees it. The C library's `reallocarray` calls that one, too.

@@ -216,16 +216,16 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
     }
 }
 
-/// Whether no other thread has a heap. If there is none any more, sees to it that the process ends, as it does
-/// with its last thread. (The first one may have left by `pthread_exit`.)
+/// Whether no other thread has a heap. If there is no other thread any more, sees to it that the process
+/// ends, as it does with its last thread. (The first one may have left by `pthread_exit`.)
 fn is_alone() -> bool {
     // After `arm`, and so before the last thread with a heap looks whether we sleep.
     if registry::live() > usize::from(!thread::own_heap().is_null()) {
         return false;
     }
     if os::thread::is_last() {
-        // The C library runs what the program has to do at its end in the last thread: not on our stack, which
-        // is small. Should there be none, we try again.
+        // The C library runs what the program has to do at its end in the last thread: not on our stack,
+        // which is small. Should there be no memory for another, we try again.
         let _ = os::thread::spawn_ample(end);
     }
     true
