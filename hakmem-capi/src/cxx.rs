@@ -38,10 +38,13 @@ fn has_library() -> bool {
     unsafe { __hakmem_v0_cxx[0] != 0 }
 }
 
-/// For the library's constructor.
+/// For the library's constructor. In a program without C++ it touches nothing, which would be resident.
+#[inline]
 pub(crate) fn on_load() {
-    PLAIN.look(has_library());
-    ALIGNED.look(has_library());
+    if has_library() {
+        PLAIN.look(true);
+        ALIGNED.look(true);
+    }
 }
 
 /// The address of a function of the C++ library, or 0. Where none was in the process at its start, one may
@@ -210,6 +213,7 @@ macro_rules! made_of_others {
 
             #[cold]
             #[inline(never)]
+            #[unsafe(link_section = "hakmem_rare")]
             unsafe extern $abi fn rest($($argument: $type),*) $(-> $result)? {
                 static FORM: Form = Form::new();
                 match FORM.find(&$group, name!($name)) {

@@ -40,6 +40,8 @@ impl Group {
     /// When this library is loaded, so that no lock of the loader's is taken later; or before, by the
     /// constructor of a library that comes earlier.
     #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn look(&self, library: bool) {
         let replaced = library
             && self.called.iter().any(|(name, ours)| {
@@ -67,6 +69,8 @@ impl Form {
 
     /// Where the C++ library has the operator of that name, if it is to be used.
     #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn find(&self, group: &Group, name: *const c_char) -> Option<usize> {
         if group.state.load(Relaxed) == UNKNOWN {
             group.look(super::has_library());
