@@ -31,6 +31,20 @@ fn next(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
+/// The function that the program calls by that name, or null.
+pub(crate) fn seen(name: &CStr) -> *mut c_void {
+    // SAFETY: a C string.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
+/// Whether the program calls this library's functions where it calls the C library's by name, asked of one
+/// that hardly any program replaces. Not if it has loaded the library by `dlopen`, and a static program knows
+/// no names: there all belongs together that is here.
+pub(crate) fn is_seen() -> bool {
+    let ours: unsafe extern "C" fn(*mut c_void, usize, usize) -> *mut c_void = crate::reallocarray;
+    seen(c"reallocarray") == ours as *mut c_void
+}
+
 /// The C library's own `dlopen`. A static program has none.
 pub(crate) fn libcs_dlopen() -> Option<Dlopen> {
     let real = next(c"dlopen");
@@ -44,10 +58,8 @@ static REALLOC: AtomicPtr<c_void> = AtomicPtr::new(first_realloc as *mut c_void)
 
 /// Looks for it, not before it is needed: that touches pages of every library.
 unsafe extern "C" fn first_realloc(block: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: a C string.
-    let seen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"realloc".as_ptr()) };
-    // A static program knows no names.
-    REALLOC.store(if seen.is_null() { crate::realloc as *mut c_void } else { seen }, Ordering::Relaxed);
+    let seen = if is_seen() { seen(c"realloc") } else { crate::realloc as *mut c_void };
+    REALLOC.store(seen, Ordering::Relaxed);
     // SAFETY: passed on.
     unsafe { seen_realloc(block, size) }
 }

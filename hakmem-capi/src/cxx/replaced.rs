@@ -4,6 +4,7 @@
 //! by name. Ours call nothing, so when they are not alone the others of their group have to be the C++
 //! library's own, which do as C++ says.
 
+use crate::wrapped;
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 
@@ -44,12 +45,8 @@ impl Group {
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn look(&self, library: bool) {
         let replaced = library
-            && self.called.iter().any(|(name, ours)| {
-                // SAFETY: a C string.
-                let seen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-                // A static program knows no names.
-                !seen.is_null() && seen.cast_const() != ours()
-            });
+            && wrapped::is_seen()
+            && self.called.iter().any(|(name, ours)| wrapped::seen(name).cast_const() != ours());
         self.state.store(if replaced { REPLACED } else { OURS }, Relaxed);
     }
 }
