@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The run behind docs/benchmarks.md: everything, on an otherwise idle machine.
 #   docs/benchmarks/run.sh [FOLDER [PART]...]
-# The default is all parts into target/benchmarks/DATE, which takes 40 minutes on 2 cores.
+# The default is all parts into target/benchmarks/DATE, which takes 50 minutes on 2 cores.
 # Parts: bench sizes latency replay presets programs memory rust remote instructions fairness (memory judges
 # the peaks of the programs, too, if their files are in the folder) Writes to the folder: raw JSON, the commit
 # that was built, Markdown tables, pages with plots, tables.md (what page.py makes of all that), and

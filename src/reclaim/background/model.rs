@@ -118,24 +118,24 @@ fn it_is_woken_by_what_becomes_dirty() {
     });
 }
 
+/// Something becomes dirty without the lock, and the sleeper is told by `tell`.
+fn is_woken_by(tell: fn()) {
+    model(Some(3), move || {
+        let sleeper = thread::spawn(sleeper);
+        COUNT.store(1, Relaxed);
+        tell();
+        sleeper.join().unwrap();
+    });
+}
+
 /// So it is where the lock was not free soon, and the change was made without it.
 #[test]
 fn it_is_woken_by_what_becomes_dirty_without_the_lock() {
-    model(Some(3), || {
-        let sleeper = thread::spawn(sleeper);
-        COUNT.store(1, Relaxed);
-        waker::notify_unlocked();
-        sleeper.join().unwrap();
-    });
+    is_woken_by(waker::notify_unlocked);
 }
 
 /// So it is by the end of a thread, whatever it waits for.
 #[test]
 fn it_is_roused() {
-    model(Some(3), || {
-        let sleeper = thread::spawn(sleeper);
-        COUNT.store(1, Relaxed);
-        waker::rouse();
-        sleeper.join().unwrap();
-    });
+    is_woken_by(waker::rouse);
 }
