@@ -1,46 +1,13 @@
-//! `hakmem profile` and `hakmem diff`: of files that exist, and of programs under a stand-in for the library;
-//! the page in a real browser.
+//! `hakmem profile` and `hakmem diff`: of files that exist, and of programs under a stand-in for the library.
 
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use hakmem_profile::file::{Module, Process, Row, Site, StackEnd, Totals, Why, Writer};
+use support::saved::{profile, put, show};
 use support::{Ended, compile, fake, hakmem, real, run};
-
-/// A profile of a program that has left no file: one site that holds `live` blocks of 1 MiB, and one that has
-/// freed all of its small ones.
-fn profile(live: u64) -> Vec<u8> {
-    let arguments = ["server", "--port", "80"].map(String::from).to_vec();
-    let process =
-        Process { pid: 4711, rate: 1 << 19, arguments, allocator: "0.2.0".into(), ..Process::default() };
-    let mut writer = Writer::new(&process);
-    let path = "/no/such/server".to_string();
-    writer.modules(&[Module { start: 0, end: 0x9000, offset: 0, build_id: vec![1, 2], path }]);
-    for (address, size) in [(0x2001, 1 << 20), (0x3001, 64)] {
-        let stack = writer.stack(&[address, 0x4001], StackEnd::Complete);
-        writer.site(&Site { stack: stack as usize, thread: 4711, tag: None, size });
-    }
-    let mib = 1 << 20;
-    let totals = Totals { resident: 50 * mib, live: 20 * mib, cached: 5 * mib, ..Totals::default() };
-    let row = |allocated, live, peak| Row { allocated, live, peak, pinned: 0.0 };
-    writer.snapshot(1_000_000_000, Why::Timer, &totals, &[(0, row(live, live, 0)), (1, row(5, 5, 0))]);
-    writer.snapshot(2_000_000_000, Why::End, &totals, &[(0, row(live, live, live)), (1, row(9, 0, 5))]);
-    writer.end(Why::End);
-    writer.bytes().to_vec()
-}
-
-/// Writes a file.
-fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
-    let path = folder.join(name);
-    std::fs::write(&path, bytes).unwrap();
-    path
-}
-
-fn show(path: &Path, options: &[&str]) -> Ended {
-    run(hakmem().arg("profile").arg(path).args(options))
-}
 
 #[test]
 fn a_file_is_shown() {
@@ -377,71 +344,4 @@ fn the_real_library_says_who_holds() {
     assert_eq!((&pass["label"], &pass["live"]["samples"]), (&"pass".into(), &0.into()), "{pass}");
     assert!((70e6..160e6).contains(&pass["allocated"]["bytes"].as_f64().unwrap()), "{pass}");
     assert!(pass["lifetime_ns"]["p50"].as_f64().unwrap() < 1e6, "{pass}");
-}
-
-const CHROMIUM: &str = "/usr/bin/chromium";
-
-/// The page as the browser has it after loading, and after `script`.
-fn dom(page: &Path, script: &str) -> String {
-    let text = std::fs::read_to_string(page).unwrap();
-    let with = page.with_file_name("with.html");
-    std::fs::write(&with, text.replace("</body>", &format!("<script>{script}</script></body>"))).unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(CHROMIUM);
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
-    command.args([
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        "--dump-dom",
-    ]);
-    command
-        .arg(format!("--user-data-dir={}", folder.path().display()))
-        .arg(format!("file://{}", with.display()));
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
-#[test]
-fn the_page_shows_moments_tabs_search_and_zoom() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = put(folder.path(), "x.hakprof", &profile(12));
-    let report = folder.path().join("report");
-    let ended = show(&path, &["--report", report.to_str().unwrap()]);
-    let page = report.join("index.html");
-    assert_eq!(ended.line(), format!("report: {}", page.display()));
-    let text = std::fs::read_to_string(&page).unwrap();
-    for reference in ["src=\"http", "href=\"http", "url(http", "@import", "<script src", "<link "] {
-        assert!(!text.contains(reference), "{reference}");
-    }
-    if !Path::new(CHROMIUM).exists() {
-        assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none(), "{CHROMIUM} is missing");
-        eprintln!("skipped: {CHROMIUM} is missing");
-        return;
-    }
-    let said = |script: &str| {
-        let dom = dom(&page, script);
-        let said = dom.split("<p class=\"said\" aria-live=\"polite\">").nth(1).unwrap();
-        // Beside the box that they are in.
-        let frames = dom.matches("class=\"flame").count() - 1;
-        (said.split("</p>").next().unwrap().to_string(), frames)
-    };
-    // The root, the caller and the site that still holds something; at the peak and before, two sites.
-    assert_eq!(said(""), ("held at the end: 13.9 MiB".into(), 3));
-    let click = |what: &str| format!("document.querySelector('{what}').click();");
-    assert_eq!(said(&click("[data-what=peak]")), ("held at the peak: 16.4 MiB".into(), 4));
-    assert_eq!(said(&click("[data-what=allocated]")), ("allocated: 18.4 MiB".into(), 4));
-    let slide = "let s = document.querySelector('input[type=range]'); s.value = 0; s.dispatchEvent(new Event('input'));";
-    assert_eq!(said(slide), ("held at 1.0 s: 16.4 MiB".into(), 4));
-    let search = "let i = document.querySelector('input[type=search]'); i.value = '0x2000'; i.dispatchEvent(new Event('input'));";
-    assert_eq!(said(search), ("13.9 MiB, 100.0 %, in stacks with “0x2000”".into(), 3));
-    // Zoomed in, the other site is not drawn; what leads there is.
-    let zoom = format!(
-        "{}[...document.querySelectorAll('.flame')].find((f) => f.textContent.includes('2000')).click();",
-        click("[data-what=peak]")
-    );
-    assert_eq!(said(&zoom).1, 3);
-    assert_eq!(said(&format!("{zoom}{}", click(".reset"))).1, 4);
-    assert!(dom(&page, "").contains("None: no call site grows"));
 }

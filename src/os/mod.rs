@@ -2,6 +2,7 @@
 //!
 //! Nothing here allocates, takes a lock of std's, or changes `errno`, unless it says so.
 
+mod access;
 pub(crate) mod barrier;
 mod calls;
 pub(crate) mod env;
@@ -22,6 +23,7 @@ mod refused;
 pub(crate) mod signals;
 pub(crate) mod thread;
 
+pub(crate) use access::{make_inaccessible, protect};
 pub(crate) use calls::{confine, elapsed, is_confined, keep_errno, now_ms, now_ns, real_ns, set_errno};
 pub(crate) use info::{duplicate, peak_resident, process_id, random, resident};
 pub(crate) use memory::*;

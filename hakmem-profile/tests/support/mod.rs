@@ -1,6 +1,8 @@
 //! A profile whose sites and counts are known.
 #![allow(dead_code)]
 
+pub mod samples;
+
 use hakmem_profile::file::{Module, Process, Row, Site, StackEnd, Totals, Why, Writer};
 
 pub const RATE: u64 = 512 << 10;

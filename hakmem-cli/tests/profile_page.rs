@@ -1,0 +1,75 @@
+//! The page that `hakmem profile --report` writes, in a real browser.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use support::saved::{profile, put, show};
+
+const CHROMIUM: &str = "/usr/bin/chromium";
+
+/// The page as the browser has it after loading, and after `script`.
+fn dom(page: &Path, script: &str) -> String {
+    let text = std::fs::read_to_string(page).unwrap();
+    let with = page.with_file_name("with.html");
+    std::fs::write(&with, text.replace("</body>", &format!("<script>{script}</script></body>"))).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(CHROMIUM);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
+    command.args([
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--dump-dom",
+    ]);
+    command
+        .arg(format!("--user-data-dir={}", folder.path().display()))
+        .arg(format!("file://{}", with.display()));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_page_shows_moments_tabs_search_and_zoom() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = put(folder.path(), "x.hakprof", &profile(12));
+    let report = folder.path().join("report");
+    let ended = show(&path, &["--report", report.to_str().unwrap()]);
+    let page = report.join("index.html");
+    assert_eq!(ended.line(), format!("report: {}", page.display()));
+    let text = std::fs::read_to_string(&page).unwrap();
+    for reference in ["src=\"http", "href=\"http", "url(http", "@import", "<script src", "<link "] {
+        assert!(!text.contains(reference), "{reference}");
+    }
+    if !Path::new(CHROMIUM).exists() {
+        assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none(), "{CHROMIUM} is missing");
+        eprintln!("skipped: {CHROMIUM} is missing");
+        return;
+    }
+    let said = |script: &str| {
+        let dom = dom(&page, script);
+        let said = dom.split("<p class=\"said\" aria-live=\"polite\">").nth(1).unwrap();
+        // Beside the box that they are in.
+        let frames = dom.matches("class=\"flame").count() - 1;
+        (said.split("</p>").next().unwrap().to_string(), frames)
+    };
+    // The root, the caller and the site that still holds something; at the peak and before, two sites.
+    assert_eq!(said(""), ("held at the end: 13.9 MiB".into(), 3));
+    let click = |what: &str| format!("document.querySelector('{what}').click();");
+    assert_eq!(said(&click("[data-what=peak]")), ("held at the peak: 16.4 MiB".into(), 4));
+    assert_eq!(said(&click("[data-what=allocated]")), ("allocated: 18.4 MiB".into(), 4));
+    let slide = "let s = document.querySelector('input[type=range]'); s.value = 0; s.dispatchEvent(new Event('input'));";
+    assert_eq!(said(slide), ("held at 1.0 s: 16.4 MiB".into(), 4));
+    let search = "let i = document.querySelector('input[type=search]'); i.value = '0x2000'; i.dispatchEvent(new Event('input'));";
+    assert_eq!(said(search), ("13.9 MiB, 100.0 %, in stacks with “0x2000”".into(), 3));
+    // Zoomed in, the other site is not drawn; what leads there is.
+    let zoom = format!(
+        "{}[...document.querySelectorAll('.flame')].find((f) => f.textContent.includes('2000')).click();",
+        click("[data-what=peak]")
+    );
+    assert_eq!(said(&zoom).1, 3);
+    assert_eq!(said(&format!("{zoom}{}", click(".reset"))).1, 4);
+    assert!(dom(&page, "").contains("None: no call site grows"));
+}
