@@ -167,6 +167,24 @@ fn the_cache_holds_no_more_than_its_limit() {
     assert!(hakmem::stats().bytes_held <= before);
 }
 
+/// The limit is half of what is in use, if that is more than the option: so it falls with the last blocks.
+#[test]
+fn what_was_kept_beside_large_blocks_goes_with_them() {
+    let _alone = alone();
+    let dirty = || hakmem::stats().dirty_bytes as usize;
+    let before = dirty();
+    for sizes in [&[400 * MIB, 400 * MIB][..], &[100 * MIB; 6], &[40 * MIB; 3]] {
+        // Beside the last of them, mappings that were kept while the others were there.
+        let blocks: Vec<_> = sizes.iter().chain(&[60 * MIB]).map(|&size| (make(size), size)).collect();
+        let (last, rest) = blocks.split_first().unwrap();
+        rest.iter().rev().for_each(|&(block, size)| free(block, size));
+        free(last.0, last.1);
+        let kept = dirty() - before;
+        assert!(kept <= 34 * MIB, "{} of {} bytes: {kept}", sizes.len(), sizes[0]);
+        hakmem::purge();
+    }
+}
+
 #[test]
 fn zeroed_blocks_are_zero_whoever_had_the_memory() {
     let _alone = alone();

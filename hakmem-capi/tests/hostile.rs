@@ -120,6 +120,12 @@ fn no_mapping_more_is_allowed() {
 }
 
 #[test]
+fn nothing_is_lost_where_no_mapping_more_is_allowed() {
+    let program = compile("gcc", "hostile_gaps.c", &[]);
+    print!("{}", expect_ok(&mut preloaded(program), LIMIT));
+}
+
+#[test]
 fn all_memory_is_locked() {
     let program = compile("gcc", "hostile_locked.c", &[]);
     for mode in ["all", "future"] {

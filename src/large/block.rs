@@ -2,7 +2,7 @@
 
 use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::{self, Fault};
-use crate::large::cache::{kept, tick};
+use crate::large::cache::{self, kept, tick};
 use crate::large::{direct, run};
 use crate::superslab::layout::{MAX_SPAN, SLICE};
 use crate::superslab::pagemap::{self, DIRECT, RUN};
@@ -111,15 +111,24 @@ pub(crate) unsafe fn free(address: *mut u8, kind: u8, function: &str) {
         // A foreign pointer, which has been reported.
         return;
     }
+    // It is counted before its memory is kept: how much may be kept depends on what is in use.
     // SAFETY: the start of a block of that kind, which the program does not use any more.
-    let claimed = unsafe { if kind == RUN { run::free(address) } else { direct::free(address) } };
-    if !claimed {
-        return misuse::report(function, address, Fault::DoubleFree);
+    let claimed = unsafe {
+        if kind == RUN {
+            run::free(address).then(|| {
+                count_freed(bytes);
+                tick();
+            })
+        } else {
+            direct::claim(address).map(|kept| {
+                count_freed(bytes);
+                cache::keep(kept);
+            })
+        }
+    };
+    if claimed.is_none() {
+        misuse::report(function, address, Fault::DoubleFree);
     }
-    if kind == RUN {
-        tick();
-    }
-    count_freed(bytes);
 }
 
 /// [`free`] for a long run whose contents have moved to `new`, a run of fresh memory: its slices go back to

@@ -213,10 +213,15 @@ impl Cache {
         true
     }
 
+    /// By how much what is kept would exceed `limit` with `len` bytes more.
+    fn excess(&self, len: usize, limit: usize) -> usize {
+        (self.bytes - self.refused + len).saturating_sub(limit)
+    }
+
     /// Takes out something that has to go so that `len` bytes can be kept. `None` if there is room.
     fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Mapping> {
-        let excess = (self.bytes - self.refused + len).saturating_sub(limit);
-        if excess == 0 && self.used().count() < ENTRIES {
+        let excess = self.excess(len, limit);
+        if excess == 0 && (len == 0 || self.used().count() < ENTRIES) {
             return None;
         }
         let i = self.oldest(now, 0)?;
@@ -314,7 +319,9 @@ pub(super) unsafe fn keep(kept: Mapping) {
     while let Some(mut cache) = CACHE.lock_soon() {
         let limit = limit(&REGRET, now);
         if kept.len > limit {
+            drop(cache);
             REGRET.drop(kept.len, now);
+            unmap_excess(now);
             break;
         }
         if let Some(out) = cache.make_room(kept.len, limit, now) {
@@ -344,6 +351,7 @@ pub(crate) fn tick() {
 
 /// [`tick`], at `now`.
 pub(crate) fn tick_at(now: u32) {
+    unmap_excess(now);
     // No delay: nothing goes back unless asked for.
     let Ok(delay) = u32::try_from(options::get().purge_delay) else { return };
     if kept() > 0 {
@@ -351,6 +359,19 @@ pub(crate) fn tick_at(now: u32) {
         if STACKED.load(Relaxed) && !RETRY.is_on(now) {
             RETRY.tried(unmap_refused(RETRIES), now);
         }
+    }
+}
+
+/// Unmaps what may not be kept any more: the limit falls with every large block that is freed.
+fn unmap_excess(now: u32) {
+    // What the option allows is always allowed.
+    if kept() <= options::get().large_cache {
+        return;
+    }
+    let limit = limit(&REGRET, now);
+    while let Some(out) = CACHE.lock_soon().and_then(|mut cache| cache.make_room(0, limit, now)) {
+        REGRET.drop(out.len, now);
+        unmap(out);
     }
 }
 

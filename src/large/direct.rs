@@ -127,25 +127,23 @@ pub(super) fn usable(address: *mut u8) -> usize {
     mapping(address, pagemap::direct(address)).len
 }
 
-/// Frees a mapping. False if another thread has just freed it.
+/// Takes a mapping that is freed out of the page map: it is the caller's alone then. `None` if another thread
+/// has just freed it.
 ///
 /// # Safety
 ///
 /// `address` is the start of a direct mapping, which the program does not use any more.
-pub(super) unsafe fn free(address: *mut u8) -> bool {
+pub(super) unsafe fn claim(address: *mut u8) -> Option<Mapping> {
     let entry = pagemap::direct(address);
     // Cleared in the map first: once the memory is unmapped, the address may be used by anybody.
     if entry == 0 || !pagemap::clear_direct(address, entry) {
-        return false;
+        return None;
     }
     let kept = mapping(address, entry);
     if entry as usize & FRESH != 0 {
         huge::look(kept, 0);
     }
-    // SAFETY: the program does not use it, and only one thread succeeds in `clear_direct`, so it is ours
-    // alone.
-    unsafe { cache::keep(kept) };
-    true
+    Some(kept)
 }
 
 /// Lets the system grow, shrink or move a mapping. Does not move it if that could lose the alignment. Null if
@@ -256,6 +254,16 @@ unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Frees a mapping, as a program's free does. False if it has been freed.
+    ///
+    /// # Safety
+    ///
+    /// As [`claim`].
+    unsafe fn free(address: *mut u8) -> bool {
+        // SAFETY: this function's contract is the same, and what is claimed is ours alone.
+        unsafe { claim(address).map(|kept| cache::keep(kept)).is_some() }
+    }
 
     /// Every place within a slice, with lengths at both ends: nothing of one runs into another.
     #[test]

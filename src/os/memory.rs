@@ -106,6 +106,14 @@ fn map_aligned_at(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
     }
     // SAFETY: the mapping just made; no other code has the address.
     unsafe { unmap_uncounted(first, len) };
+    // A little further down, where systems that map downwards have room: nothing has to be cut off then,
+    // which a system may refuse.
+    let below = counted(map_raw(first.map_addr(|a| a & !(align - 1)), len), len);
+    if below.is_null() || below.addr() & (align - 1) == 0 {
+        return below;
+    }
+    // SAFETY: the mapping just made; no other code has the address.
+    unsafe { unmap_uncounted(below, len) };
     let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
     let base = map_uncounted(total);
     if base.is_null() {
@@ -115,12 +123,19 @@ fn map_aligned_at(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
     // one mapping with that for the system, which limits their number.
     let head = align - (base.addr() & (align - 1));
     let start = base.wrapping_add(head);
-    // SAFETY: the parts of our new mapping below and above the aligned range, together `align` bytes; no
-    // other code has their addresses.
+    let end = start.wrapping_add(len);
+    // SAFETY: parts of our new mapping, below and above the aligned range, together `align` bytes, or all
+    // that is left of it; no other code has their addresses.
     unsafe {
-        trim(base, head);
-        if head != align {
-            trim(start.wrapping_add(len), align - head);
+        // At its limit of mappings the system refuses what would leave a hole. So nobody gets the block: with
+        // what is beside it, it can still be unmapped as it was mapped.
+        if head != align && !trim(end, align - head) {
+            unmap_uncounted(base, total);
+            return ptr::null_mut();
+        }
+        if !trim(base, head) {
+            unmap_uncounted(base, head + len);
+            return ptr::null_mut();
         }
     }
     start
