@@ -153,7 +153,8 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
         // SAFETY: the caller's clauses are the same.
         return unsafe { guard::free(block, said, function) };
     }
-    let heap = thread::own_heap();
+    // A thread that only frees has a quarantine, too.
+    let heap = thread::lasting_heap();
     // SAFETY: the calling thread owns the heap, if it has one. The rest is the caller's clause.
     unsafe {
         let state = if heap.is_null() { None } else { Some(Heap::hardened(heap)) };

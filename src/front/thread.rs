@@ -68,6 +68,12 @@ pub(crate) fn own_heap() -> *mut Heap {
     if is_placeholder(heap) { NO_HEAP } else { heap }
 }
 
+/// The calling thread's heap, which it gets first if it has none. Null when there is no memory for that, or
+/// the thread's exit hook has run.
+pub(crate) fn lasting_heap() -> *mut Heap {
+    if ptr::eq(tls::get(), &raw const EMPTY) { attach(None) } else { own_heap() }
+}
+
 /// Whether `heap` is what stands for one while a thread has none.
 #[inline(always)]
 pub(crate) fn is_placeholder(heap: *mut Heap) -> bool {

@@ -325,13 +325,13 @@ impl State {
         }
     }
 
-    /// Gives the current slabs up, for a thread that ends.
+    /// Gives the current slabs up, and lets go of what is in quarantine, for a thread that ends: nobody else
+    /// would, and each block keeps its slab.
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn retire(&self) {
         let Some(_busy) = self.enter() else { return };
-        // What is in quarantine stays there, for the next thread that gets the record.
         for source in &self.sources.0 {
             if let Some(slab) = source.slab.take() {
                 let bits = source.bits.take().rotate_left(source.turn.get());
@@ -340,6 +340,9 @@ impl State {
                 self.settle(source, slab);
                 lists::drop_current(slab);
             }
+        }
+        while self.count.get() > 0 {
+            self.let_go_oldest();
         }
     }
 

@@ -106,14 +106,6 @@ fn map_aligned_at(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
     }
     // SAFETY: the mapping just made; no other code has the address.
     unsafe { unmap_uncounted(first, len) };
-    // A little further down, where systems that map downwards have room: nothing has to be cut off then,
-    // which a system may refuse.
-    let below = counted(map_raw(first.map_addr(|a| a & !(align - 1)), len), len);
-    if below.is_null() || below.addr() & (align - 1) == 0 {
-        return below;
-    }
-    // SAFETY: the mapping just made; no other code has the address.
-    unsafe { unmap_uncounted(below, len) };
     let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
     let base = map_uncounted(total);
     if base.is_null() {

@@ -1,0 +1,96 @@
+//! What hardened mode keeps back for threads that end, and for threads that only free.
+
+use hakmem::{Hakmem, Hardened, Options};
+use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::SeqCst};
+
+#[global_allocator]
+static GLOBAL: Hakmem = Hakmem::with_options(Options::new().hardened(Hardened::ON));
+
+/// Figures of the whole process are compared.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const LAYOUT: Layout = Layout::new::<[u64; 6]>();
+const PAGE: Layout = Layout::new::<[u64; 500]>();
+
+fn block(layout: Layout) -> *mut u8 {
+    // SAFETY: the size is not 0.
+    let block = unsafe { GLOBAL.alloc(layout) };
+    assert!(!block.is_null());
+    block
+}
+
+/// What each of many threads has freed last lies in slabs of its own.
+#[test]
+fn the_quarantine_of_a_thread_that_has_ended_keeps_no_slab() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    const THREADS: usize = 32;
+    const EACH: usize = 500;
+    let held = || hakmem::stats().active_bytes;
+    let before = held();
+    let blocks: Vec<usize> = (0..THREADS * EACH).map(|_| block(PAGE).expose_provenance()).collect();
+    let most = held();
+    assert!(most - before > 60 << 20);
+    let all = std::sync::Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (blocks, all) = (&blocks, &all);
+            scope.spawn(move || {
+                all.wait();
+                // In no order, so that the last ones lie in many slabs.
+                for i in 0..EACH {
+                    let block = blocks[thread * EACH + i * 7919 % EACH];
+                    // SAFETY: each is freed by one thread, once.
+                    unsafe { GLOBAL.dealloc(ptr::with_exposed_provenance_mut(block), PAGE) };
+                }
+                // So that no heap serves two of them.
+                all.wait();
+            });
+        }
+    });
+    hakmem::purge();
+    let more = held().saturating_sub(before) >> 20;
+    assert!(more <= 24, "{more} MiB are still in use");
+}
+
+const BLOCKS: usize = 64;
+static FREED: [AtomicPtr<u8>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
+static DONE: AtomicBool = AtomicBool::new(false);
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// A thread that the standard library knows nothing of, and so allocates nothing for.
+extern "C" fn only_frees(_: *mut c_void) -> *mut c_void {
+    for block in &FREED {
+        // SAFETY: a block that nobody else uses.
+        unsafe { GLOBAL.dealloc(block.load(SeqCst), LAYOUT) };
+    }
+    DONE.store(true, SeqCst);
+    while !ENDS.load(SeqCst) {
+        // SAFETY: no preconditions.
+        unsafe { libc::sched_yield() };
+    }
+    ptr::null_mut()
+}
+
+#[test]
+fn what_a_thread_frees_that_never_allocates_is_kept_back() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    FREED.iter().for_each(|freed| freed.store(block(LAYOUT), SeqCst));
+    let mut thread = 0;
+    // SAFETY: the function takes nothing and returns null.
+    unsafe { assert_eq!(libc::pthread_create(&mut thread, ptr::null(), only_frees, ptr::null_mut()), 0) };
+    while !DONE.load(SeqCst) {
+        std::thread::yield_now();
+    }
+    let reused = (0..3000)
+        .map(|_| block(LAYOUT))
+        .filter(|&block| FREED.iter().any(|freed| freed.load(SeqCst) == block))
+        .count();
+    ENDS.store(true, SeqCst);
+    // SAFETY: a thread that nobody else waits for.
+    unsafe { assert_eq!(libc::pthread_join(thread, ptr::null_mut()), 0) };
+    assert_eq!(reused, 0);
+}
