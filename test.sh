@@ -13,6 +13,12 @@ step() { printf '\n== %s (%s)\n' "$1" "$(date +%H:%M:%S)"; }
 step "formatting and lints"
 cargo fmt --all --check
 cargo clippy --workspace --all-targets --quiet -- -D warnings
+# With other features, as programs that depend on the crate see it.
+for features in --no-default-features --all-features "--features asan" "--features checked,valgrind"; do
+    # shellcheck disable=SC2086
+    cargo clippy -p hakmem-alloc $features --quiet -- -D warnings
+done
+RUSTDOCFLAGS="-D warnings" cargo doc -p hakmem-alloc --no-deps --quiet
 # Without the lab: what the first command of the README builds.
 cargo clippy -p hakmem-cli --no-default-features --quiet -- -D warnings
 

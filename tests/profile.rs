@@ -171,6 +171,16 @@ fn a_relative_path_does_not_follow_the_working_directory() {
 }
 
 #[test]
+fn a_path_with_a_zero_byte_is_not_the_one_before_it() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    hakmem::profile::start(1000).unwrap();
+    let path = std::env::temp_dir().join(format!("hakmem-zero-{}", std::process::id()));
+    let written = hakmem::profile::write(&format!("{}\0rest", path.display()));
+    hakmem::profile::stop();
+    assert_eq!((written, path.exists()), (Err(hakmem::profile::Error::Path), false));
+}
+
+#[test]
 fn it_can_be_switched_on_and_off_at_any_time() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let (stop, passed) = (AtomicBool::new(false), Mutex::new(Vec::new()));

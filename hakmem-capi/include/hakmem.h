@@ -183,7 +183,8 @@ void *hak_realloc(void *ptr, size_t size);
 // `ptr` is NULL or a block of this allocator.
 void *hak_reallocarray(void *ptr, size_t count, size_t size);
 
-// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM, which is in `errno`, too.
+// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; ENOMEM is in
+// `errno`, too.
 //
 // # Safety
 //
@@ -200,7 +201,8 @@ void *hak_aligned_alloc(size_t align, size_t size);
 // `ptr` is NULL or a block of this allocator.
 size_t hak_usable_size(void *ptr);
 
-// Frees a block of `size` bytes, as asked for. A size that the block does not have ends the process.
+// Frees a block of `size` bytes, as asked for. A size that it cannot have ends the process: more than its
+// usable size, or for a small block at most half of that and of another size class.
 //
 // # Safety
 //

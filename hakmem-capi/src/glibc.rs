@@ -82,6 +82,30 @@ pub extern "C" fn mallinfo() -> Mallinfo {
     Mallinfo { fields: all.map(|n| n.min(c_int::MAX as usize) as c_int) }
 }
 
+/// glibc's `malloc_info`: the figures of [`mallinfo2`] as XML, on a stream. 0, or `EINVAL` for `options` other
+/// than 0.
+///
+/// # Safety
+///
+/// `stream` is open for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
+    if options != 0 {
+        return libc::EINVAL;
+    }
+    let m = mallinfo2();
+    let format = c"<malloc version=\"1\">\n\
+        <total type=\"rest\" size=\"%zu\"/>\n\
+        <total type=\"mmap\" count=\"%zu\" size=\"%zu\"/>\n\
+        <system type=\"current\" size=\"%zu\"/>\n\
+        <aspace type=\"total\" size=\"%zu\"/>\n\
+        </malloc>\n";
+    let system = hakmem_core::stats().bytes_mapped as usize;
+    // SAFETY: the caller's stream; five numbers of the type that the format names.
+    unsafe { libc::fprintf(stream, format.as_ptr(), m.fordblks, m.hblks, m.hblkhd, system, system) };
+    0
+}
+
 /// What has a second name in glibc, which programs call that define the first one themselves: the two must
 /// not be two allocators.
 macro_rules! second_names {

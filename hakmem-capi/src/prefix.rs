@@ -52,7 +52,8 @@ pub unsafe extern "C" fn hak_reallocarray(ptr: *mut c_void, count: usize, size: 
     }
 }
 
-/// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM, which is in `errno`, too.
+/// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; ENOMEM is in
+/// `errno`, too.
 ///
 /// # Safety
 ///
@@ -80,7 +81,8 @@ pub unsafe extern "C" fn hak_usable_size(ptr: *mut c_void) -> usize {
     unsafe { core_c::usable_size(ptr.cast(), "hak_usable_size") }
 }
 
-/// Frees a block of `size` bytes, as asked for. A size that the block does not have ends the process.
+/// Frees a block of `size` bytes, as asked for. A size that it cannot have ends the process: more than its
+/// usable size, or for a small block at most half of that and of another size class.
 ///
 /// # Safety
 ///

@@ -89,9 +89,7 @@ impl Settings {
             Some(other) => {
                 // What the library would have said, and would have done.
                 let other = report::printable(OsStr::new(other));
-                report::say(&format!(
-                    "hakmem: HAKMEM_STATS={other}: expected none, table or json; using none"
-                ));
+                report::say(&format!("hakmem: HAKMEM_STATS={other}: expected none, table or json; ignored"));
                 Wanted::None
             }
         };

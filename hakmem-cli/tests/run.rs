@@ -112,7 +112,7 @@ fn statistics_asked_of_the_library_still_arrive() {
     let ended = run(&mut fake_run(["-q", "--set", "STATS=table", "true"]));
     assert!(ended.stderr.contains("statistics of true"));
     let ended = run(fake_run(["-q", "true"]).env("HAKMEM_STATS", "bogus"));
-    assert_eq!(ended.line(), "hakmem: HAKMEM_STATS=bogus: expected none, table or json; using none");
+    assert_eq!(ended.line(), "hakmem: HAKMEM_STATS=bogus: expected none, table or json; ignored");
     let ended =
         run(fake_run(["-q", "true"]).envs([("HAKMEM_STATS", "json"), ("HAKMEM_STATS_FILE", "/nope/x")]));
     assert!(ended.line().starts_with("hakmem: HAKMEM_STATS_FILE=/nope/x: "), "{}", ended.line());

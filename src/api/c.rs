@@ -17,6 +17,7 @@ use core::ptr;
 mod controls;
 mod sized;
 pub use controls::*;
+#[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(unused_imports))]
 pub use sized::*;
 
 /// Alignment and least size of blocks. They could be 8 for up to 8 bytes, but such blocks have no second word

@@ -38,8 +38,8 @@ pub enum Thp {
     Never,
 }
 
-/// What happens when a pointer that is not ours is freed, or when C or C++ frees a block with the size of
-/// another class.
+/// What happens when a pointer that is not ours is freed, or when C or C++ frees a block with a size that it
+/// cannot have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Foreign {
@@ -151,8 +151,11 @@ pub(crate) struct Path {
 impl Path {
     const NONE: Path = Path { bytes: [0; 256] };
 
-    /// A path, or `None` when it is too long.
+    /// A path, or `None` when it is too long, or has a zero byte, behind which it would be another one.
     pub(crate) fn new(path: &[u8]) -> Option<Self> {
+        if path.contains(&0) {
+            return None;
+        }
         let mut new = Self::NONE;
         // The last byte stays 0 and ends the path.
         let (_, bytes) = new.bytes.split_last_mut()?;
@@ -284,7 +287,7 @@ impl Options {
     }
 
     /// `HAKMEM_FOREIGN`: what happens when a pointer that is not ours is freed, or when C or C++ frees a
-    /// block with the size of another class.
+    /// block with a size that it cannot have.
     pub const fn foreign(mut self, foreign: Foreign) -> Self {
         self.foreign = foreign;
         self

@@ -102,6 +102,7 @@ pub(crate) struct Access {
     pub(crate) pc: usize,
     /// The registers from which a walk of the stack can begin: stack pointer, frame pointer, and `rbx` or the
     /// link register.
+    #[cfg_attr(not(feature = "profile"), allow(dead_code))]
     pub(crate) registers: [usize; 3],
     /// Whether it writes, where that is known.
     pub(crate) writes: Option<bool>,

@@ -70,16 +70,21 @@ static void large(void) {
 
 static void printed(void) {
     malloc_stats(); /* to stderr: the test looks at it */
-#ifndef FULLY_STATIC /* malloc_info stays the C library's, and would bring its malloc along */
     char *text = NULL;
     size_t length = 0;
     FILE *stream = open_memstream(&text, &length);
     CHECK(stream != NULL);
+    CHECK(malloc_info(1, stream) == EINVAL);
+    void *large = malloc(8 * MIB); /* beside what the stream has */
+    size_t count = 0, size = 0;
     CHECK(malloc_info(0, stream) == 0);
     fclose(stream);
-    CHECK(text != NULL && strstr(text, "<malloc") != NULL && strstr(text, "</malloc>") != NULL);
+    CHECK(text != NULL && strncmp(text, "<malloc", 7) == 0 && strstr(text, "</malloc>") != NULL);
+    char *mapped = strstr(text, "type=\"mmap\"");
+    CHECK(mapped != NULL && sscanf(mapped, "type=\"mmap\" count=\"%zu\" size=\"%zu\"", &count, &size) == 2);
+    CHECKN(count >= 1 && size >= 8 * MIB && size < 64 * MIB, size);
+    free(large);
     free(text);
-#endif
 }
 
 static void options(void) {

@@ -11,68 +11,64 @@ use core::str::FromStr;
 /// The preset, which is applied before all other options.
 const PRESET: &str = "HAKMEM_PRESET";
 
-/// An option: its name; which values it takes, and what a bad one is replaced by; and how it is set to a
-/// value. That returns false, and changes nothing, if the value is a bad one.
+/// An option: its name; which values it takes, and that others are ignored; and how it is set to a value.
+/// That returns false, and changes nothing, if the value is a bad one.
 type Known = (&'static str, &'static str, fn(&mut Options, &[u8]) -> bool);
 
 static KNOWN: [Known; 24] = [
-    (PRESET, "throughput, balanced, memory or latency; using none", |o, v| {
+    (PRESET, "throughput, balanced, memory or latency; ignored", |o, v| {
         let preset = choice(v, &PRESETS).map(|which| o.preset(which));
         set(o, preset)
     }),
-    ("HAKMEM_STATS", "none, table or json; using none", |o, v| set(&mut o.stats, choice(v, &FORMATS))),
-    ("HAKMEM_STATS_FILE", "a path of at most 255 bytes; using standard error", |o, v| {
+    ("HAKMEM_STATS", "none, table or json; ignored", |o, v| set(&mut o.stats, choice(v, &FORMATS))),
+    ("HAKMEM_STATS_FILE", "a path of at most 255 bytes; ignored", |o, v| {
         set(&mut o.stats_file, Path::new(v))
     }),
-    ("HAKMEM_PURGE_DELAY", "milliseconds, or -1 for never; using 250", |o, v| {
+    ("HAKMEM_PURGE_DELAY", "milliseconds, or -1 for never; ignored", |o, v| {
         set(&mut o.purge_delay, delay(v))
     }),
-    ("HAKMEM_MAGAZINE", ON, |o, v| set(&mut o.magazine, choice(v, &SWITCH))),
-    ("HAKMEM_OUTBOX", ON, |o, v| set(&mut o.outbox, choice(v, &SWITCH))),
-    ("HAKMEM_ORPHANS", ON, |o, v| set(&mut o.orphans, choice(v, &SWITCH))),
-    ("HAKMEM_THP", "auto, folios, always or never; using auto", |o, v| set(&mut o.thp, choice(v, &THP))),
-    ("HAKMEM_LARGE_CACHE", "bytes, as 1048576, 1024K, 32M or 1G; using 32M", |o, v| {
+    ("HAKMEM_MAGAZINE", SWITCHED, |o, v| set(&mut o.magazine, choice(v, &SWITCH))),
+    ("HAKMEM_OUTBOX", SWITCHED, |o, v| set(&mut o.outbox, choice(v, &SWITCH))),
+    ("HAKMEM_ORPHANS", SWITCHED, |o, v| set(&mut o.orphans, choice(v, &SWITCH))),
+    ("HAKMEM_THP", "auto, folios, always or never; ignored", |o, v| set(&mut o.thp, choice(v, &THP))),
+    ("HAKMEM_LARGE_CACHE", "bytes, as 1048576, 1024K, 32M or 1G; ignored", |o, v| {
         set(&mut o.large_cache, bytes(v))
     }),
-    ("HAKMEM_FOREIGN", "abort or warn; using abort", |o, v| set(&mut o.foreign, choice(v, &FOREIGN))),
+    ("HAKMEM_FOREIGN", "abort or warn; ignored", |o, v| set(&mut o.foreign, choice(v, &FOREIGN))),
     ("HAKMEM_SOFT_LIMIT", LIMIT, |o, v| set(&mut o.soft_limit, bytes(v))),
     ("HAKMEM_HARD_LIMIT", LIMIT, |o, v| set(&mut o.hard_limit, bytes(v))),
-    ("HAKMEM_BACKGROUND", OFF, |o, v| set(&mut o.background, choice(v, &SWITCH))),
-    ("HAKMEM_FEW_SYSCALLS", OFF, |o, v| set(&mut o.few_syscalls, choice(v, &SWITCH))),
-    ("HAKMEM_PROFILE", "a path of at most 255 bytes; taking no profile", |o, v| {
-        set(&mut o.profile, Path::new(v))
-    }),
-    ("HAKMEM_PROFILE_RATE", "bytes between two samples, as 524288 or 512K, not 0; using 512K", |o, v| {
+    ("HAKMEM_BACKGROUND", SWITCHED, |o, v| set(&mut o.background, choice(v, &SWITCH))),
+    ("HAKMEM_FEW_SYSCALLS", SWITCHED, |o, v| set(&mut o.few_syscalls, choice(v, &SWITCH))),
+    ("HAKMEM_PROFILE", "a path of at most 255 bytes; ignored", |o, v| set(&mut o.profile, Path::new(v))),
+    ("HAKMEM_PROFILE_RATE", "bytes between two samples, as 524288 or 512K, not 0; ignored", |o, v| {
         set(&mut o.profile_rate, bytes(v).filter(|&rate| rate != 0))
     }),
-    ("HAKMEM_PROFILE_INTERVAL", "milliseconds, or 0 for never; using 1000", |o, v| {
+    ("HAKMEM_PROFILE_INTERVAL", "milliseconds, or 0 for never; ignored", |o, v| {
         set(&mut o.profile_interval, number(v))
     }),
     (
         "HAKMEM_PROFILE_SIGNAL",
-        "USR1, USR2, HUP, WINCH or a number up to 64 that stands for no fault; using none",
+        "USR1, USR2, HUP, WINCH or a number up to 64 that stands for no fault; ignored",
         |o, v| set(&mut o.profile_signal, signal(v)),
     ),
-    (
-        "HAKMEM_HARDENED",
-        "on, off, or some of checks,random,quarantine,zero,canary,guard; using off",
-        |o, v| set(&mut o.hardened, parts(v)),
-    ),
-    ("HAKMEM_QUARANTINE", "bytes, as 65536, 256K or 1M; using 256K", |o, v| {
+    ("HAKMEM_HARDENED", "on, off, or some of checks,random,quarantine,zero,canary,guard; ignored", |o, v| {
+        set(&mut o.hardened, parts(v))
+    }),
+    ("HAKMEM_QUARANTINE", "bytes, as 65536, 256K or 1M; ignored", |o, v| {
         set(&mut o.quarantine_bytes, bytes(v))
     }),
-    ("HAKMEM_QUARANTINE_BLOCKS", "blocks, at most 8192; using 4096", |o, v| {
+    ("HAKMEM_QUARANTINE_BLOCKS", "blocks, at most 8192; ignored", |o, v| {
         set(&mut o.quarantine_blocks, number(v).filter(|&blocks: &usize| blocks <= 8192))
     }),
     (
         "HAKMEM_GUARD",
-        "off, on, or the number of allocations in which one gets guard pages; using off",
+        "off, on, or the number of allocations in which one gets guard pages; ignored",
         |o, v| set(&mut o.guard, choice(v, &[("off", 0), ("on", GUARD)]).or_else(|| number(v))),
     ),
-    ("HAKMEM_GUARD_SLOTS", "blocks, 1 to 4096; using 32", |o, v| {
+    ("HAKMEM_GUARD_SLOTS", "blocks, 1 to 4096; ignored", |o, v| {
         set(&mut o.guard_slots, number(v).filter(|slots| (1..=MOST_GUARD_SLOTS).contains(slots)))
     }),
-    ("HAKMEM_DEEPBIND", "remove or keep; using remove", |o, v| {
+    ("HAKMEM_DEEPBIND", "remove or keep; ignored", |o, v| {
         set(&mut o.keep_deepbind, choice(v, &[("remove", false), ("keep", true)]))
     }),
 ];
@@ -88,9 +84,8 @@ const OTHERS: [&str; 7] = [
     "HAKMEM_SHADOW_SEED",
 ];
 
-const ON: &str = "on or off; using on";
-const OFF: &str = "on or off; using off";
-const LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; using 0";
+const SWITCHED: &str = "on or off; ignored";
+const LIMIT: &str = "bytes, as 1048576, 1024K, 32M or 1G, or 0 for no limit; ignored";
 
 const SIGNALS: [(&str, i32); 4] =
     [("USR1", libc::SIGUSR1), ("USR2", libc::SIGUSR2), ("HUP", libc::SIGHUP), ("WINCH", libc::SIGWINCH)];
