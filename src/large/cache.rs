@@ -97,15 +97,15 @@ fn unmap(kept: Mapping) -> bool {
     false
 }
 
-/// The number of bytes that may be kept, apart from what regret adds.
-fn allowed() -> usize {
-    options::get().large_cache.max(LARGE_IN_USE.load(Relaxed) / KEPT_PART)
+/// The number of bytes that may be kept, apart from what regret adds, beside `in_use` bytes of large blocks.
+fn allowed(in_use: usize) -> usize {
+    options::get().large_cache.max(in_use / KEPT_PART)
 }
 
-/// The number of bytes that may be kept.
-fn limit(regret: &Regret, now: u32) -> usize {
+/// The same, with what regret adds.
+fn limit(regret: &Regret, in_use: usize, now: u32) -> usize {
     regret.fade(now);
-    allowed().saturating_add(regret.slack())
+    allowed(in_use).saturating_add(regret.slack())
 }
 
 /// Notes that `len` bytes were wanted and not there.
@@ -167,7 +167,7 @@ impl Cache {
 
     /// Takes `len` bytes for a block off the front of an entry, or all of it if there is hardly more.
     fn take(&mut self, index: usize, len: usize) -> Mapping {
-        if self.bytes - self.refused > allowed() {
+        if self.bytes - self.refused > allowed(LARGE_IN_USE.load(Relaxed)) {
             // Without regret some of it would have been dropped.
             REGRET.note_use(now_ms());
         }
@@ -317,7 +317,8 @@ pub(super) unsafe fn keep(kept: Mapping) {
     }
     let now = now_ms();
     while let Some(mut cache) = CACHE.lock_soon() {
-        let limit = limit(&REGRET, now);
+        // As before it was freed, so that a program that replaces its largest blocks gets them back.
+        let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed) + kept.len, now);
         if kept.len > limit {
             drop(cache);
             REGRET.drop(kept.len, now);
@@ -362,13 +363,14 @@ pub(crate) fn tick_at(now: u32) {
     }
 }
 
-/// Unmaps what may not be kept any more: the limit falls with every large block that is freed.
+/// Unmaps what may not be kept any more, since the limit falls with the blocks that are freed: more than there
+/// is in use.
 fn unmap_excess(now: u32) {
     // What the option allows is always allowed.
     if kept() <= options::get().large_cache {
         return;
     }
-    let limit = limit(&REGRET, now);
+    let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed) * KEPT_PART, now);
     while let Some(out) = CACHE.lock_soon().and_then(|mut cache| cache.make_room(0, limit, now)) {
         REGRET.drop(out.len, now);
         unmap(out);

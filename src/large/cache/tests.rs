@@ -77,18 +77,18 @@ fn room_is_made_at_the_end_of_the_oldest() {
 fn what_is_wanted_again_widens_the_limit_for_a_while() {
     let regret = Regret::none();
     let option = options::get().large_cache;
-    assert_eq!(limit(&regret, 5000), option);
+    assert_eq!(limit(&regret, 0, 5000), option);
     regret.drop(80 * MIB, 5000);
     missed(&regret, 40 * MIB, 5001);
     missed(&regret, 60 * MIB, 5002);
-    assert_eq!(limit(&regret, 5003), option + 80 * MIB, "no more than was dropped");
-    assert_eq!(limit(&regret, 5002 + decay::REGRET), option + 40 * MIB);
+    assert_eq!(limit(&regret, 0, 5003), option + 80 * MIB, "no more than was dropped");
+    assert_eq!(limit(&regret, 0, 5002 + decay::REGRET), option + 40 * MIB);
     regret.drop(80 * MIB, 7000);
     missed(&regret, 80 * MIB, 7000 + decay::REGRET);
-    assert_eq!(limit(&regret, 7000 + decay::REGRET), option + 20 * MIB, "too late to be regretted");
+    assert_eq!(limit(&regret, 0, 7000 + decay::REGRET), option + 20 * MIB, "too late to be regretted");
     regret.drop(usize::MAX / 2, 9000);
     missed(&regret, usize::MAX / 2, 9000);
-    assert_eq!(limit(&regret, 9000), option + WIDEST * option);
+    assert_eq!(limit(&regret, 0, 9000), option + WIDEST * option);
 }
 
 #[repr(align(65536))]
