@@ -363,8 +363,8 @@ pub(crate) fn tick_at(now: u32) {
     }
 }
 
-/// Unmaps what may not be kept any more, since the limit falls with the blocks that are freed: more than there
-/// is in use.
+/// Unmaps what may not be kept any more, since the limit falls with the blocks that are freed: more than
+/// there is in use.
 fn unmap_excess(now: u32) {
     // What the option allows is always allowed.
     if kept() <= options::get().large_cache {

@@ -28,7 +28,8 @@ macro_rules! figures {
 pub(super) use figures;
 
 figures! {
-    /// The live figures of one size class, or of one kind of large block: see [`class_stats()`](crate::class_stats()).
+    /// The live figures of one size class, or of one kind of large block: see
+    /// [`class_stats()`](crate::class_stats()).
     ///
     /// While no thread allocates or frees, all but `resident_bytes` are exact. Then `active_bytes` is the
     /// sum of `allocated_bytes`, of the cached, free and fresh blocks at `block_bytes` each, and of
