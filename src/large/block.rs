@@ -9,7 +9,6 @@ use crate::superslab::pagemap::{self, DIRECT, RUN};
 use crate::superslab::slab::Allocation;
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
-use crate::tiny::classes::stride;
 use core::ptr;
 
 /// The largest block that is a run.
@@ -168,7 +167,7 @@ pub(crate) fn usable_checked(address: *mut u8, kind: u8, function: &str) -> usiz
         RUN | DIRECT if is_start(address, kind) => return usable(address, kind),
         RUN | DIRECT => Fault::Interior,
         // A small block that is large by what the program says of it.
-        _ if stride(kind as usize) != 0 => Fault::Size,
+        1..RUN => Fault::Size,
         _ => Fault::Foreign,
     };
     misuse::report(function, address, fault);

@@ -1,0 +1,83 @@
+//! What goes back to the system: because of its age, because the limit has fallen, or because somebody asks.
+
+use crate::base::counters::LARGE_IN_USE;
+use crate::base::options;
+use crate::large::cache::{CACHE, KEPT_PART, REGRET, RETRY, STACKED, kept, limit, unmap};
+use crate::os::{elapsed, now_ms};
+use crate::sync::Ordering::Relaxed;
+
+/// How many mappings the system is asked again to unmap in one go.
+const RETRIES: usize = 16;
+
+/// Unmaps what has been kept longer than the purge delay.
+#[inline]
+pub(crate) fn tick() {
+    if kept() > 0 {
+        tick_at(now_ms());
+    }
+}
+
+/// [`tick`], at `now`.
+pub(crate) fn tick_at(now: u32) {
+    unmap_excess(now);
+    // No delay: nothing goes back unless asked for.
+    let Ok(delay) = u32::try_from(options::get().purge_delay) else { return };
+    if kept() > 0 {
+        unmap_due(now, delay);
+        if STACKED.load(Relaxed) && !RETRY.is_on(now) {
+            RETRY.tried(unmap_refused(RETRIES), now);
+        }
+    }
+}
+
+/// Unmaps what may not be kept any more, since the limit falls with the blocks that are freed: more than
+/// there is in use.
+pub(super) fn unmap_excess(now: u32) {
+    // What the option allows is always allowed.
+    if kept() <= options::get().large_cache {
+        return;
+    }
+    let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed) * KEPT_PART, now);
+    while let Some(out) = CACHE.lock_soon().and_then(|mut cache| cache.make_room(0, limit, now)) {
+        REGRET.drop(out.len, now);
+        unmap(out);
+    }
+}
+
+/// Unmaps everything that is kept. Regrets are forgotten: whoever asks for this knows better.
+pub(crate) fn drain() {
+    REGRET.forget();
+    unmap_due(now_ms(), 0);
+    unmap_refused(usize::MAX);
+}
+
+/// Unmaps what has been kept for `least` milliseconds or more.
+fn unmap_due(now: u32, least: u32) {
+    while let Some(kept) = CACHE.lock_soon().and_then(|mut cache| {
+        let i = cache.oldest(now, least)?;
+        Some(cache.remove(i))
+    }) {
+        unmap(kept);
+    }
+}
+
+/// Tries again to unmap what the system has refused to unmap: at most `most` mappings, until it refuses one.
+/// Returns whether anything is gone.
+fn unmap_refused(most: usize) -> bool {
+    for tries in 0..most {
+        let kept = CACHE.lock_soon().and_then(|mut cache| {
+            let refused = cache.used().find(|(_, e)| e.refused).map(|(i, _)| i);
+            refused.map(|i| cache.remove(i)).or_else(|| cache.pop(|_, _| true))
+        });
+        if !kept.is_some_and(unmap) {
+            return tries != 0;
+        }
+    }
+    true
+}
+
+/// Milliseconds until the first of the kept mappings has been kept for `delay`. `None` if nothing is kept.
+pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
+    let Some(cache) = CACHE.lock_soon() else { return Some(delay) };
+    cache.used().map(|(_, e)| e.term(delay).saturating_sub(elapsed(e.since, now))).min()
+}
