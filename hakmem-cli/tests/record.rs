@@ -241,6 +241,34 @@ fn what_cannot_be_done_is_said_first() {
 }
 
 #[test]
+fn what_is_no_file_stays_what_it_is() {
+    use std::os::unix::fs::FileTypeExt;
+    let allocate = allocate();
+    let program = [allocate.to_str().unwrap(), "all"];
+    for there in [true, false] {
+        let place = Place::new();
+        let target = place.0.path().join("target");
+        if there {
+            std::fs::write(&target, "old").unwrap();
+        }
+        std::os::unix::fs::symlink("target", place.file()).unwrap();
+        assert_eq!(place.record(&[], &program).code(), Some(7));
+        assert_eq!(std::fs::read_link(place.file()).unwrap(), Path::new("target"));
+        assert!(target.symlink_metadata().unwrap().is_file() && Trace::read(&target).is_ok());
+        assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 2);
+    }
+    let place = Place::new();
+    nix::unistd::mkfifo(&place.file(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let path = place.file();
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    let ended = place.record(&[], &program);
+    assert_eq!(ended.code(), Some(7), "{}", ended.stderr);
+    assert!(place.file().symlink_metadata().unwrap().file_type().is_fifo());
+    assert_eq!(Trace::from_bytes(&reader.join().unwrap()).unwrap().processes.len(), 1);
+    assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 1);
+}
+
+#[test]
 fn what_is_no_trace_is_not_replayed() {
     let place = Place::new();
     let complaint = || {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail, ensure};
-use hakmem_trace::{Recording, Trace, convert, raw};
+use hakmem_trace::{Recording, Trace, convert, raw, replaceable};
 use tempfile::NamedTempFile;
 
 use crate::library::RECORDER;
@@ -131,13 +131,15 @@ fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// A new raw recording beside `output`, sparse. `asked` is how large the user wants it at the most.
+/// A new raw recording, sparse: beside the file at `output`, or among temporary files if a pipe or a device is
+/// there, as nothing can be made beside many of those. `asked` is how large the user wants it at the most.
 fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> {
     let context = || format!("cannot write {}", output.display());
     if output.is_dir() {
         bail!("{}: it is a folder", context());
     }
-    let folder = output.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let file = replaceable(output).with_context(context)?.unwrap_or_else(|| std::env::temp_dir().join("x"));
+    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     // Absolute, for programs that are elsewhere.
     let folder = folder.canonicalize().with_context(|| format!("{}: {}", context(), folder.display()))?;
     let mut file =
