@@ -4,7 +4,7 @@ mod running;
 mod take;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -201,7 +201,7 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
         }
         Format::Svg => svg::plain(&folded(), input.profile.name())?,
     };
-    print(&output)?;
+    report::print(&output)?;
     if let Some(page) = page {
         report::say(&page);
     }
@@ -215,16 +215,6 @@ fn write_page(folder: &Path, profiles: &[(&Profile, &Moment)], notes: &[String])
         .and_then(|()| std::fs::write(&path, page::render(profiles, notes)))
         .with_context(|| format!("--report: cannot write {}; name another folder", path.display()))?;
     Ok(format!("report: {}", path.display()))
-}
-
-/// Writes to stdout.
-pub(super) fn print(output: &[u8]) -> anyhow::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(output).and_then(|()| stdout.flush()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write the profile"),
-    }
 }
 
 fn choice(args: &Args, columns: Option<usize>) -> table::Choice {

@@ -117,10 +117,11 @@ fn task(name: String, line: String, program: &OsStr, arguments: &[OsString], arg
 /// one try in twenty comes out with a difference.
 fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -> anyhow::Result<ExitCode> {
     found.only_baseline_twice();
-    println!(
+    let say = |line: &str| crate::report::print(format!("{line}\n").as_bytes());
+    say(&format!(
         "try  ratio [95% interval]  verdict  seed; {} against itself: {}",
         found.baseline, task.parameters
-    );
+    ))?;
     let mut differing = 0;
     for try_ in 1..=tries {
         let experiment = experiment::conduct(
@@ -136,20 +137,20 @@ fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -
             bail!("no figures: {}", row.failure.as_deref().unwrap_or("the baseline failed"));
         };
         differing += usize::from(verdict != Verdict::Neutral);
-        println!(
+        say(&format!(
             "{try_:3}  {:.4} [{:.4}, {:.4}]  {:7}  {}",
             ratio.median,
             ratio.low,
             ratio.high,
             report::word(verdict),
             experiment.method.seed
-        );
+        ))?;
         for warning in experiment.warnings {
-            println!("     WARNING: {warning}");
+            say(&format!("     WARNING: {warning}"))?;
         }
         schedule.seed = schedule.seed.map(|seed| seed + 1);
     }
-    println!("{} of {tries} tries NEUTRAL", usize::from(tries) - differing);
+    say(&format!("{} of {tries} tries NEUTRAL", usize::from(tries) - differing))?;
     Ok(if differing * 20 > usize::from(tries) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
