@@ -248,6 +248,9 @@ fn control_characters_are_escaped() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process { rate: 1, arguments: vec!["a".into()], ..Process::default() };
     let mut writer = Writer::new(&process);
+    // What it sets by --set holds.
+    let script = ["--set", "PROFILE_INTERVAL=20", "--", "bash", "-c", "echo $HAKMEM_PROFILE_INTERVAL"];
+    assert_eq!(run(&mut profiled(folder.path(), &profile(12), &script)).stdout(), "20\n");
     let path = "/no/such/\u{1b}[31mmodule".to_string();
     writer.modules(&[Module { start: 0, end: 0x9000, offset: 0, build_id: vec![1], path }]);
     let tag = Some(writer.tag("\u{1b}[2Jtag"));

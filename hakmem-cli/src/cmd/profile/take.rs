@@ -24,6 +24,9 @@ use crate::{elf, library, preload, process, report, sys, why};
 const SIGNAL: &str = "HAKMEM_PROFILE_SIGNAL";
 
 /// Processes that get tables of their own.
+/// The option for the time between two snapshots.
+const INTERVAL: &str = "HAKMEM_PROFILE_INTERVAL";
+
 const MOST: usize = 5;
 
 /// Runs the program; returns only when it could not be started, else leaves with the program's own status.
@@ -54,15 +57,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command.envs(args.set.iter().map(|(name, value)| (name, value)));
     command.env("HAKMEM_PROFILE", &files.prefix);
     // With a signal to begin at, the library would not begin at the start.
-    if !args.set.iter().any(|(name, _)| name == SIGNAL) {
+    let set = |name: &str| args.set.iter().any(|(given, _)| given == name);
+    if !set(SIGNAL) {
         command.env_remove(SIGNAL);
     }
     if let Some(rate) = args.rate {
         command.env("HAKMEM_PROFILE_RATE", rate.to_string());
     }
-    if args.interval.is_some() || std::env::var_os("HAKMEM_PROFILE_INTERVAL").is_none() {
+    if args.interval.is_some() || !(set(INTERVAL) || std::env::var_os(INTERVAL).is_some()) {
         let interval = args.interval.unwrap_or(Duration::from_secs(1));
-        command.env("HAKMEM_PROFILE_INTERVAL", interval.as_millis().to_string());
+        command.env(INTERVAL, interval.as_millis().to_string());
     }
     alive::begin(&name, &folder);
     let written = files.clone();
