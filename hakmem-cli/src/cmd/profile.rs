@@ -121,7 +121,14 @@ pub(super) const COLUMNS: usize = 110;
 /// Reads the time between two snapshots, for clap.
 fn interval(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if time < Duration::from_millis(1) { Err("expected 1ms or more".into()) } else { Ok(time) }
+    if time < Duration::from_millis(1) {
+        return Err("expected 1ms or more".into());
+    }
+    // The allocator has 32 bits for the milliseconds.
+    if time.as_millis() > u32::MAX.into() {
+        return Err("expected 49days or less".into());
+    }
+    Ok(time)
 }
 
 /// Runs the program and shows its profile, or shows a file.
@@ -242,7 +249,7 @@ mod tests {
     #[test]
     fn intervals() {
         assert_eq!(interval("100ms"), Ok(Duration::from_millis(100)));
-        for wrong in ["", "0s", "1us", "x", "-1s"] {
+        for wrong in ["", "0s", "1us", "x", "-1s", "50days", "9999999days"] {
             assert!(interval(wrong).is_err(), "{wrong}");
         }
     }
