@@ -82,12 +82,12 @@ pub struct Args {
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
 
-    /// How long a running process is watched; Ctrl-C ends it sooner
-    #[arg(long, value_name = "S", default_value_t = 30.0, requires = "pid")]
-    seconds: f64,
+    /// How long a running process is watched; Ctrl-C ends it sooner [default: 30]
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
 
     /// End the profile of a running process, whoever began it, and show it
-    #[arg(long, requires = "pid", conflicts_with_all = ["seconds", "rate", "interval", "out"])]
+    #[arg(long, conflicts_with_all = ["seconds", "rate", "interval", "out"])]
     stop: bool,
 
     /// The program and its arguments, or a file
@@ -136,6 +136,10 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.pid {
         return if args.stop { running::stop(&args, pid) } else { running::watch(&args, pid) };
     }
+    // clap's `requires` says nothing here, because a program, which is there, excludes --pid.
+    for (given, name) in [(args.stop, "--stop"), (args.seconds.is_some(), "--seconds")] {
+        ensure!(!given, "{name} is for a process that runs already: name it with --pid");
+    }
     match file(&args.command[0]) {
         None => take::run(&args),
         Some(path) if args.command.len() == 1 => show(&args, path),
@@ -144,11 +148,11 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             let mut words: Vec<OsString> = std::env::args_os().collect();
             let file = words.remove(words.len() - args.command.len());
             words.push(file);
-            let super::Sub::Profile(args) = super::Cli::parse_from(words).command else {
+            let super::Sub::Profile(again) = super::Cli::parse_from(words).command else {
                 unreachable!("the second word is as before");
             };
-            ensure!(args.command.len() == 1, "{}: one file at a time", path.display());
-            show(&args, path)
+            ensure!(again.command.len() == 1, "{}: one file at a time", path.display());
+            execute(*again)
         }
     }
 }
@@ -176,10 +180,7 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
     let input = input::open(path, &mut symbols)?;
     let moment = input.moment(args.at.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))?;
     let page = match &args.report {
-        Some(folder) => {
-            let end = input.moment(None)?;
-            Some(write_page(folder, &[(&input.profile, &end)], symbols.notes())?)
-        }
+        Some(folder) => Some(write_page(folder, &[(&input.profile, &moment)], symbols.notes())?),
         None => None,
     };
     let one = args.what.unwrap_or(What::Live);
@@ -213,6 +214,13 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
         report::say(&page);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the folder of the page, and finds out whether that can be written to.
+fn prepare_page(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)
+        .and_then(|()| tempfile::tempfile_in(folder).map(drop))
+        .with_context(|| format!("--report: cannot write to {}; name another folder", folder.display()))
 }
 
 /// Writes the page; what there is to say about that.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 
 use super::take::conclude;
-use super::{Args, Format};
+use super::{Args, Format, prepare_page};
 use crate::profile::attach::{Process, Waited};
 use crate::profile::files::{EXTENSION, Files};
 use crate::{report, sys};
@@ -50,10 +50,14 @@ impl Owner {
 /// Takes a profile of a process that runs.
 pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     refuse_options(args)?;
-    let time = Duration::try_from_secs_f64(args.seconds)
+    if let Some(folder) = &args.report {
+        prepare_page(folder)?;
+    }
+    let seconds = args.seconds.unwrap_or(30.0);
+    let time = Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|time| !time.is_zero())
-        .with_context(|| format!("--seconds {}: expected a number above 0", args.seconds))?;
+        .with_context(|| format!("--seconds {seconds}: expected a number above 0"))?;
     let mut process = Process::find(pid)?;
     let owner = Owner::of(pid)?;
     let name = &owner.name;
@@ -72,8 +76,7 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let answered = waited == Waited::Done;
     if answered {
         report::say(&format!(
-            "hakmem: profile of {name}, process {pid}, for {} s; Ctrl-C ends it sooner",
-            args.seconds
+            "hakmem: profile of {name}, process {pid}, for {seconds} s; Ctrl-C ends it sooner"
         ));
         waited = process.sleep(time)?;
     }
@@ -82,9 +85,6 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let asks = waited != Waited::Gone && !ended;
     let silent = asks && process.stop(LAST)? != Waited::Gone && process.stopped()?.is_none();
     let written = files.written();
-    ensure!(
-        !written.is_empty(),
-        "no profile of process {pid}: it has not begun one, or may not write to {}",
     if silent && written.is_empty() {
         ensure!(
             answered,
@@ -96,6 +96,9 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
              written when it does"
         );
     }
+    ensure!(
+        !written.is_empty(),
+        "no profile of process {pid}: it has not begun one, or may not write to {}",
         folder.display()
     );
     let whole = conclude(args, &written, &folder)?;
