@@ -4,12 +4,23 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 
+use anyhow::Context;
+
 use crate::process::Outcome;
 use crate::records::{Main, Summary};
 
 /// Writes one line to stderr. That nobody may be there to read it is no reason to fail.
 pub fn say(text: &str) {
     let _ = std::io::stderr().lock().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Writes to stdout. A reader that has gone has seen enough; any other error is one.
+pub fn print(output: &[u8]) -> anyhow::Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(output).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot write to standard output"),
+    }
 }
 
 /// `text` without anything that would break a line.

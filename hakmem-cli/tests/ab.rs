@@ -355,6 +355,15 @@ fn an_interrupt_ends_the_program_too() {
 fn the_harness_can_be_tried_against_itself() {
     let output =
         hakmem(&["ab", "--fairness=2", "--rounds=5", "--allocators=glibc", "--seed=5", "--", "true"]);
+    for (arguments, expected) in [
+        (["--fairness=1", "--rounds=2"], "--fairness: 2 rounds give no verdict, which takes 5 or more"),
+        (["--fairness=0", "--rounds=5"], "0 is not in 1..=65535"),
+        (["--preset=bogus", "--rounds=2"], "[possible values: balanced, throughput, memory, latency]"),
+    ] {
+        let output = hakmem(&[&["ab"], &arguments[..], &["--", "true"]].concat());
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
+    }
     let lines = text(&output.stdout);
     assert!(lines.contains("of 2 tries NEUTRAL"), "{lines}{}", text(&output.stderr));
     assert!(lines.contains("  5\n") && lines.contains("  6\n"), "each try has a seed of its own: {lines}");

@@ -27,6 +27,32 @@ fn refused(arguments: &[&str], expected: &str) {
     assert!(error.contains(expected), "{expected}: {error}");
 }
 
+/// A reader that has seen enough is no failure, a full disk is one that is said.
+#[test]
+fn nothing_panics_where_nobody_reads() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/traces/gcc.trace");
+    for arguments in [
+        &["bench", "--list"][..],
+        &["trace", file],
+        &["ab", "--fairness=1", "--rounds=5", "--allocators=glibc", "--", "true"],
+        &["ab", "--rounds=1", "--allocators=glibc", "--", "true"],
+        &["ab", "--rounds=1", "--allocators=glibc", "--json=-", "--", "true"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hakmem"));
+        let output = command.args(arguments).stdout(writer).output().unwrap();
+        // An unlucky try of the fairness is not what this is about.
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{arguments:?}: {}", text(&output.stderr));
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command.stdout(full).output().unwrap();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        let last = error.lines().last().unwrap();
+        assert!(last.starts_with("hakmem: cannot write to standard output: No space"), "{error}");
+    }
+}
+
 #[test]
 fn a_workload_has_time_and_memory_under_every_allocator() {
     let experiment = bench(&["random-mixed", "--set", "iterations=20000", "--set", "set=400"]);

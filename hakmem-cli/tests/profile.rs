@@ -41,6 +41,14 @@ fn a_file_is_shown() {
         early.stdout()
     );
     assert_eq!(show(&path, &["--sort", "pinned", "--group", "thread"]).code(), Some(0));
+    assert!(show(&path, &["--stop"]).line().contains("name it with --pid"));
+    // So is the page.
+    let page = |options: &[&str]| {
+        let report = folder.path().join("report");
+        show(&path, &[options, &["--report", report.to_str().unwrap()]].concat());
+        std::fs::read_to_string(report.join("index.html")).unwrap()
+    };
+    assert_ne!(page(&["--at", "1500ms"]), page(&[]));
     // Nothing sampled is not nothing at all.
     let none = put(folder.path(), "none.hakprof", &profile(0));
     let expected = "Held at the end: no sampled block, so less than 1.8 MiB most likely";
@@ -240,6 +248,9 @@ fn a_profile_begins_at_once_whatever_the_caller_has_set() {
     let script = "echo [$HAKMEM_PROFILE_SIGNAL]";
     let mut command = profiled(folder.path(), &profile(12), &["--", "bash", "-c", script]);
     assert_eq!(run(command.env("HAKMEM_PROFILE_SIGNAL", "USR2")).stdout(), "[]\n");
+    // What it sets by --set holds.
+    let script = ["--set", "PROFILE_INTERVAL=20", "--", "bash", "-c", "echo $HAKMEM_PROFILE_INTERVAL"];
+    assert_eq!(run(&mut profiled(folder.path(), &profile(12), &script)).stdout(), "20\n");
 }
 
 /// Tags are the program's, and modules' names whoever's: neither may tell the terminal what to do.
@@ -287,16 +298,27 @@ fn what_cannot_be_profiled_is_said_in_one_line() {
         ended.line().contains("hakmem: no profile of static: ") && ended.line().contains("statically linked")
     );
     let ended = run(profiled(folder, b"", &["--", "true"]).env_remove("FAKE_PROFILE"));
-    assert_eq!(ended.code(), Some(0));
+    assert_eq!(ended.code(), Some(1));
     assert!(ended.line().contains("no profile of true") && ended.line().contains("has no profiler"));
+    let mut killed = profiled(folder, b"", &["--", "bash", "-c", "kill -9 $$"]);
+    let ended = run(killed.env_remove("FAKE_PROFILE"));
+    assert!(ended.line().contains("it was killed by SIGKILL before its first snapshot"), "{}", ended.stderr);
     // No folder is left of those.
     assert_eq!(names(folder), ["source"]);
     let damaged = run(&mut profiled(folder, b"hello", &["--", "true"]));
     assert!(damaged.stderr.lines().next().unwrap().contains("it is no heap profile"), "{}", damaged.stderr);
+    assert_eq!(damaged.code(), Some(1));
+    let script = "rmdir page; : >page";
+    let late = run(&mut profiled(folder, &profile(1), &["--report", "page", "--", "bash", "-c", script]));
+    assert_eq!(late.code(), Some(1), "{}", late.stderr);
+    assert!(late.stderr.contains("--report: cannot write page/index.html"), "{}", late.stderr);
     for (options, expected) in [
         (&["--out", "source"][..], "it is no folder"),
         (&["--out", "source/below"], "source/below; name another folder with --out"),
         (&["--out", &"long/".repeat(60)], "its path is too long"),
+        (&["--report", "source"], "--report: cannot write to source; name another folder"),
+        (&["--stop"], "--stop is for a process that runs already: name it with --pid"),
+        (&["--seconds", "3"], "--seconds is for a process that runs already"),
         (&["--at", "1s"], "--at is for a file"),
         (&["--format", "json"], "--format is for a file"),
     ] {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use hakmem_profile::file;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
-use support::{compile, eventually, finish, hakmem, install, real, run};
+use support::{compile, eventually, finish, hakmem, install, real, run, state};
 
 /// A program that grows until this is dropped.
 struct Growing(Child);
@@ -176,6 +176,37 @@ fn of_two_that_ask_at_once_one_is_refused() {
     assert_eq!(ended[taken].code(), Some(0), "{}", ended[taken].stderr);
     assert_eq!(ended[refused].code(), Some(2), "{}", ended[refused].stderr);
     assert!(ended[refused].line().contains("there is a profile already"), "{}", ended[refused].stderr);
+}
+
+/// A process that takes nothing from a slab cannot begin: that is said, and what to do about it.
+#[test]
+fn a_process_that_never_begins_is_said_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sleeping = Command::new("sleep").arg("60").env("LD_PRELOAD", real()).spawn().unwrap();
+    let pid = sleeping.id().to_string();
+    let status = |pid: u32, field: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix(field)).unwrap().trim();
+        u64::from_str_radix(mask, 16).unwrap() & 1 << (libc::SIGINT - 1) != 0
+    };
+    let maps = format!("/proc/{pid}/maps");
+    eventually("it sleeps, with the library", || {
+        state(sleeping.id() as i32) == Some('S')
+            && std::fs::read_to_string(&maps).unwrap().contains("libhakmem.so")
+    });
+    let mut command = hakmem();
+    command.current_dir(folder.path()).args(["profile", "--pid", &pid]);
+    let watch = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // The first one ends the wait for the beginning, the second one that for the end.
+    for _ in 0..2 {
+        eventually("it waits", || status(watch.id(), "SigBlk:") && !status(watch.id(), "ShdPnd:"));
+        signal::kill(Pid::from_raw(watch.id() as i32), Signal::SIGINT).unwrap();
+    }
+    let watch = finish(watch);
+    sleeping.kill().unwrap();
+    sleeping.wait().unwrap();
+    assert_eq!(watch.code(), Some(2), "{}", watch.stderr);
+    assert!(watch.line().contains("it has not begun: its threads found every block"), "{}", watch.stderr);
 }
 
 /// What a watch that was killed has begun can be ended.

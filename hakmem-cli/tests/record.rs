@@ -3,6 +3,7 @@
 mod support;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use hakmem_trace::{Event, ProcessTrace, Trace};
 use hakmem_workloads::Report;
@@ -238,6 +239,72 @@ fn what_cannot_be_done_is_said_first() {
     let ended = place.record(&["--limit", "900000G"], &["touch", place.file().to_str().unwrap()]);
     assert!(ended.code() == Some(2) && ended.stderr.contains("--limit"), "{}", ended.stderr);
     assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn what_is_no_file_stays_what_it_is() {
+    use std::os::unix::fs::FileTypeExt;
+    let allocate = allocate();
+    let program = [allocate.to_str().unwrap(), "all"];
+    for there in [true, false] {
+        let place = Place::new();
+        let target = place.0.path().join("target");
+        if there {
+            std::fs::write(&target, "old").unwrap();
+        }
+        std::os::unix::fs::symlink("target", place.file()).unwrap();
+        assert_eq!(place.record(&[], &program).code(), Some(7));
+        assert_eq!(std::fs::read_link(place.file()).unwrap(), Path::new("target"));
+        assert!(target.symlink_metadata().unwrap().is_file() && Trace::read(&target).is_ok());
+        assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 2);
+    }
+    let place = Place::new();
+    nix::unistd::mkfifo(&place.file(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let path = place.file();
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    let ended = place.record(&[], &program);
+    assert_eq!(ended.code(), Some(7), "{}", ended.stderr);
+    assert!(place.file().symlink_metadata().unwrap().file_type().is_fifo());
+    assert_eq!(Trace::from_bytes(&reader.join().unwrap()).unwrap().processes.len(), 1);
+    assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 1);
+}
+
+/// A small file system in memory.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        assert!(run(Command::new("umount").arg(&self.0)).status.success());
+    }
+}
+
+#[test]
+fn a_disk_that_fills_up_ends_the_recording_and_not_the_program() {
+    let place = Place::new();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=4M", "none"]).arg(place.0.path()).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: no file system can be mounted here");
+        return;
+    }
+    let _mounted = Mounted(place.0.path().into());
+    let (allocate, fill) = (allocate(), place.0.path().join("fill"));
+    let script = |end: &str| {
+        format!(
+            "cat /dev/zero >'{0}' 2>&-; '{1}' endless; s=$?; {end} '{0}'; exit $s",
+            fill.display(),
+            allocate.display()
+        )
+    };
+    let ended = place.record(&[], &["sh", "-c", &script("rm")]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert!(last(&ended).contains("TRUNCATED: it went on after the disk was full"), "{}", ended.stderr);
+    assert!(Trace::read(&place.file()).unwrap().truncated);
+    std::fs::remove_file(place.file()).unwrap();
+    // Neither is there room for the trace.
+    let ended = place.record(&[], &["sh", "-c", &script("true")]);
+    assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
+    assert!(last(&ended).contains("the recording is lost") && last(&ended).ends_with("; sh exited with 0"));
 }
 
 #[test]

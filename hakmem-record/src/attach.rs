@@ -27,7 +27,7 @@ const UNKNOWN: u32 = 0;
 const JOINING: u32 = 1;
 const ON: u32 = 2;
 const OFF: u32 = 3;
-/// The file is full.
+/// The file is full, or its disk is.
 const FULL: u32 = 4;
 
 unsafe extern "C" {
@@ -69,13 +69,15 @@ pub(crate) unsafe fn chunk(local: *mut Local, words: usize, time: u64) -> *mut u
     unsafe {
         // Relaxed: a counter; what is in the chunk is nobody else's business until it is read from the file.
         let index = (*file).claimed.fetch_add(1, Ordering::Relaxed);
-        if index >= (*file).chunks {
+        // The sum is formed only for what is within the mapping.
+        let place = (index < (*file).chunks)
+            .then(|| file.byte_add(raw::HEADER + index as usize * raw::CHUNK).cast::<ChunkHeader>());
+        let Some(header) = place.filter(|&header| has_room(header)) else {
             // Relaxed: a thread that sees it late comes here once more.
             STATE.store(FULL, Ordering::Relaxed);
             refuse(time);
             return null_mut();
-        }
-        let header = file.byte_add(raw::HEADER + index as usize * raw::CHUNK).cast::<ChunkHeader>();
+        };
         let process = own_number(index as u32 + 1);
         if (*local).process != process {
             (*local).process = process;
@@ -93,6 +95,24 @@ pub(crate) unsafe fn chunk(local: *mut Local, words: usize, time: u64) -> *mut u
         (*local).end = start.add(raw::ROOM / 8);
         (*local).cursor = start.add(words);
         start
+    }
+}
+
+/// Whether the disk has room for a chunk, which it then sets aside. Without asking, the first write to a page
+/// would end the program with SIGBUS where it has none: the file is sparse, and others fill the disk, too.
+fn has_room(chunk: *mut ChunkHeader) -> bool {
+    // SAFETY: the location is valid for the life of the thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above; the chunk is mapped for good, and its content stays. A program must not see our
+    // failures in its errno.
+    unsafe {
+        let before = *errno;
+        let populated = libc::madvise(chunk.cast(), raw::CHUNK, libc::MADV_POPULATE_WRITE) == 0;
+        // Kernels before 5.14 do not know the request, and pages larger than a chunk are not taken in part:
+        // there it is as if nobody had asked.
+        let unknown = *errno == libc::EINVAL;
+        *errno = before;
+        populated || unknown
     }
 }
 

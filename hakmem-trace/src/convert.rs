@@ -3,13 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::fs::File;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, ensure};
 
 use crate::codec::{LARGEST, Object, STRICTEST};
 use crate::file::Trace;
-use crate::memory::Mapping;
 use crate::process::Builder;
 use crate::raw::{self, CHUNK, HEADER, Kind, ROOM};
 
@@ -19,6 +18,8 @@ pub struct Recording {
     pub trace: Trace,
     /// Processes that found the file and could not use it.
     pub failed: u64,
+    /// It is truncated because there was no room on the disk, not by the size of the file.
+    pub disk_full: bool,
 }
 
 /// Makes a trace of what is in `file`; with `names`, the names of the programs are kept.
@@ -27,11 +28,8 @@ pub struct Recording {
 pub fn convert(file: &File, names: bool) -> anyhow::Result<Recording> {
     let size = file.metadata()?.len();
     ensure!(size >= HEADER as u64, "the recording is too short");
-    let mapping = Mapping::of_file(file, 0, size, false).context("cannot map the recording")?;
-    // SAFETY: atomic numbers; a file that is written to, not made shorter.
-    let words: &[AtomicU64] = unsafe { mapping.slice(0, mapping.bytes() / 8) };
-    // Acquire here and below: pairs with the Release of the recorder's last write of each event and chunk.
-    let word = |index: usize| words[index].load(Ordering::Acquire);
+    let head = read(file, 0, 40)?;
+    let word = |index: usize| word(&head, index);
     ensure!(word(0) == raw::MAGIC, "this is no recording");
     let chunks = word(1);
     ensure!(chunks <= (size - HEADER as u64) / CHUNK as u64, "the recording has been cut");
@@ -40,34 +38,37 @@ pub fn convert(file: &File, names: bool) -> anyhow::Result<Recording> {
     let until = if refused == 0 { u64::MAX } else { !refused };
 
     let mut processes = BTreeMap::<u32, Process>::new();
-    for index in 0..claimed as usize {
-        let start = HEADER + index * CHUNK;
-        // SAFETY: as above.
-        let head: &[AtomicU32] = unsafe { mapping.slice(start, 16) };
-        let field = |index: usize| head[index].load(Ordering::Acquire);
+    for index in 0..claimed {
+        let start = raw::file_size(index);
+        let head = read(file, start, HEAD + 8)?;
+        let field = |index: usize| u32::from_ne_bytes(*head[index * 4..].first_chunk().expect("it is long"));
         let number = field(0);
         if number == 0 {
             continue;
         }
         let process = processes.entry(number).or_insert_with(|| {
-            let name: Vec<u8> =
-                (5..9).flat_map(|index| field(index).to_ne_bytes()).take_while(|&b| b != 0).collect();
+            let name = head[20..36].iter().copied().take_while(|&byte| byte != 0).collect::<Vec<u8>>();
             Process {
                 forked_from: field(1),
                 pid: field(3) as i32,
                 parent_pid: field(4) as i32,
                 name: String::from_utf8_lossy(&name).into_owned(),
+                first: None,
                 threads: BTreeMap::new(),
             }
         });
-        let events = start / 8 + size_of::<raw::ChunkHeader>() / 8;
-        process.threads.entry(field(2)).or_default().push(&words[events..events + ROOM / 8]);
+        let chunks = process.threads.entry(field(2)).or_default();
+        if chunks.is_empty() {
+            let time = Some(self::word(&head, HEAD / 8)).filter(|&time| time != 0);
+            process.first = [process.first, time].into_iter().flatten().min();
+        }
+        chunks.push(start + HEAD as u64);
     }
 
     // In the order of their first events; those without any are left out.
     let mut order: Vec<(u64, u32)> = processes
         .iter()
-        .filter_map(|(&number, process)| Some((process.first()?, number)))
+        .filter_map(|(&number, process)| Some((process.first?, number)))
         .filter(|&(first, _)| first < until)
         .collect();
     order.sort_unstable();
@@ -76,29 +77,41 @@ pub fn convert(file: &File, names: bool) -> anyhow::Result<Recording> {
         let process = &processes[&number];
         let parent = process.parent(&processes, &order, place);
         let mut builder = Builder::new(if names { process.name.clone() } else { String::new() }, parent);
-        process.merge(until, &mut builder).with_context(|| format!("process {}", process.pid))?;
+        process.merge(file, until, &mut builder).with_context(|| format!("process {}", process.pid))?;
         trace.processes.push(builder.finish());
     }
-    Ok(Recording { trace, failed })
+    Ok(Recording { trace, failed, disk_full: refused != 0 && word(2) <= chunks })
+}
+
+/// Bytes of a chunk before its events.
+const HEAD: usize = size_of::<raw::ChunkHeader>();
+
+/// Bytes of the recording. Not by a mapping: to read a hole of a file in memory (tmpfs) there takes a page,
+/// and kills the reader if there is no room for one.
+fn read(file: &File, at: u64, len: usize) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    file.read_exact_at(&mut bytes, at).context("cannot read the recording")?;
+    Ok(bytes)
+}
+
+/// The word at a place that is counted in words.
+fn word(bytes: &[u8], index: usize) -> u64 {
+    u64::from_ne_bytes(*bytes[index * 8..].first_chunk().expect("within what was read"))
 }
 
 /// The chunks of one process.
-struct Process<'a> {
+struct Process {
     forked_from: u32,
     pid: i32,
     parent_pid: i32,
     name: String,
-    threads: BTreeMap<u32, Vec<&'a [AtomicU64]>>,
+    /// When it began.
+    first: Option<u64>,
+    /// Where the events of each chunk are in the file.
+    threads: BTreeMap<u32, Vec<u64>>,
 }
 
-impl Process<'_> {
-    /// When it began.
-    fn first(&self) -> Option<u64> {
-        let first =
-            |chunks: &Vec<&[AtomicU64]>| Some(chunks.first()?[0].load(Ordering::Acquire)).filter(|&t| t != 0);
-        self.threads.values().filter_map(first).min()
-    }
-
+impl Process {
     /// The place of its parent among `order`: the process it was forked from; else what ran before an `exec`
     /// in the same process, else the last program before it in its parent process.
     fn parent(&self, all: &BTreeMap<u32, Process>, order: &[(u64, u32)], own: usize) -> Option<u32> {
@@ -113,11 +126,18 @@ impl Process<'_> {
     }
 
     /// Writes down the events of all threads in the order of time, with numbers in place of addresses.
-    fn merge(&self, until: u64, builder: &mut Builder) -> anyhow::Result<()> {
+    fn merge(&self, file: &File, until: u64, builder: &mut Builder) -> anyhow::Result<()> {
         let mut cursors: Vec<_> = self
             .threads
             .iter()
-            .map(|(&thread, chunks)| Cursor { thread, chunks, place: 0, last: 0 })
+            .map(|(&thread, chunks)| Cursor {
+                file,
+                thread,
+                chunks,
+                place: 0,
+                last: 0,
+                begun: [const { Vec::new() }; 2],
+            })
             .collect();
         // At the same time what ends comes before what begins: the clock may not tell them apart.
         let mut next = BinaryHeap::new();
@@ -203,25 +223,35 @@ impl Raw {
 
 /// Where in a thread's chunks the reader is.
 struct Cursor<'a> {
+    file: &'a File,
     thread: u32,
-    chunks: &'a [&'a [AtomicU64]],
+    chunks: &'a [u64],
     place: usize,
     last: u64,
+    /// The chunk at hand, read twice.
+    begun: [Vec<u8>; 2],
 }
 
 impl Cursor<'_> {
     /// The next event, not earlier than the one before.
     fn next(&mut self) -> anyhow::Result<Option<Raw>> {
-        while let Some(chunk) = self.chunks.first() {
-            let word = |index: usize| chunk[index].load(Ordering::Acquire);
-            let time = if self.place + 1 < chunk.len() { word(self.place) } else { 0 };
+        while let Some(&chunk) = self.chunks.first() {
+            if self.place == 0 {
+                // A writer may be at it: an event is whole in the second one if its time, which is written
+                // last, is in the first.
+                let [times, rest] = &mut self.begun;
+                *times = read(self.file, chunk, ROOM)?;
+                *rest = read(self.file, chunk, ROOM)?;
+            }
+            let time = if self.place + 1 < ROOM / 8 { word(&self.begun[0], self.place) } else { 0 };
             if time == 0 {
                 (self.chunks, self.place) = (&self.chunks[1..], 0);
                 continue;
             }
+            let word = |index: usize| word(&self.begun[1], index);
             let place = word(self.place + 1);
             let kind = raw::kind(place).context("an event of no known kind")?;
-            ensure!(self.place + kind.words() <= chunk.len(), "an event breaks off");
+            ensure!(self.place + kind.words() <= ROOM / 8, "an event breaks off");
             // A signal handler that allocates writes behind the event it interrupted, with an earlier time.
             let time = time.max(self.last);
             let address = raw::address(place);

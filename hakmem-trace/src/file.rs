@@ -19,8 +19,8 @@
 //! Decompressed: the length of the name and the name, the parent's place + 1 or 0, the number of frees left
 //! out (all LEB128), then the events (`codec`). Fixed-size numbers are little-endian.
 
-use std::io::{Read, Write};
-use std::path::Path;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use flate2::Crc;
@@ -61,15 +61,10 @@ impl Trace {
     }
 
     /// Writes it to a new file that takes the place of what was at `path`, all of it or nothing; returns its
-    /// size.
+    /// size. Links stay, and so does what is no regular file: a pipe or a device gets the bytes.
     pub fn write(&self, path: &Path) -> anyhow::Result<u64> {
         let bytes = self.to_bytes()?;
-        let draft = path.with_extension(format!("draft-{}", std::process::id()));
-        let written = std::fs::write(&draft, &bytes).and_then(|()| std::fs::rename(&draft, path));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&draft);
-        }
-        written.with_context(|| format!("cannot write {}", path.display()))?;
+        put(path, &bytes).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(bytes.len() as u64)
     }
 
@@ -128,6 +123,32 @@ impl Trace {
         ensure!(rest.is_empty(), "at byte {}: {} bytes too many", bytes.len() - rest.len(), rest.len());
         Ok(trace)
     }
+}
+
+/// The file that a trace for `path` is to replace: what links lead to, also where nothing is there yet. `None`
+/// where there is something else than a file, which is to be written into.
+pub fn replaceable(path: &Path) -> io::Result<Option<PathBuf>> {
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_file() => return path.canonicalize().map(Some),
+        Ok(_) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    // The kernel has followed the links to their end, so there is one.
+    let mut path = path.to_path_buf();
+    while let Ok(target) = std::fs::read_link(&path) {
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    Ok(Some(path))
+}
+
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let Some(file) = replaceable(path)? else {
+        return std::fs::OpenOptions::new().write(true).open(path)?.write_all(bytes);
+    };
+    let draft = file.with_extension(format!("draft-{}", std::process::id()));
+    let written = std::fs::write(&draft, bytes).and_then(|()| std::fs::rename(&draft, &file));
+    written.inspect_err(|_| drop(std::fs::remove_file(&draft)))
 }
 
 /// The next `len` bytes.

@@ -19,7 +19,7 @@ mod replay;
 
 pub use codec::{Event, Object, Step};
 pub use convert::{Recording, convert};
-pub use file::Trace;
+pub use file::{Trace, replaceable};
 pub use process::{Builder, Facts, ProcessTrace};
 pub use program::Program;
 pub use replay::{FIGURES, Options, Touch, replay};

@@ -34,10 +34,10 @@ impl Mapping {
         Self::map(bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     }
 
-    /// `bytes` of `file` from `offset` on, to be read; with `resident` all there from the start.
-    pub(crate) fn of_file(file: &File, offset: u64, bytes: u64, resident: bool) -> io::Result<Self> {
+    /// `bytes` of `file` from `offset` on, to be read; all there from the start.
+    pub(crate) fn of_file(file: &File, offset: u64, bytes: u64) -> io::Result<Self> {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let flags = libc::MAP_SHARED | if resident { libc::MAP_POPULATE } else { 0 };
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         Self::map(bytes, libc::PROT_READ, flags, file.as_raw_fd(), offset)
     }
 

@@ -150,7 +150,7 @@ impl Program {
     pub fn load(file: &File, number: u64) -> anyhow::Result<Self> {
         ensure!(number < Self::count(file)?, "no process {number} was made ready to be replayed");
         let at = 1 + 2 * number;
-        let mapping = Mapping::of_file(file, word(file, at)?, word(file, at + 1)?, true);
+        let mapping = Mapping::of_file(file, word(file, at)?, word(file, at + 1)?);
         Ok(Self { mapping: mapping.context("cannot map what is to be replayed")? })
     }
 

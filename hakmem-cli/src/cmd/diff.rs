@@ -52,7 +52,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     let width = sys::columns(&std::io::stdout()).unwrap_or(super::profile::COLUMNS);
     let totals = (before.bytes(), after.bytes());
     let text = table::changes(&diff::rows(&before, &after), totals, args.top, width);
-    super::profile::print((text + &table::said(&notes, width)).as_bytes())?;
+    report::print((text + &table::said(&notes, width)).as_bytes())?;
     if let Some(path) = &args.svg {
         report::say(&format!("flame graph: {}", path.display()));
     }

@@ -1,11 +1,8 @@
 //! `hakmem lib`: the library's path, for scripts.
 
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-use anyhow::Context;
 
 /// Print the path of libhakmem.so, building it first if needed: LD_PRELOAD=$(hakmem lib) prog
 #[derive(clap::Args)]
@@ -23,8 +20,6 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             "hakmem: warning: the loader cannot take this path from LD_PRELOAD (white space, ':' or '$' in it)",
         );
     }
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(library.as_os_str().as_bytes()).context("cannot write the path")?;
-    stdout.write_all(b"\n").context("cannot write the path")?;
+    crate::report::print(&[library.as_os_str().as_bytes(), b"\n"].concat())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,7 +4,7 @@ mod running;
 mod take;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -82,12 +82,12 @@ pub struct Args {
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
 
-    /// How long a running process is watched; Ctrl-C ends it sooner
-    #[arg(long, value_name = "S", default_value_t = 30.0, requires = "pid")]
-    seconds: f64,
+    /// How long a running process is watched; Ctrl-C ends it sooner [default: 30]
+    #[arg(long, value_name = "S")]
+    seconds: Option<f64>,
 
     /// End the profile of a running process, whoever began it, and show it
-    #[arg(long, requires = "pid", conflicts_with_all = ["seconds", "rate", "interval", "out"])]
+    #[arg(long, conflicts_with_all = ["seconds", "rate", "interval", "out"])]
     stop: bool,
 
     /// The program and its arguments, or a file
@@ -121,13 +121,24 @@ pub(super) const COLUMNS: usize = 110;
 /// Reads the time between two snapshots, for clap.
 fn interval(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if time < Duration::from_millis(1) { Err("expected 1ms or more".into()) } else { Ok(time) }
+    if time < Duration::from_millis(1) {
+        return Err("expected 1ms or more".into());
+    }
+    // The allocator has 32 bits for the milliseconds.
+    if time.as_millis() > u32::MAX.into() {
+        return Err("expected 49days or less".into());
+    }
+    Ok(time)
 }
 
 /// Runs the program and shows its profile, or shows a file.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.pid {
         return if args.stop { running::stop(&args, pid) } else { running::watch(&args, pid) };
+    }
+    // clap's `requires` says nothing here, because a program, which is there, excludes --pid.
+    for (given, name) in [(args.stop, "--stop"), (args.seconds.is_some(), "--seconds")] {
+        ensure!(!given, "{name} is for a process that runs already: name it with --pid");
     }
     match file(&args.command[0]) {
         None => take::run(&args),
@@ -137,11 +148,11 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             let mut words: Vec<OsString> = std::env::args_os().collect();
             let file = words.remove(words.len() - args.command.len());
             words.push(file);
-            let super::Sub::Profile(args) = super::Cli::parse_from(words).command else {
+            let super::Sub::Profile(again) = super::Cli::parse_from(words).command else {
                 unreachable!("the second word is as before");
             };
-            ensure!(args.command.len() == 1, "{}: one file at a time", path.display());
-            show(&args, path)
+            ensure!(again.command.len() == 1, "{}: one file at a time", path.display());
+            execute(*again)
         }
     }
 }
@@ -169,10 +180,7 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
     let input = input::open(path, &mut symbols)?;
     let moment = input.moment(args.at.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))?;
     let page = match &args.report {
-        Some(folder) => {
-            let end = input.moment(None)?;
-            Some(write_page(folder, &[(&input.profile, &end)], symbols.notes())?)
-        }
+        Some(folder) => Some(write_page(folder, &[(&input.profile, &moment)], symbols.notes())?),
         None => None,
     };
     let one = args.what.unwrap_or(What::Live);
@@ -201,11 +209,18 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
         }
         Format::Svg => svg::plain(&folded(), input.profile.name())?,
     };
-    print(&output)?;
+    report::print(&output)?;
     if let Some(page) = page {
         report::say(&page);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the folder of the page, and finds out whether that can be written to.
+fn prepare_page(folder: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)
+        .and_then(|()| tempfile::tempfile_in(folder).map(drop))
+        .with_context(|| format!("--report: cannot write to {}; name another folder", folder.display()))
 }
 
 /// Writes the page; what there is to say about that.
@@ -215,16 +230,6 @@ fn write_page(folder: &Path, profiles: &[(&Profile, &Moment)], notes: &[String])
         .and_then(|()| std::fs::write(&path, page::render(profiles, notes)))
         .with_context(|| format!("--report: cannot write {}; name another folder", path.display()))?;
     Ok(format!("report: {}", path.display()))
-}
-
-/// Writes to stdout.
-pub(super) fn print(output: &[u8]) -> anyhow::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(output).and_then(|()| stdout.flush()) {
-        // Whoever reads has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write the profile"),
-    }
 }
 
 fn choice(args: &Args, columns: Option<usize>) -> table::Choice {
@@ -252,7 +257,7 @@ mod tests {
     #[test]
     fn intervals() {
         assert_eq!(interval("100ms"), Ok(Duration::from_millis(100)));
-        for wrong in ["", "0s", "1us", "x", "-1s"] {
+        for wrong in ["", "0s", "1us", "x", "-1s", "50days", "9999999days"] {
             assert!(interval(wrong).is_err(), "{wrong}");
         }
     }

@@ -18,6 +18,10 @@ pub const GLIBC: &str = "glibc";
 /// Ours.
 pub const HAKMEM: &str = "hakmem";
 
+/// The values of HAKMEM_PRESET (docs/options.md). The library takes the defaults for another one, so the
+/// comparison would be of nothing.
+const PRESETS: [&str; 4] = ["balanced", "throughput", "memory", "latency"];
+
 /// An allocator that distributions package.
 struct Peer {
     name: &'static str,
@@ -61,7 +65,7 @@ pub struct Choice {
     pub env: Vec<OsString>,
 
     /// Compare Hakmem with Hakmem under this preset (HAKMEM_PRESET); can be repeated
-    #[arg(long, value_name = "PRESET")]
+    #[arg(long, value_name = "PRESET", value_parser = PRESETS)]
     pub preset: Vec<String>,
 
     /// What the others are compared with (default: glibc, or hakmem where settings of it are compared)

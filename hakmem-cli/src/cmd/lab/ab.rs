@@ -4,11 +4,12 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 use crate::lab::experiment::{self, Schedule};
 use crate::lab::model::Verdict;
 use crate::lab::report::{self, Outputs};
+use crate::lab::stats::LEAST_RUNS;
 use crate::lab::subjects::{self, Choice, Found};
 use crate::lab::tasks::{self, Task};
 use crate::why;
@@ -53,7 +54,7 @@ pub struct Args {
     input: Option<PathBuf>,
 
     /// Try the harness instead: compare the baseline with itself this many times, which must come out NEUTRAL
-    #[arg(long, value_name = "TRIES", conflicts_with_all = ["json", "csv", "report", "markdown", "full"])]
+    #[arg(long, value_name = "TRIES", value_parser = clap::value_parser!(u16).range(1..), conflicts_with_all = ["json", "csv", "report", "markdown", "full"])]
     fairness: Option<u16>,
 
     /// The program and its arguments
@@ -116,11 +117,17 @@ fn task(name: String, line: String, program: &OsStr, arguments: &[OsString], arg
 /// Compares the baseline with itself and prints a line for every try; the exit status is 1 where more than
 /// one try in twenty comes out with a difference.
 fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -> anyhow::Result<ExitCode> {
+    let rounds = schedule.rounds;
+    ensure!(
+        usize::from(rounds) >= LEAST_RUNS,
+        "--fairness: {rounds} rounds give no verdict, which takes {LEAST_RUNS} or more"
+    );
     found.only_baseline_twice();
-    println!(
+    let say = |line: &str| crate::report::print(format!("{line}\n").as_bytes());
+    say(&format!(
         "try  ratio [95% interval]  verdict  seed; {} against itself: {}",
         found.baseline, task.parameters
-    );
+    ))?;
     let mut differing = 0;
     for try_ in 1..=tries {
         let experiment = experiment::conduct(
@@ -136,20 +143,20 @@ fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -
             bail!("no figures: {}", row.failure.as_deref().unwrap_or("the baseline failed"));
         };
         differing += usize::from(verdict != Verdict::Neutral);
-        println!(
+        say(&format!(
             "{try_:3}  {:.4} [{:.4}, {:.4}]  {:7}  {}",
             ratio.median,
             ratio.low,
             ratio.high,
             report::word(verdict),
             experiment.method.seed
-        );
+        ))?;
         for warning in experiment.warnings {
-            println!("     WARNING: {warning}");
+            say(&format!("     WARNING: {warning}"))?;
         }
         schedule.seed = schedule.seed.map(|seed| seed + 1);
     }
-    println!("{} of {tries} tries NEUTRAL", usize::from(tries) - differing);
+    say(&format!("{} of {tries} tries NEUTRAL", usize::from(tries) - differing))?;
     Ok(if differing * 20 > usize::from(tries) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -12,6 +12,7 @@ use crate::lab::report::Outputs;
 use crate::lab::subjects::Choice;
 use crate::lab::targets;
 use crate::lab::tasks::{self, Task};
+use crate::report;
 
 /// Run the built-in workloads under every allocator: time per operation, memory, page faults
 ///
@@ -65,7 +66,7 @@ pub fn find(name: &str) -> anyhow::Result<&'static Workload> {
 /// Runs the workloads, or lists them.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     if args.list {
-        print!("{}", list());
+        report::print(list().as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
     let tasks = tasks(&chosen(&args)?, &args.set, args.latency)?;

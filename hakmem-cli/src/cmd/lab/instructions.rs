@@ -1,6 +1,5 @@
 //! `hakmem instructions`: instructions per operation, and the budgets.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -76,7 +75,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     } else {
         experiment.render()
     };
-    std::io::stdout().write_all(text.as_bytes()).context("standard output")?;
+    report::print(text.as_bytes())?;
     match (file, budgets) {
         (Some(file), Some(mut budgets)) if args.bless => {
             if let Some(why) = experiment.failure(HAKMEM) {

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail, ensure};
-use hakmem_trace::{Recording, Trace, convert, raw};
+use hakmem_trace::{Recording, Trace, convert, raw, replaceable};
 use tempfile::NamedTempFile;
 
 use crate::library::RECORDER;
+use crate::process::Status;
 use crate::{preload, process, report, settings, why};
 
 /// Record the allocations of a program, and of all it starts, in a file that `hakmem replay` takes
@@ -67,7 +68,15 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         Ok(line) => line,
         Err(error) => {
             // The program's own status is of no use to one who wanted a recording.
-            report::say(&format!("hakmem: {}: the recording is lost: {error:#}", args.output.display()));
+            let end = match outcome.status {
+                Status::Exited(code) => format!("exited with {code}"),
+                Status::Killed(_) => format!("was {}", outcome.status.in_words()),
+            };
+            report::say(&format!(
+                "hakmem: {}: the recording is lost: {error:#}; {} {end}",
+                args.output.display(),
+                report::name(program)
+            ));
             return Ok(ExitCode::from(crate::cmd::USAGE));
         }
     };
@@ -81,7 +90,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Makes the trace; returns what there is to say about it.
 fn finish(args: &Args, program: &OsStr, raw: &NamedTempFile) -> anyhow::Result<String> {
-    let Recording { trace, failed } = convert(raw.as_file(), !args.no_names)?;
+    let Recording { trace, failed, disk_full } = convert(raw.as_file(), !args.no_names)?;
     let name = report::name(program);
     if trace.processes.is_empty() {
         let why = why::not_preloadable(program)
@@ -90,11 +99,11 @@ fn finish(args: &Args, program: &OsStr, raw: &NamedTempFile) -> anyhow::Result<S
     }
     let size = trace.write(&args.output)?;
     let mut line = format!("hakmem: recorded {name} in {}: {}", args.output.display(), summary(&trace, size));
-    if trace.truncated {
-        line += &format!(
-            "; TRUNCATED: it went on after the limit of {} (--limit)",
-            report::mebibytes(limit(raw)?)
-        );
+    if trace.truncated && disk_full {
+        line += "; TRUNCATED: it went on after the disk was full";
+    } else if trace.truncated {
+        let limit = report::mebibytes(limit(raw)?);
+        line += &format!("; TRUNCATED: it went on after the limit of {limit} (--limit)");
     }
     if failed > 0 {
         line += &format!("; {} could not be recorded", count(failed, "process", "processes"));
@@ -131,18 +140,20 @@ fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// A new raw recording beside `output`, sparse. `asked` is how large the user wants it at the most.
+/// A new raw recording, sparse: beside the file at `output`, or among temporary files if a pipe or a device is
+/// there, as nothing can be made beside many of those. `asked` is how large the user wants it at the most.
 fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> {
     let context = || format!("cannot write {}", output.display());
     if output.is_dir() {
         bail!("{}: it is a folder", context());
     }
-    let folder = output.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let file = replaceable(output).with_context(context)?.unwrap_or_else(|| std::env::temp_dir().join("x"));
+    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     // Absolute, for programs that are elsewhere.
     let folder = folder.canonicalize().with_context(|| format!("{}: {}", context(), folder.display()))?;
     let mut file =
         tempfile::Builder::new().prefix(".hakmem-record-").tempfile_in(&folder).with_context(context)?;
-    // A write into a hole that the disk has no room for would kill the program.
+    // On old kernels, a write into a hole that the disk has no room for kills the program.
     let space = nix::sys::statvfs::statvfs(&folder).with_context(context)?;
     let free = space.blocks_available() * space.fragment_size();
     if let Some(limit) = asked {

@@ -1,7 +1,6 @@
 //! `hakmem trace`: what is in a recording.
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,7 +8,7 @@ use anyhow::Context;
 use comfy_table::{CellAlignment, Table, presets};
 use hakmem_trace::{ProcessTrace, Trace};
 
-use crate::report::{mebibytes, printable};
+use crate::report::{mebibytes, print, printable};
 
 /// Print what is in a file that `hakmem record` wrote: its processes, what each called, and the sizes it
 /// asked for
@@ -29,7 +28,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     }
     text += &format!("{}\n", processes(&trace));
     text += &format!("Allocations and new sizes by size:\n{}\n", sizes(&trace));
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write to standard output")?;
+    print(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

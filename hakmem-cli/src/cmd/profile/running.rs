@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 
 use super::take::conclude;
-use super::{Args, Format};
+use super::{Args, Format, prepare_page};
 use crate::profile::attach::{Process, Waited};
 use crate::profile::files::{EXTENSION, Files};
 use crate::{report, sys};
@@ -50,10 +50,14 @@ impl Owner {
 /// Takes a profile of a process that runs.
 pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     refuse_options(args)?;
-    let time = Duration::try_from_secs_f64(args.seconds)
+    if let Some(folder) = &args.report {
+        prepare_page(folder)?;
+    }
+    let seconds = args.seconds.unwrap_or(30.0);
+    let time = Duration::try_from_secs_f64(seconds)
         .ok()
         .filter(|time| !time.is_zero())
-        .with_context(|| format!("--seconds {}: expected a number above 0", args.seconds))?;
+        .with_context(|| format!("--seconds {seconds}: expected a number above 0"))?;
     let mut process = Process::find(pid)?;
     let owner = Owner::of(pid)?;
     let name = &owner.name;
@@ -69,20 +73,29 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         let _ = std::fs::remove_dir(&folder);
     }
     let mut waited = begun?;
-    if waited == Waited::Done {
+    let answered = waited == Waited::Done;
+    if answered {
         report::say(&format!(
-            "hakmem: profile of {name}, process {pid}, for {} s; Ctrl-C ends it sooner",
-            args.seconds
+            "hakmem: profile of {name}, process {pid}, for {seconds} s; Ctrl-C ends it sooner"
         ));
         waited = process.sleep(time)?;
     }
     let ended = waited == Waited::Done && process.stopped()?.is_some();
-    if waited != Waited::Gone && !ended && process.stop(LAST)? == Waited::Done && files.written().is_empty() {
-        report::say(&format!(
-            "hakmem: process {pid} has not allocated since; what it has gathered is written when it does"
-        ));
-    }
+    // The user may have had enough of this as well: what there is to say about it is the same.
+    let asks = waited != Waited::Gone && !ended;
+    let silent = asks && process.stop(LAST)? != Waited::Gone && process.stopped()?.is_none();
     let written = files.written();
+    if silent && written.is_empty() {
+        ensure!(
+            answered,
+            "no profile of process {pid}: it has not begun: its threads found every block in their own caches; start \
+             it with `hakmem profile -- PROGRAM` or HAKMEM_PROFILE"
+        );
+        bail!(
+            "no profile of process {pid} yet: it has taken no memory from a slab since; what it has gathered is \
+             written when it does"
+        );
+    }
     ensure!(
         !written.is_empty(),
         "no profile of process {pid}: it has not begun one, or may not write to {}",
@@ -104,7 +117,8 @@ pub fn stop(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         Some(false) => bail!("process {pid}: there is no profile"),
         None => {
             report::say(&format!(
-                "hakmem: process {pid} has not allocated since; its profile ends, and is written, when it does"
+                "hakmem: process {pid} has taken no memory from a slab since; its profile, if it has begun one, ends, \
+                 and is written, when it does"
             ));
             return Ok(ExitCode::SUCCESS);
         }

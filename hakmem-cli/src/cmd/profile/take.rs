@@ -11,7 +11,8 @@ use hakmem_profile::model::{Moment, What};
 use hakmem_profile::symbols::Symbols;
 use hakmem_profile::{collapsed, pprof};
 
-use super::{Args, COLUMNS, Format, choice, write_page};
+use super::{Args, COLUMNS, Format, choice, prepare_page, write_page};
+use crate::process::Status;
 use crate::profile::alive::{self, Alive};
 use crate::profile::builtin;
 use crate::profile::files::{EXTENSION, Files};
@@ -22,6 +23,9 @@ use crate::{elf, library, preload, process, report, sys, why};
 
 /// The option that leaves the beginning of a profile to a signal.
 const SIGNAL: &str = "HAKMEM_PROFILE_SIGNAL";
+
+/// The option for the time between two snapshots.
+const INTERVAL: &str = "HAKMEM_PROFILE_INTERVAL";
 
 /// Processes that get tables of their own.
 const MOST: usize = 5;
@@ -43,6 +47,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         library.as_ref().map(|library| preload::Preload::new(library, std::env::var_os("LD_PRELOAD")));
     let preload = preload.transpose()?;
     let name = report::name(program);
+    if let Some(folder) = &args.report {
+        prepare_page(folder)?;
+    }
     let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
     let files = Files::new(&folder, &name)?;
 
@@ -54,15 +61,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command.envs(args.set.iter().map(|(name, value)| (name, value)));
     command.env("HAKMEM_PROFILE", &files.prefix);
     // With a signal to begin at, the library would not begin at the start.
-    if !args.set.iter().any(|(name, _)| name == SIGNAL) {
+    let set = |name: &str| args.set.iter().any(|(given, _)| given == name);
+    if !set(SIGNAL) {
         command.env_remove(SIGNAL);
     }
     if let Some(rate) = args.rate {
         command.env("HAKMEM_PROFILE_RATE", rate.to_string());
     }
-    if args.interval.is_some() || std::env::var_os("HAKMEM_PROFILE_INTERVAL").is_none() {
+    if args.interval.is_some() || !(set(INTERVAL) || std::env::var_os(INTERVAL).is_some()) {
         let interval = args.interval.unwrap_or(Duration::from_secs(1));
-        command.env("HAKMEM_PROFILE_INTERVAL", interval.as_millis().to_string());
+        command.env(INTERVAL, interval.as_millis().to_string());
     }
     alive::begin(&name, &folder);
     let written = files.clone();
@@ -78,46 +86,55 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let written = files.written();
-    let mut lost = false;
-    if written.is_empty() {
+    let whole = if written.is_empty() {
         let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
         let _ = std::fs::remove_dir(&folder);
-        let why = gone.unwrap_or_else(|| match &library {
-            Some(library) => unserved(program, library),
-            None => {
-                "no word came from the Hakmem that is built into it: it made no allocation, or ended before \
-                     it could, or has no profiler (the crate's feature `profile`)"
-                    .into()
-            }
-        });
+        let why = gone.unwrap_or_else(|| unserved(program, library.as_deref(), outcome.status));
         report::say(&format!("hakmem: no profile of {name}: {why}"));
+        false
     } else {
-        match conclude(args, &written, &folder) {
-            Ok(whole) => lost = !whole,
-            Err(error) => report::say(&format!("hakmem: the profile of {name} cannot be shown: {error:#}")),
-        }
-    }
+        conclude(args, &written, &folder).unwrap_or_else(|error| {
+            report::say(&format!("hakmem: the profile of {name} cannot be shown: {error:#}"));
+            false
+        })
+    };
     // Leaving runs no destructors, and this owns a temporary folder.
     drop(preload);
     // The program's own failure says more than ours.
-    if lost && outcome.status == process::Status::Exited(0) {
+    if !whole && outcome.status == Status::Exited(0) {
         return Ok(ExitCode::FAILURE);
     }
     outcome.status.leave()
 }
 
-/// Why no word came from `library` in `program`.
-fn unserved(program: &OsStr, library: &Path) -> String {
-    if !elf::is_hakmem(library) {
-        return why::not_served(program, library);
+/// Why no word came from `library`, or from its own Hakmem, in `program`, which has ended so.
+fn unserved(program: &OsStr, library: Option<&Path>, status: Status) -> String {
+    if let Some(library) = library {
+        if !elf::is_hakmem(library) {
+            return why::not_served(program, library);
+        }
+        if let Some(why) = why::not_preloadable(program) {
+            return why;
+        }
     }
-    why::not_preloadable(program).unwrap_or_else(|| {
-        format!(
+    if let Status::Killed(_) = status {
+        return format!(
+            "it was {} before its first snapshot, which is written while it allocates; try a shorter --interval",
+            status.in_words()
+        );
+    }
+    match library {
+        Some(library) => format!(
             "no word came from the library in it: it made no allocation, or ended before it could, or {} has no \
              profiler",
             library.display()
-        )
-    })
+        ),
+        None => {
+            "no word came from the Hakmem that is built into it: it made no allocation, or ended before it \
+                 could, or has no profiler (the crate's feature `profile`)"
+                .into()
+        }
+    }
 }
 
 /// Writes a file, whole or not at all. An empty one where the disk is full would look like a profile.
@@ -142,11 +159,11 @@ fn convert(path: &Path, input: &Input, moment: &Moment, what: What, symbols: &mu
 }
 
 /// Shows the profiles of all processes, those first that held most, and writes them for other tools. Whether
-/// all of those files could be written.
+/// everything could be read and written.
 pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyhow::Result<bool> {
     let mut symbols = Symbols::new();
     let mut inputs: Vec<(f64, Input, Moment)> = Vec::new();
-    let mut there = [true; 2];
+    let (mut there, mut whole) = ([true; 2], true);
     for path in written {
         let mut read = || -> anyhow::Result<_> {
             let input = input::open(path, &mut symbols)?;
@@ -160,7 +177,10 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
                 there = [there[0] && done[0], there[1] && done[1]];
                 inputs.push((peak, input, moment));
             }
-            Err(error) => report::say(&format!("hakmem: {error:#}")),
+            Err(error) => {
+                whole = false;
+                report::say(&format!("hakmem: {error:#}"));
+            }
         }
     }
     inputs.sort_by(|(a, ..), (b, ..)| b.total_cmp(a));
@@ -184,8 +204,9 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
     }
     report::say(&text);
     if let Some(folder) = &args.report {
-        let shown: Vec<_> = inputs[..own].iter().map(|(_, input, moment)| (&input.profile, moment)).collect();
+        let shown: Vec<_> =
+            inputs.iter().take(own).map(|(_, input, moment)| (&input.profile, moment)).collect();
         report::say(&write_page(folder, &shown, symbols.notes())?);
     }
-    Ok(there == [true; 2])
+    Ok(whole && there == [true; 2])
 }

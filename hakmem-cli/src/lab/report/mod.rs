@@ -6,7 +6,7 @@ mod terminal;
 pub mod units;
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -63,7 +63,7 @@ impl Outputs {
         let taken = [&self.json, &self.csv, &self.markdown].into_iter().flatten().any(|path| is_stdout(path));
         if !taken {
             let text = terminal::render(experiment, self.full);
-            io::stdout().write_all(text.as_bytes()).context("standard output")?;
+            crate::report::print(text.as_bytes())?;
         } else {
             // What makes figures doubtful must not get lost.
             for warning in &experiment.warnings {
@@ -92,12 +92,14 @@ fn is_stdout(path: &Path) -> bool {
 }
 
 fn write(path: &Path, fill: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
-    let mut out: Box<dyn Write> = if is_stdout(path) {
-        Box::new(io::stdout().lock())
-    } else {
-        Box::new(File::create(path).with_context(|| path.display().to_string())?)
-    };
-    fill(&mut out).and_then(|()| Ok(out.flush()?)).with_context(|| path.display().to_string())
+    if is_stdout(path) {
+        let mut text = Vec::new();
+        fill(&mut text)?;
+        return crate::report::print(&text);
+    }
+    let context = || path.display().to_string();
+    let mut out = File::create(path).with_context(context)?;
+    fill(&mut out).with_context(context)
 }
 
 /// Reads what `--json` wrote.
