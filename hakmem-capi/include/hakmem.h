@@ -183,8 +183,7 @@ void *hak_realloc(void *ptr, size_t size);
 // `ptr` is NULL or a block of this allocator.
 void *hak_reallocarray(void *ptr, size_t count, size_t size);
 
-// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; ENOMEM is in
-// `errno`, too.
+// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; ENOMEM is in `errno`, too.
 //
 // # Safety
 //

@@ -52,8 +52,7 @@ pub unsafe extern "C" fn hak_reallocarray(ptr: *mut c_void, count: usize, size: 
     }
 }
 
-/// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; ENOMEM is in
-/// `errno`, too.
+/// Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; ENOMEM is in `errno`, too.
 ///
 /// # Safety
 ///

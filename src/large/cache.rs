@@ -24,6 +24,8 @@ use crate::superslab::layout::SLICE;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 
+pub(crate) use expiry::{drain, due_in, tick, tick_at};
+
 /// Places in the cache.
 const ENTRIES: usize = 64;
 /// A mapping is handed out whole if it is longer than needed by at most one part in this many; else it is
@@ -36,8 +38,6 @@ const KEPT_PART: usize = 2;
 const WIDEST: usize = 4;
 /// A mapping is made longer only if it has at least one part in this many of the new length.
 const PART: usize = 4;
-
-pub(crate) use expiry::{drain, due_in, tick, tick_at};
 
 struct Cache {
     entries: Table<Entry, ENTRIES>,
@@ -320,7 +320,7 @@ pub(super) unsafe fn keep(kept: Mapping) {
     let now = now_ms();
     while let Some(mut cache) = CACHE.lock_soon() {
         // As before it was freed, so that a program that replaces its largest blocks gets them back.
-        let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed) + kept.len, now);
+        let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed).saturating_add(kept.len), now);
         if kept.len > limit {
             drop(cache);
             REGRET.drop(kept.len, now);

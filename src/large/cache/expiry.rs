@@ -37,7 +37,7 @@ pub(super) fn unmap_excess(now: u32) {
     if kept() <= options::get().large_cache {
         return;
     }
-    let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed) * KEPT_PART, now);
+    let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed).saturating_mul(KEPT_PART), now);
     while let Some(out) = CACHE.lock_soon().and_then(|mut cache| cache.make_room(0, limit, now)) {
         REGRET.drop(out.len, now);
         unmap(out);
