@@ -125,8 +125,8 @@ impl Trace {
     }
 }
 
-/// The file that a trace for `path` is to replace: what links lead to, also where nothing is there yet. `None`
-/// where there is something else than a file, which is to be written into.
+/// The file that a trace for `path` is to replace: what links lead to, also where nothing is there yet.
+/// `None` where there is something else than a file, which is to be written into.
 pub fn replaceable(path: &Path) -> io::Result<Option<PathBuf>> {
     match std::fs::metadata(path) {
         Ok(meta) if meta.is_file() => return path.canonicalize().map(Some),

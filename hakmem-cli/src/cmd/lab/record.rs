@@ -140,8 +140,8 @@ fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-/// A new raw recording, sparse: beside the file at `output`, or among temporary files if a pipe or a device is
-/// there, as nothing can be made beside many of those. `asked` is how large the user wants it at the most.
+/// A new raw recording, sparse: beside the file at `output`, or among temporary files if a pipe or a device
+/// is there, as nothing can be made beside many of those. `asked` is how large the user wants it at the most.
 fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> {
     let context = || format!("cannot write {}", output.display());
     if output.is_dir() {
