@@ -89,6 +89,7 @@ pub extern "C" fn mallinfo() -> Mallinfo {
 ///
 /// `stream` is open for writing.
 #[unsafe(no_mangle)]
+#[unsafe(link_section = "hakmem_rare")]
 pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
     if options != 0 {
         return libc::EINVAL;

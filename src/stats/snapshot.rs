@@ -210,7 +210,11 @@ impl Snapshot {
         snapshot
     }
 
-    /// Fills in the figures of this moment.
+    /// Fills in the figures of this moment. With the rare code: it is long, and what every process runs lies
+    /// closer together without it.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
     fn look(&mut self) {
         let Self { stats: s, classes, superslabs } = self;
         *s = counted();

@@ -32,11 +32,19 @@ pub(crate) fn tick_at(now: u32) {
 
 /// Unmaps what may not be kept any more, since the limit falls with the blocks that are freed: more than
 /// there is in use.
+#[inline(always)]
 pub(super) fn unmap_excess(now: u32) {
     // What the option allows is always allowed.
-    if kept() <= options::get().large_cache {
-        return;
+    if kept() > options::get().large_cache {
+        unmap_rest(now);
     }
+}
+
+/// [`unmap_excess`], where there may be some.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+fn unmap_rest(now: u32) {
     let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed).saturating_mul(KEPT_PART), now);
     while let Some(out) = CACHE.lock_soon().and_then(|mut cache| cache.make_room(0, limit, now)) {
         REGRET.drop(out.len, now);
