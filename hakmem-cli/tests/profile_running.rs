@@ -206,7 +206,11 @@ fn a_process_that_never_begins_is_said_to() {
     sleeping.kill().unwrap();
     sleeping.wait().unwrap();
     assert_eq!(watch.code(), Some(2), "{}", watch.stderr);
-    assert!(watch.line().contains("it has not begun: its threads found every block"), "{}", watch.stderr);
+    assert!(
+        watch.line().contains("it has not begun: its threads slept, or found every block"),
+        "{}",
+        watch.stderr
+    );
 }
 
 /// What a watch that was killed has begun can be ended.

@@ -215,14 +215,9 @@ impl Cache {
         true
     }
 
-    /// By how much what is kept would exceed `limit` with `len` bytes more.
-    fn excess(&self, len: usize, limit: usize) -> usize {
-        (self.bytes - self.refused + len).saturating_sub(limit)
-    }
-
     /// Takes out something that has to go so that `len` bytes can be kept. `None` if there is room.
     fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Mapping> {
-        let excess = self.excess(len, limit);
+        let excess = (self.bytes - self.refused + len).saturating_sub(limit);
         if excess == 0 && (len == 0 || self.used().count() < ENTRIES) {
             return None;
         }

@@ -88,8 +88,8 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     if silent && written.is_empty() {
         ensure!(
             answered,
-            "no profile of process {pid}: it has not begun: its threads found every block in their own caches; start \
-             it with `hakmem profile -- PROGRAM` or HAKMEM_PROFILE"
+            "no profile of process {pid}: it has not begun: its threads slept, or found every block in their own \
+             caches; start it with `hakmem profile -- PROGRAM` or HAKMEM_PROFILE"
         );
         bail!(
             "no profile of process {pid} yet: it has taken no memory from a slab since; what it has gathered is \

@@ -1,0 +1,152 @@
+use crate::large::direct::*;
+
+/// Frees a mapping, as a program's free does. False if it has been freed.
+///
+/// # Safety
+///
+/// As [`claim`].
+unsafe fn free(address: *mut u8) -> bool {
+    // SAFETY: this function's contract is the same, and what is claimed is ours alone.
+    unsafe { claim(address).map(|kept| cache::keep(kept)).is_some() }
+}
+
+/// Every place within a slice, with lengths at both ends: nothing of one runs into another.
+#[test]
+fn an_entry_keeps_the_length_and_the_place() {
+    let page = os::page_size();
+    let lengths = [SLICE, SLICE + page, 1 << 30, (1 << 47) - page, isize::MAX as usize & !(page - 1)];
+    for (place, len) in (0..SLICE).step_by(UNIT).flat_map(|place| lengths.map(|len| (place, len))) {
+        for (huge, fresh) in [(false, 0), (true, 0), (false, FRESH as u64), (true, FRESH as u64)] {
+            let block = ptr::without_provenance_mut((1 << 40) + place);
+            let entry = entry(Mapping { block, len, huge }) | fresh;
+            let read = mapping(block, entry);
+            assert_eq!((read.block, read.len, read.huge), (block, len, huge), "{place:#x} {len:#x}");
+            assert_eq!(entry as usize & (HUGE - 1), place / UNIT);
+            assert_eq!(entry & FRESH as u64, fresh);
+        }
+    }
+}
+
+#[test]
+fn huge_pages_are_aligned_where_one_fits_in() {
+    for (len, huge, least) in [
+        (SLICE, false, 1),
+        (SLICE, true, 1),
+        (HUGE_PAGE - 1, true, 1),
+        (HUGE_PAGE, false, 1),
+        (HUGE_PAGE, true, HUGE_PAGE),
+        (HUGE_PAGE + SLICE, true, HUGE_PAGE),
+    ] {
+        for align in [1, SLICE, HUGE_PAGE, 2 * HUGE_PAGE] {
+            assert_eq!(alignment_for(len, align, huge), align.max(least), "{len:#x} {align:#x} {huge}");
+        }
+    }
+}
+
+#[test]
+fn huge_pages_stay_whole_when_moved_from_a_multiple_of_their_size() {
+    for (place, whole) in [(0, true), (UNIT, false), (SLICE, false), (HUGE_PAGE / 2, false)] {
+        let block = ptr::without_provenance_mut((1 << 40) + HUGE_PAGE + place);
+        let mapping = |huge| Mapping { block, len: 2 * HUGE_PAGE, huge };
+        assert!(keeps_huge_pages_when_moved(mapping(false)));
+        assert_eq!(keeps_huge_pages_when_moved(mapping(true)), whole, "{place:#x}");
+    }
+}
+
+/// New, kept and extended mappings: each where and as long as asked for, zero where it says so.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn blocks_are_what_was_asked_for() {
+    // Hardly touched, and so purged rather than cleared. At first: dense ones are soon given huge pages.
+    for _ in 0..8 {
+        let mut allocation = alloc_kept(12 << 20, 1, true, false);
+        if allocation.ptr.is_null() {
+            allocation = alloc(12 << 20, 1, true);
+        }
+        // SAFETY: ours, with so many bytes; freed once.
+        unsafe {
+            assert!(!allocation.zeroed || (0..4096).all(|i| allocation.ptr.add(i).read() == 0));
+            allocation.ptr.write_bytes(0x5a, 4096);
+            assert!(free(allocation.ptr));
+        }
+    }
+    let mut blocks = Vec::new();
+    for round in 0..96 {
+        let size = ((1 + round % 5) << 20) + round * 1000;
+        let align = [1, 1 << 12, 1 << 16, 1 << 20, 1 << 24][round / 3 % 5];
+        let clear = round % 2 == 0;
+        let mut allocation = alloc_kept(size, align, clear, round % 7 == 0);
+        if allocation.ptr.is_null() {
+            allocation = alloc(size, align, clear);
+        }
+        let block = allocation.ptr;
+        assert!(!block.is_null() && block.addr() % align == 0, "{size:#x} {align:#x}");
+        assert!(usable(block) >= size && usable(block) < size + (2 << 20), "{size:#x}");
+        assert_eq!((pagemap::kind(block), is_start(block)), (DIRECT, true));
+        let inside = block.wrapping_add(UNIT);
+        assert!(inside.addr() % SLICE == 0 || !is_start(inside));
+        // SAFETY: ours, with so many bytes.
+        unsafe {
+            if allocation.zeroed {
+                let words = core::slice::from_raw_parts(block.cast::<u64>(), size / 8);
+                assert!(words.iter().step_by(64).all(|&word| word == 0), "{size:#x} {clear}");
+            }
+            block.write_bytes(0x5a, size);
+        }
+        blocks.push(block);
+        if round % 3 != 0 {
+            let block = blocks.swap_remove(round % blocks.len());
+            // SAFETY: ours, and not used any more.
+            assert!(unsafe { free(block) });
+        }
+    }
+    // SAFETY: as in the loop: ours, and not used any more.
+    assert!(blocks.into_iter().all(|block| unsafe { free(block) }));
+}
+
+/// A kept mapping that is too short is made longer, and holds what it held. Other tests use the cache as
+/// well, so it is not there each time.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_kept_mapping_is_made_longer() {
+    let is_longer = |round: usize| {
+        let size = (8 << 20) + round * SLICE;
+        let short = alloc(size, 1, false).ptr;
+        assert!(!short.is_null());
+        // SAFETY: ours, with more bytes than one; not used any more after that.
+        unsafe {
+            short.write(round as u8);
+            assert!(free(short));
+        }
+        let long = alloc(size + size / 2, 1, false);
+        assert!(!long.ptr.is_null() && usable(long.ptr) >= size + size / 2);
+        // SAFETY: ours, and not used any more after that.
+        unsafe {
+            let kept = !long.zeroed && long.ptr.read() == round as u8;
+            assert!(free(long.ptr));
+            kept
+        }
+    };
+    assert!((1..=64).any(is_longer));
+}
+
+/// Around each power of two and at the end of all sizes.
+#[test]
+fn a_length_is_the_next_of_whole_pages() {
+    let page = os::page_size();
+    for size in
+        (0..64).flat_map(|shift| (0..5).map(move |i| (1usize << shift).wrapping_sub(2).wrapping_add(i)))
+    {
+        // Without a division, in wider numbers.
+        let least = (size as u128).max(SLICE as u128);
+        let expected = (least + page as u128 - 1) >> page.trailing_zeros() << page.trailing_zeros();
+        assert_eq!(
+            length_for(size).map(|len| len as u128),
+            Some(expected).filter(|&len| len < 1 << 64),
+            "{size:#x}"
+        );
+    }
+    assert_eq!(length_for(usize::MAX), None);
+    assert_eq!(length_for(usize::MAX - page + 1), Some(usize::MAX - page + 1));
+    assert_eq!(length_for(usize::MAX - page + 2), None);
+}
