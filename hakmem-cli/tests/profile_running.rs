@@ -91,6 +91,21 @@ fn a_process_that_runs_is_watched() {
     assert_eq!(watch("0", &[]).code(), Some(2));
 }
 
+/// As `program & hakmem profile --pid $!` does it: the process is the shell's still.
+#[test]
+fn a_process_that_is_just_started_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new("sh");
+    command.current_dir(folder.path()).args(["-c", "sleep 0.4; LD_PRELOAD=$0 exec $1"]);
+    command.arg(real()).arg(compile("grow.c", "grow", &["-g", "-O1"]));
+    let growing = Growing(command.stdin(Stdio::piped()).spawn().unwrap());
+    let mut watch = hakmem();
+    let watch = watch.current_dir(folder.path()).args(["profile", "--seconds", "0.5", "--rate", "4K"]);
+    let watch = run(watch.args(["--pid", &growing.pid()]));
+    assert_eq!(watch.code(), Some(0), "{}", watch.stderr);
+    assert!(watch.stderr.contains("grow  "), "{}", watch.stderr);
+}
+
 #[test]
 fn a_signal_starts_and_stops_a_profile() {
     let folder = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, Once};
+use std::time::{Duration, Instant};
 
 pub const MIB: usize = 1 << 20;
 
@@ -24,10 +25,22 @@ pub fn alone() -> MutexGuard<'static, ()> {
     FIRST.call_once(limits_of_the_options);
     hakmem::on_soft_limit(None);
     limit(0, 0);
+    others_have_ended();
     hakmem::purge();
     let s = hakmem::stats();
     assert_eq!(s.bytes_mapped, s.resident_bytes + s.retained_bytes, "{s:?}");
     guard
+}
+
+/// A thread lets the next test begin before it ends, and its slabs go back only then: amid that test, which
+/// measures what is held.
+fn others_have_ended() {
+    free(make(16), 16);
+    let start = Instant::now();
+    while stats().threads_started - stats().threads_exited > 1 {
+        assert!(start.elapsed() < Duration::from_secs(20), "a thread of another test does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 pub fn limits_of_the_options() {

@@ -12,6 +12,8 @@ use anyhow::{Context, bail, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{SigSet, Signal};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{SysconfVar, sysconf};
 
 use super::image;
 use crate::sys;
@@ -66,8 +68,24 @@ pub enum Waited {
 }
 
 impl Process {
-    /// Finds Hakmem in a process.
+    /// Finds Hakmem in a process. One that was just started has time to load it.
     pub fn find(pid: i32) -> anyhow::Result<Self> {
+        loop {
+            // Asked before: who is old enough then and does not have it will not load it any more.
+            let young = age(pid).is_some_and(|age| age < LOADING);
+            if let Some(process) = Self::find_now(pid)? {
+                return Ok(process);
+            }
+            ensure!(
+                young,
+                "process {pid} does not run on Hakmem's library: start it with `hakmem run`, or with LD_PRELOAD set \
+                 to what `hakmem lib` prints; if it has Hakmem built in, start it with `hakmem profile -- PROGRAM`"
+            );
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    fn find_now(pid: i32) -> anyhow::Result<Option<Self>> {
         let maps =
             std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|error| refused(pid, &error))?;
         let mut seen: Vec<&str> = Vec::new();
@@ -109,13 +127,10 @@ impl Process {
                 };
                 let process = Self { words, ..process };
                 ensure!(&magic == MAGIC, "process {pid}: {path} is of another version than this command");
-                return Ok(process);
+                return Ok(Some(process));
             }
         }
-        bail!(
-            "process {pid} does not run on Hakmem's library: start it with `hakmem run`, or with LD_PRELOAD set to \
-             what `hakmem lib` prints; if it has Hakmem built in, start it with `hakmem profile -- PROGRAM`"
-        )
+        Ok(None)
     }
 
     /// Asks for a profile, and waits until it has begun. `say` is called once if that takes long.
@@ -264,6 +279,16 @@ impl Process {
         let n = unsafe { libc::process_vm_writev(self.pid, &local, 1, &remote, 1, 0) };
         check(n, from.len()).map_err(|error| refused(self.pid, &error))
     }
+}
+
+/// How long ago a process was started, by the 22nd field of its `stat`.
+fn age(pid: i32) -> Option<Duration> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second one is its name in parentheses, with whatever is in that.
+    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+    let each = u64::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok()?;
+    let started = Duration::from_millis(ticks * 1000 / each);
+    Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?).checked_sub(started)
 }
 
 /// Whether everything was read, or written.
