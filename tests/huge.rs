@@ -1,8 +1,10 @@
-//! Huge pages must not make resident what a program does not touch. Whether the system has any does not
-//! matter here.
+//! Huge pages must not make resident what a program does not touch; and what it does touch, such as tables that
+//! double, should have them. Whether the system has any does not matter here.
 
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
+
+mod support;
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::new();
@@ -119,4 +121,75 @@ fn what_is_not_touched_is_not_resident() {
     a_program_that_grows();
     a_program_with_sparse_blocks();
     a_sparse_table_of_a_dense_program();
+}
+
+/// What a process does that has made no mapping of a MiB before.
+#[derive(Clone, Copy)]
+enum First {
+    FreesOne,
+    FillsOne,
+    FillsLater,
+    GrowsOne,
+    ThenSparse,
+}
+
+/// A table, or a buffer, of a few MiB is enough to know by.
+#[test]
+fn the_second_table_has_huge_pages_if_the_first_was_filled() {
+    let cases = [First::FreesOne, First::FillsOne, First::FillsLater, First::GrowsOne, First::ThenSparse];
+    support::in_own_processes("the_second_table_has_huge_pages_if_the_first_was_filled", &cases, |first| {
+        if !advice_can_be_seen() {
+            return;
+        }
+        let (small, page) = (3 * MIB / 2, 4096);
+        let before = advised();
+        let more = || (advised() - before) / MIB;
+        match first {
+            First::FreesOne => {
+                free(make(1, small, page));
+                let longer = make(1, 7 * MIB, 7 * MIB);
+                assert_eq!(more(), 0, "more than four times as long");
+                let second = make(1, 5 * MIB, page);
+                assert_eq!(more(), 5);
+                free([longer, second].concat());
+            }
+            First::FillsOne => {
+                let first = make(1, 5 * MIB, page);
+                assert_eq!(more(), 0);
+                let second = make(1, 8 * MIB, page);
+                assert_eq!(more(), 8);
+                free([first, second].concat());
+            }
+            // All made, then all filled: nothing is known, and nothing is held against them.
+            First::FillsLater => {
+                let all = make(3, 5 * MIB, 5 * MIB);
+                assert_eq!(more(), 0);
+                for &(block, _) in &all {
+                    // SAFETY: as long as the block.
+                    unsafe { block.write_bytes(1, 5 * MIB) };
+                }
+                let next = make(1, 5 * MIB, page);
+                assert_eq!(more(), 5);
+                free([all, next].concat());
+            }
+            First::GrowsOne => {
+                free(make(1, small, page));
+                let (block, layout) = make(1, 5 * MIB, page)[0];
+                // SAFETY: made with this layout.
+                let block = unsafe { GLOBAL.realloc(block, layout, 7 * MIB) };
+                let long = make(1, 18 * MIB, page);
+                assert!(more() >= 18 + 5, "{} MiB", more());
+                free(vec![(block, Layout::from_size_align(7 * MIB, 16).unwrap())]);
+                free(long);
+            }
+            First::ThenSparse => {
+                free(make(1, small, page));
+                let Some(before) = resident() else { return };
+                let sparse = make(64, 5 * MIB, 256 << 10);
+                let more = resident().unwrap().saturating_sub(before);
+                assert!(more < 64 * MIB, "{} MiB for a byte here and there", more / MIB);
+                free(sparse);
+            }
+        }
+    });
 }

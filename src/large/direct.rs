@@ -85,6 +85,11 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
         // SAFETY: still ours and unchanged, since `extend` has failed.
         unsafe { cache::keep(kept) };
     }
+    if len >= HUGE_PAGE {
+        look_at_earlier(huge::newest(), |mapping| {
+            huge::look_closely(mapping, 0);
+        });
+    }
     let huge = huge::wants_huge_mapping(len);
     let block = os::map_aligned(ptr::null_mut(), len, alignment_for(len, align, huge));
     if block.is_null() {
@@ -98,9 +103,9 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     if huge {
         // SAFETY: a whole mapping of ours.
         unsafe { os::advise_huge(block, len, true) };
-        look_at_earlier(huge::control());
+        look_at_earlier(huge::control(), |mapping| huge::look(mapping, 0));
     } else if len >= HUGE_PAGE {
-        look_at_earlier(huge::remember(block));
+        look_at_earlier(huge::remember(block), |mapping| huge::look(mapping, 0));
     }
     pagemap::set_direct(block, entry(Mapping { block, len, huge }) | FRESH as u64);
     Allocation { ptr: block, zeroed: true }
@@ -108,11 +113,11 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
 
 /// Asks how dense a mapping is that was seen earlier. By now it may be gone, or be another one: it is not
 /// accessed.
-fn look_at_earlier(block: *mut u8) {
+fn look_at_earlier(block: *mut u8, look: impl FnOnce(Mapping)) {
     if pagemap::kind(block) == DIRECT {
         let entry = pagemap::direct(block);
         if entry as usize & FRESH != 0 {
-            huge::look(mapping(block, entry), 0);
+            look(mapping(block, entry));
         }
     }
 }
@@ -168,9 +173,9 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
             pagemap::set_direct(address, entry(Mapping { len: old.len + more, ..old }));
             return address;
         }
-        // The part that it last grew by: the program has had time to fill that. One with huge pages is looked
-        // at when it is freed: at each step that would cost more than growing.
-        if !old.huge {
+        // The part that it last grew by: the program has had time to fill that. One with huge pages is mostly
+        // looked at when it is freed: at each step that would cost more than growing.
+        if !old.huge || huge::is_longest(old.len) {
             huge::look(old, (old.len / 2).next_multiple_of(os::page_size()));
         }
         cache::grows_fresh(len - old.len);

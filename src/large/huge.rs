@@ -16,6 +16,10 @@ use core::ptr;
 
 /// One mapping in this many is a control, without huge pages.
 const CONTROL: usize = 16;
+/// Which one of them: soon, since little is known when the first ones are made.
+const CONTROL_AT: usize = 3;
+/// How many mappings later a control is looked at: the program has had some time to fill it.
+const LATER: usize = 4;
 /// At least this many system pages must have been looked at before mappings are found dense.
 const ENOUGH: usize = 16;
 /// When more than this many have been looked at, both counts are halved, so that older looks fade.
@@ -25,6 +29,9 @@ const MANY: usize = 128;
 const LONGER: usize = 4;
 /// The most system pages of one mapping that are looked at.
 const LOOKS: usize = 16;
+/// The shortest mapping that is looked at while little is known. A table that doubles has it before it has
+/// one of 2 MiB.
+const SHORTEST: usize = HUGE_PAGE / 2;
 /// To find out whether a mapping is sparse, one system page of each of this many parts is looked at.
 const FEW: usize = 8;
 
@@ -84,6 +91,11 @@ impl Density {
         }
     }
 
+    /// Whether too little was looked at for any mapping to get huge pages.
+    fn knows_little(&self) -> bool {
+        self.looked.load(Relaxed) < ENOUGH
+    }
+
     /// Whether a mapping of `len` bytes is likely to be touched densely.
     fn is_dense(&self, len: usize) -> bool {
         let (looked, resident) = (self.looked.load(Relaxed), self.resident.load(Relaxed));
@@ -92,7 +104,7 @@ impl Density {
 
     /// Whether the next mapping, of `len` bytes, should have huge pages.
     fn wants(&self, len: usize) -> bool {
-        self.is_dense(len) && self.made.fetch_add(1, Relaxed) % CONTROL != CONTROL - 1
+        self.is_dense(len) && self.made.fetch_add(1, Relaxed) % CONTROL != CONTROL_AT
     }
 }
 
@@ -102,14 +114,23 @@ static RECENT: Table<AtomicPtr<u8>, 4> = Table([const { AtomicPtr::new(ptr::null
 /// The next place in [`RECENT`].
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
+/// While little is known: the last mapping before the one that is about to be made. A program that makes and
+/// fills one after the other has filled that; if it has not, that does not count. It may be gone by now.
+pub(super) fn newest() -> *mut u8 {
+    if !SEEN.knows_little() {
+        return ptr::null_mut();
+    }
+    RECENT[NEXT.load(Relaxed).wrapping_sub(1)].load(Relaxed)
+}
+
 /// Remembers a new mapping in place of the oldest one. Returns that, which may be gone by now.
 pub(super) fn remember(block: *mut u8) -> *mut u8 {
     RECENT[NEXT.fetch_add(1, Relaxed)].swap(block, Relaxed)
 }
 
-/// The last control, once the program has had some time to fill it; otherwise null. It may be gone by now.
+/// The last control, if it is time to look at it; otherwise null. It may be gone by now.
 pub(super) fn control() -> *mut u8 {
-    if SEEN.made.load(Relaxed) % CONTROL != CONTROL / 4 {
+    if SEEN.made.load(Relaxed) % CONTROL != CONTROL_AT + 1 + LATER {
         return ptr::null_mut();
     }
     RECENT[NEXT.load(Relaxed).wrapping_sub(1)].load(Relaxed)
@@ -125,10 +146,16 @@ pub(super) fn wants_huge_grown(len: usize) -> bool {
     is_ours() && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
 }
 
+/// Whether a mapping with huge pages is longer than any that was dense: if it is touched, longer ones may have
+/// them than before.
+pub(super) fn is_longest(len: usize) -> bool {
+    len > SEEN.longest.load(Relaxed)
+}
+
 /// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping is too
 /// short, or the option decides.
 pub(super) fn look(mapping: Mapping, from: usize) {
-    if mapping.len < HUGE_PAGE || !is_ours() {
+    if look_closely(mapping, from) || mapping.len < HUGE_PAGE || !is_ours() {
         return;
     }
     let chunk = HUGE_PAGE.max(mapping.len.saturating_sub(from).div_ceil(LOOKS));
@@ -136,6 +163,22 @@ pub(super) fn look(mapping: Mapping, from: usize) {
         let add = if mapping.huge { Density::add_huge } else { Density::add };
         add(&SEEN, mapping.len, looked, resident);
     }
+}
+
+/// While little is known, looks at as many pages of one mapping as are enough to know more, and counts them if
+/// they are dense: returns whether they are. So the second table of a few MiB may have huge pages. What is not
+/// dense counts by its length, as always: one sparse table says nothing about other mappings.
+pub(super) fn look_closely(mapping: Mapping, from: usize) -> bool {
+    if mapping.huge || mapping.len < SHORTEST || !SEEN.knows_little() || !is_ours() {
+        return false;
+    }
+    // Whole system pages, so at least as many parts.
+    let chunk = mapping.len.saturating_sub(from) / LOOKS & !(os::page_size() - 1);
+    let seen = sample(mapping, from, chunk.max(1)).filter(|&(looked, resident)| is_most(resident, looked));
+    if let Some((looked, resident)) = seen {
+        SEEN.add(mapping.len, looked, resident);
+    }
+    seen.is_some()
 }
 
 /// Whether less than half of a mapping is resident, judging by a few system pages. Purging such a mapping,
