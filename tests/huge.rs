@@ -1,5 +1,5 @@
-//! Huge pages must not make resident what a program does not touch; and what it does touch, such as tables that
-//! double, should have them. Whether the system has any does not matter here.
+//! Huge pages must not make resident what a program does not touch; and what it does touch, such as tables
+//! that double, should have them. Whether the system has any does not matter here.
 
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};

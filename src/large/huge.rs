@@ -146,8 +146,8 @@ pub(super) fn wants_huge_grown(len: usize) -> bool {
     is_ours() && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
 }
 
-/// Whether a mapping with huge pages is longer than any that was dense: if it is touched, longer ones may have
-/// them than before.
+/// Whether a mapping with huge pages is longer than any that was dense: if it is touched, longer ones may
+/// have them than before.
 pub(super) fn is_longest(len: usize) -> bool {
     len > SEEN.longest.load(Relaxed)
 }
@@ -165,15 +165,16 @@ pub(super) fn look(mapping: Mapping, from: usize) {
     }
 }
 
-/// While little is known, looks at as many pages of one mapping as are enough to know more, and counts them if
-/// they are dense: returns whether they are. So the second table of a few MiB may have huge pages. What is not
-/// dense counts by its length, as always: one sparse table says nothing about other mappings.
+/// While little is known, looks at as many pages of one mapping as are enough to know more, and counts them
+/// if they are dense: returns whether they are. So the second table of a few MiB may have huge pages. What is
+/// not dense counts by its length, as always: one sparse table says nothing about other mappings.
 pub(super) fn look_closely(mapping: Mapping, from: usize) -> bool {
     if mapping.huge || mapping.len < SHORTEST || !SEEN.knows_little() || !is_ours() {
         return false;
     }
     // Whole system pages, so at least as many parts.
-    let chunk = mapping.len.saturating_sub(from) / LOOKS & !(os::page_size() - 1);
+    let part = mapping.len.saturating_sub(from) / LOOKS;
+    let chunk = part - part % os::page_size();
     let seen = sample(mapping, from, chunk.max(1)).filter(|&(looked, resident)| is_most(resident, looked));
     if let Some((looked, resident)) = seen {
         SEEN.add(mapping.len, looked, resident);

@@ -44,10 +44,20 @@ static FILLED_THEN: AtomicUsize = AtomicUsize::new(0);
 /// SuperSlabs serve many classes that need few blocks each.
 const GROWING_FROM: usize = 3;
 
+/// A heap that grew goes on growing while as many slices are filled from one SuperSlab to the next.
+const GOES_ON: usize = SLICES * 5 / 8;
+/// The fewest SuperSlabs of which one may be wasted for that.
+const GOES_ON_FROM: usize = 8;
+/// Whether the heap grew when the last SuperSlab was mapped.
+static GREW: AtomicBool = AtomicBool::new(false);
+
 /// Whether a heap of that many SuperSlabs grows densely: since the last one was mapped, when `then` slices
-/// were filled, most of what one holds has been filled. If the growth then ends, the rest of one is wasted.
-const fn is_growing(superslabs: usize, then: usize, filled: usize) -> bool {
-    superslabs >= GROWING_FROM && is_most(filled.saturating_sub(then), SLICES)
+/// were filled, most of what one holds has been filled. `grew` is the answer of that time: larger heaps go on
+/// with less. If the growth then ends, the rest of one is wasted.
+const fn is_growing(superslabs: usize, then: usize, filled: usize, grew: bool) -> bool {
+    let more = filled.saturating_sub(then);
+    let goes_on = grew && superslabs >= GOES_ON_FROM && more >= GOES_ON;
+    superslabs >= GROWING_FROM && (is_most(more, SLICES) || goes_on)
 }
 
 /// Takes back [`filled`] for as many slices.
@@ -84,7 +94,9 @@ pub(super) fn wants_huge_superslab() -> bool {
         let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_slices)) else {
             return false;
         };
-        is_growing(superslabs, then, filled)
+        let grows = is_growing(superslabs, then, filled, GREW.load(Relaxed));
+        GREW.store(grows, Relaxed);
+        grows
             || filled >= HUGE_FROM && is_most(filled, used)
             || are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
     })
@@ -190,9 +202,14 @@ mod tests {
 
     #[test]
     fn a_heap_grows_by_what_is_filled() {
-        assert!(is_growing(GROWING_FROM, 40, 40 + SLICES));
-        assert!(!is_growing(GROWING_FROM - 1, 40, 40 + SLICES), "small");
-        assert!(!is_growing(100, 40, 40 + SLICES / 2), "spans that are hardly touched");
-        assert!(!is_growing(100, 40, 8), "slabs were given back");
+        let grows = |superslabs, filled| is_growing(superslabs, 40, filled, false);
+        assert!(grows(GROWING_FROM, 40 + SLICES));
+        assert!(!grows(GROWING_FROM - 1, 40 + SLICES), "small");
+        assert!(!grows(100, 40 + SLICES / 2), "spans that are hardly touched");
+        assert!(!grows(100, 8), "slabs were given back");
+        let goes_on = |superslabs, filled| is_growing(superslabs, 40, filled, true);
+        assert!(goes_on(GOES_ON_FROM, 40 + GOES_ON) && !grows(GOES_ON_FROM, 40 + GOES_ON));
+        assert!(!goes_on(GOES_ON_FROM - 1, 40 + GOES_ON), "one would be too large a part");
+        assert!(!goes_on(100, 39 + GOES_ON), "the end of the growth");
     }
 }
