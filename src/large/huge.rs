@@ -32,6 +32,8 @@ const LOOKS: usize = 16;
 /// The shortest mapping that is looked at while little is known. A table that doubles has it before it has
 /// one of 2 MiB.
 const SHORTEST: usize = HUGE_PAGE / 2;
+/// After so many close looks at what was not dense there are no more: they cost as many system calls.
+const TRIES: usize = 16;
 /// To find out whether a mapping is sparse, one system page of each of this many parts is looked at.
 const FEW: usize = 8;
 
@@ -55,6 +57,8 @@ struct Density {
     /// The length of the longest mapping, in bytes, that was dense, or had huge pages and was touched all
     /// over. Reduced by one that is not dense.
     longest: AtomicUsize,
+    /// Close looks at mappings that were not dense.
+    tries: AtomicUsize,
 }
 
 static SEEN: Density = Density::new();
@@ -66,6 +70,7 @@ impl Density {
             resident: AtomicUsize::new(0),
             made: AtomicUsize::new(0),
             longest: AtomicUsize::new(0),
+            tries: AtomicUsize::new(0),
         }
     }
 
@@ -91,9 +96,25 @@ impl Density {
         }
     }
 
-    /// Whether too little was looked at for any mapping to get huge pages.
+    /// Whether too little was looked at for any mapping to get huge pages, and close looks may change that.
     fn knows_little(&self) -> bool {
-        self.looked.load(Relaxed) < ENOUGH
+        self.looked.load(Relaxed) < ENOUGH && self.tries.load(Relaxed) < TRIES
+    }
+
+    /// Counts a close look at a mapping of `len` bytes. Returns whether it is dense.
+    fn add_close(&self, len: usize, looked: usize, resident: usize) -> bool {
+        let dense = is_most(resident, looked);
+        if dense {
+            self.add(len, looked, resident);
+        } else {
+            self.tries.fetch_add(1, Relaxed);
+        }
+        dense
+    }
+
+    /// Whether a mapping of `len` bytes is at least twice as long as any that was dense.
+    fn is_longest(&self, len: usize) -> bool {
+        len / 2 >= self.longest.load(Relaxed)
     }
 
     /// Whether a mapping of `len` bytes is likely to be touched densely.
@@ -146,10 +167,10 @@ pub(super) fn wants_huge_grown(len: usize) -> bool {
     is_ours() && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
 }
 
-/// Whether a mapping with huge pages is longer than any that was dense: if it is touched, longer ones may
-/// have them than before.
+/// Whether a mapping with huge pages is so much longer than any that was dense that it is worth a look: if it
+/// is touched, longer ones may have them than before. Not at each step of one that grows by a page.
 pub(super) fn is_longest(len: usize) -> bool {
-    len > SEEN.longest.load(Relaxed)
+    SEEN.is_longest(len)
 }
 
 /// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping is too
@@ -175,11 +196,8 @@ pub(super) fn look_closely(mapping: Mapping, from: usize) -> bool {
     // Whole system pages, so at least as many parts.
     let part = mapping.len.saturating_sub(from) / LOOKS;
     let chunk = part - part % os::page_size();
-    let seen = sample(mapping, from, chunk.max(1)).filter(|&(looked, resident)| is_most(resident, looked));
-    if let Some((looked, resident)) = seen {
-        SEEN.add(mapping.len, looked, resident);
-    }
-    seen.is_some()
+    let seen = sample(mapping, from, chunk.max(1));
+    seen.is_some_and(|(looked, resident)| looked != 0 && SEEN.add_close(mapping.len, looked, resident))
 }
 
 /// Whether less than half of a mapping is resident, judging by a few system pages. Purging such a mapping,
@@ -251,6 +269,36 @@ mod tests {
             let hits = (0..1000).filter(|&look| scattered(start, look) % 512 % 64 == 0).count();
             assert!((2..60).contains(&hits), "{hits}");
         }
+    }
+
+    #[test]
+    fn one_dense_mapping_is_enough_and_sparse_ones_are_not_looked_at_for_ever() {
+        let seen = Density::new();
+        assert!(seen.knows_little());
+        for _ in 1..TRIES {
+            assert!(!seen.add_close(SHORTEST, 16, 13));
+        }
+        assert!(seen.knows_little() && !seen.is_dense(SHORTEST), "they do not count");
+        assert!(seen.add_close(SHORTEST, 16, 14) && !seen.knows_little() && seen.is_dense(LONGER * SHORTEST));
+        let seen = Density::new();
+        for _ in 0..TRIES {
+            assert!(seen.knows_little() && !seen.add_close(SHORTEST, 16, 0));
+        }
+        assert!(!seen.knows_little());
+    }
+
+    #[test]
+    fn a_mapping_that_grows_by_a_page_is_not_looked_at_each_time() {
+        let seen = Density::new();
+        seen.add(HUGE_PAGE, ENOUGH, ENOUGH);
+        let looks = (HUGE_PAGE..16 * HUGE_PAGE).step_by(4096).filter(|&len| {
+            let look = seen.is_longest(len);
+            if look {
+                seen.add_huge(len, 1, 1);
+            }
+            look
+        });
+        assert_eq!(looks.count(), 3, "at 2, 4 and 8 times its length");
     }
 
     #[test]
