@@ -12,14 +12,13 @@ static GLOBAL: Hakmem = Hakmem::new();
 const MIB: usize = 1 << 20;
 
 /// Resident bytes, or nothing where that cannot be said, or where the system gives huge pages to all that do
-/// not refuse.
+/// not refuse: Rust's own memory and the stacks then have them.
 fn resident() -> Option<usize> {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     // In KiB, whatever the size of a page.
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: usize = line.trim().trim_end_matches(" kB").parse().ok()?;
-    (!enabled.contains("[always]")).then_some(kib << 10)
+    (!enabled.contains("[always]")).then_some(bytes(line))
 }
 
 /// Blocks of `size` bytes, a byte written in every `step`.
@@ -71,18 +70,29 @@ fn a_sparse_table_of_a_dense_program() {
     }
 }
 
-/// Bytes of mappings for which huge pages have been advised.
-fn advised() -> usize {
+/// The value of a line of /proc that is in KiB, in bytes.
+fn bytes(value: &str) -> usize {
+    value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// Bytes of mappings that have this flag: `hg` where huge pages have been advised, `nh` where they have been
+/// advised against.
+fn flagged(flag: &str) -> usize {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let (mut size, mut sum) = (0, 0);
     for line in smaps.lines() {
         if let Some(kib) = line.strip_prefix("Size:") {
-            size = kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
-        } else if line.strip_prefix("VmFlags:").is_some_and(|flags| flags.contains(" hg")) {
+            size = bytes(kib);
+        } else if line.strip_prefix("VmFlags:").is_some_and(|flags| flags.split(' ').any(|f| f == flag)) {
             sum += size;
         }
     }
     sum
+}
+
+/// Bytes of mappings for which huge pages have been advised.
+fn advised() -> usize {
+    flagged("hg")
 }
 
 /// Whether advice can be seen: an emulator does not pass it on, and not every kernel has huge pages.
@@ -131,6 +141,9 @@ enum First {
     FillsLater,
     GrowsOne,
     ThenSparse,
+    ClearsAgain,
+    IsShortOfAddresses,
+    IsSparse,
 }
 
 /// A table, or a buffer, of a few MiB is enough to know by.
@@ -141,7 +154,16 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         println!("SKIPPED: under an emulator");
         return;
     }
-    let cases = [First::FreesOne, First::FillsOne, First::FillsLater, First::GrowsOne, First::ThenSparse];
+    let cases = [
+        First::FreesOne,
+        First::FillsOne,
+        First::FillsLater,
+        First::GrowsOne,
+        First::ThenSparse,
+        First::ClearsAgain,
+        First::IsShortOfAddresses,
+        First::IsSparse,
+    ];
     support::in_own_processes("the_second_table_has_huge_pages_if_the_first_was_filled", &cases, |first| {
         if !advice_can_be_seen() {
             return;
@@ -194,6 +216,54 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                 let more = resident().unwrap().saturating_sub(before);
                 assert!(more < 64 * MIB, "{} MiB for a byte here and there", more / MIB);
                 free(sparse);
+            }
+            // Zeros in the same memory again: what nobody has touched of it stays as it is.
+            First::ClearsAgain => {
+                free(make(1, 8 * MIB, page));
+                let Some(before) = resident() else { return };
+                let layout = Layout::from_size_align(30 * MIB, 16).unwrap();
+                for _ in 0..3 {
+                    // SAFETY: the size is not zero; one byte of it is written to; freed with its layout.
+                    unsafe {
+                        let block = GLOBAL.alloc_zeroed(layout);
+                        assert!(*block.add(12 * MIB) == 0);
+                        *block.add(12 * MIB) = 1;
+                        let more = resident().unwrap().saturating_sub(before);
+                        assert!(more < 8 * MIB, "{} MiB for a byte", more / MIB);
+                        GLOBAL.dealloc(block, layout);
+                    }
+                }
+            }
+            // What aligning for huge pages takes in addition must not be what fails.
+            First::IsShortOfAddresses => {
+                let first = make(1, 8 * MIB, page);
+                let status = std::fs::read_to_string("/proc/self/status").unwrap();
+                let mapped = bytes(status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap());
+                // Lengths that the system does not align by itself.
+                let size = 30 * MIB + page;
+                let limit = |bytes: usize| {
+                    let limit = libc::rlimit { rlim_cur: bytes as u64, rlim_max: libc::RLIM_INFINITY };
+                    // SAFETY: a valid limit.
+                    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+                };
+                limit(mapped + size + MIB);
+                // SAFETY: the size is not zero.
+                let block = unsafe { GLOBAL.alloc(Layout::from_size_align(size, 16).unwrap()) };
+                limit(libc::RLIM_INFINITY as usize);
+                assert!(!block.is_null());
+                free(vec![first[0], (block, Layout::from_size_align(size, 16).unwrap())]);
+            }
+            // The system may give huge pages to all that do not refuse them.
+            First::IsSparse => {
+                let before = flagged("nh");
+                let blocks = make(3, 20 * MIB, 20 * MIB);
+                assert!(flagged("nh") - before >= 60 * MIB);
+                // One that grows, where it is or elsewhere.
+                let (from, to) = (blocks[2].1, Layout::from_size_align(50 * MIB, 16).unwrap());
+                // SAFETY: made with this layout.
+                let grown = unsafe { GLOBAL.realloc(blocks[2].0, from, to.size()) };
+                assert!(flagged("nh") - before >= 90 * MIB);
+                free(vec![blocks[0], blocks[1], (grown, to)]);
             }
         }
     });

@@ -10,7 +10,7 @@ use crate::os::{self, NotResized, held};
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, DIRECT};
 use crate::superslab::slab::Allocation;
-use crate::superslab::thp::HUGE_PAGE;
+use crate::superslab::thp::{self, HUGE_PAGE};
 use core::ptr;
 
 /// Unit of the place within the slice: the smallest system page.
@@ -90,8 +90,12 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
             huge::look_closely(mapping, 0);
         });
     }
-    let huge = huge::wants_huge_mapping(len);
-    let block = os::map_aligned(ptr::null_mut(), len, alignment_for(len, align, huge));
+    let wanted = huge::wants_huge_mapping(len);
+    let map = |huge: bool| os::map_aligned(ptr::null_mut(), len, alignment_for(len, align, huge));
+    let first = map(wanted);
+    // Aligned to huge pages it needs more address space, which may be too much where it is limited.
+    let huge = wanted && !first.is_null();
+    let block = if wanted && !huge { map(false) } else { first };
     if block.is_null() {
         return Allocation::NONE;
     }
@@ -100,9 +104,13 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
         unsafe { os::unmap(block, len) };
         return Allocation::NONE;
     }
-    if huge {
+    // Advised against them, too, as SuperSlabs are: the system may give them to everybody. Shorter mappings as
+    // well, for they may grow, and neighbours must be alike to be resized as one.
+    if huge || thp::refuses() {
         // SAFETY: a whole mapping of ours.
-        unsafe { os::advise_huge(block, len, true) };
+        unsafe { os::advise_huge(block, len, huge) };
+    }
+    if huge {
         look_at_earlier(huge::control(), |mapping| huge::look(mapping, 0));
     } else if len >= HUGE_PAGE {
         look_at_earlier(huge::remember(block), |mapping| huge::look(mapping, 0));

@@ -201,10 +201,18 @@ pub(super) fn look_closely(mapping: Mapping, from: usize) -> bool {
 }
 
 /// Whether less than half of a mapping is resident, judging by a few system pages. Purging such a mapping,
-/// and faulting in what is touched next, costs less than clearing all of it.
+/// and faulting in what is touched next, costs less than clearing all of it. One with huge pages is not dense
+/// then: that counts, since whoever uses the same memory again and again never makes a control.
 pub(super) fn is_sparse(mapping: Mapping) -> bool {
-    let few = || sample(mapping, 0, mapping.len.div_ceil(FEW));
-    !mapping.huge && mapping.len >= HUGE_PAGE && few().is_some_and(|(looked, resident)| resident * 2 < looked)
+    if mapping.len < HUGE_PAGE {
+        return false;
+    }
+    let Some((looked, resident)) = sample(mapping, 0, mapping.len.div_ceil(FEW)) else { return false };
+    let sparse = resident * 2 < looked;
+    if sparse && mapping.huge {
+        SEEN.add(mapping.len, looked, resident);
+    }
+    sparse
 }
 
 /// How many looks there were so far.

@@ -4,7 +4,7 @@
 use crate::base::pause::Pause;
 use crate::base::{counters, limits, options};
 use crate::front::heap::Heap;
-use crate::front::thread;
+use crate::front::{registry, thread};
 use crate::os::held;
 use crate::reclaim::{left_heaps, purge};
 use crate::superslab::layout::SUPERSLAB;
@@ -34,6 +34,14 @@ fn spare() -> usize {
     large::kept() + pool::free_bytes() + own
 }
 
+/// Bytes of the runs that threads keep, which count as in use.
+fn cached_runs() -> usize {
+    let mut bytes = 0;
+    // SAFETY: heap records, which are never unmapped; an atomic.
+    registry::each(|heap| bytes += unsafe { (*heap).run_cache.held.get() } as usize);
+    bytes
+}
+
 /// A number that changes when the calling thread frees something, or another thread frees something large.
 fn freed() -> usize {
     let heap = thread::own_heap();
@@ -49,11 +57,12 @@ fn is_hopeless(need: usize) -> bool {
         return held::is_beyond_hard(need, usize::MAX);
     }
     // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
-    // magazines, only what has been freed since.
+    // caches, only what has been freed since.
     let back = if FRUITLESS.is_on(os::now_ms()) {
         spare()
     } else {
-        held::bytes().saturating_sub(counters::LARGE_IN_USE.load(Relaxed))
+        let large = (counters::LARGE_IN_USE.load(Relaxed)).saturating_sub(cached_runs());
+        held::bytes().saturating_sub(large)
     };
     if held::is_beyond_hard(need, back) {
         return true;
@@ -62,7 +71,7 @@ fn is_hopeless(need: usize) -> bool {
     need > back && !os::could_map(need - back) && os::could_map(os::page_size())
 }
 
-/// Gives back what can be given back at once, and tries again if that was anything. If the same has just been
+/// Gives back what can be given back at once, and tries again. If the same has just been
 /// done and did not help, leaves other threads' caches alone, and does nothing at all unless something has
 /// been freed since.
 fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
@@ -74,7 +83,9 @@ fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     if again && seen.is_some_and(|seen| seen.get() == freed()) {
         return Allocation::NONE;
     }
-    let allocation = if purge::purge_from(!again) > 0 { attempt() } else { Allocation::NONE };
+    // The caches of others may have had what is needed, though the system has taken nothing back.
+    let tries = purge::purge_from(!again) > 0 || !again;
+    let allocation = if tries { attempt() } else { Allocation::NONE };
     let helped = !allocation.ptr.is_null();
     if helped || !again {
         FRUITLESS.tried(helped, os::now_ms());

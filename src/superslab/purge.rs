@@ -75,11 +75,8 @@ fn unmap(desc: DescRef) -> usize {
             os::PURGED.fetch_add(resident, Relaxed);
             span_index::remove(desc);
         }
-        // The SuperSlab is still mapped, and can be used again.
-        os::Unmapped::Zeroed => {
-            desc.huge.store(false, Relaxed);
-            span_index::put_back(desc, u32::MAX);
-        }
+        // The SuperSlab is still mapped, with the same advice, and can be used again.
+        os::Unmapped::Zeroed => span_index::put_back(desc, u32::MAX),
         os::Unmapped::Kept => {
             span_index::put_back(desc, 0);
             return 0;

@@ -81,7 +81,7 @@ pub(crate) fn is_ours() -> bool {
 
 /// Whether memory that should not have huge pages is advised against them. Then it gets no folios of other
 /// sizes either.
-pub(super) fn refuses() -> bool {
+pub(crate) fn refuses() -> bool {
     options::get().thp != Thp::Folios
 }
 
