@@ -237,9 +237,10 @@ fn what_sleeping_threads_keep_goes_before_anything_is_refused() {
         return;
     }
     let name = "what_sleeping_threads_keep_goes_before_anything_is_refused";
-    processes::in_own_processes(name, &[false, true], |locked| {
+    let cases: [fn(); 3] = [far_below_the_limit, at_the_limit_with_locked_memory, while_it_is_given_back];
+    processes::in_own_processes(name, &cases, |case| {
         let _alone = alone();
-        if locked { at_the_limit_with_locked_memory() } else { far_below_the_limit() }
+        case();
     });
 }
 
@@ -254,6 +255,45 @@ fn far_below_the_limit() {
         assert!(!block.is_null(), "{:?}", stats());
         free(block, 64 * MIB);
     });
+}
+
+/// Memory that another thread is just giving back is waited for.
+fn while_it_is_given_back() {
+    const SIZE: usize = 32 * MIB;
+    const ROUNDS: usize = 200;
+    limit(0, held() + SIZE + 8 * MIB);
+    let (given, taken) = (Barrier::new(2), Barrier::new(2));
+    let fill = || {
+        let block = make(SIZE);
+        assert!(!block.is_null(), "{:?}", stats());
+        // SAFETY: the block's size.
+        unsafe { block.write_bytes(SIZE as u8 | 1, SIZE) };
+        free(block, SIZE);
+    };
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                fill();
+                given.wait();
+                hakmem::purge();
+                taken.wait();
+            }
+        });
+        for round in 0..ROUNDS {
+            given.wait();
+            // At different moments of what the other thread does.
+            (0..round * 50).for_each(|_| std::hint::spin_loop());
+            let block = make(SIZE);
+            if block.is_null() {
+                refused.fetch_add(1, SeqCst);
+            } else {
+                free(block, SIZE);
+            }
+            taken.wait();
+        }
+    });
+    assert_eq!(refused.into_inner(), 0, "of {ROUNDS}: {:?}", stats());
 }
 
 /// Where the system takes no page back, what other threads keep may still be what is needed.

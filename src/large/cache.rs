@@ -18,6 +18,7 @@ use crate::large::cache::stack::Stack;
 use crate::large::huge::Mapping;
 use crate::lockfree::waker;
 use crate::os::futex::{Inherit, Lock};
+use crate::os::held::Returning;
 use crate::os::{self, Unmapped, elapsed, now_ms};
 use crate::superslab::decay::Regret;
 use crate::superslab::layout::SLICE;
@@ -323,6 +324,7 @@ pub(super) unsafe fn keep(kept: Mapping) {
             break;
         }
         if let Some(out) = cache.make_room(kept.len, limit, now) {
+            let _returning = Returning::begin();
             REGRET.drop(out.len, now);
             drop(cache);
             unmap(out);

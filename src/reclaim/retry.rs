@@ -96,6 +96,32 @@ fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     allocation
 }
 
+/// How often at most to wait for a millisecond for other threads that are giving memory back.
+const WAITS: u32 = 100;
+
+/// Tries again when other threads have given memory back, if any have since they had done so `seen` times, or
+/// are about to: that may have been just what is needed.
+fn when_returned(mut seen: u32, attempt: &dyn Fn() -> Allocation) -> Allocation {
+    for _ in 0..WAITS {
+        // In this order: what ends in between is seen.
+        let waits = held::is_returning();
+        let now = held::returned();
+        if now != seen {
+            seen = now;
+            let allocation = if held::limited() { held::beyond_soft(attempt) } else { attempt() };
+            if !allocation.ptr.is_null() {
+                FRUITLESS.tried(true, os::now_ms());
+                return allocation;
+            }
+        } else if waits {
+            held::wait_for_returning(seen);
+        } else {
+            break;
+        }
+    }
+    Allocation::NONE
+}
+
 #[cold]
 #[inline(never)]
 fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
@@ -113,7 +139,9 @@ fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
         }
     }
     let refusals = held::refusals();
-    let hopeless = is_hopeless(need);
+    let returned = held::returned();
+    // What others are giving back is not known to be theirs.
+    let hopeless = is_hopeless(need) && !held::is_returning();
     let mut allocation = if hopeless {
         Allocation::NONE
     } else if held::limited() {
@@ -122,6 +150,9 @@ fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
         // Address space that one kind of block keeps may be what the other kind needs.
         reclaimed(attempt)
     };
+    if allocation.ptr.is_null() && !hopeless {
+        allocation = when_returned(returned, attempt);
+    }
     // A shorter span than the class wants is better than no memory.
     if allocation.ptr.is_null() && !hopeless && need <= MAX_SMALL {
         allocation = pool::with_shorter(attempt);

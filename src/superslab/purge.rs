@@ -7,6 +7,7 @@ use crate::base::options;
 use crate::lockfree::waker;
 use crate::os;
 use crate::os::futex::Guard;
+use crate::os::held::Returning;
 use crate::superslab::decay::REGRET;
 use crate::superslab::desc::DescRef;
 use crate::superslab::granules::Run;
@@ -160,6 +161,7 @@ fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
 #[inline(never)]
 fn run_due(now: u32) {
     let Some(mut pool) = lock() else { return };
+    let _returning = Returning::begin();
     let job = due(&mut pool, now);
     drop(pool);
     let (any, bytes) = (job.len > 0, job.run());
@@ -178,6 +180,7 @@ fn run_jobs(stop: impl Fn() -> bool, mut fill: impl FnMut(&mut State, &mut Job))
     while !stop() && left > 0 {
         let Some(mut pool) = lock() else { break };
         left = left.min(pool.superslabs);
+        let _returning = Returning::begin();
         let mut job = Job::none();
         fill(&mut pool, &mut job);
         drop(pool);

@@ -2,7 +2,9 @@
 
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::options;
-use crate::large::cache::{CACHE, KEPT_PART, REGRET, RETRY, STACKED, kept, limit, unmap};
+use crate::large::cache::{CACHE, Cache, KEPT_PART, REGRET, RETRY, STACKED, kept, limit, unmap};
+use crate::large::huge::Mapping;
+use crate::os::held::Returning;
 use crate::os::{elapsed, now_ms};
 use crate::sync::Ordering::Relaxed;
 
@@ -40,13 +42,20 @@ pub(super) fn unmap_excess(now: u32) {
     }
 }
 
+/// Takes a mapping out of the cache that is about to be unmapped.
+fn take_out(choose: impl FnOnce(&mut Cache) -> Option<Mapping>) -> Option<(Mapping, Returning)> {
+    let mut cache = CACHE.lock_soon()?;
+    // While the cache is locked: see `Returning`.
+    choose(&mut cache).map(|out| (out, Returning::begin()))
+}
+
 /// [`unmap_excess`], where there may be some.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 fn unmap_rest(now: u32) {
     let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed).saturating_mul(KEPT_PART), now);
-    while let Some(out) = CACHE.lock_soon().and_then(|mut cache| cache.make_room(0, limit, now)) {
+    while let Some((out, _returning)) = take_out(|cache| cache.make_room(0, limit, now)) {
         REGRET.drop(out.len, now);
         unmap(out);
     }
@@ -61,10 +70,8 @@ pub(crate) fn drain() {
 
 /// Unmaps what has been kept for `least` milliseconds or more.
 fn unmap_due(now: u32, least: u32) {
-    while let Some(kept) = CACHE.lock_soon().and_then(|mut cache| {
-        let i = cache.oldest(now, least)?;
-        Some(cache.remove(i))
-    }) {
+    let oldest = |cache: &mut Cache| cache.oldest(now, least).map(|i| cache.remove(i));
+    while let Some((kept, _returning)) = take_out(oldest) {
         unmap(kept);
     }
 }
@@ -73,11 +80,11 @@ fn unmap_due(now: u32, least: u32) {
 /// Returns whether anything is gone.
 fn unmap_refused(most: usize) -> bool {
     for tries in 0..most {
-        let kept = CACHE.lock_soon().and_then(|mut cache| {
+        let kept = take_out(|cache| {
             let refused = cache.used().find(|(_, e)| e.refused).map(|(i, _)| i);
             refused.map(|i| cache.remove(i)).or_else(|| cache.pop(|_, _| true))
         });
-        if !kept.is_some_and(unmap) {
+        if !kept.is_some_and(|(kept, _returning)| unmap(kept)) {
             return tries != 0;
         }
     }
