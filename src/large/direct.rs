@@ -104,8 +104,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
         unsafe { os::unmap(block, len) };
         return Allocation::NONE;
     }
-    // Advised against them, too, as SuperSlabs are: the system may give them to everybody. Shorter mappings as
-    // well, for they may grow, and neighbours must be alike to be resized as one.
+    // Advised against them, too, as SuperSlabs are: the system may give them to everybody. Shorter mappings
+    // as well, for they may grow, and neighbours must be alike to be resized as one.
     if huge || thp::refuses() {
         // SAFETY: a whole mapping of ours.
         unsafe { os::advise_huge(block, len, huge) };

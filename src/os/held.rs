@@ -242,8 +242,8 @@ pub(crate) fn wait_for_returning(seen: u32) {
     futex::wait(RETURNED.as_ptr(), seen, Some(1));
 }
 
-/// In the child of a fork: the threads that were passing or giving memory back do not exist. Bytes that they were mapping or
-/// unmapping stay counted: the child may have them, and cannot tell where.
+/// In the child of a fork: the threads that were passing or giving memory back do not exist. Bytes that they
+/// were mapping or unmapping stay counted: the child may have them, and cannot tell where.
 pub(crate) fn reset_in_child() {
     PASSING.store(0, Relaxed);
     RETURNING.store(0, Relaxed);

@@ -264,3 +264,33 @@ fn the_page_is_complete_when_it_is_seen() {
         process::unmap();
     });
 }
+/// Whoever does not find what another thread has taken out to give it back knows when that has been done.
+#[test]
+fn what_is_given_back_is_waited_for() {
+    model_of_statics(Some(3), || {
+        // What is held for memory that is free, as long as the lock's value is 0.
+        static HELD: AtomicU32 = AtomicU32::new(1);
+        let free = Arc::new(Lock::new(Plain::new()));
+        let cache = free.clone();
+        HELD.store(1, Ordering::Relaxed);
+        let other = beside(move || {
+            let taken = cache.lock();
+            taken.add();
+            let _returning = held::Returning::begin();
+            drop(taken);
+            HELD.store(0, Ordering::Relaxed);
+        });
+        let seen = held::returned();
+        if free.lock().get() != 0 {
+            // As in `reclaim/retry.rs`.
+            let mut waits = held::is_returning();
+            while waits && held::returned() == seen {
+                thread::yield_now();
+                waits = held::is_returning();
+            }
+            let _ = held::returned();
+            assert_eq!(HELD.load(Ordering::Relaxed), 0);
+        }
+        other.join().unwrap();
+    });
+}
