@@ -200,23 +200,25 @@ void *hak_aligned_alloc(size_t align, size_t size);
 // `ptr` is NULL or a block of this allocator.
 size_t hak_usable_size(void *ptr);
 
-// Frees a block of `size` bytes, as asked for. A size that it cannot have ends the process: more than its
-// usable size, or for a small block at most half of that and of another size class.
+// Frees a block of `size` bytes, as asked for. A size that it cannot have ends the process (with
+// HAKMEM_FOREIGN=warn it is reported, and the block freed): more than its usable size, or for a small block
+// at most half of that and of another size class.
 //
 // # Safety
 //
 // `ptr` is NULL or a block of this allocator.
 void hak_free_sized(void *ptr, size_t size);
 
-// Frees a block of `size` bytes that was allocated at a multiple of `align`.
+// Frees a block of `size` bytes that was allocated at a multiple of `align`. As with `hak_free_sized` a size
+// above its usable size ends the process.
 //
 // # Safety
 //
 // `ptr` is NULL or a block of this allocator.
 void hak_free_aligned_sized(void *ptr, size_t align, size_t size);
 
-// Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes
-// that came back.
+// Gives back to the system what can be given back, whichever thread has it, cached blocks included. The
+// bytes that came back.
 size_t hak_purge(void);
 
 // Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it
@@ -240,9 +242,9 @@ int hak_set_limits(size_t soft, size_t hard);
 void hak_on_soft_limit(void (*hook)(size_t held, size_t limit, void *arg), void *arg);
 
 // Starts the background thread, if there is none: it gives back what the program has let go of for as long
-// as the purge delay says, without anybody calling. 0, or the number of an error, as of pthread_create. The
-// child of fork starts one of its own, the next time that it allocates; one made without the handlers of the
-// C library (_Fork) when this is called there.
+// as the purge delay says, without anybody calling. 0, or the number of an error, as of pthread_create;
+// EPERM after `hak_few_syscalls`. The child of fork starts one of its own, the next time that it allocates; one
+// made without the handlers of the C library (_Fork) when this is called there.
 int hak_background_start(void);
 
 // Ends the background thread, if there is one, and waits until it is gone. No cancellation point.
@@ -250,7 +252,7 @@ void hak_background_stop(void);
 
 // Starts a heap profile: who holds the memory, by call stack, with one sample in `rate` bytes on average
 // (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is
-// 0), EALREADY (there is one), ENOMEM. `errno` is left alone.
+// 0), EALREADY (there is one), ENOMEM (also after `hak_few_syscalls`). `errno` is left alone.
 int hak_profile_start(size_t rate);
 
 // Stops the profile. What it has gathered stays, as of now, for `hak_profile_write`.
@@ -258,7 +260,7 @@ void hak_profile_stop(void);
 
 // Writes what has been gathered to a new file, which takes the place of one that is there when it is whole.
 // `hakmem profile` shows it. 0, or ESRCH (there has been no profile), ENAMETOOLONG (the path has not 1 to
-// 255 bytes), EIO. `errno` is left alone.
+// 255 bytes), ENOMEM (after `hak_few_syscalls`), EIO. `errno` is left alone.
 //
 // # Safety
 //

@@ -80,8 +80,9 @@ pub unsafe extern "C" fn hak_usable_size(ptr: *mut c_void) -> usize {
     unsafe { core_c::usable_size(ptr.cast(), "hak_usable_size") }
 }
 
-/// Frees a block of `size` bytes, as asked for. A size that it cannot have ends the process: more than its
-/// usable size, or for a small block at most half of that and of another size class.
+/// Frees a block of `size` bytes, as asked for. A size that it cannot have ends the process (with
+/// HAKMEM_FOREIGN=warn it is reported, and the block freed): more than its usable size, or for a small block
+/// at most half of that and of another size class.
 ///
 /// # Safety
 ///
@@ -92,7 +93,8 @@ pub unsafe extern "C" fn hak_free_sized(ptr: *mut c_void, size: usize) {
     unsafe { core_c::free_sized(ptr.cast(), size, "hak_free_sized") }
 }
 
-/// Frees a block of `size` bytes that was allocated at a multiple of `align`.
+/// Frees a block of `size` bytes that was allocated at a multiple of `align`. As with `hak_free_sized` a size
+/// above its usable size ends the process.
 ///
 /// # Safety
 ///
@@ -104,8 +106,8 @@ pub unsafe extern "C" fn hak_free_aligned_sized(ptr: *mut c_void, align: usize, 
     unsafe { core_c::free_aligned_sized(ptr.cast(), size, "hak_free_aligned_sized") }
 }
 
-/// Gives back to the system what can be given back, the calling thread's cached blocks included. The bytes
-/// that came back.
+/// Gives back to the system what can be given back, whichever thread has it, cached blocks included. The
+/// bytes that came back.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_purge() -> usize {
     core_c::purge()
@@ -144,9 +146,9 @@ pub extern "C" fn hak_on_soft_limit(
 }
 
 /// Starts the background thread, if there is none: it gives back what the program has let go of for as long
-/// as the purge delay says, without anybody calling. 0, or the number of an error, as of pthread_create. The
-/// child of fork starts one of its own, the next time that it allocates; one made without the handlers of the
-/// C library (_Fork) when this is called there.
+/// as the purge delay says, without anybody calling. 0, or the number of an error, as of pthread_create;
+/// EPERM after `hak_few_syscalls`. The child of fork starts one of its own, the next time that it allocates; one
+/// made without the handlers of the C library (_Fork) when this is called there.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_background_start() -> c_int {
     core_c::start_background()
@@ -166,7 +168,7 @@ pub static __hak_control: &core_c::Control = &core_c::CONTROL;
 
 /// Starts a heap profile: who holds the memory, by call stack, with one sample in `rate` bytes on average
 /// (524288 is a good rate). Blocks that were allocated before are unknown to it. 0, or EINVAL (the rate is
-/// 0), EALREADY (there is one), ENOMEM. `errno` is left alone.
+/// 0), EALREADY (there is one), ENOMEM (also after `hak_few_syscalls`). `errno` is left alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_profile_start(rate: usize) -> c_int {
     core_c::profile_start(rate)
@@ -180,7 +182,7 @@ pub extern "C" fn hak_profile_stop() {
 
 /// Writes what has been gathered to a new file, which takes the place of one that is there when it is whole.
 /// `hakmem profile` shows it. 0, or ESRCH (there has been no profile), ENAMETOOLONG (the path has not 1 to
-/// 255 bytes), EIO. `errno` is left alone.
+/// 255 bytes), ENOMEM (after `hak_few_syscalls`), EIO. `errno` is left alone.
 ///
 /// # Safety
 ///

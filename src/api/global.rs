@@ -85,8 +85,8 @@ unsafe impl GlobalAlloc for Hakmem {
 /// of slabs that are hardly used, and what is kept of freed large mappings go back to the system.
 ///
 /// Other threads are not stopped. A thread that is inside an allocation at each of several looks keeps what
-/// it has. Every thread keeps the topmost block of each magazine, the slabs that it allocates from, and
-/// remote frees that it has not sent yet (256 KiB at most).
+/// it has. Every thread keeps the topmost block of each magazine, the slabs that it allocates from unless
+/// hardly a block of them is in use, and remote frees that it has not sent yet (256 KiB at most).
 pub fn purge() -> usize {
     purge::purge_from(true)
 }
@@ -126,7 +126,8 @@ pub fn stop_background() {
 /// * Memory that was freed to a thread which sleeps, or that lies in such a thread's magazines, stays there
 ///   until the thread is back.
 /// * Huge pages are requested as `HAKMEM_THP=always` says, or not at all.
-/// * The background thread is not started any more.
+/// * The background thread is not started any more, a heap profile that runs ends, and no more blocks are put
+///   between guard pages.
 ///
 /// Statistics are still printed when they are asked for, and that reads files.
 ///

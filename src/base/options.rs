@@ -104,8 +104,9 @@ pub enum Preset {
     /// Least memory, for more page faults: free pages go back at once, no freed mapping is kept, no huge
     /// pages.
     Memory,
-    /// Shortest single calls, for more memory: nothing is given back unless asked for, 128 MiB of freed
-    /// mappings are kept, and no huge pages, because the first touch of one clears 2 MiB.
+    /// Shortest single calls, for more memory: no free pages are given back unless asked for, 128 MiB of
+    /// freed mappings are kept (what is beyond that is unmapped at once), and no huge pages, because the
+    /// first touch of one clears 2 MiB.
     Latency,
 }
 
