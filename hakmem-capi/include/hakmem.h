@@ -243,8 +243,8 @@ void hak_on_soft_limit(void (*hook)(size_t held, size_t limit, void *arg), void 
 
 // Starts the background thread, if there is none: it gives back what the program has let go of for as long
 // as the purge delay says, without anybody calling. 0, or the number of an error, as of pthread_create;
-// EPERM after `hak_few_syscalls`. The child of fork starts one of its own, the next time that it allocates; one
-// made without the handlers of the C library (_Fork) when this is called there.
+// EPERM after `hak_few_syscalls`. The child of fork starts one of its own, the next time that it
+// allocates; one made without the handlers of the C library (_Fork) when this is called there.
 int hak_background_start(void);
 
 // Ends the background thread, if there is one, and waits until it is gone. No cancellation point.

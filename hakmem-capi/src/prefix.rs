@@ -147,8 +147,8 @@ pub extern "C" fn hak_on_soft_limit(
 
 /// Starts the background thread, if there is none: it gives back what the program has let go of for as long
 /// as the purge delay says, without anybody calling. 0, or the number of an error, as of pthread_create;
-/// EPERM after `hak_few_syscalls`. The child of fork starts one of its own, the next time that it allocates; one
-/// made without the handlers of the C library (_Fork) when this is called there.
+/// EPERM after `hak_few_syscalls`. The child of fork starts one of its own, the next time that it
+/// allocates; one made without the handlers of the C library (_Fork) when this is called there.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_background_start() -> c_int {
     core_c::start_background()
