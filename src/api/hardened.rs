@@ -45,6 +45,8 @@ fn allocate(size: usize, align: usize, grows: bool, options: Option<&Options>) -
     if size > isize::MAX as usize {
         return Allocation::NONE;
     }
+    // Also for a program that has nothing but large blocks.
+    background::tick();
     if !heap.is_null() {
         // SAFETY: the calling thread owns the heap.
         let allocation = unsafe { alloc_from(heap, size, align, grows) };
@@ -53,7 +55,6 @@ fn allocate(size: usize, align: usize, grows: bool, options: Option<&Options>) -
         }
     }
     request::look();
-    background::tick();
     if sampling::is_on() {
         profile::tick();
     }

@@ -5,9 +5,10 @@ use crate::base::options::Hardened;
 use crate::base::table::Table;
 use crate::hardened::large::Large;
 use crate::hardened::parts;
+use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::compiler_fence;
+use crate::sync::{AtomicUsize, compiler_fence};
 use core::ptr;
 
 /// Freed mappings whose addresses are not used again, at most.
@@ -26,8 +27,6 @@ pub(super) struct Quarantine {
     count: usize,
     /// Bytes of address space.
     pub(super) bytes: usize,
-    /// Bytes of those that are resident.
-    pub(super) resident: usize,
     /// What is set aside: mappings that the system would not unmap, or that would leave a hole. The last one
     /// first.
     aside: *mut Large,
@@ -41,19 +40,18 @@ impl Inherit for Quarantine {
         if torn {
             // What was being put in or taken out may be in two places, or in none: better to lose all than to
             // hand one out twice.
-            (self.count, self.bytes, self.resident) = (0, 0, 0);
+            (self.count, self.bytes) = (0, 0);
+            RESIDENT.store(0, Relaxed);
             self.aside = ptr::null_mut();
         }
     }
 }
 
-pub(super) static QUARANTINE: Lock<Quarantine> = Lock::new(Quarantine {
-    kept: [ptr::null_mut(); KEPT],
-    count: 0,
-    bytes: 0,
-    resident: 0,
-    aside: ptr::null_mut(),
-});
+pub(super) static QUARANTINE: Lock<Quarantine> =
+    Lock::new(Quarantine { kept: [ptr::null_mut(); KEPT], count: 0, bytes: 0, aside: ptr::null_mut() });
+/// Bytes of the freed mappings in the quarantine that are resident. Changed under its lock; relaxed: who
+/// reads it without wants a figure.
+pub(super) static RESIDENT: AtomicUsize = AtomicUsize::new(0);
 
 /// How many mappings are freed after one, at least, before its addresses are used again.
 fn later() -> usize {
@@ -69,11 +67,11 @@ impl Quarantine {
         // SAFETY: the record of a mapping that was in the list.
         let (len, resident) = unsafe { ((*large).len, (*large).resident.load(Relaxed)) };
         self.bytes -= len;
-        self.resident -= if resident { len } else { 0 };
+        RESIDENT.fetch_sub(if resident { len } else { 0 }, Relaxed);
         Some(large)
     }
 
-    /// Puts a mapping in. False if there is no room.
+    /// Puts a mapping in, as the one freed last. False if there is no room.
     pub(super) fn add(&mut self, large: *mut Large) -> bool {
         // SAFETY: the caller's mapping.
         let (len, resident) = unsafe { ((*large).len, (*large).resident.load(Relaxed)) };
@@ -84,7 +82,34 @@ impl Quarantine {
         *slot = large;
         self.count += 1;
         self.bytes += len;
-        self.resident += if resident { len } else { 0 };
+        RESIDENT.fetch_add(if resident { len } else { 0 }, Relaxed);
+        true
+    }
+
+    /// Takes the oldest mapping out that is resident, if it was freed `delay` milliseconds before `now` or
+    /// earlier. Returns also where it was.
+    pub(super) fn take_aged(&mut self, now: u32, delay: u32) -> Option<(usize, *mut Large)> {
+        let all = self.kept.get(..self.count)?;
+        // SAFETY: records of mappings in the list.
+        let is_aged = |&large: &*mut Large| unsafe {
+            (*large).resident.load(Relaxed) && os::elapsed((*large).freed.load(Relaxed), now) >= delay
+        };
+        let index = all.iter().position(is_aged)?;
+        Some((index, self.remove(index)?))
+    }
+
+    /// Puts a mapping back where it was. If older ones have gone meanwhile it counts as freed later than it
+    /// was. False if there is no room.
+    pub(super) fn put_back(&mut self, index: usize, large: *mut Large) -> bool {
+        if !self.add(large) {
+            return false;
+        }
+        // There is one at least, the one just added.
+        let index = index.min(self.count - 1);
+        if let Some(later) = self.kept.get_mut(index..self.count) {
+            // A fork that comes between leaves it torn, and then all are lost.
+            later.rotate_right(1);
+        }
         true
     }
 
@@ -201,6 +226,36 @@ unsafe fn merged(mut a: *mut Large, mut b: *mut Large) -> *mut Large {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whatever has been taken out, or put in, meanwhile.
+    #[test]
+    fn what_was_taken_out_goes_back_to_its_place() {
+        // SAFETY: zero is valid for all fields.
+        let mut records: [Large; 6] = core::array::from_fn(|_| unsafe { core::mem::zeroed() });
+        let each = records.each_mut().map(ptr::from_mut);
+        let mut kept =
+            Quarantine { kept: [ptr::null_mut(); KEPT], count: 0, bytes: 0, aside: ptr::null_mut() };
+        assert!(each[..5].iter().all(|&large| kept.add(large)));
+        for index in 0..5 {
+            assert_eq!(kept.remove(index), Some(each[index]));
+            assert!(kept.put_back(index, each[index]));
+            assert_eq!(kept.kept[..kept.count], each[..5]);
+        }
+        for (gone, index) in [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4), (3, 0), (4, 0)] {
+            kept.count = 0;
+            assert!(each[..5].iter().all(|&large| kept.add(large)));
+            let large = kept.remove(index).unwrap();
+            (0..gone).for_each(|_| assert!(kept.remove(0).is_some()));
+            assert!(kept.put_back(index, large));
+            assert_eq!(kept.count, 5 - gone);
+            assert_eq!(kept.kept[index.min(4 - gone)], large);
+        }
+        kept.count = 0;
+        assert!(each[..2].iter().all(|&large| kept.add(large)));
+        let first = kept.remove(0).unwrap();
+        assert!(kept.add(each[5]) && kept.put_back(0, first));
+        assert_eq!(kept.kept[..kept.count], [each[0], each[1], each[5]]);
+    }
 
     #[test]
     fn what_is_set_aside_comes_in_order() {

@@ -37,6 +37,9 @@ pub(super) struct Large {
     pub(super) state: AtomicU8,
     /// Whether the pages of a freed one are still there.
     pub(super) resident: AtomicBool,
+    /// When it was freed, in milliseconds, if they are. Relaxed: used by who has freed it, and under the lock
+    /// of the quarantine.
+    pub(super) freed: AtomicU32,
     /// The next one of those that are set aside. Used under the lock of the quarantine.
     pub(super) next: *mut Large,
 }

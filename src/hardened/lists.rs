@@ -1,9 +1,11 @@
 //! Where slabs of the hardened heap wait for a thread that takes blocks from them: a list for each class.
 
 use crate::base::list::List;
+use crate::base::options;
 use crate::base::table::Table;
 use crate::hardened::slab::{CURRENT, DEAD, FULL, LISTED, LISTING, Slab};
 use crate::hardened::spans;
+use crate::lockfree::waker;
 use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::thread;
@@ -31,6 +33,9 @@ static LISTS: Table<Lock<Listed>, KINDS> = Table([const { Lock::new(Listed(List:
 
 /// Slices of listed slabs of which all blocks are free. Relaxed: a figure.
 static EMPTY: AtomicUsize = AtomicUsize::new(0);
+/// The fewest that this was since [`give_back_idle`] last looked: so many were not wanted meanwhile. Relaxed:
+/// a figure.
+static LOWEST: AtomicUsize = AtomicUsize::new(0);
 /// Slices that may be empty, however few are in use: 16 MiB.
 const FEW: usize = 256;
 /// Of the slices in use, the part that may be empty.
@@ -62,12 +67,23 @@ pub(super) fn made(slab: &Slab) {
 
 /// How many slices may be empty.
 fn allowance() -> usize {
+    match options::get().purge_delay {
+        // Nothing goes back unless asked for.
+        ..0 => usize::MAX,
+        // All goes back at once.
+        0 => 0,
+        _ => FEW.max(spans::IN_USE.load(Relaxed) / PART) + slack(),
+    }
+}
+
+/// How many slices may be empty because they are wanted again soon.
+fn slack() -> usize {
     let now = os::now_ms();
     if now.wrapping_sub(REGRETTED.load(Relaxed)) >= SOON {
         SLACK.store(SLACK.load(Relaxed) / 2, Relaxed);
         REGRETTED.store(now, Relaxed);
     }
-    FEW.max(spans::IN_USE.load(Relaxed) / PART) + SLACK.load(Relaxed)
+    SLACK.load(Relaxed)
 }
 
 /// Whether all blocks of a slab are free.
@@ -96,7 +112,9 @@ fn forget(slab: &Slab) {
         slab.counted.store(false, Relaxed);
         // A fork may have come between that and this.
         let less = |slices: usize| Some(slices.saturating_sub(slab.slices()));
-        let _ = EMPTY.fetch_update(Relaxed, Relaxed, less);
+        if let Ok(before) = EMPTY.fetch_update(Relaxed, Relaxed, less) {
+            LOWEST.fetch_min(before.saturating_sub(slab.slices()), Relaxed);
+        }
     }
 }
 
@@ -168,6 +186,11 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     if !all && EMPTY.load(Relaxed) < allowance() {
         slab.counted.store(true, Relaxed);
         EMPTY.fetch_add(slab.slices(), Relaxed);
+        drop(list);
+        // Counted before this looks whether the background thread sleeps, which looks at the count after it
+        // has said so. The count is under no lock that both take: the fence in here pairs with the one in
+        // `arm`.
+        waker::notify_unlocked();
         return 0;
     }
     forget(slab);
@@ -207,6 +230,39 @@ fn shrink(class: usize) {
     }
 }
 
+/// Gives back as many slices as were empty all the time since this was last called, less those that the
+/// program is thought to want again soon. Which slabs, nobody has noted: of those that are empty now, any.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn give_back_idle() {
+    let empty = EMPTY.load(Relaxed);
+    let idle = LOWEST.swap(empty, Relaxed).saturating_sub(slack());
+    let (mut left, mut found) = (idle, 0);
+    if idle == 0 {
+        return;
+    }
+    Slab::each_while(|slab| {
+        if slab.place.load(SeqCst) == LISTED && slab.counted.load(Relaxed) {
+            found += slab.slices();
+            if slab.slices() <= left {
+                left -= emptied(slab, true) / SLICE;
+            }
+        }
+        left != 0
+    });
+    if left == idle && found < empty {
+        // Nobody has changed the count meanwhile, and there are fewer: a fork has come between a slab and its
+        // count. Else there would always seem to be something to give back.
+        if EMPTY.compare_exchange(empty, found, Relaxed, Relaxed).is_ok() {
+            LOWEST.fetch_min(found, Relaxed);
+        }
+    }
+}
+
+/// Whether any slabs are counted as empty.
+pub(super) fn has_empty() -> bool {
+    EMPTY.load(Relaxed) != 0
+}
+
 /// Bytes of listed slabs of which all blocks are free, about.
 pub(super) fn spare() -> usize {
     EMPTY.load(Relaxed) * SLICE
@@ -232,4 +288,48 @@ pub(super) fn purge() -> usize {
 /// In the child of a fork.
 pub(super) fn inherit() {
     LISTS.0.iter().for_each(Lock::inherit);
+    // Where other threads were about to change the count it may be wrong, which `give_back_idle` notices.
+    // What was idle is the parent's affair.
+    LOWEST.store(0, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a look gives this slab back, which is counted as empty.
+    fn goes(slab: &Slab) -> bool {
+        give_back_idle();
+        slab.place.load(SeqCst) == DEAD
+    }
+
+    /// No other test of this process lists slabs.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn what_was_empty_since_the_last_look_goes() {
+        const CLASS: usize = 5;
+        let slab = Slab::make(CLASS).unwrap();
+        drop_current(slab);
+        assert_eq!(spare(), slab.slices() * SLICE);
+        // Before, nothing was: so this one has become empty since.
+        assert!(!goes(slab));
+        // It was wanted, and is empty again.
+        assert!(core::ptr::eq(take(CLASS).unwrap(), slab));
+        drop_current(slab);
+        assert!(!goes(slab));
+        // It may be wanted again soon.
+        SLACK.store(1000, Relaxed);
+        assert!(!goes(slab));
+        SLACK.store(0, Relaxed);
+        assert!(goes(slab));
+        assert_eq!(spare(), 0);
+        // A count that a fork has left, of what is not there.
+        EMPTY.store(3, Relaxed);
+        assert!(!give_back_and_is_right() && give_back_and_is_right());
+    }
+
+    fn give_back_and_is_right() -> bool {
+        give_back_idle();
+        EMPTY.load(Relaxed) == 0
+    }
 }

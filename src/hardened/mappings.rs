@@ -4,11 +4,12 @@
 
 use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::Fault;
-use crate::base::options::Hardened;
-use crate::hardened::kept::{self, QUARANTINE, set_aside};
+use crate::base::options::{self, Hardened};
+use crate::hardened::kept::{self, QUARANTINE, RESIDENT, set_aside};
 use crate::hardened::large::{Large, USED, filling};
 use crate::hardened::records::{self, LARGE};
 use crate::hardened::{fault, parts};
+use crate::lockfree::waker;
 use crate::os::{self, Unmapped};
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
@@ -20,8 +21,8 @@ use core::ptr;
 /// Freed mappings of up to so many bytes keep their pages: to map them again would cost more than to clear
 /// them.
 const KEEPS_PAGES: usize = 2 << 20;
-/// All freed mappings together keep so many bytes of pages, or if that is more one in [`PART`] of those in
-/// use.
+/// All freed mappings together keep so many bytes of pages, or as many as the large cache may have if that is
+/// less; or one in [`PART`] of those in use if that is more.
 const MOST_PAGES: usize = 4 << 20;
 /// See [`MOST_PAGES`].
 const PART: usize = 8;
@@ -197,17 +198,44 @@ impl Large {
                     give_back_aside();
                 }
             }
-            let much = MOST_PAGES.max(LARGE_IN_USE.load(Relaxed) / PART);
+            let options = options::get();
+            let much = MOST_PAGES.min(options.large_cache).max(LARGE_IN_USE.load(Relaxed) / PART);
             // A confined process would lose them.
             let stays = self.len <= KEEPS_PAGES
+                && options.large_cache != 0
+                && options.purge_delay != 0
                 && !os::is_confined()
-                && QUARANTINE.lock_soon().is_some_and(|kept| kept.resident + self.len <= much)
+                && RESIDENT.load(Relaxed) + self.len <= much
                 && os::protect(self.base, self.len, false);
             self.resident.store(stays, Relaxed);
             if !stays && !os::make_inaccessible(self.base, self.len) {
                 unmap(this);
-            } else {
-                keep(this);
+                return;
+            }
+            if stays {
+                self.freed.store(os::now_ms(), Relaxed);
+            }
+            keep(this);
+            if stays {
+                // As for slabs: first it is counted, under a lock that the background thread does not take.
+                waker::notify_unlocked();
+            }
+        }
+    }
+}
+
+/// Gives the pages of mappings back that were freed `delay` milliseconds before `now` or earlier. Their
+/// addresses stay what they are: nobody's, and of their age.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn give_back_aged(now: u32, delay: u32) {
+    while let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_aged(now, delay)) {
+        // SAFETY: it was kept, so freed; now it is ours alone, until it is back.
+        unsafe {
+            let gone = os::make_inaccessible((*large).base, (*large).len);
+            (*large).resident.store(!gone, Relaxed);
+            // Not again the next time, if the system has refused.
+            if !gone || !QUARANTINE.lock_soon().is_some_and(|mut kept| kept.put_back(index, large)) {
+                unmap(large);
             }
         }
     }
@@ -296,7 +324,7 @@ pub(super) fn purge() -> usize {
 /// Bytes of address space mapped for blocks, and how many of them are pages of freed ones that are kept.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn mapped() -> (usize, usize) {
-    (MAPPED.load(Relaxed), QUARANTINE.lock_soon().map_or(0, |kept| kept.resident))
+    (MAPPED.load(Relaxed), RESIDENT.load(Relaxed))
 }
 
 /// In the child of a fork.

@@ -8,9 +8,10 @@
 //! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones, `kept.rs`
 //! what is kept of them, `trailer.rs` what stands behind their bytes, `wide.rs` clears them, `state.rs` what
 //! a thread has, `lists.rs` slabs that wait for a thread, `spans.rs` address space, `growth.rs` how much of
-//! it a slab gets, `records.rs` memory for what describes all this, `fault.rs` what is said, `parts.rs` what
-//! is on.
+//! it a slab gets, `records.rs` memory for what describes all this, `aged.rs` what goes back after a while,
+//! `fault.rs` what is said, `parts.rs` what is on.
 
+mod aged;
 mod fault;
 mod growth;
 mod kept;
@@ -68,7 +69,11 @@ fn find(address: *mut u8) -> Found {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn alloc(state: &State, size: usize, align: usize, grows: bool) -> Allocation {
-    state.alloc(size, align).unwrap_or_else(|| mappings::alloc(size, align, grows))
+    state.alloc(size, align).unwrap_or_else(|| {
+        let allocation = mappings::alloc(size, align, grows);
+        aged::tick();
+        allocation
+    })
 }
 
 /// Frees a block on behalf of `function`, of which the program says `said`. A thread without memory for a
@@ -96,7 +101,8 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
                 }
             }
             // SAFETY: by the caller's clause.
-            return unsafe { large.free(block, function) };
+            unsafe { large.free(block, function) };
+            return aged::tick();
         }
         Found::Nothing => return fault::interior(function, block),
     };
@@ -244,6 +250,17 @@ pub(crate) fn spare() -> usize {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn purge() -> usize {
     lists::purge() + mappings::purge()
+}
+
+/// Gives memory back that nobody has wanted for the purge delay. With no lock held.
+pub(crate) fn tick() {
+    aged::tick();
+}
+
+/// Milliseconds until [`tick`] may have something to give back, after a delay of `delay`. `None` if there is
+/// nothing that anybody could want.
+pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
+    aged::due_in(now, delay)
 }
 
 /// In the child of a fork, by its only thread.

@@ -333,6 +333,14 @@ impl Slab {
 
     /// Calls `f` with every slab that has memory. For figures: others may be at work there.
     pub(super) fn each(mut f: impl FnMut(&Slab)) {
+        Slab::each_while(|slab| {
+            f(slab);
+            true
+        });
+    }
+
+    /// [`each`](Slab::each), until `f` says that it is enough.
+    pub(super) fn each_while(mut f: impl FnMut(&Slab) -> bool) {
         // Acquire: pairs with the release in `enlist`.
         let mut slab = ALL.load(Acquire);
         while !slab.is_null() {
@@ -341,8 +349,8 @@ impl Slab {
             // written before the slab was listed, and never since.
             let at = unsafe { &*slab };
             // Relaxed: for figures, and `purge` looks again.
-            if at.place.load(Relaxed) != DEAD {
-                f(at);
+            if at.place.load(Relaxed) != DEAD && !f(at) {
+                return;
             }
             slab = at.all_next.load(Relaxed);
         }

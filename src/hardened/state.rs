@@ -10,7 +10,7 @@ use crate::hardened::slab::{FRESH, Slab};
 use crate::hardened::spans::BIG;
 use crate::hardened::trailer::TRAILER;
 use crate::hardened::wide::prefetch;
-use crate::hardened::{fault, lists, parts, records};
+use crate::hardened::{aged, fault, lists, parts, records};
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::KINDS;
@@ -269,6 +269,8 @@ impl State {
                     source.word.set(word);
                     source.turn.set(0);
                     source.turn(bits, if is_random { self.random() as u32 } else { 0 });
+                    // Now that it has what it needs: not what it would have taken.
+                    aged::tick();
                     return true;
                 }
             }

@@ -5,7 +5,8 @@
 //! is dirty, under the lock that guards it. The other makes something dirty, under the same lock, and *then*
 //! looks whether the thread sleeps. Whichever critical section comes second sees what the other side did
 //! before the first. So no wake-up is lost, and the others pay for one relaxed load only. Who does not get
-//! the lock soon, and changes something without it, pays for a fence.
+//! the lock soon, and changes something without it, pays for a fence; so does the hardened heap, whose
+//! figures are under no lock.
 
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicU32, fence};

@@ -8,6 +8,7 @@
 
 use crate::base::options;
 use crate::front::{registry, thread};
+use crate::hardened;
 use crate::large;
 use crate::lockfree::waker::{self, WAKER};
 use crate::os::{self, futex, held, process};
@@ -254,14 +255,21 @@ fn pass() -> Left {
     }
     let aged = purge::aged(|| WAKER.is_stopped());
     large::tick();
-    Left { refused: aged == Some(0), heaps: idle_heaps::idle(os::now_ms()) }
+    if hardened::is_on() {
+        hardened::tick();
+    }
+    // What the pool was refused says nothing of the hardened heap, which tries nothing twice.
+    let refused = aged == Some(0) && !hardened::is_on();
+    Left { refused, heaps: idle_heaps::idle(os::now_ms()) }
 }
 
 /// Milliseconds until something may be due after a pass; `None` when nothing is dirty. Looks under the locks
-/// that guard it, as the [waker](waker) needs.
+/// that guard it, as the [waker](waker) needs; at the hardened heap's figures without, so those who change
+/// them pay for a fence.
 fn due(left: &Left) -> Option<u32> {
     let delay = u32::try_from(options::get().purge_delay).ok()?;
     let now = os::now_ms();
     let heaps = left.heaps.then_some(delay);
-    [pool::due_in(now, delay), large::due_in(now, delay), heaps].into_iter().flatten().min()
+    let hardened = if hardened::is_on() { hardened::due_in(now, delay) } else { None };
+    [pool::due_in(now, delay), large::due_in(now, delay), hardened, heaps].into_iter().flatten().min()
 }
