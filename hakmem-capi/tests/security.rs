@@ -167,7 +167,8 @@ fn each_part_of_hardened_mode_stops_something() {
     for (part, others, name, expected) in PARTS {
         let kind = kinds.iter().find(|kind| kind.name == name).unwrap();
         let end = |parts| kinds::outcome(&kind.program, name, Some(("HAKMEM_HARDENED", parts))).0;
-        assert_eq!(end(part), expected, "{name} with {part}");
+        // What is drawn at random is guessed now and then: `fresh-known` in one of 128 runs.
+        assert!((0..3).any(|_| end(part) == expected), "{name} with {part}");
         assert_ne!(end(others), expected, "{name} with {others}");
     }
 }
