@@ -4,7 +4,7 @@
 use crate::base::options::Options;
 use crate::base::table::Table;
 use crate::os::futex::{Inherit, Lock};
-use crate::os::{self, held, thread};
+use crate::os::{self, held, returning, thread};
 use crate::sync::{AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::fmt;
@@ -172,6 +172,7 @@ extern "C" fn call(hook: &Hook, held: usize, limit: usize) {
 pub(crate) fn inherit() {
     CONFIG.inherit();
     held::reset_in_child();
+    returning::reset_in_child();
     // A hook that another thread was running does not run here. But the caller's own hook may have forked.
     if HOOK_RUNNER.load(Ordering::Relaxed) != thread::id() {
         HOOK_RUNNER.store(0, Ordering::Relaxed);

@@ -18,7 +18,7 @@ use crate::large::cache::stack::Stack;
 use crate::large::huge::Mapping;
 use crate::lockfree::waker;
 use crate::os::futex::{Inherit, Lock};
-use crate::os::held::Returning;
+use crate::os::returning::Returning;
 use crate::os::{self, Unmapped, elapsed, now_ms};
 use crate::superslab::decay::Regret;
 use crate::superslab::layout::SLICE;

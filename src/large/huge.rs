@@ -190,29 +190,41 @@ pub(super) fn look(mapping: Mapping, from: usize) {
 /// if they are dense: returns whether they are. So the second table of a few MiB may have huge pages. What is
 /// not dense counts by its length, as always: one sparse table says nothing about other mappings.
 pub(super) fn look_closely(mapping: Mapping, from: usize) -> bool {
-    if mapping.huge || mapping.len < SHORTEST || !SEEN.knows_little() || !is_ours() {
-        return false;
+    is_ours() && SEEN.look_closely(mapping, from)
+}
+
+impl Density {
+    /// [`look_closely`].
+    fn look_closely(&self, mapping: Mapping, from: usize) -> bool {
+        if mapping.huge || mapping.len < SHORTEST || !self.knows_little() {
+            return false;
+        }
+        // Whole system pages, so at least as many parts.
+        let part = mapping.len.saturating_sub(from) / LOOKS;
+        let chunk = part - part % os::page_size();
+        let seen = sample(mapping, from, chunk.max(1));
+        seen.is_some_and(|(looked, resident)| looked != 0 && self.add_close(mapping.len, looked, resident))
     }
-    // Whole system pages, so at least as many parts.
-    let part = mapping.len.saturating_sub(from) / LOOKS;
-    let chunk = part - part % os::page_size();
-    let seen = sample(mapping, from, chunk.max(1));
-    seen.is_some_and(|(looked, resident)| looked != 0 && SEEN.add_close(mapping.len, looked, resident))
+
+    /// [`is_sparse`].
+    fn is_sparse(&self, mapping: Mapping) -> bool {
+        if mapping.len < HUGE_PAGE {
+            return false;
+        }
+        let Some((looked, resident)) = sample(mapping, 0, mapping.len.div_ceil(FEW)) else { return false };
+        let sparse = resident * 2 < looked;
+        if sparse && mapping.huge {
+            self.add(mapping.len, looked, resident);
+        }
+        sparse
+    }
 }
 
 /// Whether less than half of a mapping is resident, judging by a few system pages. Purging such a mapping,
 /// and faulting in what is touched next, costs less than clearing all of it. One with huge pages is not dense
 /// then: that counts, since whoever uses the same memory again and again never makes a control.
 pub(super) fn is_sparse(mapping: Mapping) -> bool {
-    if mapping.len < HUGE_PAGE {
-        return false;
-    }
-    let Some((looked, resident)) = sample(mapping, 0, mapping.len.div_ceil(FEW)) else { return false };
-    let sparse = resident * 2 < looked;
-    if sparse && mapping.huge {
-        SEEN.add(mapping.len, looked, resident);
-    }
-    sparse
+    SEEN.is_sparse(mapping)
 }
 
 /// How many looks there were so far.
@@ -307,6 +319,90 @@ mod tests {
             look
         });
         assert_eq!(looks.count(), 3, "at 2, 4 and 8 times its length");
+    }
+
+    /// A mapping without huge pages of which the first `touched` bytes were written to.
+    fn with_mapping(len: usize, touched: usize, f: impl FnOnce(Mapping)) {
+        let block = os::map_uncounted(len);
+        // SAFETY: our own mapping of this length, which nobody uses after the last line.
+        unsafe {
+            os::advise_huge(block, len, false);
+            block.write_bytes(1, touched);
+            f(Mapping { block, len, huge: false });
+            os::unmap_uncounted(block, len);
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn the_system_is_asked_about_a_page_of_each_part() {
+        let whole = 8 * HUGE_PAGE;
+        with_mapping(whole, whole / 2, |mapping| {
+            for _ in 0..100 {
+                assert_eq!(sample(mapping, 0, HUGE_PAGE), Some((8, 4)));
+                assert_eq!(sample(mapping, 2 * HUGE_PAGE, HUGE_PAGE), Some((6, 2)));
+                assert_eq!(sample(mapping, 4 * HUGE_PAGE, 3 * HUGE_PAGE), Some((1, 0)), "whole parts");
+                assert_eq!(sample(mapping, whole, HUGE_PAGE), Some((0, 0)));
+                // Anywhere in a part: in half of the cases where that was touched.
+                assert!(matches!(sample(mapping, 0, whole), Some((1, 0 | 1))));
+            }
+            let hits = (0..200).filter(|_| sample(mapping, 0, whole) == Some((1, 1))).count();
+            assert!((50..150).contains(&hits), "{hits}");
+            let seen = Density::new();
+            assert!(!seen.is_sparse(mapping), "half of it");
+        });
+        with_mapping(HUGE_PAGE, HUGE_PAGE, |mapping| {
+            let page = Mapping { len: os::page_size(), ..mapping };
+            assert_eq!(sample(page, 0, 1), Some((1, 1)), "at least a page");
+        });
+        let gone = Mapping { block: ptr::without_provenance_mut(HUGE_PAGE), len: HUGE_PAGE, huge: false };
+        assert_eq!(sample(gone, 0, HUGE_PAGE), None, "the system does not say");
+        assert!(!Density::new().is_sparse(gone) && !Density::new().look_closely(gone, 0));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_mapping_is_sparse_of_which_less_than_half_was_touched() {
+        with_mapping(8 * HUGE_PAGE, 3 * HUGE_PAGE, |mapping| {
+            let seen = Density::new();
+            assert!(seen.is_sparse(mapping));
+            assert_eq!(seen.looked.load(Relaxed), 0, "it is counted when it is freed");
+            assert!(seen.is_sparse(Mapping { huge: true, ..mapping }));
+            assert_eq!((seen.looked.load(Relaxed), seen.resident.load(Relaxed)), (FEW, 3));
+        });
+        with_mapping(2 * HUGE_PAGE, 0, |mapping| {
+            let seen = Density::new();
+            assert!(seen.is_sparse(Mapping { len: HUGE_PAGE, ..mapping }));
+            assert!(!seen.is_sparse(Mapping { len: HUGE_PAGE - os::page_size(), ..mapping }), "short");
+        });
+        with_mapping(HUGE_PAGE, HUGE_PAGE, |mapping| {
+            let seen = Density::new();
+            assert!(!seen.is_sparse(Mapping { huge: true, ..mapping }));
+            assert_eq!(seen.looked.load(Relaxed), 0);
+        });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn one_mapping_is_looked_at_closely() {
+        with_mapping(HUGE_PAGE, HUGE_PAGE / 2, |mapping| {
+            let half = Mapping { len: SHORTEST, ..mapping };
+            let seen = Density::new();
+            assert!(!seen.look_closely(Mapping { huge: true, ..half }, 0));
+            assert!(!seen.look_closely(Mapping { len: SHORTEST - os::page_size(), ..half }, 0), "short");
+            assert_eq!(seen.tries.load(Relaxed), 0);
+            assert!(!seen.look_closely(mapping, 0), "half of it");
+            assert!(!seen.look_closely(mapping, SHORTEST), "the other half");
+            assert!(!seen.look_closely(half, SHORTEST), "nothing of it");
+            assert_eq!((seen.tries.load(Relaxed), seen.looked.load(Relaxed)), (2, 0));
+            assert!(seen.look_closely(half, 0));
+            assert_eq!((seen.looked.load(Relaxed), seen.resident.load(Relaxed)), (LOOKS, LOOKS));
+            assert!(!seen.look_closely(half, 0), "enough is known");
+            // Less than a page for each look.
+            let seen = Density::new();
+            assert!(seen.look_closely(half, SHORTEST - 4 * os::page_size()));
+            assert_eq!(seen.looked.load(Relaxed), 4);
+        });
     }
 
     #[test]

@@ -8,8 +8,8 @@
 //! never exceeded. When the soft limit refuses bytes, `reclaim/retry.rs` purges, asks again, and then gets
 //! them. All of this runs only on the way to a system call.
 
-use crate::os::{calls, futex};
-use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::os::calls;
+use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 // Each of these is a figure by itself and publishes nothing, so Relaxed is enough: each change of `HELD` only
@@ -197,56 +197,10 @@ pub(crate) fn refusals() -> usize {
     REFUSALS.load(Relaxed)
 }
 
-/// Threads that are giving memory back. Relaxed: see [`Returning`].
-static RETURNING: AtomicUsize = AtomicUsize::new(0);
-/// How often one has done so.
-static RETURNED: AtomicU32 = AtomicU32::new(0);
-
-/// While this lives, memory that was free is on its way back to the system: nobody can have it, and it is
-/// still held. Whoever is refused memory meanwhile can wait for that. It is made under the lock under which
-/// the memory is taken out of where it was free, so whoever looks there later knows of it.
-pub(crate) struct Returning(());
-
-impl Returning {
-    /// Memory is about to be given back.
-    pub(crate) fn begin() -> Self {
-        RETURNING.fetch_add(1, Relaxed);
-        Self(())
-    }
-}
-
-impl Drop for Returning {
-    fn drop(&mut self) {
-        // Release: pairs with the acquire in `returned`. Who sees that it has ended sees what is held now.
-        RETURNED.fetch_add(1, Release);
-        // Release: pairs with the acquire in `is_returning`.
-        RETURNING.fetch_sub(1, Release);
-    }
-}
-
-/// Whether some thread is giving memory back.
-pub(crate) fn is_returning() -> bool {
-    // Acquire: pairs with the release in `drop`. Who sees that it is over sees in `returned` that it was.
-    RETURNING.load(Acquire) != 0
-}
-
-/// A number that changes whenever a thread has given memory back.
-pub(crate) fn returned() -> u32 {
-    // Acquire: see `drop`.
-    RETURNED.load(Acquire)
-}
-
-/// Waits for a moment, if the number is still `seen`. Nobody ends it earlier: that would cost a system call
-/// each time that memory is given back.
-pub(crate) fn wait_for_returning(seen: u32) {
-    futex::wait(RETURNED.as_ptr(), seen, Some(1));
-}
-
-/// In the child of a fork: the threads that were passing or giving memory back do not exist. Bytes that they
-/// were mapping or unmapping stay counted: the child may have them, and cannot tell where.
+/// In the child of a fork: the threads that were passing do not exist. Bytes that they were mapping or
+/// unmapping stay counted: the child may have them, and cannot tell where.
 pub(crate) fn reset_in_child() {
     PASSING.store(0, Relaxed);
-    RETURNING.store(0, Relaxed);
 }
 
 #[cfg(test)]

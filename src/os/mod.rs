@@ -20,6 +20,7 @@ mod model;
 pub(crate) mod peek;
 pub(crate) mod process;
 mod refused;
+pub(crate) mod returning;
 pub(crate) mod signals;
 pub(crate) mod thread;
 

@@ -4,7 +4,7 @@ use crate::base::limits;
 use crate::base::once::Once;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::process::Noticed;
-use crate::os::{held, process, thread as threads};
+use crate::os::{held, process, returning, thread as threads};
 use crate::sync::loom::{beside, model, model_of_statics};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use loom::cell::UnsafeCell;
@@ -276,19 +276,19 @@ fn what_is_given_back_is_waited_for() {
         let other = beside(move || {
             let taken = cache.lock();
             taken.add();
-            let _returning = held::Returning::begin();
+            let _returning = returning::Returning::begin();
             drop(taken);
             HELD.store(0, Ordering::Relaxed);
         });
-        let seen = held::returned();
+        let seen = returning::returned();
         if free.lock().get() != 0 {
             // As in `reclaim/retry.rs`.
-            let mut waits = held::is_returning();
-            while waits && held::returned() == seen {
+            let mut waits = returning::is_returning();
+            while waits && returning::returned() == seen {
                 thread::yield_now();
-                waits = held::is_returning();
+                waits = returning::is_returning();
             }
-            let _ = held::returned();
+            let _ = returning::returned();
             assert_eq!(HELD.load(Ordering::Relaxed), 0);
         }
         other.join().unwrap();

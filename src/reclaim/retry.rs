@@ -5,7 +5,7 @@ use crate::base::pause::Pause;
 use crate::base::{counters, limits, options};
 use crate::front::heap::Heap;
 use crate::front::{registry, thread};
-use crate::os::held;
+use crate::os::{held, returning};
 use crate::reclaim::{left_heaps, purge};
 use crate::superslab::layout::SUPERSLAB;
 use crate::superslab::pagemap::DIRECT;
@@ -104,8 +104,8 @@ const WAITS: u32 = 100;
 fn when_returned(mut seen: u32, attempt: &dyn Fn() -> Allocation) -> Allocation {
     for _ in 0..WAITS {
         // In this order: what ends in between is seen.
-        let waits = held::is_returning();
-        let now = held::returned();
+        let waits = returning::is_returning();
+        let now = returning::returned();
         if now != seen {
             seen = now;
             let allocation = if held::limited() { held::beyond_soft(attempt) } else { attempt() };
@@ -114,7 +114,7 @@ fn when_returned(mut seen: u32, attempt: &dyn Fn() -> Allocation) -> Allocation 
                 return allocation;
             }
         } else if waits {
-            held::wait_for_returning(seen);
+            returning::wait(seen);
         } else {
             break;
         }
@@ -139,9 +139,9 @@ fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
         }
     }
     let refusals = held::refusals();
-    let returned = held::returned();
+    let returned = returning::returned();
     // What others are giving back is not known to be theirs.
-    let hopeless = is_hopeless(need) && !held::is_returning();
+    let hopeless = is_hopeless(need) && !returning::is_returning();
     let mut allocation = if hopeless {
         Allocation::NONE
     } else if held::limited() {

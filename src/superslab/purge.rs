@@ -7,7 +7,7 @@ use crate::base::options;
 use crate::lockfree::waker;
 use crate::os;
 use crate::os::futex::Guard;
-use crate::os::held::Returning;
+use crate::os::returning::Returning;
 use crate::superslab::decay::REGRET;
 use crate::superslab::desc::DescRef;
 use crate::superslab::granules::Run;

@@ -4,7 +4,7 @@ use crate::base::counters::LARGE_IN_USE;
 use crate::base::options;
 use crate::large::cache::{CACHE, Cache, KEPT_PART, REGRET, RETRY, STACKED, kept, limit, unmap};
 use crate::large::huge::Mapping;
-use crate::os::held::Returning;
+use crate::os::returning::Returning;
 use crate::os::{elapsed, now_ms};
 use crate::sync::Ordering::Relaxed;
 
