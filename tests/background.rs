@@ -1,8 +1,12 @@
 //! The background thread, from Rust: one test, since all of it is the process's own.
 
+#[path = "support/waiting.rs"]
+mod waiting;
+
 use hakmem::{Hakmem, Options};
 use std::alloc::{GlobalAlloc, Layout};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use waiting::{background_sleeps, until};
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::with_options(Options::new().purge_delay_ms(100));
@@ -25,15 +29,6 @@ fn threads() -> Vec<String> {
 
 fn has_thread() -> bool {
     threads().iter().any(|name| name == "hakmem")
-}
-
-/// Waits, without allocating from the pool to speak of, until `f` says so.
-fn until(what: &str, f: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !f() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}: {:?}", hakmem::stats());
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 /// Blocks of `size` bytes, every page written.
@@ -73,14 +68,7 @@ fn what_is_freed_goes_back() {
 
 /// With nothing dirty it does not even wake up.
 fn it_sleeps_when_nothing_is_dirty() {
-    until("it comes to rest", || {
-        let before = hakmem::stats();
-        std::thread::sleep(Duration::from_millis(500));
-        let after = hakmem::stats();
-        before.background_passes > 0
-            && (before.background_passes, before.background_wakeups)
-                == (after.background_passes, after.background_wakeups)
-    });
+    background_sleeps();
     // And what becomes dirty then wakes it.
     let before = hakmem::stats().background_wakeups;
     free(make(2000, 1000));

@@ -2,11 +2,15 @@
 //! process of its own, with the options in its environment. Nothing depends on how long something takes: what
 //! has to happen is waited for, and what must not happen does not, however long it takes.
 
+#[path = "support/waiting.rs"]
+mod waiting;
+
 use hakmem::{Hakmem, Hardened, Options};
 use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use waiting::{background_sleeps, until};
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::with_options(Options::new().hardened(Hardened::ON));
@@ -42,15 +46,6 @@ fn succeeds(name: &str, options: &[(&str, &str)], f: impl FnOnce()) {
     if let Some(output) = process(name, options, f) {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{options:?}: {output:?}");
-    }
-}
-
-/// Waits until `f` says so.
-fn until(what: &str, mut f: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !f() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}: {:?}", hakmem::stats());
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -141,18 +136,6 @@ fn empty_slabs_go_after_the_delay() {
             do_a_little();
             slabs() - before < LITTLE
         });
-    });
-}
-
-/// Waits until the background thread is there, and sleeps until it is woken.
-fn background_sleeps() {
-    until("it comes to rest", || {
-        let before = hakmem::stats();
-        std::thread::sleep(Duration::from_millis(500));
-        let after = hakmem::stats();
-        before.background_passes > 0
-            && (before.background_passes, before.background_wakeups)
-                == (after.background_passes, after.background_wakeups)
     });
 }
 

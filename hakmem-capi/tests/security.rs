@@ -167,8 +167,9 @@ fn each_part_of_hardened_mode_stops_something() {
     for (part, others, name, expected) in PARTS {
         let kind = kinds.iter().find(|kind| kind.name == name).unwrap();
         let end = |parts| kinds::outcome(&kind.program, name, Some(("HAKMEM_HARDENED", parts))).0;
-        // What is drawn at random is guessed now and then: `fresh-known` in one of 128 runs.
-        assert!((0..3).any(|_| end(part) == expected), "{name} with {part}");
+        // What is drawn at random is guessed now and then: `fresh-known` in about one of 128 runs.
+        let tries = if part == "random" { 3 } else { 1 };
+        assert!((0..tries).any(|_| end(part) == expected), "{name} with {part}");
         assert_ne!(end(others), expected, "{name} with {others}");
     }
 }

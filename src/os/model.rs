@@ -264,6 +264,7 @@ fn the_page_is_complete_when_it_is_seen() {
         process::unmap();
     });
 }
+
 /// Whoever does not find what another thread has taken out to give it back knows when that has been done.
 #[test]
 fn what_is_given_back_is_waited_for() {

@@ -57,8 +57,8 @@ fn is_hopeless(need: usize) -> bool {
         return held::is_beyond_hard(need, usize::MAX);
     }
     // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
-    // caches, only what has been freed since.
-    let back = if FRUITLESS.is_on(os::now_ms()) {
+    // caches, only what has been freed since; unless some of that is on its way back, where it is not seen.
+    let back = if FRUITLESS.is_on(os::now_ms()) && !returning::is_returning() {
         spare()
     } else {
         let large = (counters::LARGE_IN_USE.load(Relaxed)).saturating_sub(cached_runs());
@@ -71,9 +71,8 @@ fn is_hopeless(need: usize) -> bool {
     need > back && !os::could_map(need - back) && os::could_map(os::page_size())
 }
 
-/// Gives back what can be given back at once, and tries again. If the same has just been
-/// done and did not help, leaves other threads' caches alone, and does nothing at all unless something has
-/// been freed since.
+/// Gives back what can be given back at once, and tries again. If the same has just been done and did not
+/// help, leaves other threads' caches alone, and does nothing at all unless something has been freed since.
 fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     let again = FRUITLESS.is_on(os::now_ms());
     let heap = thread::own_heap();
@@ -140,8 +139,7 @@ fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     }
     let refusals = held::refusals();
     let returned = returning::returned();
-    // What others are giving back is not known to be theirs.
-    let hopeless = is_hopeless(need) && !returning::is_returning();
+    let hopeless = is_hopeless(need);
     let mut allocation = if hopeless {
         Allocation::NONE
     } else if held::limited() {

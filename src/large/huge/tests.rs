@@ -1,0 +1,168 @@
+use super::*;
+
+#[test]
+fn dense_is_seven_eighths_of_enough() {
+    let seen = Density::new();
+    assert!(!seen.is_dense(HUGE_PAGE));
+    seen.add(HUGE_PAGE, ENOUGH - 1, ENOUGH - 1);
+    assert!(!seen.is_dense(HUGE_PAGE) && !seen.wants(HUGE_PAGE));
+    seen.add(HUGE_PAGE, 1, 1);
+    assert!(seen.is_dense(HUGE_PAGE));
+    seen.add(HUGE_PAGE, 8, 0);
+    assert!(!seen.is_dense(HUGE_PAGE));
+    for _ in 0..100 {
+        seen.add(HUGE_PAGE, 16, 16);
+    }
+    assert!(seen.is_dense(HUGE_PAGE), "old looks fade");
+    for _ in 0..3 {
+        seen.add(HUGE_PAGE, 16, 0);
+    }
+    assert!(!seen.is_dense(HUGE_PAGE));
+}
+
+/// A program touches one page in 64 of a mapping that comes and goes. The looks must not all hit such a
+/// page, nor all miss.
+#[test]
+fn looks_at_one_mapping_are_independent() {
+    for start in (0..100).map(|i| i << 21) {
+        let hits = (0..1000).filter(|&look| scattered(start, look) % 512 % 64 == 0).count();
+        assert!((2..60).contains(&hits), "{hits}");
+    }
+}
+
+#[test]
+fn one_dense_mapping_is_enough_and_sparse_ones_are_not_looked_at_for_ever() {
+    let seen = Density::new();
+    assert!(seen.knows_little());
+    for _ in 1..TRIES {
+        assert!(!seen.add_close(SHORTEST, 16, 13));
+    }
+    assert!(seen.knows_little() && !seen.is_dense(SHORTEST), "they do not count");
+    assert!(seen.add_close(SHORTEST, 16, 14) && !seen.knows_little() && seen.is_dense(LONGER * SHORTEST));
+    let seen = Density::new();
+    for _ in 0..TRIES {
+        assert!(seen.knows_little() && !seen.add_close(SHORTEST, 16, 0));
+    }
+    assert!(!seen.knows_little());
+}
+
+#[test]
+fn a_mapping_that_grows_by_a_page_is_not_looked_at_each_time() {
+    let seen = Density::new();
+    seen.add(HUGE_PAGE, ENOUGH, ENOUGH);
+    let looks = (HUGE_PAGE..16 * HUGE_PAGE).step_by(4096).filter(|&len| {
+        let look = seen.is_longest(len);
+        if look {
+            seen.add_huge(len, 1, 1);
+        }
+        look
+    });
+    assert_eq!(looks.count(), 3, "at 2, 4 and 8 times its length");
+}
+
+/// A mapping without huge pages of which the first `touched` bytes were written to.
+fn with_mapping(len: usize, touched: usize, f: impl FnOnce(Mapping)) {
+    let block = os::map_uncounted(len);
+    // SAFETY: our own mapping of this length, which nobody uses after the last line.
+    unsafe {
+        os::advise_huge(block, len, false);
+        block.write_bytes(1, touched);
+        f(Mapping { block, len, huge: false });
+        os::unmap_uncounted(block, len);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn the_system_is_asked_about_a_page_of_each_part() {
+    let whole = 8 * HUGE_PAGE;
+    with_mapping(whole, whole / 2, |mapping| {
+        for _ in 0..100 {
+            assert_eq!(sample(mapping, 0, HUGE_PAGE), Some((8, 4)));
+            assert_eq!(sample(mapping, 2 * HUGE_PAGE, HUGE_PAGE), Some((6, 2)));
+            assert_eq!(sample(mapping, 4 * HUGE_PAGE, 3 * HUGE_PAGE), Some((1, 0)), "whole parts");
+            assert_eq!(sample(mapping, whole, HUGE_PAGE), Some((0, 0)));
+            // Anywhere in a part: in half of the cases where that was touched.
+            assert!(matches!(sample(mapping, 0, whole), Some((1, 0 | 1))));
+        }
+        let hits = (0..200).filter(|_| sample(mapping, 0, whole) == Some((1, 1))).count();
+        assert!((50..150).contains(&hits), "{hits}");
+        let seen = Density::new();
+        assert!(!seen.is_sparse(mapping), "half of it");
+    });
+    with_mapping(HUGE_PAGE, HUGE_PAGE, |mapping| {
+        let page = Mapping { len: os::page_size(), ..mapping };
+        assert_eq!(sample(page, 0, 1), Some((1, 1)), "at least a page");
+    });
+    let gone = Mapping { block: ptr::without_provenance_mut(HUGE_PAGE), len: HUGE_PAGE, huge: false };
+    assert_eq!(sample(gone, 0, HUGE_PAGE), None, "the system does not say");
+    assert!(!Density::new().is_sparse(gone) && !Density::new().look_closely(gone, 0));
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_mapping_is_sparse_of_which_less_than_half_was_touched() {
+    with_mapping(8 * HUGE_PAGE, 3 * HUGE_PAGE, |mapping| {
+        let seen = Density::new();
+        assert!(seen.is_sparse(mapping));
+        assert_eq!(seen.looked.load(Relaxed), 0, "it is counted when it is freed");
+        assert!(seen.is_sparse(Mapping { huge: true, ..mapping }));
+        assert_eq!((seen.looked.load(Relaxed), seen.resident.load(Relaxed)), (FEW, 3));
+    });
+    with_mapping(2 * HUGE_PAGE, 0, |mapping| {
+        let seen = Density::new();
+        assert!(seen.is_sparse(Mapping { len: HUGE_PAGE, ..mapping }));
+        assert!(!seen.is_sparse(Mapping { len: HUGE_PAGE - os::page_size(), ..mapping }), "short");
+    });
+    with_mapping(HUGE_PAGE, HUGE_PAGE, |mapping| {
+        let seen = Density::new();
+        assert!(!seen.is_sparse(Mapping { huge: true, ..mapping }));
+        assert_eq!(seen.looked.load(Relaxed), 0);
+    });
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn one_mapping_is_looked_at_closely() {
+    with_mapping(HUGE_PAGE, HUGE_PAGE / 2, |mapping| {
+        let half = Mapping { len: SHORTEST, ..mapping };
+        let seen = Density::new();
+        assert!(!seen.look_closely(Mapping { huge: true, ..half }, 0));
+        assert!(!seen.look_closely(Mapping { len: SHORTEST - os::page_size(), ..half }, 0), "short");
+        assert_eq!(seen.tries.load(Relaxed), 0);
+        assert!(!seen.look_closely(mapping, 0), "half of it");
+        assert!(!seen.look_closely(mapping, SHORTEST), "the other half");
+        assert!(!seen.look_closely(half, SHORTEST), "nothing of it");
+        assert_eq!((seen.tries.load(Relaxed), seen.looked.load(Relaxed)), (2, 0));
+        assert!(seen.look_closely(half, 0));
+        assert_eq!((seen.looked.load(Relaxed), seen.resident.load(Relaxed)), (LOOKS, LOOKS));
+        assert!(!seen.look_closely(half, 0), "enough is known");
+        // Less than a page for each look.
+        let seen = Density::new();
+        assert!(seen.look_closely(half, SHORTEST - 4 * os::page_size()));
+        assert_eq!(seen.looked.load(Relaxed), 4);
+    });
+}
+
+#[test]
+fn one_in_sixteen_is_a_control() {
+    let seen = Density::new();
+    seen.add(HUGE_PAGE, ENOUGH, ENOUGH);
+    assert_eq!((0..160).filter(|_| !seen.wants(HUGE_PAGE)).count(), 10);
+}
+
+#[test]
+fn a_mapping_of_another_order_is_not_trusted() {
+    let seen = Density::new();
+    seen.add(HUGE_PAGE, 64, 64);
+    assert!(seen.is_dense(LONGER * HUGE_PAGE) && !seen.is_dense((LONGER + 1) * HUGE_PAGE));
+    // Unless one with huge pages was touched all over.
+    seen.add_huge(4 * HUGE_PAGE, 4, 3);
+    assert!(!seen.is_dense(16 * HUGE_PAGE));
+    seen.add_huge(4 * HUGE_PAGE, 4, 4);
+    assert!(seen.is_dense(16 * HUGE_PAGE) && !seen.is_dense(20 * HUGE_PAGE));
+    seen.add(64 * HUGE_PAGE, 16, 16);
+    assert!(seen.is_dense(256 * HUGE_PAGE));
+    seen.add(32 * HUGE_PAGE, 4, 1);
+    assert!(seen.is_dense(16 * HUGE_PAGE) && !seen.is_dense(32 * HUGE_PAGE));
+}
