@@ -122,6 +122,39 @@ fn blocks_in_an_outbox_count_as_cached() {
     check();
 }
 
+/// Blocks of so many slabs that they are in each other's way in the outbox, where some are set aside.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn blocks_that_an_outbox_sets_aside_count_as_cached() {
+    let _alone = alone();
+    const SLABS: usize = 300;
+    const PER_SLAB: usize = 1023;
+    let (owner, other) = (Worker::new(), Worker::new());
+    let mut blocks: Vec<_> = owner.run(|| (0..SLABS * PER_SLAB).map(|_| (take(64), 64)).collect());
+    // The other thread's magazine grows, and is full.
+    let kept = blocks.split_off(4 * PER_SLAB);
+    other.run(move || blocks.into_iter().for_each(give));
+    // Of each slab a block, then another one.
+    let gone: Vec<_> = (0..3).flat_map(|i| kept.iter().skip(i).step_by(PER_SLAB).copied()).collect();
+    let (mut left, sent) = (kept.len(), stats().outbox_pushes);
+    for part in gone.chunks(50) {
+        let part = part.to_vec();
+        left -= part.len();
+        other.run(move || part.into_iter().for_each(give));
+        let (c, s) = (class(64), check());
+        assert_eq!(c.blocks, left as u64, "{c:?}");
+        assert_eq!(s.cached_bytes, c.cached_blocks * 64);
+    }
+    assert!(stats().outbox_pushes > sent, "some were in the way");
+    other.end();
+    assert_eq!(class(64).blocks, left as u64);
+    let gone: std::collections::BTreeSet<_> = gone.into_iter().collect();
+    owner.run(move || kept.into_iter().filter(|block| !gone.contains(block)).for_each(give));
+    assert_eq!(class(64).blocks, 0);
+    owner.end();
+    check();
+}
+
 #[test]
 fn large_blocks_have_rows_of_their_own() {
     let _alone = alone();

@@ -271,6 +271,17 @@ fn records_count_as_far_as_they_are_used() {
     let before = metadata();
     newest.run(move || blocks.into_iter().for_each(give));
     assert_eq!(metadata() - before, 4096, "the outbox");
+    // Of so many slabs that blocks are in each other's way there, after others for which the magazine grows.
+    let blocks: Vec<_> = workers[0].run(|| (0..300 * 1023).map(|_| (take(64), 64)).collect());
+    let (first, rest) = blocks.split_at(4 * 1023);
+    let first = first.to_vec();
+    newest.run(move || first.into_iter().for_each(give));
+    let (spread, rest): (Vec<_>, Vec<_>) =
+        rest.iter().enumerate().map(|(i, block)| (i, *block)).partition(|(i, _)| i % 1023 == 0);
+    let before = metadata();
+    newest.run(move || spread.into_iter().for_each(|(_, block)| give(block)));
+    assert_eq!(metadata() - before, 4096, "what is set aside");
+    workers[0].run(move || rest.into_iter().for_each(|(_, block)| give(block)));
     let before = metadata();
     workers.into_iter().for_each(Worker::end);
     assert_eq!(metadata(), before);

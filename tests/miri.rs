@@ -5,6 +5,7 @@
 
 use hakmem::{ClassStats, Hakmem, Options, Stats, Thp, class_stats, purge, stats};
 use std::alloc::{GlobalAlloc, Layout};
+use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
@@ -183,6 +184,30 @@ fn what_others_free_comes_back() {
         assert!(ready > 0 || size == 64, "{ready}");
         drop(again);
     }
+}
+
+/// Slabs whose bundles have the same place in an outbox, 8 MiB apart: what comes second is set aside.
+#[test]
+fn blocks_in_each_others_way_are_sent_in_the_end() {
+    const SIZE: usize = 4 * KIB;
+    // Fewer than would be too much to wait.
+    const PAIRS: usize = 20;
+    let _alone = alone();
+    let mut blocks = many(5 * 31 * SLICE / SIZE + 64, SIZE);
+    let first = blocks.split_off(blocks.len() - 64);
+    // One block of each slab, by place; then those of the places that two slabs have, one after the other.
+    let mut places: BTreeMap<usize, BTreeMap<usize, Block>> = BTreeMap::new();
+    for block in blocks {
+        places.entry(block.slice() % 128).or_default().insert(block.slice(), block);
+    }
+    places.retain(|_, slabs| slabs.len() > 1);
+    let pairs: Vec<_> = places.into_values().flat_map(BTreeMap::into_values).take(2 * PAIRS).collect();
+    assert_eq!(pairs.len(), 2 * PAIRS, "with so many slabs");
+    apart(|| {
+        drop(first);
+        let (sent, ()) = added(|s| s.outbox_pushes, || pairs.into_iter().for_each(drop));
+        assert!(sent < PAIRS as u64, "not one for each that is in the way: {sent}");
+    });
 }
 
 #[test]

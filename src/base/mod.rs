@@ -8,4 +8,5 @@ pub(crate) mod misuse;
 pub(crate) mod once;
 pub(crate) mod options;
 pub(crate) mod pause;
+pub(crate) mod prefetch;
 pub(crate) mod table;

@@ -25,7 +25,7 @@ use core::mem::offset_of;
 use core::ptr;
 use crossbeam_utils::CachePadded;
 
-/// Address space of a record: the heap, the slots of its magazines behind it, and the outbox's bundles at the
+/// Address space of a record: the heap, the slots of its magazines behind it, and what the outbox has at the
 /// end. Resident as far as it is used.
 pub(crate) const RECORD: usize = 512 << 10;
 

@@ -1,21 +1,31 @@
 //! The outbox: blocks of slabs that other heaps own, collected by slab, so that one compare-and-swap sends
 //! many.
+//!
+//! A block whose bundle's place is taken by another slab's waits until there are some of these, and then they
+//! evict bundles one after the other. To send a bundle takes an atomic exchange at a slab that was touched
+//! long ago. In between, the program's own loads, of the blocks that it is about to free, would wait for
+//! that; in a row they do not, and while blocks are only set aside the processor fetches several of these at
+//! a time.
 
 use crate::base::counters::Counter;
+use crate::base::prefetch::prefetch;
 use crate::front::lease::EPOCH;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, Node, compiler_fence};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, Node, compiler_fence};
 use crate::tiny::free;
 use core::cell::Cell;
+use core::mem::offset_of;
 use core::ptr;
 
 /// Open bundles. They are direct-mapped: each slab has one place, and its bundle evicts the one that is
 /// there. With too few of them, a thread that frees blocks of many slabs sends them one by one: with 16, it
 /// sent 3.4 at a time where 32 would have been possible.
 const BUNDLES: usize = 128;
+/// Blocks that are set aside at most.
+const ASIDE: usize = 32;
 /// Blocks in a bundle at most.
 const MAX_BLOCKS: u32 = 32;
 /// Bytes in a bundle at most.
@@ -47,17 +57,22 @@ struct Bundle {
 
 /// Bytes of the bundles. They have a page of their own, which a thread that frees no remote blocks never
 /// touches.
-pub(crate) const BYTES: usize = BUNDLES * size_of::<Bundle>();
+const BUNDLE_BYTES: usize = BUNDLES * size_of::<Bundle>();
+/// Bytes of the list of blocks that are set aside, and of the bundles, which lie behind it.
+pub(crate) const BYTES: usize = ASIDE * size_of::<*mut Block>() + BUNDLE_BYTES;
 
 /// The outbox of a heap. The cells are the owner's alone. Statistics read the atomics, so nobody makes an
 /// exclusive reference to the whole. They need no order, so all accesses are relaxed.
 pub(crate) struct Outbox {
-    /// [`BUNDLES`] of them, zero until the first block. Null in a placeholder, which sends nothing.
+    /// [`BUNDLES`] of them, zero until the first block. Null in a placeholder, which sends nothing. Before
+    /// them lie the blocks that are set aside, the first one last.
     bundles: AtomicPtr<Bundle>,
     /// Blocks in a bundle at most: [`MAX_BLOCKS`], or 1 if each is sent at once.
     most: Cell<u32>,
-    /// Whether a bundle was ever opened, under any owner.
-    resident: AtomicBool,
+    /// 0; 1 if a bundle was ever opened, under any owner; 2 if a block was ever set aside.
+    resident: AtomicU8,
+    /// How many blocks are set aside.
+    aside: AtomicU8,
     /// Whether one was opened since the last [`Outbox::reset`].
     opened: Cell<bool>,
     /// Whether the heap is armed: see [`LATE`].
@@ -98,7 +113,8 @@ impl Outbox {
         Self {
             bundles: AtomicPtr::new(ptr::null_mut()),
             most: Cell::new(1),
-            resident: AtomicBool::new(false),
+            resident: AtomicU8::new(0),
+            aside: AtomicU8::new(0),
             opened: Cell::new(false),
             armed: Cell::new(false),
             pushes: Counter::new(),
@@ -107,14 +123,14 @@ impl Outbox {
         }
     }
 
-    /// Empties the outbox without sending anything. From now on its bundles are at `bundles`.
+    /// Empties the outbox without sending anything. From now on what it has is at `bytes`.
     ///
     /// # Safety
     ///
-    /// The calling thread owns the heap that this is part of. At `bundles` there are [`BYTES`] bytes of that
-    /// heap's record, which are zero or have been this outbox's bundles before.
-    pub(crate) unsafe fn reset(&self, bundles: *mut u8, bundling: bool) {
-        self.bundles.store(bundles.cast(), Relaxed);
+    /// The calling thread owns the heap that this is part of. At `bytes` there are [`BYTES`] bytes of that
+    /// heap's record, which are zero or have been this outbox's before.
+    pub(crate) unsafe fn reset(&self, bytes: *mut u8, bundling: bool) {
+        self.bundles.store(bytes.wrapping_add(BYTES - BUNDLE_BYTES).cast(), Relaxed);
         self.most.set(if bundling { MAX_BLOCKS } else { 1 });
         if self.opened.get() {
             for i in 0..BUNDLES {
@@ -122,6 +138,7 @@ impl Outbox {
                 // SAFETY: the outbox has bundles, as of now.
                 unsafe { self.bundle(i) }.slab.store(ptr::null_mut(), Relaxed);
             }
+            self.aside.store(0, Relaxed);
             self.opened.set(false);
         }
         self.waiting.set(0);
@@ -140,6 +157,19 @@ impl Outbox {
         unsafe { &*self.bundles.load(Relaxed).add(place) }
     }
 
+    /// Where the block is that was set aside after `index` others, which are fewer than [`ASIDE`].
+    ///
+    /// # Safety
+    ///
+    /// The outbox has bundles.
+    #[inline(always)]
+    unsafe fn place_aside(&self, index: usize) -> &AtomicPtr<Block> {
+        debug_assert!(index < ASIDE);
+        // SAFETY: the words lie before the bundles in the same record, which stays mapped; each is null or
+        // what the owner has written, and atomic.
+        unsafe { &*self.bundles.load(Relaxed).cast::<AtomicPtr<Block>>().sub(index + 1) }
+    }
+
     /// Adds a block to its slab's bundle. Sends that if it is full, what was in its place before, and all
     /// bundles when too much waits. Returns an owner for whom so much waits that somebody should visit its
     /// heap, or null; it may be marked: see [`late`].
@@ -150,62 +180,135 @@ impl Outbox {
     /// marked as free, still counts as used there, and the caller alone has it.
     #[inline(always)]
     pub(crate) unsafe fn add(&self, slab: *mut Slab, block: *mut Block) -> *mut Owner {
-        // SAFETY: places are below `BUNDLES`. The block is ours to link. As long as it counts as used, its
-        // slab stays, and with it the constant fields of the record.
+        // SAFETY: places are below `BUNDLES`. As long as the block counts as used, its slab stays, and with
+        // it the constant fields of the record.
         unsafe {
             let bundle = self.bundle(place(slab));
             let waiting = self.waiting.get() + (*slab).stride as u64;
             if bundle.slab.load(Relaxed) != slab || waiting > MAX_WAITING {
-                return self.open(bundle, slab, block);
+                return self.add_elsewhere(bundle, slab, block);
             }
+            self.waiting.set(waiting);
+            self.join(bundle, block)
+        }
+    }
+
+    /// Adds a block to the bundle of its slab, and sends that if it is full. Returns what [`Outbox::send`]
+    /// does.
+    ///
+    /// # Safety
+    ///
+    /// As [`Outbox::add`]. The bundle is the slab's, and the block is counted as waiting.
+    #[inline(always)]
+    unsafe fn join(&self, bundle: &Bundle, block: *mut Block) -> *mut Owner {
+        // SAFETY: the block is ours to link, and the bundle ours to send.
+        unsafe {
             Block::set_next(block, bundle.head.get());
             bundle.head.set(block);
             let count = bundle.count.load(Relaxed) + 1;
             bundle.count.store(count, Relaxed);
-            self.waiting.set(waiting);
             if count >= bundle.limit.get() { self.send(bundle) } else { ptr::null_mut() }
         }
     }
 
-    /// Opens a bundle with its first block, after sending the one in its place, or all of them when too much
-    /// waits. Returns what [`Outbox::add`] does.
+    /// Opens a bundle with its first block, or sets that aside if its place is taken, after sending
+    /// everything when too much waits. Returns what [`Outbox::add`] does.
     ///
     /// # Safety
     ///
     /// As [`Outbox::add`]; `bundle` is the one in the slab's place.
     #[cold]
     #[inline(never)]
-    unsafe fn open(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) -> *mut Owner {
-        // SAFETY: the block is ours to link, and keeps its slab in use until it is sent: with the bundle that
-        // it begins.
+    unsafe fn add_elsewhere(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) -> *mut Owner {
+        // SAFETY: as in `add`.
         unsafe {
-            let stride = (*slab).stride;
+            let stride = (*slab).stride as u64;
             let mut visit = ptr::null_mut();
-            if self.waiting.get() + stride as u64 > MAX_WAITING {
+            if self.waiting.get() + stride > MAX_WAITING {
                 visit = self.flush();
             }
-            visit = either(visit, self.send(bundle));
-            let limit = (MAX_BYTES / stride.max(1)).min(self.most.get()).max(1);
-            Block::set_next(block, ptr::null_mut());
-            // First: otherwise a fork in between could leave its child a bundle that `reset` does not clear.
-            self.opened.set(true);
-            self.resident.store(true, Relaxed);
-            compiler_fence(Release);
-            bundle.slab.store(slab, Relaxed);
-            bundle.head.set(block);
-            bundle.tail.set(block);
-            bundle.count.store(1, Relaxed);
-            bundle.limit.set(limit);
-            self.waiting.add(stride as u64);
-            if limit == 1 {
-                visit = either(visit, self.send(bundle));
+            self.waiting.add(stride);
+            if bundle.slab.load(Relaxed).is_null() {
+                visit = either(visit, self.open(bundle, slab, block));
+            } else {
+                let index = self.aside.load(Relaxed) as usize;
+                self.place_aside(index).store(block, Relaxed);
+                self.resident.store(2, Relaxed);
+                compiler_fence(Release);
+                self.aside.store(index as u8 + 1, Relaxed);
+                if index + 1 == ASIDE {
+                    visit = either(visit, self.take_up());
+                }
             }
             let late = EPOCH.load(Relaxed) != 0 && !self.armed.get();
             visit.map_addr(|a| a | if late { LATE } else { 0 })
         }
     }
 
-    /// Sends a bundle, unless it is empty. Returns what [`Outbox::add`] does.
+    /// Adds what is set aside to its bundles, and sends what is in their places. Returns what
+    /// [`Outbox::send`] does.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, and the outbox has bundles.
+    unsafe fn take_up(&self) -> *mut Owner {
+        let count = self.aside.load(Relaxed) as usize;
+        // First: the child of a fork in between loses the blocks, but never has them twice.
+        self.aside.store(0, Relaxed);
+        compiler_fence(Release);
+        // SAFETY: so many blocks are set aside, which `add` was told are ours; as in `add`.
+        unsafe {
+            let ours = |index| {
+                let block = self.place_aside(index).load(Relaxed);
+                let slab = Slab::of(block.cast());
+                (block, slab, self.bundle(place(slab)))
+            };
+            for index in 0..count {
+                let evicted = ours(index).2.slab.load(Relaxed);
+                prefetch(evicted.wrapping_byte_add(offset_of!(Slab, remote)));
+            }
+            let mut visit = ptr::null_mut();
+            for index in 0..count {
+                let (block, slab, bundle) = ours(index);
+                let sent = if bundle.slab.load(Relaxed) == slab {
+                    self.join(bundle, block)
+                } else {
+                    either(self.send(bundle), self.open(bundle, slab, block))
+                };
+                visit = either(visit, sent);
+            }
+            visit
+        }
+    }
+
+    /// Opens a bundle, which is empty, with its first block. Returns what [`Outbox::send`] does.
+    ///
+    /// # Safety
+    ///
+    /// As [`Outbox::add`]; `bundle` is the one in the slab's place, and the block is counted as waiting.
+    unsafe fn open(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) -> *mut Owner {
+        // SAFETY: the block is ours to link, and keeps its slab in use until it is sent: with the bundle that
+        // it begins.
+        unsafe {
+            let limit = (MAX_BYTES / (*slab).stride.max(1)).min(self.most.get()).max(1);
+            Block::set_next(block, ptr::null_mut());
+            // First: otherwise a fork in between could leave its child a bundle that `reset` does not clear.
+            self.opened.set(true);
+            if self.resident.load(Relaxed) == 0 {
+                self.resident.store(1, Relaxed);
+            }
+            compiler_fence(Release);
+            bundle.slab.store(slab, Relaxed);
+            bundle.head.set(block);
+            bundle.tail.set(block);
+            bundle.count.store(1, Relaxed);
+            bundle.limit.set(limit);
+            if limit == 1 { self.send(bundle) } else { ptr::null_mut() }
+        }
+    }
+
+    /// Sends a bundle, unless it is empty. Returns an owner for whom so much waits that somebody should visit
+    /// its heap, or null.
     ///
     /// # Safety
     ///
@@ -231,7 +334,7 @@ impl Outbox {
         sent.visit
     }
 
-    /// Sends every bundle. Returns what [`Outbox::add`] does.
+    /// Sends everything. Returns what [`Outbox::send`] does.
     ///
     /// # Safety
     ///
@@ -239,6 +342,8 @@ impl Outbox {
     pub(crate) unsafe fn flush(&self) -> *mut Owner {
         let mut visit = ptr::null_mut();
         if self.waiting.get() != 0 {
+            // SAFETY: something waits, so there are bundles.
+            visit = unsafe { self.take_up() };
             for i in 0..BUNDLES {
                 // SAFETY: something waits, so there are bundles; they are the calling thread's.
                 visit = either(visit, unsafe { self.send(self.bundle(i)) });
@@ -247,8 +352,8 @@ impl Outbox {
         visit
     }
 
-    /// Calls `f` with the class and the number of blocks of every bundle. Exact for the owner, approximate
-    /// for other threads.
+    /// Calls `f` with the class and the number of blocks of every bundle, and with those of each block that
+    /// is set aside. Exact for the owner, approximate for other threads.
     pub(crate) fn each_bundle(&self, mut f: impl FnMut(u8, usize)) {
         if self.waiting.get() == 0 {
             return;
@@ -265,11 +370,19 @@ impl Outbox {
                 f(pagemap::kind(slice), bundle.count.load(Relaxed) as usize);
             }
         }
+        for index in 0..self.aside.load(Relaxed) as usize {
+            // SAFETY: something waits, so there are bundles. The address there is not followed.
+            f(pagemap::kind(unsafe { self.place_aside(index) }.load(Relaxed).cast()), 1);
+        }
     }
 
-    /// Whether the memory of the bundles was ever written to.
-    pub(crate) fn is_resident(&self) -> bool {
-        self.resident.load(Relaxed)
+    /// Bytes at the end of the record that were ever written to.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        match self.resident.load(Relaxed) {
+            0 => 0,
+            1 => BUNDLE_BYTES,
+            _ => BYTES,
+        }
     }
 }
 

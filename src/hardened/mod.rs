@@ -34,6 +34,7 @@ pub(crate) use state::State;
 
 use crate::base::misuse::{Fault, Said};
 use crate::base::options::Hardened;
+use crate::base::prefetch::prefetch;
 use crate::hardened::parts::Parts;
 use crate::hardened::place::Place;
 use crate::hardened::records::{Header, LARGE};
@@ -86,7 +87,7 @@ pub(crate) fn alloc(state: &State, size: usize, align: usize, grows: bool) -> Al
 #[inline(always)]
 pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, function: &str) {
     // The trailer of the block before this one: nothing that `hold` has to wait for shall delay it.
-    wide::prefetch(block.wrapping_sub(trailer::TRAILER));
+    prefetch(block.wrapping_sub(trailer::TRAILER));
     let place = match find(block) {
         Found::Small(place) => place,
         Found::Large(large) => {
@@ -106,7 +107,7 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
         }
         Found::Nothing => return fault::interior(function, block),
     };
-    wide::prefetch(block.wrapping_add(place.room()));
+    prefetch(block.wrapping_add(place.room()));
     if let Err(was) = place.hold() {
         let fault = if was == FRESH { Fault::Interior } else { Fault::DoubleFree };
         return fault::small(function, fault, place);

@@ -1,5 +1,6 @@
 //! Blocks of the slabs of the hardened heap: what becomes of them, and what stands in them.
 
+use crate::base::prefetch::prefetch;
 use crate::hardened::slab::{FREE, FRESH, HELD, Slab, USED};
 use crate::hardened::trailer::{self, Fields, TRAILER};
 use crate::hardened::wide;
@@ -196,9 +197,9 @@ impl Place<'_> {
     /// Fetches what [`Place::let_go`] writes to.
     #[inline(always)]
     pub(super) fn prefetch_marks(self) {
-        wide::prefetch((&raw const self.slab.free).cast());
-        wide::prefetch(ptr::from_ref(self.slab.word(self.index / 64)).cast());
-        wide::prefetch(ptr::from_ref(self.slab.state(self.index)).cast());
+        prefetch(&raw const self.slab.free);
+        prefetch(self.slab.word(self.index / 64));
+        prefetch(self.slab.state(self.index));
     }
 
     /// Whether all bytes before the trailer are zero.
@@ -228,6 +229,7 @@ mod tests {
         let big = [2, 3, 30, 31, classes::CLASSES].map(|class| Slab::make_big(class).unwrap());
         for slab in usual.chain(big) {
             let class = slab.class();
+            assert_eq!(slab.nth(0).room() + TRAILER, slab.stride());
             for index in 0..slab.blocks() {
                 let block = slab.nth(index).block;
                 assert_eq!(slab.at(block).unwrap().index, index);
@@ -257,8 +259,9 @@ mod tests {
         let slab = Slab::make(4).unwrap();
         let place = slab.nth(3);
         let mix = place.mix();
-        assert_eq!(place.hold(), Err(FRESH));
+        assert_eq!((place.hold(), place.look()), (Err(FRESH), FRESH));
         place.take();
+        assert_eq!(place.look(), USED);
         // SAFETY: a block of this test alone.
         unsafe {
             place.seal(mix, 5, 3, true);
@@ -269,7 +272,45 @@ mod tests {
         assert_eq!(place.fields(mix), Some(Fields { room: place.room() - 5, align: 3, free: false }));
         assert_eq!(place.hold(), Ok(()));
         assert_eq!(place.hold(), Err(HELD));
+        assert!(!place.is_sealed_free(mix));
         place.seal_free(mix);
         assert_eq!(place.fields(mix), Some(Fields::FREE));
+        assert!(place.is_sealed_free(mix) && !place.is_sealed_free(slab.nth(4).mix()));
+    }
+
+    #[test]
+    fn what_is_let_go_can_be_taken() {
+        let slab = Slab::make(4).unwrap();
+        let words = slab.words();
+        (0..words).for_each(|word| _ = slab.take_bits(word));
+        slab.count(-(slab.blocks() as i32));
+        for (free, index) in [3, 64, 65, slab.blocks() - 1].into_iter().enumerate() {
+            let place = slab.nth(index);
+            place.take();
+            assert_eq!(place.hold(), Ok(()));
+            assert_eq!(place.let_go(), free as i32 + 1);
+            assert_eq!(place.look(), FREE);
+            let bits: Vec<_> = (0..words).map(|word| slab.take_bits(word)).collect();
+            let expected = |word| if word == index / 64 { 1 << (index % 64) } else { 0 };
+            assert!(bits.into_iter().eq((0..words).map(expected)));
+        }
+    }
+
+    #[test]
+    fn a_neighbour_is_intact_if_it_is_sealed_or_untouched() {
+        let slab = Slab::make(4).unwrap();
+        assert!(slab.nth(0).is_neighbour_intact(), "there is none");
+        let (before, place) = (slab.nth(6), slab.nth(7));
+        assert!(place.is_neighbour_intact(), "it is fresh");
+        before.trailer().store(1, Relaxed);
+        assert!(!place.is_neighbour_intact(), "it was, until somebody wrote there");
+        before.seal_free(before.mix());
+        assert!(place.is_neighbour_intact(), "it is about to be handed out");
+        before.take();
+        // SAFETY: a block of this test alone.
+        unsafe { before.seal(before.mix(), 9, 4, true) };
+        assert!(place.is_neighbour_intact());
+        before.trailer().store(0, Relaxed);
+        assert!(!place.is_neighbour_intact(), "zero is right for fresh ones only");
     }
 }

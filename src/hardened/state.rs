@@ -3,13 +3,13 @@
 
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
+use crate::base::prefetch::prefetch;
 use crate::base::table::Table;
 use crate::hardened::parts::MOST_HELD;
 use crate::hardened::place::Place;
 use crate::hardened::slab::{FRESH, Slab};
 use crate::hardened::spans::BIG;
 use crate::hardened::trailer::TRAILER;
-use crate::hardened::wide::prefetch;
 use crate::hardened::{aged, fault, lists, parts, records};
 use crate::os;
 use crate::superslab::layout::SLICE;

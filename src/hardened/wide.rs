@@ -7,18 +7,6 @@ use core::arch::x86_64::{
     _mm_storeu_si128,
 };
 
-/// Fetches a line for writing.
-#[inline(always)]
-pub(super) fn prefetch(line: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch does not fault, whatever the address.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = line;
-}
-
 /// Bytes that are done at a time.
 const STEP: usize = 32;
 

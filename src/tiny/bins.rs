@@ -13,6 +13,7 @@
 
 use crate::base::counters::Counters;
 use crate::base::list::List;
+use crate::base::prefetch::prefetch;
 use crate::base::table::Table;
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
@@ -368,16 +369,4 @@ impl Bins {
             !at.is_null()
         }
     }
-}
-
-/// Fetches the next free block for writing.
-#[inline(always)]
-fn prefetch(block: *mut Block) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch does not fault, whatever the address.
-    unsafe {
-        core::arch::asm!("prefetchw [{}]", in(reg) block, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = block;
 }

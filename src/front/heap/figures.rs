@@ -52,7 +52,10 @@ impl Heap {
         let page = |at: usize| at & !(os::page_size() - 1);
         // From the end of the record downwards: the outbox, then the gate.
         let outbox_at = RECORD - outbox::BYTES;
-        let outbox_from = if outbox.is_resident() { page(outbox_at) } else { RECORD };
+        let outbox_from = match outbox.resident_bytes() {
+            0 => RECORD,
+            bytes => page(RECORD - bytes),
+        };
         // SAFETY: the gate lies in the record, and all zero is a valid one; the field is atomic. A heap that
         // was never armed has nothing there, and a page that is only read takes no memory.
         let gate = unsafe { &*heap.wrapping_byte_add(GATE_AT).cast::<Gate>() };
