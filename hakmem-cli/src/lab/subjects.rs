@@ -60,7 +60,7 @@ pub struct Choice {
     pub peers: Option<PathBuf>,
 
     /// Compare Hakmem with Hakmem under this setting, with or without HAKMEM_ prefix; NAME=VALUE,NAME=VALUE
-    /// sets several at once; can be repeated
+    /// sets several at once, and a value may be a list (HARDENED=canary,zero); can be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     pub env: Vec<OsString>,
 
@@ -172,15 +172,8 @@ impl Choice {
     fn add_settings(&self, found: &mut Found, path: &Path, version: Option<String>) -> anyhow::Result<()> {
         for text in &self.env {
             let text = text.to_str().with_context(|| format!("--env {text:?}: not UTF-8"))?;
-            let mut environment = Vec::new();
-            for pair in text.split(',') {
-                let pair = settings::pair(OsString::from(pair))
-                    .map_err(|why| anyhow::anyhow!("--env {text}: {why}"))?;
-                let word = |part: OsString| part.to_string_lossy().into_owned();
-                environment.push((word(pair.0), word(pair.1)));
-            }
             let mut subject = subject(&format!("hakmem {text}"), Some(path.into()), version.clone());
-            subject.environment = environment;
+            subject.environment = environment(text).map_err(|why| anyhow::anyhow!("--env {text}: {why}"))?;
             found.add(subject, None);
         }
         for preset in &self.preset {
@@ -190,6 +183,22 @@ impl Choice {
         }
         Ok(())
     }
+}
+
+/// Reads `NAME=VALUE,NAME=VALUE`, where what has no `=` belongs to the value before it.
+fn environment(text: &str) -> Result<Vec<(String, String)>, String> {
+    let mut settings: Vec<(String, String)> = Vec::new();
+    for part in text.split(',') {
+        match settings.last_mut() {
+            Some((_, value)) if !part.contains('=') => *value += &format!(",{part}"),
+            _ => {
+                let (name, value) = settings::pair(OsString::from(part))?;
+                let word = |part: OsString| part.to_string_lossy().into_owned();
+                settings.push((word(name), word(value)));
+            }
+        }
+    }
+    Ok(settings)
 }
 
 impl Found {
@@ -309,6 +318,20 @@ mod tests {
         assert!(found.broken[1].as_ref().unwrap().contains("/no/such.so: No such file"));
         assert!(found.broken[2].as_ref().unwrap().contains("not an ELF file"));
         assert_eq!(found.baseline, "glibc");
+    }
+
+    #[test]
+    fn settings_may_be_lists() {
+        let owned = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect::<Vec<_>>()
+        };
+        assert_eq!(environment("thp=never"), Ok(owned(&[("HAKMEM_THP", "never")])));
+        assert_eq!(
+            environment("HARDENED=canary,zero,HAKMEM_THP=never,GUARD=on"),
+            Ok(owned(&[("HAKMEM_HARDENED", "canary,zero"), ("HAKMEM_THP", "never"), ("HAKMEM_GUARD", "on")]))
+        );
+        assert_eq!(environment("HARDENED="), Ok(owned(&[("HAKMEM_HARDENED", "")])));
+        assert!(environment("canary,HARDENED=zero").is_err() && environment("").is_err());
     }
 
     #[test]
