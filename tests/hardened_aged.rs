@@ -2,14 +2,16 @@
 //! process of its own, with the options in its environment. Nothing depends on how long something takes: what
 //! has to happen is waited for, and what must not happen does not, however long it takes.
 
+#[path = "support/options.rs"]
+mod support;
 #[path = "support/waiting.rs"]
 mod waiting;
 
 use hakmem::{Hakmem, Hardened, Options};
 use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, Output};
 use std::time::Duration;
+use support::{process, succeeds};
 use waiting::{background_sleeps, until};
 
 #[global_allocator]
@@ -22,32 +24,6 @@ const MANY: usize = 16_000;
 /// What may stay of these: the slab that the thread allocates from, and those of the blocks in quarantine, of
 /// 2 MiB each; and less than would stay without the option.
 const LITTLE: u64 = 8 * MIB as u64;
-
-/// Says which test's process this is.
-const CASE: &str = "HARDENED_AGED_CASE";
-
-/// Runs the test `name` in a process with these options, where it does `f`. Returns how that has ended;
-/// `None` in that process.
-fn process(name: &str, options: &[(&str, &str)], f: impl FnOnce()) -> Option<Output> {
-    if std::env::var(CASE).is_ok_and(|case| case == name) {
-        f();
-        return None;
-    }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .envs(options.iter().copied())
-        .env(CASE, name)
-        .output();
-    Some(output.unwrap())
-}
-
-/// [`process`], which has to succeed.
-fn succeeds(name: &str, options: &[(&str, &str)], f: impl FnOnce()) {
-    if let Some(output) = process(name, options, f) {
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{options:?}: {output:?}");
-    }
-}
 
 fn blocks(count: usize, size: usize) -> Vec<*mut u8> {
     let one = |_| {

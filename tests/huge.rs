@@ -1,15 +1,18 @@
 //! Huge pages must not make resident what a program does not touch; and what it does touch, such as tables
 //! that double, should have them. Whether the system has any does not matter here.
 
+use advice::{MIB, advice_can_be_seen, advised, bytes, flagged, free, make};
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
 
+#[path = "support/huge.rs"]
+mod advice;
+#[path = "support/options.rs"]
+mod options;
 mod support;
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::new();
-
-const MIB: usize = 1 << 20;
 
 /// Resident bytes, or nothing where that cannot be said, or where the system gives huge pages to all that do
 /// not refuse: Rust's own memory and the stacks then have them.
@@ -19,29 +22,6 @@ fn resident() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     (!enabled.contains("[always]")).then_some(bytes(line))
-}
-
-/// Blocks of `size` bytes, a byte written in every `step`.
-fn make(count: usize, size: usize, step: usize) -> Vec<(*mut u8, Layout)> {
-    let layout = Layout::from_size_align(size, 16).unwrap();
-    let one = |_| {
-        // SAFETY: the size is not zero.
-        let block = unsafe { GLOBAL.alloc(layout) };
-        assert!(!block.is_null());
-        for at in (0..size).step_by(step) {
-            // SAFETY: inside the block.
-            unsafe { block.add(at).write(1) };
-        }
-        (block, layout)
-    };
-    (0..count).map(one).collect()
-}
-
-fn free(blocks: Vec<(*mut u8, Layout)>) {
-    for (block, layout) in blocks {
-        // SAFETY: made with this layout.
-        unsafe { GLOBAL.dealloc(block, layout) };
-    }
 }
 
 fn a_program_with_sparse_blocks() {
@@ -67,44 +47,6 @@ fn a_sparse_table_of_a_dense_program() {
     free(table);
     for blocks in dense {
         free(blocks);
-    }
-}
-
-/// The value of a line of /proc that is in KiB, in bytes.
-fn bytes(value: &str) -> usize {
-    value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
-}
-
-/// Bytes of mappings that have this flag: `hg` where huge pages have been advised, `nh` where they have been
-/// advised against.
-fn flagged(flag: &str) -> usize {
-    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    let (mut size, mut sum) = (0, 0);
-    for line in smaps.lines() {
-        if let Some(kib) = line.strip_prefix("Size:") {
-            size = bytes(kib);
-        } else if line.strip_prefix("VmFlags:").is_some_and(|flags| flags.split(' ').any(|f| f == flag)) {
-            sum += size;
-        }
-    }
-    sum
-}
-
-/// Bytes of mappings for which huge pages have been advised.
-fn advised() -> usize {
-    flagged("hg")
-}
-
-/// Whether advice can be seen: an emulator does not pass it on, and not every kernel has huge pages.
-fn advice_can_be_seen() -> bool {
-    let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    let before = advised();
-    // SAFETY: a new mapping, which nothing else uses.
-    unsafe {
-        let map = libc::mmap(std::ptr::null_mut(), 4 * MIB, read, private, -1, 0);
-        let can = libc::madvise(map, 4 * MIB, libc::MADV_HUGEPAGE) == 0 && advised() > before;
-        libc::munmap(map, 4 * MIB);
-        can
     }
 }
 
@@ -140,8 +82,12 @@ enum First {
     FillsOne,
     FillsLater,
     GrowsOne,
+    GrowsALittle,
     ThenSparse,
     ClearsAgain,
+    ClearsWhatIsFull,
+    FillsRuns,
+    Shrinks,
     IsShortOfAddresses,
     IsSparse,
 }
@@ -159,8 +105,12 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         First::FillsOne,
         First::FillsLater,
         First::GrowsOne,
+        First::GrowsALittle,
         First::ThenSparse,
         First::ClearsAgain,
+        First::ClearsWhatIsFull,
+        First::FillsRuns,
+        First::Shrinks,
         First::IsShortOfAddresses,
         First::IsSparse,
     ];
@@ -209,6 +159,20 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                 free(vec![(block, Layout::from_size_align(7 * MIB, 16).unwrap())]);
                 free(long);
             }
+            // Shorter than two huge pages it keeps what it has.
+            First::GrowsALittle => {
+                free(make(1, small, page));
+                let (block, layout) = make(1, small, page)[0];
+                let longer = Layout::from_size_align(3 * MIB, 16).unwrap();
+                // SAFETY: made with these layouts.
+                unsafe {
+                    let block = GLOBAL.realloc(block, layout, longer.size());
+                    assert_eq!(more(), 0);
+                    let block = GLOBAL.realloc(block, longer, 5 * MIB);
+                    assert!(more() >= 5, "{} MiB", more());
+                    free(vec![(block, Layout::from_size_align(5 * MIB, 16).unwrap())]);
+                }
+            }
             First::ThenSparse => {
                 free(make(1, small, page));
                 let Some(before) = resident() else { return };
@@ -233,6 +197,35 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                         GLOBAL.dealloc(block, layout);
                     }
                 }
+            }
+            // And what is full is cleared where it is: to give it back would cost more.
+            First::ClearsWhatIsFull => {
+                free(make(1, 8 * MIB, page));
+                let Some(before) = resident() else { return };
+                let layout = Layout::from_size_align(8 * MIB, 16).unwrap();
+                // SAFETY: the size is not zero; freed with its layout.
+                unsafe {
+                    let block = GLOBAL.alloc_zeroed(layout);
+                    let less = before.saturating_sub(resident().unwrap());
+                    assert!(less < MIB, "{} KiB", less >> 10);
+                    assert!((0..8 * MIB).step_by(page).all(|at| *block.add(at) == 0));
+                    GLOBAL.dealloc(block, layout);
+                }
+            }
+            // SuperSlabs of blocks of which nobody knows whether they are filled, but by asking.
+            First::FillsRuns => {
+                let blocks = make(300, 300 << 10, page);
+                assert!(more() >= 30, "{} MiB of 88", more());
+                free(blocks);
+            }
+            // A heap that was full of small blocks and is not any more.
+            First::Shrinks => {
+                free(make(64 << 14, 64, 64));
+                hakmem::purge();
+                let before = advised();
+                let blocks = make(24, 500 << 10, MIB);
+                assert_eq!(advised(), before);
+                free(blocks);
             }
             // What aligning for huge pages takes in addition must not be what fails.
             First::IsShortOfAddresses => {
@@ -266,5 +259,24 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                 free(vec![blocks[0], blocks[1], (grown, to)]);
             }
         }
+    });
+}
+
+/// Neither new mappings nor those that grow, however they are filled.
+#[test]
+fn with_never_none_have_them() {
+    if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
+        println!("SKIPPED: under an emulator");
+        return;
+    }
+    options::succeeds("with_never_none_have_them", &[("HAKMEM_THP", "never")], || {
+        let (before, page) = (advised(), 4096);
+        let blocks = [make(2, 5 * MIB, page), make(20 << 14, 64, 64)];
+        let (block, layout) = make(1, 8 * MIB, page)[0];
+        // SAFETY: made with this layout.
+        let block = unsafe { GLOBAL.realloc(block, layout, 12 * MIB) };
+        assert_eq!(advised(), before);
+        blocks.into_iter().for_each(free);
+        free(vec![(block, Layout::from_size_align(12 * MIB, 16).unwrap())]);
     });
 }

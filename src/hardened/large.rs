@@ -30,6 +30,8 @@ pub(super) struct Large {
     pub(super) grows: bool,
     /// Whether the pages around the block cannot be touched.
     pub(super) guarded: bool,
+    /// Whether huge pages have been advised.
+    pub(super) huge: bool,
     /// Bytes asked for.
     pub(super) size: AtomicUsize,
     /// Bytes of the pages that the block lies on, as they are counted.
@@ -167,5 +169,87 @@ impl Large {
         let [before, behind] =
             self.rests(size).map(|rest| unsafe { (*rest).iter().all(|&byte| byte == filling) });
         if behind { (!before).then_some(Fault::Underflow) } else { Some(Fault::Overflow) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A record of a block of `size` bytes at `offset` of three pages, which are filled as they should be.
+    fn with_block(offset: usize, size: usize, f: impl FnOnce(&Large, &[AtomicU8])) {
+        let page = os::page_size();
+        let base = os::map_uncounted(3 * page);
+        // SAFETY: zero is valid for all fields; just mapped, with that length, which nobody else uses.
+        unsafe {
+            let large: Large = core::mem::zeroed();
+            large.block.store(base.wrapping_add(offset), Relaxed);
+            large.size.store(size, Relaxed);
+            large.align.store(4, Relaxed);
+            large.rests(size).into_iter().for_each(|rest| (*rest).fill(filling(large.block())));
+            f(&large, core::slice::from_raw_parts(base.cast::<AtomicU8>(), 3 * page));
+            os::unmap_uncounted(base, 3 * page);
+        }
+    }
+
+    #[test]
+    fn a_block_lies_on_whole_pages() {
+        let page = os::page_size();
+        for (offset, size, pages) in
+            [(0, 1, 1), (0, page, 1), (0, page + 1, 2), (page - 16, 17, 2), (16, 2 * page, 3), (page, 0, 1)]
+        {
+            with_block(offset, size, |large, bytes| {
+                assert_eq!((large.pages(size), large.align()), (pages * page, 16), "{offset}, {size}");
+                large.count(large.pages(size));
+                assert_eq!(large.counted.load(Relaxed), pages * page);
+                large.count(0);
+                // What is not the block's is filled, and nothing else.
+                let first = offset / page * page;
+                for (at, byte) in bytes.iter().enumerate() {
+                    let block = (offset..offset + size).contains(&at);
+                    let page = (first..first + pages * page).contains(&at);
+                    assert_eq!(byte.load(Relaxed) != 0, page && !block, "{offset}, {size}: {at}");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_written_around_a_block_is_seen() {
+        let page = os::page_size();
+        with_block(page + 64, 100, |large, bytes| {
+            assert!(large.overwritten(100).is_none());
+            for (at, fault) in [
+                (page, Some(Fault::Underflow)),
+                (page + 63, Some(Fault::Underflow)),
+                (page + 64, None),
+                (page + 163, None),
+                (page + 164, Some(Fault::Overflow)),
+                (2 * page - 1, Some(Fault::Overflow)),
+                (2 * page, None),
+            ] {
+                let was = bytes[at].fetch_xor(0x80, Relaxed);
+                assert!(large.overwritten(100) == fault, "{at}");
+                bytes[at].store(was, Relaxed);
+            }
+        });
+        // Not zero, as a string's end is, and another one for other blocks.
+        let all: std::collections::BTreeSet<_> =
+            (1..200).map(|n| filling(ptr::without_provenance_mut(n << 16))).collect();
+        assert!(all.len() > 60 && all.iter().all(|byte| byte % 2 == 1));
+    }
+
+    #[test]
+    fn a_block_is_freed_once_and_only_if_it_is_there() {
+        with_block(32, 5, |large, _| {
+            assert_eq!((large.size(), large.freed_size()), (None, 5));
+            assert!(!large.hold(large.block()), "not in use yet");
+            large.state.store(USED, Relaxed);
+            assert_eq!(large.size(), Some(5));
+            assert!(!large.hold(large.block().wrapping_add(16)), "another one");
+            assert_eq!(large.size(), Some(5));
+            assert!(large.hold(large.block()) && !large.hold(large.block()));
+            assert_eq!((large.size(), large.freed_size()), (None, 5));
+        });
     }
 }

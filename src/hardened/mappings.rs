@@ -9,11 +9,13 @@ use crate::hardened::kept::{self, QUARANTINE, RESIDENT, set_aside};
 use crate::hardened::large::{Large, USED, filling};
 use crate::hardened::records::{self, LARGE};
 use crate::hardened::{fault, parts};
+use crate::large::huge::{self, Mapping};
 use crate::lockfree::waker;
 use crate::os::{self, Unmapped};
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::Allocation;
+use crate::superslab::thp;
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::{Relaxed, Release};
 use core::ptr;
@@ -86,6 +88,13 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
         (*record).block.store(block, Relaxed);
         (*record).guarded =
             parts::has(Hardened::GUARD) && GUARDED.fetch_update(Relaxed, Relaxed, more).is_ok();
+        // Not while there are so many without guard pages that they have to be alike, so as to be one mapping
+        // for the system.
+        (*record).huge = ((*record).guarded || UNGUARDED.load(Relaxed) < MOST_HOLES)
+            && (huge::wants_huge_mapping(size) || grows && thp::is_ours() && size >= 2 * thp::HUGE_PAGE);
+        if (*record).huge || thp::refuses() {
+            os::advise_huge(base, len, (*record).huge);
+        }
         if (*record).guarded {
             let before = block.map_addr(|at| at & !(page - 1));
             let end = (*record).end(size);
@@ -184,6 +193,9 @@ impl Large {
                 fault::large(function, block, fault, size);
             }
         }
+        // Were it and others like it filled, the next ones may have huge pages.
+        let first = block.map_addr(|at| at & !(os::page_size() - 1));
+        huge::look(Mapping { block: first, len: self.pages(size), huge: self.huge }, 0);
         self.count(0);
         LARGE_FREES.fetch_add(1, Relaxed);
         let this = ptr::from_ref(self).cast_mut();

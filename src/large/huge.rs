@@ -39,11 +39,11 @@ const FEW: usize = 8;
 
 /// A direct mapping.
 #[derive(Clone, Copy)]
-pub(super) struct Mapping {
-    pub(super) block: *mut u8,
-    pub(super) len: usize,
+pub(crate) struct Mapping {
+    pub(crate) block: *mut u8,
+    pub(crate) len: usize,
     /// Whether huge pages have been advised.
-    pub(super) huge: bool,
+    pub(crate) huge: bool,
 }
 
 /// What has been seen of direct mappings. Races lose a count at worst.
@@ -158,7 +158,7 @@ pub(super) fn control() -> *mut u8 {
 }
 
 /// Whether a mapping of `len` bytes should have huge pages.
-pub(super) fn wants_huge_mapping(len: usize) -> bool {
+pub(crate) fn wants_huge_mapping(len: usize) -> bool {
     said_or(|| len >= HUGE_PAGE && SEEN.wants(len))
 }
 
@@ -175,7 +175,7 @@ pub(super) fn is_longest(len: usize) -> bool {
 
 /// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping is too
 /// short, or the option decides.
-pub(super) fn look(mapping: Mapping, from: usize) {
+pub(crate) fn look(mapping: Mapping, from: usize) {
     if look_closely(mapping, from) || mapping.len < HUGE_PAGE || !is_ours() {
         return;
     }

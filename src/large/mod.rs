@@ -4,7 +4,7 @@
 mod block;
 mod cache;
 mod direct;
-mod huge;
+pub(crate) mod huge;
 mod run;
 
 pub(crate) use block::{
