@@ -47,8 +47,7 @@ impl Inherit for Quarantine {
     }
 }
 
-pub(super) static QUARANTINE: Lock<Quarantine> =
-    Lock::new(Quarantine { kept: [ptr::null_mut(); KEPT], count: 0, bytes: 0, aside: ptr::null_mut() });
+pub(super) static QUARANTINE: Lock<Quarantine> = Lock::new(Quarantine::new());
 /// Bytes of the freed mappings in the quarantine that are resident. Changed under its lock; relaxed: who
 /// reads it without wants a figure.
 pub(super) static RESIDENT: AtomicUsize = AtomicUsize::new(0);
@@ -59,6 +58,10 @@ fn later() -> usize {
 }
 
 impl Quarantine {
+    const fn new() -> Self {
+        Self { kept: [ptr::null_mut(); KEPT], count: 0, bytes: 0, aside: ptr::null_mut() }
+    }
+
     /// Takes the mapping at `index` out.
     pub(super) fn remove(&mut self, index: usize) -> Option<*mut Large> {
         let large = *self.kept.get(..self.count)?.get(index)?;
@@ -227,14 +230,93 @@ unsafe fn merged(mut a: *mut Large, mut b: *mut Large) -> *mut Large {
 mod tests {
     use super::*;
 
+    /// Records of mappings of these lengths, each resident or not, that were freed at these times.
+    fn records<const N: usize>(mappings: [(usize, bool, u32); N]) -> [*mut Large; N] {
+        mappings.map(|(len, resident, freed)| {
+            // SAFETY: zero is valid for all fields.
+            let mut record: Large = unsafe { core::mem::zeroed() };
+            record.len = len;
+            record.resident.store(resident, Relaxed);
+            record.freed.store(freed, Relaxed);
+            ptr::from_mut(Box::leak(Box::new(record)))
+        })
+    }
+
+    #[test]
+    fn it_has_bounds_but_for_one() {
+        let mut kept = Quarantine::new();
+        let [long, short] = records([(2 * KEPT_BYTES, false, 0), (1, false, 0)]);
+        assert!(kept.add(long) && !kept.add(short));
+        assert_eq!(kept.remove(0), Some(long));
+        let [half, other, more] =
+            records([(KEPT_BYTES / 2, false, 0), (KEPT_BYTES / 2, false, 0), (1, false, 0)]);
+        assert!(kept.add(half) && kept.add(other) && !kept.add(more));
+        assert_eq!((kept.count, kept.bytes), (2, KEPT_BYTES));
+        assert_eq!((kept.remove(1), kept.remove(1)), (Some(other), None));
+        assert!(kept.add(more));
+        assert_eq!(kept.bytes, KEPT_BYTES / 2 + 1);
+        let many = records([(1, false, 0); KEPT]);
+        let mut kept = Quarantine::new();
+        assert!(many.iter().all(|&large| kept.add(large)) && !kept.add(short));
+    }
+
+    #[test]
+    fn the_oldest_that_is_aged_goes_first() {
+        let mut kept = Quarantine::new();
+        let all = records([(1, false, 10), (1, true, 20), (1, true, 30), (1, true, u32::MAX - 5)]);
+        assert!(all[..3].iter().all(|&large| kept.add(large)));
+        assert_eq!(kept.take_aged(119, 100), None);
+        assert_eq!(kept.take_aged(120, 100), Some((1, all[1])));
+        assert_eq!(kept.take_aged(120, 100), None);
+        assert_eq!(kept.take_aged(500, 100), Some((1, all[2])));
+        assert_eq!(kept.take_aged(500, 100), None, "what is not resident stays");
+        assert!(kept.add(all[3]));
+        // The clock has begun anew.
+        assert_eq!(kept.take_aged(3, 10), None);
+        assert_eq!(kept.take_aged(4, 10), Some((1, all[3])));
+    }
+
+    #[test]
+    fn what_fits_is_used_again() {
+        let mut kept = Quarantine::new();
+        let all = records([(8, false, 0), (9, true, 0), (8, true, 0), (8, true, 0)]);
+        assert!(all.iter().all(|&large| kept.add(large)));
+        assert_eq!(kept.reuse(8), Some(all[2]));
+        assert_eq!(kept.reuse(8), Some(all[3]));
+        assert_eq!(kept.reuse(8), None);
+        assert_eq!((kept.count, kept.bytes), (2, 17));
+        let aside = records([(7, false, 0), (17, false, 0), (16, false, 0), (8, false, 0), (9, false, 0)]);
+        for &large in aside.iter().rev() {
+            // SAFETY: a record of this test alone.
+            unsafe { (*large).next = core::mem::replace(&mut kept.aside, large) };
+        }
+        assert_eq!(
+            [8, 8, 8, 8].map(|len| kept.reuse_aside(len)),
+            [Some(aside[2]), Some(aside[3]), Some(aside[4]), None]
+        );
+        assert_eq!([7, 9].map(|len| kept.reuse_aside(len)), [Some(aside[0]), Some(aside[1])]);
+        assert!(kept.aside.is_null());
+    }
+
+    #[test]
+    fn a_torn_one_is_lost_and_no_other() {
+        let mut kept = Quarantine::new();
+        let [one, aside] = records([(8, false, 0), (8, false, 0)]);
+        assert!(kept.add(one));
+        kept.aside = aside;
+        kept.inherit(false);
+        assert_eq!((kept.count, kept.bytes, kept.aside), (1, 8, aside));
+        kept.inherit(true);
+        assert_eq!((kept.count, kept.bytes, kept.aside), (0, 0, ptr::null_mut()));
+    }
+
     /// Whatever has been taken out, or put in, meanwhile.
     #[test]
     fn what_was_taken_out_goes_back_to_its_place() {
         // SAFETY: zero is valid for all fields.
         let mut records: [Large; 6] = core::array::from_fn(|_| unsafe { core::mem::zeroed() });
         let each = records.each_mut().map(ptr::from_mut);
-        let mut kept =
-            Quarantine { kept: [ptr::null_mut(); KEPT], count: 0, bytes: 0, aside: ptr::null_mut() };
+        let mut kept = Quarantine::new();
         assert!(each[..5].iter().all(|&large| kept.add(large)));
         for index in 0..5 {
             assert_eq!(kept.remove(index), Some(each[index]));

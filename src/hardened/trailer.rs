@@ -129,6 +129,29 @@ mod tests {
     }
 
     #[test]
+    fn a_mix_depends_on_each_bit() {
+        let secret = Secret(0xdead_beef_1234_5678, 0x9e37_79b9_7f4a_7c15);
+        let (mut ones, mut changed) = (0, [0u64; 64]);
+        for n in 0..1000usize {
+            let block = 0x7f00_0000_0000 + n * 4112;
+            let m = mix(block, secret);
+            ones += m.count_ones();
+            for (bit, changed) in changed.iter_mut().enumerate() {
+                let others = [
+                    mix(block ^ 1 << bit, secret),
+                    mix(block, Secret(secret.0 ^ 1 << bit, secret.1)),
+                    mix(block, Secret(secret.0, secret.1 ^ 1 << bit)),
+                ];
+                assert!(others.iter().all(|&other| (other ^ m).count_ones() > 1), "{block:x}, bit {bit}");
+                *changed |= others[0] ^ m;
+            }
+        }
+        assert!((30_000..34_000).contains(&ones), "{ones} of 64,000 bits");
+        // Of those that addresses have.
+        assert!(changed[..47].iter().all(|bits| bits.count_ones() > 40), "{changed:x?}");
+    }
+
+    #[test]
     fn a_canary_has_no_zero_and_each_byte_counts() {
         for n in 0..10_000usize {
             let m = mix(n << 4, Secret(0xdead_beef_1234_5678, 0x9e37_79b9_7f4a_7c15));

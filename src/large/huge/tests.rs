@@ -20,6 +20,25 @@ fn dense_is_seven_eighths_of_enough() {
     assert!(!seen.is_dense(HUGE_PAGE));
 }
 
+#[test]
+fn both_counts_are_halved_when_there_are_many() {
+    let seen = Density::new();
+    let counts = || (seen.looked.load(Relaxed), seen.resident.load(Relaxed));
+    seen.add(HUGE_PAGE, MANY, 100);
+    assert_eq!(counts(), (MANY, 100));
+    seen.add(HUGE_PAGE, 2, 2);
+    assert_eq!(counts(), (MANY / 2 + 1, 51));
+}
+
+/// Wherever the mapping lies, also where an address has the bits of all small numbers.
+#[test]
+fn looks_at_one_place_go_to_different_pages() {
+    for place in [0, 0xfff, 0x7fff_ffff_f000 | 0xfff] {
+        let pages: std::collections::BTreeSet<_> = (0..64).map(|look| scattered(place, look) % 512).collect();
+        assert!(pages.len() > 40, "{} of 64", pages.len());
+    }
+}
+
 /// A program touches one page in 64 of a mapping that comes and goes. The looks must not all hit such a
 /// page, nor all miss.
 #[test]
@@ -141,6 +160,17 @@ fn one_mapping_is_looked_at_closely() {
         let seen = Density::new();
         assert!(seen.look_closely(half, SHORTEST - 4 * os::page_size()));
         assert_eq!(seen.looked.load(Relaxed), 4);
+    });
+}
+
+/// As many parts as are enough, also where they are not whole pages.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn one_look_is_enough_at_any_length() {
+    let len = SHORTEST + LOOKS / 2 * os::page_size();
+    with_mapping(len, len, |mapping| {
+        let seen = Density::new();
+        assert!(seen.look_closely(mapping, 0) && !seen.knows_little());
     });
 }
 
