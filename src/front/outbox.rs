@@ -226,19 +226,23 @@ impl Outbox {
             let mut visit = ptr::null_mut();
             if self.waiting.get() + stride > MAX_WAITING {
                 visit = self.flush();
+            } else if self.aside.load(Relaxed) as usize >= ASIDE {
+                // Here, where there has to be room, and not when it became full: the child of a fork by a
+                // signal handler may go on from in between.
+                visit = self.take_up();
             }
             self.waiting.add(stride);
-            if bundle.slab.load(Relaxed).is_null() {
+            let now = bundle.slab.load(Relaxed);
+            if now.is_null() {
                 visit = either(visit, self.open(bundle, slab, block));
+            } else if now == slab {
+                visit = either(visit, self.join(bundle, block));
             } else {
                 let index = self.aside.load(Relaxed) as usize;
                 self.place_aside(index).store(block, Relaxed);
                 self.resident.store(2, Relaxed);
                 compiler_fence(Release);
                 self.aside.store(index as u8 + 1, Relaxed);
-                if index + 1 == ASIDE {
-                    visit = either(visit, self.take_up());
-                }
             }
             let late = EPOCH.load(Relaxed) != 0 && !self.armed.get();
             visit.map_addr(|a| a | if late { LATE } else { 0 })
@@ -297,12 +301,13 @@ impl Outbox {
             if self.resident.load(Relaxed) == 0 {
                 self.resident.store(1, Relaxed);
             }
-            compiler_fence(Release);
-            bundle.slab.store(slab, Relaxed);
             bundle.head.set(block);
             bundle.tail.set(block);
             bundle.count.store(1, Relaxed);
             bundle.limit.set(limit);
+            compiler_fence(Release);
+            // Last: if a signal handler forks in between, its child may free blocks of the same slab.
+            bundle.slab.store(slab, Relaxed);
             if limit == 1 { self.send(bundle) } else { ptr::null_mut() }
         }
     }
