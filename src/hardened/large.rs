@@ -228,7 +228,8 @@ mod tests {
                 (2 * page - 1, Some(Fault::Overflow)),
                 (2 * page, None),
             ] {
-                let was = bytes[at].fetch_xor(0x80, Relaxed);
+                let was = bytes[at].load(Relaxed);
+                bytes[at].store(was ^ 0x80, Relaxed);
                 assert!(large.overwritten(100) == fault, "{at}");
                 bytes[at].store(was, Relaxed);
             }
