@@ -134,7 +134,7 @@ fn blocks_that_an_outbox_sets_aside_count_as_cached() {
     // The other thread's magazine grows, and is full.
     let kept = blocks.split_off(4 * PER_SLAB);
     other.run(move || blocks.into_iter().for_each(give));
-    // Of each slab a block, then another one.
+    // Three times a block of each slab.
     let gone: Vec<_> = (0..3).flat_map(|i| kept.iter().skip(i).step_by(PER_SLAB).copied()).collect();
     let (mut left, sent) = (kept.len(), stats().outbox_pushes);
     for part in gone.chunks(50) {

@@ -1,17 +1,15 @@
 //! The outbox: blocks of slabs that other heaps own, collected by slab, so that one compare-and-swap sends
 //! many.
 //!
-//! A block whose bundle's place is taken by another slab's waits until there are some of these, and then they
-//! evict bundles one after the other. To send a bundle takes an atomic exchange at a slab that was touched
-//! long ago. In between, the program's own loads, of the blocks that it is about to free, would wait for
-//! that; in a row they do not, and while blocks are only set aside the processor fetches several of these at
-//! a time.
+//! A block is *set aside* if another slab's bundle has the place of its own. When there are many of
+//! these, each evicts the bundle in its way. To send a bundle takes a locked instruction, and a line of
+//! the cache that was used long ago. Between two frees, the processor would wait for both before it loads
+//! what the program needs next: mostly the block that it is about to free. While blocks are only set
+//! aside, several such loads are under way at a time.
 
 use crate::base::counters::Counter;
 use crate::base::prefetch::prefetch;
 use crate::front::lease::EPOCH;
-use crate::superslab::layout::SLICE_SHIFT;
-use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, Node, compiler_fence};
@@ -19,6 +17,8 @@ use crate::tiny::free;
 use core::cell::Cell;
 use core::mem::offset_of;
 use core::ptr;
+
+mod figures;
 
 /// Open bundles. They are direct-mapped: each slab has one place, and its bundle evicts the one that is
 /// there. With too few of them, a thread that frees blocks of many slabs sends them one by one: with 16, it
@@ -30,7 +30,7 @@ const ASIDE: usize = 32;
 const MAX_BLOCKS: u32 = 32;
 /// Bytes in a bundle at most.
 const MAX_BYTES: u32 = 16 << 10;
-/// Bytes in all bundles together at most. A thread that goes to sleep withholds that much.
+/// Bytes in all bundles, and of what is set aside, at most. A thread that goes to sleep withholds that much.
 const MAX_WAITING: u64 = 256 << 10;
 
 /// A mark on the owner that [`Outbox::add`] returns, which may be null then: heaps are to be armed, and this
@@ -73,7 +73,7 @@ pub(crate) struct Outbox {
     resident: AtomicU8,
     /// How many blocks are set aside.
     aside: AtomicU8,
-    /// Whether one was opened since the last [`Outbox::reset`].
+    /// Whether a bundle was opened since the last [`Outbox::reset`].
     opened: Cell<bool>,
     /// Whether the heap is armed: see [`LATE`].
     pub(super) armed: Cell<bool>,
@@ -81,7 +81,7 @@ pub(crate) struct Outbox {
     pub(crate) pushes: Counter,
     /// Bundles that published their slab.
     pub(crate) publishes: Counter,
-    /// Bytes of the blocks in the bundles. Goes up and down.
+    /// Bytes of the blocks in the bundles and of those that are set aside. Goes up and down.
     pub(crate) waiting: Counter,
 }
 
@@ -170,8 +170,8 @@ impl Outbox {
         unsafe { &*self.bundles.load(Relaxed).cast::<AtomicPtr<Block>>().sub(index + 1) }
     }
 
-    /// Adds a block to its slab's bundle. Sends that if it is full, what was in its place before, and all
-    /// bundles when too much waits. Returns an owner for whom so much waits that somebody should visit its
+    /// Adds a block to its slab's bundle, or sets it aside. Sends a bundle that is full or in the way, and
+    /// everything when too much waits. Returns an owner for whom so much waits that somebody should visit its
     /// heap, or null; it may be marked: see [`late`].
     ///
     /// # Safety
@@ -355,39 +355,6 @@ impl Outbox {
             }
         }
         visit
-    }
-
-    /// Calls `f` with the class and the number of blocks of every bundle, and with those of each block that
-    /// is set aside. Exact for the owner, approximate for other threads.
-    pub(crate) fn each_bundle(&self, mut f: impl FnMut(u8, usize)) {
-        if self.waiting.get() == 0 {
-            return;
-        }
-        for i in 0..BUNDLES {
-            // SAFETY: something was waiting, so there are bundles, in a record that stays mapped. Only the
-            // atomics are used.
-            let bundle = unsafe { self.bundle(i) };
-            let slab = bundle.slab.load(Relaxed);
-            if !slab.is_null() {
-                // The class comes from the page map: if the owner has just sent the bundle, the slab's record
-                // may be gone.
-                let slice = Slab::base(slab).wrapping_add(Slab::index(slab) << SLICE_SHIFT);
-                f(pagemap::kind(slice), bundle.count.load(Relaxed) as usize);
-            }
-        }
-        for index in 0..self.aside.load(Relaxed) as usize {
-            // SAFETY: something waits, so there are bundles. The address there is not followed.
-            f(pagemap::kind(unsafe { self.place_aside(index) }.load(Relaxed).cast()), 1);
-        }
-    }
-
-    /// Bytes at the end of the record that were ever written to.
-    pub(crate) fn resident_bytes(&self) -> usize {
-        match self.resident.load(Relaxed) {
-            0 => 0,
-            1 => BUNDLE_BYTES,
-            _ => BYTES,
-        }
     }
 }
 

@@ -32,7 +32,7 @@ impl Heap {
                 f(class, blocks);
             }
         }
-        outbox.each_bundle(|kind, blocks| {
+        outbox.each_waiting(|kind, blocks| {
             if (1..=CLASSES).contains(&(kind as usize)) {
                 f(kind as usize, blocks);
             }

@@ -1,0 +1,42 @@
+//! What statistics say of an outbox. The owner may be using it meanwhile.
+
+use super::{BUNDLE_BYTES, BUNDLES, BYTES, Outbox};
+use crate::superslab::layout::SLICE_SHIFT;
+use crate::superslab::pagemap;
+use crate::superslab::slab::Slab;
+use crate::sync::Ordering::Relaxed;
+
+impl Outbox {
+    /// Calls `f` with the class and the number of blocks of every bundle, and with those of each block that
+    /// is set aside. Exact for the owner, approximate for other threads.
+    pub(crate) fn each_waiting(&self, mut f: impl FnMut(u8, usize)) {
+        if self.waiting.get() == 0 {
+            return;
+        }
+        for i in 0..BUNDLES {
+            // SAFETY: something was waiting, so there are bundles, in a record that stays mapped. Only the
+            // atomics are used.
+            let bundle = unsafe { self.bundle(i) };
+            let slab = bundle.slab.load(Relaxed);
+            if !slab.is_null() {
+                // The class comes from the page map: if the owner has just sent the bundle, the slab's record
+                // may be gone.
+                let slice = Slab::base(slab).wrapping_add(Slab::index(slab) << SLICE_SHIFT);
+                f(pagemap::kind(slice), bundle.count.load(Relaxed) as usize);
+            }
+        }
+        for index in 0..self.aside.load(Relaxed) as usize {
+            // SAFETY: something waits, so there are bundles. The address there is not followed.
+            f(pagemap::kind(unsafe { self.place_aside(index) }.load(Relaxed).cast()), 1);
+        }
+    }
+
+    /// Bytes at the end of the record that were ever written to.
+    pub(crate) fn resident_bytes(&self) -> usize {
+        match self.resident.load(Relaxed) {
+            0 => 0,
+            1 => BUNDLE_BYTES,
+            _ => BYTES,
+        }
+    }
+}
