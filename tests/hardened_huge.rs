@@ -6,7 +6,7 @@ mod advice;
 #[path = "support/options.rs"]
 mod support;
 
-use advice::{MIB, advice_can_be_seen, advised, flagged, free, make};
+use advice::{MIB, advice_can_be_seen, advised, flagged, free, is_flagged, make};
 use hakmem::{Hakmem, Hardened, Options};
 use std::alloc::{Layout, alloc, dealloc, realloc};
 use support::succeeds;
@@ -16,34 +16,32 @@ static GLOBAL: Hakmem = Hakmem::with_options(Options::new().hardened(Hardened::O
 
 const PAGE: usize = 4096;
 
-/// MiB of `len` bytes of address space or a little more.
-fn mib(len: usize) -> usize {
-    len / MIB
+/// Runs the test `name` in a process with these options, where it does `f`, if advice can be seen here.
+fn case(name: &str, options: &[(&str, &str)], f: impl FnOnce()) {
+    succeeds(name, options, || {
+        if advice_can_be_seen() {
+            f();
+        }
+    });
 }
 
 #[test]
 fn the_next_large_block_has_them_if_one_was_filled() {
-    succeeds("the_next_large_block_has_them_if_one_was_filled", &[], || {
-        if !advice_can_be_seen() {
-            return;
-        }
+    case("the_next_large_block_has_them_if_one_was_filled", &[], || {
         let (before, refused) = (advised(), flagged("nh"));
         let first = make(1, 3 * MIB, PAGE);
         assert_eq!(advised(), before, "nothing is known yet");
-        assert_eq!(mib(flagged("nh") - refused), 3, "so they are refused");
+        assert_eq!((flagged("nh") - refused) / MIB, 3, "so they are refused");
         free(first);
         let second = make(1, 5 * MIB, PAGE);
-        assert_eq!(mib(advised() - before), 5);
+        assert_eq!((advised() - before) / MIB, 5);
         free(second);
     });
 }
 
 #[test]
 fn what_is_hardly_touched_has_none() {
-    succeeds("what_is_hardly_touched_has_none", &[], || {
-        if !advice_can_be_seen() {
-            return;
-        }
+    case("what_is_hardly_touched_has_none", &[], || {
         let before = advised();
         for _ in 0..20 {
             free(make(2, 5 * MIB, MIB));
@@ -57,10 +55,7 @@ fn what_is_hardly_touched_has_none() {
 /// What was copied is touched, and a table that has grown once is filled.
 #[test]
 fn a_block_that_grows_has_them() {
-    succeeds("a_block_that_grows_has_them", &[], || {
-        if !advice_can_be_seen() {
-            return;
-        }
+    case("a_block_that_grows_has_them", &[], || {
         let before = advised();
         let layout = |len| Layout::from_size_align(len, 16).unwrap();
         // SAFETY: the sizes are not zero; the block is freed with its layout.
@@ -79,39 +74,32 @@ fn a_block_that_grows_has_them() {
 
 #[test]
 fn with_always_all_have_them() {
-    succeeds("with_always_all_have_them", &[("HAKMEM_THP", "always")], || {
-        if advice_can_be_seen() {
-            let before = advised();
-            let blocks = make(2, 5 * MIB, MIB);
-            assert_eq!(mib(advised() - before), 10);
-            free(blocks);
-        }
+    case("with_always_all_have_them", &[("HAKMEM_THP", "always")], || {
+        let before = advised();
+        let blocks = make(2, 5 * MIB, MIB);
+        assert_eq!((advised() - before) / MIB, 10);
+        free(blocks);
     });
 }
 
 #[test]
 fn with_never_all_refuse_them() {
-    succeeds("with_never_all_refuse_them", &[("HAKMEM_THP", "never")], || {
-        if advice_can_be_seen() {
-            let (before, refused) = (advised(), flagged("nh"));
-            free(make(4, 5 * MIB, PAGE));
-            let blocks = make(2, 5 * MIB, PAGE);
-            assert_eq!(advised(), before);
-            assert!(mib(flagged("nh") - refused) >= 10);
-            free(blocks);
-        }
+    case("with_never_all_refuse_them", &[("HAKMEM_THP", "never")], || {
+        let before = advised();
+        free(make(4, 5 * MIB, PAGE));
+        let blocks = [make(2, 5 * MIB, PAGE), make(1000, 100, PAGE)].concat();
+        assert_eq!(advised(), before);
+        assert!(blocks.iter().all(|&(block, _)| is_flagged(block, "nh")));
+        free(blocks);
     });
 }
 
 /// Memory that refused huge pages would have no folios either.
 #[test]
 fn with_folios_none_refuse_them() {
-    succeeds("with_folios_none_refuse_them", &[("HAKMEM_THP", "folios")], || {
-        if advice_can_be_seen() {
-            let refused = flagged("nh");
-            let blocks = make(2, 3 * MIB, PAGE);
-            assert_eq!(flagged("nh"), refused);
-            free(blocks);
-        }
+    case("with_folios_none_refuse_them", &[("HAKMEM_THP", "folios")], || {
+        let blocks = [make(2, 3 * MIB, PAGE), make(1000, 100, PAGE)].concat();
+        assert!(!blocks.iter().any(|&(block, _)| is_flagged(block, "nh")));
+        free(blocks);
     });
 }

@@ -1,7 +1,7 @@
 //! Huge pages must not make resident what a program does not touch; and what it does touch, such as tables
 //! that double, should have them. Whether the system has any does not matter here.
 
-use advice::{MIB, advice_can_be_seen, advised, bytes, flagged, free, make};
+use advice::{MIB, advice_can_be_seen, advised, flagged, free, make};
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -13,6 +13,11 @@ mod support;
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::new();
+
+/// The value of a line of /proc that is in KiB, in bytes.
+fn bytes(value: &str) -> usize {
+    value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
 
 /// Resident bytes, or nothing where that cannot be said, or where the system gives huge pages to all that do
 /// not refuse: Rust's own memory and the stacks then have them.

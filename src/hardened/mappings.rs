@@ -91,7 +91,7 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
         // Not while there are so many without guard pages that they have to be alike, so as to be one mapping
         // for the system.
         (*record).huge = ((*record).guarded || UNGUARDED.load(Relaxed) < MOST_HOLES)
-            && (huge::wants_huge_mapping(size) || grows && thp::is_ours() && size >= 2 * thp::HUGE_PAGE);
+            && (huge::wants_huge_mapping(size) || grows && huge::wants_huge_copy(size));
         if (*record).huge || thp::refuses() {
             os::advise_huge(base, len, (*record).huge);
         }

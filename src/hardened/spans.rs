@@ -9,6 +9,7 @@ use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::superslab::layout::{SLICE, SUPERSLAB};
 use crate::superslab::pagemap;
+use crate::superslab::thp;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicUsize, compiler_fence};
 
@@ -200,7 +201,9 @@ fn region() -> Option<*mut Region> {
             os::unmap(base, SUPERSLAB);
             return None;
         }
-        os::advise_huge(base, SUPERSLAB, false);
+        if thp::refuses() {
+            os::advise_huge(base, SUPERSLAB, false);
+        }
         (*record).base = base;
         (*record).free = ALL;
         let few = REGIONS_MAPPED.fetch_add(1, Relaxed) < MOST_GUARDED;

@@ -167,6 +167,12 @@ pub(super) fn wants_huge_grown(len: usize) -> bool {
     is_ours() && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
 }
 
+/// Whether a mapping of `len` bytes should have huge pages into which a shorter block is copied that grows:
+/// so much of it is touched, and what doubles is filled.
+pub(crate) fn wants_huge_copy(len: usize) -> bool {
+    is_ours() && len >= 2 * HUGE_PAGE
+}
+
 /// Whether a mapping with huge pages is so much longer than any that was dense that it is worth a look: if it
 /// is touched, longer ones may have them than before. Not at each step of one that grows by a page.
 pub(super) fn is_longest(len: usize) -> bool {

@@ -1,6 +1,8 @@
 //! Blocks, and the advice that their memory has.
+#![allow(dead_code)]
 
 use std::alloc::{Layout, alloc, dealloc};
+use std::ops::Range;
 
 pub const MIB: usize = 1 << 20;
 
@@ -27,24 +29,32 @@ pub fn free(blocks: Vec<(*mut u8, Layout)>) {
     }
 }
 
-/// The value of a line of /proc that is in KiB, in bytes.
-pub fn bytes(value: &str) -> usize {
-    value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
-}
-
 /// Bytes of mappings that have this flag: `hg` where huge pages have been advised, `nh` where they have been
 /// advised against.
 pub fn flagged(flag: &str) -> usize {
+    mappings(flag).iter().map(ExactSizeIterator::len).sum()
+}
+
+/// Whether the mapping that holds the block has this flag.
+pub fn is_flagged(block: *mut u8, flag: &str) -> bool {
+    mappings(flag).iter().any(|mapping| mapping.contains(&block.addr()))
+}
+
+/// The addresses of mappings that have this flag.
+fn mappings(flag: &str) -> Vec<Range<usize>> {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    let (mut size, mut sum) = (0, 0);
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    let (mut mapping, mut found) = (0..0, Vec::new());
     for line in smaps.lines() {
-        if let Some(kib) = line.strip_prefix("Size:") {
-            size = bytes(kib);
+        // The first line of a mapping is "from-to permissions ...".
+        let first = line.split(' ').next().and_then(|word| word.split_once('-'));
+        if let Some((from, to)) = first.and_then(|(from, to)| address(from).zip(address(to))) {
+            mapping = from..to;
         } else if line.strip_prefix("VmFlags:").is_some_and(|flags| flags.split(' ').any(|f| f == flag)) {
-            sum += size;
+            found.push(mapping.clone());
         }
     }
-    sum
+    found
 }
 
 /// Bytes of mappings for which huge pages have been advised.
