@@ -50,6 +50,7 @@ def allocators():
     yield "glibc", None, {}
     if not arguments.peers:
         yield "Hakmem", hakmem, {}
+        yield "Hakmem, light", hakmem, {"HAKMEM_HARDENED": "light"}
         yield "Hakmem, hardened", hakmem, {"HAKMEM_HARDENED": "on"}
     for name, library in [("mimalloc", "libmimalloc.so.2"), ("jemalloc", "libjemalloc.so.2"),
                           ("tcmalloc", "libtcmalloc_minimal.so.4")]:

@@ -187,6 +187,14 @@ pub(super) unsafe fn realloc(
     if size <= isize::MAX as usize && unsafe { hardened::resize(block, old, size, align) } {
         return block;
     }
+    // Who asks for samples is shown what is allocated and what is freed: not so here.
+    if size <= isize::MAX as usize && !lease::is_armed() {
+        // SAFETY: as above.
+        let moved = unsafe { hardened::grow(block, old, size, align, "realloc") };
+        if !moved.is_null() {
+            return moved;
+        }
+    }
     let new = allocate(size, align, size > old, options).ptr;
     if !new.is_null() {
         // SAFETY: two blocks with at least that many bytes. Nobody uses the old one after the copy.

@@ -78,6 +78,8 @@ impl Hardened {
     pub const CANARY: Self = Self(1 | 16);
     /// Pages that cannot be touched behind slabs, and around large blocks.
     pub const GUARD: Self = Self(1 | 32);
+    /// What costs least for what it stops: `CANARY`, `ZERO` and `GUARD`.
+    pub const LIGHT: Self = Self(1 | 8 | 16 | 32);
     /// All of it.
     pub const ON: Self = Self(63);
 

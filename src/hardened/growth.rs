@@ -19,8 +19,8 @@ struct Class {
 static OF: Table<Class, KINDS> = Table([const { Class::new() }; KINDS]);
 
 /// So many slices of a class have to be filled for each big slab that is not: if that stays empty, it wastes
-/// as much as they are.
-const FROM: usize = 32;
+/// twice as much as they are.
+const FROM: usize = 16;
 
 impl Class {
     const fn new() -> Self {

@@ -46,29 +46,47 @@ static MAPPED: AtomicUsize = AtomicUsize::new(0);
 /// as much address space again behind it, and begins with a page.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
-    let page = os::page_size();
-    let grows = grows && align <= page;
-    let room = if grows { size } else { 0 };
-    // The block, less than its alignment before it and behind it, and a page on both sides.
-    let Some(len) = size
-        .checked_add(room)
-        .and_then(|len| len.checked_add(align.max(16).checked_mul(2)?)?.checked_add(3 * page))
-        .and_then(|len| len.checked_next_multiple_of(SLICE))
-        .filter(|&len| len <= isize::MAX as usize)
-    else {
-        return Allocation::NONE;
-    };
+    let grows = grows && align <= os::page_size();
     if !grows {
-        if let Some(block) = again(size, align, len) {
+        if let Some(block) = length(size, align, false).and_then(|len| again(size, align, len)) {
             return Allocation { ptr: block, zeroed: true };
         }
     }
-    let base = os::map_aligned(ptr::null_mut(), len, SLICE);
-    if base.is_null() {
+    let Some(record) = map(size, align, grows.then_some(0)) else {
         // Twice the address space may be too much where once is not.
         return if grows { alloc(size, align, false) } else { Allocation::NONE };
+    };
+    // SAFETY: just mapped, and nobody else's.
+    unsafe {
+        let block = (*record).block();
+        hand_out(record, block, size, align);
+        Allocation { ptr: block, zeroed: true }
     }
-    let block = if grows { base.wrapping_add(page) } else { place(base, len, size, align) };
+}
+
+/// Bytes of a mapping for a block of `size` bytes: the block, as much again if it `grows`, less than its
+/// alignment before it and behind it, and a page on both sides.
+fn length(size: usize, align: usize, grows: bool) -> Option<usize> {
+    let len = size.checked_add(if grows { size } else { 0 })?;
+    let len = len.checked_add(align.max(16).checked_mul(2)?)?.checked_add(3 * os::page_size())?;
+    len.checked_next_multiple_of(SLICE).filter(|&len| len <= isize::MAX as usize)
+}
+
+/// A new mapping, and where in it a block of `size` bytes will lie: at its end, or so many bytes behind the
+/// beginning of its second page, so that it can grow. The block's pages can be touched, and are zero. `None`
+/// if there is no memory.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn map(size: usize, align: usize, start: Option<usize>) -> Option<*mut Large> {
+    let page = os::page_size();
+    let len = length(size, align, start.is_some())?;
+    let base = os::map_aligned(ptr::null_mut(), len, SLICE);
+    if base.is_null() {
+        return None;
+    }
+    let block = match start {
+        Some(offset) => base.wrapping_add(page + offset),
+        None => place(base, len, size, align),
+    };
     let record = if pagemap::prepare_direct(block) {
         records::take(LARGE, size_of::<Large>()).0.cast::<Large>()
     } else {
@@ -79,19 +97,19 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
     unsafe {
         if record.is_null() {
             os::unmap(base, len);
-            return Allocation::NONE;
+            return None;
         }
         MAPPED.fetch_add(len, Relaxed);
         (*record).base = base;
         (*record).len = len;
-        (*record).grows = grows;
+        (*record).grows = start.is_some();
         (*record).block.store(block, Relaxed);
         (*record).guarded =
             parts::has(Hardened::GUARD) && GUARDED.fetch_update(Relaxed, Relaxed, more).is_ok();
         // Not while there are so many without guard pages that they have to be alike, so as to be one mapping
         // for the system.
         (*record).huge = ((*record).guarded || UNGUARDED.load(Relaxed) < MOST_HOLES)
-            && (huge::wants_huge_mapping(size) || grows && huge::wants_huge_copy(size));
+            && (huge::wants_huge_mapping(size) || start.is_some() && huge::wants_huge_copy(size));
         if (*record).huge || thp::refuses() {
             os::advise_huge(base, len, (*record).huge);
         }
@@ -103,9 +121,8 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
         } else {
             UNGUARDED.fetch_add(1, Relaxed);
         }
-        hand_out(record, block, size, align);
     }
-    Allocation { ptr: block, zeroed: true }
+    Some(record)
 }
 
 /// One more mapping with guard pages, if there may be one.
@@ -176,17 +193,15 @@ pub(super) unsafe fn hand_out(record: *mut Large, block: *mut u8, size: usize, a
 }
 
 impl Large {
-    /// Frees the block, which begins at `block`, on behalf of `function`.
-    ///
-    /// # Safety
-    ///
-    /// The program does not use the block any more.
+    /// Makes the block, which begins at `block`, the caller's instead of the program's, and looks at what is
+    /// around it. False after reporting on behalf of `function` that it is freed already.
     #[unsafe(link_section = "hakmem_rare")]
-    pub(super) unsafe fn free(&self, block: *mut u8, function: &str) {
+    pub(super) fn give_up(&self, block: *mut u8, function: &str) -> bool {
         let held = self.hold(block);
         let size = self.size.load(Relaxed);
         if !held {
-            return fault::large(function, block, Fault::DoubleFree, size);
+            fault::large(function, block, Fault::DoubleFree, size);
+            return false;
         }
         if parts::has(Hardened::CANARY) {
             if let Some(fault) = self.overwritten(size) {
@@ -196,6 +211,19 @@ impl Large {
         // Were it and others like it filled, the next ones may have huge pages.
         let first = block.map_addr(|at| at & !(os::page_size() - 1));
         huge::look(Mapping { block: first, len: self.pages(size), huge: self.huge }, 0);
+        true
+    }
+
+    /// Frees the block, which begins at `block`, on behalf of `function`.
+    ///
+    /// # Safety
+    ///
+    /// The program does not use the block any more.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) unsafe fn free(&self, block: *mut u8, function: &str) {
+        if !self.give_up(block, function) {
+            return;
+        }
         self.count(0);
         LARGE_FREES.fetch_add(1, Relaxed);
         let this = ptr::from_ref(self).cast_mut();
@@ -259,7 +287,7 @@ pub(super) fn give_back_aged(now: u32, delay: u32) {
 ///
 /// The caller has freed the block, and made its mapping inaccessible.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn keep(large: *mut Large) {
+pub(super) unsafe fn keep(large: *mut Large) {
     loop {
         let Some(mut kept) = QUARANTINE.lock_soon() else { break };
         if kept.add(large) {
@@ -288,12 +316,11 @@ fn give_back_aside() -> usize {
 ///
 /// The block is freed, and the mapping the caller's alone.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn unmap(large: *mut Large) -> bool {
+pub(super) unsafe fn unmap(large: *mut Large) -> bool {
     // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
     unsafe {
         pagemap::set((*large).block(), 1, FOREIGN);
-        let (len, guarded) = ((*large).len, (*large).guarded);
-        match os::unmap((*large).base, len) {
+        match os::unmap((*large).base, (*large).len) {
             Unmapped::Gone => {}
             left => {
                 (*large).resident.store(left == Unmapped::Kept, Relaxed);
@@ -301,13 +328,26 @@ unsafe fn unmap(large: *mut Large) -> bool {
                 return false;
             }
         }
-        MAPPED.fetch_sub(len, Relaxed);
-        if guarded {
+        forget(large);
+    }
+    true
+}
+
+/// Gives the record of a mapping back that is no more.
+///
+/// # Safety
+///
+/// The page map does not have it, and it is the caller's alone.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn forget(large: *mut Large) {
+    // SAFETY: by the caller's clause.
+    unsafe {
+        MAPPED.fetch_sub((*large).len, Relaxed);
+        if (*large).guarded {
             GUARDED.fetch_sub(1, Relaxed);
         }
         records::give(large.cast());
     }
-    true
 }
 
 /// Bytes of address space that are kept of freed mappings.

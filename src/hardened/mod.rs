@@ -5,8 +5,8 @@
 //! those ask whether hardened mode is on. The page map has a kind for its memory, which is no size class, so
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
-//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones, `kept.rs`
-//! what is kept of them, `trailer.rs` what stands behind their bytes, `wide.rs` clears them, `state.rs` what
+//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones, `moved.rs`
+//! how they grow, `kept.rs` what is kept of them, `trailer.rs` what stands behind their bytes, `wide.rs` clears them, `state.rs` what
 //! a thread has, `lists.rs` slabs that wait for a thread, `spans.rs` address space, `growth.rs` how much of
 //! it a slab gets, `records.rs` memory for what describes all this, `aged.rs` what goes back after a while,
 //! `fault.rs` what is said, `parts.rs` what is on.
@@ -20,6 +20,7 @@ mod lists;
 mod mappings;
 #[cfg(all(test, loom))]
 mod model;
+mod moved;
 mod parts;
 mod place;
 mod records;
@@ -222,6 +223,22 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
         place.seal(place.mix(), size, align.trailing_zeros(), parts::has(Hardened::CANARY));
     }
     true
+}
+
+/// Moves a block of `old` bytes that grows to `size`, with its pages, on behalf of `function`. Null, and
+/// nothing has changed, where it has to be copied.
+///
+/// # Safety
+///
+/// As [`resize`]. After success the caller uses the result instead.
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn grow(block: *mut u8, old: usize, size: usize, align: usize, function: &str) -> *mut u8 {
+    match find(block) {
+        // SAFETY: by the caller's clause.
+        Found::Large(large) if size > old => unsafe { moved::grow(large, old, size, align, function) },
+        _ => core::ptr::null_mut(),
+    }
 }
 
 /// What memory the hardened heap has, in bytes.

@@ -1,7 +1,7 @@
 //! Mappings that nobody may touch for a while.
 
 use crate::os::calls;
-use crate::os::memory::{PURGED, in_pages};
+use crate::os::memory::{PURGED, count_map, in_pages, try_unmap};
 use crate::sync::Ordering::Relaxed;
 
 /// Makes a range accessible, or not. False when the system refuses, as it does where the process is at its
@@ -52,4 +52,26 @@ pub(crate) unsafe fn make_inaccessible(p: *mut u8, len: usize) -> bool {
         PURGED.fetch_add(len, Relaxed);
     }
     done
+}
+
+/// Maps inaccessible memory where nothing is mapped, and counts it. False, and nothing is changed, if
+/// something is: then it is somebody else's.
+pub(crate) fn claim(p: *mut u8, len: usize) -> bool {
+    debug_assert!(in_pages(p.addr(), len));
+    if cfg!(miri) {
+        return false;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: the flag says that nothing is replaced.
+    let q = calls::keep_errno(|| unsafe { libc::mmap(p.cast(), len, libc::PROT_NONE, flags, -1, 0) });
+    if q == p.cast() {
+        count_map(len);
+        return true;
+    }
+    if q != libc::MAP_FAILED {
+        // Kernels before 4.17 do not know the flag, and take the address for a wish.
+        // SAFETY: just mapped, with that length; no other code has the address.
+        unsafe { try_unmap(q.cast(), len) };
+    }
+    false
 }

@@ -43,7 +43,7 @@ pub(super) fn in_pages(address: usize, len: usize) -> bool {
     (address | len) & (page_size() - 1) == 0
 }
 
-fn count_map(bytes: usize) {
+pub(super) fn count_map(bytes: usize) {
     let now = MAPPED.fetch_add(bytes, Relaxed) + bytes;
     MAPPED_PEAK.fetch_max(now, Relaxed);
 }
@@ -153,7 +153,7 @@ unsafe fn trim(p: *mut u8, len: usize) -> bool {
 /// # Safety
 ///
 /// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
-unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
+pub(super) unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
     debug_assert!(in_pages(p.addr(), len));
     #[cfg(loom)]
     crate::sync::loom::forget(p, len);
@@ -247,14 +247,15 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
     })
 }
 
-/// Moves the pages of a mapping onto another mapping of `new` bytes. False when the system refuses: the
-/// source is unchanged, but the target must not be used or unmapped any more, because several versions of the
-/// kernel unmap it before they check the source, and another thread may have mapped something there since.
-/// The caller accounts for the bytes held.
+/// Moves pages onto another range of `new` bytes, all of which have the access that the pages had. Where they
+/// were nothing is mapped then. False when the system refuses, as it does if the source is not one mapping
+/// to it: the source is unchanged, but the target must not be used or unmapped any more, because several
+/// versions of the kernel unmap it before they check the source, and another thread may have mapped something
+/// there since. The caller accounts for the bytes held.
 ///
 /// # Safety
 ///
-/// `p` and `target` are whole mappings of ours, of `old` and `new` bytes, and nobody uses the target's
+/// `p` and `target` are mapped and ours, `old` and `new` bytes from there on, and nobody uses the target's
 /// contents. After success only the target may be used, after a failure only the source.
 pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
     debug_assert!(in_pages(p.addr() | target.addr(), old | new));

@@ -12,7 +12,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub type Variable = Option<(&'static str, &'static str)>;
 
 /// Levels of protection: a name, and the variable that asks for it.
-pub const LEVELS: &[(&str, Variable)] = &[("default", None), ("hardened", Some(("HAKMEM_HARDENED", "on")))];
+pub const LEVELS: &[(&str, Variable)] = &[
+    ("default", None),
+    ("light", Some(("HAKMEM_HARDENED", "light"))),
+    ("hardened", Some(("HAKMEM_HARDENED", "on"))),
+];
 
 /// One kind, as its program lists it.
 #[derive(Clone, PartialEq)]

@@ -51,9 +51,11 @@ static KNOWN: [Known; 24] = [
         "USR1, USR2, HUP, WINCH or a number up to 64 that stands for no fault; ignored",
         |o, v| set(&mut o.profile_signal, signal(v)),
     ),
-    ("HAKMEM_HARDENED", "on, off, or some of checks,random,quarantine,zero,canary,guard; ignored", |o, v| {
-        set(&mut o.hardened, parts(v))
-    }),
+    (
+        "HAKMEM_HARDENED",
+        "on, off, or some of light,checks,random,quarantine,zero,canary,guard; ignored",
+        |o, v| set(&mut o.hardened, parts(v)),
+    ),
     ("HAKMEM_QUARANTINE", "bytes, as 65536, 256K or 1M; ignored", |o, v| {
         set(&mut o.quarantine_bytes, bytes(v))
     }),
@@ -101,7 +103,8 @@ const FAULTS: [i32; 9] = [
     libc::SIGSTOP,
     libc::SIGSYS,
 ];
-const PARTS: [(&str, Hardened); 6] = [
+const PARTS: [(&str, Hardened); 7] = [
+    ("light", Hardened::LIGHT),
     ("checks", Hardened::CHECKS),
     ("random", Hardened::RANDOM),
     ("quarantine", Hardened::QUARANTINE),
@@ -258,6 +261,25 @@ mod tests {
         }
         for bad in [&b""[..], b"0", b"9", b"11", b"19", b"65", b"-1", b"SEGV", b"usr1"] {
             assert_eq!(signal(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn parts_of_hardened_mode() {
+        let light = Hardened::CANARY.with(Hardened::ZERO).with(Hardened::GUARD);
+        for (value, expected) in [
+            (&b"on"[..], Hardened::ON),
+            (b"off", Hardened::OFF),
+            (b"checks", Hardened::CHECKS),
+            (b"light", light),
+            (b"guard,canary,zero", light),
+            (b"light,canary", light),
+            (b"light,random,quarantine", Hardened::ON),
+        ] {
+            assert_eq!(parts(value), Some(expected), "{value:?}");
+        }
+        for bad in [&b""[..], b"on,off", b"light,", b"LIGHT", b"canary;guard", b"light, zero"] {
+            assert_eq!(parts(bad), None, "{bad:?}");
         }
     }
 }

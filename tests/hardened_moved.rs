@@ -1,0 +1,220 @@
+//! Large blocks of hardened mode that grow take their pages along. Each case is a process of its own.
+
+#[path = "support/options.rs"]
+mod support;
+
+use hakmem::{Hakmem, Hardened, Options};
+use std::alloc::{Layout, alloc, dealloc, realloc};
+use std::ffi::c_void;
+use std::os::unix::process::ExitStatusExt;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use support::{process, succeeds};
+
+#[global_allocator]
+static GLOBAL: Hakmem = Hakmem::with_options(Options::new().hardened(Hardened::ON));
+
+const KIB: usize = 1 << 10;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 16).unwrap()
+}
+
+/// What stands at `at` in a block: another value on each page, and not the same everywhere in one.
+fn value(at: usize) -> u8 {
+    (at / 4096 * 7 + at % 251 + 1) as u8
+}
+
+/// A block of `size` bytes that has values, all of them touched.
+fn filled(size: usize) -> *mut u8 {
+    // SAFETY: the size is not 0, and the block has it.
+    unsafe {
+        let block = alloc(layout(size));
+        (0..size).for_each(|at| *block.add(at) = value(at));
+        block
+    }
+}
+
+/// Resizes a block from `old` to `new` bytes, looks whether its contents are the same, and fills the rest.
+///
+/// # Safety
+///
+/// The caller's block; afterwards it uses the result instead.
+unsafe fn grown(block: *mut u8, old: usize, new: usize) -> *mut u8 {
+    // SAFETY: by the caller's clause.
+    unsafe {
+        let block = realloc(block, layout(old), new);
+        assert!(block.addr() % 16 == 0 && (0..old).all(|at| *block.add(at) == value(at)), "{old} to {new}");
+        (old..new).for_each(|at| *block.add(at) = value(at));
+        block
+    }
+}
+
+fn page_faults() -> usize {
+    // SAFETY: zero is valid, and the call writes it.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage.ru_minflt as usize
+    }
+}
+
+#[test]
+fn contents_move_without_page_faults() {
+    // Else longer ones would have huge pages, into which they are copied.
+    succeeds("contents_move_without_page_faults", &[("HAKMEM_THP", "never")], || {
+        // These begin anywhere in a page, since they end with their mappings.
+        for size in [65 * KIB, 100_000, 300_001, 1000 * KIB + 8] {
+            let mut block = filled(size);
+            let (mut now, mut places) = (size, 0);
+            while now < 3 << 20 {
+                let (from, before) = (block, page_faults());
+                // SAFETY: this test's block.
+                block = unsafe { realloc(block, layout(now), 5 * now / 2) };
+                places += usize::from(block != from);
+                let faults = page_faults() - before;
+                assert!(faults < 8 + now / 4096 / 4, "{now} bytes: {faults} page faults");
+                // SAFETY: as above; it has these bytes.
+                unsafe {
+                    assert!((0..now).all(|at| *block.add(at) == value(at)), "{now} bytes");
+                    (now..5 * now / 2).for_each(|at| *block.add(at) = value(at));
+                }
+                now = 5 * now / 2;
+            }
+            assert!(places >= 1, "{size}");
+            // SAFETY: as above.
+            unsafe { dealloc(block, layout(now)) };
+        }
+    });
+}
+
+/// What is left of its old place is like any freed block: it cannot be touched, and not freed again.
+#[test]
+fn its_old_place_is_a_freed_block() {
+    for frees in [false, true] {
+        let name = "its_old_place_is_a_freed_block";
+        let output = process(name, &[("CASE", if frees { "free" } else { "touch" })], || {
+            let block = filled(200 * KIB);
+            // SAFETY: what this does with the old place ends the process, which is what is tested.
+            unsafe {
+                let new = grown(block, 200 * KIB, 600 * KIB);
+                assert_ne!(new, block);
+                if std::env::var("CASE").unwrap() == "free" {
+                    dealloc(block, layout(200 * KIB));
+                } else {
+                    block.add(100 * KIB).read_volatile();
+                }
+            }
+        });
+        let Some(output) = output else { return };
+        let said = String::from_utf8_lossy(&output.stderr);
+        if frees {
+            assert!(said.contains("double free") && said.contains("204800 bytes asked for"), "{said}");
+            assert_eq!(output.status.signal(), Some(libc::SIGABRT));
+        } else {
+            assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{said}");
+        }
+    }
+}
+
+/// What stands behind and before the bytes asked for is looked at before a block moves, and written anew.
+#[test]
+fn overflows_are_noticed_before_and_after() {
+    for (name, moved) in [("before", 0), ("after", 1)] {
+        let output = process("overflows_are_noticed_before_and_after", &[("CASE", name)], || {
+            let (size, moves) = (200_001, usize::from(std::env::var("CASE").unwrap() == "after"));
+            let mut block = filled(size);
+            // SAFETY: one byte too many is written, which is what is tested.
+            unsafe {
+                if moves == 1 {
+                    block = grown(block, size, 3 * size);
+                }
+                let now = if moves == 1 { 3 * size } else { size };
+                block.add(now).write_volatile(0);
+                // It is freed, or moves.
+                if moves == 1 {
+                    dealloc(block, layout(now));
+                } else {
+                    grown(block, size, 3 * size);
+                }
+            }
+        });
+        let Some(output) = output else { return };
+        let said = String::from_utf8_lossy(&output.stderr);
+        let function = if moved == 1 { "dealloc(" } else { "realloc(" };
+        assert!(said.contains("overflow") && said.contains(function), "{name}: {said}");
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT));
+    }
+}
+
+/// A block of which the program has advised a part is several mappings to the system, which does not move
+/// them at once: so it is copied.
+#[test]
+fn what_the_system_does_not_move_is_copied() {
+    succeeds("what_the_system_does_not_move_is_copied", &[], || {
+        let mut blocks = Vec::new();
+        for _ in 0..20 {
+            let block = filled(300 * KIB);
+            // SAFETY: advice about two pages in the middle of this test's block.
+            unsafe {
+                let middle = block.map_addr(|at| (at + 100 * KIB) & !4095);
+                assert_eq!(libc::madvise(middle.cast::<c_void>(), 8192, libc::MADV_DONTFORK), 0);
+                let block = grown(block, 300 * KIB, 800 * KIB);
+                blocks.push(grown(block, 800 * KIB, 1000 * KIB));
+            }
+        }
+        for block in blocks {
+            // SAFETY: each is this test's, and freed once.
+            unsafe { dealloc(block, layout(1000 * KIB)) };
+        }
+        // Its records are whole.
+        assert!(hakmem::stats().allocated_bytes < 1 << 20);
+        hakmem::purge();
+        let held = hakmem::stats().bytes_held;
+        assert!(held < 16 << 20, "{held} bytes");
+    });
+}
+
+/// For a moment nothing is mapped where the pages were. Who maps something there then keeps it.
+#[test]
+fn what_others_map_meanwhile_is_theirs() {
+    succeeds("what_others_map_meanwhile_is_theirs", &[], || {
+        let (done, mapped) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let map = || {
+            let mut pages = Vec::with_capacity(64);
+            while !done.load(SeqCst) {
+                for n in 0..64usize {
+                    // SAFETY: a page of this thread's own.
+                    unsafe {
+                        let access = libc::PROT_READ | libc::PROT_WRITE;
+                        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                        let page = libc::mmap(ptr::null_mut(), 4096, access, flags, -1, 0).cast::<u8>();
+                        page.write_bytes(n as u8, 4096);
+                        pages.push(page);
+                    }
+                }
+                for (n, page) in pages.drain(..).enumerate() {
+                    // SAFETY: as above.
+                    unsafe {
+                        assert!((0..4096).all(|at| *page.add(at) == n as u8));
+                        libc::munmap(page.cast(), 4096);
+                    }
+                }
+                mapped.fetch_add(64, SeqCst);
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..3).for_each(|_| _ = scope.spawn(map));
+            for n in 0..400 {
+                let size = 66 * KIB + n * 40;
+                // SAFETY: this test's block.
+                unsafe {
+                    let block = grown(filled(size), size, 3 * size);
+                    dealloc(block, layout(3 * size));
+                }
+            }
+            done.store(true, SeqCst);
+        });
+        assert!(mapped.load(SeqCst) > 0);
+    });
+}
