@@ -189,7 +189,7 @@ pub(super) unsafe fn realloc(
     }
     // Who asks for samples is shown what is allocated and what is freed: not so here.
     if size <= isize::MAX as usize && !lease::is_armed() {
-        // SAFETY: as above.
+        // SAFETY: in use, by the answer above, and only the caller uses it.
         let moved = unsafe { hardened::grow(block, old, size, align, "realloc") };
         if !moved.is_null() {
             return moved;
