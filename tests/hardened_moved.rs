@@ -167,11 +167,58 @@ fn what_the_system_does_not_move_is_copied() {
             // SAFETY: each is this test's, and freed once.
             unsafe { dealloc(block, layout(1000 * KIB)) };
         }
-        // Its records are whole.
         assert!(hakmem::stats().allocated_bytes < 1 << 20);
         hakmem::purge();
         let held = hakmem::stats().bytes_held;
         assert!(held < 16 << 20, "{held} bytes");
+    });
+}
+
+/// Bytes of address space that the process has.
+fn address_space() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    4096 * statm.split(' ').next().unwrap().parse::<usize>().unwrap()
+}
+
+/// A move that the system refuses may leave its target mapped, for nobody: so it is asked before.
+#[test]
+fn refusals_cost_no_address_space() {
+    succeeds("refusals_cost_no_address_space", &[("HAKMEM_THP", "never")], || {
+        let mut before = 0;
+        for round in 0..40 {
+            // SAFETY: this test's blocks; the advice is about two pages in the middle of one.
+            unsafe {
+                let block = filled(300 * KIB);
+                let middle = block.map_addr(|at| (at + 100 * KIB) & !4095);
+                assert_eq!(libc::madvise(middle.cast::<c_void>(), 8192, libc::MADV_DONTFORK), 0);
+                dealloc(grown(block, 300 * KIB, 2000 * KIB), layout(2000 * KIB));
+                // One that is moved says that more may be tried.
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                dealloc(grown(filled(300 * KIB), 300 * KIB, 800 * KIB), layout(800 * KIB));
+            }
+            hakmem::purge();
+            if round == 5 {
+                before = address_space();
+            }
+        }
+        let more = address_space().saturating_sub(before);
+        assert!(more < 16 << 20, "{more} bytes");
+    });
+}
+
+/// What has become smaller where it is, and larger again, is as any other.
+#[test]
+fn a_block_that_was_smaller_grows() {
+    succeeds("a_block_that_was_smaller_grows", &[("HAKMEM_THP", "never")], || {
+        // SAFETY: this test's block, with the size that it has each time.
+        unsafe {
+            let block = grown(filled(100 * KIB), 100 * KIB, 400 * KIB);
+            let block = realloc(block, layout(400 * KIB), 250 * KIB);
+            let block = grown(block, 250 * KIB, 400 * KIB);
+            let block = grown(block, 400 * KIB, 1000 * KIB);
+            let block = grown(block, 1000 * KIB, 3000 * KIB);
+            dealloc(block, layout(3000 * KIB));
+        }
     });
 }
 

@@ -52,7 +52,8 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
             return Allocation { ptr: block, zeroed: true };
         }
     }
-    let Some(record) = map(size, align, grows.then_some(0)) else {
+    let huge = huge::wants_huge_mapping(size) || grows && huge::wants_huge_copy(size);
+    let Some(record) = map(size, align, grows.then_some(0), huge) else {
         // Twice the address space may be too much where once is not.
         return if grows { alloc(size, align, false) } else { Allocation::NONE };
     };
@@ -66,6 +67,7 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
 
 /// Bytes of a mapping for a block of `size` bytes: the block, as much again if it `grows`, less than its
 /// alignment before it and behind it, and a page on both sides.
+#[unsafe(link_section = "hakmem_rare")]
 fn length(size: usize, align: usize, grows: bool) -> Option<usize> {
     let len = size.checked_add(if grows { size } else { 0 })?;
     let len = len.checked_add(align.max(16).checked_mul(2)?)?.checked_add(3 * os::page_size())?;
@@ -73,10 +75,10 @@ fn length(size: usize, align: usize, grows: bool) -> Option<usize> {
 }
 
 /// A new mapping, and where in it a block of `size` bytes will lie: at its end, or so many bytes behind the
-/// beginning of its second page, so that it can grow. The block's pages can be touched, and are zero. `None`
-/// if there is no memory.
+/// beginning of its second page, so that it can grow. The block's pages can be touched, are zero, and `huge`
+/// if possible. `None` if there is no memory.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn map(size: usize, align: usize, start: Option<usize>) -> Option<*mut Large> {
+pub(super) fn map(size: usize, align: usize, start: Option<usize>, huge: bool) -> Option<*mut Large> {
     let page = os::page_size();
     let len = length(size, align, start.is_some())?;
     let base = os::map_aligned(ptr::null_mut(), len, SLICE);
@@ -108,8 +110,7 @@ pub(super) fn map(size: usize, align: usize, start: Option<usize>) -> Option<*mu
             parts::has(Hardened::GUARD) && GUARDED.fetch_update(Relaxed, Relaxed, more).is_ok();
         // Not while there are so many without guard pages that they have to be alike, so as to be one mapping
         // for the system.
-        (*record).huge = ((*record).guarded || UNGUARDED.load(Relaxed) < MOST_HOLES)
-            && (huge::wants_huge_mapping(size) || start.is_some() && huge::wants_huge_copy(size));
+        (*record).huge = huge && ((*record).guarded || UNGUARDED.load(Relaxed) < MOST_HOLES);
         if (*record).huge || thp::refuses() {
             os::advise_huge(base, len, (*record).huge);
         }
@@ -123,6 +124,12 @@ pub(super) fn map(size: usize, align: usize, start: Option<usize>) -> Option<*mu
         }
     }
     Some(record)
+}
+
+/// Whether another mapping may have guard pages.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn may_be_guarded() -> bool {
+    more(GUARDED.load(Relaxed)).is_some()
 }
 
 /// One more mapping with guard pages, if there may be one.
@@ -316,7 +323,7 @@ fn give_back_aside() -> usize {
 ///
 /// The block is freed, and the mapping the caller's alone.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe fn unmap(large: *mut Large) -> bool {
+unsafe fn unmap(large: *mut Large) -> bool {
     // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
     unsafe {
         pagemap::set((*large).block(), 1, FOREIGN);
@@ -331,6 +338,22 @@ pub(super) unsafe fn unmap(large: *mut Large) -> bool {
         forget(large);
     }
     true
+}
+
+/// Gives a mapping back of which no block was handed out.
+///
+/// # Safety
+///
+/// From [`map`], and the caller's alone.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn discard(large: *mut Large) {
+    // SAFETY: by the caller's clause.
+    unsafe {
+        if !(*large).guarded {
+            UNGUARDED.fetch_sub(1, Relaxed);
+        }
+        unmap(large);
+    }
 }
 
 /// Gives the record of a mapping back that is no more.

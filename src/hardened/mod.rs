@@ -235,8 +235,12 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn grow(block: *mut u8, old: usize, size: usize, align: usize, function: &str) -> *mut u8 {
     match find(block) {
-        // SAFETY: by the caller's clause.
-        Found::Large(large) if size > old => unsafe { moved::grow(large, old, size, align, function) },
+        Found::Large(large) if size > old && class_of(size + trailer::TRAILER, align) == 0 => {
+            // SAFETY: by the caller's clause.
+            let block = unsafe { moved::grow(large, old, size, align, function) };
+            aged::tick();
+            block
+        }
         _ => core::ptr::null_mut(),
     }
 }

@@ -4,7 +4,7 @@
 use crate::base::counters::LARGE_FREES;
 use crate::base::pause::Pause;
 use crate::hardened::large::{Large, USED};
-use crate::hardened::mappings::{self, forget, hand_out, keep};
+use crate::hardened::mappings::{self, discard, forget, hand_out, keep};
 use crate::large::huge;
 use crate::os;
 use crate::os::held;
@@ -13,16 +13,31 @@ use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::Ordering::Relaxed;
 use core::ptr;
 
-/// After a move that the system has refused none is tried for a while: each costs address space.
+/// After a move that the system has refused none is tried for a while: each may cost address space.
 static MOVES: Pause = Pause::up_to(1 << 16);
 
-/// Whether a block moves with its pages when it grows to `size` bytes at a multiple of `align`. Not where the
-/// larger one will have huge pages, into which it is copied; nor where there are no guard pages: then the
-/// mappings lie in rows, and are one for the system.
-fn can_move(old: &Large, size: usize, align: usize) -> bool {
-    let will_be_huge = huge::wants_huge_mapping(size) || huge::wants_huge_copy(size);
-    let is_refused = os::is_confined() || MOVES.is_on(os::now_ms());
-    old.guarded && !old.huge && align <= os::page_size() && !will_be_huge && !is_refused
+/// Whether a block whose pages are `pages` bytes from `from` on moves with them when it grows to `size` bytes
+/// at a multiple of `align`. Not where there are no guard pages: then the mappings lie in rows, and are one
+/// for the system. Nor where the larger one will have huge pages, into which it is copied.
+///
+/// # Safety
+///
+/// Only the caller uses the block.
+#[unsafe(link_section = "hakmem_rare")]
+unsafe fn can_move(old: &Large, from: *mut u8, pages: usize, size: usize, align: usize) -> bool {
+    let is_guarded = old.guarded && mappings::may_be_guarded();
+    // Where in a page it lies stays as it is.
+    let is_aligned = align <= os::page_size() && old.block().addr() % align == 0;
+    let is_refused = cfg!(miri) || os::is_confined() || MOVES.is_on(os::now_ms());
+    is_guarded
+        && is_aligned
+        && !is_refused
+        && !old.huge
+        // SAFETY: the block's pages, behind which its mapping goes on.
+        && unsafe { os::is_one_mapping(from, pages) }
+        // Last: who asks is counted.
+        && !huge::wants_huge_copy(size)
+        && !huge::wants_huge_mapping(size)
 }
 
 /// Moves a block of `was` bytes, with its pages, to where it has `size` bytes, on behalf of `function`. Null,
@@ -34,18 +49,19 @@ fn can_move(old: &Large, size: usize, align: usize) -> bool {
 /// result instead.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) unsafe fn grow(old: &Large, was: usize, size: usize, align: usize, function: &str) -> *mut u8 {
-    if !can_move(old, size, align) {
-        return ptr::null_mut();
-    }
     let (page, at) = (os::page_size(), old.block());
     let (from, pages) = (at.map_addr(|at| at & !(page - 1)), old.pages(was));
-    let Some(record) = mappings::map(size, align, Some(at.addr() - from.addr())) else {
+    // SAFETY: by the caller's clause.
+    if !unsafe { can_move(old, from, pages, size, align) } {
+        return ptr::null_mut();
+    }
+    let Some(record) = mappings::map(size, align, Some(at.addr() - from.addr()), false) else {
         return ptr::null_mut();
     };
     // SAFETY: the new mapping is this call's alone, and so is the block once it is given up.
     unsafe {
         if !(*record).guarded || !old.give_up(at, function) {
-            mappings::unmap(record);
+            discard(record);
             return ptr::null_mut();
         }
         let (base, len, block) = ((*record).base, (*record).len, (*record).block());
@@ -76,12 +92,14 @@ pub(super) unsafe fn grow(old: &Large, was: usize, size: usize, align: usize, fu
 }
 
 /// The page map has it again.
+#[unsafe(link_section = "hakmem_rare")]
 fn set_ours(large: &Large) {
     let record = ptr::from_ref(large).cast_mut();
     pagemap::set_hardened(large.block().map_addr(|at| at & !(SLICE - 1)), 1, record.cast());
 }
 
 /// Makes a block that was given up the program's again.
+#[unsafe(link_section = "hakmem_rare")]
 fn restore(large: &Large) {
     set_ours(large);
     // Relaxed, and no store: so who frees it still acquires what `hand_out` has released.
@@ -93,6 +111,7 @@ fn restore(large: &Large) {
 /// # Safety
 ///
 /// It was given up, and of its mapping nothing is mapped where the pages were.
+#[unsafe(link_section = "hakmem_rare")]
 unsafe fn leave(old: &Large, from: *mut u8, pages: usize) {
     old.count(0);
     LARGE_FREES.fetch_add(1, Relaxed);
@@ -100,8 +119,11 @@ unsafe fn leave(old: &Large, from: *mut u8, pages: usize) {
     let this = ptr::from_ref(old).cast_mut();
     if os::claim(from, pages) {
         set_ours(old);
-        // SAFETY: by the caller's clause; nothing of the mapping can be touched.
-        return unsafe { keep(this) };
+        // SAFETY: by the caller's clause; all of the mapping is ours again, and nothing of it can be touched.
+        return unsafe {
+            os::close(old.base, old.len);
+            keep(this);
+        };
     }
     // Another thread has mapped something there meanwhile: only what is beside it is still ours.
     let behind = from.wrapping_add(pages);

@@ -42,20 +42,31 @@ unsafe fn replace(p: *mut u8, len: usize, access: i32, flags: i32) -> bool {
 ///
 /// The range is mapped, ours and page-aligned, and nobody uses it any more.
 pub(crate) unsafe fn make_inaccessible(p: *mut u8, len: usize) -> bool {
-    debug_assert!(in_pages(p.addr(), len));
-    if cfg!(miri) {
-        return false;
-    }
-    // SAFETY: by this function's contract the range is ours, and nobody uses what this replaces.
-    let done = unsafe { replace(p, len, libc::PROT_NONE, libc::MAP_NORESERVE) };
+    // SAFETY: this function's contract is the same.
+    let done = unsafe { close(p, len) };
     if done {
         PURGED.fetch_add(len, Relaxed);
     }
     done
 }
 
+/// Like [`make_inaccessible`], for a range that has no pages: nothing is counted as given back.
+///
+/// # Safety
+///
+/// As [`make_inaccessible`].
+pub(crate) unsafe fn close(p: *mut u8, len: usize) -> bool {
+    debug_assert!(in_pages(p.addr(), len));
+    if cfg!(miri) {
+        return false;
+    }
+    // SAFETY: by this function's contract the range is ours, and nobody uses what this replaces.
+    unsafe { replace(p, len, libc::PROT_NONE, libc::MAP_NORESERVE) }
+}
+
 /// Maps inaccessible memory where nothing is mapped, and counts it. False, and nothing is changed, if
 /// something is: then it is somebody else's.
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn claim(p: *mut u8, len: usize) -> bool {
     debug_assert!(in_pages(p.addr(), len));
     if cfg!(miri) {

@@ -247,6 +247,23 @@ pub(crate) unsafe fn remap(p: *mut u8, old: usize, new: usize) -> Result<(), Not
     })
 }
 
+/// Whether the system has all of a range in one mapping, and so may move it.
+///
+/// # Safety
+///
+/// The range and the page behind it are mapped, ours and page-aligned.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn is_one_mapping(p: *mut u8, len: usize) -> bool {
+    debug_assert!(in_pages(p.addr(), len));
+    calls::keep_errno(|| {
+        // It cannot grow: what is behind it is mapped. What is not one mapping fails otherwise, and so does
+        // what may not grow or move.
+        // SAFETY: by this function's contract; without MREMAP_MAYMOVE nothing moves.
+        let q = unsafe { mremap(p.cast(), len, len + page_size(), 0, ptr::null_mut::<u8>()) };
+        q == libc::MAP_FAILED && calls::errno() == libc::ENOMEM
+    })
+}
+
 /// Moves pages onto another range of `new` bytes, all of which have the access that the pages had. Where they
 /// were nothing is mapped then. False when the system refuses, as it does if the source is not one mapping
 /// to it: the source is unchanged, but the target must not be used or unmapped any more, because several

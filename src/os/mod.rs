@@ -24,7 +24,7 @@ pub(crate) mod returning;
 pub(crate) mod signals;
 pub(crate) mod thread;
 
-pub(crate) use access::{claim, make_inaccessible, protect};
+pub(crate) use access::{claim, close, make_inaccessible, protect};
 pub(crate) use calls::{confine, elapsed, is_confined, keep_errno, now_ms, now_ns, real_ns, set_errno};
 pub(crate) use info::{duplicate, peak_resident, process_id, random, resident};
 pub(crate) use memory::*;
