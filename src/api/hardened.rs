@@ -183,16 +183,18 @@ pub(super) unsafe fn realloc(
     if said.is_some_and(|said| said != old) {
         misuse::report("realloc", block, Fault::FreedSize);
     }
-    // SAFETY: in use, by the answer, and only the caller uses it.
-    if size <= isize::MAX as usize && unsafe { hardened::resize(block, old, size, align) } {
-        return block;
-    }
-    // Who asks for samples is shown what is allocated and what is freed: not so here.
-    if size <= isize::MAX as usize && !lease::is_armed() {
-        // SAFETY: in use, by the answer above, and only the caller uses it.
-        let moved = unsafe { hardened::grow(block, old, size, align, "realloc") };
-        if !moved.is_null() {
-            return moved;
+    if size <= isize::MAX as usize {
+        // SAFETY: in use, by the answer, and only the caller uses it.
+        if unsafe { hardened::resize(block, old, size, align) } {
+            return block;
+        }
+        // Who asks for samples is shown what is allocated and what is freed: not so here.
+        if !lease::is_armed() {
+            // SAFETY: in use, by the answer above, and only the caller uses it.
+            let moved = unsafe { hardened::grow(block, old, size, align, "realloc") };
+            if !moved.is_null() {
+                return moved;
+            }
         }
     }
     let new = allocate(size, align, size > old, options).ptr;

@@ -6,7 +6,7 @@
 
 use crate::base::options;
 use crate::hardened::kept::RESIDENT;
-use crate::hardened::{lists, mappings};
+use crate::hardened::{lists, unmapping};
 use crate::os;
 use crate::sync::AtomicU32;
 use crate::sync::Ordering::Relaxed;
@@ -39,7 +39,7 @@ fn look() {
     let (now, looked) = (os::now_ms(), LOOKED.load(Relaxed));
     if os::elapsed(looked, now) >= delay && LOOKED.compare_exchange(looked, now, Relaxed, Relaxed).is_ok() {
         lists::give_back_idle();
-        mappings::give_back_aged(now, delay);
+        unmapping::give_back_aged(now, delay);
     }
 }
 

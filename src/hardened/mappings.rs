@@ -5,18 +5,20 @@
 use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::Fault;
 use crate::base::options::{self, Hardened};
-use crate::hardened::kept::{self, QUARANTINE, RESIDENT, set_aside};
+use crate::hardened::kept::{QUARANTINE, RESIDENT, set_aside};
 use crate::hardened::large::{Large, USED, filling};
 use crate::hardened::records::{self, LARGE};
+use crate::hardened::unmapping::{
+    GUARDED, MAPPED, MOST_HOLES, UNGUARDED, give_back_aside, keep, more, unmap,
+};
 use crate::hardened::{fault, parts};
 use crate::large::huge::{self, Mapping};
 use crate::lockfree::waker;
-use crate::os::{self, Unmapped};
+use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::slab::Allocation;
 use crate::superslab::thp;
-use crate::sync::AtomicUsize;
 use crate::sync::Ordering::{Relaxed, Release};
 use core::ptr;
 
@@ -28,19 +30,6 @@ const KEEPS_PAGES: usize = 2 << 20;
 const MOST_PAGES: usize = 4 << 20;
 /// See [`MOST_PAGES`].
 const PART: usize = 8;
-
-/// Mappings with guard pages, at most: two for the system each, of the 65,530 that it allows in a process by
-/// default. Slabs may have 600 times 64.
-const MOST_GUARDED: usize = 8192;
-/// Mappings with guard pages. Relaxed: a figure.
-static GUARDED: AtomicUsize = AtomicUsize::new(0);
-/// Blocks in use without. Relaxed: a figure.
-static UNGUARDED: AtomicUsize = AtomicUsize::new(0);
-/// While there are more of these, a freed one is set aside: blocks without guard pages lie in a row, which is
-/// one mapping for the system, and each hole in it would be one more.
-const MOST_HOLES: usize = MOST_GUARDED;
-/// Bytes of address space mapped for blocks, in use or kept. Relaxed: a figure.
-static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
 /// A block of `size` bytes, at most `isize::MAX`, at a multiple of `align`. It is zero. One that `grows` gets
 /// as much address space again behind it, and begins with a page.
@@ -124,17 +113,6 @@ pub(super) fn map(size: usize, align: usize, start: Option<usize>, huge: bool) -
         }
     }
     Some(record)
-}
-
-/// Whether another mapping may have guard pages.
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) fn may_be_guarded() -> bool {
-    more(GUARDED.load(Relaxed)).is_some()
-}
-
-/// One more mapping with guard pages, if there may be one.
-fn more(guarded: usize) -> Option<usize> {
-    (guarded < MOST_GUARDED).then_some(guarded + 1)
 }
 
 /// Where in a mapping of `len` bytes a block lies: at the end, but for a page.
@@ -269,142 +247,6 @@ impl Large {
             }
         }
     }
-}
-
-/// Gives the pages of mappings back that were freed `delay` milliseconds before `now` or earlier. Their
-/// addresses stay what they are: nobody's, and of their age.
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) fn give_back_aged(now: u32, delay: u32) {
-    while let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_aged(now, delay)) {
-        // SAFETY: it was kept, so freed; now it is ours alone, until it is back.
-        unsafe {
-            let gone = os::make_inaccessible((*large).base, (*large).len);
-            (*large).resident.store(!gone, Relaxed);
-            // Not again the next time, if the system has refused.
-            if !gone || !QUARANTINE.lock_soon().is_some_and(|mut kept| kept.put_back(index, large)) {
-                unmap(large);
-            }
-        }
-    }
-}
-
-/// Keeps a freed mapping's addresses, and unmaps older ones instead.
-///
-/// # Safety
-///
-/// The caller has freed the block, and made its mapping inaccessible.
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe fn keep(large: *mut Large) {
-    loop {
-        let Some(mut kept) = QUARANTINE.lock_soon() else { break };
-        if kept.add(large) {
-            return;
-        }
-        let oldest = kept.remove(0);
-        drop(kept);
-        let Some(oldest) = oldest else { break };
-        // SAFETY: it was kept, so freed; now it is ours alone.
-        unsafe { unmap(oldest) };
-    }
-    // SAFETY: freed, and the caller's alone.
-    unsafe { unmap(large) };
-}
-
-/// Gives back what is set aside. Returns how many bytes of address space.
-#[unsafe(link_section = "hakmem_rare")]
-fn give_back_aside() -> usize {
-    // SAFETY: freed when they were set aside; now they are ours alone.
-    kept::take_aside().map(|large| unsafe { if unmap(large) { (*large).len } else { 0 } }).sum()
-}
-
-/// Gives a freed mapping back, and its record. False if the system does not unmap it: then it is set aside.
-///
-/// # Safety
-///
-/// The block is freed, and the mapping the caller's alone.
-#[unsafe(link_section = "hakmem_rare")]
-unsafe fn unmap(large: *mut Large) -> bool {
-    // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
-    unsafe {
-        pagemap::set((*large).block(), 1, FOREIGN);
-        match os::unmap((*large).base, (*large).len) {
-            Unmapped::Gone => {}
-            left => {
-                (*large).resident.store(left == Unmapped::Kept, Relaxed);
-                set_aside(large);
-                return false;
-            }
-        }
-        forget(large);
-    }
-    true
-}
-
-/// Gives a mapping back of which no block was handed out.
-///
-/// # Safety
-///
-/// From [`map`], and the caller's alone.
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe fn discard(large: *mut Large) {
-    // SAFETY: by the caller's clause.
-    unsafe {
-        if !(*large).guarded {
-            UNGUARDED.fetch_sub(1, Relaxed);
-        }
-        unmap(large);
-    }
-}
-
-/// Gives the record of a mapping back that is no more.
-///
-/// # Safety
-///
-/// The page map does not have it, and it is the caller's alone.
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe fn forget(large: *mut Large) {
-    // SAFETY: by the caller's clause.
-    unsafe {
-        MAPPED.fetch_sub((*large).len, Relaxed);
-        if (*large).guarded {
-            GUARDED.fetch_sub(1, Relaxed);
-        }
-        records::give(large.cast());
-    }
-}
-
-/// Bytes of address space that are kept of freed mappings.
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) fn spare() -> usize {
-    QUARANTINE.lock_soon().map_or(0, |kept| kept.bytes)
-}
-
-/// Gives back what is kept of freed mappings. Returns how many bytes of address space.
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) fn purge() -> usize {
-    let mut bytes = 0;
-    while let Some(large) = QUARANTINE.lock_soon().and_then(|mut kept| kept.remove(0)) {
-        // SAFETY: it was kept, so freed; now it is ours alone.
-        unsafe {
-            let len = (*large).len;
-            bytes += if unmap(large) { len } else { 0 };
-        }
-    }
-    if UNGUARDED.load(Relaxed) <= MOST_HOLES {
-        bytes += give_back_aside();
-    }
-    bytes
-}
-
-/// Bytes of address space mapped for blocks, and how many of them are pages of freed ones that are kept.
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) fn mapped() -> (usize, usize) {
-    (MAPPED.load(Relaxed), RESIDENT.load(Relaxed))
-}
-
-/// In the child of a fork.
-pub(super) fn inherit() {
-    QUARANTINE.inherit();
 }
 
 #[cfg(test)]

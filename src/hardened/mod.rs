@@ -6,10 +6,11 @@
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
 //! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones, `moved.rs`
-//! how these move, `kept.rs` what is kept of them, `trailer.rs` what stands behind the bytes of small ones,
-//! `wide.rs` clears them, `state.rs` what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs`
-//! address space, `growth.rs` how much of it a slab gets, `records.rs` memory for what describes all this,
-//! `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs` what is on.
+//! how these move, `unmapping.rs` how they go back, `kept.rs` what is kept of them, `trailer.rs` what stands
+//! behind the bytes of small ones, `wide.rs` clears them, `state.rs` what a thread has, `lists.rs` slabs that
+//! wait for a thread, `spans.rs` address space, `growth.rs` how much of it a slab gets, `records.rs` memory
+//! for what describes all this, `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs`
+//! what is on.
 
 mod aged;
 mod fault;
@@ -28,6 +29,7 @@ mod slab;
 mod spans;
 mod state;
 mod trailer;
+mod unmapping;
 mod wide;
 
 pub(crate) use parts::{init, is_on};
@@ -259,19 +261,19 @@ pub(crate) struct Figures {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn figures(mut f: impl FnMut(slab::Figures)) -> Figures {
     Slab::each(|slab| f(slab.figures()));
-    Figures { records: records::bytes(), slabs: spans::mapped(), large: mappings::mapped() }
+    Figures { records: records::bytes(), slabs: spans::mapped(), large: unmapping::mapped() }
 }
 
 /// Bytes that [`purge`] would give back, about.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn spare() -> usize {
-    lists::spare() + mappings::spare()
+    lists::spare() + unmapping::spare()
 }
 
 /// Gives memory back that nobody uses. Returns how many bytes.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn purge() -> usize {
-    lists::purge() + mappings::purge()
+    lists::purge() + unmapping::purge()
 }
 
 /// Gives memory back that nobody has wanted for the purge delay. With no lock held.
@@ -291,5 +293,5 @@ pub(crate) fn inherit() {
     records::inherit();
     spans::inherit();
     lists::inherit();
-    mappings::inherit();
+    unmapping::inherit();
 }

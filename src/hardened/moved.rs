@@ -4,7 +4,8 @@
 use crate::base::counters::LARGE_FREES;
 use crate::base::pause::Pause;
 use crate::hardened::large::{Large, USED};
-use crate::hardened::mappings::{self, discard, forget, hand_out, keep};
+use crate::hardened::mappings::{self, hand_out};
+use crate::hardened::unmapping::{discard, forget, keep, may_be_guarded};
 use crate::large::huge;
 use crate::os;
 use crate::os::held;
@@ -25,7 +26,7 @@ static MOVES: Pause = Pause::up_to(1 << 16);
 /// Only the caller uses the block.
 #[unsafe(link_section = "hakmem_rare")]
 unsafe fn can_move(old: &Large, from: *mut u8, pages: usize, size: usize, align: usize) -> bool {
-    let is_guarded = old.guarded && mappings::may_be_guarded();
+    let is_guarded = old.guarded && may_be_guarded();
     // Where in a page it lies stays as it is.
     let is_aligned = align <= os::page_size() && old.block().addr() % align == 0;
     let is_refused = cfg!(miri) || os::is_confined() || MOVES.is_on(os::now_ms());
