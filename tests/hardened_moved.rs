@@ -120,15 +120,20 @@ fn its_old_place_is_a_freed_block() {
 /// What stands behind the bytes asked for is looked at before a block moves, and written anew.
 #[test]
 fn overflows_are_noticed_before_and_after() {
-    for function in ["realloc(", "dealloc("] {
+    for function in ["realloc(", "dealloc(", "realloc( in place"] {
         let output = process("overflows_are_noticed_before_and_after", &[("CASE", function)], || {
             let size = 200_001;
             let block = filled(size);
             // SAFETY: one byte too many is written, which is what is tested.
             unsafe {
-                if std::env::var("CASE").unwrap() == "realloc(" {
+                let case = std::env::var("CASE").unwrap();
+                if case == "realloc(" {
                     block.add(size).write_volatile(0);
                     grown(block, size, 3 * size);
+                } else if case == "realloc( in place" {
+                    let block = grown(block, size, 2 * size);
+                    block.add(2 * size).write_volatile(0);
+                    assert_eq!(realloc(block, layout(2 * size), 2 * size + 9000), block);
                 } else {
                     let block = grown(block, size, 3 * size);
                     block.add(3 * size).write_volatile(0);
@@ -138,6 +143,7 @@ fn overflows_are_noticed_before_and_after() {
         });
         let Some(output) = output else { return };
         let said = String::from_utf8_lossy(&output.stderr);
+        let function = function.split(' ').next().unwrap();
         assert!(said.contains("overflow") && said.contains(function), "{function}: {said}");
         assert_eq!(output.status.signal(), Some(libc::SIGABRT));
     }
@@ -199,6 +205,33 @@ fn refusals_cost_no_address_space() {
         }
         let more = address_space().saturating_sub(before);
         assert!(more < 16 << 20, "{more} bytes");
+    });
+}
+
+/// Where there is little address space, systems that count what a move replaces refuse it: then it is copied.
+#[test]
+fn little_address_space_is_enough() {
+    succeeds("little_address_space_is_enough", &[("HAKMEM_THP", "never")], || {
+        let block = filled(20 << 20);
+        let most = (address_space() + (45 << 20)) as u64;
+        // SAFETY: this test's blocks, and a limit of its process.
+        unsafe {
+            let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+            assert_eq!(libc::setrlimit(libc::RLIMIT_AS, &raw const limit), 0);
+            let block = realloc(block, layout(20 << 20), 21 << 20);
+            assert!(!block.is_null() && (0..20 << 20).all(|at| *block.add(at) == value(at)));
+            // With no room at all it becomes shorter where it is.
+            let mut rest = Vec::with_capacity(1000);
+            for size in [1 << 20, 70_000] {
+                rest.extend(std::iter::from_fn(|| Some(alloc(layout(size))).filter(|p| !p.is_null())));
+            }
+            for (was, size) in [(21 << 20, 5 << 20), (5 << 20, 80_000)] {
+                assert_eq!(realloc(block, layout(was), size), block);
+                assert!((0..size).all(|at| *block.add(at) == value(at)), "{size} bytes");
+            }
+            dealloc(block, layout(80_000));
+            assert!(rest.len() > 1 && !alloc(layout(70_000)).is_null());
+        }
     });
 }
 

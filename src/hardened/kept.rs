@@ -68,16 +68,16 @@ impl Quarantine {
         self.kept.get_mut(index..self.count)?.rotate_left(1);
         self.count -= 1;
         // SAFETY: the record of a mapping that was in the list.
-        let (len, resident) = unsafe { ((*large).len, (*large).resident.load(Relaxed)) };
+        let (len, resident) = unsafe { ((*large).len, (*large).kept()) };
         self.bytes -= len;
-        RESIDENT.fetch_sub(if resident { len } else { 0 }, Relaxed);
+        RESIDENT.fetch_sub(resident, Relaxed);
         Some(large)
     }
 
     /// Puts a mapping in, as the one freed last. False if there is no room.
     pub(super) fn add(&mut self, large: *mut Large) -> bool {
         // SAFETY: the caller's mapping.
-        let (len, resident) = unsafe { ((*large).len, (*large).resident.load(Relaxed)) };
+        let (len, resident) = unsafe { ((*large).len, (*large).kept()) };
         if self.count > 0 && self.bytes + len > KEPT_BYTES {
             return false;
         }
@@ -85,7 +85,7 @@ impl Quarantine {
         *slot = large;
         self.count += 1;
         self.bytes += len;
-        RESIDENT.fetch_add(if resident { len } else { 0 }, Relaxed);
+        RESIDENT.fetch_add(resident, Relaxed);
         true
     }
 
@@ -116,18 +116,31 @@ impl Quarantine {
         true
     }
 
-    /// Takes out the oldest mapping of `len` bytes that is resident, if enough were freed later.
-    pub(super) fn reuse(&mut self, len: usize) -> Option<*mut Large> {
+    /// Takes the newest mapping out that is resident, if one `fits`. Returns also where it was.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) fn take_newest(&mut self, fits: impl Fn(&Large) -> bool) -> Option<(usize, *mut Large)> {
+        let all = self.kept.get(..self.count)?;
+        // SAFETY: records of mappings in the list.
+        let fits = |&large: &*mut Large| unsafe { (*large).resident.load(Relaxed) && fits(&*large) };
+        let index = all.iter().rposition(fits)?;
+        Some((index, self.remove(index)?))
+    }
+
+    /// Takes out the oldest mapping of `len` bytes that is resident, `huge` or not, if enough were freed
+    /// later.
+    pub(super) fn reuse(&mut self, len: usize, huge: bool) -> Option<*mut Large> {
         let old = self.kept.get(..self.count.saturating_sub(later()))?;
         // SAFETY: records of mappings in the list.
-        let index = old
-            .iter()
-            .position(|&large| unsafe { (*large).len == len && (*large).resident.load(Relaxed) })?;
+        let fits = |&large: &*mut Large| unsafe {
+            (*large).len == len && (*large).huge == huge && (*large).resident.load(Relaxed)
+        };
+        let index = old.iter().position(fits)?;
         self.remove(index)
     }
 
-    /// Takes out a mapping of `len` bytes, or of up to twice as many, of what is set aside.
-    pub(super) fn reuse_aside(&mut self, len: usize) -> Option<*mut Large> {
+    /// Takes out a mapping of `len` bytes, or of up to twice as many, of what is set aside. One that is not
+    /// to be `huge` needs less room than one that is.
+    pub(super) fn reuse_aside(&mut self, len: usize, huge: bool) -> Option<*mut Large> {
         let mut link = &raw mut self.aside;
         // SAFETY: records stay mapped, and their links are used under the lock, as this is.
         unsafe {
@@ -136,7 +149,8 @@ impl Quarantine {
                 if large.is_null() {
                     return None;
                 }
-                if looked >= later() && (len..=2 * len).contains(&(*large).len) {
+                let fits = (len..=2 * len).contains(&(*large).len) && (huge || !(*large).huge);
+                if looked >= later() && fits {
                     *link = (*large).next;
                     return Some(large);
                 }
@@ -281,9 +295,9 @@ mod tests {
         let mut kept = Quarantine::new();
         let all = records([(8, false, 0), (9, true, 0), (8, true, 0), (8, true, 0)]);
         assert!(all.iter().all(|&large| kept.add(large)));
-        assert_eq!(kept.reuse(8), Some(all[2]));
-        assert_eq!(kept.reuse(8), Some(all[3]));
-        assert_eq!(kept.reuse(8), None);
+        assert_eq!(kept.reuse(8, false), Some(all[2]));
+        assert_eq!(kept.reuse(8, false), Some(all[3]));
+        assert_eq!(kept.reuse(8, false), None);
         assert_eq!((kept.count, kept.bytes), (2, 17));
         let aside = records([(7, false, 0), (17, false, 0), (16, false, 0), (8, false, 0), (9, false, 0)]);
         for &large in aside.iter().rev() {
@@ -291,10 +305,10 @@ mod tests {
             unsafe { (*large).next = core::mem::replace(&mut kept.aside, large) };
         }
         assert_eq!(
-            [8, 8, 8, 8].map(|len| kept.reuse_aside(len)),
+            [8, 8, 8, 8].map(|len| kept.reuse_aside(len, false)),
             [Some(aside[2]), Some(aside[3]), Some(aside[4]), None]
         );
-        assert_eq!([7, 9].map(|len| kept.reuse_aside(len)), [Some(aside[0]), Some(aside[1])]);
+        assert_eq!([7, 9].map(|len| kept.reuse_aside(len, false)), [Some(aside[0]), Some(aside[1])]);
         assert!(kept.aside.is_null());
     }
 

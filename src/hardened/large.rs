@@ -3,8 +3,9 @@
 
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::misuse::Fault;
-use crate::hardened::parts;
+use crate::base::options::Hardened;
 use crate::hardened::records::Header;
+use crate::hardened::{fault, parts};
 use crate::os;
 use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize};
@@ -86,6 +87,16 @@ impl Large {
         1 << self.align.load(Relaxed)
     }
 
+    /// The block's first page.
+    pub(super) fn first_page(&self) -> *mut u8 {
+        self.block().map_addr(|at| at & !(os::page_size() - 1))
+    }
+
+    /// Bytes of the pages that a freed block lies on, if they are there.
+    pub(super) fn kept(&self) -> usize {
+        if self.resident.load(Relaxed) { self.pages(self.freed_size()) } else { 0 }
+    }
+
     /// Where the pages of a block of `size` bytes end.
     pub(super) fn end(&self, size: usize) -> usize {
         (self.block().addr() + size.max(1)).next_multiple_of(os::page_size())
@@ -93,7 +104,7 @@ impl Large {
 
     /// Bytes of the pages that a block of `size` bytes lies on.
     pub(super) fn pages(&self, size: usize) -> usize {
-        self.end(size) - (self.block().addr() & !(os::page_size() - 1))
+        self.end(size) - self.first_page().addr()
     }
 
     /// Counts so many bytes as in use, instead of what was counted before.
@@ -128,17 +139,20 @@ impl Large {
         is_there
     }
 
-    /// Resizes the block where it is. False if that is not possible.
+    /// Resizes the block where it is, on behalf of `realloc`. False if that is not possible, or if it should
+    /// move: it `must` stay where no other memory is to be had.
     ///
     /// # Safety
     ///
     /// Only the caller uses the block, which is in use and has `old` bytes.
     #[unsafe(link_section = "hakmem_rare")]
-    pub(super) unsafe fn resize(&self, old: usize, size: usize) -> bool {
+    pub(super) unsafe fn resize(&self, old: usize, size: usize, must: bool) -> bool {
         let last = self.base.addr() + self.len - os::page_size();
-        if !self.grows || size < old / 2 || size > last - self.block().addr() {
+        let stays = must && size < old || self.grows && size >= old / 2;
+        if !stays || size > last - self.block().addr() {
             return false;
         }
+        self.check(old, "realloc");
         let (from, to) = (self.end(old), self.end(size));
         // SAFETY: the caller's block, and what lies behind it in its mapping.
         unsafe {
@@ -150,8 +164,12 @@ impl Large {
             // What was canary becomes contents.
             let rest = (to.min(from)).saturating_sub(self.block().addr() + old);
             self.block().wrapping_add(old).write_bytes(0, rest);
-            if to < from && guard {
-                os::make_inaccessible(pages(to), from - to);
+            if to < from {
+                if guard {
+                    os::make_inaccessible(pages(to), from - to);
+                } else {
+                    os::purge(pages(to), from - to);
+                }
             }
             self.size.store(size, Relaxed);
             self.count(self.pages(size));
@@ -162,8 +180,18 @@ impl Large {
         true
     }
 
+    /// Reports, on behalf of `function`, what was written to around the block's `size` bytes, if anything was
+    /// and canaries are on.
+    pub(super) fn check(&self, size: usize, function: &str) {
+        if parts::has(Hardened::CANARY) {
+            if let Some(fault) = self.overwritten(size) {
+                fault::large(function, self.block(), fault, size);
+            }
+        }
+    }
+
     /// What was written to, if anything was, around the block's `size` bytes.
-    pub(super) fn overwritten(&self, size: usize) -> Option<Fault> {
+    fn overwritten(&self, size: usize) -> Option<Fault> {
         let filling = filling(self.block());
         // SAFETY: mapped and not protected; the caller is about to free the block.
         let [before, behind] =

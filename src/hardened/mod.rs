@@ -5,14 +5,15 @@
 //! those ask whether hardened mode is on. The page map has a kind for its memory, which is no size class, so
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
-//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs` and `mappings.rs` large ones, `moved.rs`
-//! how these move, `unmapping.rs` how they go back, `kept.rs` what is kept of them, `trailer.rs` what stands
-//! behind the bytes of small ones, `wide.rs` clears them, `state.rs` what a thread has, `lists.rs` slabs that
-//! wait for a thread, `spans.rs` address space, `growth.rs` how much of it a slab gets, `records.rs` memory
-//! for what describes all this, `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs`
-//! what is on.
+//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs`, `blocks.rs` and `mappings.rs` large ones,
+//! `moved.rs` how their pages move, `reused.rs` how those of freed ones serve others, `unmapping.rs` how they
+//! go back, `kept.rs` what is kept of them, `trailer.rs` what stands behind the bytes of small ones, `wide.rs`
+//! clears them, `state.rs` what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs` address
+//! space, `growth.rs` how much of it a slab gets, `records.rs` memory for what describes all this, `aged.rs`
+//! what goes back after a while, `fault.rs` what is said, `parts.rs` what is on.
 
 mod aged;
+mod blocks;
 mod fault;
 mod growth;
 mod kept;
@@ -25,6 +26,7 @@ mod moved;
 mod parts;
 mod place;
 mod records;
+mod reused;
 mod slab;
 mod spans;
 mod state;
@@ -74,7 +76,7 @@ fn find(address: *mut u8) -> Found {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn alloc(state: &State, size: usize, align: usize, grows: bool) -> Allocation {
     state.alloc(size, align).unwrap_or_else(|| {
-        let allocation = mappings::alloc(size, align, grows);
+        let allocation = blocks::alloc(size, align, grows);
         aged::tick();
         allocation
     })
@@ -209,7 +211,7 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
         Found::Large(large) => {
             let stays_large = class_of(size + trailer::TRAILER, align) == 0;
             // SAFETY: in use, and only the caller uses it.
-            return stays_large && unsafe { large.resize(old, size) };
+            return stays_large && unsafe { large.resize(old, size, false) };
         }
         Found::Nothing => return false,
     };
@@ -225,6 +227,32 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
         place.seal(place.mix(), size, align.trailing_zeros(), parts::has(Hardened::CANARY));
     }
     true
+}
+
+/// Makes a block of `old` bytes shorter where it is, as it must where there is no other memory. False if it
+/// is gone, which has been reported.
+///
+/// # Safety
+///
+/// As [`resize`].
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn shorten(block: *mut u8, old: usize, size: usize) -> bool {
+    match find(block) {
+        // SAFETY: in use, and only the caller uses it.
+        Found::Large(large) => unsafe { large.resize(old, size, true) },
+        Found::Small(place) => {
+            if let Some(fields) = place.fields(place.mix()) {
+                // SAFETY: the caller's block, of a class that has room for more.
+                unsafe {
+                    block.wrapping_add(size).write_bytes(0, place.room() - size);
+                    place.seal(place.mix(), size, fields.align, parts::has(Hardened::CANARY));
+                }
+            }
+            true
+        }
+        Found::Nothing => false,
+    }
 }
 
 /// Moves a block of `old` bytes that grows to `size`, with its pages, on behalf of `function`. Null, and

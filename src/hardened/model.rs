@@ -1,8 +1,9 @@
 //! Models of hardened blocks: whose a block is, by its byte; how it comes back, by its bit; and when the
 //! memory of a slab, or a large block, is whose.
 
+use super::blocks;
 use super::large::{self, Large};
-use super::mappings::{self, hand_out};
+use super::mappings::hand_out;
 use super::place::Place;
 use super::slab::{ALL, FREE, FRESH, HELD, Slab, USED};
 use crate::superslab::pagemap;
@@ -118,7 +119,7 @@ fn large() -> (&'static Large, *mut u8) {
     }
     aside(|| {
         if BLOCK.get().is_null() {
-            BLOCK.set(mappings::alloc(100_000, 16, false).ptr);
+            BLOCK.set(blocks::alloc(100_000, 16, false).ptr);
         }
         let block = BLOCK.get();
         // SAFETY: the record of a large block.

@@ -1,5 +1,5 @@
-//! A large block that grows takes its pages along, where there is no room behind it: to copy it would touch
-//! fresh pages, and each costs a page fault.
+//! Pages of large blocks move to other addresses: those of one that grows, where there is no room behind it,
+//! and those of one that was freed. To touch fresh pages instead would cost a page fault each.
 
 use crate::base::counters::LARGE_FREES;
 use crate::base::pause::Pause;
@@ -17,28 +17,44 @@ use core::ptr;
 /// After a move that the system has refused none is tried for a while: each may cost address space.
 static MOVES: Pause = Pause::up_to(1 << 16);
 
+/// Whether a move may be tried now.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn may_try() -> bool {
+    !cfg!(miri) && !os::is_confined() && !MOVES.is_on(os::now_ms())
+}
+
 /// Whether a block whose pages are `pages` bytes from `from` on moves with them when it grows to `size` bytes
 /// at a multiple of `align`. Not where there are no guard pages: then the mappings lie in rows, and are one
 /// for the system. Nor where the larger one will have huge pages, into which it is copied.
-///
-/// # Safety
-///
-/// Only the caller uses the block.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn can_move(old: &Large, from: *mut u8, pages: usize, size: usize, align: usize) -> bool {
+fn can_grow(old: &Large, size: usize, align: usize) -> bool {
     let is_guarded = old.guarded && may_be_guarded();
     // Where in a page it lies stays as it is.
     let is_aligned = align <= os::page_size() && old.block().addr() % align == 0;
-    let is_refused = cfg!(miri) || os::is_confined() || MOVES.is_on(os::now_ms());
     is_guarded
         && is_aligned
-        && !is_refused
         && !old.huge
-        // SAFETY: the block's pages, behind which its mapping goes on.
-        && unsafe { os::is_one_mapping(from, pages) }
+        && may_try()
         // Last: who asks is counted.
         && !huge::wants_huge_copy(size)
         && !huge::wants_huge_mapping(size)
+}
+
+/// Whether the system will move `pages` bytes of pages at `from` to a new mapping, as far as can be told.
+///
+/// # Safety
+///
+/// The pages, and the one behind them, are mapped and ours. So is all of the new mapping.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn can_transfer(from: *mut u8, pages: usize, new: &Large) -> bool {
+    // From Linux 6.17 on it adds what the mapping grows by before it takes off what is replaced.
+    // SAFETY: by the caller's clause.
+    unsafe { os::is_one_mapping(from, pages) && os::could_map(rest(new) - pages) }
+}
+
+/// Bytes from the first page of a mapping's block to its end.
+fn rest(large: &Large) -> usize {
+    large.base.addr() + large.len - large.first_page().addr()
 }
 
 /// Moves a block of `was` bytes, with its pages, to where it has `size` bytes, on behalf of `function`. Null,
@@ -50,10 +66,8 @@ unsafe fn can_move(old: &Large, from: *mut u8, pages: usize, size: usize, align:
 /// result instead.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) unsafe fn grow(old: &Large, was: usize, size: usize, align: usize, function: &str) -> *mut u8 {
-    let (page, at) = (os::page_size(), old.block());
-    let (from, pages) = (at.map_addr(|at| at & !(page - 1)), old.pages(was));
-    // SAFETY: by the caller's clause.
-    if !unsafe { can_move(old, from, pages, size, align) } {
+    let (at, from, pages) = (old.block(), old.first_page(), old.pages(was));
+    if !can_grow(old, size, align) {
         return ptr::null_mut();
     }
     let Some(record) = mappings::map(size, align, Some(at.addr() - from.addr()), false) else {
@@ -61,34 +75,59 @@ pub(super) unsafe fn grow(old: &Large, was: usize, size: usize, align: usize, fu
     };
     // SAFETY: the new mapping is this call's alone, and so is the block once it is given up.
     unsafe {
-        if !(*record).guarded || !old.give_up(at, function) {
+        if !(*record).guarded || !can_transfer(from, pages, &*record) || !old.give_up(at, function) {
             discard(record);
             return ptr::null_mut();
         }
-        let (base, len, block) = ((*record).base, (*record).len, (*record).block());
-        // All that the block may grow into: so it stays one mapping for the system, and can move again.
-        let (to, most) = (base.wrapping_add(page), len - page);
-        // First: others may have what is here, as soon as it is not mapped.
-        pagemap::set(at, 1, FOREIGN);
-        let moved = os::remap_to(from, pages, most, to);
-        MOVES.tried(moved, os::now_ms());
-        if !moved {
-            restore(old);
-            // SAFETY: of the new mapping only this page is certainly still ours.
-            os::unmap(base, page);
-            held::release_excess(most, 0);
-            (*record).block.store(ptr::null_mut(), Relaxed);
-            forget(record);
+        let to = (*record).first_page();
+        if !transfer(old, from, pages, record) {
+            // Relaxed, and no store: so who frees it still acquires what `hand_out` has released.
+            old.state.swap(USED, Relaxed);
             return ptr::null_mut();
         }
-        let end = (*record).end(size);
-        os::protect(base.wrapping_add(end - base.addr()), base.addr() + len - end, false);
-        leave(old, from, pages);
+        let (end, last) = ((*record).end(size), (*record).base.addr() + (*record).len);
+        os::protect((*record).base.wrapping_add(end - (*record).base.addr()), last - end, false);
+        old.count(0);
+        LARGE_FREES.fetch_add(1, Relaxed);
+        old.resident.store(false, Relaxed);
+        if reclaim(old, from, pages) {
+            keep(ptr::from_ref(old).cast_mut());
+        }
+        let block = (*record).block();
         // What was canary becomes contents.
         let rest = (to.addr() + pages).min(block.addr() + size).saturating_sub(block.addr() + was);
         block.wrapping_add(was).write_bytes(0, rest);
         hand_out(record, block, size, align);
         block
+    }
+}
+
+/// Moves `pages` bytes of pages at `from`, of the old mapping, to where the block of a new one begins: with
+/// all that is behind it, so that it stays one mapping for the system, and can move again. All of that has the
+/// access then that the pages had. False if the system refuses: then only the new mapping is lost, and has
+/// been given back.
+///
+/// # Safety
+///
+/// [`can_transfer`] has said so. The old block is freed, or given up, and both are the caller's alone.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn transfer(old: &Large, from: *mut u8, pages: usize, record: *mut Large) -> bool {
+    // SAFETY: by the caller's clause.
+    unsafe {
+        let (base, to, most) = ((*record).base, (*record).first_page(), rest(&*record));
+        // First: others may have what is here, as soon as it is not mapped.
+        pagemap::set(old.block(), 1, FOREIGN);
+        let moved = os::remap_to(from, pages, most, to);
+        MOVES.tried(moved, os::now_ms());
+        if !moved {
+            set_ours(old);
+            // SAFETY: of the new mapping only what is before these pages is certainly still ours.
+            os::unmap(base, to.addr() - base.addr());
+            held::release_excess(most, 0);
+            (*record).block.store(ptr::null_mut(), Relaxed);
+            forget(record);
+        }
+        moved
     }
 }
 
@@ -99,48 +138,36 @@ fn set_ours(large: &Large) {
     pagemap::set_hardened(large.block().map_addr(|at| at & !(SLICE - 1)), 1, record.cast());
 }
 
-/// Makes a block that was given up the program's again.
-#[unsafe(link_section = "hakmem_rare")]
-fn restore(large: &Large) {
-    set_ours(large);
-    // Relaxed, and no store: so who frees it still acquires what `hand_out` has released.
-    large.state.swap(USED, Relaxed);
-}
-
-/// Leaves the place of a block whose pages have moved: its addresses are kept, as those of one that is freed.
+/// Takes the place of a block again whose pages have moved, so that its addresses are nobody's. False if
+/// another thread has mapped something there meanwhile: then the rest of the mapping has been given back.
 ///
 /// # Safety
 ///
-/// It was given up, and of its mapping nothing is mapped where the pages were.
+/// [`transfer`] has moved these pages, and the mapping is the caller's alone.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn leave(old: &Large, from: *mut u8, pages: usize) {
-    old.count(0);
-    LARGE_FREES.fetch_add(1, Relaxed);
-    old.resident.store(false, Relaxed);
-    let this = ptr::from_ref(old).cast_mut();
+pub(super) unsafe fn reclaim(old: &Large, from: *mut u8, pages: usize) -> bool {
     if os::claim(from, pages) {
         set_ours(old);
         // SAFETY: by the caller's clause; all of the mapping is ours again, and nothing of it can be touched.
-        return unsafe {
-            os::close(old.base, old.len);
-            keep(this);
-        };
+        unsafe { os::close(old.base, old.len) };
+        return true;
     }
-    // Another thread has mapped something there meanwhile: only what is beside it is still ours.
+    // Only what is beside it is still ours.
     let behind = from.wrapping_add(pages);
     // SAFETY: by the caller's clause; the page map has forgotten it.
     unsafe {
         os::unmap(old.base, from.addr() - old.base.addr());
         os::unmap(behind, old.base.addr() + old.len - behind.addr());
         held::release_excess(pages, 0);
-        forget(this);
+        forget(ptr::from_ref(old).cast_mut());
     }
+    false
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardened::large;
+    use crate::hardened::{blocks, large};
 
     /// Whether `f` says so in a process in which no other thread maps anything.
     fn alone(f: impl FnOnce() -> bool) -> bool {
@@ -159,7 +186,7 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore)]
     fn what_others_have_mapped_meanwhile_is_left_alone() {
-        let block = mappings::alloc(300_000, 16, true).ptr;
+        let block = blocks::alloc(300_000, 16, true).ptr;
         let page = os::page_size();
         // SAFETY: a block, and its record.
         let old = unsafe { large::of(pagemap::hardened(block).cast(), block) }.unwrap();
@@ -172,10 +199,10 @@ mod tests {
             let theirs = block.wrapping_add(3 * page);
             let is_mapped = os::claim(theirs, page) && os::protect(theirs, page, true);
             theirs.write_bytes(5, page);
-            leave(old, block, pages);
+            let is_ours = reclaim(old, block, pages);
             let nobodys = [base, block, theirs.wrapping_add(page), base.wrapping_add(len - page)];
             let is_gone = nobodys.into_iter().all(|at| os::resident_pages(at, page).is_none());
-            is_mapped && *theirs == 5 && is_gone
+            is_mapped && !is_ours && *theirs == 5 && is_gone
         }));
     }
 

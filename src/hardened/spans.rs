@@ -239,13 +239,16 @@ pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
         unsafe { os::unmap(base, SUPERSLAB + guard_bytes()) };
         return;
     }
-    // SAFETY: the region is valid as long as a span of it is in use, and nobody uses this one. If the system
-    // does not take it back, the span is lost.
+    // SAFETY: the region is valid as long as a span of it is in use, and nobody uses this one.
     unsafe {
         let bytes = slices * SLICE;
-        let gone =
-            if (*region).guarded { os::make_inaccessible(base, bytes) } else { os::purge(base, bytes) };
-        if !gone {
+        if !(*region).guarded {
+            // The system does not take back what the program has locked.
+            if !os::purge(base, bytes) {
+                base.write_bytes(0, bytes);
+            }
+        } else if !os::make_inaccessible(base, bytes) {
+            // Some of it may be accessible: the span is lost.
             return;
         }
     }

@@ -9,16 +9,18 @@ use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
 
-/// Mappings with guard pages, at most: two for the system each, of the 65,530 that it allows in a process by
-/// default. Slabs may have 600 times 64.
-const MOST_GUARDED: usize = 8192;
+/// Mappings with guard pages, at most: three for the system each, of the 65,530 that it allows in a process by
+/// default (two, until pages of another one move there). Slabs may have 600 times 64.
+const MOST_GUARDED: usize = 5461;
 /// Mappings with guard pages. Relaxed: a figure.
 pub(super) static GUARDED: AtomicUsize = AtomicUsize::new(0);
 /// Blocks in use without. Relaxed: a figure.
 pub(super) static UNGUARDED: AtomicUsize = AtomicUsize::new(0);
-/// While there are more of these, a freed one is set aside: blocks without guard pages lie in a row, which is
-/// one mapping for the system, and each hole in it would be one more.
-pub(super) const MOST_HOLES: usize = MOST_GUARDED;
+/// While there are more of these, a freed one of up to [`ASIDE`] bytes is set aside: blocks without guard
+/// pages lie in a row, which is one mapping for the system, and each hole in it would be one more.
+pub(super) const MOST_HOLES: usize = 8192;
+/// Bytes of the longest mapping that is set aside for that reason.
+pub(super) const ASIDE: usize = 1 << 20;
 /// Bytes of address space mapped for blocks, in use or kept. Relaxed: a figure.
 pub(super) static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -37,16 +39,40 @@ pub(super) fn more(guarded: usize) -> Option<usize> {
 /// addresses stay what they are: nobody's, and of their age.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn give_back_aged(now: u32, delay: u32) {
-    while let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_aged(now, delay)) {
-        // SAFETY: it was kept, so freed; now it is ours alone, until it is back.
-        unsafe {
-            let gone = os::make_inaccessible((*large).base, (*large).len);
-            (*large).resident.store(!gone, Relaxed);
-            // Not again the next time, if the system has refused.
-            if !gone || !QUARANTINE.lock_soon().is_some_and(|mut kept| kept.put_back(index, large)) {
-                unmap(large);
-            }
+    while give_back_oldest(now, delay) {}
+}
+
+/// Gives the pages of the oldest mapping back that has any, if it was freed `delay` milliseconds before `now`
+/// or earlier. False if there is none.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn give_back_oldest(now: u32, delay: u32) -> bool {
+    let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_aged(now, delay)) else {
+        return false;
+    };
+    // SAFETY: it was kept, so freed; now it is ours alone, until it is back.
+    unsafe {
+        let gone = os::make_inaccessible((*large).base, (*large).len);
+        (*large).resident.store(!gone, Relaxed);
+        // Not again the next time, if the system has refused.
+        if gone {
+            put_back(index, large);
+        } else {
+            unmap(large);
         }
+    }
+    true
+}
+
+/// Puts a mapping back where it was in the quarantine, or unmaps it if there is no room any more.
+///
+/// # Safety
+///
+/// It was taken out of there, and is the caller's alone.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn put_back(index: usize, large: *mut Large) {
+    if !QUARANTINE.lock_soon().is_some_and(|mut kept| kept.put_back(index, large)) {
+        // SAFETY: by the caller's clause, and what is kept is freed.
+        unsafe { unmap(large) };
     }
 }
 
@@ -76,7 +102,7 @@ pub(super) unsafe fn keep(large: *mut Large) {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn give_back_aside() -> usize {
     // SAFETY: freed when they were set aside; now they are ours alone.
-    kept::take_aside().map(|large| unsafe { if unmap(large) { (*large).len } else { 0 } }).sum()
+    kept::take_aside().map(|large| unsafe { give_back(large) }).sum()
 }
 
 /// Gives a freed mapping back, and its record. False if the system does not unmap it: then it is set aside.
@@ -100,6 +126,20 @@ pub(super) unsafe fn unmap(large: *mut Large) -> bool {
         forget(large);
     }
     true
+}
+
+/// [`unmap`]. Returns how many bytes of address space went back.
+///
+/// # Safety
+///
+/// As [`unmap`].
+#[unsafe(link_section = "hakmem_rare")]
+unsafe fn give_back(large: *mut Large) -> usize {
+    // SAFETY: by the caller's clause. The length first: once it is unmapped the record is anybody's.
+    unsafe {
+        let len = (*large).len;
+        if unmap(large) { len } else { 0 }
+    }
 }
 
 /// Gives a mapping back of which no block was handed out.
@@ -147,10 +187,7 @@ pub(super) fn purge() -> usize {
     let mut bytes = 0;
     while let Some(large) = QUARANTINE.lock_soon().and_then(|mut kept| kept.remove(0)) {
         // SAFETY: it was kept, so freed; now it is ours alone.
-        unsafe {
-            let len = (*large).len;
-            bytes += if unmap(large) { len } else { 0 };
-        }
+        bytes += unsafe { give_back(large) };
     }
     if UNGUARDED.load(Relaxed) <= MOST_HOLES {
         bytes += give_back_aside();

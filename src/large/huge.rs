@@ -229,7 +229,7 @@ impl Density {
 /// Whether less than half of a mapping is resident, judging by a few system pages. Purging such a mapping,
 /// and faulting in what is touched next, costs less than clearing all of it. One with huge pages is not dense
 /// then: that counts, since whoever uses the same memory again and again never makes a control.
-pub(super) fn is_sparse(mapping: Mapping) -> bool {
+pub(crate) fn is_sparse(mapping: Mapping) -> bool {
     SEEN.is_sparse(mapping)
 }
 

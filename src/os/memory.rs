@@ -52,10 +52,20 @@ pub(super) fn count_map(bytes: usize) {
 /// `align` (a power of two). Asks for the address `hint`, if that is not null. Null when the system or a
 /// limit refuses.
 pub(crate) fn map_aligned(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
+    map_held(hint, len, align, ACCESSIBLE)
+}
+
+/// Like [`map_aligned`], but nothing of it can be touched until [`protect`](super::protect) says otherwise.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn reserve_aligned(len: usize, align: usize) -> *mut u8 {
+    map_held(ptr::null_mut(), len, align, libc::PROT_NONE)
+}
+
+fn map_held(hint: *mut u8, len: usize, align: usize, access: libc::c_int) -> *mut u8 {
     if !held::reserve(len) {
         return ptr::null_mut();
     }
-    let p = map_aligned_at(hint, len, align);
+    let p = map_aligned_at(hint, len, align, access);
     if p.is_null() {
         held::release(len);
     }
@@ -65,7 +75,7 @@ pub(crate) fn map_aligned(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
 /// Maps `len` bytes of zeroed, private memory that no limit counts: for the allocator's own records, or for
 /// bytes that are reserved already. Null when the system refuses.
 pub(crate) fn map_uncounted(len: usize) -> *mut u8 {
-    counted(map_raw(ptr::null_mut(), len), len)
+    counted(map_raw(ptr::null_mut(), len, ACCESSIBLE), len)
 }
 
 fn counted(p: *mut u8, len: usize) -> *mut u8 {
@@ -75,10 +85,12 @@ fn counted(p: *mut u8, len: usize) -> *mut u8 {
     p
 }
 
-fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
+/// Access to memory that is in use.
+const ACCESSIBLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+
+fn map_raw(hint: *mut u8, len: usize, access: libc::c_int) -> *mut u8 {
     debug_assert!(in_pages(hint.addr(), len));
     calls::keep_errno(|| {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
         let p = unsafe { mmap(hint.cast(), len, access, flags, -1, 0) };
@@ -89,25 +101,25 @@ fn map_raw(hint: *mut u8, len: usize) -> *mut u8 {
 /// Whether the system would map `len` bytes now, regardless of our limits.
 pub(crate) fn could_map(len: usize) -> bool {
     let len = len.next_multiple_of(page_size());
-    let p = map_raw(ptr::null_mut(), len);
+    let p = map_raw(ptr::null_mut(), len, ACCESSIBLE);
     // SAFETY: just mapped; no other code has the address.
     !p.is_null() && unsafe { try_unmap(p, len) }
 }
 
 /// Like [`map_uncounted`], at a multiple of `align` (a power of two).
 pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
-    map_aligned_at(ptr::null_mut(), len, align)
+    map_aligned_at(ptr::null_mut(), len, align, ACCESSIBLE)
 }
 
-fn map_aligned_at(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
-    let first = counted(map_raw(hint, len), len);
+fn map_aligned_at(hint: *mut u8, len: usize, align: usize, access: libc::c_int) -> *mut u8 {
+    let first = counted(map_raw(hint, len, access), len);
     if first.is_null() || first.addr() & (align - 1) == 0 {
         return first;
     }
     // SAFETY: the mapping just made; no other code has the address.
     unsafe { unmap_uncounted(first, len) };
     let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
-    let base = map_uncounted(total);
+    let base = counted(map_raw(ptr::null_mut(), total, access), total);
     if base.is_null() {
         return base;
     }
@@ -331,7 +343,7 @@ const IGNORED: u8 = 2;
 #[cold]
 fn is_advice_taken() -> bool {
     if ADVICE.load(Relaxed) == UNKNOWN {
-        let page = map_raw(ptr::null_mut(), page_size());
+        let page = map_raw(ptr::null_mut(), page_size(), ACCESSIBLE);
         if page.is_null() {
             return true;
         }

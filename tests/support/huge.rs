@@ -40,16 +40,18 @@ pub fn is_flagged(block: *mut u8, flag: &str) -> bool {
     mappings(flag).iter().any(|mapping| mapping.contains(&block.addr()))
 }
 
-/// The addresses of mappings that have this flag.
+/// The addresses of mappings that have this flag, and can be written to: not those of guard pages.
 fn mappings(flag: &str) -> Vec<Range<usize>> {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let address = |text| usize::from_str_radix(text, 16).ok();
     let (mut mapping, mut found) = (0..0, Vec::new());
     for line in smaps.lines() {
         // The first line of a mapping is "from-to permissions ...".
-        let first = line.split(' ').next().and_then(|word| word.split_once('-'));
+        let mut words = line.split(' ');
+        let first = words.next().and_then(|word| word.split_once('-'));
         if let Some((from, to)) = first.and_then(|(from, to)| address(from).zip(address(to))) {
-            mapping = from..to;
+            let writable = words.next().is_some_and(|permissions| permissions.starts_with("rw"));
+            mapping = from..if writable { to } else { from };
         } else if line.strip_prefix("VmFlags:").is_some_and(|flags| flags.split(' ').any(|f| f == flag)) {
             found.push(mapping.clone());
         }

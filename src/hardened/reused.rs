@@ -1,0 +1,135 @@
+//! What freed large blocks leave serves the next ones: their pages, which need not be faulted in again, and
+//! after a while their addresses.
+//!
+//! Pages are reused at once, but where others lie: they move. So what still points to the freed block points
+//! to what cannot be touched.
+
+use crate::base::counters::LARGE_IN_USE;
+use crate::base::options;
+use crate::hardened::kept::{QUARANTINE, RESIDENT};
+use crate::hardened::large::Large;
+use crate::hardened::mappings::{hand_out, length, place};
+use crate::hardened::moved;
+use crate::hardened::unmapping::{UNGUARDED, discard, give_back_oldest, put_back, unmap};
+use crate::large::huge;
+use crate::os;
+use crate::superslab::pagemap::{self, FOREIGN};
+use crate::superslab::thp::HUGE_PAGE;
+use crate::sync::Ordering::Relaxed;
+
+/// All freed blocks together keep as many bytes of pages as the large cache may have, or one in so many of
+/// those in use if that is more.
+const PART: usize = 8;
+/// The fewest bytes of pages that move to another block: to move fewer would cost as much as page faults.
+const LEAST: usize = 128 << 10;
+/// Up to so many bytes of pages wait for a block of the same length, which gets their addresses, too, after a
+/// while: that costs less than to move them.
+const WAITS: usize = 512 << 10;
+/// Unless all freed blocks together keep more than this.
+const MOST_WAITS: usize = 4 << 20;
+
+/// Whether a block that is freed keeps its pages. Others that have kept theirs for longer may lose them for
+/// it.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn wants_pages(large: &Large) -> bool {
+    let options = options::get();
+    // A confined process would lose them.
+    if options.large_cache == 0 || options.purge_delay == 0 || os::is_confined() {
+        return false;
+    }
+    let mapping = large.mapping(large.freed_size());
+    let most = options.large_cache.max(LARGE_IN_USE.load(Relaxed) / PART);
+    if mapping.len > most || huge::is_sparse(mapping) {
+        return false;
+    }
+    while RESIDENT.load(Relaxed) + mapping.len > most {
+        if !give_back_oldest(os::now_ms(), 0) {
+            return false;
+        }
+    }
+    true
+}
+
+/// A block in a mapping that was freed, if there is one of the right length.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
+    let len = length(size, align, false, huge)?;
+    let mut kept = QUARANTINE.lock_soon()?;
+    let record = kept.reuse(len, huge).or_else(|| kept.reuse_aside(len, huge))?;
+    drop(kept);
+    // SAFETY: it was kept, so freed, and is ours alone now. All of it is inaccessible, or else it is not
+    // guarded.
+    unsafe {
+        let (base, len, page) = ((*record).base, (*record).len, os::page_size());
+        let block = place(base, len, (*record).huge, size, align);
+        let before = block.map_addr(|at| at & !(page - 1));
+        let pages = (block.addr() + size.max(1)).next_multiple_of(page) - before.addr();
+        let (from, bytes) = if (*record).guarded { (before, pages) } else { (base, len) };
+        if !pagemap::prepare_direct(block) || !os::protect(from, bytes, true) {
+            unmap(record);
+            return None;
+        }
+        pagemap::set((*record).block(), 1, FOREIGN);
+        if (*record).resident.load(Relaxed) {
+            before.write_bytes(0, pages);
+        }
+        if !(*record).guarded {
+            UNGUARDED.fetch_add(1, Relaxed);
+        }
+        (*record).grows = false;
+        hand_out(record, block, size, align);
+        Some(block)
+    }
+}
+
+/// Gives a new mapping, for a block of `size` bytes, the pages of one that was freed, if there are any that
+/// fit. They are zero then. False if the mapping is lost, and has been given back.
+///
+/// # Safety
+///
+/// No block was handed out of it, and it is the caller's alone.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
+    // SAFETY: the caller's.
+    let new = unsafe { &*record };
+    let (to, pages) = (new.first_page(), new.pages(size));
+    let kept = RESIDENT.load(Relaxed);
+    if pages < LEAST || !new.guarded || kept == 0 || !moved::may_try() {
+        return true;
+    }
+    let least = if kept > MOST_WAITS { LEAST } else { WAITS };
+    let fits = |old: &Large| {
+        // Huge pages would be split where they do not lie on huge pages.
+        let whole = !new.huge || (old.first_page().addr().wrapping_sub(to.addr())) % HUGE_PAGE == 0;
+        let fits = (least.max(pages / 2)..=2 * pages).contains(&old.kept());
+        old.guarded && old.huge == new.huge && whole && fits
+    };
+    let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_newest(fits)) else {
+        return true;
+    };
+    // SAFETY: it was kept, so freed, and is ours alone until it is back.
+    unsafe {
+        let old = &*large;
+        let (from, bytes) = (old.first_page(), old.kept().min(pages));
+        if !moved::can_transfer(from, bytes, new) {
+            put_back(index, large);
+            return true;
+        }
+        let moved = moved::transfer(old, from, bytes, record);
+        if !moved {
+            put_back(index, large);
+            return false;
+        }
+        let is_open = os::protect(to, pages, true);
+        old.resident.store(false, Relaxed);
+        if moved::reclaim(old, from, bytes) {
+            put_back(index, large);
+        }
+        if !is_open {
+            discard(record);
+            return false;
+        }
+        to.write_bytes(0, bytes);
+    }
+    true
+}

@@ -1,0 +1,221 @@
+//! In hardened mode the pages of large blocks that were freed serve the next ones, elsewhere. Each case is a
+//! process of its own.
+
+#[path = "support/options.rs"]
+mod support;
+
+use hakmem::{Hakmem, Hardened, Options};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::os::unix::process::ExitStatusExt;
+use support::{process, succeeds};
+
+#[global_allocator]
+static GLOBAL: Hakmem = Hakmem::with_options(Options::new().hardened(Hardened::ON));
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+
+fn layout(size: usize) -> Layout {
+    Layout::from_size_align(size, 16).unwrap()
+}
+
+/// A block of `size` bytes, which is zero, and filled then.
+fn filled(size: usize) -> *mut u8 {
+    // SAFETY: the size is not 0, and the block has it.
+    unsafe {
+        let block = alloc_zeroed(layout(size));
+        assert!(!block.is_null());
+        let mut some = (0..size).step_by(61).chain(size - 1..size);
+        assert!(some.all(|at| *block.add(at) == 0), "{size} bytes");
+        block.write_bytes(7, size);
+        block
+    }
+}
+
+fn page_faults() -> usize {
+    // SAFETY: zero is valid, and the call writes it.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage.ru_minflt as usize
+    }
+}
+
+/// How many times all sizes of [`faults`].
+const PASSES: usize = 20;
+
+/// Page faults of blocks of these sizes, of which each is freed before the next one is made.
+fn faults(sizes: &[usize]) -> usize {
+    let pass = || {
+        for &size in sizes {
+            // SAFETY: made with this layout, and freed once.
+            unsafe { dealloc(filled(size), layout(size)) };
+        }
+    };
+    (0..6).for_each(|_| pass());
+    let before = page_faults();
+    (0..PASSES).for_each(|_| pass());
+    page_faults() - before
+}
+
+#[test]
+fn freed_pages_are_not_faulted_in_again() {
+    for (level, thp) in [("on", "never"), ("on", "always"), ("light", "never"), ("checks", "never")] {
+        let options = [("HAKMEM_HARDENED", level), ("HAKMEM_THP", thp)];
+        let output = process("freed_pages_are_not_faulted_in_again", &options, || {
+            for size in [200 * KIB, 1500 * KIB, 2500 * KIB, 7 * MIB + 5000] {
+                let faults = faults(&[size]);
+                assert!(faults < PASSES * size / 4096 / 8, "{size} bytes: {faults} page faults");
+            }
+        });
+        let Some(output) = output else { return };
+        assert!(output.status.success(), "{options:?}: {output:?}");
+    }
+}
+
+/// As far as they reach; what is longer than half of them, or twice, has some use for them.
+#[test]
+fn blocks_of_other_sizes_have_them() {
+    succeeds("blocks_of_other_sizes_have_them", &[("HAKMEM_THP", "never")], || {
+        let sizes = [300 * KIB, 450 * KIB, 700 * KIB + 9, 1000 * KIB, 800 * KIB, 500 * KIB];
+        let all: usize = sizes.iter().map(|size| size / 4096).sum();
+        let faults = faults(&sizes);
+        assert!(faults < PASSES * all / 2, "{faults} page faults");
+    });
+}
+
+/// To clear all of it would cost more than to fault in what is touched.
+#[test]
+fn what_is_hardly_touched_gives_them_back() {
+    succeeds("what_is_hardly_touched_gives_them_back", &[("HAKMEM_THP", "never")], || {
+        let size = 20 * MIB;
+        for _ in 0..20 {
+            // SAFETY: this test's block, which is freed once.
+            unsafe {
+                let block = alloc(layout(size));
+                (0..size).step_by(MIB).for_each(|at| block.add(at).write_volatile(1));
+                dealloc(block, layout(size));
+            }
+        }
+        let before = page_faults();
+        for _ in 0..20 {
+            // SAFETY: as above.
+            unsafe { dealloc(alloc(layout(size)), layout(size)) };
+        }
+        let faults = page_faults() - before;
+        assert!(faults < 1000, "{faults} page faults");
+    });
+}
+
+/// No more than the large cache may have, however many are freed.
+#[test]
+fn they_are_bounded() {
+    for (cache, most) in [("8M", "8"), ("0", "0")] {
+        let options = [("HAKMEM_LARGE_CACHE", cache), ("MOST", most), ("HAKMEM_THP", "never")];
+        let output = process("they_are_bounded", &options, || {
+            let most = MIB * std::env::var("MOST").unwrap().parse::<usize>().unwrap();
+            let resident = || {
+                let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+                4096 * statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap()
+            };
+            let before = resident();
+            for size in [MIB, 3 * MIB, 9 * MIB] {
+                let blocks: Vec<_> = (0..10).map(|_| filled(size)).collect();
+                for block in blocks {
+                    // SAFETY: made with this layout, and freed once.
+                    unsafe { dealloc(block, layout(size)) };
+                }
+                let kept = resident().saturating_sub(before);
+                assert!(kept < most + 2 * MIB, "{size}: {kept} bytes, of {most}");
+            }
+        });
+        let Some(output) = output else { return };
+        assert!(output.status.success(), "{options:?}: {output:?}");
+    }
+}
+
+/// Who still has the address of a freed block has nothing, though its pages serve another block by then.
+#[test]
+fn the_old_addresses_cannot_be_touched() {
+    for size in ["300000", "2500000"] {
+        let output = process("the_old_addresses_cannot_be_touched", &[("CASE", size)], || {
+            let size = std::env::var("CASE").unwrap().parse().unwrap();
+            let block = filled(size);
+            // SAFETY: to read a freed block ends the process, which is what is tested.
+            unsafe {
+                dealloc(block, layout(size));
+                let next = filled(size);
+                assert_ne!(next, block);
+                block.read_volatile();
+            }
+        });
+        let Some(output) = output else { return };
+        assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{output:?}");
+    }
+}
+
+/// And to free it again is a double free.
+#[test]
+fn a_block_whose_pages_are_gone_is_freed_once() {
+    let output = process("a_block_whose_pages_are_gone_is_freed_once", &[], || {
+        let block = filled(2_500_000);
+        // SAFETY: the second free ends the process, which is what is tested.
+        unsafe {
+            dealloc(block, layout(2_500_000));
+            filled(2_500_000);
+            dealloc(block, layout(2_500_000));
+        }
+    });
+    let Some(output) = output else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("double free") && said.contains("2500000 bytes asked for"), "{said}");
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT));
+}
+
+/// The system takes back no memory that is locked: without guard pages it is cleared instead.
+#[test]
+fn locked_memory_is_used_again() {
+    succeeds("locked_memory_is_used_again", &[("HAKMEM_HARDENED", "canary,zero")], || {
+        // SAFETY: what the process may not lock is not locked.
+        let locked = unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } == 0;
+        let pass = || {
+            let mut blocks = Vec::with_capacity(20_000);
+            for size in (6..24).map(|n| 2usize.pow(n / 2) * (2 + n as usize % 2)) {
+                blocks.extend((0..100_000 / size).map(|_| (untouched(size), size)));
+            }
+            for (block, size) in blocks {
+                // SAFETY: made with this layout, and freed once.
+                unsafe { dealloc(block, layout(size)) };
+            }
+            hakmem::purge();
+            hakmem::stats().bytes_held
+        };
+        let first = (0..3).map(|_| pass()).max().unwrap();
+        let last = (0..20).map(|_| pass()).last().unwrap();
+        assert!(last <= first + (2 << 20), "{first} bytes, and then {last}; locked: {locked}");
+    });
+}
+
+/// While there are very many blocks without guard pages their places are kept for others. Long ones are not:
+/// no process has the address space.
+#[test]
+fn long_mappings_go_back_beside_many_blocks() {
+    let options = [("HAKMEM_HARDENED", "checks"), ("HAKMEM_HARD_LIMIT", "2G")];
+    succeeds("long_mappings_go_back_beside_many_blocks", &options, || {
+        let blocks: Vec<_> = (0..8300).map(|_| untouched(70_000)).collect();
+        for mib in 1..200 {
+            // SAFETY: made with this layout, and freed once.
+            unsafe { dealloc(untouched(mib * MIB), layout(mib * MIB)) };
+        }
+        // SAFETY: as above.
+        blocks.into_iter().for_each(|block| unsafe { dealloc(block, layout(70_000)) });
+    });
+}
+
+/// A block that nobody has touched.
+fn untouched(size: usize) -> *mut u8 {
+    // SAFETY: the size is not 0.
+    let block = unsafe { alloc(layout(size)) };
+    assert!(!block.is_null(), "{size} bytes");
+    block
+}
