@@ -31,12 +31,8 @@ for workspace in fuzz benches/rust-programs; do
     }
 done
 
-step "cargo test"
-# What runs under callgrind or counts resident memory shares the machine badly: two tests at a time.
-cargo test --workspace --no-fail-fast -- --test-threads=2
-[ "${1:-}" = --quick ] && exit 0
-
-# These use one core each for minutes, so they go on beside what follows; what they print comes at the end.
+# These use one core each for minutes, so they go on beside all else, with what that leaves: it often waits.
+# What they print comes at the end.
 logs=$(mktemp -d)
 declare -A running=()
 end_all() {
@@ -49,6 +45,7 @@ beside() {
     "$2" >"$logs/$2" 2>&1 &
     running[$2]=$!
     set +m
+    renice -n 19 -g "${running[$2]}" >/dev/null
     printf '\n== beginning: %s (%s)\n' "$1" "$(date +%H:%M:%S)"
 }
 ended() {
@@ -73,7 +70,19 @@ miri() {
             cargo +nightly miri test --test miri --test races --test shadow
     done
 }
-beside "lock-free types under loom; every memory ordering is needed" loom
+proofs() {
+    loom
+    step "Miri"
+    miri
+}
+if [ "${1:-}" != --quick ]; then
+    beside "lock-free types under loom, every memory ordering is needed; Miri" proofs
+fi
+
+step "cargo test"
+# What runs under callgrind or counts resident memory shares the machine badly: two tests at a time.
+cargo test --workspace --no-fail-fast -- --test-threads=2
+[ "${1:-}" = --quick ] && exit 0
 
 step "release build of the shadow model, and the checked feature"
 for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shadow; done
@@ -103,8 +112,6 @@ cargo bench --quiet -- --test
 step "oldest Rust (rust-version)"
 CARGO_TARGET_DIR=target/msrv cargo +1.85.0 check --workspace --quiet
 
-ended "loom" loom
-beside "Miri" miri
 step "musl, and 64-bit Arm under emulation"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
@@ -122,7 +129,11 @@ pages() {
         cargo test --quiet --release --target aarch64-unknown-linux-gnu \
         --lib --test page_size --test shadow --test slabs --test large --test huge --test global_alloc -- --test-threads=1
 }
-for page in 16384 65536; do pages $page; done
+# Both at once: a test that is emulated uses one core.
+pages_16() { pages 16384; }
+beside "16 KiB pages" pages_16
+pages 65536
+ended "16 KiB pages" pages_16
 
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
@@ -130,6 +141,6 @@ HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target
 # Statistics, asked for while other threads work.
 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
     cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --test figures asking
-ended "Miri" miri
+ended "loom and Miri" proofs
 
 step "done"

@@ -1,9 +1,12 @@
 //! Sampled guard pages, as a Rust program has them: what works still works, every free finds the slot, and
 //! misuse ends the process with a report. The C side: `hakmem-capi/tests/guard.rs`.
 
+#[path = "support/child.rs"]
+mod child;
 #[path = "support/resized.rs"]
 mod support;
 
+use child::child;
 use hakmem::{Hakmem, Options, stats};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::HashMap;
@@ -142,25 +145,19 @@ fn children_go_on_even_if_they_confine_themselves() {
     let _alone = ALONE.lock().unwrap();
     let kept = blocks(100);
     for confined in [false, true] {
-        // SAFETY: the child allocates, frees and exits; that works in the child of any program.
-        unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                if confined {
-                    // For the child alone: what it does cannot be undone.
-                    hakmem::few_syscalls();
-                }
-                for n in 1..5000 {
-                    let mine = block(n);
-                    GLOBAL.dealloc(mine, layout(n, 8));
-                }
-                free_all(&kept);
-                libc::_exit(0);
+        let status = child(|| {
+            if confined {
+                // For the child alone: what it does cannot be undone.
+                hakmem::few_syscalls();
             }
-            let mut status = 0;
-            assert_eq!(libc::waitpid(child, &mut status, 0), child);
-            assert_eq!(status, 0, "confined: {confined}");
-        }
+            for n in 1..5000 {
+                let mine = block(n);
+                // SAFETY: allocated with this layout, and freed once.
+                unsafe { GLOBAL.dealloc(mine, layout(n, 8)) };
+            }
+            free_all(&kept);
+        });
+        assert_eq!(status, 0, "confined: {confined}");
     }
     free_all(&kept);
 }

@@ -1,9 +1,12 @@
 //! Hardened mode, as a Rust program has it: what works still works, and misuse ends the process with its own
 //! message. The C side and the kinds of misuse that are counted: `hakmem-capi/tests/security.rs`.
 
+#[path = "support/child.rs"]
+mod child;
 #[path = "support/resized.rs"]
 mod support;
 
+use child::child;
 use hakmem::{Hakmem, Hardened, Options};
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -144,50 +147,39 @@ fn neighbours_of_two_threads_are_intact_all_the_time() {
 fn the_child_of_a_fork_goes_on() {
     let _alone = ALONE.lock().unwrap();
     let kept = block(100);
-    // SAFETY: the child allocates, frees and exits; that works in the child of any program.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
+    let status = child(|| {
+        // SAFETY: allocated with these layouts, and each freed once here.
+        unsafe {
             for n in 1..5000 {
                 let mine = block(n);
                 GLOBAL.dealloc(mine, layout(n, 8));
             }
             GLOBAL.dealloc(kept, layout(100, 8));
-            libc::_exit(0);
         }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        assert_eq!(status, 0);
-        GLOBAL.dealloc(kept, layout(100, 8));
-    }
+    });
+    assert_eq!(status, 0);
+    // SAFETY: as above.
+    unsafe { GLOBAL.dealloc(kept, layout(100, 8)) };
 }
 
 #[test]
 fn a_confined_process_goes_on() {
     let _alone = ALONE.lock().unwrap();
     drop(vec![block(100)]);
-    // SAFETY: as above; blocks that are not freed are leaked.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            // For the child alone: what it does cannot be undone.
-            hakmem::few_syscalls();
-            if hakmem::start_background() {
-                libc::_exit(2);
-            }
-            for n in 1..20_000 {
+    let status = child(|| {
+        // For the child alone: what it does cannot be undone.
+        hakmem::few_syscalls();
+        assert!(!hakmem::start_background());
+        for n in 1..20_000 {
+            // SAFETY: blocks that are not freed are leaked.
+            unsafe {
                 let (small, large) = (GLOBAL.alloc(layout(100, 8)), GLOBAL.alloc(layout(70_000 + n, 8)));
-                if small.is_null() || large.is_null() {
-                    libc::_exit(1);
-                }
+                assert!(!small.is_null() && !large.is_null());
                 GLOBAL.dealloc(large, layout(70_000 + n, 8));
             }
-            libc::_exit(0);
         }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        assert_eq!(status, 0);
-    }
+    });
+    assert_eq!(status, 0);
 }
 
 /// Mappings of the process, and bytes that are resident.

@@ -2,11 +2,14 @@
 //! process of its own, with the options in its environment. Nothing depends on how long something takes: what
 //! has to happen is waited for, and what must not happen does not, however long it takes.
 
+#[path = "support/child.rs"]
+mod child;
 #[path = "support/options.rs"]
 mod support;
 #[path = "support/waiting.rs"]
 mod waiting;
 
+use child::child;
 use hakmem::{Hakmem, Hardened, Options};
 use std::alloc::{GlobalAlloc, Layout};
 use std::os::unix::process::ExitStatusExt;
@@ -144,32 +147,16 @@ fn the_background_thread_starts_with_large_blocks() {
         let layout = Layout::from_size_align(MIB, 8).unwrap();
         background_sleeps();
         let before = hakmem::stats().background_passes;
-        in_child(|| {
+        let status = child(|| {
             until("it starts", || {
                 // SAFETY: the size is not 0, and the block has this layout.
                 unsafe { GLOBAL.dealloc(GLOBAL.alloc(layout), layout) };
                 hakmem::stats().background_passes > before
             });
         });
+        assert_eq!(status, 0);
         free(&large, MIB);
     });
-}
-
-/// Does `f` in the child of a fork, and waits for its end.
-fn in_child(f: impl FnOnce()) {
-    // SAFETY: the child allocates, frees and exits; that works in the child of any program.
-    unsafe {
-        let child = libc::fork();
-        assert!(child >= 0);
-        if child == 0 {
-            // Who waits for the test's end is not there.
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-            libc::_exit(i32::from(done.is_err()));
-        }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        assert_eq!(status, 0);
-    }
 }
 
 #[test]
@@ -240,11 +227,12 @@ fn the_child_of_a_fork_gives_back_what_it_has_inherited() {
     let name = "the_child_of_a_fork_gives_back_what_it_has_inherited";
     succeeds(name, &[("HAKMEM_PURGE_DELAY", "10")], || {
         let [before, ..] = come_and_go();
-        in_child(|| {
+        let status = child(|| {
             until("slabs go", || {
                 do_a_little();
                 slabs() - before < LITTLE
             });
         });
+        assert_eq!(status, 0);
     });
 }

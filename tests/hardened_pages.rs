@@ -191,7 +191,8 @@ fn locked_memory_is_used_again() {
             hakmem::stats().bytes_held
         };
         let first = (0..3).map(|_| pass()).max().unwrap();
-        let last = (0..20).map(|_| pass()).last().unwrap();
+        (0..20).for_each(|_| _ = pass());
+        let last = pass();
         assert!(last <= first + (2 << 20), "{first} bytes, and then {last}; locked: {locked}");
     });
 }

@@ -62,6 +62,17 @@ found! {
     gone ["on", "off"];
 }
 
+/// Where it is not noticed it does no harm: nobody but the other thread can look into its outbox.
+#[test]
+fn what_waits_in_an_outbox_is_handed_out_once() {
+    let program = compile("gcc", "misuse_elsewhere.c", &["-pthread"]);
+    // Of larger ones few blocks are sent at once.
+    for size in &SIZES[..6] {
+        let output = run(preloaded(&program).arg(size).env("HAKMEM_MAGAZINE", "off"), LIMIT);
+        assert!(output.status.success() && output.stderr.is_empty(), "{size}: {output:?}");
+    }
+}
+
 #[test]
 fn marks_in_blocks_in_use_are_data() {
     let program = compile("gcc", "misuse_innocent_marks.c", &["-pthread", "-ldl"]);

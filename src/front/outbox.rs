@@ -237,6 +237,10 @@ impl Outbox {
                 visit = either(visit, self.open(bundle, slab, block));
             } else if now == slab {
                 visit = either(visit, self.join(bundle, block));
+            } else if self.limit(slab) == 1 {
+                // It would be sent at once, and the other bundle with it, to make place.
+                Block::set_next(block, ptr::null_mut());
+                visit = either(visit, self.push(slab, block, block, 1));
             } else {
                 let index = self.aside.load(Relaxed) as usize;
                 self.place_aside(index).store(block, Relaxed);
@@ -285,6 +289,17 @@ impl Outbox {
         }
     }
 
+    /// Blocks at which a bundle of the slab is sent.
+    ///
+    /// # Safety
+    ///
+    /// A block of the slab is in use, so that the slab stays.
+    #[inline(always)]
+    unsafe fn limit(&self, slab: *mut Slab) -> u32 {
+        // SAFETY: by the caller's clause; the stride is constant.
+        (MAX_BYTES / unsafe { (*slab).stride }.max(1)).min(self.most.get()).max(1)
+    }
+
     /// Opens a bundle, which is empty, with its first block. Returns what [`Outbox::send`] does.
     ///
     /// # Safety
@@ -294,7 +309,7 @@ impl Outbox {
         // SAFETY: the block is ours to link, and keeps its slab in use until it is sent: with the bundle that
         // it begins.
         unsafe {
-            let limit = (MAX_BYTES / (*slab).stride.max(1)).min(self.most.get()).max(1);
+            let limit = self.limit(slab);
             Block::set_next(block, ptr::null_mut());
             // First: otherwise a fork in between could leave its child a bundle that `reset` does not clear.
             self.opened.set(true);
@@ -328,12 +343,24 @@ impl Outbox {
         // The blocks leave the bundle before they are sent: the child of a fork in between loses them, but
         // never has them twice.
         bundle.slab.store(ptr::null_mut(), Relaxed);
-        self.pushes.add(1);
         // SAFETY: the bundle is a chain of `count` free blocks of its slab, from `head` to `tail`. They count
-        // as used there, so the slab stays until they are sent. Nobody else has them.
+        // as used there, and nobody else has them.
+        unsafe { self.push(slab, bundle.head.get(), bundle.tail.get(), count) }
+    }
+
+    /// Sends a chain of `count` blocks, which are counted as waiting. Returns what [`Outbox::send`] does.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap. The chain is of free blocks of the slab, from `head` to `tail`. They
+    /// count as used there, and the caller alone has them.
+    #[inline(always)]
+    unsafe fn push(&self, slab: *mut Slab, head: *mut Block, tail: *mut Block, count: u32) -> *mut Owner {
+        self.pushes.add(1);
+        // SAFETY: by the caller's clause; the slab stays until its blocks are sent.
         let sent = unsafe {
             self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
-            free::push_remote(slab, bundle.head.get(), bundle.tail.get(), count)
+            free::push_remote(slab, head, tail, count)
         };
         self.publishes.add(sent.published as u64);
         sent.visit

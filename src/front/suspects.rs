@@ -3,9 +3,10 @@
 use crate::base::misuse::{self, Fault};
 use crate::front::heap::{GATE_AT, Heap};
 use crate::front::registry;
-use crate::superslab::slab::Block;
+use crate::superslab::slab::{Block, Slab};
 use crate::tiny::bins::UNMARKED;
 use crate::tiny::classes::CLASSES;
+use crate::tiny::free;
 
 impl Heap {
     /// Whether blocks in the heap's magazine of `kind` can carry half a mark, where C's `free` has put them
@@ -56,9 +57,35 @@ impl Heap {
             if Heap::is_gated(heap) && Heap::follow(heap) && !is_listed {
                 return Heap::free_gated(heap, block, class);
             }
+            if is_listed && is_elsewhere(heap, block.cast()) {
+                return;
+            }
             // Here the rest is found: what is no block, and what is on a list.
             Heap::send_home(heap, block, class);
         }
+    }
+}
+
+/// Whether a block that is marked as free may be in another thread's outbox, on its way to a slab of this
+/// heap. Nobody but that thread can look, so it is not reported; but it must not be on two lists. A block in
+/// use that has the mark in its contents is lost then.
+///
+/// # Safety
+///
+/// The calling thread owns the heap and has entered it. `block` lies in a slab.
+#[cold]
+#[inline(never)]
+unsafe fn is_elsewhere(heap: *mut Heap, block: *mut Block) -> bool {
+    // SAFETY: by the caller's clause.
+    let slab = unsafe { Slab::of(block.cast()) };
+    let mut may_be = false;
+    // SAFETY: records stay mapped, and the references are to what other threads may read.
+    registry::each(|heap| may_be |= unsafe { (*heap).outbox.may_hold(slab, block) });
+    // The list last: what was sent since then is there.
+    // SAFETY: the caller's heap; the list of the slab is looked at only if that belongs to it.
+    unsafe {
+        let bins = &mut (*heap).bins;
+        may_be && free::is_owned_by(slab, bins.owner) && !bins.holds(slab, block)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::base::options;
 use crate::hardened::kept::RESIDENT;
-use crate::hardened::{lists, unmapping};
+use crate::hardened::{lists, reused, unmapping};
 use crate::os;
 use crate::sync::AtomicU32;
 use crate::sync::Ordering::Relaxed;
@@ -39,7 +39,9 @@ fn look() {
     let (now, looked) = (os::now_ms(), LOOKED.load(Relaxed));
     if os::elapsed(looked, now) >= delay && LOOKED.compare_exchange(looked, now, Relaxed, Relaxed).is_ok() {
         lists::give_back_idle();
-        unmapping::give_back_aged(now, delay);
+        if unmapping::give_back_aged(now, delay) {
+            reused::unwanted();
+        }
     }
 }
 

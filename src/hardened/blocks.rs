@@ -1,5 +1,5 @@
-//! Large blocks of the hardened heap are allocated and freed. A freed one cannot be touched, and its addresses
-//! are not used again before others have been freed.
+//! Large blocks of the hardened heap are allocated and freed. A freed one cannot be touched, and its
+//! addresses are not used again before others have been freed.
 
 use crate::base::counters::LARGE_FREES;
 use crate::hardened::kept::set_aside;

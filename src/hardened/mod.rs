@@ -5,12 +5,12 @@
 //! those ask whether hardened mode is on. The page map has a kind for its memory, which is no size class, so
 //! that C's `free` and `realloc` find it on their way to large blocks.
 //!
-//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs`, `blocks.rs` and `mappings.rs` large ones,
-//! `moved.rs` how their pages move, `reused.rs` how those of freed ones serve others, `unmapping.rs` how they
-//! go back, `kept.rs` what is kept of them, `trailer.rs` what stands behind the bytes of small ones, `wide.rs`
-//! clears them, `state.rs` what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs` address
-//! space, `growth.rs` how much of it a slab gets, `records.rs` memory for what describes all this, `aged.rs`
-//! what goes back after a while, `fault.rs` what is said, `parts.rs` what is on.
+//! What is where: `slab.rs` and `place.rs` small blocks, `large.rs`, `blocks.rs` and `mappings.rs` large
+//! ones, `moved.rs` how their pages move, `reused.rs` how those of freed ones serve others, `unmapping.rs`
+//! how they go back, `kept.rs` what is kept of them, `trailer.rs` what stands behind the bytes of small ones,
+//! `wide.rs` clears them, `state.rs` what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs`
+//! address space, `growth.rs` how much of it a slab gets, `records.rs` memory for what describes all this,
+//! `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs` what is on.
 
 mod aged;
 mod blocks;

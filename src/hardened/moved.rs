@@ -103,9 +103,9 @@ pub(super) unsafe fn grow(old: &Large, was: usize, size: usize, align: usize, fu
 }
 
 /// Moves `pages` bytes of pages at `from`, of the old mapping, to where the block of a new one begins: with
-/// all that is behind it, so that it stays one mapping for the system, and can move again. All of that has the
-/// access then that the pages had. False if the system refuses: then only the new mapping is lost, and has
-/// been given back.
+/// all that is behind it, so that it stays one mapping for the system, and can move again. All of that has
+/// the access then that the pages had. False if the system refuses: then only the new mapping is lost, and
+/// has been given back.
 ///
 /// # Safety
 ///

@@ -15,11 +15,19 @@ use crate::large::huge;
 use crate::os;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::superslab::thp::HUGE_PAGE;
+use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
 
-/// All freed blocks together keep as many bytes of pages as the large cache may have, or one in so many of
-/// those in use if that is more.
+/// All freed blocks together keep so many bytes of pages, or as many as the large cache may have if that is
+/// less; or one in [`PART`] of those in use if that is more; and besides as many as were [`MISSED`].
+const MOST: usize = 4 << 20;
+/// See [`MOST`].
 const PART: usize = 8;
+/// Bytes of pages of the last block that was freed and had too many to keep. Relaxed, as the next: a figure.
+static GONE: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of pages of the longest such block that was followed by one that could have used them. So what comes
+/// and goes is kept, and what a growing table leaves is not.
+static MISSED: AtomicUsize = AtomicUsize::new(0);
 /// The fewest bytes of pages that move to another block: to move fewer would cost as much as page faults.
 const LEAST: usize = 128 << 10;
 /// Up to so many bytes of pages wait for a block of the same length, which gets their addresses, too, after a
@@ -38,8 +46,13 @@ pub(super) fn wants_pages(large: &Large) -> bool {
         return false;
     }
     let mapping = large.mapping(large.freed_size());
-    let most = options.large_cache.max(LARGE_IN_USE.load(Relaxed) / PART);
-    if mapping.len > most || huge::is_sparse(mapping) {
+    let part = LARGE_IN_USE.load(Relaxed) / PART;
+    let most = (MOST.max(part) + MISSED.load(Relaxed)).min(options.large_cache.max(part));
+    if huge::is_sparse(mapping) {
+        return false;
+    }
+    if mapping.len > most {
+        GONE.store(if mapping.len <= options.large_cache { mapping.len } else { 0 }, Relaxed);
         return false;
     }
     while RESIDENT.load(Relaxed) + mapping.len > most {
@@ -48,6 +61,11 @@ pub(super) fn wants_pages(large: &Large) -> bool {
         }
     }
     true
+}
+
+/// Nobody has wanted what was kept for longest.
+pub(super) fn unwanted() {
+    MISSED.store(0, Relaxed);
 }
 
 /// A block in a mapping that was freed, if there is one of the right length.
@@ -93,7 +111,12 @@ pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
     // SAFETY: the caller's.
     let new = unsafe { &*record };
     let (to, pages) = (new.first_page(), new.pages(size));
-    let kept = RESIDENT.load(Relaxed);
+    let right = pages / 2..=2 * pages;
+    let (kept, gone) = (RESIDENT.load(Relaxed), GONE.load(Relaxed));
+    if gone != 0 && right.contains(&gone) {
+        GONE.store(0, Relaxed);
+        MISSED.fetch_max(gone, Relaxed);
+    }
     if pages < LEAST || !new.guarded || kept == 0 || !moved::may_try() {
         return true;
     }
@@ -101,7 +124,7 @@ pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
     let fits = |old: &Large| {
         // Huge pages would be split where they do not lie on huge pages.
         let whole = !new.huge || (old.first_page().addr().wrapping_sub(to.addr())) % HUGE_PAGE == 0;
-        let fits = (least.max(pages / 2)..=2 * pages).contains(&old.kept());
+        let fits = old.kept() >= least && right.contains(&old.kept());
         old.guarded && old.huge == new.huge && whole && fits
     };
     let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_newest(fits)) else {

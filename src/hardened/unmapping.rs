@@ -9,8 +9,8 @@ use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
 
-/// Mappings with guard pages, at most: three for the system each, of the 65,530 that it allows in a process by
-/// default (two, until pages of another one move there). Slabs may have 600 times 64.
+/// Mappings with guard pages, at most: three for the system each, of the 65,530 that it allows in a process
+/// by default (two, until pages of another one move there). Slabs may have 600 times 64.
 const MOST_GUARDED: usize = 5461;
 /// Mappings with guard pages. Relaxed: a figure.
 pub(super) static GUARDED: AtomicUsize = AtomicUsize::new(0);
@@ -36,10 +36,12 @@ pub(super) fn more(guarded: usize) -> Option<usize> {
 }
 
 /// Gives the pages of mappings back that were freed `delay` milliseconds before `now` or earlier. Their
-/// addresses stay what they are: nobody's, and of their age.
+/// addresses stay what they are: nobody's, and of their age. Returns whether there were any.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn give_back_aged(now: u32, delay: u32) {
-    while give_back_oldest(now, delay) {}
+pub(super) fn give_back_aged(now: u32, delay: u32) -> bool {
+    let any = give_back_oldest(now, delay);
+    while any && give_back_oldest(now, delay) {}
+    any
 }
 
 /// Gives the pages of the oldest mapping back that has any, if it was freed `delay` milliseconds before `now`

@@ -54,19 +54,25 @@ pub(crate) unsafe fn take_over(mine: *mut Heap) {
     each_left(|heap| {
         any = true;
         // SAFETY: the heap's thread does not exist, and the visitors' lock makes us the only one to stand in
-        // for it; `mine` has been entered. A slab that we take off the ready list is disarmed, so it stays
-        // until it is armed, after its link has been read.
+        // for it; `mine` has been entered.
         unsafe {
             Heap::take_over(heap, mine);
             (*heap).exit.rounds.set(0);
+        }
+    });
+    // SAFETY: `mine` is the calling thread's heap, and entered.
+    unsafe { Heap::flush_outbox(mine) };
+    // Only now: blocks that one of these heaps had of another's slabs are back, and have published them.
+    each_left(|heap| {
+        // SAFETY: as above. A slab that we take off the ready list is disarmed, so it stays until it is
+        // armed, after its link has been read.
+        unsafe {
             // Only takes the slabs off the list: they are found with the others below.
             for slab in nodes((*Heap::owner(heap)).ready.take_all()) {
                 (*slab).remote.arm();
             }
         }
     });
-    // SAFETY: `mine` is the calling thread's heap, and entered.
-    unsafe { Heap::flush_outbox(mine) };
     drop(entered);
     // SAFETY: the visitors' lock is held, and what was published to these heaps has been taken off their
     // lists.

@@ -1,9 +1,9 @@
-//! What statistics say of an outbox. The owner may be using it meanwhile.
+//! What other threads may know of an outbox. The owner may be using it meanwhile.
 
-use super::{BUNDLE_BYTES, BUNDLES, BYTES, Outbox};
+use super::{ASIDE, BUNDLE_BYTES, BUNDLES, BYTES, Outbox, place};
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap;
-use crate::superslab::slab::Slab;
+use crate::superslab::slab::{Block, Slab};
 use crate::sync::Ordering::Relaxed;
 
 impl Outbox {
@@ -28,6 +28,21 @@ impl Outbox {
         for index in 0..self.aside.load(Relaxed) as usize {
             // SAFETY: something waits, so there are bundles. The address there is not followed.
             f(pagemap::kind(unsafe { self.place_aside(index) }.load(Relaxed).cast()), 1);
+        }
+    }
+
+    /// Whether a block of the slab may be in the outbox: whether a bundle of the slab is open, or the block
+    /// set aside. Of another thread's outbox, what was so a moment ago.
+    pub(crate) fn may_hold(&self, slab: *mut Slab, block: *mut Block) -> bool {
+        if self.waiting.get() == 0 {
+            return false;
+        }
+        let aside = ASIDE.min(self.aside.load(Relaxed) as usize);
+        // SAFETY: something was waiting, so there are bundles, in a record that stays mapped. Only the
+        // atomics are used, and nothing that is there is followed.
+        unsafe {
+            self.bundle(place(slab)).slab.load(Relaxed) == slab
+                || (0..aside).any(|index| self.place_aside(index).load(Relaxed) == block)
         }
     }
 
