@@ -23,10 +23,11 @@ use crate::sync::Ordering::Relaxed;
 const MOST: usize = 4 << 20;
 /// See [`MOST`].
 const PART: usize = 8;
-/// Bytes of pages of the last block that was freed and had too many to keep. Relaxed, as the next: a figure.
+/// Bytes of pages of the last block that was freed and had too many to keep, or for which others had to go.
+/// Relaxed, as the next: a figure.
 static GONE: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of pages of the longest such block that was followed by one that could have used them. So what comes
-/// and goes is kept, and what a growing table leaves is not.
+/// Bytes of pages of all such blocks after which came one that could have used them, and found none. So what
+/// comes and goes is kept, and what a growing table leaves is not.
 static MISSED: AtomicUsize = AtomicUsize::new(0);
 /// The fewest bytes of pages that move to another block: to move fewer would cost as much as page faults.
 const LEAST: usize = 128 << 10;
@@ -47,7 +48,7 @@ pub(super) fn wants_pages(large: &Large) -> bool {
     }
     let mapping = large.mapping(large.freed_size());
     let part = LARGE_IN_USE.load(Relaxed) / PART;
-    let most = (MOST.max(part) + MISSED.load(Relaxed)).min(options.large_cache.max(part));
+    let most = MOST.max(part).saturating_add(MISSED.load(Relaxed)).min(options.large_cache.max(part));
     if huge::is_sparse(mapping) {
         return false;
     }
@@ -56,6 +57,7 @@ pub(super) fn wants_pages(large: &Large) -> bool {
         return false;
     }
     while RESIDENT.load(Relaxed) + mapping.len > most {
+        GONE.store(mapping.len, Relaxed);
         if !give_back_oldest(os::now_ms(), 0) {
             return false;
         }
@@ -111,23 +113,24 @@ pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
     // SAFETY: the caller's.
     let new = unsafe { &*record };
     let (to, pages) = (new.first_page(), new.pages(size));
-    let right = pages / 2..=2 * pages;
-    let (kept, gone) = (RESIDENT.load(Relaxed), GONE.load(Relaxed));
-    if gone != 0 && right.contains(&gone) {
-        GONE.store(0, Relaxed);
-        MISSED.fetch_max(gone, Relaxed);
-    }
-    if pages < LEAST || !new.guarded || kept == 0 || !moved::may_try() {
+    if pages < LEAST {
         return true;
     }
-    let least = if kept > MOST_WAITS { LEAST } else { WAITS };
+    let right = pages / 2..=2 * pages;
+    let least = if RESIDENT.load(Relaxed) > MOST_WAITS { LEAST } else { WAITS };
     let fits = |old: &Large| {
         // Huge pages would be split where they do not lie on huge pages.
         let whole = !new.huge || (old.first_page().addr().wrapping_sub(to.addr())) % HUGE_PAGE == 0;
         let fits = old.kept() >= least && right.contains(&old.kept());
         old.guarded && old.huge == new.huge && whole && fits
     };
-    let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_newest(fits)) else {
+    let kept = if new.guarded && moved::may_try() { QUARANTINE.lock_soon() } else { None };
+    let Some((index, large)) = kept.and_then(|mut kept| kept.take_newest(fits)) else {
+        let gone = GONE.load(Relaxed);
+        if right.contains(&gone) {
+            GONE.store(0, Relaxed);
+            MISSED.fetch_add(gone, Relaxed);
+        }
         return true;
     };
     // SAFETY: it was kept, so freed, and is ours alone until it is back.
