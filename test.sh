@@ -86,6 +86,8 @@ cargo test --workspace --no-fail-fast -- --test-threads=2
 
 step "release build of the shadow model, and the checked feature"
 for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shadow; done
+# Debug assertions make the same checks: so in release.
+cargo test --release --features checked --test checked
 # With the entries for ASan and valgrind, which have unit tests of their own.
 cargo test --features checked,asan,valgrind --lib
 

@@ -8,8 +8,7 @@
 # program ask for that one (a container may not), a random one is tried again a few times.
 emulate="qemu-aarch64 -L /usr/aarch64-linux-gnu -p ${EXPECT_PAGE_SIZE:?}"
 if setarch -R true 2>/dev/null; then
-    setarch -R $emulate "$@" && exit 0
-    echo "emulated.sh: $1 failed at the fixed place" >&2
+    exec setarch -R $emulate "$@"
 fi
 for try in 1 2 3 4 5 6; do
     $emulate "$@" && exit 0

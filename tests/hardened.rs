@@ -219,24 +219,19 @@ fn block_of_zeros(size: usize) -> *mut u8 {
     }
 }
 
-/// How a child process ends that does this: the signal.
+/// How a child process ends that does this: the signal, if it does not end well.
 fn in_child(misuse: impl Fn()) -> Option<i32> {
-    // SAFETY: the child does nothing but this, and leaves.
-    unsafe {
-        let child = libc::fork();
-        assert!(child >= 0);
-        if child == 0 {
-            let core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let status = child(|| {
+        let core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: the child's own limit and descriptor. What is said of it is looked at elsewhere.
+        unsafe {
             libc::setrlimit(libc::RLIMIT_CORE, &core);
-            // What is said of it is looked at elsewhere.
             libc::close(2);
-            misuse();
-            libc::_exit(0);
         }
-        let mut status = 0;
-        assert_eq!(libc::waitpid(child, &mut status, 0), child);
-        libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
-    }
+        misuse();
+    });
+    assert!(status == 0 || libc::WIFSIGNALED(status), "{status}");
+    libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status))
 }
 
 #[test]

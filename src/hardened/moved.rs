@@ -175,7 +175,9 @@ mod tests {
         unsafe {
             let child = libc::fork();
             if child == 0 {
-                libc::_exit(if f() { 0 } else { 1 });
+                // A panic would end it as if all were well.
+                let is_so = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+                libc::_exit(if is_so.unwrap_or(false) { 0 } else { 1 });
             }
             let mut status = -1;
             libc::waitpid(child, &raw mut status, 0) == child && status == 0

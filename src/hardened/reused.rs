@@ -5,12 +5,12 @@
 //! to what cannot be touched.
 
 use crate::base::counters::LARGE_IN_USE;
-use crate::base::options;
+use crate::base::options::{self, Hardened};
 use crate::hardened::kept::{QUARANTINE, RESIDENT};
 use crate::hardened::large::Large;
 use crate::hardened::mappings::{hand_out, length, place};
-use crate::hardened::moved;
 use crate::hardened::unmapping::{UNGUARDED, discard, give_back_oldest, put_back, unmap};
+use crate::hardened::{moved, parts};
 use crate::large::huge;
 use crate::os;
 use crate::superslab::pagemap::{self, FOREIGN};
@@ -36,6 +36,8 @@ const LEAST: usize = 128 << 10;
 const WAITS: usize = 512 << 10;
 /// Unless all freed blocks together keep more than this.
 const MOST_WAITS: usize = 4 << 20;
+/// The longest mapping with guard pages whose addresses are used again while its pages are there.
+const SAME_PLACE: usize = 2 << 20;
 
 /// Whether a block that is freed keeps its pages. Others that have kept theirs for longer may lose them for
 /// it.
@@ -75,7 +77,9 @@ pub(super) fn unwanted() {
 pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
     let len = length(size, align, false, huge)?;
     let mut kept = QUARANTINE.lock_soon()?;
-    let record = kept.reuse(len, huge).or_else(|| kept.reuse_aside(len, huge))?;
+    let moves = len > SAME_PLACE && parts::has(Hardened::GUARD);
+    let old = if moves { None } else { kept.reuse(len, huge) };
+    let record = old.or_else(|| kept.reuse_aside(len, huge))?;
     drop(kept);
     // SAFETY: it was kept, so freed, and is ours alone now. All of it is inaccessible, or else it is not
     // guarded.

@@ -1,4 +1,5 @@
 //! Tests in processes of their own, with options in the environment.
+#![allow(dead_code)]
 
 use std::process::{Command, Output};
 

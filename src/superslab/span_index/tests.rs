@@ -56,8 +56,12 @@ fn a_child_of_a_fork_has_the_lock_and_a_whole_index() {
             let child = libc::fork();
             if child == 0 {
                 libc::alarm(20);
-                inherit();
-                libc::_exit(i32::from(POOL.lock().used_slices > most));
+                let is_whole = || {
+                    inherit();
+                    POOL.lock().used_slices <= most
+                };
+                // A panic would end it as if all were well.
+                libc::_exit(if std::panic::catch_unwind(is_whole).unwrap_or(false) { 0 } else { 1 });
             }
             let mut status = -1;
             assert_eq!(libc::waitpid(child, &mut status, 0), child);
