@@ -35,7 +35,7 @@ fn ends(name: &str, fault: &str, misuse: impl FnOnce(*mut u8)) {
 
 #[test]
 fn a_double_free() {
-    // SAFETY: the second free is not allowed, which is what is tested; so below.
+    // SAFETY: the second free is not allowed, which is what is tested.
     ends("a_double_free", "double free", |block| unsafe {
         dealloc(block, layout(100));
         dealloc(block, layout(100));
@@ -44,6 +44,7 @@ fn a_double_free() {
 
 #[test]
 fn a_pointer_into_a_block() {
+    // SAFETY: not allowed, which is what is tested.
     ends("a_pointer_into_a_block", "interior pointer", |block| unsafe {
         dealloc(block.wrapping_add(16), layout(100));
     });
@@ -51,6 +52,7 @@ fn a_pointer_into_a_block() {
 
 #[test]
 fn another_size() {
+    // SAFETY: as above.
     ends("another_size", "size", |block| unsafe { dealloc(block, layout(1000)) });
 }
 
