@@ -20,8 +20,12 @@ use core::ptr;
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
     let grows = grows && align <= os::page_size();
-    // In a shorter one none fits between its guard pages.
-    let huge = (huge::wants_huge_mapping(size) || grows && huge::wants_huge_copy(size)) && size >= HUGE_PAGE;
+    // In a shorter one none fits between its guard pages. Who asks for new ones is counted, and has none now
+    // and then.
+    let huge = size >= HUGE_PAGE
+        && (!grows && reused::has_huge(size)
+            || huge::wants_huge_mapping(size)
+            || grows && huge::wants_huge_copy(size));
     if !grows {
         if let Some(block) = reused::again(size, align, huge) {
             return Allocation { ptr: block, zeroed: true };

@@ -17,7 +17,7 @@ const KEPT: usize = 64;
 const KEPT_BYTES: usize = 256 << 20;
 
 /// With the quarantine, so many mappings are freed after one, at least, before its addresses are used again.
-const LATER: usize = 4;
+pub(super) const LATER: usize = 4;
 /// So many mappings of what is set aside are looked at for a block.
 const LOOKS: usize = 32;
 
@@ -124,6 +124,14 @@ impl Quarantine {
         let fits = |&large: &*mut Large| unsafe { (*large).resident.load(Relaxed) && fits(&*large) };
         let index = all.iter().rposition(fits)?;
         Some((index, self.remove(index)?))
+    }
+
+    /// Whether a mapping that is resident `fits`.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) fn has(&self, fits: impl Fn(&Large) -> bool) -> bool {
+        let mut all = self.kept.iter().take(self.count);
+        // SAFETY: records of mappings in the list.
+        all.any(|&large| unsafe { (*large).resident.load(Relaxed) && fits(&*large) })
     }
 
     /// Takes out the oldest mapping of `len` bytes that is resident, `huge` or not, if enough were freed

@@ -6,10 +6,10 @@
 
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::options::{self, Hardened};
-use crate::hardened::kept::{QUARANTINE, RESIDENT};
+use crate::hardened::kept::{LATER, QUARANTINE, RESIDENT};
 use crate::hardened::large::Large;
 use crate::hardened::mappings::{hand_out, length, place};
-use crate::hardened::unmapping::{UNGUARDED, discard, give_back_oldest, put_back, unmap};
+use crate::hardened::unmapping::{UNGUARDED, discard, give_back_oldest, give_back_pages, put_back, unmap};
 use crate::hardened::{moved, parts};
 use crate::large::huge;
 use crate::os;
@@ -26,14 +26,14 @@ const PART: usize = 8;
 /// Bytes of pages of the last block that was freed and had too many to keep, or for which others had to go.
 /// Relaxed, as the next: a figure.
 static GONE: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of pages of all such blocks after which came one that could have used them, and found none. So what
-/// comes and goes is kept, and what a growing table leaves is not.
+/// Bytes of pages of the longest such block after which came one that could have used them, and found none.
+/// So what comes and goes is kept, and what a growing table leaves is not.
 static MISSED: AtomicUsize = AtomicUsize::new(0);
 /// The fewest bytes of pages that move to another block: to move fewer would cost as much as page faults.
 const LEAST: usize = 128 << 10;
 /// Up to so many bytes of pages wait for a block of the same length, which gets their addresses, too, after a
-/// while: that costs less than to move them.
-const WAITS: usize = 512 << 10;
+/// while: that costs less than to move them. As many as wait then are kept.
+const WAITS: usize = MOST / (LATER + 1);
 /// Unless all freed blocks together keep more than this.
 const MOST_WAITS: usize = 4 << 20;
 /// The longest mapping with guard pages whose addresses are used again while its pages are there.
@@ -106,6 +106,13 @@ pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
     }
 }
 
+/// Whether a block of `size` bytes can have the huge pages of one that was freed.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn has_huge(size: usize) -> bool {
+    let fits = |old: &Large| old.guarded && old.huge && old.kept() == size.next_multiple_of(os::page_size());
+    RESIDENT.load(Relaxed) != 0 && QUARANTINE.lock_soon().is_some_and(|kept| kept.has(fits))
+}
+
 /// Gives a new mapping, for a block of `size` bytes, the pages of one that was freed, if there are any that
 /// fit. They are zero then. False if the mapping is lost, and has been given back.
 ///
@@ -133,7 +140,13 @@ pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
         let gone = GONE.load(Relaxed);
         if right.contains(&gone) {
             GONE.store(0, Relaxed);
-            MISSED.fetch_add(gone, Relaxed);
+            MISSED.fetch_max(gone, Relaxed);
+        }
+        // What is as long but cannot move, or not well, is of no use beside this one.
+        let as_long = |old: &Large| old.guarded && old.kept() > WAITS && right.contains(&old.kept());
+        if let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_newest(as_long)) {
+            // SAFETY: it was kept, so freed, and is ours alone until it is back.
+            unsafe { give_back_pages(index, large) };
         }
         return true;
     };

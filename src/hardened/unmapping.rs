@@ -52,6 +52,18 @@ pub(super) fn give_back_oldest(now: u32, delay: u32) -> bool {
         return false;
     };
     // SAFETY: it was kept, so freed; now it is ours alone, until it is back.
+    unsafe { give_back_pages(index, large) };
+    true
+}
+
+/// Gives the pages of a mapping back, and puts it back where it was in the quarantine.
+///
+/// # Safety
+///
+/// It was taken out of there, and is the caller's alone.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn give_back_pages(index: usize, large: *mut Large) {
+    // SAFETY: by the caller's clause, and what is kept is freed.
     unsafe {
         let gone = os::make_inaccessible((*large).base, (*large).len);
         (*large).resident.store(!gone, Relaxed);
@@ -62,7 +74,6 @@ pub(super) fn give_back_oldest(now: u32, delay: u32) -> bool {
             unmap(large);
         }
     }
-    true
 }
 
 /// Puts a mapping back where it was in the quarantine, or unmaps it if there is no room any more.
