@@ -147,7 +147,7 @@ fn threads_forks_and_the_exit_find_nothing_that_has_gone() {
         thread::scope(|scope| {
             let (plugin, used) = (&plugin, used);
             // Not one of Rust's own, whose runtime in the plugin would keep that loaded.
-            scope.spawn(move || {
+            let thread = scope.spawn(move || {
                 assert!(plugin.work(1000) >= 1000);
                 used.send(()).unwrap();
                 let _ = ended.recv();
@@ -158,7 +158,10 @@ fn threads_forks_and_the_exit_find_nothing_that_has_gone() {
             assert_eq!(unsafe { libc::dlclose(plugin.0) }, 0);
             println!("still mapped while a thread that has used it lives: {}", is_mapped());
             end.send(()).unwrap();
+            // With all that it does at its end.
+            thread.join().unwrap();
         });
+        assert!(!is_mapped(), "something keeps it");
         fork_and_exit();
     });
 }
