@@ -162,6 +162,32 @@ fn the_child_of_a_fork_goes_on() {
     unsafe { GLOBAL.dealloc(kept, layout(100, 8)) };
 }
 
+/// Else who has seen one worker of a server would know where the next one's blocks lie.
+#[test]
+fn children_hand_out_blocks_in_orders_of_their_own() {
+    let _alone = ALONE.lock().unwrap();
+    // SAFETY: memory that the children share, of this test alone.
+    let orders = unsafe {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0).cast::<u64>()
+    };
+    drop(vec![block(100)]);
+    for n in 0..3 {
+        let status = child(|| {
+            // The first ones may come from a word that the parent has taken.
+            let order =
+                (0..1000).fold(7u64, |hash, _| (hash ^ block(100).addr() as u64).wrapping_mul(0x9e37_79b9));
+            // SAFETY: inside the page.
+            unsafe { orders.add(n).write(order) };
+        });
+        assert_eq!(status, 0);
+    }
+    // SAFETY: written by the children, which have ended.
+    let all: HashSet<u64> = (0..3).map(|n| unsafe { orders.add(n).read() }).collect();
+    assert_eq!(all.len(), 3);
+}
+
 #[test]
 fn a_confined_process_goes_on() {
     let _alone = ALONE.lock().unwrap();
@@ -178,6 +204,7 @@ fn a_confined_process_goes_on() {
                 GLOBAL.dealloc(large, layout(70_000 + n, 8));
             }
         }
+        std::thread::scope(|scope| _ = scope.spawn(|| drop(vec![1; 100])));
     });
     assert_eq!(status, 0);
 }

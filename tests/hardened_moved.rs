@@ -229,8 +229,15 @@ fn little_address_space_is_enough() {
                 assert_eq!(realloc(block, layout(was), size), block);
                 assert!((0..size).all(|at| *block.add(at) == value(at)), "{size} bytes");
             }
+            // A small one, too: as what the program says of it then.
+            let small = |size| Layout::from_size_align(size, 8).unwrap();
+            let words: Vec<_> = (0..20).map(|_| alloc(small(32))).filter(|p| !p.is_null()).collect();
+            while !alloc(small(24)).is_null() {}
+            for &word in &words {
+                dealloc(realloc(word, small(32), 24), small(24));
+            }
             dealloc(block, layout(80_000));
-            assert!(rest.len() > 1 && !alloc(layout(70_000)).is_null());
+            assert!(!words.is_empty() && rest.len() > 1 && !alloc(layout(70_000)).is_null());
         }
     });
 }

@@ -87,13 +87,24 @@ fn nobody_is_cancelled_in_the_allocator() {
 #[test]
 fn confined_processes_go_on() {
     let program = compile("gcc", "confined.c", &["-pthread"]);
-    for options in
-        [&[][..], &[("HAKMEM_PURGE_DELAY", "0")], &[("HAKMEM_THP", "always")], &[("HAKMEM_BACKGROUND", "on")]]
-    {
-        expect_ok(preloaded(&program).arg("self").envs(options.iter().copied()), LIMIT);
+    let hardened = [("HAKMEM_HARDENED", "on")];
+    for options in [
+        &[][..],
+        &[("HAKMEM_PURGE_DELAY", "0")],
+        &[("HAKMEM_THP", "always")],
+        &[("HAKMEM_BACKGROUND", "on")],
+        &hardened,
+        &[("HAKMEM_HARDENED", "light")],
+    ] {
+        for mode in ["self", "later"] {
+            expect_ok(preloaded(&program).arg(mode).envs(options.iter().copied()), LIMIT);
+        }
     }
-    let mut command = preloaded(&program);
-    expect_ok(command.arg("under").arg(&program).arg("work").env("HAKMEM_FEW_SYSCALLS", "on"), LIMIT);
+    for options in [&[][..], &hardened] {
+        let mut command = preloaded(&program);
+        command.arg("under").arg(&program).arg("work").env("HAKMEM_FEW_SYSCALLS", "on");
+        expect_ok(command.envs(options.iter().copied()), LIMIT);
+    }
     // So that this test can fail: what it would be without.
     let output = run(preloaded(&program).arg("under").arg(&program).arg("work"), LIMIT);
     assert!(!output.status.success(), "the work needs none of the calls: {output:?}");

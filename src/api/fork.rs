@@ -88,6 +88,9 @@ pub(crate) fn on_fork(noticed: Noticed) {
                 thread::leave_heap();
             } else {
                 Heap::claim(mine);
+                if hardened::is_on() {
+                    Heap::hardened(mine).reseed();
+                }
             }
         }
     }

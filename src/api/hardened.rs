@@ -205,7 +205,7 @@ pub(super) unsafe fn realloc(
             free(block, Said::Nothing, "realloc");
         }
     // SAFETY: in use, by the answer above, and only the caller uses it. Where it is it needs no memory.
-    } else if size < old && unsafe { hardened::shorten(block, old, size) } {
+    } else if size < old && unsafe { hardened::shorten(block, old, size, align) } {
         return block;
     }
     new

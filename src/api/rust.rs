@@ -23,7 +23,7 @@ const fn in_table(size: usize, align: usize) -> bool {
 ///
 /// # Safety
 ///
-/// As [`GlobalAlloc::alloc`](core::alloc::GlobalAlloc::alloc), but the size may be 0.
+/// As [`GlobalAlloc::alloc`](core::alloc::GlobalAlloc::alloc).
 #[inline(always)]
 pub(crate) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
     let (size, align) = (layout.size(), layout.align());

@@ -133,6 +133,10 @@ impl Heap {
         unsafe {
             let _entered = Heap::enter(heap);
             Heap::flush(heap);
+            if hardened::is_on() {
+                // A few blocks in quarantine may keep all of the slabs.
+                Heap::hardened(heap).retire();
+            }
             (*heap).bins.trim(&(*heap).counters);
             let (bins, nobody) = (&raw mut (*heap).bins, ptr::null_mut());
             loop {

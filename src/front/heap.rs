@@ -155,6 +155,9 @@ impl Heap {
                 (*heap).bins.owner = (&raw mut (*heap).owner).cast();
                 (*heap).bins.secret = secret;
             }
+            if hardened::is_on() {
+                Heap::hardened(heap).begin();
+            }
             (*heap).run_cache.reset(threads);
             (*heap).exit.rounds.set(0);
             (*heap).tag.set(0);

@@ -97,6 +97,12 @@ impl Large {
         if self.resident.load(Relaxed) { self.pages(self.freed_size()) } else { 0 }
     }
 
+    /// From now on the program says another alignment of it, which it has. True.
+    pub(super) fn realign(&self, align: usize) -> bool {
+        self.align.store(align.trailing_zeros(), Relaxed);
+        true
+    }
+
     /// Where the pages of a block of `size` bytes end.
     pub(super) fn end(&self, size: usize) -> usize {
         (self.block().addr() + size.max(1)).next_multiple_of(os::page_size())

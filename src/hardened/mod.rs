@@ -237,17 +237,16 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
 /// As [`resize`].
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) unsafe fn shorten(block: *mut u8, old: usize, size: usize) -> bool {
+pub(crate) unsafe fn shorten(block: *mut u8, old: usize, size: usize, align: usize) -> bool {
     match find(block) {
         // SAFETY: in use, and only the caller uses it.
-        Found::Large(large) => unsafe { large.resize(old, size, true) },
+        Found::Large(large) => unsafe { large.resize(old, size, true) && large.realign(align) },
         Found::Small(place) => {
-            if let Some(fields) = place.fields(place.mix()) {
-                // SAFETY: the caller's block, of a class that has room for more.
-                unsafe {
-                    block.wrapping_add(size).write_bytes(0, place.room() - size);
-                    place.seal(place.mix(), size, fields.align, parts::has(Hardened::CANARY));
-                }
+            // SAFETY: the caller's block, of a class that has room for more.
+            unsafe {
+                block.wrapping_add(size).write_bytes(0, place.room() - size);
+                let canary = parts::has(Hardened::CANARY);
+                place.seal(place.mix(), size, align.trailing_zeros(), canary);
             }
             true
         }
@@ -318,6 +317,7 @@ pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
 /// In the child of a fork, by its only thread.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn inherit() {
+    parts::inherit();
     records::inherit();
     spans::inherit();
     lists::inherit();

@@ -1,6 +1,7 @@
 //! Which parts of hardened mode are on. Set once, before the first block is allocated.
 
 use crate::base::options::{Hardened, Options};
+use crate::os;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU8, AtomicUsize};
 
@@ -8,6 +9,10 @@ use crate::sync::{AtomicU8, AtomicUsize};
 static PARTS: AtomicU8 = AtomicU8::new(0);
 /// What the secrets of slabs are made of.
 static SECRET: AtomicUsize = AtomicUsize::new(0);
+/// What the seeds of threads are made of: another number in each child of a fork.
+static SEED: AtomicUsize = AtomicUsize::new(0);
+/// Seeds made so far.
+static SEEDS: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of freed blocks that a thread keeps from being used again, at most.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Freed blocks that a thread keeps from being used again, at most.
@@ -19,6 +24,8 @@ pub(super) const MOST_HELD: usize = 8192;
 /// Takes the options over. `secret` is random.
 pub(crate) fn init(options: &Options, secret: usize) {
     SECRET.store(secret, Relaxed);
+    // No secret is any of its own: slabs are numbered from 0 on.
+    SEED.store(mixed(secret, usize::MAX), Relaxed);
     let is_held = options.hardened.bits() & Hardened::QUARANTINE.bits() == Hardened::QUARANTINE.bits();
     BYTES.store(if is_held { options.quarantine_bytes } else { 0 }, Relaxed);
     BLOCKS.store(if is_held { options.quarantine_blocks.min(MOST_HELD) } else { 0 }, Relaxed);
@@ -63,8 +70,24 @@ pub(super) fn quarantine() -> (usize, usize) {
 
 /// A secret for a slab or a large block, another one for each `number`.
 pub(super) fn secret(number: usize) -> usize {
+    mixed(SECRET.load(Relaxed), number)
+}
+
+/// A seed for a thread's random numbers, another one each time. No system call: the program may have
+/// restricted these.
+#[cold]
+pub(super) fn seed() -> u64 {
+    mixed(SEED.load(Relaxed), SEEDS.fetch_add(1, Relaxed)) as u64 | 1
+}
+
+/// In the child of a fork: its seeds are not those of its parent, or of other children.
+pub(super) fn inherit() {
+    SEED.store(mixed(SEED.load(Relaxed), os::random()), Relaxed);
+}
+
+fn mixed(secret: usize, number: usize) -> usize {
     // The finalizer of splitmix64.
-    let mut z = SECRET.load(Relaxed).wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut z = secret.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -139,7 +139,7 @@ pub(super) fn take(slices: usize, bytes: usize) -> Option<(*mut u8, *mut Region)
     // SAFETY: a region is valid while a span of it is in use, and this one is ours.
     unsafe {
         if (*region).guarded && !os::protect(base, bytes, true) {
-            give(base, slices, region);
+            put_back(base, slices, region);
             return None;
         }
     }
@@ -225,34 +225,15 @@ fn add(region: *mut Region) {
     }
 }
 
-/// Gives a span back; a big one has no region.
+/// Gives a span back, of which nothing was used since it was last free, or given back to the system.
 ///
 /// # Safety
 ///
-/// From [`take`], with the same number of slices, or from [`take_big`]. The page map says that it is foreign.
+/// As [`give`]; it has a region.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
+unsafe fn put_back(base: *mut u8, slices: usize, region: *mut Region) {
     IN_USE.fetch_sub(slices, Relaxed);
-    if region.is_null() {
-        BIG_MAPPED.fetch_sub(1, Relaxed);
-        // SAFETY: by the caller's clause, of `take_big`.
-        unsafe { os::unmap(base, SUPERSLAB + guard_bytes()) };
-        return;
-    }
-    // SAFETY: the region is valid as long as a span of it is in use, and nobody uses this one.
-    unsafe {
-        let bytes = slices * SLICE;
-        if !(*region).guarded {
-            // The system does not take back what the program has locked.
-            if !os::purge(base, bytes) {
-                base.write_bytes(0, bytes);
-            }
-        } else if !os::make_inaccessible(base, bytes) {
-            // Some of it may be accessible: the span is lost.
-            return;
-        }
-    }
-    // Without the lock, too.
+    // Without the lock it is lost.
     let Some(mut spans) = SPANS.lock_soon() else { return };
     // SAFETY: the region is valid as long as a span of it is in use; the rest is under the lock.
     unsafe {
@@ -273,6 +254,38 @@ pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
         REGIONS_MAPPED.fetch_sub(1, Relaxed);
         os::unmap((*region).base, SUPERSLAB);
         records::give(region.cast());
+    }
+}
+
+/// Gives a span back; a big one has no region.
+///
+/// # Safety
+///
+/// From [`take`], with the same number of slices, or from [`take_big`]. The page map says that it is foreign.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
+    if region.is_null() {
+        IN_USE.fetch_sub(slices, Relaxed);
+        BIG_MAPPED.fetch_sub(1, Relaxed);
+        // SAFETY: by the caller's clause, of `take_big`.
+        unsafe { os::unmap(base, SUPERSLAB + guard_bytes()) };
+        return;
+    }
+    // SAFETY: the region is valid as long as a span of it is in use, and nobody uses this one. Where the
+    // system refuses another mapping it can still be touched, until it is used again.
+    unsafe {
+        let bytes = slices * SLICE;
+        if (*region).guarded {
+            if !os::make_inaccessible(base, bytes) && !os::purge(base, bytes) {
+                // Some of it may be inaccessible, and what is not may not be zero: it is lost.
+                IN_USE.fetch_sub(slices, Relaxed);
+                return;
+            }
+        } else if !os::purge(base, bytes) {
+            // The system does not take back what the program has locked.
+            base.write_bytes(0, bytes);
+        }
+        put_back(base, slices, region);
     }
 }
 

@@ -11,7 +11,6 @@ use crate::hardened::slab::{FRESH, Slab};
 use crate::hardened::spans::BIG;
 use crate::hardened::trailer::TRAILER;
 use crate::hardened::{aged, fault, lists, parts, records};
-use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
@@ -150,7 +149,7 @@ impl State {
     fn random(&self) -> u64 {
         let mut x = self.random.get();
         if x == 0 {
-            x = os::random() as u64 | 1;
+            x = parts::seed();
         }
         // xorshift64*, by Vigna.
         x ^= x >> 12;
@@ -327,8 +326,23 @@ impl State {
         }
     }
 
-    /// Gives the current slabs up, and lets go of what is in quarantine, for a thread that ends: nobody else
-    /// would, and each block keeps its slab.
+    /// In the child of a fork, for the thread that survives: what it hands out at random from now on is not
+    /// what its parent does.
+    pub(crate) fn reseed(&self) {
+        self.random.set(0);
+    }
+
+    /// For the next thread that has the record. The last one may have left in the middle of something: by a
+    /// jump out of a signal handler, which has ended it.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) fn begin(&self) {
+        if self.busy.get() {
+            self.forget();
+        }
+    }
+
+    /// Gives the current slabs up, and lets go of what is in quarantine: for a thread that ends, since nobody
+    /// else would, and each block keeps its slab; and where memory is to go back.
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
@@ -371,3 +385,32 @@ impl State {
 }
 
 const _: () = assert!(size_of::<State>() <= 256 << 10, "it has room in the record of a heap");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread may end by a jump out of a signal handler that has interrupted it here.
+    #[test]
+    fn the_next_owner_finds_nothing_begun() {
+        // SAFETY: all zero is valid.
+        let state = unsafe { Box::<State>::new_zeroed().assume_init() };
+        core::mem::forget(state.enter());
+        state.count.set(3);
+        assert!(state.enter().is_none());
+        state.begin();
+        assert!(state.enter().is_some() && state.count.get() == 0);
+        // What nobody has left in the middle stays.
+        state.count.set(3);
+        state.begin();
+        assert_eq!(state.count.get(), 3);
+    }
+
+    #[test]
+    fn seeds_differ() {
+        let seeds: std::collections::HashSet<_> = (0..1000).map(|_| parts::seed()).collect();
+        assert!(seeds.len() == 1000 && !seeds.contains(&0));
+        parts::inherit();
+        assert!((0..1000).all(|_| !seeds.contains(&parts::seed())));
+    }
+}

@@ -2,15 +2,18 @@
 
 use crate::os::{calls, file, memory};
 
-/// A number that an attacker cannot guess, and that differs from process to process.
+/// A number that an attacker cannot guess, and that differs from process to process. Worse than that where
+/// the program has restricted its system calls.
 pub(crate) fn random() -> usize {
     let mut value = 0usize;
-    // SAFETY: `value` is a local variable with room for the bytes asked for.
-    let n = calls::keep_errno(|| unsafe {
-        libc::syscall(libc::SYS_getrandom, &raw mut value, size_of::<usize>(), libc::GRND_NONBLOCK)
-    });
-    if n == size_of::<usize>() as libc::c_long {
-        return value;
+    if !calls::is_confined() {
+        // SAFETY: `value` is a local variable with room for the bytes asked for.
+        let n = calls::keep_errno(|| unsafe {
+            libc::syscall(libc::SYS_getrandom, &raw mut value, size_of::<usize>(), libc::GRND_NONBLOCK)
+        });
+        if n == size_of::<usize>() as libc::c_long {
+            return value;
+        }
     }
     let here = &raw const value;
     here.addr() ^ (calls::now_ms() as usize).rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15

@@ -2,6 +2,7 @@
  *
  *   confined self              confines itself to what any allocator needs, and works on, with threads
  *   confined under PROGRAM...  may not make the calls that only some allocators make, from the start
+ *   confined later             the latter for threads that start after the first allocation
  *   confined work              the work alone */
 #include "../support/test.h"
 #include <linux/filter.h>
@@ -79,13 +80,17 @@ int main(int argc, char **argv) {
         execv(argv[2], argv + 2);
         CHECK(0);
     }
+    if (!strcmp(argv[1], "later")) { /* threads that start, and allocate for the first time, after that */
+        free(malloc(100));
+        FILTER(SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, SYS_mincore, SYS_membarrier, SYS_sched_yield, SYS_getrandom);
+    }
     pthread_barrier_init(&meet, NULL, THREADS);
     for (long i = 1; i < THREADS; i++) {
         pthread_t thread;
         CHECK(pthread_create(&thread, NULL, strcmp(argv[1], "self") ? work : starts, (void *)i) == 0);
     }
     if (!strcmp(argv[1], "self")) starts(NULL);
-    CHECK(!strcmp(argv[1], "work"));
+    CHECK(!strcmp(argv[1], "work") || !strcmp(argv[1], "later"));
     work(NULL);
     _exit(0);
 }
