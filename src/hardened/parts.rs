@@ -92,3 +92,16 @@ fn mixed(secret: usize, number: usize) -> usize {
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_differ() {
+        let seeds: std::collections::HashSet<_> = (0..1000).map(|_| seed()).collect();
+        assert!(seeds.len() == 1000 && !seeds.contains(&0));
+        inherit();
+        assert!((0..1000).all(|_| !seeds.contains(&seed())));
+    }
+}
