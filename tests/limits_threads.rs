@@ -53,7 +53,8 @@ fn what_sleeping_threads_keep_goes_before_anything_is_refused() {
         return;
     }
     let name = "what_sleeping_threads_keep_goes_before_anything_is_refused";
-    let cases: [fn(); 3] = [far_below_the_limit, at_the_limit_with_locked_memory, while_it_is_given_back];
+    let cases: [fn(); 4] =
+        [far_below_the_limit, at_the_limit_with_locked_memory, while_it_is_given_back, just_after_refusals];
     processes::in_own_processes(name, &cases, |case| {
         let _alone = alone();
         case();
@@ -71,6 +72,41 @@ fn far_below_the_limit() {
         assert!(!block.is_null(), "{:?}", stats());
         free(block, 64 * MIB);
     });
+}
+
+/// What another thread has freed of a thread's own blocks can be had at once, however often that thread was
+/// refused before.
+fn just_after_refusals() {
+    for size in [900 << 10, 4 * MIB] {
+        hakmem::purge();
+        limit(0, held() + 6 * MIB);
+        let next = || Some(make(64)).filter(|block| !block.is_null());
+        let (begin, freed, end) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|scope| {
+            let (blocks, given) = channel::<Vec<usize>>();
+            let (begin, freed, end) = (&begin, &freed, &end);
+            scope.spawn(move || {
+                // So that it has a heap before nothing is left.
+                free(make(64), 64);
+                begin.wait();
+                for block in given.recv().unwrap() {
+                    free(block as *mut u8, 64);
+                }
+                freed.wait();
+                // It does not end meanwhile.
+                end.wait();
+            });
+            begin.wait();
+            let all: Vec<_> = std::iter::from_fn(next).map(|block| block as usize).collect();
+            (0..4).for_each(|_| assert!(make(size).is_null()));
+            blocks.send(all).unwrap();
+            freed.wait();
+            let block = make(size);
+            end.wait();
+            assert!(!block.is_null(), "{size}: {:?}", stats());
+            free(block, size);
+        });
+    }
 }
 
 /// Memory that another thread is just giving back is waited for.

@@ -131,3 +131,43 @@ fn the_layout_of_another_block_is_told() {
     assert_eq!(child.status.signal(), Some(libc::SIGABRT), "{error}");
     assert!(error.contains("realloc(") && error.contains("size mismatch"), "{error}");
 }
+
+/// Address space that the system has refused for a move is not lost: a buffer that doubles as far as there is
+/// room takes no more the next time.
+#[test]
+fn refused_moves_cost_no_address_space() {
+    in_own_process("refused_moves_cost_no_address_space", || {
+        let address_space = || {
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split(' ').next().unwrap().parse::<usize>().unwrap() * PAGE
+        };
+        let most = (address_space() + (1000 << 20)) as u64;
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+        // SAFETY: a limit of this process.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+        let double = || {
+            let mut size = 1 << 20;
+            // SAFETY: the sizes are not zero; the block is freed with its layout.
+            unsafe {
+                let mut block = GLOBAL.alloc(layout(size));
+                loop {
+                    block.write(1);
+                    let next = GLOBAL.realloc(block, layout(size), 2 * size);
+                    if next.is_null() {
+                        break;
+                    }
+                    (block, size) = (next, 2 * size);
+                }
+                GLOBAL.dealloc(block, layout(size));
+            }
+            hakmem::purge();
+            size
+        };
+        let (first, before) = (double(), address_space());
+        for _ in 0..5 {
+            assert_eq!(double(), first);
+            let lost = address_space().saturating_sub(before);
+            assert!(lost < 16 << 20, "{lost} bytes");
+        }
+    });
+}

@@ -15,7 +15,7 @@ use crate::front::run_cache::RunCache;
 use crate::front::visitor::{self, Seen};
 use crate::hardened;
 use crate::lockfree::biased_lock::BiasedLock;
-use crate::os::process;
+use crate::os::generation;
 use crate::superslab::slab::Owner;
 use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Node, compiler_fence, wrote};
@@ -64,7 +64,7 @@ pub(crate) struct Heap {
     pub(crate) live: AtomicBool,
     /// The owner's [`os::thread::id`](crate::os::thread::id); 0 if that has only borrowed it for one call.
     pub(crate) thread: AtomicUsize,
-    /// The [generation](process::generation) of the process in which the owner got it, or survived a fork
+    /// The [generation](generation::now) of the process in which the owner got it, or survived a fork
     /// with it.
     pub(crate) generation: AtomicU32,
     /// What the owner's samples are charged to: the number of a tag, counted from 1; 0 for none. The owner's.
@@ -216,7 +216,7 @@ impl Heap {
     pub(crate) unsafe fn is_somebodys(heap: *mut Heap) -> bool {
         // Acquire: pairs with the release in `reset`.
         // SAFETY: mapped, by the caller's clause; both fields are atomic.
-        unsafe { (*heap).live.load(Acquire) && (*heap).generation.load(Relaxed) == process::generation() }
+        unsafe { (*heap).live.load(Acquire) && (*heap).generation.load(Relaxed) == generation::now() }
     }
 
     /// Whether a fork has left the heap behind: it has an owner, and that does not exist in this process.
@@ -227,7 +227,7 @@ impl Heap {
     pub(crate) unsafe fn is_left_behind(heap: *mut Heap) -> bool {
         // Acquire: pairs with the release in `reset`.
         // SAFETY: mapped, by the caller's clause; both fields are atomic.
-        unsafe { (*heap).live.load(Acquire) && (*heap).generation.load(Relaxed) != process::generation() }
+        unsafe { (*heap).live.load(Acquire) && (*heap).generation.load(Relaxed) != generation::now() }
     }
 
     /// Notes that the owner exists in this process.
@@ -237,12 +237,12 @@ impl Heap {
     /// The calling thread owns the heap.
     pub(crate) unsafe fn claim(heap: *mut Heap) {
         loop {
-            let generation = process::generation();
+            let generation = generation::now();
             // SAFETY: what has an owner is a record, which stays mapped; the field is atomic.
             unsafe { (*heap).generation.store(generation, Relaxed) };
             compiler_fence(SeqCst);
             // A signal handler may have forked between the load and the store, and this may be the child.
-            if generation == process::generation() {
+            if generation == generation::now() {
                 return;
             }
         }

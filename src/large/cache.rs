@@ -202,17 +202,23 @@ impl Cache {
     /// Enters memory, merged with its neighbours. False if there is no place. `refused` says that the system
     /// has refused to unmap it.
     fn add(&mut self, mut kept: Mapping, now: u32, refused: bool) -> bool {
+        // It is as old as its longest part: else a short block that comes and goes would keep what is beside
+        // it for ever.
+        let (mut since, mut longest) = (now, kept.len);
         for i in 0..ENTRIES {
             let other = &self.entries[i];
             let alike = other.len() != 0 && other.huge == kept.huge && other.refused == refused;
             if alike && other.kept().is_beside(&kept) {
+                if other.len() > longest && !refused {
+                    (since, longest) = (other.since, other.len());
+                }
                 let other = self.remove(i);
                 kept.block = kept.block.min(other.block);
                 kept.len += other.len;
             }
         }
         let Some(free) = self.entries.0.iter().position(|e| e.len() == 0) else { return false };
-        self.with(free, |entry| entry.fill(kept, now, refused));
+        self.with(free, |entry| entry.fill(kept, since, refused));
         true
     }
 

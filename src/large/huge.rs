@@ -179,6 +179,13 @@ pub(super) fn is_longest(len: usize) -> bool {
     SEEN.is_longest(len)
 }
 
+/// Whether a mapping that grows from `old` bytes to `len` comes to another sixteenth, or thirty-second, of its
+/// length, or two megabytes.
+pub(super) fn is_step(old: usize, len: usize) -> bool {
+    let step = HUGE_PAGE.max((1 << old.max(1).ilog2()) / LOOKS);
+    len / step != old / step
+}
+
 /// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping is too
 /// short, or the option decides.
 pub(crate) fn look(mapping: Mapping, from: usize) {

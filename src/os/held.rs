@@ -8,7 +8,7 @@
 //! never exceeded. When the soft limit refuses bytes, `reclaim/retry.rs` purges, asks again, and then gets
 //! them. All of this runs only on the way to a system call.
 
-use crate::os::calls;
+use crate::os::{calls, generation};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
@@ -162,9 +162,13 @@ pub(crate) fn purged(now: u32) {
 
 /// Runs `f` while the soft limit does not apply.
 pub(crate) fn beyond_soft<T>(f: impl FnOnce() -> T) -> T {
+    let generation = generation::now();
     PASSING.fetch_add(1, Relaxed);
     let result = f();
-    PASSING.fetch_sub(1, Relaxed);
+    // Not in the child of a handler that has forked meanwhile, where it is not counted any more.
+    if generation == generation::now() {
+        PASSING.fetch_sub(1, Relaxed);
+    }
     result
 }
 

@@ -8,6 +8,7 @@ mod calls;
 pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod futex;
+pub(crate) mod generation;
 pub(crate) mod held;
 mod info;
 mod memory;

@@ -6,7 +6,7 @@
 //! memory and sees no change). It is checked where a thread would have to wait for another one, which in a
 //! child may not exist.
 
-use crate::os::{memory, thread};
+use crate::os::{generation, memory, thread};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::ptr;
@@ -49,8 +49,6 @@ static ON_FORK: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
 // Relaxed for the following, and for the page's value but where `forked` says otherwise: the thread that
 // forked writes them in the child while it is alone, or before it stores `KNOWN` with release.
 
-/// How many forks lie between the first process that used this allocator and this one.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// The thread that made this process by forking: its only thread at first. 0 in a process that was not
 /// forked.
 static SURVIVOR: AtomicUsize = AtomicUsize::new(0);
@@ -187,7 +185,7 @@ pub(crate) fn forked() -> bool {
         page.owner.store(super::process_id(), Relaxed);
     }
     if first {
-        GENERATION.fetch_add(1, Relaxed);
+        generation::next();
         SURVIVOR.store(thread::id(), Relaxed);
     }
     run(if first { Noticed::InTime } else { Noticed::ByOther });
@@ -204,12 +202,6 @@ pub(crate) fn forked() -> bool {
 pub(crate) fn is_guest() -> bool {
     let owner = whole_page().map_or(0, |page| page.owner.load(Relaxed));
     owner != 0 && owner != super::process_id()
-}
-
-/// How many forks there were before this process: differs from the number in the process that it was forked
-/// from.
-pub(crate) fn generation() -> u32 {
-    GENERATION.load(Relaxed)
 }
 
 /// The thread that forked, in the child: the only one that the fork has not stopped. 0 in a process that was

@@ -1,6 +1,6 @@
 //! Memory on its way back to the system, for those who are refused memory meanwhile.
 
-use crate::os::futex;
+use crate::os::{futex, generation};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicU32, AtomicUsize};
 
@@ -12,13 +12,16 @@ static RETURNED: AtomicU32 = AtomicU32::new(0);
 /// While this lives, memory that was free is on its way back to the system: nobody can have it, and it is
 /// still held. Whoever is refused memory meanwhile can wait for that. It is made under the lock under which
 /// the memory is taken out of where it was free, so whoever looks there later knows of it.
-pub(crate) struct Returning(());
+pub(crate) struct Returning {
+    /// Of which process of a row of forks it is. In a child it is not counted: see [`reset_in_child`].
+    generation: u32,
+}
 
 impl Returning {
     /// Memory is about to be given back.
     pub(crate) fn begin() -> Self {
         RETURNING.fetch_add(1, Relaxed);
-        Self(())
+        Self { generation: generation::now() }
     }
 }
 
@@ -26,8 +29,10 @@ impl Drop for Returning {
     fn drop(&mut self) {
         // Release: pairs with the acquire in `returned`. Who sees that it has ended sees what is held now.
         RETURNED.fetch_add(1, Release);
-        // Release: pairs with the acquire in `is_returning`.
-        RETURNING.fetch_sub(1, Release);
+        if self.generation == generation::now() {
+            // Release: pairs with the acquire in `is_returning`.
+            RETURNING.fetch_sub(1, Release);
+        }
     }
 }
 
@@ -49,7 +54,40 @@ pub(crate) fn wait(seen: u32) {
     futex::wait(RETURNED.as_ptr(), seen, Some(1));
 }
 
-/// In the child of a fork: the threads that were giving memory back do not exist.
+/// In the child of a fork: the threads that were giving memory back do not exist. The one that has forked may
+/// go on with it, if a handler has forked: then it is not counted any more.
 pub(crate) fn reset_in_child() {
     RETURNING.store(0, Relaxed);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The child of a signal handler that has forked in the middle goes on from there.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn what_a_fork_has_interrupted_is_not_counted_below_nothing() {
+        let returning = Returning::begin();
+        // SAFETY: the child changes what is its own, and ends.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let is_fine = || {
+                    reset_in_child();
+                    generation::next();
+                    drop(returning);
+                    let (passing, is_over) = (Returning::begin(), !is_returning());
+                    drop(passing);
+                    !is_over && !is_returning()
+                };
+                let is_fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(is_fine));
+                libc::_exit(if is_fine.unwrap_or(false) { 0 } else { 1 });
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            status
+        };
+        assert_eq!(status, 0);
+    }
 }

@@ -50,6 +50,14 @@ fn freed() -> usize {
     own ^ spare().rotate_left(20) ^ (counters::LARGE_FREES.load(Relaxed) as usize).rotate_left(40)
 }
 
+/// Whether other threads have freed blocks of the calling thread's slabs, which it has not looked at yet: more
+/// can be had then than when it was last refused.
+fn has_ready() -> bool {
+    let heap = thread::own_heap();
+    // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
+    !heap.is_null() && !unsafe { &*Heap::owner(heap) }.ready.is_empty()
+}
+
 /// Whether `need` bytes can never be had, whatever is given back. Then nobody's caches are emptied.
 fn is_hopeless(need: usize) -> bool {
     // A smaller block may find room in memory that other threads cache.
@@ -58,7 +66,7 @@ fn is_hopeless(need: usize) -> bool {
     }
     // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
     // caches, only what has been freed since; unless some of that is on its way back, where it is not seen.
-    let back = if FRUITLESS.is_on(os::now_ms()) && !returning::is_returning() {
+    let back = if FRUITLESS.is_on(os::now_ms()) && !returning::is_returning() && !has_ready() {
         spare()
     } else {
         let large = (counters::LARGE_IN_USE.load(Relaxed)).saturating_sub(cached_runs());
@@ -79,7 +87,7 @@ fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked. Only that thread uses
     // the cell, and heap records are never unmapped.
     let seen = (!heap.is_null()).then(|| unsafe { &(*heap).fruitless });
-    if again && seen.is_some_and(|seen| seen.get() == freed()) {
+    if again && !has_ready() && seen.is_some_and(|seen| seen.get() == freed()) {
         return Allocation::NONE;
     }
     // The caches of others may have had what is needed, though the system has taken nothing back.

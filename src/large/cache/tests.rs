@@ -37,6 +37,21 @@ fn neighbours_become_one_and_are_cut_again() {
     assert_eq!(places(&cache), [(0, 2), (2, 1)]);
 }
 
+/// A short block that comes and goes does not keep what is beside it from going back.
+#[test]
+fn what_is_merged_is_as_old_as_its_longest_part() {
+    let mut cache = Cache::new();
+    let age = |cache: &Cache| cache.used().next().unwrap().1.since;
+    assert!(cache.add(kept(0, 8), 5, false) && cache.add(kept(8, 2), 9, false));
+    assert_eq!((places(&cache), age(&cache)), (vec![(0, 10)], 5));
+    assert!(cache.add(kept(10, 10), 12, false));
+    assert_eq!((places(&cache), age(&cache)), (vec![(0, 20)], 12), "half of it is new");
+    assert!(cache.add(kept(50, 5), 1, false) && cache.add(kept(56, 4), 2, false));
+    assert!(cache.add(kept(55, 1), 20, false));
+    assert_eq!(places(&cache), [(0, 20), (50, 10)]);
+    assert!(cache.used().any(|(_, e)| e.len() == 10 * MIB && e.since == 1));
+}
+
 #[test]
 fn what_a_block_was_cut_off_is_halved() {
     let mut cache = Cache::new();

@@ -196,3 +196,13 @@ fn a_mapping_of_another_order_is_not_trusted() {
     seen.add(32 * HUGE_PAGE, 4, 1);
     assert!(seen.is_dense(16 * HUGE_PAGE) && !seen.is_dense(32 * HUGE_PAGE));
 }
+
+/// What grows by a page is not looked at each time, and what doubles is.
+#[test]
+fn a_mapping_that_grows_is_looked_at_in_steps() {
+    let steps = |lens: &[usize]| lens.windows(2).filter(|pair| is_step(pair[0], pair[1])).count();
+    let by_pages: Vec<usize> = (256..16384).map(|pages| pages * 4096).collect();
+    assert!((30..60).contains(&steps(&by_pages)), "{}", steps(&by_pages));
+    let doubling: Vec<usize> = (20..34).map(|log| 1 << log).collect();
+    assert_eq!(steps(&doubling), doubling.len() - 1);
+}
