@@ -60,6 +60,28 @@ fn a_signal_handler_forks_that_has_interrupted_malloc() {
     beside_libc("signal", &BESIDE);
 }
 
+/// One call in 20 is for a block with guard pages: the handler interrupts these, too.
+#[test]
+fn a_signal_handler_forks_that_has_interrupted_the_making_of_guard_pages() {
+    let program = compile("gcc", "fork_libc.c", &["-pthread", "-ldl"]);
+    for mode in ["none", "threads"] {
+        let mut command = preloaded(&program);
+        expect_ok(
+            command.args(["signal", mode, &forks(100, 2000).to_string()]).env("HAKMEM_GUARD", "20"),
+            LIMIT,
+        );
+    }
+}
+
+/// A background thread of the child's, which would have to look after the parent's memory, goes with it.
+#[test]
+fn a_child_ends_with_its_last_thread() {
+    let program = compile("gcc", "fork_background.c", &["-pthread"]);
+    for args in [&[][..], &["alone"]] {
+        expect_ok(preloaded(&program).args(args).env("HAKMEM_BACKGROUND", "on"), Duration::from_secs(60));
+    }
+}
+
 /// Of these no handler hears.
 #[test]
 fn forks_without_handlers() {
@@ -116,8 +138,11 @@ fn atfork_handlers_that_were_there_before_ours_allocate() {
 #[test]
 fn children_made_without_handlers_start_threads() {
     let program = compile("gcc", "fork_threads.c", &["-pthread"]);
-    for how in ["_Fork", "clone"] {
-        expect_ok(preloaded(&program).args([how, &forks(8, 200).to_string()]), LIMIT);
+    // A program that may not ask for its threads' numbers finds out less.
+    for (how, few) in [("_Fork", "off"), ("clone", "off"), ("_Fork", "on"), ("clone", "on")] {
+        let mut command = preloaded(&program);
+        command.args([how, &forks(8, 200).to_string()]).env("HAKMEM_FEW_SYSCALLS", few);
+        expect_ok(&mut command, LIMIT);
     }
 }
 

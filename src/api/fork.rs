@@ -34,7 +34,7 @@ use crate::superslab::{orphans, span_index};
 
 /// The handler that the C library calls in the child.
 pub(crate) extern "C" fn child() {
-    process::forked();
+    process::forked(true);
     // Only here: in a child made without the C library's handlers, threads cannot be started safely.
     background::ready();
 }
@@ -94,6 +94,7 @@ pub(crate) fn on_fork(noticed: Noticed) {
             }
         }
     }
+    registry::left_behind(!thread::own_heap().is_null());
     if visited {
         registry::inherit();
     }

@@ -57,7 +57,7 @@ fn a_heap_of_this_process_was_not_left_behind() {
         let heap = move || core::ptr::with_exposed_provenance_mut::<Heap>(heap);
         // SAFETY: nobody has it: it is as one that was given up.
         unsafe { (*heap()).live.store(false, Relaxed) };
-        assert!(process::forked());
+        assert!(process::forked(true));
         // SAFETY: the record is this thread's now.
         let other = beside(move || unsafe { Heap::reset(heap(), 0, false, 1) });
         second(move || {

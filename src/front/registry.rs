@@ -181,9 +181,33 @@ pub(crate) unsafe fn release_of(thread: usize) {
     });
 }
 
-/// About how many threads have a heap.
+/// Heaps that a fork has left behind, of threads that do not exist in this process. Relaxed: a figure.
+static LEFT: AtomicU64 = AtomicU64::new(0);
+
+/// Heaps that are not free.
+fn taken() -> u64 {
+    STARTED.load(Ordering::Relaxed).saturating_sub(EXITED.load(Ordering::Relaxed))
+}
+
+/// About how many threads of this process have a heap.
 pub(crate) fn live() -> usize {
-    STARTED.load(Ordering::Relaxed).saturating_sub(EXITED.load(Ordering::Relaxed)) as usize
+    taken().saturating_sub(LEFT.load(Ordering::Relaxed)) as usize
+}
+
+/// In the child of a fork: all heaps are left behind, but for one that is the survivor's, if it has `own`.
+pub(crate) fn left_behind(own: bool) {
+    LEFT.store(taken().saturating_sub(own.into()), Ordering::Relaxed);
+}
+
+/// [`recycle`], for a heap that was left behind.
+///
+/// # Safety
+///
+/// As [`recycle`].
+pub(crate) unsafe fn recycle_left(heap: *mut Heap) {
+    LEFT.fetch_sub(1, Ordering::Relaxed);
+    // SAFETY: this function's contract is the same.
+    unsafe { recycle(heap) };
 }
 
 /// Makes the record of a retired heap available.

@@ -50,6 +50,8 @@ static SAMPLES: AtomicU64 = AtomicU64::new(0);
 /// What is known of a slot. Its block is that in use, or the last one.
 pub(super) struct Slot {
     state: AtomicU32,
+    /// The thread that holds it; 0 if none does, or it has only just begun to.
+    holder: AtomicUsize,
     class: AtomicU8,
     /// What the rest of the block's pages is filled with.
     filler: AtomicU8,
@@ -204,7 +206,7 @@ pub(super) fn take(size: usize, align: usize, class: u8, random: u64) -> *mut u8
     let (from, len) = pages(block, room);
     // SAFETY: in the payload of a slot that this call holds, where there is no block.
     if !fits || !unsafe { os::protect(from, len, true) } {
-        slot.state.store(FREE, SeqCst);
+        slot.let_go(FREE);
         return ptr::null_mut();
     }
     let filler = (random >> 8) as u8 | 1;
@@ -224,7 +226,7 @@ pub(super) fn take(size: usize, align: usize, class: u8, random: u64) -> *mut u8
     slot.freed.clear();
     slot.allocated.note();
     SAMPLES.fetch_add(1, SeqCst);
-    slot.state.store(USED, SeqCst);
+    slot.let_go(USED);
     block
 }
 
@@ -236,7 +238,7 @@ fn hold_oldest() -> Option<(usize, &'static Slot)> {
         let slots = all().iter().enumerate();
         let free = slots.filter(|(_, slot)| slot.state.load(SeqCst) == FREE);
         let (index, slot) = free.min_by_key(|(_, slot)| slot.freed_as.load(SeqCst))?;
-        slot.state.compare_exchange(FREE, HELD, SeqCst, SeqCst).is_ok().then_some((index, slot))
+        slot.held_from(FREE).then_some((index, slot))
     })
 }
 
@@ -261,12 +263,12 @@ impl Slot {
     /// Holds the slot, if `block` is in use there. Of several threads that try, exactly one gets true.
     pub(super) fn hold(&self, block: *mut u8) -> bool {
         let is_there = || self.start.load(SeqCst) == block.addr();
-        if !is_there() || self.state.compare_exchange(USED, HELD, SeqCst, SeqCst).is_err() {
+        if !is_there() || !self.held_from(USED) {
             return false;
         }
         // Another thread may have freed it since, and the slot may have been used again.
         if !is_there() {
-            self.state.store(USED, SeqCst);
+            self.let_go(USED);
             return false;
         }
         true
@@ -303,7 +305,23 @@ impl Slot {
             self.dirty.store(1, SeqCst);
         }
         self.freed_as.store(FREES.fetch_add(1, SeqCst) + 1, SeqCst);
-        self.state.store(FREE, SeqCst);
+        self.let_go(FREE);
+    }
+
+    /// Holds the slot, if its state is `from`.
+    fn held_from(&self, from: u32) -> bool {
+        let done = self.state.compare_exchange(from, HELD, SeqCst, SeqCst).is_ok();
+        if done {
+            self.holder.store(os::thread::id(), SeqCst);
+        }
+        done
+    }
+
+    /// Ends what the calling thread holds the slot for.
+    fn let_go(&self, state: u32) {
+        // First: who holds it next has another number.
+        self.holder.store(0, SeqCst);
+        self.state.store(state, SeqCst);
     }
 }
 
@@ -347,12 +365,18 @@ pub(crate) fn in_use() -> bool {
     all().iter().any(|slot| slot.state.load(SeqCst) != FREE)
 }
 
-/// In the child of a fork, by its only thread: what other threads held, they do not hold any more.
+/// In the child of a fork, by its only thread: what other threads held, they do not hold any more. What this
+/// one holds it goes on with, if a signal handler has forked.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn inherit() {
     let _ = READY.compare_exchange(SOON, NOT_YET, SeqCst, SeqCst);
-    let page = os::page_size();
-    for (index, slot) in all().iter().enumerate().filter(|(_, slot)| slot.state.load(SeqCst) == HELD) {
+    let (page, mine) = (os::page_size(), os::thread::id());
+    // One that somebody has only just begun to hold stays as it is: it may be this thread.
+    let is_left = |slot: &Slot| {
+        let holder = slot.holder.load(SeqCst);
+        slot.state.load(SeqCst) == HELD && holder != 0 && holder != mine
+    };
+    for (index, slot) in all().iter().enumerate().filter(|(_, slot)| is_left(slot)) {
         let first = BASE.load(SeqCst).wrapping_add(index * stride() + page);
         // SAFETY: the slot is held by a thread that does not exist here, so there is no block in it: its free
         // has begun, or its allocation has not ended.
@@ -360,7 +384,7 @@ pub(super) fn inherit() {
             slot.dirty.store(1, SeqCst);
         }
         slot.freed_as.store(FREES.fetch_add(1, SeqCst) + 1, SeqCst);
-        slot.state.store(FREE, SeqCst);
+        slot.let_go(FREE);
     }
 }
 

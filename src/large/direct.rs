@@ -182,8 +182,8 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
             return address;
         }
         // The part that it last grew by: the program has had time to fill that. Not at each step of one that
-        // grows by a page, which would cost more than growing; one with huge pages is mostly looked at when it
-        // is freed.
+        // grows by a page, which would cost more than growing; one with huge pages is mostly looked at when
+        // it is freed.
         if huge::is_step(old.len, len) && (!old.huge || huge::is_longest(old.len)) {
             huge::look(old, (old.len / 2).next_multiple_of(os::page_size()));
         }
@@ -249,10 +249,10 @@ unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
     } else {
         os::map_uncounted(len)
     };
-    // From Linux 6.17 on the system adds what the mapping grows by before it takes off what is replaced, and where
-    // that is too much it leaves the target mapped.
+    // From Linux 6.17 on the system adds what the mapping grows by before it takes off what is replaced, and
+    // where that is too much it leaves the target mapped.
     let fits = len <= old.len || os::could_map(len - old.len);
-    if !target.is_null() && !(fits && pagemap::prepare_direct(target)) {
+    if !target.is_null() && (!fits || !pagemap::prepare_direct(target)) {
         // SAFETY: mapped just now with this length, and nobody else knows it.
         unsafe { os::unmap_uncounted(target, len) };
     } else if !target.is_null() {

@@ -179,8 +179,8 @@ pub(super) fn is_longest(len: usize) -> bool {
     SEEN.is_longest(len)
 }
 
-/// Whether a mapping that grows from `old` bytes to `len` comes to another sixteenth, or thirty-second, of its
-/// length, or two megabytes.
+/// Whether a mapping that grows from `old` bytes to `len` comes to another sixteenth, or thirty-second, of
+/// its length, or two megabytes.
 pub(super) fn is_step(old: usize, len: usize) -> bool {
     let step = HUGE_PAGE.max((1 << old.max(1).ilog2()) / LOOKS);
     len / step != old / step

@@ -121,7 +121,7 @@ pub(crate) fn as_in_a_child() {
 pub(crate) fn look() -> bool {
     let Some(page) = page() else { return false };
     match page.load(Relaxed) {
-        UNKNOWN => forked(),
+        UNKNOWN => forked(false),
         LATE => late(page),
         _ => false,
     }
@@ -169,15 +169,17 @@ pub(crate) fn look_before_heap() -> bool {
     page.load(Acquire) == BUSY && !thread::is_first()
 }
 
-/// Repairs the child of a fork. Returns whether that was still to be done.
+/// Repairs the child of a fork. Returns whether that was still to be done. `told` by the C library, which
+/// tells the thread that forked, and before that starts any other.
 ///
 /// If the program started a thread in the child before anybody noticed the fork, and that thread is the
 /// caller, nothing is repaired: the thread that forked keeps running, with its heap and whatever it holds,
 /// and cannot be told from the others. If the parent had no other threads, there is nothing to repair. If it
 /// had, their memory is lost to the child, and it does without the locks that they held. But if one of them
 /// was visiting the heap of the thread that forked, that has to leave it, when it notices.
-pub(crate) fn forked() -> bool {
-    let first = thread::is_first();
+pub(crate) fn forked(told: bool) -> bool {
+    // Where the program has restricted its system calls the thread cannot be asked which one it is.
+    let first = thread::is_first() && (told || !super::is_confined());
     if let Some(page) = whole_page() {
         if page.state.compare_exchange(UNKNOWN, BUSY, Relaxed, Relaxed).is_err() {
             return false;

@@ -88,7 +88,7 @@ pub(crate) unsafe fn take_over(mine: *mut Heap) {
                     }
                     Heap::lock(heap).reset();
                     (*heap).live.store(false, Relaxed);
-                    registry::recycle(heap);
+                    registry::recycle_left(heap);
                 } else {
                     any = true;
                 }

@@ -50,8 +50,8 @@ fn freed() -> usize {
     own ^ spare().rotate_left(20) ^ (counters::LARGE_FREES.load(Relaxed) as usize).rotate_left(40)
 }
 
-/// Whether other threads have freed blocks of the calling thread's slabs, which it has not looked at yet: more
-/// can be had then than when it was last refused.
+/// Whether other threads have freed blocks of the calling thread's slabs, which it has not looked at yet:
+/// more can be had then than when it was last refused.
 fn has_ready() -> bool {
     let heap = thread::own_heap();
     // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
