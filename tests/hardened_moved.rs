@@ -1,8 +1,11 @@
 //! Large blocks of hardened mode that grow take their pages along. Each case is a process of its own.
 
+#[path = "support/faults.rs"]
+mod faults;
 #[path = "support/options.rs"]
 mod support;
 
+use faults::page_faults;
 use hakmem::{Hakmem, Hardened, Options};
 use std::alloc::{Layout, alloc, dealloc, realloc};
 use std::ffi::c_void;
@@ -47,15 +50,6 @@ unsafe fn grown(block: *mut u8, old: usize, new: usize) -> *mut u8 {
         assert!(block.addr() % 16 == 0 && (0..old).all(|at| *block.add(at) == value(at)), "{old} to {new}");
         (old..new).for_each(|at| *block.add(at) = value(at));
         block
-    }
-}
-
-fn page_faults() -> usize {
-    // SAFETY: zero is valid, and the call writes it.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage.ru_minflt as usize
     }
 }
 

@@ -1,9 +1,12 @@
 //! In hardened mode the pages of large blocks that were freed serve the next ones, elsewhere. Each case is a
 //! process of its own.
 
+#[path = "support/faults.rs"]
+mod faults;
 #[path = "support/options.rs"]
 mod support;
 
+use faults::page_faults;
 use hakmem::{Hakmem, Hardened, Options};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::os::unix::process::ExitStatusExt;
@@ -32,20 +35,11 @@ fn filled(size: usize) -> *mut u8 {
     }
 }
 
-fn page_faults() -> usize {
-    // SAFETY: zero is valid, and the call writes it.
-    unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
-        usage.ru_minflt as usize
-    }
-}
-
-/// How many times all sizes of [`faults`].
+/// How many times all sizes of [`faults_of`].
 const PASSES: usize = 20;
 
 /// Page faults of blocks of these sizes, of which each is freed before the next one is made.
-fn faults(sizes: &[usize]) -> usize {
+fn faults_of(sizes: &[usize]) -> usize {
     let pass = || {
         for &size in sizes {
             // SAFETY: made with this layout, and freed once.
@@ -65,7 +59,7 @@ fn freed_pages_are_not_faulted_in_again() {
         let options = [("HAKMEM_HARDENED", level), ("HAKMEM_THP", thp), ("HAKMEM_PURGE_DELAY", "-1")];
         let output = process("freed_pages_are_not_faulted_in_again", &options, || {
             for size in [200 * KIB, 1500 * KIB, 2500 * KIB, 7 * MIB + 5000] {
-                let faults = faults(&[size]);
+                let faults = faults_of(&[size]);
                 assert!(faults < PASSES * size / 4096 / 8, "{size} bytes: {faults} page faults");
             }
         });
@@ -81,7 +75,7 @@ fn blocks_of_other_sizes_have_them() {
     succeeds("blocks_of_other_sizes_have_them", &options, || {
         let sizes = [300 * KIB, 450 * KIB, 700 * KIB + 9, 1000 * KIB, 800 * KIB, 500 * KIB];
         let all: usize = sizes.iter().map(|size| size / 4096).sum();
-        let faults = faults(&sizes);
+        let faults = faults_of(&sizes);
         assert!(faults < PASSES * all / 2, "{faults} page faults");
     });
 }

@@ -13,11 +13,13 @@
 //! and what happens when a guard page is touched, `history.rs` what is kept in hardened mode.
 
 mod fault;
+mod figures;
 mod history;
 mod slots;
 mod trace;
 
-pub(crate) use slots::{Figures, in_use, is_on};
+pub(crate) use figures::Figures;
+pub(crate) use slots::{in_use, is_on};
 
 use crate::base::misuse::{self, Fault, Said};
 use crate::base::options::{Hardened, Options};

@@ -10,6 +10,7 @@
 //! freed. There is no lock: whoever changes a slot's state by compare-and-swap has the slot. SeqCst
 //! throughout: all of this is rare, and mostly system calls.
 
+use crate::guard::figures::Figures;
 use crate::guard::trace::Trace;
 use crate::os;
 use crate::superslab::layout::SLICE;
@@ -323,23 +324,6 @@ impl Slot {
         self.holder.store(0, SeqCst);
         self.state.store(state, SeqCst);
     }
-}
-
-/// Memory of the slots, in bytes, and what has happened.
-#[derive(Default)]
-pub(crate) struct Figures {
-    /// How many blocks have been put into slots.
-    pub(crate) samples: u64,
-    /// How many are in use.
-    pub(crate) blocks: u64,
-    /// Bytes of these blocks.
-    pub(crate) allocated: u64,
-    /// Bytes of their pages.
-    pub(crate) active: u64,
-    /// Bytes of address space.
-    pub(crate) mapped: u64,
-    /// Bytes of the records, which are part of that.
-    pub(crate) records: u64,
 }
 
 /// The figures of this moment.

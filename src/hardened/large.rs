@@ -97,10 +97,9 @@ impl Large {
         if self.resident.load(Relaxed) { self.pages(self.freed_size()) } else { 0 }
     }
 
-    /// From now on the program says another alignment of it, which it has. True.
-    pub(super) fn realign(&self, align: usize) -> bool {
+    /// From now on the program says another alignment of it, which it has.
+    pub(super) fn realign(&self, align: usize) {
         self.align.store(align.trailing_zeros(), Relaxed);
-        true
     }
 
     /// Where the pages of a block of `size` bytes end.

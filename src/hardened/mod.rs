@@ -8,9 +8,10 @@
 //! What is where: `slab.rs` and `place.rs` small blocks, `large.rs`, `blocks.rs` and `mappings.rs` large
 //! ones, `moved.rs` how their pages move, `reused.rs` how those of freed ones serve others, `unmapping.rs`
 //! how they go back, `kept.rs` what is kept of them, `trailer.rs` what stands behind the bytes of small ones,
-//! `wide.rs` clears them, `state.rs` what a thread has, `lists.rs` slabs that wait for a thread, `spans.rs`
-//! address space, `growth.rs` how much of it a slab gets, `records.rs` memory for what describes all this,
-//! `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs` what is on.
+//! `wide.rs` clears them, `state.rs` what a thread has, `quarantined.rs` a block there, `lists.rs` slabs that
+//! wait for a thread, `spans.rs` address space, `growth.rs` how much of it a slab gets, `records.rs` memory
+//! for what describes all this, `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs`
+//! what is on.
 
 mod aged;
 mod blocks;
@@ -25,6 +26,7 @@ mod model;
 mod moved;
 mod parts;
 mod place;
+mod quarantined;
 mod records;
 mod reused;
 mod slab;
@@ -239,8 +241,11 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn shorten(block: *mut u8, old: usize, size: usize, align: usize) -> bool {
     match find(block) {
-        // SAFETY: in use, and only the caller uses it.
-        Found::Large(large) => unsafe { large.resize(old, size, true) && large.realign(align) },
+        Found::Large(large) => {
+            large.realign(align);
+            // SAFETY: in use, and only the caller uses it.
+            unsafe { large.resize(old, size, true) }
+        }
         Found::Small(place) => {
             // SAFETY: the caller's block, of a class that has room for more.
             unsafe {

@@ -23,9 +23,9 @@ pub(super) fn may_try() -> bool {
     !cfg!(miri) && !os::is_confined() && !MOVES.is_on(os::now_ms())
 }
 
-/// Whether a block whose pages are `pages` bytes from `from` on moves with them when it grows to `size` bytes
-/// at a multiple of `align`. Not where there are no guard pages: then the mappings lie in rows, and are one
-/// for the system. Nor where the larger one will have huge pages, into which it is copied.
+/// Whether a block moves with its pages when it grows to `size` bytes at a multiple of `align`. Not where
+/// there are no guard pages: then the mappings lie in rows, and are one for the system. Nor where the larger
+/// one will have huge pages, into which it is copied.
 #[unsafe(link_section = "hakmem_rare")]
 fn can_grow(old: &Large, size: usize, align: usize) -> bool {
     let is_guarded = old.guarded && may_be_guarded();

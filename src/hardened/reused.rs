@@ -32,10 +32,9 @@ static MISSED: AtomicUsize = AtomicUsize::new(0);
 /// The fewest bytes of pages that move to another block: to move fewer would cost as much as page faults.
 const LEAST: usize = 128 << 10;
 /// Up to so many bytes of pages wait for a block of the same length, which gets their addresses, too, after a
-/// while: that costs less than to move them. As many as wait then are kept.
+/// while: that costs less than to move them. As many as wait then are kept; unless all together have more
+/// than [`MOST`].
 const WAITS: usize = MOST / (LATER + 1);
-/// Unless all freed blocks together keep more than this.
-const MOST_WAITS: usize = 4 << 20;
 /// The longest mapping with guard pages whose addresses are used again while its pages are there.
 const SAME_PLACE: usize = 2 << 20;
 
@@ -128,7 +127,7 @@ pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
         return true;
     }
     let right = pages / 2..=2 * pages;
-    let least = if RESIDENT.load(Relaxed) > MOST_WAITS { LEAST } else { WAITS };
+    let least = if RESIDENT.load(Relaxed) > MOST { LEAST } else { WAITS };
     let fits = |old: &Large| {
         // Huge pages would be split where they do not lie on huge pages.
         let whole = !new.huge || (old.first_page().addr().wrapping_sub(to.addr())) % HUGE_PAGE == 0;

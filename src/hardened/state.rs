@@ -7,11 +7,10 @@ use crate::base::prefetch::prefetch;
 use crate::base::table::Table;
 use crate::hardened::parts::MOST_HELD;
 use crate::hardened::place::Place;
+use crate::hardened::quarantined::Held;
 use crate::hardened::slab::{FRESH, Slab};
-use crate::hardened::spans::BIG;
 use crate::hardened::trailer::TRAILER;
-use crate::hardened::{aged, fault, lists, parts, records};
-use crate::superslab::layout::SLICE;
+use crate::hardened::{aged, fault, lists, parts};
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
@@ -99,30 +98,6 @@ static RUNS: Table<u8, 256> = {
     }
     runs
 };
-
-/// A block in the quarantine: its slab's record and its number, in one word. Null where there is none.
-#[derive(Clone, Copy)]
-struct Held(*const Slab);
-
-/// Records lie at multiples of so many bytes.
-const ALIGN: u32 = records::ALIGN.trailing_zeros();
-/// Bits for the address of a record, without those that are zero. What is above is for numbers of blocks.
-const ADDRESS: u32 = 44;
-const _: () = assert!(BIG * SLICE / 16 <= 1 << (64 - ADDRESS));
-
-impl Held {
-    #[inline(always)]
-    fn new(place: Place<'static>) -> Held {
-        Held(ptr::from_ref(place.slab).map_addr(|at| at >> ALIGN | place.index << ADDRESS))
-    }
-
-    #[inline(always)]
-    fn place(self) -> Option<Place<'static>> {
-        let slab = self.0.map_addr(|at| at << (64 - ADDRESS) >> (64 - ADDRESS - ALIGN));
-        // SAFETY: null, or the address of the slab in `new`. Records stay mapped.
-        unsafe { slab.as_ref() }.map(|slab| slab.nth(self.0.addr() >> ADDRESS))
-    }
-}
 
 /// A thread is in a function of this file until this is dropped. A signal handler of the thread sees what was
 /// done before, by the fences.
