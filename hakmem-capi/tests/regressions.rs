@@ -48,6 +48,11 @@ fn zeroed_blocks_hardly_touched_are_hardly_resident() {
 }
 
 #[test]
+fn what_realloc_cuts_off_is_used_again() {
+    print!("{}", expect_ok(preloaded(program()).arg("cut"), LIMIT));
+}
+
+#[test]
 fn many_idle_threads_keep_little_each() {
     print!("{}", expect_ok(preloaded(program()).arg("idlers"), LIMIT));
 }

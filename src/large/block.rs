@@ -191,11 +191,21 @@ pub(crate) unsafe fn resize(address: *mut u8, kind: u8, size: usize, align: usiz
         GREW.store(MANY_GREW.min(GREW.load(Relaxed) + 1), Relaxed);
     }
     // A mapping that shrinks by half, to half of the largest run or less, is better copied into a run.
+    let stays = size > before.min(MAX_RUN) / 2;
+    if kind == DIRECT && stays && size < before {
+        // SAFETY: a direct mapping in use and the caller's, which gives up what it cuts off.
+        if let Some(tail) = unsafe { direct::cut(address, size) } {
+            LARGE_IN_USE.fetch_sub(tail.len, Relaxed);
+            // SAFETY: cut off just now, so ours alone, in whole system pages, and long enough.
+            unsafe { cache::keep(tail) };
+            return address;
+        }
+    }
     let moved = match kind {
         // SAFETY: a run in use and the caller's.
         RUN if size <= MAX_RUN => unsafe { run::resize(address, size) },
         // SAFETY: a direct mapping in use and the caller's.
-        DIRECT if size > before.min(MAX_RUN) / 2 => unsafe { direct::resize(address, size, align) },
+        DIRECT if stays => unsafe { direct::resize(address, size, align) },
         _ => ptr::null_mut(),
     };
     if !moved.is_null() {

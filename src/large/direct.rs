@@ -159,6 +159,27 @@ pub(super) unsafe fn claim(address: *mut u8) -> Option<Mapping> {
     Some(kept)
 }
 
+/// Cuts off what a mapping has beyond `size` bytes, if that is enough to be kept, and most of it was touched:
+/// a buffer that is filled again would fault all of it in. What was never touched the system takes back at no
+/// cost, and keeping it would only drop memory that is of use. Returns it: the caller's alone, and the rest
+/// stays a block.
+///
+/// # Safety
+///
+/// `address` is the start of a direct mapping in use, and the caller's, which does not use what is beyond
+/// `size` bytes any more.
+pub(super) unsafe fn cut(address: *mut u8, size: usize) -> Option<Mapping> {
+    let before = pagemap::direct(address);
+    let old = mapping(address, before);
+    let len = length_for(size)?;
+    let tail = Mapping { block: address.wrapping_add(len), len: old.len.checked_sub(len)?, ..old };
+    if tail.len < SLICE || !huge::is_touched(tail) || !pagemap::clear_direct(address, before) {
+        return None;
+    }
+    pagemap::set_direct(address, entry(Mapping { len, ..old }));
+    Some(tail)
+}
+
 /// Lets the system grow, shrink or move a mapping. Does not move it if that could lose the alignment. Null if
 /// it cannot.
 ///

@@ -121,6 +121,37 @@ static void zeroed(void) {
     }
 }
 
+static long faults(void) {
+    struct rusage usage;
+    CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+    return usage.ru_minflt;
+}
+
+/* What realloc cuts off a block that was filled is used again. */
+static void cut(void) {
+    char *p = malloc(8 << 20);
+    CHECK(p != NULL);
+    memset(p, 1, 8 << 20);
+    long before = faults();
+    for (int round = 0; round < 40; round++) {
+        CHECK((p = realloc(p, 5 << 20)) != NULL);
+        CHECK(malloc_usable_size(p) < 6 << 20);
+        CHECK((p = realloc(p, 8 << 20)) != NULL);
+        for (size_t at = 0; at < 5 << 20; at += 4096) CHECK(p[at] == 1);
+        memset(p, 1, 8 << 20);
+    }
+    free(p);
+    for (int round = 0; round < 40; round++) {
+        CHECK((p = malloc(8 << 20)) != NULL);
+        memset(p, 1, 8 << 20);
+        CHECK((p = realloc(p, 5 << 20)) != NULL);
+        free(p);
+    }
+    long more = faults() - before;
+    printf("filled and cut 80 times: %ld page faults\n", more);
+    CHECK(more < 4 * 768);
+}
+
 static pthread_barrier_t idle;
 
 static void *idles(void *arg) {
@@ -208,6 +239,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "sparse")) sparse();
     else if (!strcmp(argv[1], "halves")) halves();
     else if (!strcmp(argv[1], "zeroed")) zeroed();
+    else if (!strcmp(argv[1], "cut")) cut();
     else if (!strcmp(argv[1], "idlers")) idlers();
     else if (!strcmp(argv[1], "claimed")) claimed();
     else return 2;

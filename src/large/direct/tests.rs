@@ -150,3 +150,39 @@ fn a_length_is_the_next_of_whole_pages() {
     assert_eq!(length_for(usize::MAX - page + 1), Some(usize::MAX - page + 1));
     assert_eq!(length_for(usize::MAX - page + 2), None);
 }
+
+/// What was filled is cut off to be kept, whatever its place in a slice; what was never touched, or is too
+/// short, is left to the system.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn what_was_filled_is_cut_off() {
+    let page = os::page_size();
+    for (filled, size, is_cut) in [
+        (8 << 20, 5 << 20, true),
+        (8 << 20, (5 << 20) + page, true),
+        (7 << 20, 5 << 20, true),
+        (8 << 20, (8 << 20) - SLICE, true),
+        (8 << 20, (8 << 20) - SLICE + page, false),
+        (8 << 20, 8 << 20, false),
+        (5 << 20, 5 << 20, false),
+        (6 << 20, 5 << 20, false),
+    ] {
+        // Not out of the cache, where other tests leave what is touched.
+        let block = alloc(8 << 20, 2 * page, false).ptr;
+        assert!(!block.is_null());
+        // SAFETY: ours, and at least as long.
+        unsafe { block.write_bytes(7, filled) };
+        let whole = usable(block);
+        // SAFETY: ours, and nobody uses what is cut off.
+        let tail = unsafe { cut(block, size) };
+        assert_eq!(tail.is_some(), is_cut, "{filled:#x} {size:#x}");
+        if let Some(tail) = tail {
+            assert_eq!((tail.block, tail.len), (block.wrapping_add(size), whole - size));
+            assert_eq!((usable(block), is_start(block)), (size, true));
+            // SAFETY: ours alone, and whole pages.
+            unsafe { cache::keep(tail) };
+        }
+        // SAFETY: ours, and not used any more.
+        assert!(unsafe { free(block) });
+    }
+}
