@@ -42,8 +42,8 @@ fn has_library() -> bool {
 #[inline]
 pub(crate) fn on_load() {
     if has_library() {
-        PLAIN.look(true);
-        ALIGNED.look(true);
+        PLAIN.look(true, &PLAIN_FORMS);
+        ALIGNED.look(true, &ALIGNED_FORMS);
     }
 }
 
@@ -195,8 +195,11 @@ macro_rules! plain {
 /// Operators that call others where these are replaced: the C++ library's of that name do.
 macro_rules! made_of_others {
     ($abi:literal $group:ident: $(
+        $form:ident
         $(#[$about:meta])* fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? = $body:expr;
     )*) => {$(
+        static $form: Form = Form::new(name!($name));
+
         $(#[$about])*
         ///
         /// # Safety
@@ -215,8 +218,7 @@ macro_rules! made_of_others {
             #[inline(never)]
             #[unsafe(link_section = "hakmem_rare")]
             unsafe extern $abi fn rest($($argument: $type),*) $(-> $result)? {
-                static FORM: Form = Form::new();
-                match FORM.find(&$group, name!($name)) {
+                match $form.find(&$group) {
                     // SAFETY: the C++ library's function of that name, hence of that type.
                     Some(address) => unsafe {
                         core::mem::transmute::<usize, unsafe extern $abi fn($($type),*) $(-> $result)?>(address)(
@@ -272,22 +274,28 @@ plain! { "C-unwind":
 }
 
 made_of_others! { "C-unwind" PLAIN:
+    NEW_ARRAY
     /// `operator new[]`.
     fn _Znam(size: usize) -> *mut c_void = new(size);
+    NEW_NOTHROW
     /// `operator new`, nothrow.
     fn _ZnwmRKSt9nothrow_t(size: usize, _nothrow: *const c_void) -> *mut c_void =
         new_nothrow(size, name!(_ZnwmRKSt9nothrow_t));
+    NEW_ARRAY_NOTHROW
     /// `operator new[]`, nothrow.
     fn _ZnamRKSt9nothrow_t(size: usize, _nothrow: *const c_void) -> *mut c_void =
         new_nothrow(size, name!(_ZnamRKSt9nothrow_t));
 }
 
 made_of_others! { "C-unwind" ALIGNED:
+    NEW_ARRAY_ALIGNED
     /// `operator new[]`, aligned.
     fn _ZnamSt11align_val_t(size: usize, align: usize) -> *mut c_void = new_aligned(size, align);
+    NEW_ALIGNED_NOTHROW
     /// `operator new`, aligned, nothrow.
     fn _ZnwmSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _nothrow: *const c_void) -> *mut c_void =
         new_aligned_nothrow(size, align, name!(_ZnwmSt11align_val_tRKSt9nothrow_t));
+    NEW_ARRAY_ALIGNED_NOTHROW
     /// `operator new[]`, aligned, nothrow.
     fn _ZnamSt11align_val_tRKSt9nothrow_t(size: usize, align: usize, _nothrow: *const c_void) -> *mut c_void =
         new_aligned_nothrow(size, align, name!(_ZnamSt11align_val_tRKSt9nothrow_t));
@@ -304,31 +312,63 @@ plain! { "C":
 }
 
 made_of_others! { "C" PLAIN:
+    DELETE_ARRAY
     /// `operator delete[]`.
     fn _ZdaPv(block: *mut c_void) = core_c::free(block.cast());
+    DELETE_NOTHROW
     /// `operator delete`, nothrow.
     fn _ZdlPvRKSt9nothrow_t(block: *mut c_void, _nothrow: *const c_void) = core_c::free(block.cast());
+    DELETE_ARRAY_NOTHROW
     /// `operator delete[]`, nothrow.
     fn _ZdaPvRKSt9nothrow_t(block: *mut c_void, _nothrow: *const c_void) = core_c::free(block.cast());
+    DELETE_SIZED
     /// `operator delete`, sized.
     fn _ZdlPvm(block: *mut c_void, size: usize) = core_c::free_sized(block.cast(), size, DELETE);
+    DELETE_ARRAY_SIZED
     /// `operator delete[]`, sized.
     fn _ZdaPvm(block: *mut c_void, size: usize) = core_c::free_sized(block.cast(), size, DELETE);
 }
 
 made_of_others! { "C" ALIGNED:
+    DELETE_ARRAY_ALIGNED
     /// `operator delete[]`, aligned.
     fn _ZdaPvSt11align_val_t(block: *mut c_void, _align: usize) = core_c::free(block.cast());
+    DELETE_ALIGNED_NOTHROW
     /// `operator delete`, aligned, nothrow.
     fn _ZdlPvSt11align_val_tRKSt9nothrow_t(block: *mut c_void, _align: usize, _nothrow: *const c_void) =
         core_c::free(block.cast());
+    DELETE_ARRAY_ALIGNED_NOTHROW
     /// `operator delete[]`, aligned, nothrow.
     fn _ZdaPvSt11align_val_tRKSt9nothrow_t(block: *mut c_void, _align: usize, _nothrow: *const c_void) =
         core_c::free(block.cast());
+    DELETE_SIZED_ALIGNED
     /// `operator delete`, sized, aligned.
     fn _ZdlPvmSt11align_val_t(block: *mut c_void, size: usize, _align: usize) =
         core_c::free_aligned_sized(block.cast(), size, DELETE);
+    DELETE_ARRAY_SIZED_ALIGNED
     /// `operator delete[]`, sized, aligned.
     fn _ZdaPvmSt11align_val_t(block: *mut c_void, size: usize, _align: usize) =
         core_c::free_aligned_sized(block.cast(), size, DELETE);
 }
+
+/// What a program that replaces operators of a group may come to need of the C++ library.
+static PLAIN_FORMS: [&Form; 8] = [
+    &NEW_ARRAY,
+    &NEW_NOTHROW,
+    &NEW_ARRAY_NOTHROW,
+    &DELETE_ARRAY,
+    &DELETE_NOTHROW,
+    &DELETE_ARRAY_NOTHROW,
+    &DELETE_SIZED,
+    &DELETE_ARRAY_SIZED,
+];
+static ALIGNED_FORMS: [&Form; 8] = [
+    &NEW_ARRAY_ALIGNED,
+    &NEW_ALIGNED_NOTHROW,
+    &NEW_ARRAY_ALIGNED_NOTHROW,
+    &DELETE_ARRAY_ALIGNED,
+    &DELETE_ALIGNED_NOTHROW,
+    &DELETE_ARRAY_ALIGNED_NOTHROW,
+    &DELETE_SIZED_ALIGNED,
+    &DELETE_ARRAY_SIZED_ALIGNED,
+];

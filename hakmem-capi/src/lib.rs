@@ -51,6 +51,7 @@ mod personality {
 
 extern "C" fn on_load() {
     core_c::on_load();
+    wrapped::on_load();
     cxx::on_load();
 }
 

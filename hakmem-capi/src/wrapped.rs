@@ -56,10 +56,16 @@ type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 /// The `realloc` that the program calls, which is its own if it has one. Relaxed: code publishes nothing.
 static REALLOC: AtomicPtr<c_void> = AtomicPtr::new(first_realloc as *mut c_void);
 
-/// Looks for it, not before it is needed: that touches pages of every library.
-unsafe extern "C" fn first_realloc(block: *mut c_void, size: usize) -> *mut c_void {
+/// For the library's constructor: looks for the program's `realloc`. Not when it is needed: `dlsym` takes a lock
+/// of the loader's, which the constructor of a plugin may hold that waits for the thread that needs it.
+pub(crate) fn on_load() {
     let seen = if is_seen() { seen(c"realloc") } else { crate::realloc as *mut c_void };
     REALLOC.store(seen, Ordering::Relaxed);
+}
+
+/// For the constructors of libraries that come before this one.
+unsafe extern "C" fn first_realloc(block: *mut c_void, size: usize) -> *mut c_void {
+    on_load();
     // SAFETY: passed on.
     unsafe { seen_realloc(block, size) }
 }

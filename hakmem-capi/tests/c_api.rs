@@ -101,6 +101,18 @@ fn replaced_operators() {
     }
 }
 
+/// The constructor of a plugin waits for a thread that uses each of these for the first time: the loader's lock
+/// is held meanwhile.
+#[test]
+fn nothing_is_looked_up_late() {
+    let quiet = ["-std=c++17", "-Wno-mismatched-new-delete", "-Wno-sized-deallocation", "-pthread"];
+    let compiled = |more: &[&str]| support::compile("g++", "cxx_waits.cpp", &[&quiet, more].concat());
+    let plugin = compiled(&["-DPLUGIN", "-shared", "-fPIC"]);
+    let program = compiled(&["-rdynamic"]);
+    expect_ok(Command::new(&program).arg(&plugin), LIMIT);
+    expect_ok(support::preloaded(&program).arg(&plugin), LIMIT);
+}
+
 /// The new-handler throws under a form of new that may not. Not fully static: there is no other `new` to
 /// catch it there.
 #[test]

@@ -37,53 +37,62 @@ impl Group {
         self.state.load(Relaxed) == OURS
     }
 
-    /// Looks whose operators the program sees, if there is a C++ library that could have others call them.
-    /// When this library is loaded, so that no lock of the loader's is taken later; or before, by the
-    /// constructor of a library that comes earlier.
+    /// Looks whose operators the program sees, if there is a C++ library that could have others call them;
+    /// if they are not all ours, looks for the C++ library's `forms`, too. When this library is loaded, so that
+    /// no lock of the loader's is taken later; or before, by the constructor of a library that comes earlier.
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
-    pub(super) fn look(&self, library: bool) {
+    pub(super) fn look(&self, library: bool, forms: &[&Form]) {
         let replaced = library
             && wrapped::is_seen()
             && self.called.iter().any(|(name, ours)| wrapped::seen(name).cast_const() != ours());
+        if replaced {
+            forms.iter().for_each(|form| _ = form.look());
+        }
         self.state.store(if replaced { REPLACED } else { OURS }, Relaxed);
     }
 }
 
 /// One operator of the C++ library.
 pub(super) struct Form {
+    /// Its name, a C string.
+    name: *const c_char,
     address: AtomicUsize,
 }
+
+// SAFETY: the name is a constant.
+unsafe impl Sync for Form {}
 
 /// There is none.
 const NONE: usize = 1;
 
 impl Form {
-    pub(super) const fn new() -> Self {
-        Self { address: AtomicUsize::new(0) }
+    pub(super) const fn new(name: *const c_char) -> Self {
+        Self { name, address: AtomicUsize::new(0) }
     }
 
-    /// Where the C++ library has the operator of that name, if it is to be used.
+    #[unsafe(link_section = "hakmem_rare")]
+    fn look(&self) -> usize {
+        // SAFETY: a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name) }.addr().max(NONE);
+        self.address.store(found, Relaxed);
+        found
+    }
+
+    /// Where the C++ library has this operator, if it is to be used.
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
-    pub(super) fn find(&self, group: &Group, name: *const c_char) -> Option<usize> {
+    pub(super) fn find(&self, group: &Group) -> Option<usize> {
         if group.state.load(Relaxed) == UNKNOWN {
-            group.look(super::has_library());
+            group.look(super::has_library(), &[]);
         }
         if group.is_ours() {
             return None;
         }
         let known = self.address.load(Relaxed);
-        let address = if known != 0 {
-            known
-        } else {
-            // SAFETY: a C string.
-            let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name) }.addr().max(NONE);
-            self.address.store(found, Relaxed);
-            found
-        };
+        let address = if known != 0 { known } else { self.look() };
         (address != NONE).then_some(address)
     }
 }
