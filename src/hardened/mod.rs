@@ -46,6 +46,7 @@ use crate::hardened::parts::Parts;
 use crate::hardened::place::Place;
 use crate::hardened::records::{Header, LARGE};
 use crate::hardened::slab::{FRESH, Slab, USED};
+use crate::hardened::trailer::class_with_trailer;
 use crate::superslab::pagemap;
 use crate::superslab::slab::Allocation;
 use crate::tiny::classes::class_of;
@@ -211,13 +212,13 @@ pub(crate) unsafe fn resize(block: *mut u8, old: usize, size: usize, align: usiz
     let place = match find(block) {
         Found::Small(place) => place,
         Found::Large(large) => {
-            let stays_large = class_of(size + trailer::TRAILER, align) == 0;
+            let stays_large = class_with_trailer(size, align) == 0;
             // SAFETY: in use, and only the caller uses it.
             return stays_large && unsafe { large.resize(old, size, false) };
         }
         Found::Nothing => return false,
     };
-    if class_of(size + trailer::TRAILER, align) as usize != place.slab.class() {
+    if class_with_trailer(size, align) != place.slab.class() {
         return false;
     }
     // SAFETY: the caller's block, of a class that has room for both sizes. What stood behind the old size is
@@ -269,7 +270,7 @@ pub(crate) unsafe fn shorten(block: *mut u8, old: usize, size: usize, align: usi
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn grow(block: *mut u8, old: usize, size: usize, align: usize, function: &str) -> *mut u8 {
     match find(block) {
-        Found::Large(large) if size > old && class_of(size + trailer::TRAILER, align) == 0 => {
+        Found::Large(large) if size > old && class_with_trailer(size, align) == 0 => {
             // SAFETY: by the caller's clause.
             let block = unsafe { moved::grow(large, old, size, align, function) };
             aged::tick();

@@ -9,13 +9,12 @@ use crate::hardened::parts::MOST_HELD;
 use crate::hardened::place::Place;
 use crate::hardened::quarantined::Held;
 use crate::hardened::slab::{FRESH, Slab};
-use crate::hardened::trailer::TRAILER;
+use crate::hardened::trailer::class_with_trailer;
 use crate::hardened::{aged, fault, lists, parts};
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::{AtomicUsize, compiler_fence};
-use crate::tiny::classes::class_of;
 use core::cell::Cell;
 use core::ptr;
 
@@ -141,7 +140,7 @@ impl State {
         // First: what a signal handler might change is read behind this.
         let Some(_busy) = self.enter() else { return ptr::null_mut() };
         // There is no slab of class 0.
-        let source = &self.sources[class_of(size + TRAILER, align) as usize];
+        let source = &self.sources[class_with_trailer(size, align)];
         let bits = source.bits.get();
         let Some(slab) = source.slab.get().filter(|_| bits != 0) else { return ptr::null_mut() };
         let parts = parts::now();
@@ -187,7 +186,7 @@ impl State {
     /// has interrupted the thread here.
     #[inline(always)]
     pub(super) fn alloc(&self, size: usize, align: usize) -> Option<Allocation> {
-        let class = class_of(size + TRAILER, align) as usize;
+        let class = class_with_trailer(size, align);
         if class == 0 {
             return None;
         }

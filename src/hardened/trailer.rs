@@ -9,8 +9,20 @@
 //! write them. Every block that was ever handed out has a trailer, a free one too: whoever frees a block also
 //! checks that of the block before it.
 
+use crate::tiny::classes::class_of;
+
 /// Bytes of the trailer.
 pub(super) const TRAILER: usize = 8;
+
+/// The class of a block for `size` bytes and the trailer, or 0 if that is a large block.
+#[inline(always)]
+pub(super) fn class_with_trailer(size: usize, align: usize) -> usize {
+    let room = size + TRAILER;
+    // Above 256 bytes whole lines of the cache, though there are classes between: what a program has arranged
+    // in lines stays so, while the trailer makes each block a little longer than the program has thought.
+    let room = if room.wrapping_sub(257) < 256 { room.next_multiple_of(64) } else { room };
+    class_of(room, align) as usize
+}
 
 /// Bits of the check, which are the lower ones: whoever writes one byte too many writes over these. The
 /// fields have 16 bits for the room between the bytes asked for and the trailer, 5 for the alignment, and one
@@ -109,6 +121,24 @@ pub(super) fn is_intact(mix: u64, found: u64, room: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tiny::classes::stride;
+
+    /// Each size gets the smallest class that has room for it and the trailer, of those that are whole lines
+    /// where classes are close beside their size.
+    #[test]
+    fn classes_of_long_blocks_are_whole_lines() {
+        for (size, align) in (0..=70_000).flat_map(|size| [1, 16, 32, 64, 512].map(|align| (size, align))) {
+            let class = class_with_trailer(size, align);
+            let fits = |&class: &usize| {
+                let stride = stride(class) as usize;
+                let lines = stride <= 256 || stride % 64 == 0;
+                lines && stride >= size + TRAILER && stride % align == 0 && (align <= 16 || stride >= align)
+            };
+            let least = (1..=60).find(fits).unwrap_or(0);
+            assert!(align > 16 || class == least, "{size} {align}: {class}, not {least}");
+            assert!(class == 0 || fits(&class), "{size} {align}: {class}");
+        }
+    }
 
     #[test]
     fn what_is_encoded_is_decoded_and_nothing_else() {
