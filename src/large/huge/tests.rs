@@ -148,9 +148,10 @@ fn a_mapping_that_is_hardly_touched_is_always_sparse() {
     let seen = Density::new();
     with_mapping(HUGE_PAGE, 0, |mapping| {
         for part in (0..FEW).map(|i| i * HUGE_PAGE / FEW) {
-            // SAFETY: the mapping is ours, and this is in it; so is the page after it.
-            unsafe { mapping.block.add(part).write(1) };
-            unsafe { mapping.block.add(part + os::page_size()).write(1) };
+            for at in [part, part + os::page_size()] {
+                // SAFETY: the mapping is ours, and this is in it.
+                unsafe { mapping.block.add(at).write(1) };
+            }
         }
         let dense = (0..200_000).filter(|_| !seen.is_sparse(mapping)).count();
         assert_eq!(dense, 0);
