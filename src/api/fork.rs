@@ -30,6 +30,7 @@ use crate::large;
 use crate::os::process::Noticed;
 use crate::os::{self, process};
 use crate::reclaim::{background, left_heaps};
+use crate::sampling;
 use crate::superslab::{orphans, span_index};
 
 /// The handler that the C library calls in the child.
@@ -71,6 +72,7 @@ pub(crate) fn on_fork(noticed: Noticed) {
         guard::inherit();
     }
     limits::inherit();
+    sampling::reseed();
     profile::inherit();
     #[cfg(feature = "profile")]
     crate::stacks::modules::inherit();
@@ -88,6 +90,7 @@ pub(crate) fn on_fork(noticed: Noticed) {
                 thread::leave_heap();
             } else {
                 Heap::claim(mine);
+                Heap::reseed(mine);
                 if hardened::is_on() {
                     Heap::hardened(mine).reseed();
                 }

@@ -11,6 +11,7 @@ use crate::reclaim::background;
 use crate::reclaim::retry::or_reclaim;
 use crate::sampling;
 use crate::superslab::slab::Allocation;
+use crate::tiny::classes::MAX_SMALL;
 use core::ptr;
 
 pub(super) use crate::base::misuse::Said;
@@ -185,7 +186,7 @@ pub(super) unsafe fn realloc(
     }
     if size <= isize::MAX as usize {
         // SAFETY: in use, by the answer, and only the caller uses it.
-        if unsafe { hardened::resize(block, old, size, align) } {
+        if seen_in_place(block, old, size, || unsafe { hardened::resize(block, old, size, align) }) {
             return block;
         }
         // Who asks for samples is shown what is allocated and what is freed: not so here.
@@ -205,10 +206,29 @@ pub(super) unsafe fn realloc(
             free(block, Said::Nothing, "realloc");
         }
     // SAFETY: in use, by the answer above, and only the caller uses it. Where it is it needs no memory.
-    } else if size < old && unsafe { hardened::shorten(block, old, size, align) } {
+    } else if size < old
+        && seen_in_place(block, old, size, || unsafe { hardened::shorten(block, old, size, align) })
+    {
         return block;
     }
     new
+}
+
+/// Has a block resized where it is by `resize`, which says whether it did, and shows that to the profile if the
+/// block is large. A small one stays in its class.
+fn seen_in_place(block: *mut u8, old: usize, size: usize, resize: impl FnOnce() -> bool) -> bool {
+    if !sampling::is_on() || old.max(size) < MAX_SMALL {
+        return resize();
+    }
+    let lifted = sampling::lift(block);
+    let resized = resize();
+    if let Some(lifted) = lifted {
+        sampling::put_down(lifted, !resized);
+    }
+    if resized {
+        profile::resized(block, size);
+    }
+    resized
 }
 
 /// The bytes that were asked for; 0 after reporting misuse on behalf of `function`.

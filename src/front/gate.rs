@@ -89,6 +89,22 @@ impl Heap {
         epoch != 0
     }
 
+    /// In the child of a fork: see [`Gate::reseed`].
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, and is the only thread of this process.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn reseed(heap: *mut Heap) {
+        // SAFETY: the calling thread owns the heap, and no visitor is in it. Whatever a fork has interrupted
+        // goes on with one number or the other.
+        unsafe {
+            if Heap::is_armed(heap) {
+                Heap::gate(heap).reseed();
+            }
+        }
+    }
+
     /// Arms the heap.
     ///
     /// # Safety

@@ -67,6 +67,9 @@ impl Heap {
                 if left == 0 {
                     gate.due.set(gate.clients(c));
                     left = gate.draw(c);
+                } else if gate.is_inherited(c) {
+                    // Each allocation is as likely as any other to be the next one, whatever was before.
+                    left = gate.draw(c);
                 } else {
                     left -= 1;
                 }

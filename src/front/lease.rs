@@ -57,7 +57,11 @@ pub(crate) struct Gate {
     pub(super) due: Cell<u8>,
     /// Which clients ask for the next block of each class.
     clients: Table<Cell<u8>, KINDS>,
+    /// The classes, a bit each, whose next allocation of a client was drawn by the parent of this process.
+    inherited: Cell<u64>,
 }
+
+const _: () = assert!(KINDS <= u64::BITS as usize);
 
 /// The client that is the heap profile.
 const PROFILE: u8 = 1;
@@ -137,6 +141,22 @@ impl Gate {
         let client = |left, client| if left <= profile.min(guard) { client } else { 0 };
         self.clients[class].set(client(profile, PROFILE) | client(guard, GUARD));
         profile.min(guard)
+    }
+
+    /// In the child of a fork: what is drawn from now on is not what the parent draws, or other children. What
+    /// was drawn before is, so it is drawn again where that can be done, as [`Gate::is_inherited`] says. Not
+    /// here: a signal handler of the thread may have forked, which has interrupted it anywhere.
+    pub(super) fn reseed(&self) {
+        self.random.set(sampling::seed());
+        self.inherited.set(!0);
+    }
+
+    /// Whether the client's next allocation of `class` was drawn by the parent of this process, of which this
+    /// has not been told yet.
+    pub(super) fn is_inherited(&self, class: usize) -> bool {
+        let inherited = self.inherited.get();
+        self.inherited.set(inherited & !(1 << class));
+        inherited & 1 << class != 0
     }
 
     /// Which clients the last [`Gate::draw`] was for.

@@ -42,7 +42,7 @@ pub(crate) struct State {
     bytes: Cell<usize>,
     /// Small blocks allocated. For statistics.
     allocations: AtomicUsize,
-    /// For who samples blocks: all zero at first.
+    /// For who samples blocks: all zero at first, and where the second is, the first is drawn anew.
     pub(crate) sampler: [Cell<u64>; 2],
     ring: Table<Cell<Held>, MOST_HELD>,
 }
@@ -301,9 +301,10 @@ impl State {
     }
 
     /// In the child of a fork, for the thread that survives: what it hands out at random from now on is not
-    /// what its parent does.
+    /// what its parent does, nor does it sample the same allocations.
     pub(crate) fn reseed(&self) {
         self.random.set(0);
+        self.sampler[1].set(0);
     }
 
     /// For the next thread that has the record. The last one may have left in the middle of something: by a

@@ -114,6 +114,13 @@ pub(crate) fn seed() -> u64 {
     random::state(COUNTER.fetch_add(1, Relaxed))
 }
 
+/// In the child of a fork: its seeds are not those of its parent, or of other children.
+pub(crate) fn reseed() {
+    if COUNTER.load(Relaxed) != 0 {
+        COUNTER.fetch_add(os::random() as u64, Relaxed);
+    }
+}
+
 /// Sets the rate, as the start of a profile does.
 #[cfg(all(test, loom))]
 pub(crate) fn model_rate(rate: u64) {

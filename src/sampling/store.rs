@@ -218,10 +218,17 @@ impl Store {
     ///
     /// The largest of many estimates is larger than the truth. So the peak is sought where the process has
     /// mapped more than ever before, which is no estimate, until that much has been allocated; elsewhere an
-    /// estimate must be larger than chance explains, by three standard deviations.
+    /// estimate must be larger than chance explains, by three standard deviations. And more may have been mapped
+    /// since the last sample for another reason, before or after much was freed: what lives now is the peak only
+    /// if chance explains by how much less it is.
     fn look_for_peak(&mut self, sample: &Sample<'_>, bytes: f64) {
         if sample.mapped > self.mapped {
-            (self.mapped, self.window, self.most) = (sample.mapped, SUPERSLAB as f64, 0.0);
+            (self.mapped, self.window) = (sample.mapped, SUPERSLAB as f64);
+            let less = self.most - self.bytes;
+            // By two: the variance of an estimate is at most itself times the rate.
+            if less <= 0.0 || less * less <= 4.0 * self.most * sample.rate as f64 {
+                self.most = 0.0;
+            }
         }
         let more = self.bytes - self.most;
         if more > 0.0 && (self.window > 0.0 || more * more > 9.0 * self.most * (bytes - sample.size as f64)) {
