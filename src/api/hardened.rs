@@ -205,11 +205,13 @@ pub(super) unsafe fn realloc(
             ptr::copy_nonoverlapping(block, new, old.min(size));
             free(block, Said::Nothing, "realloc");
         }
-    // SAFETY: in use, by the answer above, and only the caller uses it. Where it is it needs no memory.
-    } else if size < old
-        && seen_in_place(block, old, size, || unsafe { hardened::shorten(block, old, size, align) })
-    {
-        return block;
+    } else if size < old {
+        // Where it is it needs no memory.
+        // SAFETY: in use, by the answer above, and only the caller uses it.
+        let shorten = || unsafe { hardened::shorten(block, old, size, align) };
+        if seen_in_place(block, old, size, shorten) {
+            return block;
+        }
     }
     new
 }
