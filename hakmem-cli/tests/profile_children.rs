@@ -40,7 +40,7 @@ fn children_do_not_take_the_samples_of_their_siblings() {
         assert!(counts.len() >= 4, "{size} {hardened}: {counts:?}");
         let sum: u64 = counts.iter().map(|(count, children)| count * *children as u64).sum();
         // Five standard deviations.
-        let (expected, margin) = (60.0 * mean, 5.0 * (60.0 * mean).sqrt());
+        let (expected, margin) = (60.0 * mean, 5.0 * f64::sqrt(60.0 * mean));
         assert!((sum as f64 - expected).abs() < margin, "{size} {hardened}: {sum}, not {expected}");
     }
 }
