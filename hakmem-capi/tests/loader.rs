@@ -47,6 +47,15 @@ fn a_namespace_has_an_allocator_of_its_own() {
     run("namespace", &programs(&[]), &[]);
 }
 
+/// Its keys for thread-local data are the same as the program's, and so are the places of their values.
+#[test]
+fn a_namespace_with_keys_of_its_own_takes_no_heap_from_us() {
+    let plugin = compile("gcc", "loader_keys.c", &["-DPLUGIN", "-shared", "-fPIC", "-pthread"]);
+    let host = compile("gcc", "loader_keys.c", &["-pthread", "-ldl"]);
+    expect_ok(Command::new(&host).arg(&plugin), LIMIT);
+    expect_ok(preloaded(&host).arg(&plugin), LIMIT);
+}
+
 #[test]
 fn libraries_linked_symbolic_share_ours() {
     run("one", &programs(&["-Wl,-Bsymbolic"]), &[]);

@@ -1,6 +1,7 @@
 //! How a thread gets its heap, and what happens to the heap when the thread ends.
 
 use crate::base::options::{Hardened, Options};
+use crate::base::table::Table;
 use crate::base::{limits, options};
 use crate::front::heap::{AFTER_EXIT, EMPTY, Heap, NO_HEAP};
 use crate::front::{lease, registry, tls};
@@ -169,14 +170,9 @@ fn attach(base: Option<&Options>) -> *mut Heap {
         if options.few_syscalls {
             os::confine();
         }
-        let mut key = 0;
-        // Neither this nor anything before it allocates.
-        // SAFETY: `key` is writable. The hook gets what `set_hook` stores: null, or the heap of the thread
-        // that ends.
-        if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_exit)) } == 0 {
-            // Relaxed: `options::init` publishes it, by its own release and acquire.
-            KEY.store(key, Ordering::Relaxed);
-        }
+        // Neither this nor anything before it allocates. Relaxed: `options::init` publishes it, by its own
+        // release and acquire.
+        KEY.store(late_key(), Ordering::Relaxed);
     });
     if KEY.load(Ordering::Relaxed) == NO_KEY {
         // SAFETY: this thread's id, and it has no heap.
@@ -199,16 +195,47 @@ fn attach(base: Option<&Options>) -> *mut Heap {
     heap
 }
 
+/// Creates the key of the exit hook; [`NO_KEY`] if there is none left.
+///
+/// With glibc it is the last of those for which `pthread_setspecific` needs no memory, if that is free. A
+/// library in another namespace (`dlmopen`) has a C library of its own, which gives out the same keys from the
+/// first one on, and both store in the same place of the same thread.
+fn late_key() -> u32 {
+    const LAST: u32 = 31;
+    // glibc gives out the lowest free key.
+    let mut created = Table([NO_KEY; LAST as usize + 1]);
+    let mut count = 0;
+    while count == 0 || (cfg!(target_env = "gnu") && created[count - 1] < LAST) {
+        // SAFETY: the key is written to a place of ours, and the hook uses nothing that it is given.
+        if unsafe { libc::pthread_key_create(&mut created[count], Some(on_thread_exit)) } != 0 {
+            created[count] = NO_KEY;
+            break;
+        }
+        count += 1;
+    }
+    if count > 1 && created[count - 1] > LAST {
+        count -= 1;
+    }
+    let kept = if count == 0 { NO_KEY } else { created[count - 1] };
+    for other in created.0.into_iter().filter(|&other| other != NO_KEY && other != kept) {
+        // SAFETY: created here, and nobody else knows it.
+        unsafe { libc::pthread_key_delete(other) };
+    }
+    kept
+}
+
 /// The exit hook. It asks to run again as long as other destructors still use the heap and the C library has
 /// rounds left. Destructors that run after the last round can still allocate and free.
 ///
-/// # Safety
-///
-/// `heap` is what [`set_hook`] has stored for the calling thread, which is ending: its heap.
-unsafe extern "C" fn on_thread_exit(heap: *mut c_void) {
-    let heap = heap.cast::<Heap>();
-    // SAFETY: the calling thread owns the heap. Once TLS has the placeholder, nothing in this thread uses it
-    // any more.
+/// What [`set_hook`] has stored may have been replaced meanwhile, by a library in another namespace that has the
+/// same key: so the heap is the one that TLS knows.
+extern "C" fn on_thread_exit(_: *mut c_void) {
+    let heap = own_heap();
+    if heap.is_null() {
+        return;
+    }
+    // SAFETY: the calling thread, which is ending, owns the heap. Once TLS has the placeholder, nothing in this
+    // thread uses it any more.
     unsafe {
         let (exit, activity) = (&(*heap).exit, Heap::own_activity(heap));
         let rounds = exit.rounds.get() + 1;
