@@ -34,7 +34,7 @@ pub struct Mallinfo2 {
     pub ordblks: usize,
     /// 0.
     pub smblks: usize,
-    /// Large blocks in use.
+    /// Blocks in use with a mapping of their own.
     pub hblks: usize,
     /// Bytes in them.
     pub hblkhd: usize,
@@ -42,9 +42,9 @@ pub struct Mallinfo2 {
     pub usmblks: usize,
     /// 0.
     pub fsmblks: usize,
-    /// Bytes in small blocks in use.
+    /// Bytes in all other blocks in use.
     pub uordblks: usize,
-    /// Bytes in SuperSlabs that are in no small block in use.
+    /// Bytes in SuperSlabs that are in no block in use.
     pub fordblks: usize,
     /// Bytes that a trim could give back now.
     pub keepcost: usize,
@@ -56,8 +56,8 @@ pub extern "C" fn mallinfo2() -> Mallinfo2 {
     let info = core_c::info();
     Mallinfo2 {
         arena: info.arena,
-        hblks: info.large_blocks,
-        hblkhd: info.large_bytes,
+        hblks: info.mapped_blocks,
+        hblkhd: info.mapped_bytes,
         uordblks: info.in_use,
         fordblks: info.free,
         keepcost: info.releasable,

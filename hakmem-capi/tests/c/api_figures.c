@@ -46,6 +46,21 @@ static void small(void) {
     CHECKN(after.uordblks + after.fordblks == after.arena, after.fordblks);
 }
 
+/* Longer blocks that have no mapping of their own are in use like small ones, and nothing else. */
+static void medium(void) {
+    struct mallinfo2 before = mallinfo2(), full;
+    for (size_t i = 0; i < 500; i++) CHECK((block[i] = malloc(200000)) != NULL);
+    full = mallinfo2();
+    show("before", before);
+    show("full", full);
+    CHECKN(full.uordblks >= before.uordblks + 100 * 1000000, full.uordblks);
+    CHECKN(full.uordblks + full.fordblks == full.arena, full.fordblks);
+    CHECKN(full.fordblks < before.fordblks + 40 * 1000000, full.fordblks);
+    CHECKN(full.hblks == before.hblks && full.hblkhd == before.hblkhd, full.hblkhd);
+    for (size_t i = 0; i < 500; i++) free(block[i]);
+    CHECKN(mallinfo2().uordblks < before.uordblks + MIB, mallinfo2().uordblks);
+}
+
 /* A block with a mapping of its own counts among the mappings. */
 static void large(void) {
     struct mallinfo2 before = mallinfo2(), full, after;
@@ -106,6 +121,7 @@ int main(void) {
     setvbuf(stdout, NULL, _IONBF, 0);
     free(malloc(1));
     small();
+    medium();
     large();
     printed();
     options();

@@ -106,13 +106,13 @@ pub fn internal_error(what: &core::panic::PanicInfo<'_>) -> ! {
 pub struct Info {
     /// Bytes of address space in SuperSlabs.
     pub arena: usize,
-    /// Large blocks: those with a mapping of their own, and runs.
-    pub large_blocks: usize,
-    /// Bytes in large blocks.
-    pub large_bytes: usize,
-    /// Bytes in blocks that the program holds, not counting large ones.
+    /// Blocks with a mapping of their own.
+    pub mapped_blocks: usize,
+    /// Bytes in them.
+    pub mapped_bytes: usize,
+    /// Bytes in all other blocks that the program holds.
     pub in_use: usize,
-    /// Bytes in SuperSlabs that are not in such blocks.
+    /// Bytes in SuperSlabs that are not in blocks.
     pub free: usize,
     /// Bytes that a purge could give back now.
     pub releasable: usize,
@@ -121,13 +121,12 @@ pub struct Info {
 /// Collects the figures for `mallinfo2`.
 pub fn info() -> Info {
     Snapshot::with(|now| {
-        let (runs, direct) = (&now.classes[ClassStats::RUNS], &now.classes[ClassStats::DIRECT]);
-        let large_bytes = (runs.allocated_bytes + direct.allocated_bytes) as usize;
-        let in_use = now.stats.allocated_bytes as usize - large_bytes;
+        let direct = &now.classes[ClassStats::DIRECT];
+        let in_use = now.stats.allocated_bytes.saturating_sub(direct.allocated_bytes) as usize;
         Info {
             arena: now.superslabs as usize,
-            large_blocks: (runs.blocks + direct.blocks) as usize,
-            large_bytes,
+            mapped_blocks: direct.blocks as usize,
+            mapped_bytes: direct.allocated_bytes as usize,
             in_use,
             free: (now.superslabs as usize).saturating_sub(in_use),
             releasable: now.stats.dirty_bytes as usize,
