@@ -48,6 +48,13 @@ fn zeroed_blocks_hardly_touched_are_hardly_resident() {
 }
 
 #[test]
+fn zeroed_blocks_are_not_cleared_for_ever() {
+    for hardened in ["off", "on"] {
+        print!("{}", expect_ok(preloaded(program()).arg("refilled").env("HAKMEM_HARDENED", hardened), LIMIT));
+    }
+}
+
+#[test]
 fn what_realloc_cuts_off_is_used_again() {
     print!("{}", expect_ok(preloaded(program()).arg("cut"), LIMIT));
 }

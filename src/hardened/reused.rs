@@ -50,7 +50,7 @@ pub(super) fn wants_pages(large: &Large) -> bool {
     let mapping = large.mapping(large.freed_size());
     let part = LARGE_IN_USE.load(Relaxed) / PART;
     let most = MOST.max(part).saturating_add(MISSED.load(Relaxed)).min(options.large_cache.max(part));
-    if huge::is_sparse(mapping) {
+    if huge::is_better_purged(mapping) {
         return false;
     }
     if mapping.len > most {

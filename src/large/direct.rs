@@ -61,7 +61,7 @@ pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) 
         if pagemap::prepare_direct(kept.block) {
             // Clearing memory that was hardly touched would make all of it resident.
             // SAFETY: out of the cache, so ours alone, and in whole system pages.
-            let zero = clear && huge::is_sparse(kept) && unsafe { os::purge(kept.block, kept.len) };
+            let zero = clear && huge::is_better_purged(kept) && unsafe { os::purge(kept.block, kept.len) };
             pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
             return Allocation { ptr: kept.block, zeroed: zero };
         }

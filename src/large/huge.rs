@@ -36,6 +36,10 @@ const SHORTEST: usize = HUGE_PAGE / 2;
 const TRIES: usize = 16;
 /// To find out whether a mapping is sparse, one system page of each of this many parts is looked at.
 const FEW: usize = 8;
+/// After so many mappings that were cleared because they were dense, one is purged all the same. Twice as many
+/// after that, up to the most, while it does not help.
+const CLEARED: usize = 16;
+const MOST_CLEARED: usize = 256;
 
 /// A direct mapping.
 #[derive(Clone, Copy)]
@@ -59,6 +63,9 @@ struct Density {
     longest: AtomicUsize,
     /// Close looks at mappings that were not dense.
     tries: AtomicUsize,
+    /// Mappings that were cleared since one was purged, and how many may be.
+    cleared: AtomicUsize,
+    may_clear: AtomicUsize,
 }
 
 static SEEN: Density = Density::new();
@@ -71,6 +78,8 @@ impl Density {
             made: AtomicUsize::new(0),
             longest: AtomicUsize::new(0),
             tries: AtomicUsize::new(0),
+            cleared: AtomicUsize::new(0),
+            may_clear: AtomicUsize::new(CLEARED),
         }
     }
 
@@ -219,7 +228,22 @@ impl Density {
         seen.is_some_and(|(looked, resident)| looked != 0 && self.add_close(mapping.len, looked, resident))
     }
 
-    /// [`is_sparse`].
+    /// [`is_better_purged`].
+    fn is_better_purged(&self, mapping: Mapping) -> bool {
+        if self.is_sparse(mapping) {
+            self.may_clear.store(CLEARED, Relaxed);
+            return true;
+        }
+        let may_clear = self.may_clear.load(Relaxed);
+        if mapping.len < HUGE_PAGE || self.cleared.fetch_add(1, Relaxed) < may_clear {
+            return false;
+        }
+        self.cleared.store(0, Relaxed);
+        self.may_clear.store(MOST_CLEARED.min(2 * may_clear), Relaxed);
+        true
+    }
+
+    /// Whether less than half of a mapping is resident. Counts one with huge pages of which that is so.
     fn is_sparse(&self, mapping: Mapping) -> bool {
         if mapping.len < HUGE_PAGE {
             return false;
@@ -233,11 +257,13 @@ impl Density {
     }
 }
 
-/// Whether less than half of a mapping is resident, judging by a few system pages. Purging such a mapping,
-/// and faulting in what is touched next, costs less than clearing all of it. One with huge pages is not dense
-/// then: that counts, since whoever uses the same memory again and again never makes a control.
-pub(crate) fn is_sparse(mapping: Mapping) -> bool {
-    SEEN.is_sparse(mapping)
+/// Whether a mapping that has to be zero is better purged than cleared. It is if less than half of it is
+/// resident, judging by a few system pages: faulting in what is touched next costs less than clearing all of it.
+/// One with huge pages is not dense then: that counts, since whoever uses the same memory again and again never
+/// makes a control. What was cleared is dense, whatever the program touches of it: so that is found out now and
+/// then.
+pub(crate) fn is_better_purged(mapping: Mapping) -> bool {
+    SEEN.is_better_purged(mapping)
 }
 
 /// Whether half of a part of a mapping is resident, or more, judging by a few system pages.

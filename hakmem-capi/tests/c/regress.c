@@ -121,6 +121,27 @@ static void zeroed(void) {
     }
 }
 
+/* Nor once they have been filled, before: what was cleared once is not cleared each time. */
+static void refilled(void) {
+    enum { SIZE = 20 << 20 };
+    long before = resident_kib(), now = 0;
+    for (int round = 0; round < 30; round++) {
+        char *volatile p = malloc(SIZE); /* volatile: or the compiler leaves it out */
+        CHECK(p != NULL);
+        memset(p, 1, SIZE);
+        free(p);
+    }
+    for (int round = 0; round < 40; round++) {
+        char *p = calloc(1, SIZE);
+        CHECK(p != NULL && p[SIZE / 2] == 0);
+        p[SIZE / 2] = 1;
+        now = resident_kib() - before;
+        free(p);
+    }
+    printf("a page touched of 20 MiB: %ld KiB\n", now);
+    CHECK(now < 4096);
+}
+
 static long faults(void) {
     struct rusage usage;
     CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
@@ -239,6 +260,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "sparse")) sparse();
     else if (!strcmp(argv[1], "halves")) halves();
     else if (!strcmp(argv[1], "zeroed")) zeroed();
+    else if (!strcmp(argv[1], "refilled")) refilled();
     else if (!strcmp(argv[1], "cut")) cut();
     else if (!strcmp(argv[1], "idlers")) idlers();
     else if (!strcmp(argv[1], "claimed")) claimed();

@@ -140,6 +140,21 @@ fn a_mapping_is_sparse_of_which_less_than_half_was_touched() {
     });
 }
 
+/// What was cleared is dense: now and then it is purged instead, and less often while that does not help.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_dense_mapping_is_not_cleared_for_ever() {
+    let seen = Density::new();
+    let cleared = |mapping| (0..1000).take_while(|_| !seen.is_better_purged(mapping)).count();
+    with_mapping(HUGE_PAGE, HUGE_PAGE, |dense| {
+        assert_eq!([(); 3].map(|()| cleared(dense)), [CLEARED, 2 * CLEARED, 4 * CLEARED]);
+        with_mapping(HUGE_PAGE, 0, |sparse| assert!(seen.is_better_purged(sparse)));
+        assert_eq!([(); 6].map(|()| cleared(dense)), [16, 32, 64, 128, MOST_CLEARED, MOST_CLEARED]);
+        let short = Mapping { len: HUGE_PAGE - os::page_size(), ..dense };
+        assert_eq!(cleared(short), 1000);
+    });
+}
+
 /// One in 15,000 looks at eight pages is wrong here, and whoever is wrong once clears the mapping
 /// each time from then on.
 #[test]
