@@ -65,8 +65,10 @@ impl Job {
 /// the system has taken.
 fn unmap(desc: DescRef) -> usize {
     let base = desc.base();
-    // At least the header's page was resident.
-    let resident = (desc.slices.get().dirty.count_ones() as usize * SLICE).max(os::page_size());
+    // At least the header's page was resident; all of a huge page, unless nothing in it was ever used.
+    let dirty = desc.slices.get().dirty.count_ones() as usize;
+    let whole = dirty != 0 && desc.huge.load(Relaxed);
+    let resident = if whole { SUPERSLAB } else { (dirty * SLICE).max(os::page_size()) };
     // In the child of a fork nobody knows from now on whether it is still mapped. Release: for that child.
     desc.unmapping.store(true, Release);
     // SAFETY: all its slices were free, and this job has hidden them all: so no span lies in the SuperSlab,

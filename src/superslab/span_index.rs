@@ -193,7 +193,8 @@ impl State {
         if desc.has_job() {
             return false;
         }
-        if desc.huge.load(Relaxed) {
+        // One that is entirely free will be unmapped.
+        if desc.huge.load(Relaxed) && desc.slices.get().free != u32::MAX {
             self.soil(desc);
         }
         let (hidden, dirty) = desc.begin_job();

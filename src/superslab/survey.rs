@@ -138,9 +138,11 @@ fn spans(d: &Desc, mut f: impl FnMut(*mut Slab)) {
 }
 
 /// A mask of the slices that were zero and not resident when they last changed hands. None in huge pages,
-/// which are resident as a whole.
+/// which are resident as a whole once something in them was used.
 fn clean_slices(desc: &Desc) -> u32 {
-    if desc.huge.load(Relaxed) { 0 } else { !desc.slices.get().dirty }
+    let sets = desc.slices.get();
+    let untouched = sets.free == u32::MAX && sets.dirty == 0;
+    if desc.huge.load(Relaxed) && !untouched { 0 } else { !sets.dirty }
 }
 
 /// Resident bytes of the header, and bytes that are not resident, of a SuperSlab in which the slices of the
@@ -287,8 +289,25 @@ fn above(from: usize, mask: u32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lockfree::slice_sets::Sets;
 
     const KIB: usize = 1 << 10;
+
+    #[test]
+    fn a_huge_page_is_clean_until_something_in_it_was_used() {
+        let desc = Desc::stand_in(core::ptr::without_provenance_mut(SUPERSLAB));
+        for (huge, free, dirty, clean) in [
+            (true, u32::MAX, 0, u32::MAX),
+            (true, u32::MAX, 1, 0),
+            (true, u32::MAX - 1, 0, 0),
+            (false, u32::MAX, 6, !6),
+            (false, 0b1100, 0b0100, !0b0100),
+        ] {
+            desc.huge.store(huge, Relaxed);
+            desc.slices.set(Sets { free, dirty });
+            assert_eq!(clean_slices(desc), clean, "{huge} {free:#x} {dirty:#x}");
+        }
+    }
 
     #[test]
     fn what_lies_above_in_clean_slices() {

@@ -318,10 +318,11 @@ fn the_index_is_what_a_plain_search_finds() {
         model.check(&state, "taken or given");
         if random(20) == 0 {
             let desc = model.descs[random(3)];
-            // What was in a huge page is dirty, used or not.
+            // What was in a huge page is dirty, used or not; of what is unmapped nobody asks.
             desc.huge.store(random(8) == 0, Relaxed);
             let mut before = desc.slices.get();
-            before.dirty |= if desc.huge.load(Relaxed) && !desc.has_job() { u32::MAX } else { 0 };
+            let soiled = desc.huge.load(Relaxed) && !desc.has_job() && before.free != u32::MAX;
+            before.dirty |= if soiled { u32::MAX } else { 0 };
             let hidden = if before.free == u32::MAX { u32::MAX } else { before.purgeable() };
             assert_eq!(state.hide(desc), hidden != 0, "step {step}");
             assert_eq!((desc.job.load(Relaxed), desc.slices.get().free), (hidden, before.free & !hidden));
