@@ -55,6 +55,11 @@ fn zeroed_blocks_are_not_cleared_for_ever() {
 }
 
 #[test]
+fn a_run_that_shrinks_a_little_stays_one() {
+    expect_ok(preloaded(program()).arg("border"), LIMIT);
+}
+
+#[test]
 fn what_realloc_cuts_off_is_used_again() {
     print!("{}", expect_ok(preloaded(program()).arg("cut"), LIMIT));
 }

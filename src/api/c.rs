@@ -9,7 +9,7 @@ use crate::front::heap::Heap;
 use crate::front::{large_blocks, tls};
 use crate::lockfree::magazine_slots::Push;
 use crate::os;
-use crate::superslab::pagemap::{self, FOREIGN, HARDENED};
+use crate::superslab::pagemap::{self, FOREIGN, HARDENED, RUN};
 use crate::superslab::slab::{Allocation, Block};
 use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
 use core::ptr;
@@ -338,6 +338,10 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         // SAFETY: a block that the caller gives up, by the clause of `realloc`.
         unsafe { free(block) };
         return ptr::null_mut();
+    }
+    if kind == RUN && size <= MAX_SMALL && size >= old / 2 {
+        // The shortest run. A buffer that grows and shrinks at the border to the classes is not copied each time.
+        return block;
     }
     // Over the mark, too.
     let size = size.max(MIN_ALIGN);

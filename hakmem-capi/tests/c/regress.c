@@ -173,6 +173,21 @@ static void cut(void) {
     CHECK(more < 4 * 768);
 }
 
+/* A buffer that grows and shrinks at the border between size classes and runs is not copied each time. */
+static void border(void) {
+    char *p = malloc(65537), *was = p;
+    CHECK(p != NULL && malloc_usable_size(p) >= 65537);
+    memset(p, 1, 65537);
+    for (int round = 0; round < 100; round++) {
+        CHECK((p = realloc(p, 65536)) == was);
+        CHECK((p = realloc(p, 65537)) == was);
+    }
+    /* What is left of it is worth a copy. */
+    CHECK((p = realloc(p, 30000)) != NULL && malloc_usable_size(p) < 65536);
+    for (int at = 0; at < 30000; at++) CHECK(p[at] == 1);
+    free(p);
+}
+
 static pthread_barrier_t idle;
 
 static void *idles(void *arg) {
@@ -261,6 +276,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "halves")) halves();
     else if (!strcmp(argv[1], "zeroed")) zeroed();
     else if (!strcmp(argv[1], "refilled")) refilled();
+    else if (!strcmp(argv[1], "border")) border();
     else if (!strcmp(argv[1], "cut")) cut();
     else if (!strcmp(argv[1], "idlers")) idlers();
     else if (!strcmp(argv[1], "claimed")) claimed();
