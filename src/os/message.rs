@@ -90,9 +90,12 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Prints one line to standard error.
+/// Prints one line to standard error. Not where a program that has closed that has its data: a file that it
+/// reads and writes.
 pub(crate) fn line(args: fmt::Arguments<'_>) {
-    line_to(2, args);
+    if !file::is_data(2) {
+        line_to(2, args);
+    }
 }
 
 /// Prints one line to a file descriptor.
