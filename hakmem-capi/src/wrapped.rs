@@ -56,8 +56,8 @@ type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 /// The `realloc` that the program calls, which is its own if it has one. Relaxed: code publishes nothing.
 static REALLOC: AtomicPtr<c_void> = AtomicPtr::new(first_realloc as *mut c_void);
 
-/// For the library's constructor: looks for the program's `realloc`. Not when it is needed: `dlsym` takes a lock
-/// of the loader's, which the constructor of a plugin may hold that waits for the thread that needs it.
+/// For the library's constructor: looks for the program's `realloc`. Not when it is needed: `dlsym` takes a
+/// lock of the loader's, which the constructor of a plugin may hold that waits for the thread that needs it.
 pub(crate) fn on_load() {
     let seen = if is_seen() { seen(c"realloc") } else { crate::realloc as *mut c_void };
     REALLOC.store(seen, Ordering::Relaxed);

@@ -101,8 +101,8 @@ fn replaced_operators() {
     }
 }
 
-/// The constructor of a plugin waits for a thread that uses each of these for the first time: the loader's lock
-/// is held meanwhile.
+/// The constructor of a plugin waits for a thread that uses each of these for the first time: the loader's
+/// lock is held meanwhile.
 #[test]
 fn nothing_is_looked_up_late() {
     let quiet = ["-std=c++17", "-Wno-mismatched-new-delete", "-Wno-sized-deallocation", "-pthread"];

@@ -340,7 +340,8 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         return ptr::null_mut();
     }
     if kind == RUN && size <= MAX_SMALL && size >= old / 2 {
-        // The shortest run. A buffer that grows and shrinks at the border to the classes is not copied each time.
+        // The shortest run. A buffer that grows and shrinks at the border to the classes is not copied each
+        // time.
         return block;
     }
     // Over the mark, too.

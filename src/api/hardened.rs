@@ -216,8 +216,8 @@ pub(super) unsafe fn realloc(
     new
 }
 
-/// Has a block resized where it is by `resize`, which says whether it did, and shows that to the profile if the
-/// block is large. A small one stays in its class.
+/// Has a block resized where it is by `resize`, which says whether it did, and shows that to the profile if
+/// the block is large. A small one stays in its class.
 fn seen_in_place(block: *mut u8, old: usize, size: usize, resize: impl FnOnce() -> bool) -> bool {
     if !sampling::is_on() || old.max(size) < MAX_SMALL {
         return resize();

@@ -143,9 +143,9 @@ impl Gate {
         profile.min(guard)
     }
 
-    /// In the child of a fork: what is drawn from now on is not what the parent draws, or other children. What
-    /// was drawn before is, so it is drawn again where that can be done, as [`Gate::is_inherited`] says. Not
-    /// here: a signal handler of the thread may have forked, which has interrupted it anywhere.
+    /// In the child of a fork: what is drawn from now on is not what the parent draws, or other children.
+    /// What was drawn before is, so it is drawn again where that can be done, as [`Gate::is_inherited`] says.
+    /// Not here: a signal handler of the thread may have forked, which has interrupted it anywhere.
     pub(super) fn reseed(&self) {
         self.random.set(sampling::seed());
         self.inherited.set(!0);

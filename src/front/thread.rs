@@ -198,8 +198,8 @@ fn attach(base: Option<&Options>) -> *mut Heap {
 /// Creates the key of the exit hook; [`NO_KEY`] if there is none left.
 ///
 /// With glibc it is the last of those for which `pthread_setspecific` needs no memory, if that is free. A
-/// library in another namespace (`dlmopen`) has a C library of its own, which gives out the same keys from the
-/// first one on, and both store in the same place of the same thread.
+/// library in another namespace (`dlmopen`) has a C library of its own, which gives out the same keys from
+/// the first one on, and both store in the same place of the same thread.
 fn late_key() -> u32 {
     const LAST: u32 = 31;
     // glibc gives out the lowest free key.
@@ -227,15 +227,15 @@ fn late_key() -> u32 {
 /// The exit hook. It asks to run again as long as other destructors still use the heap and the C library has
 /// rounds left. Destructors that run after the last round can still allocate and free.
 ///
-/// What [`set_hook`] has stored may have been replaced meanwhile, by a library in another namespace that has the
-/// same key: so the heap is the one that TLS knows.
+/// What [`set_hook`] has stored may have been replaced meanwhile, by a library in another namespace that has
+/// the same key: so the heap is the one that TLS knows.
 extern "C" fn on_thread_exit(_: *mut c_void) {
     let heap = own_heap();
     if heap.is_null() {
         return;
     }
-    // SAFETY: the calling thread, which is ending, owns the heap. Once TLS has the placeholder, nothing in this
-    // thread uses it any more.
+    // SAFETY: the calling thread, which is ending, owns the heap. Once TLS has the placeholder, nothing in
+    // this thread uses it any more.
     unsafe {
         let (exit, activity) = (&(*heap).exit, Heap::own_activity(heap));
         let rounds = exit.rounds.get() + 1;

@@ -36,8 +36,8 @@ const SHORTEST: usize = HUGE_PAGE / 2;
 const TRIES: usize = 16;
 /// To find out whether a mapping is sparse, one system page of each of this many parts is looked at.
 const FEW: usize = 8;
-/// After so many mappings that were cleared because they were dense, one is purged all the same. Twice as many
-/// after that, up to the most, while it does not help.
+/// After so many mappings that were cleared because they were dense, one is purged all the same. Twice as
+/// many after that, up to the most, while it does not help.
 const CLEARED: usize = 16;
 const MOST_CLEARED: usize = 256;
 
@@ -258,10 +258,10 @@ impl Density {
 }
 
 /// Whether a mapping that has to be zero is better purged than cleared. It is if less than half of it is
-/// resident, judging by a few system pages: faulting in what is touched next costs less than clearing all of it.
-/// One with huge pages is not dense then: that counts, since whoever uses the same memory again and again never
-/// makes a control. What was cleared is dense, whatever the program touches of it: so that is found out now and
-/// then.
+/// resident, judging by a few system pages: faulting in what is touched next costs less than clearing all of
+/// it. One with huge pages is not dense then: that counts, since whoever uses the same memory again and again
+/// never makes a control. What was cleared is dense, whatever the program touches of it: so that is found out
+/// now and then.
 pub(crate) fn is_better_purged(mapping: Mapping) -> bool {
     SEEN.is_better_purged(mapping)
 }
@@ -272,10 +272,10 @@ pub(super) fn is_touched(part: Mapping) -> bool {
     looked != 0 && resident * 2 >= looked
 }
 
-/// Looks at a few system pages of a mapping; twice where half of them are resident, or more, but not all. That
-/// may be an accident: of 2 MiB with 16 pages touched, half of the looks meet one in 1 of 15,000 cases, and
-/// whoever has cleared all of it does so again whenever it comes back. Returns how many pages were looked at,
-/// none if the system does not say, and how many of them are resident.
+/// Looks at a few system pages of a mapping; twice where half of them are resident, or more, but not all.
+/// That may be an accident: of 2 MiB with 16 pages touched, half of the looks meet one in 1 of 15,000 cases,
+/// and whoever has cleared all of it does so again whenever it comes back. Returns how many pages were looked
+/// at, none if the system does not say, and how many of them are resident.
 fn look_at_few(mapping: Mapping) -> (usize, usize) {
     let look = |parts| sample(mapping, 0, mapping.len.div_ceil(parts)).unwrap_or_default();
     let (looked, resident) = look(FEW);

@@ -37,8 +37,8 @@ impl Group {
         self.state.load(Relaxed) == OURS
     }
 
-    /// Looks whose operators the program sees, if there is a C++ library that could have others call them;
-    /// if they are not all ours, looks for the C++ library's `forms`, too. When this library is loaded, so that
+    /// Looks whose operators the program sees, if there is a C++ library that could have others call them; if
+    /// they are not all ours, looks for the C++ library's `forms`, too. When this library is loaded, so that
     /// no lock of the loader's is taken later; or before, by the constructor of a library that comes earlier.
     #[cold]
     #[inline(never)]
