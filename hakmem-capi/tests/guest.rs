@@ -56,14 +56,13 @@ fn retries_that_do_not_help_are_not_repeated_at_once() {
 }
 
 #[test]
-fn nothing_goes_into_a_file_of_the_programs() {
+fn statistics_do_not_go_into_a_file_of_the_programs() {
     let file = scratch("guest").join("precious.db");
     // Also when the file for them cannot be opened.
     for stats_file in ["", "/nonexistent/folder/figures.json"] {
         for stats in ["json", "table"] {
             let mut command = preloaded(program());
             command.arg("daemon").arg(&file).env("HAKMEM_STATS", stats).env("HAKMEM_STATS_FILE", stats_file);
-            command.env("HAKMEM_FOREIGN", "warn");
             expect_ok(&mut command, LIMIT);
             assert_eq!(std::fs::read_to_string(&file).unwrap(), "DATA", "{stats} {stats_file:?}");
         }

@@ -148,25 +148,6 @@ pub(crate) fn fits(file: &File, more: usize) -> bool {
         || stat.st_size as u64 + more as u64 <= limit.rlim_cur
 }
 
-/// Whether a descriptor stands for a file that is both read and written, and so for no output. A confined
-/// process is not asked: that may be forbidden.
-#[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn is_data(fd: i32) -> bool {
-    if cfg!(miri) || calls::is_confined() {
-        return false;
-    }
-    // SAFETY: all zeros is a valid stat.
-    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: the calls touch no memory but a local variable.
-    calls::keep_errno(|| unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        flags >= 0
-            && flags & libc::O_ACCMODE == libc::O_RDWR
-            && libc::fstat(fd, &mut stat) == 0
-            && matches!(stat.st_mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK)
-    })
-}
-
 /// Writes bytes to a file descriptor, up to the first error. Returns whether there was none. An error is no
 /// signal to the program.
 pub(crate) fn write(fd: i32, bytes: &[u8]) -> bool {

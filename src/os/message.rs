@@ -90,12 +90,9 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Prints one line to standard error. Not where a program that has closed that has its data: a file that it
-/// reads and writes.
+/// Prints one line to standard error.
 pub(crate) fn line(args: fmt::Arguments<'_>) {
-    if !file::is_data(2) {
-        line_to(2, args);
-    }
+    line_to(2, args);
 }
 
 /// Prints one line to a file descriptor.

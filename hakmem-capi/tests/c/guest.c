@@ -9,7 +9,6 @@
  * to the program, and do not take its own; confined: a process that confines itself does not empty what
  * other threads have cached, but one of whose children in its own memory has done so does. */
 #include "../support/test.h"
-#include <time.h>
 #include "hakmem.h"
 #include <pthread.h>
 #include <signal.h>
@@ -174,9 +173,6 @@ static void as_daemon(const char *path) {
     int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     CHECK(fd == 0 && write(fd, "DATA", 4) == 4);
     while (fd < 200 && fd >= 0) fd = dup(fd);
-    /* With HAKMEM_FOREIGN=warn a line for who has a standard error. */
-    static char foreign[64];
-    free(foreign + (time(NULL) & 16));
     close(errors);
 }
 
