@@ -339,7 +339,7 @@ unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut
         unsafe { free(block) };
         return ptr::null_mut();
     }
-    if kind == RUN && size <= MAX_SMALL && size >= old / 2 {
+    if kind == RUN && old <= 2 * MAX_SMALL && size <= MAX_SMALL && size > MAX_SMALL / 4 * 3 {
         // The shortest run. A buffer that grows and shrinks at the border to the classes is not copied each
         // time.
         return block;

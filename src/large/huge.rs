@@ -63,9 +63,10 @@ struct Density {
     longest: AtomicUsize,
     /// Close looks at mappings that were not dense.
     tries: AtomicUsize,
-    /// Mappings that were cleared since one was purged, and how many may be.
+    /// Mappings that were cleared since one was purged, how many may be, and where that one was.
     cleared: AtomicUsize,
     may_clear: AtomicUsize,
+    purged: AtomicPtr<u8>,
 }
 
 static SEEN: Density = Density::new();
@@ -80,6 +81,7 @@ impl Density {
             tries: AtomicUsize::new(0),
             cleared: AtomicUsize::new(0),
             may_clear: AtomicUsize::new(CLEARED),
+            purged: AtomicPtr::new(ptr::null_mut()),
         }
     }
 
@@ -231,7 +233,9 @@ impl Density {
     /// [`is_better_purged`].
     fn is_better_purged(&self, mapping: Mapping) -> bool {
         if self.is_sparse(mapping) {
-            self.may_clear.store(CLEARED, Relaxed);
+            if self.purged.load(Relaxed) == mapping.block {
+                self.may_clear.store(CLEARED, Relaxed);
+            }
             return true;
         }
         let may_clear = self.may_clear.load(Relaxed);
@@ -239,6 +243,7 @@ impl Density {
             return false;
         }
         self.cleared.store(0, Relaxed);
+        self.purged.store(mapping.block, Relaxed);
         self.may_clear.store(MOST_CLEARED.min(2 * may_clear), Relaxed);
         true
     }
