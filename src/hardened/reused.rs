@@ -50,11 +50,13 @@ pub(super) fn wants_pages(large: &Large) -> bool {
     let mapping = large.mapping(large.freed_size());
     let part = LARGE_IN_USE.load(Relaxed) / PART;
     let most = MOST.max(part).saturating_add(MISSED.load(Relaxed)).min(options.large_cache.max(part));
-    if huge::is_better_purged(mapping) {
+    if mapping.len > most {
+        if !huge::is_sparse(mapping) {
+            GONE.store(if mapping.len <= options.large_cache { mapping.len } else { 0 }, Relaxed);
+        }
         return false;
     }
-    if mapping.len > most {
-        GONE.store(if mapping.len <= options.large_cache { mapping.len } else { 0 }, Relaxed);
+    if huge::is_better_purged(mapping) {
         return false;
     }
     while RESIDENT.load(Relaxed) + mapping.len > most {

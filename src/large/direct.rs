@@ -3,6 +3,7 @@
 //! A mapping has at least 64 KiB, so no two begin in the same slice of the page map, and the page map needs
 //! to know only where each begins. The map's side table holds the length and the place within the slice.
 
+use crate::base::options;
 use crate::base::pause::Pause;
 use crate::large::cache;
 use crate::large::huge::{self, Mapping};
@@ -173,7 +174,9 @@ pub(super) unsafe fn cut(address: *mut u8, size: usize) -> Option<Mapping> {
     let old = mapping(address, before);
     let len = length_for(size)?;
     let tail = Mapping { block: address.wrapping_add(len), len: old.len.checked_sub(len)?, ..old };
-    if tail.len < SLICE || !huge::is_touched(tail) || !pagemap::clear_direct(address, before) {
+    let options = options::get();
+    let is_kept = options.large_cache != 0 && options.purge_delay != 0;
+    if !is_kept || tail.len < SLICE || !huge::is_touched(tail) || !pagemap::clear_direct(address, before) {
         return None;
     }
     pagemap::set_direct(address, entry(Mapping { len, ..old }));

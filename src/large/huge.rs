@@ -38,8 +38,8 @@ const TRIES: usize = 16;
 const FEW: usize = 8;
 /// After so many mappings that were cleared because they were dense, one is purged all the same. Twice as
 /// many after that, up to the most, while it does not help.
-const CLEARED: usize = 16;
-const MOST_CLEARED: usize = 256;
+const CLEARED: usize = 32;
+const MOST_CLEARED: usize = 1024;
 
 /// A direct mapping.
 #[derive(Clone, Copy)]
@@ -248,7 +248,7 @@ impl Density {
         true
     }
 
-    /// Whether less than half of a mapping is resident. Counts one with huge pages of which that is so.
+    /// [`is_sparse`].
     fn is_sparse(&self, mapping: Mapping) -> bool {
         if mapping.len < HUGE_PAGE {
             return false;
@@ -262,19 +262,28 @@ impl Density {
     }
 }
 
-/// Whether a mapping that has to be zero is better purged than cleared. It is if less than half of it is
-/// resident, judging by a few system pages: faulting in what is touched next costs less than clearing all of
-/// it. One with huge pages is not dense then: that counts, since whoever uses the same memory again and again
-/// never makes a control. What was cleared is dense, whatever the program touches of it: so that is found out
-/// now and then.
+/// Whether less than half of a mapping is resident, judging by a few system pages. One with huge pages is not
+/// dense then: that counts, since whoever uses the same memory again and again never makes a control.
+pub(crate) fn is_sparse(mapping: Mapping) -> bool {
+    SEEN.is_sparse(mapping)
+}
+
+/// Whether a mapping that has to be zero is better purged than cleared. It is if it is sparse: faulting in what
+/// is touched next costs less than clearing all of it. What was cleared is dense, whatever the program touches
+/// of it: so that is found out now and then.
 pub(crate) fn is_better_purged(mapping: Mapping) -> bool {
     SEEN.is_better_purged(mapping)
 }
 
-/// Whether half of a part of a mapping is resident, or more, judging by a few system pages.
+/// Whether half of a part of a mapping is resident, or more. If it is long, judging by a few system pages.
 pub(super) fn is_touched(part: Mapping) -> bool {
-    let (looked, resident) = look_at_few(part);
-    looked != 0 && resident * 2 >= looked
+    if part.len > HUGE_PAGE {
+        let (looked, resident) = look_at_few(part);
+        return looked != 0 && resident * 2 >= looked;
+    }
+    // SAFETY: this only asks the system, which reports an error if the mapping is gone.
+    let resident = unsafe { os::resident_pages(part.block, part.len) };
+    resident.is_some_and(|resident| resident * 2 * os::page_size() >= part.len)
 }
 
 /// Looks at a few system pages of a mapping; twice where half of them are resident, or more, but not all.

@@ -193,12 +193,16 @@ impl State {
         if desc.has_job() {
             return false;
         }
-        // One that is entirely free will be unmapped.
-        if desc.huge.load(Relaxed) && desc.slices.get().free != u32::MAX {
+        // One that is entirely free will be unmapped, unless somebody takes slices of it now.
+        let (huge, whole) = (desc.huge.load(Relaxed), desc.slices.get().free == u32::MAX);
+        if huge && !whole {
             self.soil(desc);
         }
         let (hidden, dirty) = desc.begin_job();
         self.index(desc, 0, -(count(hidden) as i8), -(count(hidden & dirty) as i8));
+        if huge && whole && hidden != u32::MAX {
+            self.soil(desc);
+        }
         hidden != 0
     }
 

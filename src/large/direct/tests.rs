@@ -163,6 +163,7 @@ fn what_was_filled_is_cut_off() {
         (7 << 20, 5 << 20, true),
         (8 << 20, (8 << 20) - SLICE, true),
         (8 << 20, (8 << 20) - SLICE + page, false),
+        (7 << 20, 6 << 20, true),
         (8 << 20, 8 << 20, false),
         (5 << 20, 5 << 20, false),
         (6 << 20, 5 << 20, false),
