@@ -268,9 +268,9 @@ pub(crate) fn is_sparse(mapping: Mapping) -> bool {
     SEEN.is_sparse(mapping)
 }
 
-/// Whether a mapping that has to be zero is better purged than cleared. It is if it is sparse: faulting in what
-/// is touched next costs less than clearing all of it. What was cleared is dense, whatever the program touches
-/// of it: so that is found out now and then.
+/// Whether a mapping that has to be zero is better purged than cleared. It is if it is sparse: faulting in
+/// what is touched next costs less than clearing all of it. What was cleared is dense, whatever the program
+/// touches of it: so that is found out now and then.
 pub(crate) fn is_better_purged(mapping: Mapping) -> bool {
     SEEN.is_better_purged(mapping)
 }
