@@ -218,7 +218,7 @@ impl Conductor<'_> {
         self.used += measured.used.user + measured.used.system;
         let fail = |why: String| Some(format!("{why} ({label})"));
         let words = |measured: &Measured| {
-            let words = &measured.last_words;
+            let words = measured.last_words();
             if words.is_empty() { String::new() } else { format!(": {words}") }
         };
         if measured.refused {

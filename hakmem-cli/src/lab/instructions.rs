@@ -106,11 +106,11 @@ fn once(name: &str, rounds: u64, subject: &Subject) -> anyhow::Result<Counted> {
     let job = Job { program: "valgrind".as_ref(), arguments: &arguments, input: None, timeout: TIMEOUT };
     let measured = run::run(&job, subject)?;
     if measured.refused {
-        bail!("the loader did not preload it: {}", measured.last_words);
+        bail!("the loader did not preload it: {}", measured.last_words());
     }
     if measured.ended != Ended::Exited(0) {
         let ended = measured.ended.in_words(TIMEOUT);
-        bail!("under valgrind the pattern was {ended}; its last words: {}", measured.last_words);
+        bail!("under valgrind the pattern was {ended}; its last words: {}", measured.last_words());
     }
     let operations = tasks::read_report(&result)?.operations;
     let text = std::fs::read_to_string(&file).context("callgrind wrote no figures")?;

@@ -58,8 +58,8 @@ pub struct Measured {
     pub stdout: Digest,
     /// Standard error.
     pub stderr: Digest,
-    /// The last line on standard error, for messages.
-    pub last_words: String,
+    /// The beginning and the end of standard error.
+    pub errors: String,
     /// The loader's complaint, if it left the library out.
     pub refused: bool,
     /// Resident bytes of its process group over time: seconds, bytes.
@@ -121,10 +121,17 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
         used,
         stdout: digest(&mut stdout)?,
         stderr: digest(&mut stderr)?,
-        last_words: last_line(&errors),
+        errors,
         refused,
         timeline: sampler.finish(),
     })
+}
+
+impl Measured {
+    /// The last line on standard error, for messages.
+    pub fn last_words(&self) -> String {
+        last_line(&self.errors)
+    }
 }
 
 fn digest(file: &mut File) -> anyhow::Result<Digest> {
@@ -192,7 +199,7 @@ mod tests {
     fn ends_and_output() {
         let first = shell("echo one; echo two >&2; exit 3", 60_000);
         assert_eq!(first.ended, Ended::Exited(3));
-        assert_eq!(first.last_words, "two");
+        assert_eq!(first.last_words(), "two");
         assert_eq!(first.stdout, shell("echo one", 60_000).stdout);
         assert_ne!(first.stdout, shell("echo One", 60_000).stdout);
         assert!(first.wall > 0.0 && first.used.peak > 0 && first.used.minor > 0);
