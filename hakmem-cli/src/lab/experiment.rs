@@ -15,7 +15,7 @@ use super::run::{self, Ended, Job, Measured};
 use super::subjects::Found;
 use super::tasks::{self, Task};
 use super::{stats, warnings};
-use crate::sys;
+use crate::sys::{self, interrupt::Folder};
 
 /// How to measure, for clap.
 #[derive(clap::Args, Clone, Debug)]
@@ -205,11 +205,11 @@ impl Conductor<'_> {
         counted: Option<(usize, usize)>,
         label: &str,
     ) -> anyhow::Result<Option<u64>> {
-        let folder = tempfile::tempdir()?;
-        let result = folder.path().join("result.json");
+        let folder = task.worker.then(|| Folder::new(tempfile::tempdir)).transpose()?;
+        let result = folder.as_ref().map(|folder| folder.path().join("result.json"));
         let mut arguments = task.arguments.clone();
-        if task.worker {
-            arguments.extend(["--result".into(), result.clone().into_os_string()]);
+        if let Some(result) = &result {
+            arguments.extend(["--result".into(), result.into()]);
         }
         let timeout = self.schedule.timeout;
         let job =
@@ -233,8 +233,8 @@ impl Conductor<'_> {
             }
         }
         let mut report = None;
-        if task.worker {
-            match tasks::read_report(&result) {
+        if let Some(result) = &result {
+            match tasks::read_report(result) {
                 Ok(found) => report = Some(found),
                 Err(error) => {
                     track.failure = fail(format!("{error:#}"));

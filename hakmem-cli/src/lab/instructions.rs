@@ -18,6 +18,7 @@ use super::model::Subject;
 use super::run::{self, Ended, Job};
 use super::subjects::Found;
 use super::tasks;
+use crate::sys::interrupt::Folder;
 
 /// The function of `hakmem worker` that is counted.
 const FUNCTION: &str = "hakmem_measured_rounds";
@@ -89,7 +90,7 @@ fn per_operation(name: &str, subject: &Subject) -> anyhow::Result<Figure> {
 
 /// One run under callgrind.
 fn once(name: &str, rounds: u64, subject: &Subject) -> anyhow::Result<Counted> {
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = Folder::new(tempfile::tempdir).context("cannot make a temporary folder")?;
     let (file, result) = (folder.path().join("callgrind.out"), folder.path().join("result"));
     let program = real(&std::env::current_exe().context("cannot find this program")?);
     let mut arguments: Vec<OsString> = vec![

@@ -3,7 +3,7 @@
 use super::experiment::Schedule;
 use super::machine::Usage;
 use super::model::Machine;
-use super::run::Digest;
+use super::output::Digest;
 use super::stats;
 use super::subjects::Found;
 use super::tasks::Task;
