@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use support::disk::Disk;
 use support::{Ended, compile, eventually, fake, finish, hakmem, install, run, state};
 
 /// One run of `sh -c SCRIPT`, with the C library's allocator.
@@ -100,36 +101,9 @@ fn a_stopped_program_is_not_waited_for() {
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
 }
 
-/// A small file system in memory.
-struct Disk(tempfile::TempDir);
-
-impl Disk {
-    /// `None` where none can be mounted.
-    fn new() -> Option<Self> {
-        let folder = tempfile::tempdir().unwrap();
-        let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=8M", "none"]).arg(folder.path());
-        if !mount.status().is_ok_and(|status| status.success()) {
-            println!("SKIPPED: no file system can be mounted here");
-            return None;
-        }
-        Some(Self(folder))
-    }
-
-    fn path(&self) -> &Path {
-        self.0.path()
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        assert!(run(Command::new("umount").arg(self.path())).status.success());
-    }
-}
-
 #[test]
 fn a_program_that_prints_without_end_is_ended() {
-    let Some(disk) = Disk::new() else { return };
+    let Some(disk) = Disk::new("8M") else { return };
     let ended = once("head -c 5000000 /dev/zero; exec sleep 1000", |command| {
         command.env("TMPDIR", disk.path());
     });
@@ -140,7 +114,7 @@ fn a_program_that_prints_without_end_is_ended() {
 
 #[test]
 fn a_full_disk_is_named_where_output_goes_there() {
-    let Some(disk) = Disk::new() else { return };
+    let Some(disk) = Disk::new("8M") else { return };
     let fill = disk.path().join("fill");
     let script = format!("cat /dev/zero >'{}' 2>/dev/null; seq 100000", fill.display());
     let with = |command: &mut Command| {
