@@ -92,6 +92,23 @@ fn what_is_left_in_a_session_of_its_own_is_ended() {
 }
 
 #[test]
+fn what_was_started_before_is_not_ended() {
+    let place = tempfile::tempdir().unwrap();
+    let marker = place.path().join("marker");
+    // A child of the shell, and so of the command that the shell becomes.
+    let script = format!(
+        "sleep 1000 >/dev/null 2>&1 & echo $! >{}; exec '{}' ab --allocators=glibc --rounds=1 --warmups=0 true",
+        marker.display(),
+        env!("CARGO_BIN_EXE_hakmem")
+    );
+    let ended = run(Command::new("sh").args(["-c", &script]));
+    let before = number(&marker);
+    let found = state(before);
+    let _ = kill(Pid::from_raw(before), Signal::SIGKILL);
+    assert_eq!((ended.code(), found), (Some(0), Some('S')), "{}", ended.stderr);
+}
+
+#[test]
 fn a_stopped_program_is_not_waited_for() {
     let ended = once("kill -STOP $$", |_| ());
     assert!(failure(&ended).starts_with("stopped by SIGSTOP"), "{}", failure(&ended));

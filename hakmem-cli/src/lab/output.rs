@@ -86,6 +86,10 @@ impl Output {
 /// Bytes that can be written to the disk of `file`.
 fn room(file: &File) -> io::Result<u64> {
     let disk = nix::sys::statvfs::fstatvfs(file)?;
+    if disk.blocks() == 0 {
+        // One that does not tell.
+        return Ok(u64::MAX);
+    }
     // Some is kept for root alone.
     let root = nix::unistd::geteuid().is_root();
     let blocks = if root { disk.blocks_free() } else { disk.blocks_available() };

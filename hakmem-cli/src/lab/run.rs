@@ -17,7 +17,7 @@ use super::output::{Digest, Output, last_line};
 use super::resident::Sampler;
 use crate::preload::Preload;
 use crate::report::mebibytes;
-use crate::sys::interrupt::Program;
+use crate::sys::interrupt::{self, Program};
 use crate::sys::{self, Change};
 
 /// How often to look, at the least, whether a program has to be ended.
@@ -95,6 +95,7 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     // child would inherit our own peak resident size.)
     unsafe { command.pre_exec(|| sys::die_with_parent().map_err(Into::into)) };
 
+    interrupt::begin();
     let start = Instant::now();
     let pid = command.spawn().with_context(|| program.to_string_lossy().into_owned())?.id() as i32;
     let running = Program::of_group(pid);

@@ -21,12 +21,14 @@ use super::family::Family;
 struct Held {
     /// The process group of the program that runs, 0 for none.
     group: i32,
-    /// What the programs have started, once [`watch`] was called.
+    /// Whether [`watch`] was called.
+    watched: bool,
+    /// What the programs have started, once there was one.
     family: Option<Family>,
     folders: Vec<PathBuf>,
 }
 
-static HELD: Mutex<Held> = Mutex::new(Held { group: 0, family: None, folders: Vec::new() });
+static HELD: Mutex<Held> = Mutex::new(Held { group: 0, watched: false, family: None, folders: Vec::new() });
 
 /// Where the handler writes to, and whose it is: a child has it until it executes another program.
 static PIPE: AtomicI32 = AtomicI32::new(-1);
@@ -39,12 +41,12 @@ fn held() -> MutexGuard<'static, Held> {
 /// From here on a signal that ends this command ends the programs, too, and removes the folders.
 pub fn watch() -> io::Result<()> {
     let (reader, writer) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-    held().family = Some(Family::new());
     // The thread is not to be interrupted itself.
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     let thread = std::thread::Builder::new().spawn(move || wait(File::from(reader)));
     before.thread_set_mask()?;
     thread?;
+    held().watched = true;
     PIPE.store(writer.into_raw_fd(), Ordering::SeqCst);
     OWNER.store(std::process::id() as i32, Ordering::SeqCst);
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
@@ -106,6 +108,15 @@ fn remove(folder: &Path) {
             }
             _ => return,
         }
+    }
+}
+
+/// Before the first program is started: from here on all that is started is ended with it. Not what was
+/// before, such as a daemon of the compiler's, where the library had to be built.
+pub fn begin() {
+    let mut held = held();
+    if held.watched && held.family.is_none() {
+        held.family = Some(Family::new());
     }
 }
 
