@@ -17,7 +17,7 @@ const FULL: u64 = 1 << 16;
 const MOST: u64 = 4 << 30;
 
 /// What a stream of output was: its length and a hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digest {
     bytes: u64,
     hash: u64,
