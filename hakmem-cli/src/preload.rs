@@ -6,12 +6,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use tempfile::TempDir;
+
+use crate::sys::interrupt::Folder;
 
 /// A value of LD_PRELOAD, and the folder that has to exist as long as the program runs.
 pub struct Preload {
     value: OsString,
-    _folder: Option<TempDir>,
+    _folder: Option<Folder>,
 }
 
 impl Preload {
@@ -51,9 +52,10 @@ fn link_folders() -> Vec<PathBuf> {
 }
 
 /// A link to the library, under a plain name, in a fresh folder in the first of `folders` that allows it.
-fn link(library: &Path, folders: &[PathBuf]) -> anyhow::Result<(PathBuf, Option<TempDir>)> {
+fn link(library: &Path, folders: &[PathBuf]) -> anyhow::Result<(PathBuf, Option<Folder>)> {
     for parent in folders.iter().filter(|folder| is_plain(folder)) {
-        let Ok(folder) = tempfile::Builder::new().prefix("hakmem-").tempdir_in(parent) else { continue };
+        let make = || tempfile::Builder::new().prefix("hakmem-").tempdir_in(parent);
+        let Ok(folder) = Folder::new(make) else { continue };
         let path = folder.path().join(crate::library::NAME);
         // Also for a program that changes its user id.
         let open = std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755));

@@ -48,6 +48,11 @@ pub struct Outcome {
 
 /// Starts `command` and stays with it to its end. An error means that it was not started.
 pub fn run(command: &mut Command) -> io::Result<Outcome> {
+    run_and(command, || ())
+}
+
+/// The same, and at the program's end `tidy` before a signal can end this process again.
+pub fn run_and(command: &mut Command, tidy: impl FnOnce()) -> io::Result<Outcome> {
     let mut watched: SigSet = FORWARDED.into_iter().collect();
     watched.add(Signal::SIGCHLD);
     // Blocked before the start, so that nothing is lost; sigtimedwait takes them one by one.
@@ -74,6 +79,7 @@ pub fn run(command: &mut Command) -> io::Result<Outcome> {
                 if let Some(outcome) = program.observe()? {
                     // What was still meant for the program came too late; from here on it is meant for us.
                     while sys::next_signal(&watched, true).is_some() {}
+                    tidy();
                     before.thread_set_mask()?;
                     return Ok(outcome);
                 }

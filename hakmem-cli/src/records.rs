@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tempfile::TempDir;
@@ -89,7 +91,11 @@ fn summarise(records: &[Record], main: i32) -> Summary {
 pub struct Records {
     _folder: TempDir,
     path: PathBuf,
+    full: Option<Errno>,
 }
+
+/// What the records of a dozen processes take at the most, bytes.
+const ROOM: i64 = 1 << 18;
 
 impl Records {
     /// An empty file.
@@ -102,14 +108,24 @@ impl Records {
 
     fn make() -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("hakmem-").tempdir()?;
-        let (_, path) = tempfile::Builder::new().prefix("records-").tempfile_in(folder.path())?.keep()?;
+        let (file, path) = tempfile::Builder::new().prefix("records-").tempfile_in(folder.path())?.keep()?;
+        // Now, so that a program which fills the disk does not lose its own record. Where room cannot be kept
+        // there may be some all the same.
+        let kept = fallocate(&file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, ROOM);
+        let full = kept.err().filter(|error| matches!(error, Errno::ENOSPC | Errno::EDQUOT));
         // Started by root, a program may go on as another user and must still be able to write. Nobody else
         // can guess the file's name, nor list the folder.
         if nix::unistd::geteuid().is_root() {
             std::fs::set_permissions(folder.path(), Permissions::from_mode(0o711))?;
             std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
         }
-        Ok(Self { _folder: folder, path })
+        Ok(Self { _folder: folder, path, full })
+    }
+
+    /// Why there may be no record of a program that was served: that the disk was full.
+    pub fn lost(&self) -> Option<String> {
+        let folder = std::env::temp_dir();
+        self.full.map(|error| format!("its record goes to {}: {}", folder.display(), error.desc()))
     }
 
     /// Where the library shall write.

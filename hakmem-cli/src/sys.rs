@@ -1,9 +1,12 @@
 //! The system calls that neither std nor nix offers, each in a safe dress.
 
+mod family;
+pub mod interrupt;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
@@ -268,44 +271,4 @@ impl ProcessHandle {
 /// Between fork and exec: the new process is killed when this one dies.
 pub fn die_with_parent() -> nix::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
-}
-
-/// The process group that a signal to this process ends first, 0 for none.
-static GROUP: AtomicI32 = AtomicI32::new(0);
-
-/// While it lives, whatever interrupts this process kills a process group, too.
-pub struct InterruptKills;
-
-impl InterruptKills {
-    /// Kills `group`; there is one such at a time.
-    pub fn group(group: i32) -> Self {
-        GROUP.store(group, Ordering::SeqCst);
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
-            let handler = kill_group_and_die as extern "C" fn(i32) as libc::sighandler_t;
-            // SAFETY: the handler calls only kill, signal and raise, all of which are allowed in one.
-            unsafe {
-                // Ignored, as under nohup: stays so.
-                if libc::signal(signal, handler) == libc::SIG_IGN {
-                    libc::signal(signal, libc::SIG_IGN);
-                }
-            }
-        }
-        Self
-    }
-}
-
-impl Drop for InterruptKills {
-    fn drop(&mut self) {
-        GROUP.store(0, Ordering::SeqCst);
-    }
-}
-
-extern "C" fn kill_group_and_die(signal: i32) {
-    let group = GROUP.load(Ordering::SeqCst);
-    if group > 0 {
-        send(-group, libc::SIGKILL);
-    }
-    set_action(signal, false);
-    // SAFETY: takes a number; delivered when this handler returns, with the default action.
-    unsafe { libc::raise(signal) };
 }

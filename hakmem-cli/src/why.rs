@@ -10,17 +10,19 @@ use crate::sys;
 
 /// What kept `library` out of `program`.
 pub fn not_served(program: &OsStr, library: &Path) -> String {
+    obvious(program, library).unwrap_or_else(|| {
+        "no word came from the library in it: it made no allocation, or ended before it could, or the loader \
+         refused the library"
+            .into()
+    })
+}
+
+/// The same where the files of both tell.
+pub fn obvious(program: &OsStr, library: &Path) -> Option<String> {
     if !elf::is_hakmem(library) {
-        return format!("{} is not Hakmem's library", printable(library.as_os_str()));
+        return Some(format!("{} is not Hakmem's library", printable(library.as_os_str())));
     }
-    match not_preloadable(program) {
-        Some(reason) => reason,
-        None => {
-            "no word came from the library in it: it made no allocation, or ended before it could, or the \
-                 loader refused the library"
-                .into()
-        }
-    }
+    not_preloadable(program)
 }
 
 /// Why the loader would preload nothing into `program`, if its file tells.

@@ -173,3 +173,24 @@ fn a_recorded_trace_is_replayed_under_every_allocator() {
     // The command has read the trace itself; that must not hide the peaks.
     assert!(of(&rows[0], "peak") < 12e6, "{}", of(&rows[0], "peak"));
 }
+
+#[test]
+fn a_trace_of_few_large_objects_is_not_replayed_for_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("x.trace");
+    let trace = trace.to_str().unwrap();
+    // It allocates its buffer of 200 MiB, and little else.
+    let output = hakmem(&["record", "-o", trace, "--", "dd", "if=/dev/null", "bs=200M", "count=1"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let repeat = |touch: &str| -> u32 {
+        let once = ["--allocators=glibc", "--rounds=1", "--warmups=0", "--timeout=60s"];
+        let arguments = [&once[..], &["--json=-", "--touch", touch]].concat();
+        let output = hakmem(&[&["replay", trace], &arguments[..]].concat());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let experiment: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let parameters = experiment["workloads"][0]["parameters"].as_str().unwrap();
+        parameters.split("repeat=").nth(1).unwrap().parse().unwrap()
+    };
+    assert_eq!(repeat("pages"), 15, "of 256 MiB at the most, and a little");
+    assert_eq!(repeat("none"), 10_000);
+}

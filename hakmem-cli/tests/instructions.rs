@@ -123,6 +123,36 @@ fn one_that_cannot_be_counted_does_not_stop_the_others() {
 }
 
 #[test]
+fn figures_that_are_there_stay_until_there_are_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = folder.path().join("old.json");
+    std::fs::write(&old, "old").unwrap();
+    let file = write(&folder, &serde_json::json!({}));
+    let run = |arguments: &[&str]| {
+        let mut command = hakmem();
+        // Without valgrind, so nothing is counted.
+        command.env("PATH", folder.path()).env("HAKMEM_LIB", real()).arg("instructions").args(arguments);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let error = run(&["--allocators", "glibc", "--json", old.to_str().unwrap()]);
+    assert!(error.contains("cannot run valgrind"), "{error}");
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "old");
+    // That budgets cannot be written is seen before anything is counted, and none are made of nothing.
+    let bless = |file: &str| run(&["--allocators", "hakmem", "--bless", "--budgets", file]);
+    let error = bless("/no/such/folder/x.json");
+    assert!(error.contains("budgets /no/such/folder/x.json: "), "{error}");
+    let before = std::fs::read_to_string(&file).unwrap();
+    let fresh = folder.path().join("fresh.json");
+    for file in [&*file, fresh.to_str().unwrap()] {
+        assert!(bless(file).contains("cannot run valgrind"));
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), before);
+    assert!(!fresh.exists());
+}
+
+#[test]
 fn what_cannot_work_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let file = write(&folder, &serde_json::json!({}));

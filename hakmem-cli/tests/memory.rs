@@ -73,6 +73,19 @@ fn real_programs_are_judged_by_what_ab_wrote() {
 }
 
 #[test]
+fn a_workload_after_the_programs_is_one() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+    let output = memory(&["--programs", file, "thread-cost"]);
+    // The files are read one after another: it came to the first, and there is no second.
+    assert!(text(&output.stderr).contains("Cargo.toml: not JSON"), "{}", text(&output.stderr));
+    let output = memory(&["--programs", "thread-cost", "--rounds=1", "--set=threads=2", "--json=-"]);
+    let experiment: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(experiment["title"], "hakmem memory thread-cost", "{}", text(&output.stderr));
+    let output = memory(&["--programs", "nosuch"]);
+    assert!(text(&output.stderr).contains("nosuch: No such file"), "{}", text(&output.stderr));
+}
+
+#[test]
 fn nonsense_is_refused() {
     for (arguments, expected) in [
         (&["larson"][..], "larson: no such target; there are idle-return, "),

@@ -5,6 +5,7 @@ mod support;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use support::disk::Disk;
 use support::{Ended, compile, fake_run, hakmem, install, run, script};
 
 /// What the line says after the verdict.
@@ -96,4 +97,27 @@ fn only_the_last_program_of_a_chain_of_execs_counts() {
     let ended = run(&mut fake_run(["sh", "-c", &last]));
     assert!(ended.line().contains("served sh, which left without a report"), "{}", ended.line());
     assert_eq!(ended.code(), Some(3));
+}
+
+#[test]
+fn a_full_disk_is_no_proof() {
+    let Some(disk) = Disk::new("2M") else { return };
+    // Filled by the program itself: its record has room, and those of all that it starts.
+    let perl = "open F, '>', $ARGV[0]; 1 while syswrite F, 'x' x 4096; system 'true' for 1..9; exit 5";
+    let fill = disk.path().join("fill");
+    let mut command = fake_run(["perl", "-e", perl]);
+    let ended = run(command.arg(fill).env("TMPDIR", disk.path()));
+    assert_eq!(ended.code(), Some(5));
+    let (start, end) = ("hakmem 9.8.7 served perl: 17 blocks", ", 10 processes");
+    assert!(ended.line().starts_with(start) && ended.line().ends_with(end), "{}", ended.line());
+    disk.fill();
+    let ended = run(fake_run(["true"]).env("TMPDIR", disk.path()));
+    let expected = format!(
+        "hakmem: whether true was served cannot be told: its record goes to {}: No space left on device",
+        disk.path().display()
+    );
+    assert_eq!((ended.code(), ended.line()), (Some(0), &*expected));
+    // What is certain stays so.
+    let ended = run(fake_run([static_program()]).env("TMPDIR", disk.path()));
+    assert!(reason(&ended, "static").contains("is statically linked"), "{}", ended.line());
 }

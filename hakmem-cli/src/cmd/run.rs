@@ -61,8 +61,14 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     let name = report::name(program);
     settings.deliver(&name, &records, &summary);
     if !args.quiet {
-        let why = || why::not_served(program, &library);
-        report::say(&report::line(&name, &summary, &outcome, settings.counts_all(), why));
+        let lost = records.lost().filter(|_| summary.processes == 0);
+        match lost.filter(|_| why::obvious(program, &library).is_none()) {
+            Some(why) => report::say(&format!("hakmem: whether {name} was served cannot be told: {why}")),
+            None => {
+                let why = || why::not_served(program, &library);
+                report::say(&report::line(&name, &summary, &outcome, settings.counts_all(), why));
+            }
+        }
     }
     // Leaving runs no destructors, and both own a temporary folder.
     drop((records, preload));

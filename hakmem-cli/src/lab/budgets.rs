@@ -53,6 +53,18 @@ impl Budgets {
         Ok(budgets)
     }
 
+    /// Finds out before anything is counted whether they can be written.
+    pub fn prepare(file: &Path) -> anyhow::Result<()> {
+        let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        let tried = if file.exists() {
+            std::fs::File::options().append(true).open(file)
+        } else {
+            // Nothing is left that would not be a file of budgets.
+            tempfile::tempfile_in(folder)
+        };
+        tried.map(drop).with_context(|| format!("budgets {}", file.display()))
+    }
+
     /// Writes them.
     pub fn write(&self, file: &Path) -> anyhow::Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";

@@ -15,7 +15,7 @@ use super::run::{self, Ended, Job, Measured};
 use super::subjects::Found;
 use super::tasks::{self, Task};
 use super::{stats, warnings};
-use crate::sys;
+use crate::sys::{self, interrupt::Folder};
 
 /// How to measure, for clap.
 #[derive(clap::Args, Clone, Debug)]
@@ -49,6 +49,8 @@ pub struct Conductor<'a> {
     seed: u64,
     progress: ProgressBar,
     warnings: Vec<String>,
+    /// Whether output or exit status differs somewhere.
+    differs: bool,
     /// Processor seconds that the runs used.
     used: f64,
 }
@@ -73,6 +75,7 @@ pub fn conduct(
         seed,
         progress: progress_bar(tasks.len(), found.subjects.len(), schedule),
         warnings: warnings::before(&machine, found, tasks, schedule),
+        differs: false,
         used: 0.0,
     };
     sys::trim();
@@ -106,6 +109,7 @@ pub fn conduct(
         subjects: found.subjects.clone(),
         missing: found.missing.clone(),
         warnings: conductor.warnings,
+        differs: conductor.differs,
         metrics: metrics.into_iter().filter(|metric| occurs(&metric.key, &workloads)).collect(),
         workloads,
         targets: Vec::new(),
@@ -129,7 +133,7 @@ fn own_time() -> f64 {
 }
 
 fn progress_bar(tasks: usize, subjects: usize, schedule: &Schedule) -> ProgressBar {
-    let runs = tasks * subjects * usize::from(schedule.rounds + schedule.warmups);
+    let runs = tasks * subjects * (usize::from(schedule.rounds) + usize::from(schedule.warmups));
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} runs, {eta} left  {msg}");
     // Drawn on standard error, and only where that is a terminal.
     ProgressBar::new(runs as u64).with_style(style.expect("a valid template"))
@@ -178,7 +182,7 @@ impl Conductor<'_> {
             ));
         }
         if !task.worker {
-            self.warnings.extend(warnings::outputs(
+            let compared = warnings::outputs(
                 &task.name,
                 &self.found.baseline,
                 &tracks
@@ -187,7 +191,9 @@ impl Conductor<'_> {
                     .filter(|(track, _)| track.failure.is_none())
                     .map(|(track, subject)| (subject.name.as_str(), track.outputs.as_slice()))
                     .collect::<Vec<_>>(),
-            ));
+            );
+            self.differs |= compared.differs;
+            self.warnings.extend(compared.warnings);
         }
         let codes = tracks.iter().filter(|track| track.failure.is_none()).find_map(|track| track.exit);
         if let Some(code) = codes.filter(|&code| code != 0) {
@@ -205,11 +211,11 @@ impl Conductor<'_> {
         counted: Option<(usize, usize)>,
         label: &str,
     ) -> anyhow::Result<Option<u64>> {
-        let folder = tempfile::tempdir()?;
-        let result = folder.path().join("result.json");
+        let folder = task.worker.then(|| Folder::new(tempfile::tempdir)).transpose()?;
+        let result = folder.as_ref().map(|folder| folder.path().join("result.json"));
         let mut arguments = task.arguments.clone();
-        if task.worker {
-            arguments.extend(["--result".into(), result.clone().into_os_string()]);
+        if let Some(result) = &result {
+            arguments.extend(["--result".into(), result.into()]);
         }
         let timeout = self.schedule.timeout;
         let job =
@@ -218,7 +224,7 @@ impl Conductor<'_> {
         self.used += measured.used.user + measured.used.system;
         let fail = |why: String| Some(format!("{why} ({label})"));
         let words = |measured: &Measured| {
-            let words = &measured.last_words;
+            let words = measured.last_words();
             if words.is_empty() { String::new() } else { format!(": {words}") }
         };
         if measured.refused {
@@ -233,8 +239,8 @@ impl Conductor<'_> {
             }
         }
         let mut report = None;
-        if task.worker {
-            match tasks::read_report(&result) {
+        if let Some(result) = &result {
+            match tasks::read_report(result) {
                 Ok(found) => report = Some(found),
                 Err(error) => {
                     track.failure = fail(format!("{error:#}"));
@@ -267,6 +273,7 @@ impl Conductor<'_> {
                 let why = format!("exits with {code}, under {} with {expected}", subjects[reference].name);
                 self.warnings.push(format!("{name}: EXIT STATUS DIFFERS: under {} it {why}", subject.name));
                 track.failure = Some(why);
+                self.differs = true;
             }
         }
     }
@@ -298,5 +305,5 @@ impl Conductor<'_> {
 /// Whether something went wrong that the exit status should tell: a failed row, or differing output.
 pub fn is_clean(experiment: &Experiment) -> bool {
     let failed = experiment.workloads.iter().flat_map(|w| &w.rows).any(|row: &Row| row.failure.is_some());
-    !failed && !experiment.warnings.iter().any(|warning| warning.contains("DIFFERS"))
+    !failed && !experiment.differs
 }

@@ -18,6 +18,7 @@ use super::model::Subject;
 use super::run::{self, Ended, Job};
 use super::subjects::Found;
 use super::tasks;
+use crate::sys::interrupt::Folder;
 
 /// The function of `hakmem worker` that is counted.
 const FUNCTION: &str = "hakmem_measured_rounds";
@@ -89,7 +90,7 @@ fn per_operation(name: &str, subject: &Subject) -> anyhow::Result<Figure> {
 
 /// One run under callgrind.
 fn once(name: &str, rounds: u64, subject: &Subject) -> anyhow::Result<Counted> {
-    let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
+    let folder = Folder::new(tempfile::tempdir).context("cannot make a temporary folder")?;
     let (file, result) = (folder.path().join("callgrind.out"), folder.path().join("result"));
     let program = real(&std::env::current_exe().context("cannot find this program")?);
     let mut arguments: Vec<OsString> = vec![
@@ -106,11 +107,11 @@ fn once(name: &str, rounds: u64, subject: &Subject) -> anyhow::Result<Counted> {
     let job = Job { program: "valgrind".as_ref(), arguments: &arguments, input: None, timeout: TIMEOUT };
     let measured = run::run(&job, subject)?;
     if measured.refused {
-        bail!("the loader did not preload it: {}", measured.last_words);
+        bail!("the loader did not preload it: {}", measured.last_words());
     }
     if measured.ended != Ended::Exited(0) {
         let ended = measured.ended.in_words(TIMEOUT);
-        bail!("under valgrind the pattern was {ended}; its last words: {}", measured.last_words);
+        bail!("under valgrind the pattern was {ended}; its last words: {}", measured.last_words());
     }
     let operations = tasks::read_report(&result)?.operations;
     let text = std::fs::read_to_string(&file).context("callgrind wrote no figures")?;

@@ -11,6 +11,7 @@ pub mod experiment;
 pub mod instructions;
 mod machine;
 pub mod model;
+mod output;
 pub mod report;
 mod resident;
 mod rows;

@@ -34,6 +34,9 @@ pub struct Experiment {
     pub missing: Vec<Missing>,
     /// What the reader has to know before believing a figure: a busy machine, differing output, a failed run.
     pub warnings: Vec<String>,
+    /// Whether the output or the exit status under some subject is not that under the baseline.
+    #[serde(skip)]
+    pub differs: bool,
     /// Every metric that occurs, in the order of the columns.
     pub metrics: Vec<Metric>,
     /// The results.

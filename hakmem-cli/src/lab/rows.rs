@@ -1,7 +1,7 @@
 //! The row of one subject in one task: its runs, and what they come to beside the baseline's.
 
 use super::model::{Row, Run};
-use super::run::Digest;
+use super::output::Digest;
 use super::stats;
 
 /// What happens to one subject in one task.

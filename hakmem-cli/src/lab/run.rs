@@ -2,19 +2,26 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::hash::Hasher;
-use std::io::{Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
 
 use super::model::Subject;
+use super::output::{Digest, Output, last_line};
 use super::resident::Sampler;
 use crate::preload::Preload;
+use crate::report::mebibytes;
+use crate::sys::interrupt::{self, Program};
 use crate::sys::{self, Change};
+
+/// How often to look, at the least, whether a program has to be ended.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What to run.
 pub struct Job<'a> {
@@ -37,13 +44,12 @@ pub enum Ended {
     Killed(i32),
     /// It took too long and was killed.
     TimedOut,
-}
-
-/// What a stream of output was: its length and a hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Digest {
-    bytes: u64,
-    hash: u64,
+    /// This signal stopped it, so it was killed.
+    Stopped(Signal),
+    /// It had printed more than so many bytes and was killed.
+    Flooded(u64),
+    /// It ended, but there was no room for what it printed.
+    NoRoom,
 }
 
 /// What was measured.
@@ -54,12 +60,12 @@ pub struct Measured {
     pub wall: f64,
     /// Processor time of it and all children it waited for.
     pub used: sys::Used,
-    /// Standard output.
+    /// Standard output, if it has exited.
     pub stdout: Digest,
-    /// Standard error.
+    /// Standard error, if it has exited.
     pub stderr: Digest,
-    /// The last line on standard error, for messages.
-    pub last_words: String,
+    /// The beginning and the end of standard error.
+    pub errors: String,
     /// The loader's complaint, if it left the library out.
     pub refused: bool,
     /// Resident bytes of its process group over time: seconds, bytes.
@@ -68,8 +74,8 @@ pub struct Measured {
 
 /// Runs it once under `subject`. An error means that it could not be started at all.
 pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
-    let mut stdout = tempfile::tempfile().context("cannot make a temporary file")?;
-    let mut stderr = tempfile::tempfile().context("cannot make a temporary file")?;
+    let mut output = Output::new()?;
+    let [stdout, stderr] = output.streams()?;
     let input = match job.input {
         Some(path) => File::open(path).with_context(|| path.display().to_string())?.into(),
         None => Stdio::null(),
@@ -78,7 +84,7 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
 
     let program = subject.program.as_deref().map_or(job.program, Path::as_os_str);
     let mut command = Command::new(program);
-    command.args(job.arguments).stdin(input).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    command.args(job.arguments).stdin(input).stdout(stdout).stderr(stderr);
     command.env_remove("LD_PRELOAD").envs(subject.environment.iter().map(|(name, value)| (name, value)));
     if let Some(preload) = &preload {
         command.env("LD_PRELOAD", preload.value());
@@ -89,17 +95,30 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     // child would inherit our own peak resident size.)
     unsafe { command.pre_exec(|| sys::die_with_parent().map_err(Into::into)) };
 
+    interrupt::begin();
     let start = Instant::now();
     let pid = command.spawn().with_context(|| program.to_string_lossy().into_owned())?.id() as i32;
-    let _group = sys::InterruptKills::group(pid);
+    let running = Program::of_group(pid);
     let mut sampler = Sampler::new(pid, start);
     let handle = sys::ProcessHandle::open(pid)?;
-    let mut timed_out = false;
-    while !handle.wait(sampler.interval())? {
-        sampler.sample();
-        if start.elapsed() >= job.timeout && !timed_out {
-            timed_out = true;
-            sys::send(-pid, libc::SIGKILL);
+    // Why it was not let go on.
+    let (mut cut, mut waited) = (None, Duration::ZERO);
+    loop {
+        let step = sampler.interval().min(LOOK);
+        if handle.wait(step)? {
+            break;
+        }
+        waited += step;
+        if waited >= sampler.interval() {
+            sampler.sample();
+            waited = Duration::ZERO;
+        }
+        if cut.is_none() {
+            cut = output.too_much()?.or_else(|| stopped(pid));
+            cut = cut.or((start.elapsed() >= job.timeout).then_some(Ended::TimedOut));
+            if cut.is_some() {
+                sys::send(-pid, libc::SIGKILL);
+            }
         }
     }
     let wall = start.elapsed().as_secs_f64();
@@ -107,71 +126,60 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     // is free.
     sys::send(-pid, libc::SIGKILL);
     let (change, used) = sys::reap(pid)?;
-    let ended = match change {
-        _ if timed_out => Ended::TimedOut,
-        Change::Killed(signal) => Ended::Killed(signal),
-        Change::Exited(code) => Ended::Exited(code),
-        Change::Stopped(_) | Change::Continued => unreachable!("only ends are asked for"),
+    running.end_family();
+    drop(running);
+    let ended = match (cut.or(output.no_room()?), change) {
+        (Some(ended), _) => ended,
+        (None, Change::Killed(signal)) => Ended::Killed(signal),
+        (None, Change::Exited(code)) => Ended::Exited(code),
+        (None, Change::Stopped(_) | Change::Continued) => unreachable!("only ends are asked for"),
     };
-    let errors = tail(&mut stderr)?;
+    let errors = output.errors()?;
     let refused = preload.is_some() && errors.contains("from LD_PRELOAD cannot be preloaded");
-    Ok(Measured {
-        ended,
-        wall,
-        used,
-        stdout: digest(&mut stdout)?,
-        stderr: digest(&mut stderr)?,
-        last_words: last_line(&errors),
-        refused,
-        timeline: sampler.finish(),
-    })
+    // What was cut off may be long, and is not compared.
+    let (stdout, stderr) =
+        if matches!(ended, Ended::Exited(_)) { output.digests()? } else { Default::default() };
+    Ok(Measured { ended, wall, used, stdout, stderr, errors, refused, timeline: sampler.finish() })
 }
 
-fn digest(file: &mut File) -> anyhow::Result<Digest> {
-    file.rewind()?;
-    let mut hasher = std::hash::DefaultHasher::new();
-    let mut buffer = [0; 1 << 16];
-    let mut bytes = 0;
-    loop {
-        match file.read(&mut buffer)? {
-            0 => return Ok(Digest { bytes, hash: hasher.finish() }),
-            read => {
-                hasher.write(&buffer[..read]);
-                bytes += read as u64;
-            }
-        }
+impl Measured {
+    /// The last line on standard error, for messages.
+    pub fn last_words(&self) -> String {
+        last_line(&self.errors)
     }
 }
 
-/// The beginning (where the loader complains) and the end of `file`.
-fn tail(file: &mut File) -> anyhow::Result<String> {
-    const PART: u64 = 1 << 14;
-    let length = file.metadata()?.len();
-    let mut bytes = Vec::new();
-    file.rewind()?;
-    Read::by_ref(file).take(PART).read_to_end(&mut bytes)?;
-    if length > PART {
-        file.seek(std::io::SeekFrom::Start(length.saturating_sub(PART).max(PART)))?;
-        Read::by_ref(file).take(PART).read_to_end(&mut bytes)?;
+/// The signal that has stopped child `pid`, if one has. It would wait for somebody to let it go on, such as
+/// the shell of a terminal that it must not read from, and nobody is there.
+fn stopped(pid: i32) -> Option<Ended> {
+    let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG;
+    match waitid(Id::Pid(Pid::from_raw(pid)), flags) {
+        Ok(WaitStatus::Stopped(_, signal)) => Some(Ended::Stopped(signal)),
+        _ => None,
     }
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn last_line(text: &str) -> String {
-    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
 }
 
 impl Ended {
     /// In words, such as "exited with 3".
     pub fn in_words(self, timeout: Duration) -> String {
+        let folder = std::env::temp_dir();
         match self {
             Ended::Exited(code) => format!("exited with {code}"),
-            Ended::Killed(signal) => match nix::sys::signal::Signal::try_from(signal) {
+            Ended::Killed(signal) => match Signal::try_from(signal) {
                 Ok(signal) => format!("killed by {signal}"),
                 Err(_) => format!("killed by signal {signal}"),
             },
             Ended::TimedOut => format!("timed out after {}", humantime::format_duration(timeout)),
+            Ended::Stopped(signal) => format!("stopped by {signal}"),
+            Ended::Flooded(most) => format!(
+                "printed over {}, which are kept in {}, and was ended",
+                mebibytes(most),
+                folder.display()
+            ),
+            Ended::NoRoom => format!(
+                "not compared: the disk of {} is full, and what it prints goes there (TMPDIR)",
+                folder.display()
+            ),
         }
     }
 }
@@ -192,7 +200,7 @@ mod tests {
     fn ends_and_output() {
         let first = shell("echo one; echo two >&2; exit 3", 60_000);
         assert_eq!(first.ended, Ended::Exited(3));
-        assert_eq!(first.last_words, "two");
+        assert_eq!(first.last_words(), "two");
         assert_eq!(first.stdout, shell("echo one", 60_000).stdout);
         assert_ne!(first.stdout, shell("echo One", 60_000).stdout);
         assert!(first.wall > 0.0 && first.used.peak > 0 && first.used.minor > 0);
@@ -214,12 +222,5 @@ mod tests {
     fn what_is_left_in_the_background_is_ended_too() {
         let outcome = shell("sleep 100 & echo $!", 60_000);
         assert_eq!(outcome.ended, Ended::Exited(0));
-    }
-
-    #[test]
-    fn last_lines() {
-        assert_eq!(last_line("a\nb\n\n"), "b");
-        assert_eq!(last_line("a\tb"), "a b");
-        assert_eq!(last_line(""), "");
     }
 }

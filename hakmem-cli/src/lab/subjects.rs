@@ -2,24 +2,24 @@
 
 mod folder;
 mod linked;
+mod settings;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 pub use self::linked::common_name;
 use super::model::{Missing, Subject};
-use crate::{elf, library, settings};
+use crate::{elf, library};
 
 /// The C library's own allocator.
 pub const GLIBC: &str = "glibc";
 /// Ours.
 pub const HAKMEM: &str = "hakmem";
 
-/// The values of HAKMEM_PRESET (docs/options.md). The library takes the defaults for another one, so the
-/// comparison would be of nothing.
+/// The values of HAKMEM_PRESET (docs/options.md).
 const PRESETS: [&str; 4] = ["balanced", "throughput", "memory", "latency"];
 
 /// An allocator that distributions package.
@@ -140,7 +140,9 @@ impl Choice {
             let path = library::find(self.lib.as_deref())?;
             let version = Some(format!("Hakmem {}", env!("CARGO_PKG_VERSION")));
             found.add(subject(HAKMEM, Some(path.clone()), version.clone()), None);
-            self.add_settings(&mut found, &path, version)?;
+            for subject in settings::subjects(self, &path, version)? {
+                found.add(subject, None);
+            }
         } else if self.has_settings() {
             bail!("--env and --preset are settings of Hakmem, which --allocators leaves out");
         }
@@ -167,38 +169,6 @@ impl Choice {
         found.check(self.baseline.as_deref(), settings_only)?;
         Ok(found)
     }
-
-    /// A subject for every `--env` and `--preset`.
-    fn add_settings(&self, found: &mut Found, path: &Path, version: Option<String>) -> anyhow::Result<()> {
-        for text in &self.env {
-            let text = text.to_str().with_context(|| format!("--env {text:?}: not UTF-8"))?;
-            let mut subject = subject(&format!("hakmem {text}"), Some(path.into()), version.clone());
-            subject.environment = environment(text).map_err(|why| anyhow::anyhow!("--env {text}: {why}"))?;
-            found.add(subject, None);
-        }
-        for preset in &self.preset {
-            let mut subject = subject(&format!("hakmem {preset}"), Some(path.into()), version.clone());
-            subject.environment = vec![("HAKMEM_PRESET".into(), preset.clone())];
-            found.add(subject, None);
-        }
-        Ok(())
-    }
-}
-
-/// Reads `NAME=VALUE,NAME=VALUE`, where what has no `=` belongs to the value before it.
-fn environment(text: &str) -> Result<Vec<(String, String)>, String> {
-    let mut settings: Vec<(String, String)> = Vec::new();
-    for part in text.split(',') {
-        match settings.last_mut() {
-            Some((_, value)) if !part.contains('=') => *value += &format!(",{part}"),
-            _ => {
-                let (name, value) = settings::pair(OsString::from(part))?;
-                let word = |part: OsString| part.to_string_lossy().into_owned();
-                settings.push((word(name), word(value)));
-            }
-        }
-    }
-    Ok(settings)
 }
 
 impl Found {
@@ -318,20 +288,6 @@ mod tests {
         assert!(found.broken[1].as_ref().unwrap().contains("/no/such.so: No such file"));
         assert!(found.broken[2].as_ref().unwrap().contains("not an ELF file"));
         assert_eq!(found.baseline, "glibc");
-    }
-
-    #[test]
-    fn settings_may_be_lists() {
-        let owned = |pairs: &[(&str, &str)]| {
-            pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect::<Vec<_>>()
-        };
-        assert_eq!(environment("thp=never"), Ok(owned(&[("HAKMEM_THP", "never")])));
-        assert_eq!(
-            environment("HARDENED=canary,zero,HAKMEM_THP=never,GUARD=on"),
-            Ok(owned(&[("HAKMEM_HARDENED", "canary,zero"), ("HAKMEM_THP", "never"), ("HAKMEM_GUARD", "on")]))
-        );
-        assert_eq!(environment("HARDENED="), Ok(owned(&[("HAKMEM_HARDENED", "")])));
-        assert!(environment("canary,HARDENED=zero").is_err() && environment("").is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::experiment::Schedule;
 use super::machine::Usage;
 use super::model::Machine;
-use super::run::Digest;
+use super::output::Digest;
 use super::stats;
 use super::subjects::Found;
 use super::tasks::Task;
@@ -73,31 +73,49 @@ pub fn busy(usage: Usage, own: Option<f64>) -> Vec<String> {
     warnings
 }
 
+/// What came of comparing output.
+#[derive(Default)]
+pub struct Compared {
+    /// What to say about it.
+    pub warnings: Vec<String>,
+    /// Whether it differs.
+    pub differs: bool,
+}
+
 /// Compares what a program printed: for each subject that did not fail, (standard output, standard error) of
 /// all runs.
-pub fn outputs(task: &str, baseline: &str, subjects: &[(&str, &[(Digest, Digest)])]) -> Vec<String> {
-    let mut warnings = Vec::new();
+pub fn outputs(task: &str, baseline: &str, subjects: &[(&str, &[(Digest, Digest)])]) -> Compared {
+    let mut compared = Compared::default();
     let reference = subjects.iter().find(|(name, _)| *name == baseline).or(subjects.first());
-    let Some((reference, runs)) = reference.filter(|(_, runs)| !runs.is_empty()) else { return warnings };
+    let Some((reference, runs)) = reference.filter(|(_, runs)| !runs.is_empty()) else { return compared };
     type Stream = fn(&(Digest, Digest)) -> Digest;
     let streams: [(&str, Stream); 2] = [("standard output", |run| run.0), ("standard error", |run| run.1)];
     for (stream, of) in streams {
         let expected = of(&runs[0]);
         if runs.iter().any(|run| of(run) != expected) {
-            warnings.push(format!(
+            compared.warnings.push(format!(
                 "{task}: its {stream} changes from run to run under {reference} alone, so it is not compared"
             ));
             continue;
         }
-        for (name, runs) in subjects {
-            let differing = runs.iter().filter(|run| of(run) != expected).count();
-            if differing > 0 {
-                warnings.push(format!(
-                    "{task}: OUTPUT DIFFERS: {stream} under {name} is not that under {reference} in {differing} of {} runs",
-                    runs.len()
+        for (name, others) in subjects {
+            let differing = others.iter().filter(|run| of(run) != expected).count();
+            if differing == 0 {
+                continue;
+            }
+            let what = format!("{stream} under {name} is not that under {reference}");
+            if runs.len() == 1 {
+                compared.warnings.push(format!(
+                    "{task}: {what}, of which there is one run: that cannot tell whether it changes from run to \
+                     run, so it is not compared"
                 ));
+            } else {
+                compared
+                    .warnings
+                    .push(format!("{task}: OUTPUT DIFFERS: {what} in {differing} of {} runs", others.len()));
+                compared.differs = true;
             }
         }
     }
-    warnings
+    compared
 }

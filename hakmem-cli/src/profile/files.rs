@@ -2,16 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::report;
 
 /// How files of profiles end; the allocator appends it.
 pub const EXTENSION: &str = "hakprof";
 
 /// The longest path that the allocator takes, before its own end of the name.
 const PREFIX: usize = 255;
+
+/// Of the folder itself, where no file is needed for it.
+const LOCK: FlockArg = FlockArg::LockExclusiveNonblock;
 
 /// The files of one run: those of its folder that were not there before.
 #[derive(Clone)]
@@ -21,10 +30,14 @@ pub struct Files {
     /// What the allocator makes its files' names of.
     pub prefix: PathBuf,
     before: BTreeMap<PathBuf, Option<SystemTime>>,
+    /// The lock of the folder, which ends with this command.
+    _turn: Option<Arc<Flock<File>>>,
 }
 
 impl Files {
-    /// The files that a run will write to a folder.
+    /// The files that a run will write to a folder. Their names begin with `name`, and where another run
+    /// writes there at the time with a number as well: each takes for its own what has appeared under its
+    /// name.
     pub fn new(folder: &Path, name: &str) -> anyhow::Result<Self> {
         let context = || format!("cannot write profiles to {}", folder.display());
         if folder.exists() && !folder.is_dir() {
@@ -32,15 +45,43 @@ impl Files {
         }
         let advice = || format!("{}; name another folder with --out", context());
         std::fs::create_dir_all(folder).with_context(advice)?;
+        let (name, turn) = match Flock::lock(File::open(folder).with_context(advice)?, LOCK) {
+            Ok(turn) => (name.to_string(), Some(Arc::new(turn))),
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let own = format!("{name}-{}", std::process::id());
+                report::say(&format!(
+                    "hakmem: another profile is being written to {}; this one goes to {own}.*.{EXTENSION}",
+                    folder.display()
+                ));
+                (own, None)
+            }
+            // Where there are no locks, nobody is kept away.
+            Err(_) => (name.to_string(), None),
+        };
         // Absolute, for programs that go elsewhere.
         let folder = folder.canonicalize().with_context(advice)?;
         tempfile::tempfile_in(&folder).with_context(advice)?;
-        let length = folder.as_os_str().len() + 1 + name.len();
-        ensure!(length <= PREFIX, "{}: its path is too long; name another with --out", context());
-        let mut files =
-            Self { prefix: folder.join(name), folder, name: name.into(), before: BTreeMap::new() };
-        files.before = files.all();
-        Ok(files)
+        let files = Self { prefix: PathBuf::new(), folder, name, before: BTreeMap::new(), _turn: turn };
+        files.renamed(|name| name)
+    }
+
+    /// The same, with names that begin otherwise.
+    pub fn renamed(mut self, rename: impl FnOnce(String) -> String) -> anyhow::Result<Self> {
+        self.name = rename(self.name);
+        self.prefix = self.folder.join(&self.name);
+        let length = self.prefix.as_os_str().len();
+        ensure!(
+            length <= PREFIX,
+            "cannot write profiles to {}: its path is too long; name another with --out",
+            self.folder.display()
+        );
+        self.before = self.all();
+        Ok(self)
+    }
+
+    /// What the files' names begin with.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     fn all(&self) -> BTreeMap<PathBuf, Option<SystemTime>> {

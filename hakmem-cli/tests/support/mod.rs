@@ -1,6 +1,7 @@
 //! What the tests of the command share: the command, a stand-in for the library, and runs with a time limit.
 #![allow(dead_code)]
 
+pub mod disk;
 pub mod saved;
 
 use std::collections::BTreeSet;

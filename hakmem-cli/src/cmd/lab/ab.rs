@@ -1,7 +1,7 @@
 //! `hakmem ab`: one program under every allocator.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
@@ -89,13 +89,13 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
 /// One program, which every allocator is preloaded into.
 fn preloaded(args: &Args) -> Task {
     let (program, arguments) = args.command.split_first().expect("clap requires one");
-    let name = Path::new(program).file_name().unwrap_or(program).to_string_lossy().into_owned();
+    let name = crate::report::name(program);
     task(name, shown(&args.command), program, arguments, args)
 }
 
 /// One program for each allocator.
 fn linked(args: &Args) -> Task {
-    let name = subjects::common_name(&args.linked);
+    let name = crate::report::printable(subjects::common_name(&args.linked).as_ref());
     let words: Vec<OsString> = std::iter::once(name.clone().into()).chain(args.command.clone()).collect();
     task(name, shown(&words), args.linked[0].1.as_os_str(), &args.command, args)
 }
@@ -154,7 +154,7 @@ fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -
         for warning in experiment.warnings {
             say(&format!("     WARNING: {warning}"))?;
         }
-        schedule.seed = schedule.seed.map(|seed| seed + 1);
+        schedule.seed = schedule.seed.map(|seed| seed.wrapping_add(1));
     }
     say(&format!("{} of {tries} tries NEUTRAL", usize::from(tries) - differing))?;
     Ok(if differing * 20 > usize::from(tries) { ExitCode::FAILURE } else { ExitCode::SUCCESS })

@@ -57,7 +57,12 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     if let Some(path) = args.json.as_deref().filter(|path| path.as_os_str() != "-") {
-        std::fs::File::create(path).with_context(|| path.display().to_string())?;
+        // What is there stays until there is something better.
+        let mut options = std::fs::File::options();
+        options.append(true).create(true).open(path).with_context(|| path.display().to_string())?;
+    }
+    if let Some(file) = file.as_deref().filter(|_| args.bless) {
+        Budgets::prepare(file)?;
     }
     let names: Vec<&str> = patterns::names()
         .filter(|name| args.only.is_empty() || args.only.iter().any(|n| n == name))

@@ -33,7 +33,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME=VALUE", value_parser = bench::pair)]
     set: Vec<(String, String)>,
 
-    /// Judge the peak memory of real programs, too: what `hakmem ab --json` wrote of each of them
+    /// Judge the peak memory of real programs, too: what `hakmem ab --json` wrote of each of them (a WORKLOAD
+    /// after them is one, unless there is a file of that name)
     #[arg(long, value_name = "FILE", num_args = 1..)]
     programs: Vec<PathBuf>,
 
@@ -47,8 +48,23 @@ pub struct Args {
     outputs: Outputs,
 }
 
+impl Args {
+    /// Of the words after --programs, which takes as many as the shell makes of ab-*.json, those that are
+    /// meant for workloads.
+    fn take_back(&mut self) {
+        let known: Vec<_> =
+            targets::scenarios().iter().map(|(w, preset)| targets::name(w, *preset)).collect();
+        self.programs.retain(|word| {
+            let name = known.iter().find(|name| word.as_os_str() == name.as_str() && !word.exists());
+            self.scenarios.extend(name.cloned());
+            name.is_none()
+        });
+    }
+}
+
 /// Runs the workloads and judges.
-pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
+pub fn execute(mut args: Args) -> anyhow::Result<ExitCode> {
+    args.take_back();
     let tasks = bench::tasks(&chosen(&args.scenarios)?, &args.set, false)?;
     let programs = args.programs.iter().map(|path| report::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let mut choice = args.choice;

@@ -13,7 +13,10 @@ mod worker;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Subcommand;
+
+use crate::sys::interrupt;
 
 #[derive(Subcommand)]
 pub enum Sub {
@@ -31,6 +34,12 @@ pub enum Sub {
 
 /// Runs the subcommand.
 pub fn execute(sub: Sub) -> anyhow::Result<ExitCode> {
+    // `record` passes signals on to its program, and a worker is to have one thread.
+    let measures =
+        matches!(sub, Sub::Ab(_) | Sub::Bench(_) | Sub::Memory(_) | Sub::Replay(_) | Sub::Instructions(_));
+    if measures {
+        interrupt::watch().context("cannot watch for signals")?;
+    }
     match sub {
         Sub::Ab(args) => ab::execute(*args),
         Sub::Bench(args) => bench::execute(*args),

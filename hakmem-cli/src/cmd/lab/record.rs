@@ -1,6 +1,7 @@
 //! `hakmem record`: a program's allocations, written down.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -22,6 +23,10 @@ use crate::{preload, process, report, settings, why};
 ///
 /// While the program runs it is on the C library's allocator, whatever LD_PRELOAD says; arguments, input,
 /// output, signals and exit status pass through untouched. What it did up to a crash is in the file.
+///
+/// The recording takes the place of what was in FILE when it is whole. If there is none, which is said also
+/// with --quiet, FILE stays as it was, and the exit status is not 0: 2 where the recording is lost, 1 where
+/// nothing was recorded of a program that has left with 0.
 #[derive(clap::Args)]
 #[command(override_usage = "hakmem record [OPTIONS] -o FILE [--] PROGRAM [ARGS]...")]
 pub struct Args {
@@ -56,47 +61,58 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     let (program, rest) = args.command.split_first().expect("clap requires one");
     let library = RECORDER.find()?;
     let preload = preload::Preload::new(&library, std::env::var_os("LD_PRELOAD"))?;
-    let raw = raw_file(&args.output, args.limit)?;
+    let (raw, raw_path) = raw_file(&args.output, args.limit)?.into_parts();
 
     let mut command = Command::new(program);
-    command.args(rest).env("LD_PRELOAD", preload.value()).env(raw::VARIABLE, raw.path());
-    let outcome = match process::run(&mut command) {
+    command.args(rest).env("LD_PRELOAD", preload.value()).env(raw::VARIABLE, &raw_path);
+    // Whoever ends this command while it makes the trace leaves nothing behind that takes room.
+    let tidy = || drop(std::fs::remove_file(&raw_path));
+    let outcome = match process::run_and(&mut command, tidy) {
         Ok(outcome) => outcome,
         Err(error) => return Ok(crate::cmd::run::could_not_start(program, &error)),
     };
-    let line = match finish(&args, program, &raw) {
-        Ok(line) => line,
+    // Leaving runs no destructors, and this may own a folder.
+    drop(preload);
+    let name = report::name(program);
+    match finish(&args, program, &raw) {
+        Ok(Some(line)) => {
+            if !args.quiet {
+                report::say(&line);
+            }
+        }
+        Ok(None) => {
+            let why = why::not_preloadable(program)
+                .unwrap_or_else(|| "it made no allocation, or the loader refused the library".into());
+            report::say(&format!(
+                "hakmem: nothing was recorded of {name}: {why}{}",
+                still_there(&args.output)
+            ));
+            // The program's own failure says more than ours.
+            if outcome.status == Status::Exited(0) {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Err(error) => {
             // The program's own status is of no use to one who wanted a recording.
             let end = match outcome.status {
                 Status::Exited(code) => format!("exited with {code}"),
                 Status::Killed(_) => format!("was {}", outcome.status.in_words()),
             };
-            report::say(&format!(
-                "hakmem: {}: the recording is lost: {error:#}; {} {end}",
-                args.output.display(),
-                report::name(program)
-            ));
+            let (output, kept) = (args.output.display(), still_there(&args.output));
+            report::say(&format!("hakmem: {output}: the recording is lost: {error:#}{kept}; {name} {end}"));
             return Ok(ExitCode::from(crate::cmd::USAGE));
         }
-    };
-    if !args.quiet {
-        report::say(&line);
     }
-    // Leaving runs no destructors, and both own something temporary.
-    drop((raw, preload));
     outcome.status.leave()
 }
 
-/// Makes the trace; returns what there is to say about it.
-fn finish(args: &Args, program: &OsStr, raw: &NamedTempFile) -> anyhow::Result<String> {
-    let Recording { trace, failed, disk_full } = convert(raw.as_file(), !args.no_names)?;
-    let name = report::name(program);
+/// Makes the trace; returns what there is to say about it, nothing where nothing was recorded.
+fn finish(args: &Args, program: &OsStr, raw: &File) -> anyhow::Result<Option<String>> {
+    let Recording { trace, failed, disk_full } = convert(raw, !args.no_names)?;
     if trace.processes.is_empty() {
-        let why = why::not_preloadable(program)
-            .unwrap_or_else(|| "it made no allocation, or the loader refused the library".into());
-        return Ok(format!("hakmem: nothing was recorded of {name}: {why}"));
+        return Ok(None);
     }
+    let name = report::name(program);
     let size = trace.write(&args.output)?;
     let mut line = format!("hakmem: recorded {name} in {}: {}", args.output.display(), summary(&trace, size));
     if trace.truncated && disk_full {
@@ -108,7 +124,15 @@ fn finish(args: &Args, program: &OsStr, raw: &NamedTempFile) -> anyhow::Result<S
     if failed > 0 {
         line += &format!("; {} could not be recorded", count(failed, "process", "processes"));
     }
-    Ok(line)
+    Ok(Some(line))
+}
+
+/// Without a new recording: that the file is not one, if there is a file.
+fn still_there(output: &Path) -> String {
+    if !output.is_file() {
+        return String::new();
+    }
+    format!("; {} is what was there before", report::printable(output.as_os_str()))
 }
 
 /// What a trace amounts to, in a line.
@@ -167,8 +191,8 @@ fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> 
 }
 
 /// The limit that holds for a raw recording, bytes.
-fn limit(raw: &NamedTempFile) -> anyhow::Result<u64> {
-    Ok(raw.as_file().metadata()?.len())
+fn limit(raw: &File) -> anyhow::Result<u64> {
+    Ok(raw.metadata()?.len())
 }
 
 #[cfg(test)]
@@ -179,7 +203,7 @@ mod tests {
     fn the_raw_file_is_as_the_recorder_wants_it() {
         let dir = tempfile::tempdir().unwrap();
         let file = raw_file(&dir.path().join("x"), Some(100_000)).unwrap();
-        assert_eq!(limit(&file).unwrap(), raw::file_size(6));
+        assert_eq!(limit(file.as_file()).unwrap(), raw::file_size(6));
         assert!(file.path().is_absolute());
         assert!(convert(file.as_file(), true).unwrap().trace.processes.is_empty());
         let error = format!("{:#}", raw_file(&dir.path().join("x"), Some(1 << 60)).unwrap_err());

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use hakmem_trace::{Touch, Trace};
+use hakmem_trace::{Facts, Touch, Trace};
 
 use crate::lab::experiment::{self, Schedule};
 use crate::lab::model::Metric;
 use crate::lab::report::Outputs;
 use crate::lab::subjects::Choice;
 use crate::lab::tasks::{self, Task};
+use crate::report;
 
 /// Replay traces that `hakmem record` wrote under every allocator: time per operation, memory, page faults
 ///
@@ -34,7 +35,7 @@ pub struct Args {
     touch: Touch,
 
     /// How often each process is replayed in a run (default: so often that the run makes some 3 million
-    /// operations)
+    /// operations, or has touched objects of some 4 GiB)
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
     repeat: Option<u32>,
 
@@ -50,6 +51,8 @@ pub struct Args {
 
 /// Operations that make a run long enough to be measured.
 const ENOUGH: u64 = 3_000_000;
+/// Bytes of objects whose pages are touched that do so, too: a second or two.
+const ENOUGH_BYTES: u64 = 4 << 30;
 
 /// Runs the comparison.
 pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
@@ -79,8 +82,8 @@ fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
         ensure!(process < count, "{}: --process {process}: it has {count} processes", file.display());
     }
     let operations: u64 = trace.processes.iter().map(|process| process.facts.operations()).sum();
-    // One replay of a small trace takes a few milliseconds, which tells little.
-    let repeat = args.repeat.unwrap_or_else(|| (ENOUGH / operations.max(1)).clamp(1, 10_000) as u32);
+    let bytes = trace.processes.iter().map(|process| bytes(&process.facts)).fold(0, u64::saturating_add);
+    let repeat = args.repeat.unwrap_or_else(|| enough(operations, bytes, args.touch));
     let program = std::env::current_exe().context("this command's own file")?.into_os_string();
     let mut arguments: Vec<OsString> = vec!["replay-worker".into(), file.into()];
     if let Some(process) = args.process {
@@ -88,7 +91,7 @@ fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
     }
     arguments.extend(["--touch".into(), word(args.touch).into()]);
     arguments.extend(["--repeat".into(), repeat.to_string().into()]);
-    let name = file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned();
+    let name = report::printable(file.file_stem().unwrap_or(file.as_os_str()));
     let only = args.process.map_or(String::new(), |process| format!(", only process {process}"));
     Ok(Task {
         name,
@@ -101,6 +104,22 @@ fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
         apart: true,
         worker: true,
     })
+}
+
+/// The most that the objects of a process may come to, new sizes included, whether all at once or not.
+fn bytes(facts: &Facts) -> u64 {
+    let of_class = |(class, &count): (usize, &u64)| count.saturating_mul(1 << class.min(63));
+    facts.sizes.iter().enumerate().map(of_class).fold(0, u64::saturating_add)
+}
+
+/// How often to replay so that a run is long enough. One replay of a small trace takes a few milliseconds,
+/// which tells little.
+fn enough(operations: u64, bytes: u64, touch: Touch) -> u32 {
+    let mut repeat = ENOUGH / operations.max(1);
+    if matches!(touch, Touch::Pages | Touch::All) {
+        repeat = repeat.min(ENOUGH_BYTES / bytes.max(1));
+    }
+    repeat.clamp(1, 10_000) as u32
 }
 
 fn word(touch: Touch) -> &'static str {

@@ -68,11 +68,13 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let files = place(&folder, &owner, made)?;
     let say = |what: &str| report::say(&format!("hakmem: {what}"));
     let begun = process.start(&files.prefix, rate, interval, say);
-    if begun.is_err() && made {
-        // Only if nothing is in it.
-        let _ = std::fs::remove_dir(&folder);
-    }
-    let mut waited = begun?;
+    // Only if nothing is in it.
+    let leave = || {
+        if made {
+            drop(std::fs::remove_dir(&folder))
+        }
+    };
+    let mut waited = begun.inspect_err(|_| leave())?;
     let answered = waited == Waited::Done;
     if answered {
         report::say(&format!(
@@ -85,6 +87,9 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let asks = waited != Waited::Gone && !ended;
     let silent = asks && process.stop(LAST)? != Waited::Gone && process.stopped()?.is_none();
     let written = files.written();
+    if written.is_empty() && !(answered && silent) {
+        leave();
+    }
     if silent && written.is_empty() {
         ensure!(
             answered,
@@ -96,6 +101,10 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
              written when it does"
         );
     }
+    ensure!(
+        !written.is_empty() || answered || waited != Waited::Gone,
+        "no profile of process {pid}: it has ended before it began one"
+    );
     ensure!(
         !written.is_empty(),
         "no profile of process {pid}: it has not begun one, or may not write to {}",
@@ -159,14 +168,15 @@ fn refuse_options(args: &Args) -> anyhow::Result<()> {
 /// The files of a profile of this process. `made` says that the folder is not there yet.
 fn place(folder: &Path, owner: &Owner, made: bool) -> anyhow::Result<Files> {
     let mut files = Files::new(folder, &owner.name)?;
+    let first = files.name().to_string();
     for number in 2.. {
         let Some(taken) = files.taken(&owner.pid) else { break };
-        let name = format!("{}-{number}", owner.name);
-        files = Files::new(folder, &name)?;
+        files = files.renamed(|_| format!("{first}-{number}"))?;
         if files.taken(&owner.pid).is_none() {
             report::say(&format!(
-                "hakmem: {} is there already; this profile goes to {name}.{}.{EXTENSION}",
+                "hakmem: {} is there already; this profile goes to {}.{}.{EXTENSION}",
                 taken.display(),
+                files.name(),
                 owner.pid
             ));
         }

@@ -73,6 +73,7 @@ pub fn experiment(subjects: usize, workloads: usize, rounds: usize) -> Experimen
         subjects,
         missing: vec![Missing { name: "scudo".into(), hint: "apt install libscudo-19-dev".into() }],
         warnings: vec!["the machine was 31% busy before the start: figures may be too high".into()],
+        differs: false,
         metrics,
         workloads,
         targets: Vec::new(),

@@ -1,0 +1,95 @@
+//! The processes that descend from this one, also those in groups and sessions of their own.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+use nix::unistd::Pid;
+
+/// How often to look whether all have ended, and how long to wait in between: a second in all.
+const LOOKS: u32 = 500;
+const WAIT: Duration = Duration::from_millis(2);
+
+/// What was started since it was made, and all that those start.
+pub struct Family {
+    /// Children that were there before, of the program that this process was then.
+    before: BTreeSet<i32>,
+}
+
+/// A process, as its `stat` tells.
+struct Process {
+    pid: i32,
+    parent: i32,
+    ended: bool,
+}
+
+impl Family {
+    /// From here on a process whose parent has ended becomes a child of this one, so that none gets lost.
+    pub fn new() -> Self {
+        // Without that, those in groups of their own live on.
+        let _ = nix::sys::prctl::set_child_subreaper(true);
+        let own = std::process::id() as i32;
+        Self { before: all().iter().filter(|one| one.parent == own).map(|one| one.pid).collect() }
+    }
+
+    /// Kills all of it, and waits until that has happened.
+    pub fn end(&self) {
+        // The usual case, without reading all of /proc.
+        let ask = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        if waitid(Id::All, ask) != Err(Errno::ECHILD) {
+            self.kill(true);
+        }
+    }
+
+    /// Kills all of it; reaps what has become children of this process, if told to.
+    pub fn kill(&self, reap: bool) {
+        for _ in 0..LOOKS {
+            let members = self.members();
+            for one in &members {
+                if !one.ended {
+                    super::send(one.pid, libc::SIGKILL);
+                } else if reap {
+                    // Of another's child there is nothing to be had.
+                    let _ = waitpid(Pid::from_raw(one.pid), Some(WaitPidFlag::WNOHANG));
+                }
+            }
+            // Those of others that have ended go with their parents.
+            if members.iter().all(|one| one.ended && !reap) {
+                return;
+            }
+            std::thread::sleep(WAIT);
+        }
+    }
+
+    fn members(&self) -> Vec<Process> {
+        let mut ancestors = BTreeSet::from([std::process::id() as i32]);
+        let (mut others, mut members) = (all(), Vec::new());
+        others.retain(|one| !self.before.contains(&one.pid));
+        loop {
+            let (more, rest): (Vec<_>, Vec<_>) =
+                others.into_iter().partition(|one| ancestors.contains(&one.parent));
+            if more.is_empty() {
+                return members;
+            }
+            ancestors.extend(more.iter().map(|one| one.pid));
+            members.extend(more);
+            others = rest;
+        }
+    }
+}
+
+/// All processes of this machine that can be seen.
+fn all() -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers.filter_map(read).collect()
+}
+
+fn read(pid: i32) -> Option<Process> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before is in brackets and may hold anything.
+    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    Some(Process { pid, parent: fields.next()?.parse().ok()?, ended })
+}

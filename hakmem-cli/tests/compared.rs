@@ -1,0 +1,66 @@
+//! What `hakmem ab` says about output that differs, or may, and what its exit status is by that.
+
+mod support;
+
+use serde_json::Value;
+use support::{Ended, compile, hakmem, run};
+
+/// A comparison of two names of the C library's allocator.
+fn ab(arguments: &[&str], program: &[&str]) -> (Ended, Value) {
+    // A library that does nothing.
+    let library = compile("plain.c", "nothing.so", &["-shared", "-fPIC", "-Dmain=unused"]);
+    let with = format!("same={}", library.display());
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=glibc", "--json=-", "--with", &with]).args(arguments);
+    let ended = run(command.arg("--").args(program));
+    let experiment = serde_json::from_slice(&ended.stdout);
+    let experiment = experiment.unwrap_or_else(|error| panic!("{error}: {}", ended.stderr));
+    (ended, experiment)
+}
+
+#[test]
+fn a_name_that_says_so_makes_no_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("DIFFERS");
+    std::os::unix::fs::symlink("/bin/true", &program).unwrap();
+    let (ended, experiment) = ab(&["--rounds=1"], &[program.to_str().unwrap()]);
+    let warnings = experiment["warnings"].to_string();
+    assert!(warnings.contains("DIFFERS: a peak resident size under"), "{warnings}");
+    assert_eq!(ended.code(), Some(0), "{warnings}");
+}
+
+#[test]
+fn one_run_cannot_tell_that_output_differs() {
+    let (ended, experiment) = ab(&["--rounds=1", "--warmups=0"], &["date", "+%N"]);
+    let warnings = experiment["warnings"].to_string();
+    let expected = "date: standard output under same is not that under glibc, of which there is one run: that \
+                    cannot tell whether it changes from run to run, so it is not compared";
+    assert!(warnings.contains(expected) && !warnings.contains("OUTPUT DIFFERS"), "{warnings}");
+    assert_eq!(ended.code(), Some(0), "{warnings}");
+}
+
+#[test]
+fn names_of_programs_are_printable() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("two\nlines\x1b[1m");
+    std::os::unix::fs::symlink("/bin/true", &program).unwrap();
+    let (_, experiment) = ab(&["--rounds=1"], &[program.to_str().unwrap()]);
+    assert_eq!(experiment["workloads"][0]["name"], "two\\nlines\\u{1b}[1m");
+    let linked = format!("a={}", program.display());
+    let ended = run(hakmem().args(["ab", "--rounds=1", "--linked", &linked]));
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let text = ended.stdout();
+    assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text}");
+}
+
+#[test]
+fn the_largest_numbers_are_numbers() {
+    let (ended, _) = ab(&["--rounds=65535", "--warmups=1"], &["sh", "-c", "kill -KILL $$"]);
+    assert_eq!(ended.code(), Some(1), "every run fails at once: {}", ended.stderr);
+    let seed = u64::MAX.to_string();
+    let mut command = hakmem();
+    command.args(["ab", "--fairness=2", "--rounds=5", "--warmups=0", "--allocators=glibc", "--seed", &seed]);
+    let ended = run(command.args(["--", "true"]));
+    assert!(ended.stdout().contains("of 2 tries NEUTRAL"), "{}", ended.stderr);
+    assert!(ended.stdout().contains("  0\n"), "the seed after the largest: {}", ended.stdout());
+}

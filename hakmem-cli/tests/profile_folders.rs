@@ -1,0 +1,85 @@
+//! Whose the files are in a folder that several profiles go to, and folders that nothing was written to.
+
+#![cfg(feature = "profile")]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use support::{Ended, eventually, finish, hakmem, real, state};
+
+/// `cat` under the profiler, which has answered and ends with its input.
+fn cat(folder: &Path) -> Child {
+    let mut command = hakmem();
+    command.env("HAKMEM_LIB", real()).args(["profile", "--rate", "1", "--out"]).arg(folder);
+    command.arg("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    writeln!(child.stdin.as_mut().unwrap(), "hello").unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "hello\n");
+    child
+}
+
+/// The numbers of the processes that tables are about.
+fn processes(ended: &Ended) -> Vec<&str> {
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let lines = ended.stderr.lines().filter_map(|line| line.strip_prefix("process "));
+    lines.map(|line| line.split(':').next().unwrap()).collect()
+}
+
+#[test]
+fn two_runs_at_once_do_not_take_each_others_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut first, mut second) = (cat(folder.path()), cat(folder.path()));
+    let number = second.id();
+    // The first one's process ends while the second one goes on.
+    drop(first.stdin.take());
+    let first = finish(first);
+    drop(second.stdin.take());
+    let second = finish(second);
+    let (one, two) = (processes(&first), processes(&second));
+    assert_eq!((one.len(), two.len()), (1, 1), "{}{}", first.stderr, second.stderr);
+    assert_ne!(one, two);
+    assert!(folder.path().join(format!("cat.{}.hakprof", one[0])).exists());
+    assert!(folder.path().join(format!("cat-{number}.{}.hakprof", two[0])).exists());
+    let said = format!("; this one goes to cat-{number}.*.hakprof");
+    assert!(second.stderr.lines().next().unwrap().ends_with(&said), "{}", second.stderr);
+    // One after another need no other names.
+    let mut third = cat(folder.path());
+    drop(third.stdin.take());
+    let third = finish(third);
+    let three = processes(&third);
+    assert_eq!(three.len(), 1, "{}", third.stderr);
+    assert!(folder.path().join(format!("cat.{}.hakprof", three[0])).exists());
+}
+
+#[test]
+fn a_process_that_ends_before_it_begins_is_said_to() {
+    let folder = tempfile::tempdir().unwrap();
+    // It takes no memory while it sleeps, so it does not begin.
+    let mut sleeping = Command::new("sleep").arg("1000").env("LD_PRELOAD", real()).spawn().unwrap();
+    let pid = sleeping.id();
+    let maps = format!("/proc/{pid}/maps");
+    eventually("it sleeps, with the library", || {
+        state(pid as i32) == Some('S') && std::fs::read_to_string(&maps).unwrap().contains("libhakmem.so")
+    });
+    let out = folder.path().join("out");
+    let mut command = hakmem();
+    command.args(["profile", "--pid", &pid.to_string(), "--out"]).arg(&out).stderr(Stdio::piped());
+    let mut watch = command.stdin(Stdio::null()).spawn().unwrap();
+    let mut said = BufReader::new(watch.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let waiting = said.next().unwrap();
+    assert!(waiting.starts_with("hakmem: waiting: "), "{waiting}");
+    assert!(out.exists());
+    sleeping.kill().unwrap();
+    sleeping.wait().unwrap();
+    assert_eq!(
+        said.next(),
+        Some(format!("hakmem: no profile of process {pid}: it has ended before it began one"))
+    );
+    assert_eq!(finish(watch).code(), Some(2));
+    assert!(!out.exists());
+}
