@@ -8,7 +8,8 @@ use hakmem_profile::file;
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::with_options(Options::new().hardened(Hardened::ON));
 
-/// How many bytes of blocks of this size or more live, and how many were allocated, where every one is sampled.
+/// How many bytes of blocks of this size or more live, and how many were allocated, where every one is
+/// sampled.
 fn figures() -> (u64, u64) {
     const LEAST: u64 = 500_000;
     let folder = tempfile::tempdir().unwrap();

@@ -52,6 +52,18 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn a_rate_beyond_what_the_format_has_is_the_most() {
+    let mut raw = file::read(&small()).unwrap();
+    raw.process.rate = u64::MAX;
+    let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+    let profile = Profile::new(raw, &mut symbols);
+    let bytes = pprof::encode(&profile, &profile.moment(None).unwrap(), &mut symbols).unwrap();
+    let mut plain = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut plain).unwrap();
+    assert_eq!(proto::Profile::decode(&plain[..]).unwrap().period, i64::MAX);
+}
+
+#[test]
 fn the_message_is_as_the_specification_says() {
     let (_, bytes) = encoded();
     let mut plain = Vec::new();

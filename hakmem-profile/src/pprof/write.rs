@@ -124,7 +124,7 @@ pub fn encode_since(
     }
     builder.message.default_sample_type = builder.string("inuse_space");
     builder.message.period_type = Some(builder.value_type("space", "bytes"));
-    builder.message.period = raw.process.rate as i64;
+    builder.message.period = i64::try_from(raw.process.rate).unwrap_or(i64::MAX);
     let since = before.map_or(0, |(_, moment)| moment.time);
     builder.message.time_nanos = (raw.process.start + since) as i64;
     builder.message.duration_nanos = moment.time.saturating_sub(since) as i64;
