@@ -9,6 +9,7 @@ mod lifetimes;
 mod live;
 #[cfg(all(test, loom))]
 mod model;
+mod own_file;
 mod pages;
 mod pins;
 mod probes;
@@ -21,11 +22,12 @@ mod threads;
 mod write;
 
 pub(crate) use live::may_hold;
+pub(crate) use own_file::append_to;
 pub(crate) use pages::may_matter;
 pub(crate) use probes::has_changed as tracers_have_changed;
 pub(crate) use state::{is_gathering, is_on};
 pub(crate) use tags::number as tag;
-pub(crate) use write::{Totals, Why, append_to, write_to};
+pub(crate) use write::{Totals, Why, write_to};
 
 use crate::os::{self, thread};
 use crate::sampling::live::{Entry, NO_SITE};
@@ -303,7 +305,7 @@ pub(crate) fn bytes() -> (usize, usize) {
 /// In the child of a fork: the locks may be other threads'. The child's file is another one.
 pub(crate) fn inherit() {
     STORE.inherit();
-    write::inherit();
+    own_file::inherit();
     if is_on() {
         with_store(false, |store| store.written = store::Written::default());
     }

@@ -218,9 +218,9 @@ impl Store {
     ///
     /// The largest of many estimates is larger than the truth. So the peak is sought where the process has
     /// mapped more than ever before, which is no estimate, until that much has been allocated; elsewhere an
-    /// estimate must be larger than chance explains, by three standard deviations. And more may have been mapped
-    /// since the last sample for another reason, before or after much was freed: what lives now is the peak only
-    /// if chance explains by how much less it is.
+    /// estimate must be larger than chance explains, by three standard deviations. And more may have been
+    /// mapped since the last sample for another reason, before or after much was freed: what lives now is the
+    /// peak only if chance explains by how much less it is.
     fn look_for_peak(&mut self, sample: &Sample<'_>, bytes: f64) {
         if sample.mapped > self.mapped {
             (self.mapped, self.window) = (sample.mapped, SUPERSLAB as f64);

@@ -1,16 +1,14 @@
 //! The profile's file: `docs/profile-format.md`. A frame is put together in memory and goes to the file by
 //! one call, so that a process that is killed leaves whole frames, but for the last.
 
+use crate::os;
 use crate::os::file::{self, File};
-use crate::os::futex::Lock;
-use crate::os::{self, message};
 use crate::sampling::frames::Frame;
 use crate::sampling::grown::Grown;
 use crate::sampling::state::{self, with_store};
 use crate::sampling::store::{Site, Store, Written};
 use crate::sampling::{pins, tags};
 use core::ffi::CStr;
-use core::mem;
 
 /// The first bytes of a file.
 const MAGIC: &[u8; 8] = b"HAKPROF1";
@@ -45,74 +43,6 @@ pub(crate) enum Why {
 /// The figures of a snapshot that the allocator knows: see the format.
 pub(crate) type Totals = [u64; 7];
 
-/// How often to wait for who writes to the profile's file, some milliseconds each time.
-const SOON: u32 = 100;
-
-/// How many nanoseconds the time of a file may be behind.
-const COARSE: u64 = 10_000_000;
-
-/// The longest snapshot whose memory is kept for the next one.
-const KEPT: usize = 64 << 10;
-
-/// Held by who writes to the profile's file.
-static FILE: Lock<()> = Lock::new(());
-
-/// In the child of a fork: see [`Lock::inherit`].
-pub(super) fn inherit() {
-    FILE.inherit();
-}
-
-/// Appends to the profile's own file what that does not have yet, and a snapshot. Begins the file if it has
-/// nothing, or it is not there any more, by one that is whole. Does nothing when another thread is writing,
-/// or there is no memory. False, after a message, when the file cannot be written.
-pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
-    let patient = why != Why::Timer;
-    // Not for ever: this may be the thread that was interrupted while it was writing.
-    let file = if patient { (0..SOON).find_map(|_| FILE.lock_soon()) } else { FILE.try_lock() };
-    let Some(_file) = file else { return true };
-    let is_gone = file::kind(path).is_none();
-    let Some((mut out, is_new)) = with_store(patient, |store| {
-        let mut out = mem::replace(&mut store.out, Grown::new());
-        let have = if is_gone { Written::default() } else { store.written };
-        // What another program has left under this number, before an `exec` or long ago, is replaced.
-        let is_new = have.begun == 0;
-        // Not by nothing what another Hakmem in this process has written: a program that has one built in may
-        // have a second preloaded, which sees no allocation.
-        let is_other = || file::changed(path).saturating_add(COARSE) >= store.began.real;
-        let is_idle = is_new && !is_gone && store.sites.is_empty() && is_other();
-        // A thread whose snapshot was due may come only after the end.
-        if !store.written.ended && !is_idle {
-            if let Some(written) = put(store, &mut out, have, why, totals) {
-                store.sites.iter_mut().for_each(|site| site.changed = 0);
-                store.written = written;
-            }
-        }
-        (out, is_new)
-    }) else {
-        return true;
-    };
-    let append = |file: File| file::fits(&file, out.len()) && file::write(file.fd(), &out);
-    let done = match (out.is_empty(), is_new) {
-        (true, _) => true,
-        (_, true) => file::replace(path, &out),
-        (_, false) => File::append_existing(path).is_some_and(append),
-    };
-    if !done {
-        let path = message::Shown(path.to_bytes());
-        message::line(format_args!(
-            "HAKMEM_PROFILE: cannot write {path}, and no longer tries: name a folder that is there, may be \
-             written to and has room"
-        ));
-    }
-    // Most of the others are as small as each other, but the first one has everything.
-    if out.len() <= KEPT {
-        out.truncate(0);
-        with_store(false, |store| mem::swap(&mut store.out, &mut out));
-    }
-    out.clear();
-    done
-}
-
 /// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole. False, after
 /// which `path` is as it was, when there is no memory, or the system refuses.
 pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
@@ -123,7 +53,7 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     }) else {
         return false;
     };
-    let done = !out.is_empty() && file::replace(path, &out);
+    let done = !out.is_empty() && file::replace(path, &out).is_some();
     out.clear();
     done
 }
@@ -131,7 +61,13 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
 /// Puts the frames into `out`, which is empty, that a file needs which has `have`, and a snapshot. Returns
 /// what it has then; `None`, and nothing is put there, without memory: readers would refuse a part of it.
 #[unsafe(link_section = "hakmem_rare")]
-fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: &Totals) -> Option<Written> {
+pub(super) fn put(
+    store: &mut Store,
+    out: &mut Grown<u8>,
+    have: Written,
+    why: Why,
+    totals: &Totals,
+) -> Option<Written> {
     let now = put_frames(store, out, have, why, totals);
     if now.is_none() {
         out.truncate(0);
@@ -342,36 +278,4 @@ fn put_lifetimes(store: &Store, out: &mut Grown<u8>) -> bool {
     }
     frame.set(at, rows);
     frame.end()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::ffi::CString;
-    use std::format;
-
-    /// The only test that writes the process's own profile.
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn nothing_stands_behind_the_end() {
-        let path = std::env::temp_dir().join(format!("hakmem-end-{}.hakprof", std::process::id()));
-        let text = CString::new(path.to_str().unwrap()).unwrap();
-        with_store(true, |store| store.start(1 << 20, true, false)).unwrap();
-        // What another allocator of this process has written stays while there is nothing to say; what is of
-        // long ago does not.
-        std::fs::write(&path, "another's").unwrap();
-        assert!(append_to(&text, Why::End, &[0; 7]));
-        assert_eq!(std::fs::read(&path).unwrap(), b"another's");
-        let file = std::fs::File::options().write(true).open(&path).unwrap();
-        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
-        let mut lengths = [0; 4];
-        for (length, why) in lengths.iter_mut().zip([Why::Timer, Why::End, Why::Timer, Why::End]) {
-            assert!(append_to(&text, why, &[0; 7]));
-            *length = std::fs::metadata(&path).unwrap().len();
-        }
-        std::fs::remove_file(&path).unwrap();
-        with_store(true, Store::clear).unwrap();
-        assert!(0 < lengths[0] && lengths[0] < lengths[1]);
-        assert_eq!(lengths[1..], [lengths[1]; 3]);
-    }
 }
