@@ -35,7 +35,7 @@ impl File {
     }
 
     /// Makes an empty file. None that is there already is opened, nor what a link of that name stands for:
-    /// who has made that may be somebody else. But it may also be of a process of this number that was killed.
+    /// who has made that may be somebody else. But it may be of a process of this number that was killed.
     fn create_new(path: &CStr) -> Option<File> {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         Self::open(path, flags).or_else(|| {
