@@ -6,6 +6,8 @@
 mod frames;
 mod grown;
 mod lifetimes;
+#[cfg_attr(not(feature = "profile"), allow(dead_code))]
+mod lists;
 mod live;
 #[cfg(all(test, loom))]
 mod model;

@@ -5,7 +5,7 @@ use crate::os::futex::{Inherit, Lock};
 use crate::sampling::grown::Grown;
 use crate::sampling::state::with_store;
 use crate::sampling::store::Written;
-use crate::sampling::write::{Totals, Why, put};
+use crate::sampling::write::{Totals, Why, look_for_modules, put};
 use core::ffi::CStr;
 use core::mem;
 
@@ -46,6 +46,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     // Not for ever: this may be the thread that was interrupted while it was writing.
     let file = if patient { (0..SOON).find_map(|_| FILE.lock_soon()) } else { FILE.try_lock() };
     let Some(mut ours) = file else { return true };
+    look_for_modules();
     let is_gone = file::kind(path).is_none();
     // Opened before it is looked at: what is at `path` may be another one a moment later.
     let left = ours.0.filter(|_| !is_gone);

@@ -18,7 +18,6 @@ const VERSION: u32 = 1;
 /// Kinds of frames.
 mod kind {
     pub(super) const PROCESS: u32 = 1;
-    #[cfg(feature = "profile")]
     pub(super) const MODULES: u32 = 2;
     pub(super) const STACKS: u32 = 3;
     pub(super) const TAGS: u32 = 4;
@@ -46,6 +45,7 @@ pub(crate) type Totals = [u64; 7];
 /// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole. False, after
 /// which `path` is as it was, when there is no memory, or the system refuses.
 pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
+    look_for_modules();
     let Some(mut out) = with_store(true, |store| {
         let mut out = Grown::new();
         put(store, &mut out, Written::default(), why, totals);
@@ -56,6 +56,18 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     let done = !out.is_empty() && file::replace(path, &out).is_some();
     out.clear();
     done
+}
+
+/// Notices the modules that have taken the place of others, as far as a walk has not: those laid out as they
+/// were. Stacks that are noted after this are theirs.
+pub(super) fn look_for_modules() {
+    #[cfg(feature = "profile")]
+    {
+        use crate::stacks::modules;
+        if modules::version() != 0 {
+            modules::reread(true);
+        }
+    }
 }
 
 /// Puts the frames into `out`, which is empty, that a file needs which has `have`, and a snapshot. Returns
@@ -98,11 +110,8 @@ fn put_frames(
     if why != Why::Timer && state::is_gathering() {
         pins::measure(store);
     }
-    now.modules = put_modules(out, have.modules);
-    if have.stacks < store.stacks.len() {
-        or_none(put_stacks(store, out, have.stacks))?;
-        now.stacks = store.stacks.len();
-    }
+    store.lists.follow(&mut store.stacks);
+    or_none(put_named_stacks(store, out, have, &mut now))?;
     if have.tags < store.tags.len() {
         or_none(put_tags(store, out, have.tags))?;
         now.tags = store.tags.len();
@@ -158,46 +167,52 @@ fn put_process(store: &Store, out: &mut Grown<u8>) -> bool {
     frame.end()
 }
 
-/// Returns the number of the list that the file has now; it has `have`.
-#[cfg(feature = "profile")]
-fn put_modules(out: &mut Grown<u8>, have: u32) -> u32 {
-    use crate::stacks::modules;
-    if modules::version() == have {
-        return have;
+/// Puts the stacks that a file does not have which has `have`, each behind the list of modules by which it is
+/// named.
+#[unsafe(link_section = "hakmem_rare")]
+fn put_named_stacks(store: &Store, out: &mut Grown<u8>, have: Written, now: &mut Written) -> bool {
+    for list in store.lists.earlier().skip(have.lists) {
+        now.lists += 1;
+        let number = now.lists as u32;
+        // The file may have them from before they were left to it.
+        if (have.stacks..store.stacks.len()).any(|stack| store.stacks.list(stack) == number) {
+            // This is not the last list.
+            now.modules = 0;
+            if !(put_modules(out, list) && put_stacks(store, out, have.stacks, number)) {
+                return false;
+            }
+        }
     }
+    let (last, version) = store.lists.last();
+    if now.modules != version && !put_modules(out, last) {
+        return false;
+    }
+    now.modules = version;
+    let done = have.stacks == store.stacks.len() || put_stacks(store, out, have.stacks, 0);
+    now.stacks = store.stacks.len();
+    done
+}
+
+fn put_modules(out: &mut Grown<u8>, list: &[u8]) -> bool {
     let mut frame = Frame::new(out, kind::MODULES);
+    frame.bytes(list);
+    frame.end()
+}
+
+/// Puts the stacks from a number on that are named by this list.
+fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize, list: u32) -> bool {
+    let mut frame = Frame::new(out, kind::STACKS);
     let at = frame.later();
     let mut count = 0;
-    let version = modules::each(|module| {
+    for number in (from..store.stacks.len()).filter(|&number| store.stacks.list(number) == list) {
         count += 1;
-        frame.u64(module.start as u64);
-        frame.u64(module.end as u64);
-        frame.u64(module.offset);
-        frame.u8(module.build_id.len() as u8);
-        frame.bytes(module.build_id);
-        frame.u16(module.path.len() as u16);
-        frame.bytes(module.path);
-    });
-    frame.set(at, count);
-    frame.needs(version.is_some());
-    if frame.end() { version.unwrap_or(have) } else { have }
-}
-
-#[cfg(not(feature = "profile"))]
-fn put_modules(_out: &mut Grown<u8>, have: u32) -> u32 {
-    have
-}
-
-fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
-    let mut frame = Frame::new(out, kind::STACKS);
-    frame.u32((store.stacks.len() - from) as u32);
-    for number in from..store.stacks.len() {
         let (end, addresses) = store.stacks.get(number);
         frame.u32(number as u32);
         frame.u8(end);
         frame.u16(addresses.len() as u16);
         addresses.iter().for_each(|&address| frame.u64(address as u64));
     }
+    frame.set(at, count);
     frame.end()
 }
 
@@ -278,4 +293,65 @@ fn put_lifetimes(store: &Store, out: &mut Grown<u8>) -> bool {
     }
     frame.set(at, rows);
     frame.end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    fn note(store: &mut Store, number: u32, addresses: &[usize]) {
+        assert_eq!(store.stacks.intern(addresses, 0), Some(number));
+    }
+
+    /// Kind, and number of things, of each frame that a file with `have` needs.
+    fn frames(store: &Store, have: &mut Written) -> Vec<(u32, u32)> {
+        let mut out = Grown::new();
+        let mut now = *have;
+        assert!(put_named_stacks(store, &mut out, *have, &mut now));
+        *have = now;
+        let mut rest = &out[..];
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+            found.push((number(0), number(8)));
+            rest = &rest[number(4) as usize + 16..];
+        }
+        out.clear();
+        found
+    }
+
+    /// A stack is named by what was there when it was noted, whatever has taken its place since.
+    #[test]
+    fn stacks_stand_behind_the_list_that_names_them() {
+        use kind::{MODULES, STACKS};
+        let mut store = Store::new();
+        let (old, new) =
+            ([(10, 20, "main"), (30, 40, "a")], [(10, 20, "main"), (30, 40, "b"), (50, 60, "c")]);
+        let mut have = Written::default();
+        store.lists.pass(&old, &mut store.stacks);
+        note(&mut store, 0, &[35, 15]);
+        let mut early = Written::default();
+        assert_eq!(frames(&store, &mut early), [(MODULES, 2), (STACKS, 1)]);
+        note(&mut store, 1, &[36, 15]);
+        note(&mut store, 2, &[12, 15]);
+        store.lists.pass(&new, &mut store.stacks);
+        // The same addresses are another's now; but those of what stays are what they were.
+        note(&mut store, 3, &[35, 15]);
+        assert_eq!(store.stacks.intern(&[12, 15], 0), Some(2));
+        assert_eq!([0, 1, 2, 3].map(|stack| store.stacks.list(stack)), [1, 1, 0, 0]);
+        assert_eq!(frames(&store, &mut have), [(MODULES, 2), (STACKS, 2), (MODULES, 3), (STACKS, 2)]);
+        assert_eq!(frames(&store, &mut have), []);
+        // One that has the first.
+        assert_eq!(frames(&store, &mut early), [(MODULES, 2), (STACKS, 1), (MODULES, 3), (STACKS, 2)]);
+        // All are written: the list is not needed for them.
+        store.lists.pass(&old[..1], &mut store.stacks);
+        assert_eq!(store.stacks.list(3), 2);
+        assert_eq!(frames(&store, &mut have), [(MODULES, 1)]);
+        // A new file needs both.
+        let all = frames(&store, &mut Written::default());
+        assert_eq!(all, [(MODULES, 2), (STACKS, 2), (MODULES, 3), (STACKS, 1), (MODULES, 1), (STACKS, 1)]);
+        store.clear();
+        assert_eq!(store.lists.earlier().count(), 0);
+    }
 }

@@ -83,6 +83,7 @@ pub fn read(bytes: &[u8]) -> Result<Raw, Damaged> {
     if !reader.begun {
         return refuse("nothing of the profile was written: the process ended too soon, so take another");
     }
+    reader.sort_stacks();
     Ok(reader.raw)
 }
 
@@ -243,6 +244,21 @@ impl Reader {
         define(&mut self.stacks, stack, self.raw.stacks.len())?;
         self.raw.stacks.push(Stack { end, addresses: addresses?, modules });
         Ok(())
+    }
+
+    /// Puts the stacks into the order of their identifiers. That of the file may be another one in the next
+    /// file of the same process, whose sites are compared.
+    fn sort_stacks(&mut self) {
+        let mut order: Vec<(u32, usize)> = self.stacks.iter().map(|(&id, &index)| (id, index)).collect();
+        order.sort_unstable();
+        if order.iter().map(|(_, index)| *index).is_sorted() {
+            return;
+        }
+        let mut now = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(to, &(_, from))| now[from] = to);
+        let stacks = &mut self.raw.stacks;
+        self.raw.stacks = order.iter().map(|&(_, from)| std::mem::take(&mut stacks[from])).collect();
+        self.raw.sites.iter_mut().for_each(|site| site.stack = now[site.stack]);
     }
 
     fn site(&mut self, payload: &mut Payload) -> Result<(), Wrong> {
