@@ -155,6 +155,8 @@ pub struct Snapshot {
     pub why: Why,
     /// What the memory was used for.
     pub totals: Totals,
+    /// Samples, and frees of such, that could not be noted so far.
+    pub lost: u64,
     /// What has changed since the snapshot before: an index of [`Raw::sites`], and its figures.
     pub rows: Vec<(usize, Row)>,
 }

@@ -215,10 +215,11 @@ fn frames_of_nonsense_do_no_harm() {
 
 #[test]
 fn a_newer_allocator_may_say_more() {
-    // Eight totals and no row.
-    let mut payload = [5u64.to_le_bytes().to_vec(), words(&[0, 8])].concat();
-    (1..=8u64).for_each(|n| payload.extend(n.to_le_bytes()));
+    // Nine totals and no row.
+    let mut payload = [5u64.to_le_bytes().to_vec(), words(&[0, 9])].concat();
+    (1..=9u64).for_each(|n| payload.extend(n.to_le_bytes()));
     payload.extend(words(&[0]));
     let raw = file::read(&with(&[(kind::SNAPSHOT, payload)])).unwrap();
-    assert_eq!((raw.snapshots[0].totals.resident, raw.snapshots[0].totals.metadata), (1, 7));
+    let snapshot = &raw.snapshots[0];
+    assert_eq!((snapshot.totals.resident, snapshot.totals.metadata, snapshot.lost), (1, 7, 8));
 }

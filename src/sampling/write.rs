@@ -8,6 +8,7 @@ use crate::sampling::grown::Grown;
 use crate::sampling::state::{self, with_store};
 use crate::sampling::store::{Site, Store, Written};
 use crate::sampling::{pins, tags};
+use crate::sync::Ordering::Relaxed;
 use core::ffi::CStr;
 
 /// The first bytes of a file.
@@ -258,8 +259,9 @@ fn put_snapshot(store: &Store, out: &mut Grown<u8>, why: Why, totals: &Totals, a
     let mut frame = Frame::new(out, kind::SNAPSHOT);
     frame.u64(os::now_ns().saturating_sub(store.began.monotonic));
     frame.u32(why as u32);
-    frame.u32(totals.len() as u32);
+    frame.u32(totals.len() as u32 + 1);
     totals.iter().for_each(|&total| frame.u64(total));
+    frame.u64(store.lost + state::MISSED.load(Relaxed));
     let at = frame.later();
     let mut rows = 0;
     let is_due = |site: &Site| all || site.changed != 0;
@@ -302,6 +304,20 @@ mod tests {
 
     fn note(store: &mut Store, number: u32, addresses: &[usize]) {
         assert_eq!(store.stacks.intern(addresses, 0), Some(number));
+    }
+
+    #[test]
+    fn snapshots_say_what_was_lost() {
+        let mut store = Store::new();
+        store.lost = 3;
+        let mut out = Grown::new();
+        let missed = state::MISSED.load(Relaxed);
+        assert!(put_snapshot(&store, &mut out, Why::Timer, &[1, 2, 3, 4, 5, 6, 7], true));
+        // Behind the head, time and reason.
+        let words: Vec<u64> =
+            out[24..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        assert_eq!((out[20], &words[..7], words[7] - missed), (8, &[1, 2, 3, 4, 5, 6, 7][..], 3));
+        out.clear();
     }
 
     /// Kind, and number of things, of each frame that a file with `have` needs.

@@ -279,7 +279,7 @@ impl Reader {
 
     fn snapshot(&mut self, payload: &mut Payload) -> Result<(), Wrong> {
         let (time, why) = (payload.u64()?, payload.why()?);
-        let mut totals = [0; 7];
+        let mut totals = [0; 8];
         for i in 0..payload.u32()? as usize {
             let value = payload.u64()?;
             // A newer allocator may append some.
@@ -287,7 +287,7 @@ impl Reader {
                 *total = value.min(u64::MAX / 8);
             }
         }
-        let [resident, mapped, live, cached, free, dirty, metadata] = totals;
+        let [resident, mapped, live, cached, free, dirty, metadata, lost] = totals;
         let totals = Totals { resident, mapped, live, cached, free, dirty, metadata };
         let mut rows = Vec::new();
         each(payload, |payload| {
@@ -303,7 +303,7 @@ impl Reader {
         if self.raw.snapshots.last().is_some_and(|last| last.time > time) {
             return Err("a snapshot that is older than the one before");
         }
-        self.raw.snapshots.push(Snapshot { time, why, totals, rows });
+        self.raw.snapshots.push(Snapshot { time, why, totals, lost, rows });
         Ok(())
     }
 }
