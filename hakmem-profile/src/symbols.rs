@@ -209,8 +209,9 @@ impl Symbols {
     }
 
     fn in_module(&mut self, module: &Module, call: u64) -> Vec<Frame> {
-        let name = file_name(module.path.trim_end_matches(" (deleted)"));
-        if name.is_empty() || module.path.starts_with('[') && name != "[vdso]" {
+        let path = module.path.to_string_lossy();
+        let name = file_name(path.trim_end_matches(" (deleted)"));
+        if name.is_empty() || path.starts_with('[') && name != "[vdso]" {
             return vec![Frame { function: "(code made at run time)".into(), ..Frame::default() }];
         }
         let offset = call - module.start + module.offset;
@@ -238,12 +239,13 @@ impl Symbols {
         if let Some(known) = self.objects.get(&key) {
             return known.clone();
         }
-        let (object, note) = match module.path.as_str() {
+        let path = module.path.to_string_lossy();
+        let (object, note) = match &*path {
             "[vdso]" => (None, None),
             _ => Object::open(module, &self.debug),
         };
         // Of the allocator nothing is shown.
-        self.notes.extend(note.filter(|_| !is_ours(&module.path)));
+        self.notes.extend(note.filter(|_| !is_ours(&path)));
         let object = object.map(Rc::new);
         self.objects.insert(key, object.clone());
         object

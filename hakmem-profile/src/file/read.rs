@@ -1,7 +1,9 @@
 //! Reads raw files. What is cut short at the end is taken as far as it goes; what is wrong is refused.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 
 use super::{
     MAGIC, Module, NO_TAG, Process, Raw, Row, Site, Snapshot, Stack, StackEnd, Totals, VERSION, Why, fnv1a,
@@ -217,7 +219,7 @@ impl Reader {
             let length = payload.u8()?;
             let build_id = payload.take(length.into())?.to_vec();
             let length = payload.u16()?;
-            let path = payload.text(length.into())?;
+            let path = OsStr::from_bytes(payload.take(length.into())?).into();
             if start > end || end.checked_add(offset).is_none() {
                 return Err("a module that cannot be");
             }

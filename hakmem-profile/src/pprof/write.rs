@@ -158,7 +158,7 @@ pub fn encode_since(
                                     memory_start: module.start,
                                     memory_limit: module.end,
                                     file_offset: module.offset,
-                                    filename: builder.string(&module.path),
+                                    filename: builder.string(&module.path.to_string_lossy()),
                                     build_id: builder.string(&build_id),
                                     ..Default::default()
                                 };
