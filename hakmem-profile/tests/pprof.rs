@@ -34,7 +34,7 @@ fn what_is_written_is_read() {
             [allocated.objects, allocated.bytes, live.objects, live.bytes].map(|f| f.round() as i64);
         assert_eq!(sample.values, expected);
         assert_eq!(sample.size, Some(profile.raw.sites[i].size));
-        let names = |frames: &[hakmem_profile::symbols::Frame]| {
+        let names = |frames: &hakmem_profile::symbols::Frames| {
             frames.iter().map(|frame| frame.function.clone()).collect::<Vec<_>>()
         };
         if i < 2 {

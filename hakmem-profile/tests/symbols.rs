@@ -6,9 +6,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
 use hakmem_profile::file::{self, Module, Raw, Stack, Writer};
-use hakmem_profile::symbols::{Frame, Symbols};
+use hakmem_profile::symbols::{Frame, Frames, Symbols};
 use object::Object;
 use support::process;
 
@@ -64,16 +65,16 @@ fn record(program: &Path) -> Raw {
 }
 
 /// The stack's functions down to `main`, and what there was to say.
-fn look(raw: &Raw, debug: &Path) -> (Vec<Frame>, Vec<String>) {
+fn look(raw: &Raw, debug: &Path) -> (Frames, Vec<String>) {
     let mut symbols = Symbols::with_debug_folder(debug.into());
     let mut frames = symbols.stack(raw, 0);
-    let own = |frame: &Frame| frame.module == "walk";
+    let own = |frame: &Rc<Frame>| frame.module == "walk";
     frames.truncate(frames.iter().rposition(own).unwrap() + 1);
     let notes = symbols.notes().iter().filter(|note| note.contains("/walk ")).cloned().collect();
     (frames, notes)
 }
 
-fn names(frames: &[Frame]) -> Vec<&str> {
+fn names(frames: &[Rc<Frame>]) -> Vec<&str> {
     frames.iter().map(|frame| frame.function.as_str()).collect()
 }
 
