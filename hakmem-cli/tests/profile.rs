@@ -259,7 +259,7 @@ fn control_characters_are_escaped() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process { rate: 1, arguments: vec!["a".into()], ..Process::default() };
     let mut writer = Writer::new(&process);
-    let path = "/no/such/\u{1b}[31mmodule".to_string();
+    let path = "/no/such/\u{1b}[31mmodule".into();
     writer.modules(&[Module { start: 0, end: 0x9000, offset: 0, build_id: vec![1], path }]);
     let tag = Some(writer.tag("\u{1b}[2Jtag"));
     let stack = writer.stack(&[0x2001, 0x4001], StackEnd::Complete) as usize;

@@ -336,6 +336,44 @@ fn a_file_that_vanishes_is_begun_anew() {
     assert_eq!(read(&path).end, Some(Why::End));
 }
 
+/// One that its reader has cut, or that a process with the same number in another container has written.
+#[test]
+fn a_file_that_is_another_by_now_is_begun_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut steps = Steps::start(folder.path(), "p");
+    let path = steps.path.clone();
+    steps.step();
+    std::fs::write(&path, "").unwrap();
+    steps.step();
+    let before = read(&path);
+    assert_eq!(count(&before, OWN).0, MORE + 2);
+    std::fs::copy(&path, folder.path().join("other")).unwrap();
+    std::fs::rename(folder.path().join("other"), &path).unwrap();
+    steps.step();
+    let raw = read(&path);
+    assert_eq!((raw.cut, count(&raw, OWN).0), (None, MORE + 3));
+    assert!(raw.snapshots[0].time > before.snapshots.last().unwrap().time, "nothing of the other one");
+    assert_eq!(steps.end().stderr, "");
+}
+
+#[test]
+fn a_folder_that_comes_back_is_written_to_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let [there, gone] = ["there", "gone"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&there).unwrap();
+    let mut steps = Steps::start(folder.path(), "there/p");
+    let path = steps.path.clone();
+    steps.step();
+    std::fs::rename(&there, &gone).unwrap();
+    (0..3).for_each(|_| steps.step());
+    std::fs::rename(&gone, &there).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    check_line(&steps.end(), &path);
+    assert!(std::fs::read(&path).unwrap().starts_with(&before), "what was there is gone on with");
+    let raw = read(&path);
+    assert_eq!((raw.cut, raw.end, count(&raw, OWN).0), (None, Some(Why::End), MORE + 4));
+}
+
 #[test]
 fn a_folder_that_may_not_be_written_to_is_said_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! Collapsed stacks: a line for each call stack, the outermost function first, and its bytes.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::model::{By, Moment, Profile, What};
 use crate::symbols::Frame;
@@ -19,7 +20,7 @@ pub fn fold(profile: &Profile, moment: &Moment, what: What) -> Folded {
 }
 
 /// One stack, whose innermost function comes first in `frames`.
-pub fn line(frames: &[Frame]) -> String {
+pub fn line(frames: &[Rc<Frame>]) -> String {
     let names: Vec<String> = frames
         .iter()
         .rev()

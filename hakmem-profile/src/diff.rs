@@ -1,12 +1,13 @@
 //! Two profiles side by side, of whatever tools: what has grown.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use crate::collapsed::{self, Folded};
 use crate::estimate::{probability, rounding_variance};
 use crate::model::{By, Moment, Profile, What, place};
 use crate::pprof::Decoded;
-use crate::symbols::Frame;
+use crate::symbols::{Frame, Frames};
 
 /// One of the two: its call stacks by the names of their functions, as lines move with every change.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +18,7 @@ pub struct Side {
 /// One call stack of one side.
 #[derive(Clone, Debug, Default)]
 struct Entry {
-    frames: Vec<Frame>,
+    frames: Frames,
     bytes: f64,
     objects: f64,
     /// The variance of `bytes`, if that is known.
@@ -28,7 +29,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Its functions, the innermost first.
-    pub frames: Vec<Frame>,
+    pub frames: Frames,
     /// Bytes before and after.
     pub bytes: (f64, f64),
     /// Objects before and after.
@@ -47,7 +48,7 @@ impl Side {
         side
     }
 
-    fn add(&mut self, frames: &[Frame], bytes: f64, objects: f64, variance: Option<f64>) {
+    fn add(&mut self, frames: &[Rc<Frame>], bytes: f64, objects: f64, variance: Option<f64>) {
         let key = frames.iter().map(|frame| frame.function.clone()).collect();
         let new = || Entry { frames: frames.to_vec(), variance: Some(0.0), ..Entry::default() };
         let entry = self.entries.entry(key).or_insert_with(new);
@@ -135,6 +136,6 @@ impl Row {
 
     /// The function that allocates.
     pub fn place(&self) -> Frame {
-        self.frames.get(place(&self.frames)).cloned().unwrap_or_default()
+        self.frames.get(place(&self.frames)).map(|frame| Frame::clone(frame)).unwrap_or_default()
     }
 }

@@ -4,6 +4,7 @@ mod read;
 mod write;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 pub use read::{Damaged, read};
 pub use write::{Writer, frame};
@@ -90,8 +91,9 @@ pub struct Module {
     pub offset: u64,
     /// What identifies the build; may be empty.
     pub build_id: Vec<u8>,
-    /// The file; empty for anonymous memory.
-    pub path: String,
+    /// The file, as the kernel shows it: a newline is `\012`, and what was removed ends with ` (deleted)`.
+    /// Empty for anonymous memory.
+    pub path: PathBuf,
 }
 
 /// Where a stack ends.
@@ -155,6 +157,8 @@ pub struct Snapshot {
     pub why: Why,
     /// What the memory was used for.
     pub totals: Totals,
+    /// Samples, and frees of such, that could not be noted so far.
+    pub lost: u64,
     /// What has changed since the snapshot before: an index of [`Raw::sites`], and its figures.
     pub rows: Vec<(usize, Row)>,
 }

@@ -6,10 +6,11 @@ mod time;
 pub use figures::{Figures, Lifetimes};
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use crate::estimate::{Estimate, probability, step};
 use crate::file::{Raw, Row, StackEnd, Totals};
-use crate::symbols::{Frame, Symbols};
+use crate::symbols::{Frame, Frames, Symbols};
 
 /// What is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub struct Profile {
     /// What the file says.
     pub raw: Raw,
     /// Different call stacks, the innermost function first.
-    pub stacks: Vec<Vec<Frame>>,
+    pub stacks: Vec<Frames>,
     /// For each site, its index in `stacks`.
     of_site: Vec<usize>,
     /// For each stack, the first one that differs from it only in what passes allocations on.
@@ -97,29 +98,35 @@ pub struct Group {
 }
 
 /// Where a stack allocates: its first function that is not plumbing.
-pub fn place(stack: &[Frame]) -> usize {
+pub fn place(stack: &[Rc<Frame>]) -> usize {
     stack.iter().position(|frame| !frame.is_plumbing()).unwrap_or(0)
 }
 
 impl Profile {
     /// Finds the functions of all stacks of `raw`.
     pub fn new(raw: Raw, symbols: &mut Symbols) -> Self {
-        let mut indices: HashMap<Vec<Frame>, usize> = HashMap::new();
-        let mut stacks: Vec<Vec<Frame>> = Vec::new();
+        // By where its functions are, as equal ones are the same: names are long, and stacks many.
+        fn key(frames: &[Rc<Frame>]) -> Box<[*const Frame]> {
+            frames.iter().map(Rc::as_ptr).collect()
+        }
+        let mut indices = HashMap::new();
+        let mut stacks: Vec<Frames> = Vec::new();
         let mut of_stack = Vec::new();
         for i in 0..raw.stacks.len() {
-            let frames = symbols.stack(&raw, i);
-            let index = *indices.entry(frames).or_insert_with_key(|frames| {
-                stacks.push(frames.clone());
-                stacks.len() - 1
-            });
+            let mut frames = symbols.stack(&raw, i);
+            frames.shrink_to_fit();
+            let index = *indices.entry(key(&frames)).or_insert(stacks.len());
+            if index == stacks.len() {
+                stacks.push(frames);
+            }
             of_stack.push(index);
         }
+        drop(indices);
         let of_site = raw.sites.iter().map(|site| of_stack[site.stack]).collect();
         let probability = raw.sites.iter().map(|site| probability(site.size, raw.process.rate)).collect();
         let mut first = HashMap::new();
         let alike = stacks.iter().enumerate();
-        let alike = alike.map(|(i, stack)| *first.entry(&stack[place(stack)..]).or_insert(i)).collect();
+        let alike = alike.map(|(i, stack)| *first.entry(key(&stack[place(stack)..])).or_insert(i)).collect();
         Self { of_site, alike, probability, raw, stacks }
     }
 
@@ -168,7 +175,7 @@ impl Profile {
         for (i, site) in self.raw.sites.iter().enumerate() {
             let samples = moment.rows[i].allocated;
             let whole = self.raw.stacks[site.stack].end == StackEnd::Complete;
-            let start = self.stacks[self.of_site[i]].last().is_some_and(Frame::is_start);
+            let start = self.stacks[self.of_site[i]].last().is_some_and(|frame| frame.is_start());
             reach.samples += samples;
             reach.whole += if whole { samples } else { 0 };
             reach.to_start += if whole && start { samples } else { 0 };
@@ -195,7 +202,7 @@ impl Profile {
             let index = *indices.entry(key).or_insert(groups.len());
             if index == groups.len() {
                 let of_frame = || {
-                    let frame = frame.cloned().unwrap_or_default();
+                    let frame = frame.map(|frame| Frame::clone(frame)).unwrap_or_default();
                     let location = frame.location();
                     (
                         if frame.function.is_empty() { "(stack unknown)".into() } else { frame.function },

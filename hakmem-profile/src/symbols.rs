@@ -3,7 +3,7 @@
 mod allocator;
 mod module;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -27,6 +27,10 @@ pub struct Frame {
     /// The program or library, without its folder.
     pub module: String,
 }
+
+/// A call stack, or a part of one: the innermost function first. Equal functions that one [`Symbols`] has
+/// found are one: a large profile has few of them and many stacks.
+pub type Frames = Vec<Rc<Frame>>;
 
 impl Frame {
     /// "file.c:12" with the last two parts of the path, or the module if the function does not say it.
@@ -124,7 +128,9 @@ pub struct Symbols {
     debug: PathBuf,
     objects: HashMap<Module, Option<Rc<Object>>>,
     /// The functions at a call, by the number of the module.
-    places: HashMap<(usize, u64), Rc<Vec<Frame>>>,
+    places: HashMap<(usize, u64), Rc<Frames>>,
+    /// All functions that were found, each kept once.
+    frames: HashSet<Rc<Frame>>,
     modules: HashMap<Module, usize>,
     notes: Vec<String>,
 }
@@ -147,6 +153,7 @@ impl Symbols {
             debug,
             objects: HashMap::new(),
             places: HashMap::new(),
+            frames: HashSet::new(),
             modules: HashMap::new(),
             notes: Vec::new(),
         }
@@ -158,18 +165,18 @@ impl Symbols {
     }
 
     /// The functions of a stack, the innermost first, without those of the allocator.
-    pub fn stack(&mut self, raw: &Raw, stack: usize) -> Vec<Frame> {
+    pub fn stack(&mut self, raw: &Raw, stack: usize) -> Frames {
         self.calls(raw, stack).into_iter().flat_map(|(_, frames)| frames).collect()
     }
 
     /// The same by the addresses of the calls. A last one of 0 says what is unknown.
-    pub fn calls(&mut self, raw: &Raw, stack: usize) -> Vec<(u64, Vec<Frame>)> {
+    pub fn calls(&mut self, raw: &Raw, stack: usize) -> Vec<(u64, Frames)> {
         let stack = &raw.stacks[stack];
         let at = |&address: &u64| {
             (address.saturating_sub(1), self.at(raw, stack.modules, address).as_ref().clone())
         };
-        let mut calls: Vec<(u64, Vec<Frame>)> = stack.addresses.iter().map(at).collect();
-        let mut left = allocator::depth(calls.iter().flat_map(|(_, frames)| frames));
+        let mut calls: Vec<(u64, Frames)> = stack.addresses.iter().map(at).collect();
+        let mut left = allocator::depth(calls.iter().flat_map(|(_, frames)| frames).map(Rc::as_ref));
         calls.retain_mut(|(_, frames)| {
             let gone = left.min(frames.len());
             left -= gone;
@@ -182,16 +189,17 @@ impl Symbols {
             StackEnd::Stopped => "(callers unknown)",
             StackEnd::NoWalk => "(stack unknown)",
         };
-        calls.push((0, vec![Frame { function: end.into(), ..Frame::default() }]));
+        calls.push((0, vec![self.one(Frame { function: end.into(), ..Frame::default() })]));
         calls
     }
 
     /// The functions at one return address, inlined ones first; at least one.
-    pub fn at(&mut self, raw: &Raw, modules: Option<usize>, address: u64) -> Rc<Vec<Frame>> {
+    pub fn at(&mut self, raw: &Raw, modules: Option<usize>, address: u64) -> Rc<Frames> {
         // The call is in front of the address to which it returns.
         let call = address.saturating_sub(1);
         let Some(module) = module_of(raw, modules, call) else {
-            return Rc::new(vec![Frame { function: format!("{address:#x}"), ..Frame::default() }]);
+            let frame = Frame { function: format!("{address:#x}"), ..Frame::default() };
+            return Rc::new(vec![self.one(frame)]);
         };
         let number = match self.modules.get(module) {
             Some(known) => *known,
@@ -203,14 +211,26 @@ impl Symbols {
         if let Some(known) = self.places.get(&(number, call)) {
             return known.clone();
         }
-        let found = Rc::new(self.in_module(module, call));
+        let found = self.in_module(module, call);
+        let found: Rc<Frames> = Rc::new(found.into_iter().map(|frame| self.one(frame)).collect());
         self.places.insert((number, call), found.clone());
         found
     }
 
+    /// The one that is kept of equal functions.
+    fn one(&mut self, frame: Frame) -> Rc<Frame> {
+        if let Some(known) = self.frames.get(&frame) {
+            return known.clone();
+        }
+        let frame = Rc::new(frame);
+        self.frames.insert(frame.clone());
+        frame
+    }
+
     fn in_module(&mut self, module: &Module, call: u64) -> Vec<Frame> {
-        let name = file_name(module.path.trim_end_matches(" (deleted)"));
-        if name.is_empty() || module.path.starts_with('[') && name != "[vdso]" {
+        let path = module.path.to_string_lossy();
+        let name = file_name(path.trim_end_matches(" (deleted)"));
+        if name.is_empty() || path.starts_with('[') && name != "[vdso]" {
             return vec![Frame { function: "(code made at run time)".into(), ..Frame::default() }];
         }
         let offset = call - module.start + module.offset;
@@ -238,12 +258,13 @@ impl Symbols {
         if let Some(known) = self.objects.get(&key) {
             return known.clone();
         }
-        let (object, note) = match module.path.as_str() {
+        let path = module.path.to_string_lossy();
+        let (object, note) = match &*path {
             "[vdso]" => (None, None),
             _ => Object::open(module, &self.debug),
         };
         // Of the allocator nothing is shown.
-        self.notes.extend(note.filter(|_| !is_ours(&module.path)));
+        self.notes.extend(note.filter(|_| !is_ours(&path)));
         let object = object.map(Rc::new);
         self.objects.insert(key, object.clone());
         object

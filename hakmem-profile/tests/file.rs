@@ -2,7 +2,7 @@
 
 mod support;
 
-use hakmem_profile::file::{self, MAGIC, NO_TAG, Process, StackEnd, Totals, Why, Writer, frame, kind};
+use hakmem_profile::file::{self, MAGIC, NO_TAG, Process, Site, StackEnd, Totals, Why, Writer, frame, kind};
 use hakmem_profile::model::{By, Profile};
 use hakmem_profile::symbols::Symbols;
 use hakmem_profile::{pprof, suspects};
@@ -28,6 +28,29 @@ fn what_is_written_is_read() {
     assert_eq!((raw.snapshots[1].totals, raw.snapshots[1].rows.len()), (totals(2), 1));
     assert_eq!(raw.lifetimes[&0], [(10, 12), (20, 4)]);
     assert_eq!((raw.end, raw.cut), (Some(Why::End), None));
+}
+
+/// A later file of the same process may have them in another order.
+#[test]
+fn stacks_are_in_the_order_of_their_identifiers() {
+    let mut writer = Writer::new(&process());
+    for ids in [[2u32, 0], [3, 1]] {
+        writer.modules(&[]);
+        for id in ids {
+            let mut payload = 1u32.to_le_bytes().to_vec();
+            payload.extend(id.to_le_bytes());
+            payload.extend([0, 1, 0]);
+            payload.extend(u64::from(id + 10).to_le_bytes());
+            writer.push(kind::STACKS, &payload);
+        }
+    }
+    for stack in [3, 0, 1, 2] {
+        writer.site(&Site { stack, thread: 1, tag: None, size: 64 });
+    }
+    let raw = file::read(writer.bytes()).unwrap();
+    let stacks: Vec<_> = raw.stacks.iter().map(|stack| (stack.addresses[0], stack.modules)).collect();
+    assert_eq!(stacks, [(10, Some(0)), (11, Some(1)), (12, Some(0)), (13, Some(1))]);
+    assert_eq!(raw.sites.iter().map(|site| site.stack).collect::<Vec<_>>(), [3, 0, 1, 2]);
 }
 
 #[test]
@@ -192,10 +215,11 @@ fn frames_of_nonsense_do_no_harm() {
 
 #[test]
 fn a_newer_allocator_may_say_more() {
-    // Eight totals and no row.
-    let mut payload = [5u64.to_le_bytes().to_vec(), words(&[0, 8])].concat();
-    (1..=8u64).for_each(|n| payload.extend(n.to_le_bytes()));
+    // Nine totals and no row.
+    let mut payload = [5u64.to_le_bytes().to_vec(), words(&[0, 9])].concat();
+    (1..=9u64).for_each(|n| payload.extend(n.to_le_bytes()));
     payload.extend(words(&[0]));
     let raw = file::read(&with(&[(kind::SNAPSHOT, payload)])).unwrap();
-    assert_eq!((raw.snapshots[0].totals.resident, raw.snapshots[0].totals.metadata), (1, 7));
+    let snapshot = &raw.snapshots[0];
+    assert_eq!((snapshot.totals.resident, snapshot.totals.metadata, snapshot.lost), (1, 7, 8));
 }

@@ -34,7 +34,7 @@ fn what_is_written_is_read() {
             [allocated.objects, allocated.bytes, live.objects, live.bytes].map(|f| f.round() as i64);
         assert_eq!(sample.values, expected);
         assert_eq!(sample.size, Some(profile.raw.sites[i].size));
-        let names = |frames: &[hakmem_profile::symbols::Frame]| {
+        let names = |frames: &hakmem_profile::symbols::Frames| {
             frames.iter().map(|frame| frame.function.clone()).collect::<Vec<_>>()
         };
         if i < 2 {
@@ -49,6 +49,18 @@ fn what_is_written_is_read() {
         assert!(row.error.unwrap() > 0.0);
     }
     assert!(Side::of_pprof(&decoded, What::Peak).unwrap_err().to_string().contains("inuse_space"));
+}
+
+#[test]
+fn a_rate_beyond_what_the_format_has_is_the_most() {
+    let mut raw = file::read(&small()).unwrap();
+    raw.process.rate = u64::MAX;
+    let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+    let profile = Profile::new(raw, &mut symbols);
+    let bytes = pprof::encode(&profile, &profile.moment(None).unwrap(), &mut symbols).unwrap();
+    let mut plain = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut plain).unwrap();
+    assert_eq!(proto::Profile::decode(&plain[..]).unwrap().period, i64::MAX);
 }
 
 #[test]

@@ -2,11 +2,14 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 
-use hakmem_profile::file::{Module, Raw, Stack};
-use hakmem_profile::symbols::{Frame, Symbols};
+use hakmem_profile::file::{self, Module, Raw, Stack, Writer};
+use hakmem_profile::symbols::{Frame, Frames, Symbols};
 use object::Object;
 use support::process;
 
@@ -62,16 +65,16 @@ fn record(program: &Path) -> Raw {
 }
 
 /// The stack's functions down to `main`, and what there was to say.
-fn look(raw: &Raw, debug: &Path) -> (Vec<Frame>, Vec<String>) {
+fn look(raw: &Raw, debug: &Path) -> (Frames, Vec<String>) {
     let mut symbols = Symbols::with_debug_folder(debug.into());
     let mut frames = symbols.stack(raw, 0);
-    let own = |frame: &Frame| frame.module == "walk";
+    let own = |frame: &Rc<Frame>| frame.module == "walk";
     frames.truncate(frames.iter().rposition(own).unwrap() + 1);
     let notes = symbols.notes().iter().filter(|note| note.contains("/walk ")).cloned().collect();
     (frames, notes)
 }
 
-fn names(frames: &[Frame]) -> Vec<&str> {
+fn names(frames: &[Rc<Frame>]) -> Vec<&str> {
     frames.iter().map(|frame| frame.function.as_str()).collect()
 }
 
@@ -145,11 +148,44 @@ fn another_build_under_the_same_name_is_not_believed() {
     let mut raw = record(&build(folder.path(), "walk.c"));
     raw.modules[0]
         .iter_mut()
-        .filter(|module| module.path.ends_with("/walk"))
+        .filter(|module| module.path.ends_with("walk"))
         .for_each(|module| module.build_id[0] ^= 1);
     let (frames, notes) = look(&raw, Path::new("/no/such/folder"));
     assert!(names(&frames)[0].starts_with("walk+0x"), "{frames:?}");
     assert!(notes.len() == 1 && notes[0].contains("not the file that ran"), "{notes:?}");
+}
+
+#[test]
+fn files_may_have_any_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path(), "walk.c");
+    let raw = record(&program);
+    let names_of = |shown: &[u8], real: &[u8]| {
+        let [shown, real] = [shown, real].map(|name| folder.path().join(OsStr::from_bytes(name)));
+        std::fs::rename(&program, &real).unwrap();
+        let mut modules = raw.modules[0].clone();
+        modules
+            .iter_mut()
+            .filter(|module| module.path == program)
+            .for_each(|module| module.path = shown.clone());
+        // As the allocator writes them.
+        let mut writer = Writer::new(&process());
+        writer.modules(&modules);
+        let mut again = raw.clone();
+        again.modules = file::read(writer.bytes()).unwrap().modules;
+        let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+        let frames = symbols.stack(&again, 0);
+        std::fs::rename(&real, &program).unwrap();
+        assert_eq!(symbols.notes().iter().find(|note| note.contains("not there")), None);
+        names(&frames)[..3].join(" ")
+    };
+    for (shown, real) in [
+        (&b"bad\xff"[..], &b"bad\xff"[..]),
+        (b"new\\012line\\012", b"new\nline\n"),
+        (b"back\\012slash", b"back\\012slash"),
+    ] {
+        assert_eq!(names_of(shown, real), "grow read_node read_tree");
+    }
 }
 
 #[test]
@@ -187,7 +223,7 @@ fn the_allocator_is_known_under_another_file_name() {
             .args(["-shared", "-fPIC", "-s", &format!("-Wl,-soname,{own}"), "-o"])
             .arg(&library)
             .arg(&source));
-        let path = library.to_str().unwrap().to_string();
+        let path = library.clone();
         raw.modules[0].retain(|module| module.start != 0x1000);
         raw.modules[0]
             .insert(0, Module { start: 0x1000, end: 0x3000, offset: 0x1000, build_id: Vec::new(), path });

@@ -1,6 +1,7 @@
 //! The words by which a profile is asked for from outside, and what they say of the profile's file.
 
 use crate::api::folder;
+use crate::os::file;
 use crate::os::message::{self, Text};
 use crate::os::signals;
 use crate::sync::Ordering::{Relaxed, Release};
@@ -56,6 +57,9 @@ pub static CONTROL: Control = Control {
 
 /// Bytes of the longest path that [`prefix`] gives.
 pub(super) const LONGEST: usize = folder::LONGEST + 256;
+/// Bytes of the longest path of the profile's file, which has the process's number as well.
+pub(super) const LONGEST_FILE: usize = LONGEST + 32;
+const _: () = assert!(LONGEST_FILE <= file::LONGEST);
 
 /// Remembers the working directory, if the options' prefix begins there. Called once, when the process
 /// starts.

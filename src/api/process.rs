@@ -14,24 +14,28 @@ static HOOKED: AtomicBool = AtomicBool::new(false);
 /// Whether the C library tells the child of a fork that it is one.
 static FORKS_ARE_TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Runs `f` with the calling thread's heap, as [`thread::with_heap`] does. With `options`, which Rust's
-/// entries pass, this also sets up the process.
+/// Runs `f` with the calling thread's heap, as [`thread::with_heap`] does, and sets up the process before.
+/// Rust's entries pass `options`, C's do not.
 #[inline]
 pub(super) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) -> T) -> T {
     // Relaxed: see `hook`. Not only when the thread gets its heap: it may have needed one for something else.
-    if options.is_some() && !HOOKED.load(Ordering::Relaxed) {
+    if !HOOKED.load(Ordering::Relaxed) {
         set_up(options);
     }
     thread::with_heap(options, f)
 }
 
 /// Initialises the allocator and registers its handlers, for Rust code: when that allocates, the C library is
-/// ready for this. C code has the library's constructor instead: see [`hook`].
+/// ready for this. C code has the library's constructor instead: see [`hook`]. But the constructors of other
+/// libraries, and the loader, may allocate before: only the profile, which needs nothing of the C library,
+/// sees that.
 #[cold]
 #[inline(never)]
 fn set_up(options: Option<&Options>) {
-    if !thread::with_heap(options, |heap| heap.is_null()) {
-        hook();
+    match (thread::with_heap(options, |heap| heap.is_null()), options) {
+        (true, _) => (),
+        (_, Some(_)) => hook(),
+        (_, None) => request::begin_profile(),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::base::options::{self, Path};
 use crate::front::heap::Heap;
 use crate::front::{lease, thread};
 use crate::guard;
-use crate::os::message::Text;
+use crate::os::message::{self, Shown, Text};
 use crate::reclaim::idle_heaps;
 use crate::sampling::{self, Totals, Why};
 use crate::stats::Snapshot;
@@ -41,6 +41,10 @@ pub const DEFAULT_RATE: usize = 512 << 10;
 /// Snapshots in a file before the time between two doubles.
 const SNAPSHOTS: u32 = 512;
 
+/// How often the time until a file that cannot be written is tried again doubles: from a second to 17
+/// minutes.
+const MOST_DOUBLINGS: u32 = 10;
+
 /// Whether there has been a profile.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 /// The last epoch of the gates.
@@ -56,6 +60,10 @@ static DUE: AtomicU64 = AtomicU64::new(0);
 static INTERVAL: AtomicU64 = AtomicU64::new(0);
 /// Snapshots since that last doubled.
 static WRITTEN: AtomicU32 = AtomicU32::new(0);
+/// How often the file could not be written since it last could.
+static FAILED: AtomicU32 = AtomicU32::new(0);
+/// Whether that has been said of this profile.
+static SAID: AtomicBool = AtomicBool::new(false);
 
 /// Why a profile cannot be started or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -295,6 +303,8 @@ pub(super) fn start_to_file(
     let interval = u64::from(interval) * 1_000_000;
     INTERVAL.store(interval, Relaxed);
     WRITTEN.store(0, Relaxed);
+    FAILED.store(0, Relaxed);
+    SAID.store(false, Relaxed);
     DUE.store(if interval == 0 { 0 } else { os::now_ns() + interval }, Relaxed);
     TO_FILE.store(true, Relaxed);
     Ok(())
@@ -345,30 +355,42 @@ pub(super) fn tick() {
     if !TO_FILE.load(Relaxed) {
         return;
     }
-    append(Why::Timer);
+    if !append(Why::Timer) {
+        // What fails once may fail for long. Not after somebody has ended the profile meanwhile.
+        let times = 1 << FAILED.fetch_add(1, Relaxed).saturating_add(1).min(MOST_DOUBLINGS);
+        let later = now.saturating_add(interval.saturating_mul(times));
+        let _ = DUE.compare_exchange(now + interval, later, Relaxed, Relaxed);
+        return;
+    }
+    FAILED.store(0, Relaxed);
     if WRITTEN.fetch_add(1, Relaxed) >= SNAPSHOTS {
         WRITTEN.store(0, Relaxed);
         INTERVAL.store(interval.saturating_mul(2), Relaxed);
     }
 }
 
-/// Appends a snapshot to the profile's own file: `<prefix>.<pid>.hakprof`.
+/// Appends a snapshot to the profile's own file: `<prefix>.<pid>.hakprof`. False, after a message the first
+/// time, when that cannot be written.
 #[unsafe(link_section = "hakmem_rare")]
-fn append(why: Why) {
+fn append(why: Why) -> bool {
     // Not in a child that was made behind the C library's back: the file is its parent's.
     if os::process_id() != PROCESS.load(Relaxed) || os::is_confined() {
-        return;
+        return true;
     }
-    let mut path = Text::<{ control::LONGEST + 32 }>::new();
+    let mut path = Text::<{ control::LONGEST_FILE + 1 }>::new();
     control::prefix(&mut path);
     let _ = write!(path, ".{}.hakprof\0", os::process_id());
-    if let Ok(path) = CStr::from_bytes_until_nul(path.bytes()) {
-        if !sampling::append_to(path, why, &totals()) {
-            // It would fail the next time as well.
-            TO_FILE.store(false, Relaxed);
-            DUE.store(0, Relaxed);
-        }
+    let Ok(path) = CStr::from_bytes_until_nul(path.bytes()) else { return true };
+    let done = sampling::append_to(path, why, &totals());
+    if !done && !SAID.swap(true, Relaxed) {
+        let path = Shown(path.to_bytes());
+        let again = if why == Why::Timer { ", and tries again later" } else { "" };
+        message::line(format_args!(
+            "HAKMEM_PROFILE: cannot write {path}{again}: name a folder that is there, may be written to and \
+             has room"
+        ));
     }
+    done
 }
 
 /// The allocator's figures.

@@ -7,19 +7,36 @@ use crate::api::profile::{self, Error};
 use crate::base::options;
 use crate::os::message;
 use crate::sampling;
+use crate::sync::AtomicBool;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 
-/// Starts the profile that the options ask for. Called once, when the process starts.
+/// Whether [`begin_profile`] has been called.
+static BEGUN: AtomicBool = AtomicBool::new(false);
+
+/// Starts the profile that the options ask for, or listens to the signal that they name. Called once, when
+/// the process starts.
 pub(super) fn begin() {
+    begin_profile();
+    let signal = options::get().profile_signal;
+    if signal != 0 {
+        control::remember_folder(own_prefix());
+        control::listen(signal);
+    }
+}
+
+/// Starts the profile that the options ask for, unless that has been done. With the process's first
+/// allocation, so that it has all of them. That may be one of the dynamic loader's, before the C library is
+/// ready: only system calls are made here.
+pub(super) fn begin_profile() {
+    // Relaxed: only one caller goes on, and none waits for what it does.
+    if BEGUN.load(Relaxed) || BEGUN.swap(true, Relaxed) {
+        return;
+    }
     let options = options::get();
-    let (prefix, signal) = (options.profile.as_c_str(), options.profile_signal);
-    if prefix.is_none() && signal == 0 {
+    if options.profile.as_c_str().is_none() || options.profile_signal != 0 {
         return;
     }
     control::remember_folder(own_prefix());
-    if signal != 0 {
-        return control::listen(signal);
-    }
     if let Err(error) = start_own(false) {
         message::line(format_args!("HAKMEM_PROFILE: {error}"));
     }

@@ -29,9 +29,22 @@ impl File {
         Self::open(path, libc::O_WRONLY | libc::O_APPEND)
     }
 
-    /// Opens an empty file for writing, in place of one that may be there.
-    pub(crate) fn create(path: &CStr) -> Option<File> {
+    /// Opens what is no file of its own (see [`replace`]) for writing from its beginning.
+    fn create(path: &CStr) -> Option<File> {
         Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)
+    }
+
+    /// Makes an empty file. None that is there already is opened, nor what a link of that name stands for:
+    /// who has made that may be somebody else. But it may be of a process of this number that was killed.
+    fn create_new(path: &CStr) -> Option<File> {
+        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        Self::open(path, flags).or_else(|| {
+            // SAFETY: `path` is a C string that outlives the call.
+            calls::keep_errno(|| unsafe {
+                libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0)
+            });
+            Self::open(path, flags)
+        })
     }
 
     fn open(path: &CStr, flags: libc::c_int) -> Option<File> {
@@ -56,6 +69,36 @@ impl File {
     pub(crate) fn fd(&self) -> i32 {
         self.0
     }
+
+    /// Which file it is, and how long.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) fn state(&self) -> State {
+        stat_of(self.0).map_or(State { identity: None, length: None }, |stat| State {
+            identity: Some(Identity::from(&stat)),
+            length: (stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some(stat.st_size as u64),
+        })
+    }
+
+    /// Cuts off what is behind so many bytes. Whether that could be done.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) fn cut(&self, length: u64) -> bool {
+        // SAFETY: touches no memory.
+        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_ftruncate, self.0, length) == 0 })
+    }
+}
+
+/// Which file it is, and how long, if that can be told. What has no end, as a pipe, has no length.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct State {
+    identity: Option<Identity>,
+    pub(crate) length: Option<u64>,
+}
+
+impl State {
+    /// The same file after so many bytes were added to it.
+    pub(crate) fn and(self, more: usize) -> State {
+        State { length: self.length.map(|length| length + more as u64), ..self }
+    }
 }
 
 impl Drop for File {
@@ -65,44 +108,49 @@ impl Drop for File {
     }
 }
 
-/// Replaces the file at `path` by one with these bytes, at once: nobody ever sees a part of them. False, with
-/// the file as it was, when the system refuses. What is no file (a device, a pipe, a link to something) stays
-/// and is written to.
+/// Bytes of the longest path that [`replace`] takes: one of the profile's own file.
+pub(crate) const LONGEST: usize = 1312;
+/// What the name of a file that is not whole yet ends with.
+const ENDING: [u8; 15] = *b".0000000000.new";
+
+/// Replaces the file at `path` by one with these bytes, at once: nobody ever sees a part of them. Returns
+/// what is there now; `None`, with the file as it was, when the system refuses. What is no file (a device, a
+/// pipe, a link to something) stays and is written to.
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> bool {
+pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> Option<State> {
+    let filled = |file: &File| (fits(file, bytes.len()) && write(file.fd(), bytes)).then(|| file.state());
     if kind(path).is_some_and(|kind| kind != libc::S_IFREG) {
-        return File::create(path).is_some_and(|file| write(file.fd(), bytes));
+        return File::create(path).as_ref().and_then(filled);
     }
     // Beside it, since a file is renamed within its file system only.
     // Another thread may be writing another one.
     // SAFETY: the call has no preconditions, and cannot fail.
     let mut number = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-    let mut ending = *b".0000000000.new";
+    let mut ending = ENDING;
     for digit in ending.iter_mut().skip(1).take(10).rev() {
         *digit = b'0' + (number % 10) as u8;
         number /= 10;
     }
-    let mut beside = [0u8; 512];
-    let old = path.to_bytes();
-    let Some(name) = beside.get_mut(..old.len() + ending.len()) else { return false };
-    name.iter_mut().zip(old.iter().chain(&ending)).for_each(|(to, from)| *to = *from);
     // At least one zero is left.
-    let Some(Ok(beside)) = (old.len() + ending.len() < 512).then(|| CStr::from_bytes_until_nul(&beside))
-    else {
-        return false;
-    };
-    let Some(file) = File::create(beside) else { return false };
-    let whole = fits(&file, bytes.len()) && write(file.fd(), bytes);
+    let mut beside = [0u8; LONGEST + ENDING.len() + 1];
+    let old = path.to_bytes();
+    let name = beside.get_mut(..old.len() + ending.len()).filter(|_| old.len() <= LONGEST)?;
+    name.iter_mut().zip(old.iter().chain(&ending)).for_each(|(to, from)| *to = *from);
+    let beside = CStr::from_bytes_until_nul(&beside).ok()?;
+    let file = File::create_new(beside)?;
+    let whole = filled(&file);
     drop(file);
     // SAFETY: both are C strings that outlive the calls.
-    calls::keep_errno(|| unsafe {
+    let there = calls::keep_errno(|| unsafe {
         let here = libc::AT_FDCWD;
-        if whole && libc::syscall(libc::SYS_renameat2, here, beside.as_ptr(), here, path.as_ptr(), 0) == 0 {
+        let (from, to) = (beside.as_ptr(), path.as_ptr());
+        if whole.is_some() && libc::syscall(libc::SYS_renameat2, here, from, here, to, 0) == 0 {
             return true;
         }
-        libc::syscall(libc::SYS_unlinkat, here, beside.as_ptr(), 0);
+        libc::syscall(libc::SYS_unlinkat, here, from, 0);
         false
-    })
+    });
+    whole.filter(|_| there)
 }
 
 /// What is at `path`. `None` for nothing, or nothing that may be seen.
@@ -137,15 +185,12 @@ pub(crate) fn changed(path: &CStr) -> u64 {
 /// process which does not expect it.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn fits(file: &File, more: usize) -> bool {
-    // SAFETY: all zeros is a valid value of both.
-    let (mut limit, mut stat): (libc::rlimit, libc::stat) = unsafe { core::mem::zeroed() };
-    // SAFETY: the calls write to local variables.
-    let known = calls::keep_errno(|| unsafe {
-        libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 && libc::fstat(file.fd(), &mut stat) == 0
-    });
-    !known
-        || stat.st_mode & libc::S_IFMT != libc::S_IFREG
-        || stat.st_size as u64 + more as u64 <= limit.rlim_cur
+    let Some(length) = file.state().length else { return true };
+    // SAFETY: all zeros is a valid value.
+    let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
+    // SAFETY: the call writes to a local variable.
+    let known = calls::keep_errno(|| unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) }) == 0;
+    !known || length + more as u64 <= limit.rlim_cur
 }
 
 /// Writes bytes to a file descriptor, up to the first error. Returns whether there was none. An error is no
@@ -199,13 +244,22 @@ pub(crate) struct Identity {
 impl Identity {
     /// The identity of a descriptor's file; `None` when it is not open.
     pub(crate) fn of(fd: i32) -> Option<Identity> {
-        if cfg!(miri) {
-            return None;
-        }
-        // SAFETY: all zeros is a valid stat.
-        let mut stat: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: `stat` is a local variable that the call writes to.
-        let failed = calls::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
-        (!failed).then_some(Identity { device: stat.st_dev, inode: stat.st_ino, special: stat.st_rdev })
+        stat_of(fd).as_ref().map(Identity::from)
     }
+
+    fn from(stat: &libc::stat) -> Identity {
+        Identity { device: stat.st_dev, inode: stat.st_ino, special: stat.st_rdev }
+    }
+}
+
+/// What the system knows of a descriptor's file; `None` when it is not open.
+fn stat_of(fd: i32) -> Option<libc::stat> {
+    if cfg!(miri) {
+        return None;
+    }
+    // SAFETY: all zeros is a valid stat.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is a local variable that the call writes to.
+    let failed = calls::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
+    (!failed).then_some(stat)
 }

@@ -54,12 +54,6 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Refuses the frame if that is not so.
-    #[cfg(feature = "profile")]
-    pub(super) fn needs(&mut self, that: bool) {
-        self.good &= that;
-    }
-
     /// Ends the frame, or takes it back if it is not whole.
     pub(super) fn end(mut self) -> bool {
         let payload = self.out.len().saturating_sub(self.start + 8);

@@ -6,9 +6,12 @@
 mod frames;
 mod grown;
 mod lifetimes;
+#[cfg_attr(not(feature = "profile"), allow(dead_code))]
+mod lists;
 mod live;
 #[cfg(all(test, loom))]
 mod model;
+mod own_file;
 mod pages;
 mod pins;
 mod probes;
@@ -21,15 +24,16 @@ mod threads;
 mod write;
 
 pub(crate) use live::may_hold;
+pub(crate) use own_file::append_to;
 pub(crate) use pages::may_matter;
 pub(crate) use probes::has_changed as tracers_have_changed;
 pub(crate) use state::{is_gathering, is_on};
 pub(crate) use tags::number as tag;
-pub(crate) use write::{Totals, Why, append_to, write_to};
+pub(crate) use write::{Totals, Why, write_to};
 
 use crate::os::{self, thread};
 use crate::sampling::live::{Entry, NO_SITE};
-use crate::sampling::state::{FOR_TRACERS, RATE, STORE, lock_patiently, with_store};
+use crate::sampling::state::{FOR_TRACERS, MISSED, RATE, STORE, lock_or_miss, lock_patiently, with_store};
 use crate::sampling::store::{FRAMES, Sample};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
@@ -48,6 +52,7 @@ pub(crate) fn begin(rate: u64, late: bool, then: impl FnOnce()) -> bool {
     }
     let traced = is_on();
     locked.store.start(rate, late, traced);
+    MISSED.store(0, Relaxed);
     if !traced {
         pages::clear();
     }
@@ -169,7 +174,7 @@ fn sampled(block: *mut u8, size: usize, exact: usize, tag: u32) {
         addresses: addresses.get(..depth).unwrap_or_default(),
         end,
     };
-    let Some(mut locked) = lock_patiently() else { return };
+    let Some(mut locked) = lock_or_miss() else { return };
     // Another profile may have begun meanwhile.
     if is_gathering() && locked.store.rate() == rate && locked.store.allocated(&sample, thread::own_name) {
         probes::alloc(sample.address, exact as u64, weight(size, rate));
@@ -221,7 +226,7 @@ pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn freed(block: *mut u8) {
     let now = os::now_ns();
-    let Some(mut locked) = lock_patiently() else { return };
+    let Some(mut locked) = lock_or_miss() else { return };
     let rate = locked.store.rate();
     locked.store.freed(block.addr(), rate, now);
 }
@@ -251,7 +256,7 @@ pub(crate) fn lift(block: *mut u8) -> Option<Lifted> {
     if !may_hold(block) {
         return None;
     }
-    let mut locked = lock_patiently()?;
+    let mut locked = lock_or_miss()?;
     let entry = locked.store.live.remove(block.addr())?;
     Some(Lifted { entry, began: locked.store.began.monotonic })
 }
@@ -262,7 +267,7 @@ pub(crate) fn lift(block: *mut u8) -> Option<Lifted> {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn put_down(lifted: Lifted, stays: bool) {
     let now = os::now_ns();
-    let Some(mut locked) = lock_patiently() else { return };
+    let Some(mut locked) = lock_or_miss() else { return };
     let store = &mut locked.store;
     // Another profile may have begun meanwhile.
     if store.began.monotonic == lifted.began && !(stays && store.live.put_back(&lifted.entry)) {
@@ -303,7 +308,7 @@ pub(crate) fn bytes() -> (usize, usize) {
 /// In the child of a fork: the locks may be other threads'. The child's file is another one.
 pub(crate) fn inherit() {
     STORE.inherit();
-    write::inherit();
+    own_file::inherit();
     if is_on() {
         with_store(false, |store| store.written = store::Written::default());
     }

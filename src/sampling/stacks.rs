@@ -4,11 +4,21 @@ use crate::sampling::grown::{Grown, Index, mix};
 
 /// All of them.
 pub(super) struct Stacks {
-    /// Each stack: its number of addresses, shifted by 8, with how it ends; its hash; the addresses.
+    /// Each stack: its number of addresses, that of the list which it [has been left](Stacks::leave) to or 0,
+    /// and how it ends, as in [`head`]; its hash; the addresses.
     words: Grown<usize>,
     /// Where each begins.
     starts: Grown<u32>,
     index: Index,
+}
+
+fn head(addresses: usize, list: u32, end: u8) -> usize {
+    addresses << 48 | (list as usize) << 8 | end as usize
+}
+
+/// What a [`head`] says, in this order.
+fn parts(head: usize) -> (usize, u32, u8) {
+    (head >> 48, (head >> 8) as u32, head as u8)
 }
 
 impl Stacks {
@@ -37,17 +47,45 @@ impl Stacks {
     /// How a stack ends, and its addresses, innermost first.
     pub(super) fn get(&self, number: usize) -> (u8, &[usize]) {
         let start = self.starts.get(number).map_or(usize::MAX, |&start| start as usize);
-        let head = self.words.get(start).copied().unwrap_or(0);
-        let addresses = start.checked_add(2).and_then(|from| self.words.get(from..from + (head >> 8)));
-        (head as u8, addresses.unwrap_or_default())
+        let (len, _, end) = parts(self.words.get(start).copied().unwrap_or(0));
+        let addresses = start.checked_add(2).and_then(|from| self.words.get(from..from + len));
+        (end, addresses.unwrap_or_default())
+    }
+
+    /// The number of the list of modules by which a stack is named; 0 for the last one.
+    pub(super) fn list(&self, number: usize) -> u32 {
+        let start = self.starts.get(number).map_or(usize::MAX, |&start| start as usize);
+        parts(self.words.get(start).copied().unwrap_or(0)).1
+    }
+
+    /// Leaves the stacks that go through these ranges of addresses to the list of this number: they are found
+    /// no more. Whether there are any.
+    #[cfg_attr(not(feature = "profile"), allow(dead_code))]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(super) fn leave(&mut self, ranges: &[(usize, usize)], list: u32) -> bool {
+        let mut any = false;
+        for &start in self.starts.iter() {
+            let Some([head_word, _, rest @ ..]) = self.words.get_mut(start as usize..) else { continue };
+            let (len, left_to, end) = parts(*head_word);
+            // The call is in front of the address that it returns to.
+            let goes = |pc: &usize| ranges.iter().any(|&(from, to)| from < *pc && *pc <= to);
+            if left_to == 0 && rest.get(..len).unwrap_or_default().iter().any(goes) {
+                *head_word = head(len, list, end);
+                any = true;
+            }
+        }
+        any
     }
 
     /// The number of a stack. `None` when there is no memory.
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn intern(&mut self, addresses: &[usize], end: u8) -> Option<u32> {
         let hash = addresses.iter().fold(mix(0, u64::from(end)), |hash, &pc| mix(hash, pc as u64));
-        let head = addresses.len() << 8 | end as usize;
-        let is_it = |number: u32| self.get(number as usize - 1) == (end, addresses);
+        let head = head(addresses.len(), 0, end);
+        let is_it = |number: u32| {
+            let number = number as usize - 1;
+            self.get(number) == (end, addresses) && self.list(number) == 0
+        };
         if let Some(number) = self.index.find(hash, is_it) {
             return Some(number - 1);
         }

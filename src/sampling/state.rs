@@ -12,6 +12,10 @@ pub(super) static RATE: AtomicU64 = AtomicU64::new(0);
 /// Whether samples are shown to tracers only, and nothing is gathered. Changed under the store's lock.
 pub(super) static FOR_TRACERS: AtomicBool = AtomicBool::new(false);
 
+/// Samples, and frees of such, that found the store held for too long. Relaxed: a count, which is 0 when a
+/// profile begins.
+pub(super) static MISSED: AtomicU64 = AtomicU64::new(0);
+
 /// Whether samples are taken.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
@@ -53,6 +57,15 @@ pub(super) fn lock_patiently() -> Option<Locked> {
         }
         locked
     })
+}
+
+/// [`lock_patiently`] for what is missed otherwise.
+pub(super) fn lock_or_miss() -> Option<Locked> {
+    let locked = lock_patiently();
+    if locked.is_none() {
+        MISSED.fetch_add(1, Relaxed);
+    }
+    locked
 }
 
 /// Runs `f` with the store. If `patient` it waits for that as long as a snapshot takes.

@@ -4,6 +4,7 @@ use crate::os;
 use crate::os::futex::Inherit;
 use crate::sampling::grown::{Grown, Index, Zero, mix};
 use crate::sampling::lifetimes::{Lifetime, Lifetimes};
+use crate::sampling::lists::Lists;
 use crate::sampling::live::{self, Entry, Live};
 use crate::sampling::stacks::Stacks;
 use crate::sampling::threads::Threads;
@@ -42,6 +43,7 @@ unsafe impl Zero for Site {}
 /// What a profile has gathered.
 pub(super) struct Store {
     pub(super) stacks: Stacks,
+    pub(super) lists: Lists,
     pub(super) sites: Grown<Site>,
     site_index: Index,
     pub(super) live: Live,
@@ -82,6 +84,8 @@ pub(super) struct Written {
     pub(super) tags: usize,
     /// The list of modules.
     pub(super) modules: u32,
+    /// How many of the earlier lists, with the stacks that are left to them.
+    pub(super) lists: usize,
     /// Whether it has its end, behind which nothing may stand.
     pub(super) ended: bool,
 }
@@ -117,6 +121,7 @@ impl Store {
     pub(super) const fn new() -> Self {
         Self {
             stacks: Stacks::new(),
+            lists: Lists::new(),
             sites: Grown::new(),
             site_index: Index::new(),
             live: Live::new(),
@@ -138,6 +143,7 @@ impl Store {
                 renamed: 0,
                 tags: 0,
                 modules: 0,
+                lists: 0,
                 ended: false,
             },
             began: Began { real: 0, monotonic: 0, late: false },
@@ -150,6 +156,7 @@ impl Store {
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn clear(&mut self) {
         self.stacks.clear();
+        self.lists.clear();
         self.sites.clear();
         self.site_index.clear();
         self.live.clear();
@@ -195,6 +202,7 @@ impl Store {
     fn add(&mut self, sample: &Sample<'_>, name: impl FnOnce() -> [u8; 16]) -> Option<()> {
         // The address may be one whose free nobody has seen: by a thread that was not armed yet.
         self.freed(sample.address, sample.rate, sample.now);
+        self.lists.follow(&mut self.stacks);
         let stack = self.stacks.intern(sample.addresses, sample.end)?;
         let thread = self.threads.row_of(sample.thread, name, os::thread::has_ended)?;
         let tag = self.intern_tag(sample.tag)?;

@@ -1,16 +1,15 @@
 //! The profile's file: `docs/profile-format.md`. A frame is put together in memory and goes to the file by
 //! one call, so that a process that is killed leaves whole frames, but for the last.
 
+use crate::os;
 use crate::os::file::{self, File};
-use crate::os::futex::Lock;
-use crate::os::{self, message};
 use crate::sampling::frames::Frame;
 use crate::sampling::grown::Grown;
 use crate::sampling::state::{self, with_store};
 use crate::sampling::store::{Site, Store, Written};
 use crate::sampling::{pins, tags};
+use crate::sync::Ordering::Relaxed;
 use core::ffi::CStr;
-use core::mem;
 
 /// The first bytes of a file.
 const MAGIC: &[u8; 8] = b"HAKPROF1";
@@ -20,7 +19,6 @@ const VERSION: u32 = 1;
 /// Kinds of frames.
 mod kind {
     pub(super) const PROCESS: u32 = 1;
-    #[cfg(feature = "profile")]
     pub(super) const MODULES: u32 = 2;
     pub(super) const STACKS: u32 = 3;
     pub(super) const TAGS: u32 = 4;
@@ -45,77 +43,10 @@ pub(crate) enum Why {
 /// The figures of a snapshot that the allocator knows: see the format.
 pub(crate) type Totals = [u64; 7];
 
-/// How often to wait for who writes to the profile's file, some milliseconds each time.
-const SOON: u32 = 100;
-
-/// How many nanoseconds the time of a file may be behind.
-const COARSE: u64 = 10_000_000;
-
-/// The longest snapshot whose memory is kept for the next one.
-const KEPT: usize = 64 << 10;
-
-/// Held by who writes to the profile's file.
-static FILE: Lock<()> = Lock::new(());
-
-/// In the child of a fork: see [`Lock::inherit`].
-pub(super) fn inherit() {
-    FILE.inherit();
-}
-
-/// Appends to the profile's own file what that does not have yet, and a snapshot. Begins the file if it has
-/// nothing, or it is not there any more, by one that is whole. Does nothing when another thread is writing,
-/// or there is no memory. False, after a message, when the file cannot be written.
-pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
-    let patient = why != Why::Timer;
-    // Not for ever: this may be the thread that was interrupted while it was writing.
-    let file = if patient { (0..SOON).find_map(|_| FILE.lock_soon()) } else { FILE.try_lock() };
-    let Some(_file) = file else { return true };
-    let is_gone = file::kind(path).is_none();
-    let Some((mut out, is_new)) = with_store(patient, |store| {
-        let mut out = mem::replace(&mut store.out, Grown::new());
-        let have = if is_gone { Written::default() } else { store.written };
-        // What another program has left under this number, before an `exec` or long ago, is replaced.
-        let is_new = have.begun == 0;
-        // Not by nothing what another Hakmem in this process has written: a program that has one built in may
-        // have a second preloaded, which sees no allocation.
-        let is_other = || file::changed(path).saturating_add(COARSE) >= store.began.real;
-        let is_idle = is_new && !is_gone && store.sites.is_empty() && is_other();
-        // A thread whose snapshot was due may come only after the end.
-        if !store.written.ended && !is_idle {
-            if let Some(written) = put(store, &mut out, have, why, totals) {
-                store.sites.iter_mut().for_each(|site| site.changed = 0);
-                store.written = written;
-            }
-        }
-        (out, is_new)
-    }) else {
-        return true;
-    };
-    let append = |file: File| file::fits(&file, out.len()) && file::write(file.fd(), &out);
-    let done = match (out.is_empty(), is_new) {
-        (true, _) => true,
-        (_, true) => file::replace(path, &out),
-        (_, false) => File::append_existing(path).is_some_and(append),
-    };
-    if !done {
-        let path = message::Shown(path.to_bytes());
-        message::line(format_args!(
-            "HAKMEM_PROFILE: cannot write {path}, and no longer tries: name a folder that is there, may be \
-             written to and has room"
-        ));
-    }
-    // Most of the others are as small as each other, but the first one has everything.
-    if out.len() <= KEPT {
-        out.truncate(0);
-        with_store(false, |store| mem::swap(&mut store.out, &mut out));
-    }
-    out.clear();
-    done
-}
-
 /// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole. False, after
 /// which `path` is as it was, when there is no memory, or the system refuses.
 pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
+    look_for_modules();
     let Some(mut out) = with_store(true, |store| {
         let mut out = Grown::new();
         put(store, &mut out, Written::default(), why, totals);
@@ -123,15 +54,33 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     }) else {
         return false;
     };
-    let done = !out.is_empty() && file::replace(path, &out);
+    let done = !out.is_empty() && file::replace(path, &out).is_some();
     out.clear();
     done
+}
+
+/// Notices the modules that have taken the place of others, as far as a walk has not: those laid out as they
+/// were. Stacks that are noted after this are theirs.
+pub(super) fn look_for_modules() {
+    #[cfg(feature = "profile")]
+    {
+        use crate::stacks::modules;
+        if modules::version() != 0 {
+            modules::reread(true);
+        }
+    }
 }
 
 /// Puts the frames into `out`, which is empty, that a file needs which has `have`, and a snapshot. Returns
 /// what it has then; `None`, and nothing is put there, without memory: readers would refuse a part of it.
 #[unsafe(link_section = "hakmem_rare")]
-fn put(store: &mut Store, out: &mut Grown<u8>, have: Written, why: Why, totals: &Totals) -> Option<Written> {
+pub(super) fn put(
+    store: &mut Store,
+    out: &mut Grown<u8>,
+    have: Written,
+    why: Why,
+    totals: &Totals,
+) -> Option<Written> {
     let now = put_frames(store, out, have, why, totals);
     if now.is_none() {
         out.truncate(0);
@@ -162,11 +111,8 @@ fn put_frames(
     if why != Why::Timer && state::is_gathering() {
         pins::measure(store);
     }
-    now.modules = put_modules(out, have.modules);
-    if have.stacks < store.stacks.len() {
-        or_none(put_stacks(store, out, have.stacks))?;
-        now.stacks = store.stacks.len();
-    }
+    store.lists.follow(&mut store.stacks);
+    or_none(put_named_stacks(store, out, have, &mut now))?;
     if have.tags < store.tags.len() {
         or_none(put_tags(store, out, have.tags))?;
         now.tags = store.tags.len();
@@ -222,46 +168,52 @@ fn put_process(store: &Store, out: &mut Grown<u8>) -> bool {
     frame.end()
 }
 
-/// Returns the number of the list that the file has now; it has `have`.
-#[cfg(feature = "profile")]
-fn put_modules(out: &mut Grown<u8>, have: u32) -> u32 {
-    use crate::stacks::modules;
-    if modules::version() == have {
-        return have;
+/// Puts the stacks that a file does not have which has `have`, each behind the list of modules by which it is
+/// named.
+#[unsafe(link_section = "hakmem_rare")]
+fn put_named_stacks(store: &Store, out: &mut Grown<u8>, have: Written, now: &mut Written) -> bool {
+    for list in store.lists.earlier().skip(have.lists) {
+        now.lists += 1;
+        let number = now.lists as u32;
+        // The file may have them from before they were left to it.
+        if (have.stacks..store.stacks.len()).any(|stack| store.stacks.list(stack) == number) {
+            // This is not the last list.
+            now.modules = 0;
+            if !(put_modules(out, list) && put_stacks(store, out, have.stacks, number)) {
+                return false;
+            }
+        }
     }
+    let (last, version) = store.lists.last();
+    if now.modules != version && !put_modules(out, last) {
+        return false;
+    }
+    now.modules = version;
+    let done = have.stacks == store.stacks.len() || put_stacks(store, out, have.stacks, 0);
+    now.stacks = store.stacks.len();
+    done
+}
+
+fn put_modules(out: &mut Grown<u8>, list: &[u8]) -> bool {
     let mut frame = Frame::new(out, kind::MODULES);
+    frame.bytes(list);
+    frame.end()
+}
+
+/// Puts the stacks from a number on that are named by this list.
+fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize, list: u32) -> bool {
+    let mut frame = Frame::new(out, kind::STACKS);
     let at = frame.later();
     let mut count = 0;
-    let version = modules::each(|module| {
+    for number in (from..store.stacks.len()).filter(|&number| store.stacks.list(number) == list) {
         count += 1;
-        frame.u64(module.start as u64);
-        frame.u64(module.end as u64);
-        frame.u64(module.offset);
-        frame.u8(module.build_id.len() as u8);
-        frame.bytes(module.build_id);
-        frame.u16(module.path.len() as u16);
-        frame.bytes(module.path);
-    });
-    frame.set(at, count);
-    frame.needs(version.is_some());
-    if frame.end() { version.unwrap_or(have) } else { have }
-}
-
-#[cfg(not(feature = "profile"))]
-fn put_modules(_out: &mut Grown<u8>, have: u32) -> u32 {
-    have
-}
-
-fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
-    let mut frame = Frame::new(out, kind::STACKS);
-    frame.u32((store.stacks.len() - from) as u32);
-    for number in from..store.stacks.len() {
         let (end, addresses) = store.stacks.get(number);
         frame.u32(number as u32);
         frame.u8(end);
         frame.u16(addresses.len() as u16);
         addresses.iter().for_each(|&address| frame.u64(address as u64));
     }
+    frame.set(at, count);
     frame.end()
 }
 
@@ -307,8 +259,9 @@ fn put_snapshot(store: &Store, out: &mut Grown<u8>, why: Why, totals: &Totals, a
     let mut frame = Frame::new(out, kind::SNAPSHOT);
     frame.u64(os::now_ns().saturating_sub(store.began.monotonic));
     frame.u32(why as u32);
-    frame.u32(totals.len() as u32);
+    frame.u32(totals.len() as u32 + 1);
     totals.iter().for_each(|&total| frame.u64(total));
+    frame.u64(store.lost + state::MISSED.load(Relaxed));
     let at = frame.later();
     let mut rows = 0;
     let is_due = |site: &Site| all || site.changed != 0;
@@ -347,31 +300,74 @@ fn put_lifetimes(store: &Store, out: &mut Grown<u8>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::CString;
-    use std::format;
+    use std::vec::Vec;
 
-    /// The only test that writes the process's own profile.
+    fn note(store: &mut Store, number: u32, addresses: &[usize]) {
+        assert_eq!(store.stacks.intern(addresses, 0), Some(number));
+    }
+
     #[test]
-    #[cfg_attr(miri, ignore)]
-    fn nothing_stands_behind_the_end() {
-        let path = std::env::temp_dir().join(format!("hakmem-end-{}.hakprof", std::process::id()));
-        let text = CString::new(path.to_str().unwrap()).unwrap();
-        with_store(true, |store| store.start(1 << 20, true, false)).unwrap();
-        // What another allocator of this process has written stays while there is nothing to say; what is of
-        // long ago does not.
-        std::fs::write(&path, "another's").unwrap();
-        assert!(append_to(&text, Why::End, &[0; 7]));
-        assert_eq!(std::fs::read(&path).unwrap(), b"another's");
-        let file = std::fs::File::options().write(true).open(&path).unwrap();
-        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
-        let mut lengths = [0; 4];
-        for (length, why) in lengths.iter_mut().zip([Why::Timer, Why::End, Why::Timer, Why::End]) {
-            assert!(append_to(&text, why, &[0; 7]));
-            *length = std::fs::metadata(&path).unwrap().len();
+    fn snapshots_say_what_was_lost() {
+        let mut store = Store::new();
+        store.lost = 3;
+        let mut out = Grown::new();
+        let missed = state::MISSED.load(Relaxed);
+        assert!(put_snapshot(&store, &mut out, Why::Timer, &[1, 2, 3, 4, 5, 6, 7], true));
+        // Behind the head, time and reason.
+        let words: Vec<u64> =
+            out[24..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        assert_eq!((out[20], &words[..7], words[7] - missed), (8, &[1, 2, 3, 4, 5, 6, 7][..], 3));
+        out.clear();
+    }
+
+    /// Kind, and number of things, of each frame that a file with `have` needs.
+    fn frames(store: &Store, have: &mut Written) -> Vec<(u32, u32)> {
+        let mut out = Grown::new();
+        let mut now = *have;
+        assert!(put_named_stacks(store, &mut out, *have, &mut now));
+        *have = now;
+        let mut rest = &out[..];
+        let mut found = Vec::new();
+        while !rest.is_empty() {
+            let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+            found.push((number(0), number(8)));
+            rest = &rest[number(4) as usize + 16..];
         }
-        std::fs::remove_file(&path).unwrap();
-        with_store(true, Store::clear).unwrap();
-        assert!(0 < lengths[0] && lengths[0] < lengths[1]);
-        assert_eq!(lengths[1..], [lengths[1]; 3]);
+        out.clear();
+        found
+    }
+
+    /// A stack is named by what was there when it was noted, whatever has taken its place since.
+    #[test]
+    fn stacks_stand_behind_the_list_that_names_them() {
+        use kind::{MODULES, STACKS};
+        let mut store = Store::new();
+        let (old, new) =
+            ([(10, 20, "main"), (30, 40, "a")], [(10, 20, "main"), (30, 40, "b"), (50, 60, "c")]);
+        let mut have = Written::default();
+        store.lists.pass(&old, &mut store.stacks);
+        note(&mut store, 0, &[35, 15]);
+        let mut early = Written::default();
+        assert_eq!(frames(&store, &mut early), [(MODULES, 2), (STACKS, 1)]);
+        note(&mut store, 1, &[36, 15]);
+        note(&mut store, 2, &[12, 15]);
+        store.lists.pass(&new, &mut store.stacks);
+        // The same addresses are another's now; but those of what stays are what they were.
+        note(&mut store, 3, &[35, 15]);
+        assert_eq!(store.stacks.intern(&[12, 15], 0), Some(2));
+        assert_eq!([0, 1, 2, 3].map(|stack| store.stacks.list(stack)), [1, 1, 0, 0]);
+        assert_eq!(frames(&store, &mut have), [(MODULES, 2), (STACKS, 2), (MODULES, 3), (STACKS, 2)]);
+        assert_eq!(frames(&store, &mut have), []);
+        // One that has the first.
+        assert_eq!(frames(&store, &mut early), [(MODULES, 2), (STACKS, 1), (MODULES, 3), (STACKS, 2)]);
+        // All are written: the list is not needed for them.
+        store.lists.pass(&old[..1], &mut store.stacks);
+        assert_eq!(store.stacks.list(3), 2);
+        assert_eq!(frames(&store, &mut have), [(MODULES, 1)]);
+        // A new file needs both.
+        let all = frames(&store, &mut Written::default());
+        assert_eq!(all, [(MODULES, 2), (STACKS, 2), (MODULES, 3), (STACKS, 1), (MODULES, 1), (STACKS, 1)]);
+        store.clear();
+        assert_eq!(store.lists.earlier().count(), 0);
     }
 }

@@ -213,6 +213,7 @@ static const struct {
     {SYS_rt_sigpending, "rt_sigpending", EFAULT, ENOSYS},
     {SYS_rt_sigtimedwait, "rt_sigtimedwait", EAGAIN, ENOSYS},
     {SYS_renameat2, "renameat2", EINVAL, EACCES},
+    {SYS_ftruncate, "ftruncate", EINVAL, EPERM},
     {SYS_unlinkat, "unlinkat", EACCES, ENOENT},
     {SYS_getcwd, "getcwd", ERANGE, ENOENT},
     {SYS_tgkill, "tgkill", EPERM, EAGAIN},

@@ -1,5 +1,7 @@
 //! Tables of figures beside call sites, as wide as there is room.
 
+use std::rc::Rc;
+
 use comfy_table::{CellAlignment, Table, presets};
 use hakmem_profile::symbols::Frame;
 
@@ -52,7 +54,7 @@ pub fn fitted(
 }
 
 /// A function, where it is, and who called it.
-pub fn site(function: &str, location: &str, callers: &[Frame], width: usize) -> String {
+pub fn site(function: &str, location: &str, callers: &[Rc<Frame>], width: usize) -> String {
     // Names come from the program, and may hold what a terminal obeys.
     let [label, location] = &[function, location].map(|text| printable(text.as_ref()));
     let mut lines = Vec::new();

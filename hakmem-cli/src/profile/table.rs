@@ -99,6 +99,13 @@ pub fn notes(profile: &Profile) -> Vec<String> {
     if raw.process.armed_late {
         notes.push("blocks that were allocated before the profile began are unknown".into());
     }
+    if let Some(lost) = raw.snapshots.last().map(|snapshot| snapshot.lost).filter(|lost| *lost > 0) {
+        notes.push(format!(
+            "{} could not be noted, for want of memory, or of time while a snapshot was written: take a larger \
+             --rate",
+            many(lost, "sample")
+        ));
+    }
     notes
 }
 
@@ -335,6 +342,14 @@ mod tests {
             );
         }
         Profile::new(file::read(writer.bytes()).unwrap(), &mut Symbols::new())
+    }
+
+    #[test]
+    fn what_was_lost_is_said() {
+        let mut profile = profile();
+        assert!(notes(&profile).iter().all(|note| !note.contains("could not be noted")));
+        profile.raw.snapshots.last_mut().unwrap().lost = 1234;
+        assert!(notes(&profile).iter().any(|note| note.starts_with("1,234 samples could not be noted")));
     }
 
     #[test]

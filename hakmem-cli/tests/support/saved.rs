@@ -13,7 +13,7 @@ pub fn profile(live: u64) -> Vec<u8> {
     let process =
         Process { pid: 4711, rate: 1 << 19, arguments, allocator: "0.2.0".into(), ..Process::default() };
     let mut writer = Writer::new(&process);
-    let path = "/no/such/server".to_string();
+    let path = "/no/such/server".into();
     writer.modules(&[Module { start: 0, end: 0x9000, offset: 0, build_id: vec![1, 2], path }]);
     for (address, size) in [(0x2001, 1 << 20), (0x3001, 64)] {
         let stack = writer.stack(&[address, 0x4001], StackEnd::Complete);

@@ -1,7 +1,9 @@
 //! Reads raw files. What is cut short at the end is taken as far as it goes; what is wrong is refused.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 
 use super::{
     MAGIC, Module, NO_TAG, Process, Raw, Row, Site, Snapshot, Stack, StackEnd, Totals, VERSION, Why, fnv1a,
@@ -83,6 +85,7 @@ pub fn read(bytes: &[u8]) -> Result<Raw, Damaged> {
     if !reader.begun {
         return refuse("nothing of the profile was written: the process ended too soon, so take another");
     }
+    reader.sort_stacks();
     Ok(reader.raw)
 }
 
@@ -216,7 +219,7 @@ impl Reader {
             let length = payload.u8()?;
             let build_id = payload.take(length.into())?.to_vec();
             let length = payload.u16()?;
-            let path = payload.text(length.into())?;
+            let path = OsStr::from_bytes(payload.take(length.into())?).into();
             if start > end || end.checked_add(offset).is_none() {
                 return Err("a module that cannot be");
             }
@@ -245,6 +248,21 @@ impl Reader {
         Ok(())
     }
 
+    /// Puts the stacks into the order of their identifiers. That of the file may be another one in the next
+    /// file of the same process, whose sites are compared.
+    fn sort_stacks(&mut self) {
+        let mut order: Vec<(u32, usize)> = self.stacks.iter().map(|(&id, &index)| (id, index)).collect();
+        order.sort_unstable();
+        if order.iter().map(|(_, index)| *index).is_sorted() {
+            return;
+        }
+        let mut now = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(to, &(_, from))| now[from] = to);
+        let stacks = &mut self.raw.stacks;
+        self.raw.stacks = order.iter().map(|&(_, from)| std::mem::take(&mut stacks[from])).collect();
+        self.raw.sites.iter_mut().for_each(|site| site.stack = now[site.stack]);
+    }
+
     fn site(&mut self, payload: &mut Payload) -> Result<(), Wrong> {
         let [site, stack, thread, tag] = [payload.u32()?, payload.u32()?, payload.u32()?, payload.u32()?];
         let size = payload.u64()?;
@@ -263,7 +281,7 @@ impl Reader {
 
     fn snapshot(&mut self, payload: &mut Payload) -> Result<(), Wrong> {
         let (time, why) = (payload.u64()?, payload.why()?);
-        let mut totals = [0; 7];
+        let mut totals = [0; 8];
         for i in 0..payload.u32()? as usize {
             let value = payload.u64()?;
             // A newer allocator may append some.
@@ -271,7 +289,7 @@ impl Reader {
                 *total = value.min(u64::MAX / 8);
             }
         }
-        let [resident, mapped, live, cached, free, dirty, metadata] = totals;
+        let [resident, mapped, live, cached, free, dirty, metadata, lost] = totals;
         let totals = Totals { resident, mapped, live, cached, free, dirty, metadata };
         let mut rows = Vec::new();
         each(payload, |payload| {
@@ -287,7 +305,7 @@ impl Reader {
         if self.raw.snapshots.last().is_some_and(|last| last.time > time) {
             return Err("a snapshot that is older than the one before");
         }
-        self.raw.snapshots.push(Snapshot { time, why, totals, rows });
+        self.raw.snapshots.push(Snapshot { time, why, totals, lost, rows });
         Ok(())
     }
 }

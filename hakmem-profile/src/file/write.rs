@@ -1,5 +1,7 @@
 //! Writes raw files, for tests and fixtures: the allocator has a writer of its own.
 
+use std::os::unix::ffi::OsStrExt;
+
 use super::{MAGIC, Module, NO_TAG, Process, Row, Site, StackEnd, Totals, VERSION, Why, fnv1a, kind};
 
 /// A file that grows by frames. Identifiers count from 0 in the order of the calls.
@@ -56,8 +58,9 @@ impl Writer {
             payload.extend([module.start, module.end, module.offset].map(u64::to_le_bytes).as_flattened());
             payload.push(module.build_id.len() as u8);
             payload.extend(&module.build_id);
-            payload.extend((module.path.len() as u16).to_le_bytes());
-            payload.extend(module.path.as_bytes());
+            let path = module.path.as_os_str().as_bytes();
+            payload.extend((path.len() as u16).to_le_bytes());
+            payload.extend(path);
         }
         self.push(kind::MODULES, &payload);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::Read;
+use std::rc::Rc;
 
 use anyhow::Context;
 use flate2::read::MultiGzDecoder;
@@ -9,7 +10,7 @@ use prost::Message;
 
 use super::proto;
 use crate::model::What;
-use crate::symbols::{Frame, file_name};
+use crate::symbols::{Frame, Frames, file_name};
 
 /// A profile of any tool.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +27,7 @@ pub struct Decoded {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Its functions.
-    pub frames: Vec<Frame>,
+    pub frames: Frames,
     /// Its figures.
     pub values: Vec<i64>,
     /// Bytes of a block, where the profile says so.
@@ -64,7 +65,7 @@ fn resolve(message: &proto::Profile) -> Option<Decoded> {
         message.mapping.iter().map(|mapping| (mapping.id, mapping)).collect();
     let functions: HashMap<u64, &proto::Function> =
         message.function.iter().map(|function| (function.id, function)).collect();
-    let mut locations: HashMap<u64, Vec<Frame>> = HashMap::new();
+    let mut locations: HashMap<u64, Frames> = HashMap::new();
     for location in &message.location {
         let mapping = mappings.get(&location.mapping_id);
         let module = mapping.map_or(Some(""), |mapping| string(mapping.filename)).map(file_name)?;
@@ -72,17 +73,17 @@ fn resolve(message: &proto::Profile) -> Option<Decoded> {
         for line in &location.line {
             let function = functions.get(&line.function_id)?;
             let file = Some(string(function.filename)?).filter(|file| !file.is_empty());
-            frames.push(Frame {
+            frames.push(Rc::new(Frame {
                 function: string(function.name)?.into(),
                 file: file.map(String::from),
                 line: u32::try_from(line.line).ok().filter(|line| *line > 0),
                 module: module.into(),
-            });
+            }));
         }
         if frames.is_empty() {
             let start = mapping.map_or(0, |mapping| mapping.memory_start.wrapping_sub(mapping.file_offset));
             let function = format!("{module}+{:#x}", location.address.wrapping_sub(start));
-            frames.push(Frame { function, module: module.into(), ..Frame::default() });
+            frames.push(Rc::new(Frame { function, module: module.into(), ..Frame::default() }));
         }
         locations.insert(location.id, frames);
     }

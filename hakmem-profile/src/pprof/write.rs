@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::io::Write;
+use std::rc::Rc;
 
 use anyhow::ensure;
 use flate2::Compression;
@@ -11,7 +12,7 @@ use prost::Message;
 
 use super::proto;
 use crate::model::{Figures, Moment, Profile};
-use crate::symbols::{Frame, Symbols, module_of};
+use crate::symbols::{Frame, Frames, Symbols, module_of};
 
 /// Things that have a number by being named for the first time.
 struct Numbered<T>(HashMap<T, u64>);
@@ -30,7 +31,7 @@ struct Builder {
     message: proto::Profile,
     strings: Numbered<String>,
     functions: Numbered<(String, Option<String>)>,
-    locations: Numbered<(usize, u64, Vec<Frame>)>,
+    locations: Numbered<(usize, u64, Frames)>,
 }
 
 impl Builder {
@@ -71,11 +72,11 @@ impl Builder {
     }
 
     /// A location; `mapping` is the index of its mapping and 1, or 0.
-    fn location(&mut self, mapping: usize, address: u64, frames: Vec<Frame>) -> u64 {
+    fn location(&mut self, mapping: usize, address: u64, frames: Frames) -> u64 {
         let (id, new) = self.locations.number((mapping, address, frames.clone()), 1);
         if new {
             // Without a name here, another tool may still find one.
-            let named: Vec<&Frame> = frames.iter().filter(|frame| frame.is_named()).collect();
+            let named: Vec<&Frame> = frames.iter().map(Rc::as_ref).filter(|frame| frame.is_named()).collect();
             if let Some(mapping) = mapping.checked_sub(1) {
                 let mapping = &mut self.message.mapping[mapping];
                 mapping.has_functions |= !named.is_empty();
@@ -124,7 +125,7 @@ pub fn encode_since(
     }
     builder.message.default_sample_type = builder.string("inuse_space");
     builder.message.period_type = Some(builder.value_type("space", "bytes"));
-    builder.message.period = raw.process.rate as i64;
+    builder.message.period = i64::try_from(raw.process.rate).unwrap_or(i64::MAX);
     let since = before.map_or(0, |(_, moment)| moment.time);
     builder.message.time_nanos = (raw.process.start + since) as i64;
     builder.message.duration_nanos = moment.time.saturating_sub(since) as i64;
@@ -158,7 +159,7 @@ pub fn encode_since(
                                     memory_start: module.start,
                                     memory_limit: module.end,
                                     file_offset: module.offset,
-                                    filename: builder.string(&module.path),
+                                    filename: builder.string(&module.path.to_string_lossy()),
                                     build_id: builder.string(&build_id),
                                     ..Default::default()
                                 };

@@ -72,16 +72,18 @@ fn is_entry(function: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::symbols::Frames;
+    use std::rc::Rc;
 
     /// A program's stack: functions and their files.
-    fn stack(frames: &[(&str, &str)]) -> Vec<Frame> {
+    fn stack(frames: &[(&str, &str)]) -> Frames {
         let frame = |&(function, file): &(&str, &str)| Frame {
             function: function.into(),
             file: (!file.is_empty()).then(|| file.into()),
             module: "prog".into(),
             ..Frame::default()
         };
-        frames.iter().map(frame).collect()
+        frames.iter().map(frame).map(Rc::new).collect()
     }
 
     #[test]
@@ -115,7 +117,7 @@ mod tests {
             ("large_ones", "/home/me/prog/src/main.rs"),
             ("main", "/home/me/prog/src/main.rs"),
         ]);
-        assert_eq!(depth(frames.iter()), 5);
+        assert_eq!(depth(frames.iter().map(Rc::as_ref)), 5);
         assert_eq!(crate::model::place(&frames[5..]), 2);
         // The C functions are of the same clone; its examples are not the allocator's.
         let frames = stack(&[
@@ -124,13 +126,13 @@ mod tests {
             ("new", "/clone/hakmem-capi/src/cxx.rs"),
             ("keep", "/clone/examples/src/keep.rs"),
         ]);
-        assert_eq!(depth(frames.iter()), 3);
+        assert_eq!(depth(frames.iter().map(Rc::as_ref)), 3);
         // A program's own files of that name.
         let frames =
             stack(&[("mix", "/home/me/synth/src/sampling/mod.rs.in"), ("main", "/home/me/synth/src/a.rs")]);
-        assert_eq!(depth(frames.iter()), 0);
+        assert_eq!(depth(frames.iter().map(Rc::as_ref)), 0);
         // Built without the names of folders, the allocator's cannot be told from the program's.
         let frames = stack(&[("capture", "src/sampling/mod.rs"), ("main", "src/main.rs")]);
-        assert_eq!(depth(frames.iter()), 0);
+        assert_eq!(depth(frames.iter().map(Rc::as_ref)), 0);
     }
 }

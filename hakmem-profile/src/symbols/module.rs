@@ -1,8 +1,10 @@
 //! One program or library: its debug information, wherever that is, and its symbol table.
 
 use std::cell::OnceCell;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
@@ -54,7 +56,7 @@ struct Head {
 impl Object {
     /// What is known of `module`, and what there is to say where that is not all.
     pub fn open(module: &Module, debug: &Path) -> (Option<Self>, Option<String>) {
-        let path = Path::new(module.path.trim_end_matches(" (deleted)"));
+        let path = &place(&module.path);
         let shown = path.display();
         let own = head(path).filter(|head| same(&head.build_id, &module.build_id));
         let mut note = match own {
@@ -122,6 +124,27 @@ impl Object {
         let inside = if symbol.size > 0 { address - symbol.address < symbol.size } else { address < next };
         inside.then(|| demangle(&symbol.name))
     }
+}
+
+/// Where a file is that the kernel shows as `path` in a process's maps: there a newline is escaped. So is
+/// nothing else, and a file may have that in its name.
+fn place(path: &Path) -> PathBuf {
+    let mut bytes = path.as_os_str().as_bytes();
+    while let Some(name) = bytes.strip_suffix(b" (deleted)") {
+        bytes = name;
+    }
+    let plain = PathBuf::from(OsStr::from_bytes(bytes));
+    const NEWLINE: &[u8] = b"\\012";
+    if plain.exists() || !bytes.windows(NEWLINE.len()).any(|window| window == NEWLINE) {
+        return plain;
+    }
+    let mut name = Vec::new();
+    while let Some((&first, rest)) = bytes.split_first() {
+        let (byte, rest) = bytes.strip_prefix(NEWLINE).map_or((first, rest), |rest| (b'\n', rest));
+        name.push(byte);
+        bytes = rest;
+    }
+    OsString::from_vec(name).into()
 }
 
 /// Whether two build ids may belong to one build.

@@ -1,0 +1,214 @@
+//! What becomes of the file of a profile when others meddle with it.
+
+use super::*;
+use crate::sampling::store::{Sample, Store};
+use std::ffi::CString;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+use std::vec::Vec;
+use std::{format, fs};
+
+/// The process's own profile, which one test has at a time.
+struct Profile {
+    folder: PathBuf,
+    path: PathBuf,
+    text: CString,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Profile {
+    fn new(name: &str) -> Self {
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = std::env::temp_dir().join(format!("hakmem-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        let path = folder.join("p.hakprof");
+        let text = CString::new(path.to_str().unwrap()).unwrap();
+        with_store(true, |store| store.start(1 << 20, true, false)).unwrap();
+        Self { folder, path, text, _one: one }
+    }
+
+    /// Adds a sample at another place each time, so that there is something to write.
+    fn sample(&self, number: usize) {
+        let sample = Sample {
+            address: number << 12,
+            size: 4096,
+            rate: 1 << 20,
+            thread: 1,
+            tag: 0,
+            now: 0,
+            mapped: 0,
+            addresses: &[number],
+            end: 0,
+        };
+        assert_eq!(with_store(true, |store| store.allocated(&sample, || [0; 16])), Some(true));
+    }
+
+    fn append(&self, why: Why) -> bool {
+        append_to(&self.text, why, &[0; 7])
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        fs::read(&self.path).unwrap()
+    }
+
+    /// How many frames of a kind the file has, which is whole.
+    fn frames(&self, kind: u32) -> usize {
+        let bytes = self.bytes();
+        let mut rest = bytes.strip_prefix(b"HAKPROF1").expect("it has its beginning");
+        let mut found = 0;
+        while !rest.is_empty() {
+            let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+            found += usize::from(number(0) == kind);
+            rest = &rest[number(4) as usize + 16..];
+        }
+        found
+    }
+
+    fn names(&self) -> usize {
+        fs::read_dir(&self.folder).unwrap().count()
+    }
+}
+
+impl Drop for Profile {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+        with_store(true, Store::clear);
+    }
+}
+
+/// See `docs/profile-format.md`.
+const PROCESS: u32 = 1;
+const SITES: u32 = 5;
+const SNAPSHOT: u32 = 7;
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn nothing_stands_behind_the_end() {
+    let profile = Profile::new("end");
+    // What another allocator of this process has written stays while there is nothing to say; what is of
+    // long ago does not.
+    fs::write(&profile.path, "another's").unwrap();
+    assert!(profile.append(Why::End));
+    assert_eq!(profile.bytes(), b"another's");
+    let file = fs::File::options().write(true).open(&profile.path).unwrap();
+    file.set_modified(SystemTime::now() - Duration::from_secs(60)).unwrap();
+    let mut lengths = [0; 4];
+    for (length, why) in lengths.iter_mut().zip([Why::Timer, Why::End, Why::Timer, Why::End]) {
+        assert!(profile.append(why));
+        *length = profile.bytes().len();
+    }
+    assert!(0 < lengths[0] && lengths[0] < lengths[1]);
+    assert_eq!(lengths[1..], [lengths[1]; 3]);
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn what_is_ours_no_more_is_begun_anew() {
+    let profile = Profile::new("ours");
+    let (path, other) = (&profile.path, profile.folder.join("other"));
+    let meddle: [&dyn Fn(); 5] = [
+        // Another process's of the same number, as long as ours: it has another inode.
+        &|| {
+            fs::copy(path, &other).unwrap();
+            fs::rename(&other, path).unwrap();
+        },
+        &|| fs::write(path, "").unwrap(),
+        &|| fs::write(path, &profile.bytes()[..30]).unwrap(),
+        &|| fs::write(path, [profile.bytes(), b"another's frame".to_vec()].concat()).unwrap(),
+        &|| fs::remove_file(path).unwrap(),
+    ];
+    for (i, meddle) in meddle.into_iter().enumerate() {
+        // Ours is appended to.
+        for snapshot in 1..4 {
+            profile.sample(4 * i + snapshot);
+            assert!(profile.append(Why::Timer));
+            let expected = if i == 0 { snapshot } else { snapshot + 1 };
+            let frames = [PROCESS, SNAPSHOT].map(|kind| profile.frames(kind));
+            assert_eq!(frames, [1, expected], "{i}");
+        }
+        meddle();
+        profile.sample(4 * i + 4);
+        assert!(profile.append(Why::Timer));
+        // All sites in one.
+        assert_eq!([PROCESS, SITES, SNAPSHOT].map(|kind| profile.frames(kind)), [1; 3], "{i}");
+    }
+    assert_eq!(profile.names(), 1);
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn what_could_not_be_written_is_written_later() {
+    let profile = Profile::new("later");
+    let (path, aside) = (&profile.path, profile.folder.with_extension("aside"));
+    // From the first one on.
+    fs::rename(&profile.folder, &aside).unwrap();
+    profile.sample(1);
+    assert!(!profile.append(Why::Timer) && !profile.append(Why::Timer));
+    fs::rename(&aside, &profile.folder).unwrap();
+    assert!(profile.append(Why::Timer));
+    let rows = profile.bytes();
+    assert_eq!([PROCESS, SITES, SNAPSHOT].map(|kind| profile.frames(kind)), [1; 3]);
+    // What is there meanwhile stays as it was, and is gone on with.
+    fs::rename(&profile.folder, &aside).unwrap();
+    profile.sample(2);
+    assert!(!profile.append(Why::Timer) && !profile.append(Why::End));
+    fs::rename(&aside, &profile.folder).unwrap();
+    assert_eq!(profile.bytes(), rows);
+    profile.sample(3);
+    assert!(profile.append(Why::End));
+    assert!(profile.bytes().starts_with(&rows));
+    assert_eq!([PROCESS, SITES, SNAPSHOT].map(|kind| profile.frames(kind)), [1, 2, 2]);
+    assert!(path.exists());
+}
+
+/// Behind a part of a frame nothing could be read. A file that is open for reading stands for a disk that is
+/// full: it cannot be written to.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_part_of_a_frame_is_cut_off() {
+    let profile = Profile::new("part");
+    fs::write(&profile.path, "whole").unwrap();
+    let file = File::append_existing(&profile.text).unwrap();
+    assert!(append(&file, b" and more").is_ok_and(|state| state == file.state()));
+    assert!(file.cut(5));
+    assert_eq!(profile.bytes(), b"whole");
+    let unwritable = File::read_only(&profile.text).unwrap();
+    assert!(append(&unwritable, b"no").is_err_and(|is_as_it_was| !is_as_it_was));
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_link_in_the_place_of_the_file_that_is_not_whole_is_not_followed() {
+    let profile = Profile::new("link");
+    let target = profile.folder.join("target");
+    fs::write(&target, "somebody's").unwrap();
+    // SAFETY: the call has no preconditions.
+    let thread = unsafe { libc::syscall(libc::SYS_gettid) };
+    let beside = format!("{}.{thread:010}.new", profile.path.display());
+    symlink(&target, Path::new(&beside)).unwrap();
+    assert!(profile.append(Why::Asked));
+    assert_eq!((fs::read(&target).unwrap().as_slice(), profile.names()), (&b"somebody's"[..], 2));
+    assert!(fs::symlink_metadata(&profile.path).unwrap().is_file());
+    assert_eq!(profile.frames(SNAPSHOT), 1);
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn long_paths_work() {
+    let profile = Profile::new("deep");
+    let mut deep = profile.folder.clone();
+    while deep.as_os_str().len() < file::LONGEST - 202 {
+        deep.push("d".repeat(200));
+    }
+    fs::create_dir_all(&deep).unwrap();
+    for (length, works) in [(file::LONGEST, true), (file::LONGEST + 1, false)] {
+        let path = deep.join("f".repeat(length - deep.as_os_str().len() - 1));
+        let text = CString::new(path.to_str().unwrap()).unwrap();
+        assert_eq!(file::replace(&text, b"bytes").is_some(), works);
+        assert_eq!(path.exists(), works);
+    }
+}
