@@ -46,19 +46,23 @@ static void small(void) {
     CHECKN(after.uordblks + after.fordblks == after.arena, after.fordblks);
 }
 
-/* Longer blocks that have no mapping of their own are in use like small ones, and nothing else. */
+/* Longer blocks are in use like small ones, or mappings, as in hardened mode: but not both, and not free. */
 static void medium(void) {
-    struct mallinfo2 before = mallinfo2(), full;
+    struct mallinfo2 before = mallinfo2(), full, after;
     for (size_t i = 0; i < 500; i++) CHECK((block[i] = malloc(200000)) != NULL);
     full = mallinfo2();
     show("before", before);
     show("full", full);
-    CHECKN(full.uordblks >= before.uordblks + 100 * 1000000, full.uordblks);
+    size_t used = full.uordblks - before.uordblks, mapped = full.hblkhd - before.hblkhd;
+    CHECKN(used == 0 || mapped == 0, used);
+    CHECKN(used + mapped >= 100 * 1000000, used + mapped);
+    CHECKN(used + mapped < 140 * 1000000, used + mapped);
+    CHECKN(full.hblks - before.hblks == (mapped ? 500 : 0), full.hblks);
     CHECKN(full.uordblks + full.fordblks == full.arena, full.fordblks);
     CHECKN(full.fordblks < before.fordblks + 40 * 1000000, full.fordblks);
-    CHECKN(full.hblks == before.hblks && full.hblkhd == before.hblkhd, full.hblkhd);
     for (size_t i = 0; i < 500; i++) free(block[i]);
-    CHECKN(mallinfo2().uordblks < before.uordblks + MIB, mallinfo2().uordblks);
+    after = mallinfo2();
+    CHECKN(after.uordblks < before.uordblks + MIB && after.hblkhd == before.hblkhd, after.uordblks);
 }
 
 /* A block with a mapping of its own counts among the mappings. */
