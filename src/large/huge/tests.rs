@@ -161,8 +161,8 @@ fn a_dense_mapping_is_not_cleared_for_ever() {
     });
 }
 
-/// One in 15,000 looks at eight pages is wrong here, and whoever is wrong once clears the mapping each time from
-/// then on.
+/// One in 15,000 looks at eight pages is wrong here, and whoever is wrong once clears the mapping each time
+/// from then on.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn a_mapping_that_is_hardly_touched_is_always_sparse() {
