@@ -1,6 +1,6 @@
 //! The entries' ways into the hardened heap.
 
-use crate::api::{process, profile, request};
+use crate::api::{process, profile, profile_file, request};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::heap::Heap;
@@ -57,7 +57,7 @@ fn allocate(size: usize, align: usize, grows: bool, options: Option<&Options>) -
     }
     request::look();
     if sampling::is_on() {
-        profile::tick();
+        profile_file::tick();
     }
     // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
     or_reclaim(size, || process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align, grows) }))

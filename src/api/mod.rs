@@ -12,6 +12,7 @@ mod guard;
 mod hardened;
 mod process;
 pub mod profile;
+mod profile_file;
 mod report;
 mod request;
 #[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(dead_code))]

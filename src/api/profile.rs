@@ -17,20 +17,18 @@
 //! # Ok::<(), hakmem::profile::Error>(())
 //! ```
 
-use crate::api::control;
+use crate::api::{control, profile_file};
 use crate::base::options::{self, Path};
 use crate::front::heap::Heap;
 use crate::front::{lease, thread};
 use crate::guard;
-use crate::os::message::{self, Shown, Text};
+use crate::os;
 use crate::reclaim::idle_heaps;
-use crate::sampling::{self, Totals, Why};
-use crate::stats::Snapshot;
+use crate::sampling::{self, Why};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64};
-use crate::{large, os};
+use crate::sync::{AtomicBool, AtomicU32};
 use core::ffi::CStr;
-use core::fmt::{self, Write};
+use core::fmt;
 use core::marker::PhantomData;
 use core::pin::Pin;
 use core::task::{Context, Poll};
@@ -38,33 +36,10 @@ use core::task::{Context, Poll};
 /// The mean number of bytes between two samples, unless told otherwise: 512 KiB.
 pub const DEFAULT_RATE: usize = 512 << 10;
 
-/// Snapshots in a file before the time between two doubles.
-const SNAPSHOTS: u32 = 512;
-
-/// How often the time until a file that cannot be written is tried again doubles: from a second to 17
-/// minutes.
-const MOST_DOUBLINGS: u32 = 10;
-
 /// Whether there has been a profile.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 /// The last epoch of the gates.
 static EPOCHS: AtomicU32 = AtomicU32::new(0);
-/// The process whose profile it is. Relaxed, as all of these.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Whether the profile goes to a file of its own, as the options say.
-static TO_FILE: AtomicBool = AtomicBool::new(false);
-/// When the next snapshot is due, in nanoseconds; 0 for never. Relaxed, as is what follows: who changes it by
-/// an exchange writes the snapshot.
-static DUE: AtomicU64 = AtomicU64::new(0);
-/// Nanoseconds between two snapshots.
-static INTERVAL: AtomicU64 = AtomicU64::new(0);
-/// Snapshots since that last doubled.
-static WRITTEN: AtomicU32 = AtomicU32::new(0);
-/// How often the file could not be written since it last could.
-static FAILED: AtomicU32 = AtomicU32::new(0);
-/// Whether that has been said of this profile.
-static SAID: AtomicBool = AtomicBool::new(false);
-
 /// Why a profile cannot be started or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -126,7 +101,7 @@ fn start_with(rate: usize, late: bool) -> Result<(), Error> {
         return Err(if sampling::is_gathering() { Error::Running } else { Error::Unavailable });
     }
     BEGUN.store(true, Relaxed);
-    PROCESS.store(os::process_id(), Relaxed);
+    profile_file::claim();
     follow();
     idle_heaps::unsettle();
     Ok(())
@@ -137,7 +112,7 @@ pub fn stop() {
     if !sampling::is_gathering() {
         return;
     }
-    finish();
+    profile_file::finish();
     sampling::end(options::get().profile_rate as u64, arm);
     follow();
 }
@@ -145,7 +120,7 @@ pub fn stop() {
 /// Stops the profile, and shows samples to no tracers either: neither can work any more.
 pub(super) fn give_up() {
     if sampling::is_on() {
-        finish();
+        profile_file::finish();
         sampling::end(0, arm);
         follow();
     }
@@ -192,7 +167,7 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
     if os::is_confined() {
         return Err(Error::Unavailable);
     }
-    if sampling::write_to(path, Why::Asked, &totals()) { Ok(()) } else { Err(Error::File) }
+    if sampling::write_to(path, Why::Asked, &profile_file::totals()) { Ok(()) } else { Err(Error::File) }
 }
 
 /// Charges what the calling thread allocates to `tag` until the result is dropped: a request, a query, a
@@ -273,7 +248,7 @@ impl<F: Future> Future for Scoped<F> {
 /// In the child of a fork: its profile goes to a file of its own.
 pub(super) fn inherit() {
     sampling::inherit();
-    PROCESS.store(os::process_id(), Relaxed);
+    profile_file::claim();
 }
 
 /// Arms or disarms the calling thread's heap.
@@ -300,13 +275,7 @@ pub(super) fn start_to_file(
     start_with(rate, late)?;
     // Not before it is known that it begins: one that runs already goes on to its own file.
     control::keep_prefix(prefix);
-    let interval = u64::from(interval) * 1_000_000;
-    INTERVAL.store(interval, Relaxed);
-    WRITTEN.store(0, Relaxed);
-    FAILED.store(0, Relaxed);
-    SAID.store(false, Relaxed);
-    DUE.store(if interval == 0 { 0 } else { os::now_ns() + interval }, Relaxed);
-    TO_FILE.store(true, Relaxed);
+    profile_file::begin(interval);
     Ok(())
 }
 
@@ -315,20 +284,12 @@ pub(super) fn is_on() -> bool {
     sampling::is_gathering()
 }
 
-/// Writes the end of the profile to its file, if it has one. Called when the process ends.
-pub(super) fn finish() {
-    DUE.store(0, Relaxed);
-    if TO_FILE.swap(false, Relaxed) {
-        append(Why::End);
-    }
-}
-
 /// Adds a sample of a small block, and a snapshot to the profile's file if that is due.
 #[cold]
 #[inline(never)]
 pub(super) fn sampled(block: *mut u8, size: usize, tag: u32) {
     sampling::allocated(block, size, tag);
-    tick();
+    profile_file::tick();
 }
 
 /// A large block has been resized in place, or moved by the system, and has `size` bytes now.
@@ -336,76 +297,4 @@ pub(super) fn sampled(block: *mut u8, size: usize, tag: u32) {
 #[inline(never)]
 pub(super) fn resized(block: *mut u8, size: usize) {
     sampling::allocated_large(block, size, thread::tag());
-}
-
-/// Appends a snapshot to the profile's file, if that is due.
-#[cold]
-#[inline(never)]
-#[unsafe(link_section = "hakmem_rare")]
-pub(super) fn tick() {
-    let due = DUE.load(Relaxed);
-    if due == 0 {
-        return;
-    }
-    let now = os::now_ns();
-    let interval = INTERVAL.load(Relaxed);
-    if now < due || DUE.compare_exchange(due, now + interval, Relaxed, Relaxed).is_err() {
-        return;
-    }
-    if !TO_FILE.load(Relaxed) {
-        return;
-    }
-    if !append(Why::Timer) {
-        // What fails once may fail for long. Not after somebody has ended the profile meanwhile.
-        let times = 1 << FAILED.fetch_add(1, Relaxed).saturating_add(1).min(MOST_DOUBLINGS);
-        let later = now.saturating_add(interval.saturating_mul(times));
-        let _ = DUE.compare_exchange(now + interval, later, Relaxed, Relaxed);
-        return;
-    }
-    FAILED.store(0, Relaxed);
-    if WRITTEN.fetch_add(1, Relaxed) >= SNAPSHOTS {
-        WRITTEN.store(0, Relaxed);
-        INTERVAL.store(interval.saturating_mul(2), Relaxed);
-    }
-}
-
-/// Appends a snapshot to the profile's own file: `<prefix>.<pid>.hakprof`. False, after a message the first
-/// time, when that cannot be written.
-#[unsafe(link_section = "hakmem_rare")]
-fn append(why: Why) -> bool {
-    // Not in a child that was made behind the C library's back: the file is its parent's.
-    if os::process_id() != PROCESS.load(Relaxed) || os::is_confined() {
-        return true;
-    }
-    let mut path = Text::<{ control::LONGEST_FILE + 1 }>::new();
-    control::prefix(&mut path);
-    let _ = write!(path, ".{}.hakprof\0", os::process_id());
-    let Ok(path) = CStr::from_bytes_until_nul(path.bytes()) else { return true };
-    let done = sampling::append_to(path, why, &totals());
-    if !done && !SAID.swap(true, Relaxed) {
-        let path = Shown(path.to_bytes());
-        let again = if why == Why::Timer { ", and tries again later" } else { "" };
-        message::line(format_args!(
-            "HAKMEM_PROFILE: cannot write {path}{again}: name a folder that is there, may be written to and \
-             has room"
-        ));
-    }
-    done
-}
-
-/// The allocator's figures.
-#[unsafe(link_section = "hakmem_rare")]
-fn totals() -> Totals {
-    Snapshot::with(|now| {
-        let s = &now.stats;
-        [
-            os::resident(),
-            s.bytes_mapped,
-            s.allocated_bytes,
-            s.cached_bytes + large::kept() as u64,
-            s.free_bytes,
-            s.dirty_bytes.saturating_sub(large::kept() as u64),
-            s.metadata_bytes,
-        ]
-    })
 }

@@ -5,7 +5,7 @@
 
 use crate::api::hardened::{self, Said};
 use crate::api::slow_free::{free_large, free_small};
-use crate::api::{guard, process, profile, request};
+use crate::api::{guard, process, profile, profile_file, request};
 use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
@@ -79,7 +79,7 @@ fn large_block(
     request::look();
     background::tick();
     if sampling::is_on() {
-        profile::tick();
+        profile_file::tick();
     }
     or_reclaim(size, || {
         process::with_heap(options, |heap| {

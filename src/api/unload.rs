@@ -9,7 +9,7 @@
 //! every library. `dlclose` goes through that of one library only. So [`unload`] does what is right for a
 //! library that goes, and harmless in a process that ends.
 
-use crate::api::{control, profile, report};
+use crate::api::{control, profile_file, report};
 use crate::base::options;
 use crate::front::{registry, thread};
 use crate::guard;
@@ -62,7 +62,7 @@ pub(crate) fn at_fork(child: unsafe extern "C" fn()) -> bool {
 /// The handler for the end of the process, and for that of this library.
 extern "C" fn at_exit(_: *mut c_void) {
     if TO_DO.swap(false, AcqRel) {
-        profile::finish();
+        profile_file::finish();
         report::print_at_exit();
     }
 }
@@ -70,7 +70,7 @@ extern "C" fn at_exit(_: *mut c_void) {
 /// What `.fini_array` calls.
 extern "C" fn fini() {
     if can_be_unloaded(imp::object().dynamic) && TO_DO.swap(false, AcqRel) {
-        profile::finish();
+        profile_file::finish();
         report::print_at_exit();
         unload();
     }
