@@ -8,7 +8,7 @@ mod support;
 
 use faults::page_faults;
 use hakmem::{Hakmem, Hardened, Options};
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::os::unix::process::ExitStatusExt;
 use support::{process, succeeds};
 
@@ -211,4 +211,56 @@ fn untouched(size: usize) -> *mut u8 {
     let block = unsafe { alloc(layout(size)) };
     assert!(!block.is_null(), "{size} bytes");
     block
+}
+
+/// A block that is made shorter step by step is not copied at each: it stays where it is while it loses little.
+/// What it loses cannot be touched, and what is written behind its end is still seen.
+#[test]
+fn a_block_that_shrinks_in_steps_hardly_moves() {
+    const STEP: usize = 40 * KIB + 16;
+    let shrink = |to: usize| {
+        let mut size = 16 * MIB;
+        let mut block = filled(size);
+        let (mut steps, mut moves) = (0, 0);
+        while size > to {
+            // SAFETY: made with this layout, and used by nobody else.
+            let now = unsafe { realloc(block, layout(size), size - STEP) };
+            size -= STEP;
+            (steps, moves) = (steps + 1, moves + usize::from(now != block));
+            // SAFETY: its last byte, and the block has one more.
+            assert!(unsafe { now.add(size - 1).read() == 7 && now.read() == 7 });
+            block = now;
+        }
+        (block, size, steps, moves)
+    };
+    for level in ["on", "light", "checks"] {
+        let options = [("HAKMEM_HARDENED", level)];
+        let output = process("a_block_that_shrinks_in_steps_hardly_moves", &options, || {
+            let (block, size, steps, moves) = shrink(2 * MIB);
+            assert!(steps > 350 && moves < 4, "{moves} of {steps}");
+            // SAFETY: made with this layout, and freed once.
+            unsafe { dealloc(block, layout(size)) };
+            // A cut of a quarter does move: the block ends where it can be touched last.
+            let block = filled(4 * MIB);
+            // SAFETY: as above.
+            unsafe {
+                let now = realloc(block, layout(4 * MIB), 3 * MIB);
+                assert!(now != block);
+                dealloc(now, layout(3 * MIB));
+            }
+            // SAFETY: the whole of it is what is tried here, as what follows is ours; one byte behind its end.
+            unsafe {
+                let (block, size, ..) = shrink(12 * MIB);
+                block.add(size).write(0);
+                dealloc(block, layout(size));
+            }
+        });
+        let Some(output) = output else { return };
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if level == "checks" {
+            assert!(output.status.success(), "{errors}");
+        } else {
+            assert!(output.status.signal() == Some(libc::SIGABRT) && errors.contains("overflow"), "{errors}");
+        }
+    }
 }

@@ -11,8 +11,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// The most blocks that a thread keeps.
 const MOST_BLOCKS: usize = 12_000;
-/// More than any system gives.
-const ABSURD: usize = 1 << 40;
 /// What `errno` is before each call.
 const ERRNO: i32 = 77;
 
@@ -145,18 +143,18 @@ impl<'a> Hand<'a> {
 
     /// Whether an allocation may be refused now.
     fn may_be_refused(&self, size: usize) -> bool {
-        size >= ABSURD || faults::are_planned() || self.session.refusing.load(Relaxed)
+        size >= process::absurd() || faults::are_planned() || self.session.refusing.load(Relaxed)
     }
 
     /// The size that is asked for, instead of one that would take too much memory here.
     fn within(&self, size: usize) -> usize {
-        if size >= ABSURD { size } else { size.min(self.session.allowed.largest) }
+        if size >= process::absurd() { size } else { size.min(self.session.allowed.largest) }
     }
 
     fn allocate(&mut self, request: Request, size: usize, align: usize) {
         let session = self.session;
         let (mut size, f) = (self.within(size), session.functions);
-        if self.blocks.len() >= MOST_BLOCKS || size < ABSURD && !session.has_room(size) {
+        if self.blocks.len() >= MOST_BLOCKS || size < process::absurd() && !session.has_room(size) {
             return;
         }
         let request = session.translated(request);
@@ -170,7 +168,7 @@ impl<'a> Hand<'a> {
         if matches!(request, Request::Rust | Request::RustZeroed) {
             size = size.max(1);
         }
-        if request == Request::Pvalloc && size < ABSURD {
+        if request == Request::Pvalloc && size < process::absurd() {
             // Whole pages are what is asked for, and so what a sized free has to say.
             size = size.max(1).next_multiple_of(align);
         }
@@ -261,7 +259,7 @@ impl<'a> Hand<'a> {
         let (session, f) = (self.session, self.session.functions);
         let block = &mut self.blocks[i];
         let before = block.layout;
-        if size < ABSURD && !session.has_room(size) {
+        if size < process::absurd() && !session.has_room(size) {
             return;
         }
         let align = match block.family {

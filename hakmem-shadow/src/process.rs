@@ -14,6 +14,29 @@ pub(crate) fn page_size() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
+/// From how many bytes on every request is refused. With `vm.overcommit_memory` at 1 the system gives a tebibyte
+/// as it gives a page, and who writes to parts of it here and there, in huge pages, has soon all memory.
+pub(crate) fn absurd() -> usize {
+    const TEBIBYTE: usize = 1 << 40;
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        if cfg!(miri) {
+            return TEBIBYTE;
+        }
+        let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, which is taken back untouched.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), TEBIBYTE, access, flags, -1, 0);
+            if at == libc::MAP_FAILED {
+                return TEBIBYTE;
+            }
+            libc::munmap(at, TEBIBYTE);
+        }
+        // More than there are addresses.
+        1 << 48
+    })
+}
+
 struct Late {
     functions: Functions,
     blocks: Vec<Block>,

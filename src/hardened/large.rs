@@ -16,6 +16,14 @@ pub(super) const USED: u8 = 1;
 /// It is freed.
 pub(super) const HELD: u8 = 2;
 
+/// Whether a block of `old` bytes is long, and loses so little that it stays where it is, and no longer ends
+/// where its pages do. To move it would cost more than seeing at once what is written behind it is worth: who
+/// makes it shorter step by step would copy all of it each time.
+fn is_cut_a_little(old: usize, size: usize) -> bool {
+    const LONG: usize = 1 << 20;
+    old >= LONG && (old - old / 8..old).contains(&size)
+}
+
 /// The record of a large block.
 #[repr(C)]
 pub(super) struct Large {
@@ -153,7 +161,7 @@ impl Large {
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) unsafe fn resize(&self, old: usize, size: usize, must: bool) -> bool {
         let last = self.base.addr() + self.len - os::page_size();
-        let stays = must && size < old || self.grows && size >= old / 2;
+        let stays = must && size < old || self.grows && size >= old / 2 || is_cut_a_little(old, size);
         if !stays || size > last - self.block().addr() {
             return false;
         }

@@ -19,7 +19,8 @@ pub fn in_own_processes<T: Copy>(name: &str, cases: &[T], f: impl FnOnce(T)) {
         let child =
             child.args([name, "--exact", "--nocapture"]).env(CASE, case.to_string()).output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        assert!(child.status.success(), "case {case}:\n{}\n{}", text(&child.stdout), text(&child.stderr));
+        let status = child.status;
+        assert!(status.success(), "case {case}: {status}\n{}\n{}", text(&child.stdout), text(&child.stderr));
         assert!(text(&child.stdout).contains("1 passed"), "no test of the name {name}");
         print!("{}", text(&child.stdout));
     }
