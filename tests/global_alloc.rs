@@ -56,7 +56,7 @@ fn every_alignment_to_1_gib() {
 fn impossible_sizes_are_null() {
     let _alone = alone();
     for layout in
-        [layout(isize::MAX as usize, 1), layout(isize::MAX as usize - 4095, 4096), layout(1 << 46, 1 << 40)]
+        [layout(isize::MAX as usize, 1), layout(isize::MAX as usize - 4095, 4096), layout(1 << 48, 1 << 40)]
     {
         // SAFETY: the size is not zero.
         unsafe {

@@ -4,7 +4,7 @@
 #include <new>
 
 extern "C" int try_alloc() {
-    volatile std::size_t size = std::size_t(1) << 46;
+    volatile std::size_t size = std::size_t(1) << 48;
     try {
         char *volatile block = new char[size]; /* volatile: or the compiler leaves it out */
         delete[] block;

@@ -126,8 +126,8 @@ static void hopeless(void) {
     void *volatile block;
     for (int i = 0; i < 20; i++) {
         errno = 0;
-        CHECK((block = malloc((size_t)1 << 46)) == NULL && errno == ENOMEM);
-        CHECK((block = calloc((size_t)1 << 40, 64)) == NULL && (block = aligned_alloc(1 << 21, (size_t)1 << 46)) == NULL);
+        CHECK((block = malloc((size_t)1 << 48)) == NULL && errno == ENOMEM);
+        CHECK((block = calloc((size_t)1 << 42, 64)) == NULL && (block = aligned_alloc(1 << 21, (size_t)1 << 48)) == NULL);
     }
     CHECK(hak_set_limits == NULL || hak_set_limits(0, 64 << 20) == 0);
     if (hak_set_limits) {
