@@ -213,8 +213,8 @@ fn untouched(size: usize) -> *mut u8 {
     block
 }
 
-/// A block that is made shorter step by step is not copied at each: it stays where it is while it loses little.
-/// What it loses cannot be touched, and what is written behind its end is still seen.
+/// A block that is made shorter step by step is not copied at each: it stays where it is while it loses
+/// little. What it loses cannot be touched, and what is written behind its end is still seen.
 #[test]
 fn a_block_that_shrinks_in_steps_hardly_moves() {
     const STEP: usize = 40 * KIB + 16;
@@ -233,9 +233,10 @@ fn a_block_that_shrinks_in_steps_hardly_moves() {
         }
         (block, size, steps, moves)
     };
-    for level in ["on", "light", "checks"] {
-        let options = [("HAKMEM_HARDENED", level)];
-        let output = process("a_block_that_shrinks_in_steps_hardly_moves", &options, || {
+    for (level, far) in [("on", false), ("light", false), ("checks", false), ("guard", true)] {
+        let options = [("HAKMEM_HARDENED", level), ("FAR", "1")];
+        let options = &options[..1 + usize::from(far)];
+        let output = process("a_block_that_shrinks_in_steps_hardly_moves", options, || {
             let (block, size, steps, moves) = shrink(2 * MIB);
             assert!(steps > 350 && moves < 4, "{moves} of {steps}");
             // SAFETY: made with this layout, and freed once.
@@ -248,19 +249,25 @@ fn a_block_that_shrinks_in_steps_hardly_moves() {
                 assert!(now != block);
                 dealloc(now, layout(3 * MIB));
             }
-            // SAFETY: the whole of it is what is tried here, as what follows is ours; one byte behind its end.
+            let (block, size, ..) = shrink(12 * MIB);
+            // SAFETY: what is behind its end is what is tried here.
             unsafe {
-                let (block, size, ..) = shrink(12 * MIB);
+                if std::env::var_os("FAR").is_some() {
+                    block.add(size + 64 * KIB).read_volatile();
+                }
                 block.add(size).write(0);
                 dealloc(block, layout(size));
             }
         });
         let Some(output) = output else { return };
         let errors = String::from_utf8_lossy(&output.stderr);
-        if level == "checks" {
-            assert!(output.status.success(), "{errors}");
-        } else {
-            assert!(output.status.signal() == Some(libc::SIGABRT) && errors.contains("overflow"), "{errors}");
+        match level {
+            "checks" => assert!(output.status.success(), "{errors}"),
+            "guard" => assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{errors}"),
+            _ => {
+                assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{errors}");
+                assert!(errors.contains("overflow"), "{errors}");
+            }
         }
     }
 }

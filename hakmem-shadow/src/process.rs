@@ -14,8 +14,9 @@ pub(crate) fn page_size() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// From how many bytes on every request is refused. With `vm.overcommit_memory` at 1 the system gives a tebibyte
-/// as it gives a page, and who writes to parts of it here and there, in huge pages, has soon all memory.
+/// From how many bytes on every request is refused. With `vm.overcommit_memory` at 1 the system gives a
+/// tebibyte as it gives a page, and who writes to parts of it here and there, in huge pages, has soon all
+/// memory.
 pub(crate) fn absurd() -> usize {
     const TEBIBYTE: usize = 1 << 40;
     static BYTES: OnceLock<usize> = OnceLock::new();
