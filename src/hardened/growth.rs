@@ -18,9 +18,12 @@ struct Class {
 
 static OF: Table<Class, KINDS> = Table([const { Class::new() }; KINDS]);
 
-/// So many slices of a class have to be filled for each big slab that is not: if that stays empty, it wastes
-/// twice as much as they are.
+/// So many slices of a class have to be filled for the first big slab: if that stays empty, it wastes twice as
+/// much as they are.
 const FROM: usize = 16;
+/// And so many more for each that is not used up yet, but with another thread: together these waste at most half
+/// as much as what is filled, or with 16 threads they would waste more than there is.
+const FROM_NEXT: usize = 64;
 
 impl Class {
     const fn new() -> Self {
@@ -28,7 +31,7 @@ impl Class {
     }
 
     fn wants_big(&self) -> bool {
-        self.filled.load(Relaxed) >= FROM * (self.open.load(Relaxed) + 1)
+        self.filled.load(Relaxed) >= FROM + FROM_NEXT * self.open.load(Relaxed)
     }
 
     fn made(&self, big: bool) {
@@ -95,16 +98,19 @@ mod tests {
         assert!(class.wants_big());
         class.made(false);
         assert!(class.wants_big());
-        // One that is not used up yet, another thread's, say: not before there is twice as much.
+        // One that is not used up yet, another thread's, say: not before there is as much more.
         class.made(true);
+        class.filled(FROM_NEXT - 1, false);
         assert!(!class.wants_big());
-        class.filled(FROM, false);
+        class.filled(1, false);
         assert!(class.wants_big());
         class.made(true);
+        assert!(!class.wants_big());
+        // One is used up.
         class.filled(FROM, true);
         assert!(class.wants_big());
         class.released(FROM, true, false);
-        class.released(2 * FROM, false, true);
+        class.released(FROM + FROM_NEXT, false, true);
         assert!(class.wants_big());
         class.released(1, false, true);
         assert!(!class.wants_big());
