@@ -18,11 +18,11 @@ struct Class {
 
 static OF: Table<Class, KINDS> = Table([const { Class::new() }; KINDS]);
 
-/// So many slices of a class have to be filled for the first big slab: if that stays empty, it wastes twice as
-/// much as they are.
+/// So many slices of a class have to be filled for the first big slab: if that stays empty, it wastes twice
+/// as much as they are.
 const FROM: usize = 16;
-/// And so many more for each that is not used up yet, but with another thread: together these waste at most half
-/// as much as what is filled, or with 16 threads they would waste more than there is.
+/// And so many more for each that is not used up yet, but with another thread: together these waste at most
+/// half as much as what is filled. With 16 threads they would waste more than there is in use.
 const FROM_NEXT: usize = 64;
 
 impl Class {
