@@ -51,7 +51,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     // Opened before it is looked at: what is at `path` may be another one a moment later.
     let left = ours.0.filter(|_| !is_gone);
     let file = left.and_then(|left| File::append_existing(path).filter(|file| file.state() == left));
-    let Some((mut out, before, began, is_new)) = with_store(patient, |store| {
+    let Some((mut out, before, began, folds, is_new)) = with_store(patient, |store| {
         let mut out = mem::replace(&mut store.out, Grown::new());
         let before = store.written;
         let have = if file.is_none() { Written::default() } else { before };
@@ -68,7 +68,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
                 store.written = written;
             }
         }
-        (out, before, store.began.monotonic, is_new)
+        (out, before, store.began.monotonic, store.folds, is_new)
     }) else {
         return true;
     };
@@ -84,7 +84,9 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
                 let restored = with_store(true, |store| {
                     // Another profile may have begun meanwhile.
                     if store.began.monotonic == began {
-                        store.written = before;
+                        // Of sites that were given up meanwhile nobody knows whether the file has them.
+                        let same = store.folds == folds;
+                        store.written = if same { before } else { Written::default() };
                         store.sites.iter_mut().for_each(|site| site.changed = 1);
                     }
                 });
