@@ -2,10 +2,11 @@
 
 use crate::os::file::{self, File, State};
 use crate::os::futex::{Inherit, Lock};
+use crate::sampling::frames::seal;
 use crate::sampling::grown::Grown;
 use crate::sampling::state::with_store;
 use crate::sampling::store::Written;
-use crate::sampling::write::{Totals, Why, look_for_modules, put};
+use crate::sampling::write::{MAGIC, Totals, Why, look_for_modules, put};
 use core::ffi::CStr;
 use core::mem;
 
@@ -72,6 +73,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     }) else {
         return true;
     };
+    seal(&mut out, if is_new { MAGIC.len() } else { 0 });
     let done = out.is_empty() || {
         let written = match file {
             Some(file) if !is_new => append(&file, &out),

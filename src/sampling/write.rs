@@ -3,7 +3,7 @@
 
 use crate::os;
 use crate::os::file::{self, File};
-use crate::sampling::frames::Frame;
+use crate::sampling::frames::{Frame, seal};
 use crate::sampling::grown::Grown;
 use crate::sampling::sites::Site;
 use crate::sampling::stacks::OTHERS;
@@ -14,7 +14,7 @@ use crate::sync::Ordering::Relaxed;
 use core::ffi::CStr;
 
 /// The first bytes of a file.
-const MAGIC: &[u8; 8] = b"HAKPROF1";
+pub(super) const MAGIC: &[u8; 8] = b"HAKPROF1";
 /// The version of the format.
 const VERSION: u32 = 1;
 
@@ -56,6 +56,7 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     }) else {
         return false;
     };
+    seal(&mut out, MAGIC.len());
     let done = !out.is_empty() && file::replace(path, &out).is_some();
     out.clear();
     done
@@ -339,7 +340,6 @@ mod tests {
         let mut out = Grown::new();
         let missed = state::MISSED.load(Relaxed);
         assert!(put_snapshot(&store, &mut out, Why::Timer, &[1, 2, 3, 4, 5, 6, 7], Written::default()));
-        // Behind the head, time and reason.
         let words: Vec<u64> =
             out[24..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
         assert_eq!((out[20], &words[..7], words[7] - missed), (8, &[1, 2, 3, 4, 5, 6, 7][..], 3));
