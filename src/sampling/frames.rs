@@ -67,8 +67,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// Puts the checks into frames, which begin behind `head` bytes. It takes as long as all else that makes them,
-/// and need not be done while others wait for what the frames tell.
+/// Puts the checks into frames, which begin behind `head` bytes. It takes as long as all else that makes
+/// them, and need not be done while others wait for what the frames tell.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn seal(frames: &mut [u8], head: usize) {
     let mut rest = frames.get_mut(head..).unwrap_or_default();
