@@ -15,6 +15,9 @@ pub const MAGIC: [u8; 8] = *b"HAKPROF1";
 /// The version that [`read`] knows.
 pub const VERSION: u32 = 1;
 
+/// The stack that stands for others, and the thread that does.
+pub const OTHERS: u32 = u32::MAX;
+
 /// No tag.
 pub const NO_TAG: u32 = u32::MAX;
 
@@ -108,6 +111,8 @@ pub enum StackEnd {
     Stopped,
     /// No walk was possible.
     NoWalk,
+    /// It stands for the stacks that the allocator had no room for.
+    Others,
 }
 
 /// A call stack.

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::estimate::{Estimate, probability, step};
-use crate::file::{Raw, Row, StackEnd, Totals};
+use crate::file::{OTHERS, Raw, Row, StackEnd, Totals};
 use crate::symbols::{Frame, Frames, Symbols};
 
 /// What is looked at.
@@ -82,6 +82,8 @@ pub struct Reach {
     pub whole: u64,
     /// Of these, those that end in a function which is known to begin a program or a thread.
     pub to_start: u64,
+    /// Samples whose stack the allocator had no room for.
+    pub others: u64,
 }
 
 /// Sites that have something in common.
@@ -177,6 +179,7 @@ impl Profile {
             let whole = self.raw.stacks[site.stack].end == StackEnd::Complete;
             let start = self.stacks[self.of_site[i]].last().is_some_and(|frame| frame.is_start());
             reach.samples += samples;
+            reach.others += if self.raw.stacks[site.stack].end == StackEnd::Others { samples } else { 0 };
             reach.whole += if whole { samples } else { 0 };
             reach.to_start += if whole && start { samples } else { 0 };
         }
@@ -232,6 +235,7 @@ impl Profile {
     /// A thread's name and number.
     pub fn thread(&self, thread: u32) -> String {
         match self.raw.threads.get(&thread) {
+            Some(name) if thread == OTHERS => name.clone(),
             Some(name) => format!("{name} ({thread})"),
             None => format!("thread {thread}"),
         }

@@ -188,6 +188,7 @@ impl Symbols {
             StackEnd::Cut => "(deeper than is recorded)",
             StackEnd::Stopped => "(callers unknown)",
             StackEnd::NoWalk => "(stack unknown)",
+            StackEnd::Others => "(other call stacks)",
         };
         calls.push((0, vec![self.one(Frame { function: end.into(), ..Frame::default() })]));
         calls

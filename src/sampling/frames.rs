@@ -58,12 +58,26 @@ impl<'a> Frame<'a> {
     pub(super) fn end(mut self) -> bool {
         let payload = self.out.len().saturating_sub(self.start + 8);
         self.set(self.start + 4, payload);
-        let check = self.out.get(self.start..).map_or(0, fnv);
-        self.u64(check);
+        // Until `seal` puts the check there.
+        self.u64(0);
         if !self.good {
             self.out.truncate(self.start);
         }
         self.good
+    }
+}
+
+/// Puts the checks into frames, which begin behind `head` bytes. It takes as long as all else that makes
+/// them, and need not be done while others wait for what the frames tell.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn seal(frames: &mut [u8], head: usize) {
+    let mut rest = frames.get_mut(head..).unwrap_or_default();
+    while let Some(&[a, b, c, d]) = rest.get(4..8) {
+        let whole = u32::from_le_bytes([a, b, c, d]) as usize + 8;
+        let Some((frame, others)) = rest.split_at_mut_checked(whole + 8) else { return };
+        let check = frame.get(..whole).map_or(0, fnv).to_le_bytes();
+        frame.iter_mut().skip(whole).zip(check).for_each(|(to, byte)| *to = byte);
+        rest = others;
     }
 }
 

@@ -211,6 +211,12 @@ impl Index {
         }
     }
 
+    /// Forgets everything, and keeps the memory.
+    pub(super) fn empty(&mut self) {
+        self.slots.fill(0);
+        self.used = 0;
+    }
+
     /// Forgets everything, and gives the memory back.
     pub(super) fn clear(&mut self) {
         self.slots.clear();

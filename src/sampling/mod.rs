@@ -3,6 +3,7 @@
 //!
 //! Small blocks come here through the [gate](crate::front::gate), large ones from the slow paths.
 
+mod fold;
 mod frames;
 mod grown;
 mod lifetimes;
@@ -16,6 +17,7 @@ mod pages;
 mod pins;
 mod probes;
 mod random;
+mod sites;
 mod stacks;
 mod state;
 mod store;

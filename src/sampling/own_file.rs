@@ -2,10 +2,11 @@
 
 use crate::os::file::{self, File, State};
 use crate::os::futex::{Inherit, Lock};
+use crate::sampling::frames::seal;
 use crate::sampling::grown::Grown;
 use crate::sampling::state::with_store;
 use crate::sampling::store::Written;
-use crate::sampling::write::{Totals, Why, look_for_modules, put};
+use crate::sampling::write::{MAGIC, Totals, Why, look_for_modules, put};
 use core::ffi::CStr;
 use core::mem;
 
@@ -51,7 +52,7 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     // Opened before it is looked at: what is at `path` may be another one a moment later.
     let left = ours.0.filter(|_| !is_gone);
     let file = left.and_then(|left| File::append_existing(path).filter(|file| file.state() == left));
-    let Some((mut out, before, began, is_new)) = with_store(patient, |store| {
+    let Some((mut out, before, began, folds, is_new)) = with_store(patient, |store| {
         let mut out = mem::replace(&mut store.out, Grown::new());
         let before = store.written;
         let have = if file.is_none() { Written::default() } else { before };
@@ -68,10 +69,11 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
                 store.written = written;
             }
         }
-        (out, before, store.began.monotonic, is_new)
+        (out, before, store.began.monotonic, store.folds, is_new)
     }) else {
         return true;
     };
+    seal(&mut out, if is_new { MAGIC.len() } else { 0 });
     let done = out.is_empty() || {
         let written = match file {
             Some(file) if !is_new => append(&file, &out),
@@ -84,7 +86,9 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
                 let restored = with_store(true, |store| {
                     // Another profile may have begun meanwhile.
                     if store.began.monotonic == began {
-                        store.written = before;
+                        // Of sites that were given up meanwhile nobody knows whether the file has them.
+                        let same = store.folds == folds;
+                        store.written = if same { before } else { Written::default() };
                         store.sites.iter_mut().for_each(|site| site.changed = 1);
                     }
                 });

@@ -2,6 +2,7 @@
 
 use crate::os::now_ns;
 use crate::sampling::grown::Grown;
+use crate::sampling::sites::place;
 use crate::sampling::store::Store;
 use crate::superslab::survey;
 use core::ptr;
@@ -22,7 +23,8 @@ pub(super) fn measure(store: &mut Store) {
                 return;
             };
             let free = span.bytes.saturating_sub(span.used * span.stride + span.untouched);
-            if let Some(site) = sites.get_mut(entry.site as usize) {
+            let at = place(sites, entry.site);
+            if let Some(site) = at.and_then(|at| sites.get_mut(at)) {
                 site.pinned += free as f64 / span.used.max(1) as f64;
             }
         },

@@ -2,11 +2,12 @@
 
 use crate::os;
 use crate::os::futex::Inherit;
-use crate::sampling::grown::{Grown, Index, Zero, mix};
+use crate::sampling::grown::{Grown, Index, mix};
 use crate::sampling::lifetimes::{Lifetime, Lifetimes};
 use crate::sampling::lists::Lists;
 use crate::sampling::live::{self, Entry, Live};
-use crate::sampling::stacks::Stacks;
+use crate::sampling::sites::{Bounds, Site, hash_of, place};
+use crate::sampling::stacks::{OTHERS, Stacks};
 use crate::sampling::threads::Threads;
 use crate::sampling::{random, tags};
 use crate::superslab::layout::SUPERSLAB;
@@ -14,40 +15,24 @@ use crate::superslab::layout::SUPERSLAB;
 /// The longest stack that is kept.
 pub(super) const FRAMES: usize = 128;
 
-/// Where and what: one combination of a call stack, a thread, a tag and a size.
-#[derive(Clone, Copy)]
-pub(super) struct Site {
-    pub(super) stack: u32,
-    pub(super) thread: u32,
-    /// `u32::MAX` for none, as in the file.
-    pub(super) tag: u32,
-    /// The [`Store::peak`] for which `at_peak` holds; if that has grown since, `live` does.
-    peak: u32,
-    pub(super) size: u64,
-    /// Samples so far.
-    pub(super) allocated: u64,
-    /// Those that live.
-    pub(super) live: u64,
-    at_peak: u64,
-    /// Bytes that the live ones pin.
-    pub(super) pinned: f64,
-    /// 0 if the last snapshot that was appended to the file says the same.
-    pub(super) changed: u32,
-    /// The number of its first lifetime, counted from 1; 0 for none.
-    lifetimes: u32,
-}
-
-// SAFETY: it consists of numbers.
-unsafe impl Zero for Site {}
-
 /// What a profile has gathered.
 pub(super) struct Store {
     pub(super) stacks: Stacks,
     pub(super) lists: Lists,
     pub(super) sites: Grown<Site>,
-    site_index: Index,
+    pub(super) site_index: Index,
+    /// The number of the next site.
+    pub(super) next_site: u32,
+    pub(super) bounds: Bounds,
+    /// Samples that have found no room since there last was some.
+    pub(super) turned_away: u32,
+    /// How often sites have been given up; and the numbers of those that the file has.
+    pub(super) folds: u32,
+    pub(super) gone: Grown<u32>,
+    /// Whether anything is charged to [`OTHERS`].
+    pub(super) has_others: bool,
     pub(super) live: Live,
-    lifetimes: Lifetimes,
+    pub(super) lifetimes: Lifetimes,
     pub(super) threads: Threads,
     /// The numbers of the tags that samples carry.
     pub(super) tags: Grown<u32>,
@@ -60,7 +45,7 @@ pub(super) struct Store {
     /// Bytes that may be allocated until the peak is taken to be over.
     window: f64,
     /// How often `most` has grown.
-    peak: u32,
+    pub(super) peak: u32,
     /// Samples that found no memory for what is kept of them.
     pub(super) lost: u64,
     /// What of this the file has.
@@ -76,8 +61,13 @@ pub(super) struct Store {
 pub(super) struct Written {
     /// Whether it has been begun.
     pub(super) begun: usize,
-    pub(super) stacks: usize,
-    pub(super) sites: usize,
+    /// Those of smaller numbers, as of sites.
+    pub(super) stacks: u32,
+    pub(super) sites: u32,
+    /// How many sites that were given up it knows to be.
+    pub(super) gone: usize,
+    /// Whether it has the stack [`OTHERS`].
+    pub(super) others: bool,
     pub(super) threads: usize,
     /// The [`Threads::renamed`] of then.
     pub(super) renamed: u32,
@@ -124,6 +114,12 @@ impl Store {
             lists: Lists::new(),
             sites: Grown::new(),
             site_index: Index::new(),
+            next_site: 0,
+            bounds: Bounds::USUAL,
+            turned_away: 0,
+            folds: 0,
+            gone: Grown::new(),
+            has_others: false,
             live: Live::new(),
             lifetimes: Lifetimes::new(),
             threads: Threads::new(),
@@ -139,6 +135,8 @@ impl Store {
                 begun: 0,
                 stacks: 0,
                 sites: 0,
+                gone: 0,
+                others: false,
                 threads: 0,
                 renamed: 0,
                 tags: 0,
@@ -159,6 +157,8 @@ impl Store {
         self.lists.clear();
         self.sites.clear();
         self.site_index.clear();
+        self.gone.clear();
+        (self.next_site, self.turned_away, self.folds, self.has_others) = (0, 0, 0, false);
         self.live.clear();
         self.lifetimes.clear();
         self.threads.clear();
@@ -203,15 +203,20 @@ impl Store {
         // The address may be one whose free nobody has seen: by a thread that was not armed yet.
         self.freed(sample.address, sample.rate, sample.now);
         self.lists.follow(&mut self.stacks);
-        let stack = self.stacks.intern(sample.addresses, sample.end)?;
+        let room = self.make_room();
+        let stack = match room {
+            true => self.stacks.intern(sample.addresses, sample.end)?,
+            false => self.stacks.find(sample.addresses, sample.end).unwrap_or(OTHERS),
+        };
         let thread = self.threads.row_of(sample.thread, name, os::thread::has_ended)?;
         let tag = self.intern_tag(sample.tag)?;
-        let number = self.intern_site(stack, thread, tag, sample.size)?;
+        let number = self.site_of(room, stack, thread, tag, sample.size)?;
         if !self.live.insert(sample.address, number, sample.now) {
             return None;
         }
         let peak = self.peak;
-        let site = self.sites.get_mut(number as usize)?;
+        let at = place(&self.sites, number)?;
+        let site = self.sites.get_mut(at)?;
         site.keep_peak(peak);
         site.allocated += 1;
         site.live += 1;
@@ -257,7 +262,8 @@ impl Store {
     /// Counts a sampled block that is not among those that live any more as freed.
     pub(super) fn count_freed(&mut self, entry: &Entry, rate: u64, now: u64) {
         let peak = self.peak;
-        let Some(site) = self.sites.get_mut(entry.site as usize) else { return };
+        let at = place(&self.sites, entry.site);
+        let Some(site) = at.and_then(|at| self.sites.get_mut(at)) else { return };
         site.keep_peak(peak);
         site.live = site.live.saturating_sub(1);
         site.changed = 1;
@@ -273,7 +279,7 @@ impl Store {
     }
 
     /// Which of the file's tags has this number. `None` when there is no memory.
-    fn intern_tag(&mut self, number: u32) -> Option<u32> {
+    pub(super) fn intern_tag(&mut self, number: u32) -> Option<u32> {
         // A program may end a scope with a number that nobody gave it.
         if number == 0 || tags::text(number).is_none() {
             return Some(u32::MAX);
@@ -296,14 +302,24 @@ impl Store {
         Some(at)
     }
 
+    /// The number of the site of these, if it is there.
+    pub(super) fn find_site(&self, stack: u32, thread: u32, tag: u32, size: u64) -> Option<u32> {
+        let is_it =
+            |site: &Site| (site.stack, site.thread, site.tag, site.size) == (stack, thread, tag, size);
+        let same = |place: u32| self.sites.get(place as usize - 1).is_some_and(is_it);
+        let found = self.site_index.find(hash_of(stack, thread, tag, size), same)?;
+        self.sites.get(found as usize - 1).map(|site| site.number)
+    }
+
+    /// The number of the site of these, which is added if it is new. `None` when there is no memory.
     #[unsafe(link_section = "hakmem_rare")]
-    fn intern_site(&mut self, stack: u32, thread: u32, tag: u32, size: u64) -> Option<u32> {
-        let key = |site: &Site| (site.stack, site.thread, site.tag, site.size);
-        let hash_of = |site: &Site| {
-            let first = mix(site.size, u64::from(site.stack) << 32 | u64::from(site.thread));
-            mix(first, u64::from(site.tag))
-        };
+    pub(super) fn intern_site(&mut self, stack: u32, thread: u32, tag: u32, size: u64) -> Option<u32> {
+        if let Some(number) = self.find_site(stack, thread, tag, size) {
+            return Some(number);
+        }
+        let number = self.next_site;
         let new = Site {
+            number,
             stack,
             thread,
             tag,
@@ -316,35 +332,32 @@ impl Store {
             changed: 1,
             lifetimes: 0,
         };
-        let sites = &mut self.sites;
-        let same = |number: u32| sites.get(number as usize - 1).is_some_and(|site| key(site) == key(&new));
-        if let Some(number) = self.site_index.find(hash_of(&new), same) {
-            return Some(number - 1);
-        }
-        let number = sites.len() as u32 + 1;
-        if !sites.push(new) {
+        let before = self.sites.len();
+        if number == u32::MAX || !self.sites.push(new) {
             return None;
         }
-        let by_number = |number: u32| sites.get(number as usize - 1).map_or(0, hash_of);
-        if !self.site_index.insert(hash_of(&new), number, by_number) {
-            sites.truncate(number as usize - 1);
+        if !self.index_site(before) {
+            self.sites.truncate(before);
             return None;
         }
-        Some(number - 1)
+        self.next_site += 1;
+        self.has_others |= stack == OTHERS;
+        Some(number)
+    }
+
+    /// Lets the site that lies there be found. False when there is no memory.
+    pub(super) fn index_site(&mut self, at: usize) -> bool {
+        let sites = &self.sites;
+        let hash = |place: u32| {
+            let site = sites.get(place as usize - 1);
+            site.map_or(0, |site| hash_of(site.stack, site.thread, site.tag, site.size))
+        };
+        self.site_index.insert(hash(at as u32 + 1), at as u32 + 1, hash)
     }
 
     /// How long the freed samples of a site have lived.
     pub(super) fn lifetimes(&self, site: &Site) -> impl Iterator<Item = Lifetime> {
         self.lifetimes.list(site.lifetimes)
-    }
-}
-
-impl Site {
-    /// Before `live` changes: what it was at the peak, if that has been since it last changed.
-    fn keep_peak(&mut self, peak: u32) {
-        if self.peak != peak {
-            (self.peak, self.at_peak) = (peak, self.live);
-        }
     }
 }
 

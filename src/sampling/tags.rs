@@ -20,7 +20,7 @@ const TEXTS: u32 = 256 << 10;
 const LONGEST: usize = 255;
 
 /// The number of what is charged to more tags than there is room for.
-const OTHERS: u32 = PLACES as u32 + 1;
+pub(super) const OTHERS: u32 = PLACES as u32 + 1;
 
 /// The process's tags.
 static TAGS: Tags = Tags::new();

@@ -3,16 +3,18 @@
 
 use crate::os;
 use crate::os::file::{self, File};
-use crate::sampling::frames::Frame;
+use crate::sampling::frames::{Frame, seal};
 use crate::sampling::grown::Grown;
+use crate::sampling::sites::Site;
+use crate::sampling::stacks::OTHERS;
 use crate::sampling::state::{self, with_store};
-use crate::sampling::store::{Site, Store, Written};
+use crate::sampling::store::{Store, Written};
 use crate::sampling::{pins, tags};
 use crate::sync::Ordering::Relaxed;
 use core::ffi::CStr;
 
 /// The first bytes of a file.
-const MAGIC: &[u8; 8] = b"HAKPROF1";
+pub(super) const MAGIC: &[u8; 8] = b"HAKPROF1";
 /// The version of the format.
 const VERSION: u32 = 1;
 
@@ -54,6 +56,7 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     }) else {
         return false;
     };
+    seal(&mut out, MAGIC.len());
     let done = !out.is_empty() && file::replace(path, &out).is_some();
     out.clear();
     done
@@ -117,9 +120,9 @@ fn put_frames(
         or_none(put_tags(store, out, have.tags))?;
         now.tags = store.tags.len();
     }
-    if have.sites < store.sites.len() {
+    if have.sites < store.next_site {
         or_none(put_sites(store, out, have.sites))?;
-        now.sites = store.sites.len();
+        now.sites = store.next_site;
     }
     let renamed = store.threads.renamed;
     let known = if have.renamed == renamed { have.threads } else { 0 };
@@ -129,7 +132,8 @@ fn put_frames(
     if why != Why::Timer {
         put_lifetimes(store, out);
     }
-    or_none(put_snapshot(store, out, why, totals, have.sites == 0))?;
+    or_none(put_snapshot(store, out, why, totals, have))?;
+    now.gone = store.gone.len();
     if why == Why::End {
         let mut frame = Frame::new(out, kind::END);
         frame.u32(why as u32);
@@ -176,7 +180,7 @@ fn put_named_stacks(store: &Store, out: &mut Grown<u8>, have: Written, now: &mut
         now.lists += 1;
         let number = now.lists as u32;
         // The file may have them from before they were left to it.
-        if (have.stacks..store.stacks.len()).any(|stack| store.stacks.list(stack) == number) {
+        if store.stacks.from(have.stacks).any(|(place, _)| store.stacks.list(place) == number) {
             // This is not the last list.
             now.modules = 0;
             if !(put_modules(out, list) && put_stacks(store, out, have.stacks, number)) {
@@ -189,9 +193,10 @@ fn put_named_stacks(store: &Store, out: &mut Grown<u8>, have: Written, now: &mut
         return false;
     }
     now.modules = version;
-    let done = have.stacks == store.stacks.len() || put_stacks(store, out, have.stacks, 0);
-    now.stacks = store.stacks.len();
-    done
+    let done = have.stacks == store.stacks.next() || put_stacks(store, out, have.stacks, 0);
+    now.stacks = store.stacks.next();
+    now.others = have.others || store.has_others;
+    done && (now.others == have.others || put_others(out))
 }
 
 fn put_modules(out: &mut Grown<u8>, list: &[u8]) -> bool {
@@ -200,15 +205,30 @@ fn put_modules(out: &mut Grown<u8>, list: &[u8]) -> bool {
     frame.end()
 }
 
+/// Puts the stack that stands for others, and the thread that does.
+#[unsafe(link_section = "hakmem_rare")]
+fn put_others(out: &mut Grown<u8>) -> bool {
+    let mut frame = Frame::new(out, kind::STACKS);
+    [1, OTHERS].iter().for_each(|&number| frame.u32(number));
+    // No walk was possible, in which there are no addresses.
+    frame.u8(3);
+    frame.u16(0);
+    let done = frame.end();
+    let mut frame = Frame::new(out, kind::THREADS);
+    [1, OTHERS].iter().for_each(|&number| frame.u32(number));
+    frame.bytes(b"\x08(others)");
+    done && frame.end()
+}
+
 /// Puts the stacks from a number on that are named by this list.
-fn put_stacks(store: &Store, out: &mut Grown<u8>, from: usize, list: u32) -> bool {
+fn put_stacks(store: &Store, out: &mut Grown<u8>, from: u32, list: u32) -> bool {
     let mut frame = Frame::new(out, kind::STACKS);
     let at = frame.later();
     let mut count = 0;
-    for number in (from..store.stacks.len()).filter(|&number| store.stacks.list(number) == list) {
+    for (place, number) in store.stacks.from(from).filter(|&(place, _)| store.stacks.list(place) == list) {
         count += 1;
-        let (end, addresses) = store.stacks.get(number);
-        frame.u32(number as u32);
+        let (end, addresses) = store.stacks.get(place);
+        frame.u32(number);
         frame.u8(end);
         frame.u16(addresses.len() as u16);
         addresses.iter().for_each(|&address| frame.u64(address as u64));
@@ -229,11 +249,12 @@ fn put_tags(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
     frame.end()
 }
 
-fn put_sites(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
+fn put_sites(store: &Store, out: &mut Grown<u8>, from: u32) -> bool {
+    let first = store.sites.partition_point(|site| site.number < from);
     let mut frame = Frame::new(out, kind::SITES);
-    frame.u32((store.sites.len() - from) as u32);
-    for (number, site) in store.sites.iter().enumerate().skip(from) {
-        frame.u32(number as u32);
+    frame.u32((store.sites.len() - first) as u32);
+    for site in store.sites.iter().skip(first) {
+        frame.u32(site.number);
         frame.u32(site.stack);
         frame.u32(site.thread);
         frame.u32(site.tag);
@@ -254,8 +275,8 @@ fn put_threads(store: &Store, out: &mut Grown<u8>, from: usize) -> bool {
     frame.end()
 }
 
-fn put_snapshot(store: &Store, out: &mut Grown<u8>, why: Why, totals: &Totals, all: bool) -> bool {
-    let all = all || why != Why::Timer;
+fn put_snapshot(store: &Store, out: &mut Grown<u8>, why: Why, totals: &Totals, have: Written) -> bool {
+    let all = have.sites == 0 || why != Why::Timer;
     let mut frame = Frame::new(out, kind::SNAPSHOT);
     frame.u64(os::now_ns().saturating_sub(store.began.monotonic));
     frame.u32(why as u32);
@@ -265,9 +286,15 @@ fn put_snapshot(store: &Store, out: &mut Grown<u8>, why: Why, totals: &Totals, a
     let at = frame.later();
     let mut rows = 0;
     let is_due = |site: &Site| all || site.changed != 0;
-    for (number, site) in store.sites.iter().enumerate().filter(|(_, site)| is_due(site)) {
+    for &number in store.gone.iter().skip(have.gone).filter(|&&number| number < have.sites) {
         rows += 1;
-        frame.u32(number as u32);
+        frame.u32(number);
+        // Others have what it had.
+        frame.bytes(&[0; 32]);
+    }
+    for site in store.sites.iter().filter(|site| is_due(site)) {
+        rows += 1;
+        frame.u32(site.number);
         frame.u64(site.allocated);
         frame.u64(site.live);
         frame.u64(store.at_peak(site));
@@ -281,11 +308,11 @@ fn put_lifetimes(store: &Store, out: &mut Grown<u8>) -> bool {
     let mut frame = Frame::new(out, kind::LIFETIMES);
     let at = frame.later();
     let mut rows = 0;
-    for (number, site) in store.sites.iter().enumerate() {
+    for site in store.sites.iter() {
         let pairs = store.lifetimes(site).count();
         if pairs != 0 {
             rows += 1;
-            frame.u32(number as u32);
+            frame.u32(site.number);
             frame.u8(pairs as u8);
             for known in store.lifetimes(site) {
                 frame.u8(known.log as u8);
@@ -312,8 +339,7 @@ mod tests {
         store.lost = 3;
         let mut out = Grown::new();
         let missed = state::MISSED.load(Relaxed);
-        assert!(put_snapshot(&store, &mut out, Why::Timer, &[1, 2, 3, 4, 5, 6, 7], true));
-        // Behind the head, time and reason.
+        assert!(put_snapshot(&store, &mut out, Why::Timer, &[1, 2, 3, 4, 5, 6, 7], Written::default()));
         let words: Vec<u64> =
             out[24..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
         assert_eq!((out[20], &words[..7], words[7] - missed), (8, &[1, 2, 3, 4, 5, 6, 7][..], 3));

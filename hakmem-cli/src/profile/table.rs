@@ -106,6 +106,14 @@ pub fn notes(profile: &Profile) -> Vec<String> {
             many(lost, "sample")
         ));
     }
+    let others = profile.moment(None).map_or(0, |end| profile.reach(&end).others);
+    if others > 0 {
+        notes.push(format!(
+            "{} of call stacks that there was no room for, those that matter least: \"(other call stacks)\"; take a \
+             larger --rate to keep apart more",
+            many(others, "sample")
+        ));
+    }
     notes
 }
 
@@ -350,6 +358,29 @@ mod tests {
         assert!(notes(&profile).iter().all(|note| !note.contains("could not be noted")));
         profile.raw.snapshots.last_mut().unwrap().lost = 1234;
         assert!(notes(&profile).iter().any(|note| note.starts_with("1,234 samples could not be noted")));
+    }
+
+    #[test]
+    fn what_there_was_no_room_for_is_said() {
+        let mut writer = Writer::new(&Process { pid: 7, rate: 1 << 19, ..Process::default() });
+        let known = writer.stack(&[0x1000], StackEnd::Complete);
+        let others = writer.stack(&[], StackEnd::Others);
+        writer.thread(file::OTHERS, "(others)");
+        for (stack, thread) in [(known, 7), (others, file::OTHERS)] {
+            // The writer's number is not an index of this file.
+            writer.site(&Site { stack: stack as usize, thread, tag: None, size: 64 });
+        }
+        let row = |allocated| Row { allocated, ..Row::default() };
+        writer.snapshot(1, Why::Timer, &Totals::default(), &[(0, row(10)), (1, row(1234))]);
+        let profile = Profile::new(file::read(writer.bytes()).unwrap(), &mut Symbols::new());
+        let moment = profile.moment(None).unwrap();
+        let choice = |by| Choice { what: Some(What::Allocated), by, top: 10, width: 100 };
+        let text = render(&profile, &moment, &choice(By::Site));
+        assert!(text.contains(" (other call stacks) "), "{text}");
+        assert!(text.contains("note: 1,234 samples of call stacks that there was no room for"), "{text}");
+        let text = render(&profile, &moment, &choice(By::Thread));
+        assert!(text.contains(" (others) ") && !text.contains("(4294967295)"), "{text}");
+        assert_eq!(profile.total(&moment).allocated.samples, 1244);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use super::{
-    MAGIC, Module, NO_TAG, Process, Raw, Row, Site, Snapshot, Stack, StackEnd, Totals, VERSION, Why, fnv1a,
-    kind,
+    MAGIC, Module, NO_TAG, OTHERS, Process, Raw, Row, Site, Snapshot, Stack, StackEnd, Totals, VERSION, Why,
+    fnv1a, kind,
 };
 
 /// Why a file was refused, in one line that says what to do.
@@ -241,6 +241,7 @@ impl Reader {
             _ => return Err("a stack's end that does not exist"),
         };
         let number = payload.u16()?;
+        let end = if stack == OTHERS { StackEnd::Others } else { end };
         let addresses: Result<_, Wrong> = (0..number).map(|_| payload.u64()).collect();
         let modules = self.raw.modules.len().checked_sub(1);
         define(&mut self.stacks, stack, self.raw.stacks.len())?;

@@ -2,7 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use super::{MAGIC, Module, NO_TAG, Process, Row, Site, StackEnd, Totals, VERSION, Why, fnv1a, kind};
+use super::{MAGIC, Module, NO_TAG, OTHERS, Process, Row, Site, StackEnd, Totals, VERSION, Why, fnv1a, kind};
 
 /// A file that grows by frames. Identifiers count from 0 in the order of the calls.
 pub struct Writer {
@@ -68,18 +68,19 @@ impl Writer {
     /// A call stack; its identifier.
     pub fn stack(&mut self, addresses: &[u64], end: StackEnd) -> u32 {
         let mut payload = 1u32.to_le_bytes().to_vec();
-        payload.extend(self.stacks.to_le_bytes());
+        let number = if end == StackEnd::Others { OTHERS } else { self.stacks };
+        payload.extend(number.to_le_bytes());
         payload.push(match end {
             StackEnd::Complete => 0,
             StackEnd::Cut => 1,
             StackEnd::Stopped => 2,
-            StackEnd::NoWalk => 3,
+            StackEnd::NoWalk | StackEnd::Others => 3,
         });
         payload.extend((addresses.len() as u16).to_le_bytes());
         addresses.iter().for_each(|address| payload.extend(address.to_le_bytes()));
         self.push(kind::STACKS, &payload);
-        self.stacks += 1;
-        self.stacks - 1
+        self.stacks += u32::from(number != OTHERS);
+        number
     }
 
     /// A tag; its identifier.

@@ -68,6 +68,25 @@ impl Profile {
         found
     }
 
+    /// The samples of all sites as the last snapshot and those before it say; and the sites without any.
+    fn samples(&self) -> (u64, usize) {
+        let bytes = self.bytes();
+        let mut rest = bytes.strip_prefix(b"HAKPROF1").expect("it has its beginning");
+        let mut rows = std::collections::BTreeMap::new();
+        while !rest.is_empty() {
+            let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
+            if number(0) == SNAPSHOT {
+                let first = 24 + 8 * number(20) as usize;
+                for row in 0..number(first) as usize {
+                    let at = first + 4 + row * 36;
+                    rows.insert(number(at), u64::from(number(at + 4)));
+                }
+            }
+            rest = &rest[number(4) as usize + 16..];
+        }
+        (rows.values().sum(), rows.values().filter(|&&samples| samples == 0).count())
+    }
+
     fn names(&self) -> usize {
         fs::read_dir(&self.folder).unwrap().count()
     }
@@ -211,4 +230,40 @@ fn long_paths_work() {
         assert_eq!(file::replace(&text, b"bytes").is_some(), works);
         assert_eq!(path.exists(), works);
     }
+}
+
+/// What is given up is charged to others in the file, too, also after it could not be written.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn the_file_agrees_when_sites_are_given_up() {
+    let profile = Profile::new("given-up");
+    with_store(true, |store| store.bounds.sites = 20).unwrap();
+    let mut number = 1;
+    for round in 0..6 {
+        for _ in 0..35 {
+            profile.sample(number);
+            with_store(true, |store| store.freed(number << 12, 1 << 20, 1)).unwrap();
+            number += 1;
+        }
+        if round == 3 {
+            // Nobody may write there; and what was given up meanwhile is said later.
+            let folder = profile.folder.with_extension("away");
+            fs::rename(&profile.folder, &folder).unwrap();
+            assert!(!profile.append(Why::Timer));
+            fs::rename(&folder, &profile.folder).unwrap();
+        } else {
+            assert!(profile.append(Why::Timer));
+            assert_eq!(profile.samples().0, number as u64 - 1);
+        }
+    }
+    assert!(profile.samples().1 > 0 && profile.frames(PROCESS) == 1);
+    let folds = with_store(true, |store| store.folds).unwrap();
+    assert!(profile.append(Why::End) && folds >= 10, "{folds}");
+    assert_eq!(profile.samples().0, number as u64 - 1);
+    // One that is written anew has what is left only.
+    let new = profile.folder.join("new.hakprof");
+    let text = CString::new(new.to_str().unwrap()).unwrap();
+    assert!(crate::sampling::write_to(&text, Why::Asked, &[0; 7]));
+    fs::rename(&new, &profile.path).unwrap();
+    assert_eq!(profile.samples(), (number as u64 - 1, 0));
 }

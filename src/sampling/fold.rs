@@ -1,0 +1,266 @@
+//! What becomes of a profile with more call stacks than there is room for: a server that runs for long comes
+//! upon new ones all the time.
+//!
+//! When there is no room, the half of the sites that matters least is *given up*: what it had is charged to
+//! the stack [`OTHERS`], so that all sums stay what they are. A site matters less if fewer bytes were
+//! allocated there, and less than any other if none of its blocks lived at the peak; one with a block that
+//! lives stays. The numbers of what is left stay, and are not used again: files have them.
+
+use crate::sampling::sites::{Site, place};
+use crate::sampling::stacks::OTHERS;
+use crate::sampling::store::Store;
+use crate::sampling::tags;
+
+/// So many samples that find no room are charged to others before it is made again.
+const AGAIN: u32 = 1 << 16;
+/// How often the half is given up at once, when sites that stay hold most of the stacks.
+const HALVES: u32 = 4;
+/// Of how many sites a power of two of bytes tells how much they matter, and of how many which were there at
+/// the peak.
+const CLASSES: usize = 128;
+
+impl Store {
+    /// Whether there is room for another stack and another site, now that some has been made if there was
+    /// none.
+    #[inline]
+    pub(super) fn make_room(&mut self) -> bool {
+        if self.has_room(0) {
+            self.turned_away = 0;
+            return true;
+        }
+        self.make_room_now()
+    }
+
+    #[cold]
+    #[unsafe(link_section = "hakmem_rare")]
+    fn make_room_now(&mut self) -> bool {
+        if self.turned_away % AGAIN == 0 {
+            for _ in 0..HALVES {
+                self.fold();
+                if self.has_room(3) {
+                    break;
+                }
+            }
+        }
+        self.turned_away = self.turned_away.wrapping_add(1);
+        self.has_room(0)
+    }
+
+    /// Whether there is room, and an eighth to a power of it at least, if that is not 0.
+    fn has_room(&self, eighth: u32) -> bool {
+        let part = |bound: usize| if eighth == 0 { bound } else { bound - (bound >> eighth) };
+        self.sites.len() < part(self.bounds.sites)
+            && self.stacks.words() < part(self.bounds.words)
+            // The last numbers are left to others, of which there are few.
+            && self.next_site.max(self.stacks.next()) < u32::MAX - (1 << 20)
+    }
+
+    /// The number of the site to charge a sample to; if there is no `room` for a new one, others'.
+    pub(super) fn site_of(
+        &mut self,
+        room: bool,
+        stack: u32,
+        thread: u32,
+        tag: u32,
+        size: u64,
+    ) -> Option<u32> {
+        if room {
+            return self.intern_site(stack, thread, tag, size);
+        }
+        self.find_site(stack, thread, tag, size)
+            .or_else(|| self.find_site(OTHERS, thread, tag, size))
+            .or_else(|| self.site_of_all(tag, size))
+    }
+
+    /// The number of the site of all threads, with all tags or none, for blocks of this size. There are as
+    /// many as there are sizes, twice: some thousand.
+    fn site_of_all(&mut self, tag: u32, size: u64) -> Option<u32> {
+        let tag = if tag == u32::MAX { tag } else { self.intern_tag(tags::OTHERS)? };
+        self.intern_site(OTHERS, OTHERS, tag, size)
+    }
+
+    /// Gives up the half of the sites that matters least, as far as none of their blocks live.
+    #[unsafe(link_section = "hakmem_rare")]
+    fn fold(&mut self) {
+        let before = self.sites.len();
+        let mut numbers = [0u32; CLASSES];
+        for site in self.sites.iter().filter(|site| site.live == 0 && site.stack != OTHERS) {
+            if let Some(number) = numbers.get_mut(self.weight(site)) {
+                *number += 1;
+            }
+        }
+        let mut sum = 0;
+        let enough = numbers.iter().take_while(|&&number| {
+            let more = sum < before / 2;
+            sum += number as usize;
+            more
+        });
+        let below = enough.count();
+        self.folds = self.folds.wrapping_add(1);
+        // The file knows of all of them: they need not be kept.
+        if self.written.gone == self.gone.len() {
+            self.gone.truncate(0);
+            self.written.gone = 0;
+        }
+        for at in 0..before {
+            let Some(&site) = self.sites.get(at) else { break };
+            if site.live == 0 && site.stack != OTHERS && self.weight(&site) < below {
+                let target = self.intern_site(OTHERS, site.thread, site.tag, site.size);
+                self.give_up(at, &site, target);
+            }
+        }
+        // Threads and tags may be as many as stacks.
+        let others = self.sites.iter().filter(|site| site.stack == OTHERS).count();
+        if others > before / 4 {
+            for at in 0..self.sites.len() {
+                let Some(&site) = self.sites.get(at) else { break };
+                if site.live == 0 && site.stack == OTHERS && site.thread != OTHERS && site.size != 0 {
+                    let target = self.site_of_all(site.tag, site.size);
+                    self.give_up(at, &site, target);
+                }
+            }
+        }
+        self.sweep();
+    }
+
+    /// How much a site matters: the power of two of the bytes that it stands for, about.
+    fn weight(&self, site: &Site) -> usize {
+        let bytes = site.allocated.saturating_mul(site.size.max(self.rate()));
+        let log = bytes.max(1).ilog2() as usize;
+        if self.at_peak(site) == 0 { log } else { log + CLASSES / 2 }
+    }
+
+    /// Charges what a site has to the one of number `target`. The site stays if there is no memory for that.
+    fn give_up(&mut self, at: usize, site: &Site, target: Option<u32>) {
+        let Some(to) = target.and_then(|target| place(&self.sites, target)) else { return };
+        if site.number < self.written.sites && !self.gone.push(site.number) {
+            return;
+        }
+        let (peak, at_peak) = (self.peak, self.at_peak(site));
+        if let Some(to) = self.sites.get_mut(to) {
+            to.keep_peak(peak);
+            to.at_peak += at_peak;
+            to.allocated += site.allocated;
+            to.changed = 1;
+            self.lifetimes.merge(&mut to.lifetimes, site.lifetimes);
+        }
+        if let Some(site) = self.sites.get_mut(at) {
+            site.size = 0;
+        }
+    }
+
+    /// Forgets the sites that were given up, and the stacks that are no site's.
+    fn sweep(&mut self) {
+        let mut kept = 0;
+        self.site_index.empty();
+        for at in 0..self.sites.len() {
+            let Some(&site) = self.sites.get(at).filter(|site| site.size != 0) else { continue };
+            self.sites.iter_mut().skip(kept).take(1).for_each(|to| *to = site);
+            // There is room, since there was for more.
+            let _ = self.index_site(kept);
+            self.stacks.keep(site.stack);
+            kept += 1;
+        }
+        self.sites.truncate(kept);
+        self.stacks.sweep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sampling::sites::Bounds;
+    use crate::sampling::store::Sample;
+
+    const BOUNDS: Bounds = Bounds { sites: 100, words: 2000 };
+
+    fn store() -> Store {
+        let mut store = Store::new();
+        store.bounds = BOUNDS;
+        store
+    }
+
+    /// Notes a block of 64 bytes at an address that `number` gives.
+    fn note(store: &mut Store, number: usize, thread: u32, tag: u32, addresses: &[usize]) {
+        let address = 0x70_0000 + number * 64;
+        let (size, rate, now, mapped, end) = (64, 1, 1000, 0, 0);
+        let sample = Sample { address, size, rate, thread, tag, now, mapped, addresses, end };
+        assert!(store.allocated(&sample, || [0; 16]));
+        assert!(store.sites.len() <= BOUNDS.sites + 20 && store.stacks.words() <= BOUNDS.words + 200);
+    }
+
+    fn free(store: &mut Store, number: usize) {
+        store.freed(0x70_0000 + number * 64, 1, 1005);
+    }
+
+    /// Samples, those that live, and those that lived at the peak; and lifetimes.
+    fn sums(store: &Store) -> [u64; 4] {
+        let mut sums = [0; 4];
+        for site in store.sites.iter() {
+            let lived = store.lifetimes(site).map(|known| known.count).sum();
+            let these = [site.allocated, site.live, store.at_peak(site), lived];
+            sums.iter_mut().zip(these).for_each(|(sum, one)| *sum += one);
+        }
+        sums
+    }
+
+    #[test]
+    fn stacks_that_come_without_end_take_no_more_memory_and_all_sums_stay() {
+        let mut store = store();
+        // What lives, at the peak; and what allocates most.
+        (0..10).for_each(|n| note(&mut store, n, 1, 0, &[1_000_000 + n, 7]));
+        for n in 10..20_000usize {
+            let deep = [n; 150];
+            let stack = if n % 2 == 0 { &[5, 7][..] } else { &deep[..1 + n % 150] };
+            note(&mut store, n, 1, 0, stack);
+            free(&mut store, n);
+        }
+        assert_eq!(sums(&store), [20_000, 10, 11, 19_990]);
+        assert!(store.lost == 0 && store.folds > 100 && store.has_others);
+        let of = |addresses: &[usize]| {
+            let stack = store.stacks.find(addresses, 0).unwrap();
+            store.sites.iter().find(|site| site.stack == stack).copied().unwrap()
+        };
+        assert_eq!(of(&[5, 7]).allocated, 9995);
+        assert!((0..10).all(|n| of(&[1_000_000 + n, 7]).live == 1));
+        // What lives is still found when it is freed, though its site lies elsewhere now.
+        (0..10).for_each(|n| free(&mut store, n));
+        assert_eq!(sums(&store), [20_000, 0, 11, 20_000]);
+        assert!(store.lifetimes.len() < 1000);
+        store.clear();
+    }
+
+    #[test]
+    fn where_all_lives_what_comes_is_others() {
+        let mut store = store();
+        (0..1000).for_each(|n| note(&mut store, n, n as u32 % 3, 0, &[n]));
+        assert_eq!(sums(&store), [1000, 1000, 1000, 0]);
+        let others = store.sites.iter().filter(|site| site.stack == OTHERS);
+        assert!(others.map(|site| site.live).sum::<u64>() >= 890);
+        // What lived at the peak gives way in the end, once it does not live.
+        (0..1000).for_each(|n| free(&mut store, n));
+        store.turned_away = 0;
+        for n in 1000..1400 {
+            note(&mut store, n, 1, 0, &[n]);
+            free(&mut store, n);
+        }
+        assert_eq!(sums(&store), [1400, 0, 1000, 1400]);
+        assert!(store.stacks.find(&[1399], 0).is_some());
+        store.clear();
+    }
+
+    #[test]
+    fn where_tags_are_too_many_they_are_others_too() {
+        let mut store = store();
+        for n in 0..3000 {
+            let tag = tags::number(std::format!("given up {}", n % 300).as_bytes());
+            note(&mut store, n, 1, tag, &[n % 7]);
+            free(&mut store, n);
+        }
+        let [samples, live, _, freed] = sums(&store);
+        assert_eq!([samples, live, freed], [3000, 0, 3000]);
+        let all = store.sites.iter().filter(|site| (site.stack, site.thread) == (OTHERS, OTHERS));
+        assert!(all.map(|site| site.allocated).sum::<u64>() > 2000);
+        store.clear();
+    }
+}
