@@ -166,17 +166,18 @@ void *hak_malloc(size_t size);
 // `ptr` is NULL or a block of this allocator.
 void hak_free(void *ptr);
 
-// Allocates `count` times `size` bytes, all zero.
+// Allocates `count` times `size` bytes, all zero. NULL and ENOMEM when that overflows or there is no memory.
 void *hak_calloc(size_t count, size_t size);
 
-// Resizes a block; it may move. With size 0 it is freed and NULL returned.
+// Resizes a block; it may move. With size 0 it is freed and NULL returned. If `ptr` is NULL a block is
+// allocated, whatever the size. NULL and ENOMEM when there is no memory; then the block stays as it is.
 //
 // # Safety
 //
 // `ptr` is NULL or a block of this allocator.
 void *hak_realloc(void *ptr, size_t size);
 
-// Resizes a block to `count` times `size` bytes. NULL and ENOMEM when that overflows.
+// Resizes a block to `count` times `size` bytes, as `hak_realloc` does. NULL and ENOMEM when that overflows.
 //
 // # Safety
 //
@@ -260,7 +261,7 @@ void hak_profile_stop(void);
 
 // Writes what has been gathered to a new file, which takes the place of one that is there when it is whole.
 // `hakmem profile` shows it. 0, or ESRCH (there has been no profile), ENAMETOOLONG (the path has not 1 to
-// 255 bytes), ENOMEM (after `hak_few_syscalls`), EIO. `errno` is left alone.
+// 1312 bytes), ENOMEM (after `hak_few_syscalls`), EIO. `errno` is left alone.
 //
 // # Safety
 //

@@ -21,13 +21,14 @@ pub unsafe extern "C" fn hak_free(ptr: *mut c_void) {
     unsafe { crate::free(ptr) }
 }
 
-/// Allocates `count` times `size` bytes, all zero.
+/// Allocates `count` times `size` bytes, all zero. NULL and ENOMEM when that overflows or there is no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_calloc(count: usize, size: usize) -> *mut c_void {
     crate::calloc(count, size)
 }
 
-/// Resizes a block; it may move. With size 0 it is freed and NULL returned.
+/// Resizes a block; it may move. With size 0 it is freed and NULL returned. If `ptr` is NULL a block is
+/// allocated, whatever the size. NULL and ENOMEM when there is no memory; then the block stays as it is.
 ///
 /// # Safety
 ///
@@ -38,7 +39,7 @@ pub unsafe extern "C" fn hak_realloc(ptr: *mut c_void, size: usize) -> *mut c_vo
     unsafe { crate::realloc(ptr, size) }
 }
 
-/// Resizes a block to `count` times `size` bytes. NULL and ENOMEM when that overflows.
+/// Resizes a block to `count` times `size` bytes, as `hak_realloc` does. NULL and ENOMEM when that overflows.
 ///
 /// # Safety
 ///
@@ -182,7 +183,7 @@ pub extern "C" fn hak_profile_stop() {
 
 /// Writes what has been gathered to a new file, which takes the place of one that is there when it is whole.
 /// `hakmem profile` shows it. 0, or ESRCH (there has been no profile), ENAMETOOLONG (the path has not 1 to
-/// 255 bytes), ENOMEM (after `hak_few_syscalls`), EIO. `errno` is left alone.
+/// 1312 bytes), ENOMEM (after `hak_few_syscalls`), EIO. `errno` is left alone.
 ///
 /// # Safety
 ///

@@ -66,7 +66,7 @@ impl fmt::Display for Error {
             Error::Running => "there is a profile already: stop it first",
             Error::NotRunning => "there is no profile: start one first",
             Error::Unavailable => "no memory for a profile, few system calls only are allowed, or built without the feature \"profile\"",
-            Error::Path => "the path of a profile has 1 to 255 bytes",
+            Error::Path => "the path of a profile has 1 to 255 bytes, and none of them is zero",
             Error::File => "the file of the profile cannot be written",
         })
     }
@@ -158,7 +158,8 @@ pub fn write(path: &str) -> Result<(), Error> {
 
 /// [`write()`] with a C string.
 pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
-    if path.is_empty() {
+    // A longer one would come back as a file that cannot be written.
+    if path.is_empty() || path.count_bytes() > os::file::LONGEST {
         return Err(Error::Path);
     }
     if !BEGUN.load(Relaxed) {

@@ -250,7 +250,7 @@ impl Options {
     }
 
     /// `HAKMEM_PURGE_DELAY`: milliseconds until a free page is given back to the system. With -1, pages go
-    /// back only when asked for.
+    /// back only when asked for, except those of freed large blocks beyond [`Options::large_cache`].
     pub const fn purge_delay_ms(mut self, delay: i32) -> Self {
         self.purge_delay = if delay < 0 { -1 } else { delay as i64 };
         self

@@ -78,10 +78,32 @@ static int refuses(void) {
     return 0;
 }
 
+/* What hak_profile_write says of paths that nothing can be written to, and before there is a profile. */
+static int profiles(void) {
+    static char path[2000];
+    memset(path, '/', sizeof path - 1);
+    CHECK(hak_profile_write("/dev/null") == ESRCH);
+    CHECK(hak_profile_start(0) == EINVAL);
+    CHECK(hak_profile_start(524288) == 0 && hak_profile_start(524288) == EALREADY);
+    errno = 4242;
+    CHECK(hak_profile_write("") == ENAMETOOLONG);
+    CHECK(hak_profile_write(path) == ENAMETOOLONG);
+    path[1313] = 0;
+    CHECK(hak_profile_write(path) == ENAMETOOLONG);
+    /* The longest that it takes is a folder. */
+    path[1312] = 0;
+    CHECK(hak_profile_write(path) == EIO);
+    CHECK(hak_profile_write("/dev/full") == EIO);
+    CHECK(hak_profile_write("/dev/null") == 0);
+    hak_profile_stop();
+    CHECK(errno == 4242);
+    return 0;
+}
+
 int main(void) {
     struct hak_stats_t stats;
     memset(&stats, 0xff, sizeof stats);
-    if (allocates() != 0 || refuses() != 0) return 1;
+    if (allocates() != 0 || refuses() != 0 || profiles() != 0) return 1;
     hak_stats(&stats);
     CHECK(stats.large_allocs > 0 && stats.large_allocs < 100000);
     CHECK(stats.bytes_mapped > 0 && stats.bytes_mapped < (uint64_t)1 << 40);
