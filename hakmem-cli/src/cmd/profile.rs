@@ -191,11 +191,7 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
             let text = table::render(&input.profile, &moment, &choice);
             (text + &table::said(symbols.notes(), choice.width)).into_bytes()
         }
-        Format::Json => {
-            let mut value = json::render(&input.profile, &moment, args.group, one);
-            value["missing_symbols"] = serde_json::json!(symbols.notes());
-            (serde_json::to_string_pretty(&value)? + "\n").into_bytes()
-        }
+        Format::Json => json::render(&input.profile, &moment, args.group, one, symbols.notes())?,
         Format::Collapsed => {
             collapsed::lines(&folded()).iter().map(|line| format!("{line}\n")).collect::<String>().into()
         }
