@@ -198,7 +198,7 @@ mod tests {
         let mut sums = [0; 4];
         for site in store.sites.iter() {
             let lived = store.lifetimes(site).map(|known| known.count).sum();
-            let these = [site.allocated, site.live, store.at_peak(site), lived];
+            let these = [site.allocated, site.live.into(), store.at_peak(site), lived];
             sums.iter_mut().zip(these).for_each(|(sum, one)| *sum += one);
         }
         sums
@@ -236,7 +236,7 @@ mod tests {
         (0..1000).for_each(|n| note(&mut store, n, n as u32 % 3, 0, &[n]));
         assert_eq!(sums(&store), [1000, 1000, 1000, 0]);
         let others = store.sites.iter().filter(|site| site.stack == OTHERS);
-        assert!(others.map(|site| site.live).sum::<u64>() >= 890);
+        assert!(others.map(|site| site.live).sum::<u32>() >= 890);
         // What lived at the peak gives way in the end, once it does not live.
         (0..1000).for_each(|n| free(&mut store, n));
         store.turned_away = 0;

@@ -14,12 +14,12 @@ pub(super) struct Site {
     pub(super) tag: u32,
     /// The `Store::peak` for which `at_peak` holds; if that has grown since, `live` does.
     pub(super) peak: u32,
+    /// Samples that live: fewer than this can count, as each has an entry in a table.
+    pub(super) live: u32,
     /// 0 of one that has just been given up.
     pub(super) size: u64,
     /// Samples so far.
     pub(super) allocated: u64,
-    /// Those that live.
-    pub(super) live: u64,
     pub(super) at_peak: u64,
     /// Bytes that the live ones pin.
     pub(super) pinned: f64,
@@ -31,6 +31,9 @@ pub(super) struct Site {
 
 // SAFETY: it consists of numbers.
 unsafe impl Zero for Site {}
+
+/// A line of the cache: there may be many.
+const _: () = assert!(size_of::<Site>() == 64);
 
 /// Where the site of this number lies, if it is there.
 #[inline]
@@ -64,7 +67,7 @@ impl Site {
     /// Before `live` changes: what it was at the peak, if that has been since it last changed.
     pub(super) fn keep_peak(&mut self, peak: u32) {
         if self.peak != peak {
-            (self.peak, self.at_peak) = (peak, self.live);
+            (self.peak, self.at_peak) = (peak, self.live.into());
         }
     }
 }

@@ -219,7 +219,7 @@ impl Store {
         let site = self.sites.get_mut(at)?;
         site.keep_peak(peak);
         site.allocated += 1;
-        site.live += 1;
+        site.live = site.live.saturating_add(1);
         site.changed = 1;
         let bytes = sample.size as f64 / random::probability(sample.size, sample.rate);
         self.bytes += bytes;
@@ -275,7 +275,7 @@ impl Store {
 
     /// How many sampled blocks of a site lived when most did.
     pub(super) fn at_peak(&self, site: &Site) -> u64 {
-        if site.peak == self.peak { site.at_peak } else { site.live }
+        if site.peak == self.peak { site.at_peak } else { site.live.into() }
     }
 
     /// Which of the file's tags has this number. `None` when there is no memory.

@@ -296,7 +296,7 @@ fn put_snapshot(store: &Store, out: &mut Grown<u8>, why: Why, totals: &Totals, h
         rows += 1;
         frame.u32(site.number);
         frame.u64(site.allocated);
-        frame.u64(site.live);
+        frame.u64(site.live.into());
         frame.u64(store.at_peak(site));
         frame.u64(site.pinned.to_bits());
     }
