@@ -39,6 +39,8 @@ for name in names:
     cells = []
     for n in threads:
         ours, others = times[name][n][OURS], {peer: t for peer, t in times[name][n].items() if peer != OURS}
+        if not others:
+            sys.exit("scaling.py: no other allocator was measured")
         first = min(others, key=others.get)
         best[n].append(ours / others[first])
         cells.append(f"{ours:.3g} ns, {ours / others[first]:.2f} {first}")

@@ -10,17 +10,7 @@
 # elsewhere, for a machine that has no Rust; nothing is built then. Memory is not made equal before each run:
 # these workloads use little.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-mkdir -p "$1"
-out=$(realpath "$1")
-shift
-cd "$(dirname "$0")/../.."
-if [ -z "${HAKMEM:-}" ]; then
-    cargo build --quiet --release -p hakmem-capi -p hakmem-cli
-    git describe --always --dirty --abbrev=10 >"$out/commit.txt"
-fi
-hakmem=${HAKMEM:-target/release/hakmem}
-library=${LIB:-$PWD/target/release/libhakmem.so}
+. "$(dirname "$0")/made.sh"
 if [ -z "${THREADS:-}" ]; then
     THREADS=1
     for ((n = 2; n <= $(nproc); n *= 2)); do THREADS+=" $n"; done
@@ -36,7 +26,6 @@ measure() {
         echo "$name with $threads threads: failed" >&2
 }
 
-options=("$@")
 for threads in $THREADS; do
     half=$((threads > 1 ? threads / 2 : 1))
     measure larson larson threads=$threads rounds=10000

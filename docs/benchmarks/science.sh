@@ -11,17 +11,7 @@
 # to be. ROUNDS=3 rounds. HAKMEM=/path/to/hakmem LIB=/path/to/libhakmem.so: made elsewhere, for a machine that
 # has no Rust; nothing is built then.
 set -euo pipefail
-[ $# -ge 1 ] || { sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-mkdir -p "$1"
-out=$(realpath "$1")
-shift
-cd "$(dirname "$0")/../.."
-if [ -z "${HAKMEM:-}" ]; then
-    cargo build --quiet --release -p hakmem-capi -p hakmem-cli
-    git describe --always --dirty --abbrev=10 >"$out/commit.txt"
-fi
-hakmem=$(realpath "${HAKMEM:-target/release/hakmem}")
-library=$(realpath "${LIB:-target/release/libhakmem.so}")
+. "$(dirname "$0")/made.sh"
 export PYTHONHASHSEED=0 OMP_NUM_THREADS=8
 
 cd "$out"
@@ -88,7 +78,6 @@ def f(a):
 print(round(sum(f(np.ones((10,10))) for f in fs),3))
 END
 
-options=("$@")
 for module in torch pyarrow pandas cv2 numba; do
     name=$module
     case $module in pyarrow) name=arrow ;; cv2) name=opencv ;; esac

@@ -14,9 +14,10 @@
 //!
 //! All accesses to these atomics are relaxed: they are figures, on which no other memory depends.
 
+use crate::base::options;
 use crate::base::pause::Pause;
 use crate::os;
-use crate::superslab::layout::SLICE;
+use crate::superslab::layout::{SLICE, SLICES};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU32, AtomicUsize};
 
@@ -181,7 +182,17 @@ impl Policy {
 
     /// Dirty slices that may lie unused while `used` slices are in use.
     pub(super) fn allowed(&self, used: usize) -> usize {
+        if options::get().purge_delay == 0 {
+            return self.allowed_without_delay();
+        }
         allowance(used, DIRTY_PART) + self.regret.slack()
+    }
+
+    /// [`Policy::allowed`] where slices go at the next tick of the clock, but only when some are taken or
+    /// given back then: a SuperSlab's worth. What is needed again in each round of a loop stays meanwhile.
+    #[cold]
+    fn allowed_without_delay(&self) -> usize {
+        SLICES + self.regret.slack().min(ALLOWED)
     }
 
     /// Notes that slices have been taken. `fresh` of them were clean, `reused` says whether any were dirty,
