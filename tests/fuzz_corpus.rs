@@ -29,17 +29,21 @@ fn run(bytes: &[u8]) -> Report {
 }
 
 /// What changes the way that a block goes, or when memory goes back.
-const SETTINGS: [&[(&str, &str)]; 6] = [
+const SETTINGS: [&[(&str, &str)]; 9] = [
     &[],
     &[("HAKMEM_MAGAZINE", "off"), ("HAKMEM_PURGE_DELAY", "0")],
     &[("HAKMEM_OUTBOX", "off"), ("HAKMEM_ORPHANS", "off")],
     &[("HAKMEM_PRESET", "memory")],
     &[("HAKMEM_PRESET", "throughput"), ("HAKMEM_PURGE_DELAY", "1"), ("HAKMEM_BACKGROUND", "on")],
     &[("HAKMEM_PRESET", "latency")],
+    &[("HAKMEM_HARDENED", "on")],
+    &[("HAKMEM_HARDENED", "light"), ("HAKMEM_PURGE_DELAY", "0")],
+    &[("HAKMEM_GUARD", "1")],
 ];
 
 /// Their names.
-const OPTIONS: [&str; 3] = ["HAKMEM_MAGAZINE", "HAKMEM_OUTBOX", "HAKMEM_PRESET"];
+const OPTIONS: [&str; 5] =
+    ["HAKMEM_MAGAZINE", "HAKMEM_OUTBOX", "HAKMEM_PRESET", "HAKMEM_HARDENED", "HAKMEM_GUARD"];
 
 /// Runs `f` in a process of its own for each of the settings.
 fn with_settings(name: &str, f: impl FnOnce()) {

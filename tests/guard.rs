@@ -8,12 +8,15 @@ mod support;
 
 use child::child;
 use hakmem::{Hakmem, Options, stats};
+use hakmem_shadow::faults;
 use std::alloc::{GlobalAlloc, Layout};
 use std::collections::HashMap;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Mutex;
 use support::resized;
+
+hakmem_shadow::interpose!();
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::with_options(Options::new().guard(1).guard_slots(2000));
@@ -111,6 +114,32 @@ fn sizes_alignments_and_contents() {
                 assert!(std::slice::from_raw_parts(block, size).iter().all(|&byte| byte == 0));
                 resized(&GLOBAL, block, layout(size, align));
             }
+        }
+    }
+}
+
+/// Also where the last block but one was, and had its pages refused when it was freed.
+#[test]
+fn blocks_are_zero_where_pages_could_not_be_given_back() {
+    const SIZE: usize = 30_000;
+    let _alone = ALONE.lock().unwrap();
+    let before = stats().guard_blocks;
+    let refused: Vec<_> = (0..40).map(|_| block(SIZE)).collect();
+    assert!(stats().guard_blocks > before + 20);
+    for block in refused {
+        faults::plan(faults::MAP, 0, 1);
+        // SAFETY: of this layout, and not used again.
+        unsafe { GLOBAL.dealloc(block, layout(SIZE, 8)) };
+        faults::plan(0, 0, 0);
+    }
+    // Slots are used in turn; each of them a few times, at either side.
+    for _ in 0..5 * 2000 {
+        // SAFETY: a block of this layout.
+        unsafe {
+            let block = GLOBAL.alloc_zeroed(layout(SIZE, 8));
+            assert!(std::slice::from_raw_parts(block, SIZE).iter().all(|&byte| byte == 0));
+            block.write_bytes(7, SIZE);
+            GLOBAL.dealloc(block, layout(SIZE, 8));
         }
     }
 }

@@ -183,7 +183,7 @@ impl Session {
             return;
         }
         let blocks: u64 = classes.iter().map(|class| class.blocks).sum();
-        assert_eq!(blocks, block::live() as u64, "blocks in {stats:?}");
+        assert_eq!(blocks + stats.guard_blocks, block::live() as u64, "blocks in {stats:?}");
         let sum = stats.allocated_bytes
             + stats.cached_bytes
             + stats.free_bytes

@@ -56,7 +56,7 @@ pub(super) struct Slot {
     class: AtomicU8,
     /// What the rest of the block's pages is filled with.
     filler: AtomicU8,
-    /// Whether the last block's pages could not be given back: 1, and they are not zero.
+    /// Whether pages of an earlier block could not be given back: 1, and they may not be zero.
     dirty: AtomicU8,
     /// The number of its last free; 0 before the first.
     freed_as: AtomicU64,
@@ -205,7 +205,11 @@ pub(super) fn take(size: usize, align: usize, class: u8, random: u64) -> *mut u8
     };
     let fits = block.addr() >= first.addr() && block.addr() + room <= end.addr();
     let (from, len) = pages(block, room);
-    // SAFETY: in the payload of a slot that this call holds, where there is no block.
+    // Once more, and all of it: an earlier block may have been at the other side.
+    // SAFETY: the payload of a slot that this call holds, where there is no block.
+    let is_dirty = slot.dirty.load(SeqCst) != 0 && !unsafe { os::make_inaccessible(first, stride() - page) };
+    slot.dirty.store(is_dirty.into(), SeqCst);
+    // SAFETY: as before.
     if !fits || !unsafe { os::protect(from, len, true) } {
         slot.let_go(FREE);
         return ptr::null_mut();
@@ -213,7 +217,7 @@ pub(super) fn take(size: usize, align: usize, class: u8, random: u64) -> *mut u8
     let filler = (random >> 8) as u8 | 1;
     // SAFETY: just made accessible, and ours.
     unsafe {
-        if slot.dirty.swap(0, SeqCst) != 0 {
+        if is_dirty {
             from.write_bytes(0, len);
         }
         let before = block.addr() - from.addr();
