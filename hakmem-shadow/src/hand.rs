@@ -133,6 +133,7 @@ impl<'a> Hand<'a> {
             }
             Operation::Fail(kinds, pass, fail) => {
                 if allowed.faults {
+                    self.session.has_failed.store(true, Relaxed);
                     faults::plan(kinds, pass, fail);
                 }
             }

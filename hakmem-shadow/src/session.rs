@@ -91,6 +91,10 @@ pub(crate) struct Session {
     /// What may be held at most, if the limits have not been changed since it was.
     most_held: AtomicU64,
     has_background: AtomicBool,
+    /// Whether calls to the system were made to fail.
+    pub(crate) has_failed: AtomicBool,
+    /// Bytes held when it began.
+    held_before: u64,
     /// Bytes of live blocks.
     pub(crate) bytes: AtomicUsize,
     pub(crate) refused: AtomicUsize,
@@ -109,6 +113,8 @@ impl Session {
             has_refused: AtomicBool::new(false),
             most_held: AtomicU64::new(u64::MAX),
             has_background: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
+            held_before: if functions.are_the_core() { hakmem::stats().bytes_held } else { 0 },
             bytes: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
             forks: AtomicUsize::new(0),
@@ -257,6 +263,10 @@ impl Session {
             let stats = hakmem::stats();
             assert_eq!(stats.allocated_bytes, 0, "everything was freed: {stats:?}");
             assert_eq!(stats.large_allocs, stats.large_frees);
+            // What was to be unmapped, and neither was nor could be noted, is lost.
+            if !self.has_failed.load(Relaxed) {
+                assert!(stats.bytes_held <= self.held_before, "{} bytes before: {stats:?}", self.held_before);
+            }
             report.held = stats.bytes_held;
         }
         report

@@ -28,6 +28,7 @@ mod parts;
 mod place;
 mod quarantined;
 mod records;
+mod regions;
 mod reused;
 mod slab;
 mod spans;
@@ -306,7 +307,7 @@ pub(crate) fn spare() -> usize {
 /// Gives memory back that nobody uses. Returns how many bytes.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn purge() -> usize {
-    lists::purge() + unmapping::purge()
+    lists::purge() + regions::purge() + unmapping::purge()
 }
 
 /// Gives memory back that nobody has wanted for the purge delay. With no lock held.
@@ -325,7 +326,7 @@ pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
 pub(crate) fn inherit() {
     parts::inherit();
     records::inherit();
-    spans::inherit();
+    regions::inherit();
     lists::inherit();
     unmapping::inherit();
 }

@@ -217,8 +217,8 @@ impl Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hardened::regions::guard_bytes;
     use crate::hardened::slab::DEAD;
-    use crate::hardened::spans::guard_bytes;
     use crate::superslab::layout::SLICE;
     use crate::superslab::pagemap::{self, FOREIGN};
     use crate::tiny::classes;

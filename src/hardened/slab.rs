@@ -5,7 +5,8 @@
 
 use crate::base::list::{Linked, Links};
 use crate::hardened::records::{self, Header};
-use crate::hardened::spans::{self, BIG, Region, guard_bytes};
+use crate::hardened::regions::{Region, guard_bytes};
+use crate::hardened::spans::{self, BIG};
 use crate::hardened::trailer::Secret;
 use crate::hardened::{growth, parts};
 use crate::os;
