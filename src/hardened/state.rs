@@ -79,7 +79,8 @@ impl State {
     }
 
     /// A small block that the thread has ready. Null if it has none, or a signal handler has interrupted it
-    /// here, or the size is a large block's: then [`State::alloc`] knows what to do.
+    /// here, or the size is a large block's: then [`State::hit_shared`] may have one, and else
+    /// [`State::alloc`] knows what to do.
     #[inline(always)]
     pub(crate) fn hit(&self, size: usize, align: usize) -> *mut u8 {
         // First: what a signal handler might change is read behind this.
@@ -139,7 +140,10 @@ impl State {
             return None;
         }
         loop {
-            let block = self.hit(size, align);
+            let mut block = self.hit(size, align);
+            if block.is_null() {
+                block = self.hit_shared(size, align);
+            }
             if !block.is_null() {
                 // Fresh blocks are, too, but then it is known only here.
                 return Some(Allocation { ptr: block, zeroed: parts::has(Hardened::ZERO) });
@@ -147,25 +151,25 @@ impl State {
             let _busy = self.enter()?;
             let source = &self.sources[class];
             // A signal handler of the thread may have been here.
-            if source.bits.get() != 0 {
-                continue;
-            }
-            if shared::serves(class) {
-                let block = self.alloc_shared(source, class, size, align);
-                if !block.is_null() {
-                    return Some(Allocation { ptr: block, zeroed: parts::has(Hardened::ZERO) });
-                }
-            }
-            if !self.refill(source, class) {
+            if source.bits.get() == 0 && !self.refill(source, class) {
                 return Some(Allocation::NONE);
             }
         }
     }
 
-    /// A block of a slab that all threads share. Null if another thread is there, or there is no memory.
+    /// A block of a slab that all threads share, if the class's are. Null also if another thread is there, or
+    /// there is no memory.
+    #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
-    fn alloc_shared(&self, source: &Source, class: usize, size: usize, align: usize) -> *mut u8 {
+    pub(crate) fn hit_shared(&self, size: usize, align: usize) -> *mut u8 {
+        let class = class_with_trailer(size, align);
+        let Some(_busy) = self.enter().filter(|_| shared::serves(class)) else { return ptr::null_mut() };
+        let source = &self.sources[class];
+        // A signal handler of the thread may have been here.
+        if source.bits.get() != 0 {
+            return ptr::null_mut();
+        }
         let Some(place) = shared::take(class, || self.chance()) else { return ptr::null_mut() };
         // It had one of its own when others were there.
         if let Some(slab) = source.slab.take() {
