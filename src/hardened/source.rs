@@ -20,6 +20,8 @@ pub(super) struct Source {
     pub(super) bits: Cell<u64>,
     pub(super) word: Cell<usize>,
     turn: Cell<u32>,
+    /// How many blocks the word is for: 64, or fewer at the end of a slab.
+    width: Cell<u32>,
     /// So many blocks are handed out before `turn` is chosen anew.
     left: Cell<u32>,
     /// What the slab's `free` lacks: blocks that the thread has freed while this was its current slab, less
@@ -34,6 +36,7 @@ impl Source {
             bits: Cell::new(0),
             word: Cell::new(0),
             turn: Cell::new(0),
+            width: Cell::new(0),
             left: Cell::new(0),
             uncounted: Cell::new(0),
         }
@@ -62,10 +65,12 @@ impl Source {
     /// Begins another run of `bits`, as they are now: at a random place.
     #[inline(always)]
     pub(super) fn turn(&self, bits: u64, random: u32) {
-        let by = random % 64;
-        self.bits.set(bits.rotate_right(by));
-        self.turn.set((self.turn.get() + by) % 64);
-        self.left.set(RUNS[(random >> 6) as usize] as u32);
+        // Not any of 64: behind the last block all of them would be the first one.
+        let turn = ((random >> 8) * self.width.get()) >> 24;
+        let by = turn.wrapping_sub(self.turn.get());
+        self.bits.set(bits.rotate_right(by % 64));
+        self.turn.set(turn);
+        self.left.set(RUNS[random as usize] as u32);
     }
 
     /// Takes the next block out of the bits. There is one.
@@ -101,6 +106,7 @@ impl Source {
                 self.uncounted.set(self.uncounted.get() - bits.count_ones() as i32);
                 self.word.set(word);
                 self.turn.set(0);
+                self.width.set((slab.blocks() - word * 64).min(64) as u32);
                 self.turn(bits, random().map_or(0, |random| random as u32));
                 return true;
             }
@@ -155,3 +161,35 @@ static RUNS: Table<u8, 256> = {
     }
     runs
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tiny::classes;
+
+    /// Also in slabs of fewer than 64, and in the last word of any.
+    #[test]
+    fn each_block_is_as_likely_the_first_one() {
+        for class in [30, 45, classes::CLASSES] {
+            let slab = Slab::make_usual(class).unwrap();
+            let source = Source::new();
+            let mut firsts = [0; 4096];
+            let mut random = 0x9e37_79b9_7f4a_7c15u64;
+            const ROUNDS: usize = 20_000;
+            for _ in 0..ROUNDS {
+                assert!(source.take_word(slab, || {
+                    random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                    Some(random >> 32)
+                }));
+                firsts[source.next(slab, source.bits.get()).index] += 1;
+                source.put_back(slab);
+            }
+            // Each word is as likely as the others, and so are the blocks of one.
+            for (index, &times) in firsts[..slab.blocks()].iter().enumerate() {
+                let width = (slab.blocks() - index / 64 * 64).min(64);
+                let expected = ROUNDS / slab.words() / width;
+                assert!((expected / 2..expected * 2).contains(&times), "{class}: {index} {times} {expected}");
+            }
+        }
+    }
+}
