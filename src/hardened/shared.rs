@@ -28,8 +28,13 @@ const FIRST: usize = {
 };
 
 /// Where the blocks of one class come from.
-#[repr(align(64))]
 struct Shared(Source);
+
+/// A line of the cache for each, so that threads that want different classes do not wait for each other.
+#[repr(align(64))]
+struct Line(Lock<Shared>);
+
+const _: () = assert!(cfg!(loom) || size_of::<Line>() == 64);
 
 // SAFETY: records stay mapped, and the source is used only under the lock.
 unsafe impl Send for Shared {}
@@ -43,7 +48,11 @@ impl Inherit for Shared {
     }
 }
 
-static OF: Table<Lock<Shared>, KINDS> = Table([const { Lock::new(Shared(Source::new())) }; KINDS]);
+static OF: Table<Line, KINDS> = Table([const { Line(Lock::new(Shared(Source::new()))) }; KINDS]);
+
+fn of(class: usize) -> &'static Lock<Shared> {
+    &OF[class].0
+}
 
 /// Whether the blocks of a class come from here.
 #[inline(always)]
@@ -56,7 +65,7 @@ pub(super) fn serves(class: usize) -> bool {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn take(class: usize, mut random: impl FnMut() -> Option<u64>) -> Option<Place<'static>> {
     loop {
-        let shared = OF[class].try_lock()?;
+        let shared = of(class).try_lock()?;
         let source = &shared.0;
         let used_up = source.slab.get();
         if let Some(slab) = used_up {
@@ -82,7 +91,7 @@ pub(super) fn take(class: usize, mut random: impl FnMut() -> Option<u64>) -> Opt
             Some(slab) if !lists::drop_used_up(slab) => slab,
             _ => lists::take_or_make(class)?,
         };
-        match OF[class].lock_soon() {
+        match of(class).lock_soon() {
             Some(shared) if shared.0.slab.get().is_none() => shared.0.begin(slab, random()),
             shared => {
                 drop(shared);
@@ -95,7 +104,7 @@ pub(super) fn take(class: usize, mut random: impl FnMut() -> Option<u64>) -> Opt
 /// Gives up the slabs that have no block in use: all of which can be handed out is free.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn retire() {
-    for shared in OF.0.iter().skip(FIRST) {
+    for Line(shared) in OF.0.iter().skip(FIRST) {
         let Some(shared) = shared.try_lock() else { continue };
         let Some(slab) = shared.0.slab.get().filter(|slab| shared.0.is_all_free(slab)) else { continue };
         shared.0.slab.set(None);
@@ -107,7 +116,7 @@ pub(super) fn retire() {
 
 /// In the child of a fork.
 pub(super) fn inherit() {
-    OF.0.iter().for_each(Lock::inherit);
+    OF.0.iter().for_each(|Line(shared)| shared.inherit());
 }
 
 #[cfg(test)]
@@ -132,7 +141,7 @@ mod tests {
     }
 
     fn place_of(class: usize) -> u8 {
-        OF[class].lock_soon().unwrap().0.slab.get().unwrap().place.load(Relaxed)
+        of(class).lock_soon().unwrap().0.slab.get().unwrap().place.load(Relaxed)
     }
 
     #[test]
@@ -152,12 +161,12 @@ mod tests {
         let class = classes::class_of(SIZE + 8, 16) as usize;
         let thread = thread();
         let shared = slab_of(&thread, SIZE);
-        let other = OF[class].try_lock().unwrap();
+        let other = of(class).try_lock().unwrap();
         let own = slab_of(&thread, SIZE);
         assert_ne!(own, shared);
         drop(other);
         // All that it has taken the bits of.
-        let blocks = OF[class].lock_soon().unwrap().0.slab.get().unwrap().blocks();
+        let blocks = of(class).lock_soon().unwrap().0.slab.get().unwrap().blocks();
         assert!((1..blocks).all(|_| slab_of(&thread, SIZE) == own));
         assert_eq!(slab_of(&thread, SIZE), shared);
     }
@@ -168,7 +177,7 @@ mod tests {
         let thread = thread();
         let block = thread.alloc(30_000, 16).unwrap().ptr;
         let class = classes::class_of(30_008, 16) as usize;
-        let slab = OF[class].lock_soon().unwrap().0.slab.get().unwrap();
+        let slab = of(class).lock_soon().unwrap().0.slab.get().unwrap();
         thread.retire();
         assert_eq!(place_of(class), CURRENT, "it has one");
         let place = slab.at(block).unwrap();
@@ -177,7 +186,7 @@ mod tests {
         thread.retire();
         assert_eq!(slab.place.load(Relaxed), LISTED);
         assert_eq!(slab.free.load(Relaxed) as usize, slab.blocks());
-        assert!(OF[class].lock_soon().unwrap().0.slab.get().is_none());
+        assert!(of(class).lock_soon().unwrap().0.slab.get().is_none());
     }
 
     #[test]
