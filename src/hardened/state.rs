@@ -31,6 +31,8 @@ pub(crate) struct State {
     /// blocks elsewhere.
     busy: Cell<bool>,
     sources: Table<Source, KINDS>,
+    /// See [`State::set`]: one more than that; 0 before it is known.
+    pub(super) set: Cell<usize>,
     /// The oldest block in the quarantine, and how many there are.
     first: Cell<usize>,
     count: Cell<usize>,
@@ -170,7 +172,7 @@ impl State {
         if source.bits.get() != 0 {
             return ptr::null_mut();
         }
-        let Some(place) = shared::take(class, || self.chance()) else { return ptr::null_mut() };
+        let Some(place) = shared::take(self.set(), class, || self.chance()) else { return ptr::null_mut() };
         // It had one of its own when others were there.
         if let Some(slab) = source.slab.take() {
             source.settle(slab);
@@ -178,6 +180,14 @@ impl State {
         }
         self.hand_out(place, size, align, parts::now());
         place.block
+    }
+
+    /// Which of the sets of [`shared`] the thread shares.
+    fn set(&self) -> usize {
+        if self.set.get() == 0 {
+            self.set.set(1 + shared::next_set());
+        }
+        self.set.get() - 1
     }
 
     /// A random number, where blocks are chosen at random.
