@@ -142,12 +142,9 @@ pub(super) fn inherit() {
 mod tests {
     use super::*;
     use crate::hardened::State;
+    use crate::hardened::lists::ALONE;
     use crate::hardened::slab::{CURRENT, LISTED};
     use crate::superslab::pagemap;
-    use std::sync::Mutex;
-
-    /// The tests count on what the others leave.
-    static ALONE: Mutex<()> = Mutex::new(());
 
     /// A thread that shares the set 0.
     fn thread() -> Box<State> {
@@ -216,6 +213,7 @@ mod tests {
         assert_eq!(slab.place.load(Relaxed), LISTED);
         assert_eq!(slab.free.load(Relaxed) as usize, slab.blocks());
         assert!(of(0, class).lock_soon().unwrap().0.slab.get().is_none());
+        lists::purge();
     }
 
     #[test]
