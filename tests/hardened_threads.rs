@@ -56,6 +56,35 @@ fn the_quarantine_of_a_thread_that_has_ended_keeps_no_slab() {
     assert!(more <= 24, "{more} MiB are still in use");
 }
 
+/// Each would go through a slab of its own of every class, from end to end.
+#[test]
+fn threads_share_the_slabs_of_long_blocks() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    const THREADS: usize = 16;
+    let held = || hakmem::stats().active_bytes;
+    let (before, turn, all) = (held(), Mutex::new(()), std::sync::Barrier::new(THREADS + 1));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                // One after the other: where two meet one has a slab of its own for a while.
+                let ours = turn.lock().unwrap();
+                for size in (9_000..60_000).step_by(1000).cycle().take(1000) {
+                    let layout = Layout::from_size_align(size, 16).unwrap();
+                    // SAFETY: our own block, freed once.
+                    unsafe { GLOBAL.dealloc(block(layout), layout) };
+                }
+                drop(ours);
+                all.wait();
+                all.wait();
+            });
+        }
+        all.wait();
+        let more = held().saturating_sub(before) >> 20;
+        all.wait();
+        assert!(more <= 16, "{more} MiB more");
+    });
+}
+
 const BLOCKS: usize = 64;
 static FREED: [AtomicPtr<u8>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
 static DONE: AtomicBool = AtomicBool::new(false);

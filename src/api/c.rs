@@ -131,7 +131,17 @@ extern "C" fn malloc_cold(size: usize, heap: *mut Heap, class: usize) -> *mut u8
 extern "C" fn malloc_hardened(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
     // SAFETY: `malloc` passes the calling thread's heap or a placeholder.
     let block = unsafe { hardened::hit(heap, size, MIN_ALIGN) };
-    if block.is_null() { malloc_refill(size, class) } else { block }
+    if !block.is_null() { block } else { malloc_hardened_shared(size, heap, class) }
+}
+
+/// [`malloc_hardened`] when the thread has no block ready.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+extern "C" fn malloc_hardened_shared(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
+    // SAFETY: `malloc` passes the calling thread's heap or a placeholder.
+    let block = unsafe { hardened::hit_shared(heap, size, MIN_ALIGN) };
+    if !block.is_null() { block } else { malloc_refill(size, class) }
 }
 
 /// [`malloc_cold`] when there is no block ready anywhere.

@@ -139,6 +139,25 @@ pub(super) unsafe fn hit(heap: *mut Heap, size: usize, align: usize) -> *mut u8 
     block
 }
 
+/// The same of those that all threads share.
+///
+/// # Safety
+///
+/// As [`hit`].
+#[inline(always)]
+pub(super) unsafe fn hit_shared(heap: *mut Heap, size: usize, align: usize) -> *mut u8 {
+    if thread::is_placeholder(heap) || size > isize::MAX as usize {
+        return ptr::null_mut();
+    }
+    // SAFETY: the calling thread owns the heap.
+    let state = unsafe { Heap::hardened(heap) };
+    let block = state.hit_shared(size, align);
+    if lease::is_armed() && !block.is_null() {
+        allocated(state, block, size);
+    }
+    block
+}
+
 /// Frees a block on behalf of `function`, of which the program says `said`.
 ///
 /// # Safety

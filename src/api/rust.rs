@@ -55,7 +55,11 @@ extern "C" fn alloc_cold(heap: *mut Heap, class: u8, options: &Options, size: us
     let align = if stride(class as usize) % 16 == 0 { 16 } else { 8 };
     if hardened::is_on() {
         // SAFETY: `alloc` passes the calling thread's heap or a placeholder.
-        let block = unsafe { hardened::hit(heap, size, align) };
+        let mut block = unsafe { hardened::hit(heap, size, align) };
+        if block.is_null() {
+            // SAFETY: the same.
+            block = unsafe { hardened::hit_shared(heap, size, align) };
+        }
         if !block.is_null() {
             return block;
         }

@@ -56,7 +56,7 @@ const LOOKS: usize = 8;
 
 /// Notes that the program needs fresh memory for a slab.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn made(slab: &Slab) {
+fn made(slab: &Slab) {
     let now = os::now_ms();
     // Relaxed, as all here: races lose a little of the slack.
     if SLACK.load(Relaxed) < spans::IN_USE.load(Relaxed) && now.wrapping_sub(GIVEN.load(Relaxed)) < SOON {
@@ -93,7 +93,7 @@ fn is_empty(slab: &Slab) -> bool {
 
 /// A slab of `class` that waits; it is the calling thread's now.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn take(class: usize) -> Option<&'static Slab> {
+fn take(class: usize) -> Option<&'static Slab> {
     let mut list = LISTS[class].lock_soon()?;
     // SAFETY: we hold the lock; records stay mapped.
     let slab = unsafe { list.0.first().as_ref()? };
@@ -104,6 +104,13 @@ pub(super) fn take(class: usize) -> Option<&'static Slab> {
     // SAFETY: we hold the lock, and this is the first one.
     unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
     Some(slab)
+}
+
+/// A slab of `class` that is the calling thread's now: one that waits, or a new one. `None` if there is no
+/// memory.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn take_or_make(class: usize) -> Option<&'static Slab> {
+    take(class).or_else(|| Slab::make(class).inspect(|slab| made(slab)))
 }
 
 /// Counts a slab as empty no more, if it is counted. Under the lock of its list.
@@ -293,6 +300,10 @@ pub(super) fn inherit() {
     LOWEST.store(0, Relaxed);
 }
 
+/// For tests that list slabs: these count on what is listed.
+#[cfg(test)]
+pub(super) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -303,10 +314,10 @@ mod tests {
         slab.place.load(SeqCst) == DEAD
     }
 
-    /// No other test of this process lists slabs.
     #[test]
     #[cfg_attr(miri, ignore)]
     fn what_was_empty_since_the_last_look_goes() {
+        let _alone = ALONE.lock();
         const CLASS: usize = 5;
         let slab = Slab::make(CLASS).unwrap();
         drop_current(slab);

@@ -8,10 +8,11 @@
 //! What is where: `slab.rs` and `place.rs` small blocks, `large.rs`, `blocks.rs` and `mappings.rs` large
 //! ones, `moved.rs` how their pages move, `reused.rs` how those of freed ones serve others, `unmapping.rs`
 //! how they go back, `kept.rs` what is kept of them, `trailer.rs` what stands behind the bytes of small ones,
-//! `wide.rs` clears them, `state.rs` what a thread has, `quarantined.rs` a block there, `lists.rs` slabs that
-//! wait for a thread, `spans.rs` address space, `growth.rs` how much of it a slab gets, `records.rs` memory
-//! for what describes all this, `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs`
-//! what is on.
+//! `wide.rs` clears them, `state.rs` what a thread has, `source.rs` where its blocks come from, `shared.rs`
+//! where those above 4 KiB do, `quarantined.rs` a block in quarantine, `lists.rs` slabs that wait for a
+//! thread, `spans.rs` address space, `growth.rs` how much of it a slab gets, `records.rs` memory for what
+//! describes all this, `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs` what is
+//! on.
 
 mod aged;
 mod blocks;
@@ -30,7 +31,9 @@ mod quarantined;
 mod records;
 mod regions;
 mod reused;
+mod shared;
 mod slab;
+mod source;
 mod spans;
 mod state;
 mod trailer;
@@ -328,5 +331,6 @@ pub(crate) fn inherit() {
     records::inherit();
     regions::inherit();
     lists::inherit();
+    shared::inherit();
     unmapping::inherit();
 }

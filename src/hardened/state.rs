@@ -5,12 +5,13 @@ use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
 use crate::base::prefetch::prefetch;
 use crate::base::table::Table;
-use crate::hardened::parts::MOST_HELD;
+use crate::hardened::parts::{MOST_HELD, Parts};
 use crate::hardened::place::Place;
 use crate::hardened::quarantined::Held;
-use crate::hardened::slab::{FRESH, Slab};
+use crate::hardened::slab::FRESH;
+use crate::hardened::source::Source;
 use crate::hardened::trailer::class_with_trailer;
-use crate::hardened::{aged, fault, lists, parts};
+use crate::hardened::{aged, fault, lists, parts, shared};
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
@@ -21,11 +22,6 @@ use core::ptr;
 /// Blocks of up to so many bytes are looked at before they are handed out for the first time: larger ones may
 /// consist of pages that the program never touches.
 const SMALL: usize = 1024;
-/// So many blocks are handed out in the order of their addresses, on average, before the next is chosen at
-/// random. All at random, python3 took half as much time again: it walks through what it has allocated in
-/// that order, and the processor's prefetching relies on it.
-const RUN: u32 = 8;
-
 /// What a thread has. All zero is valid, and means nothing.
 #[repr(C)]
 pub(crate) struct State {
@@ -35,6 +31,8 @@ pub(crate) struct State {
     /// blocks elsewhere.
     busy: Cell<bool>,
     sources: Table<Source, KINDS>,
+    /// See [`State::set`]: one more than that; 0 before it is known.
+    pub(super) set: Cell<usize>,
     /// The oldest block in the quarantine, and how many there are.
     first: Cell<usize>,
     count: Cell<usize>,
@@ -46,57 +44,6 @@ pub(crate) struct State {
     pub(crate) sampler: [Cell<u64>; 2],
     ring: Table<Cell<Held>, MOST_HELD>,
 }
-
-/// Where a thread's blocks of one class come from.
-struct Source {
-    slab: Cell<Option<&'static Slab>>,
-    /// The blocks of the word `word` that the thread has taken the bits of and can hand out, rotated to the
-    /// right by `turn`: the lowest is handed out next.
-    bits: Cell<u64>,
-    word: Cell<usize>,
-    turn: Cell<u32>,
-    /// So many blocks are handed out before `turn` is chosen anew.
-    left: Cell<u32>,
-    /// What the slab's `free` lacks: blocks that the thread has freed while this was its current slab, less
-    /// those that it has taken. Only the thread uses it, so this spares it one atomic operation for each.
-    uncounted: Cell<i32>,
-}
-
-impl Source {
-    /// The block that is handed out next. There is one.
-    #[inline(always)]
-    fn next<'a>(&self, slab: &'a Slab, bits: u64) -> Place<'a> {
-        slab.nth(self.word.get() * 64 + (bits.trailing_zeros().wrapping_add(self.turn.get()) % 64) as usize)
-    }
-
-    /// Begins another run of `bits`, as they are now: at a random place.
-    #[inline(always)]
-    fn turn(&self, bits: u64, random: u32) {
-        let by = random % 64;
-        self.bits.set(bits.rotate_right(by));
-        self.turn.set((self.turn.get() + by) % 64);
-        self.left.set(RUNS[(random >> 6) as usize] as u32);
-    }
-}
-
-/// How long runs are: each of these is as likely as the others. As if it was decided behind each block, by
-/// one chance in [`RUN`], that it is the last one.
-static RUNS: Table<u8, 256> = {
-    let mut runs = Table([0; 256]);
-    let (mut index, mut run) = (0, 1);
-    // The chance that a run is longer than `run`, in units of 2^-32.
-    let mut longer = (1u64 << 32) / RUN as u64 * (RUN as u64 - 1);
-    while index < 256 {
-        if (256 - index as u64) << 24 > longer {
-            runs.0[index] = run;
-            index += 1;
-        } else {
-            longer = longer / RUN as u64 * (RUN as u64 - 1);
-            run += 1;
-        }
-    }
-    runs
-};
 
 /// A thread is in a function of this file until this is dropped. A signal handler of the thread sees what was
 /// done before, by the fences.
@@ -134,7 +81,8 @@ impl State {
     }
 
     /// A small block that the thread has ready. Null if it has none, or a signal handler has interrupted it
-    /// here, or the size is a large block's: then [`State::alloc`] knows what to do.
+    /// here, or the size is a large block's: then [`State::hit_shared`] may have one, and else
+    /// [`State::alloc`] knows what to do.
     #[inline(always)]
     pub(crate) fn hit(&self, size: usize, align: usize) -> *mut u8 {
         // First: what a signal handler might change is read behind this.
@@ -149,18 +97,22 @@ impl State {
         source.bits.set(bits);
         if bits != 0 {
             let mut bits = bits;
-            if parts.has(Hardened::RANDOM) {
-                source.left.set(source.left.get().wrapping_sub(1));
-                if source.left.get() == 0 {
-                    source.turn(bits, self.random() as u32);
-                    bits = source.bits.get();
-                }
+            if parts.has(Hardened::RANDOM) && source.is_run_over() {
+                source.turn(bits, self.random() as u32);
+                bits = source.bits.get();
             }
             // Fetched while the program uses this one.
             let next = source.next(slab, bits).block;
             prefetch(next);
             prefetch(next.wrapping_add(place.room()));
         }
+        self.hand_out(place, size, align, parts);
+        place.block
+    }
+
+    /// Makes a block the program's, which the thread has taken the bit of.
+    #[inline(always)]
+    fn hand_out(&self, place: Place<'_>, size: usize, align: usize, parts: Parts) {
         let mix = place.mix();
         let is_fresh = place.state().load(Relaxed) == FRESH;
         if is_fresh {
@@ -179,7 +131,6 @@ impl State {
         }
         place.take();
         self.allocations.store(self.allocations.load(Relaxed) + 1, Relaxed);
-        place.block
     }
 
     /// A small block. `None` if there has to be a large one: because of its size, or since a signal handler
@@ -191,7 +142,10 @@ impl State {
             return None;
         }
         loop {
-            let block = self.hit(size, align);
+            let mut block = self.hit(size, align);
+            if block.is_null() {
+                block = self.hit_shared(size, align);
+            }
             if !block.is_null() {
                 // Fresh blocks are, too, but then it is known only here.
                 return Some(Allocation { ptr: block, zeroed: parts::has(Hardened::ZERO) });
@@ -205,58 +159,64 @@ impl State {
         }
     }
 
+    /// A block of a slab that all threads share, if the class's are. Null also if another thread is there, or
+    /// there is no memory.
+    #[cold]
+    #[inline(never)]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) fn hit_shared(&self, size: usize, align: usize) -> *mut u8 {
+        let class = class_with_trailer(size, align);
+        let Some(_busy) = self.enter().filter(|_| shared::serves(class)) else { return ptr::null_mut() };
+        let source = &self.sources[class];
+        // A signal handler of the thread may have been here.
+        if source.bits.get() != 0 {
+            return ptr::null_mut();
+        }
+        let Some(place) = shared::take(self.set(), class, || self.chance()) else { return ptr::null_mut() };
+        // It had one of its own when others were there.
+        if let Some(slab) = source.slab.take() {
+            source.settle(slab);
+            lists::drop_current(slab);
+        }
+        self.hand_out(place, size, align, parts::now());
+        place.block
+    }
+
+    /// Which of the sets of [`shared`] the thread shares.
+    fn set(&self) -> usize {
+        if self.set.get() == 0 {
+            self.set.set(1 + shared::next_set());
+        }
+        self.set.get() - 1
+    }
+
+    /// A random number, where blocks are chosen at random.
+    fn chance(&self) -> Option<u64> {
+        parts::has(Hardened::RANDOM).then(|| self.random())
+    }
+
     /// Takes a word of bits from the current slab of a class, or from another one, which becomes current.
     /// False if there is no memory.
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
     fn refill(&self, source: &Source, class: usize) -> bool {
-        let is_random = parts::has(Hardened::RANDOM);
         loop {
             let Some(slab) = source.slab.get() else {
-                let Some(slab) =
-                    lists::take(class).or_else(|| Slab::make(class).inspect(|slab| lists::made(slab)))
-                else {
-                    return false;
-                };
-                source.uncounted.set(0);
-                source.word.set(if is_random { self.random() as usize % slab.words() } else { 0 });
-                source.slab.set(Some(slab));
+                let Some(slab) = lists::take_or_make(class) else { return false };
+                source.begin(slab, self.chance());
                 continue;
             };
-            let words = slab.words();
-            // In a big slab one after the other, from a random one on: there are many, and the processor
-            // fetches ahead. In others each is chosen at random.
-            let from = match (slab.is_big(), is_random) {
-                (true, _) => source.word.get(),
-                (false, true) => self.random() as usize % words,
-                (false, false) => 0,
-            };
-            for word in (from..words).chain(0..from) {
-                if slab.word(word).load(Relaxed) == 0 {
-                    continue;
-                }
-                let bits = slab.take_bits(word);
-                if bits != 0 {
-                    source.uncounted.set(source.uncounted.get() - bits.count_ones() as i32);
-                    source.word.set(word);
-                    source.turn.set(0);
-                    source.turn(bits, if is_random { self.random() as u32 } else { 0 });
-                    // Now that it has what it needs: not what it would have taken.
-                    aged::tick();
-                    return true;
-                }
+            if source.take_word(slab, || self.chance()) {
+                // Now that it has what it needs: not what it would have taken.
+                aged::tick();
+                return true;
             }
-            self.settle(source, slab);
+            source.settle(slab);
             if lists::drop_used_up(slab) {
                 source.slab.set(None);
             }
         }
-    }
-
-    /// Counts in the slab's record what the thread has not counted yet.
-    fn settle(&self, source: &Source, slab: &Slab) {
-        slab.count(source.uncounted.take());
     }
 
     /// Keeps a held block from being handed out, and lets go of older ones instead.
@@ -325,16 +285,14 @@ impl State {
         let Some(_busy) = self.enter() else { return };
         for source in &self.sources.0 {
             if let Some(slab) = source.slab.take() {
-                let bits = source.bits.take().rotate_left(source.turn.get());
-                slab.put_bits(source.word.get(), bits);
-                source.uncounted.set(source.uncounted.get() + bits.count_ones() as i32);
-                self.settle(source, slab);
+                source.put_back(slab);
                 lists::drop_current(slab);
             }
         }
         while self.count.get() > 0 {
             self.let_go_oldest();
         }
+        shared::retire();
     }
 
     /// Forgets everything, in the child of a fork that has stopped the thread anywhere: its slabs and what it
@@ -345,11 +303,7 @@ impl State {
     pub(crate) fn forget(&self) {
         self.count.set(0);
         self.bytes.set(0);
-        for source in &self.sources.0 {
-            source.slab.set(None);
-            source.bits.set(0);
-            source.uncounted.set(0);
-        }
+        self.sources.0.iter().for_each(Source::forget);
         self.busy.set(false);
     }
 
