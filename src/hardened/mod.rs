@@ -25,6 +25,7 @@ mod mappings;
 #[cfg(all(test, loom))]
 mod model;
 mod moved;
+mod pace;
 mod parts;
 mod place;
 mod quarantined;

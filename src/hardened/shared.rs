@@ -2,9 +2,9 @@
 //!
 //! Such a slab has 128 to 512 KiB, and whoever takes blocks from it goes through all of it, so that a freed
 //! block is handed out late and at random. If each thread had one, 16 threads held 68 MiB of which nothing
-//! was in use. The lock costs little beside what clearing such a block takes. Who finds that another thread
-//! has it takes a slab for itself, as in other classes, until a word of that is used up: so where many
-//! threads allocate such blocks all the time, none waits.
+//! was in use. Who takes many blocks ([`pace`](crate::hardened::pace)), or finds that another thread is here,
+//! takes a slab for itself, as in other classes, until a word of that is used up: so none waits where many
+//! threads allocate such blocks all the time, and each has in its cache what it has freed.
 
 use crate::base::table::Table;
 use crate::hardened::place::Place;
@@ -159,6 +159,19 @@ mod tests {
         pagemap::hardened(thread.alloc(size, 16).unwrap().ptr).addr()
     }
 
+    #[test]
+    fn who_takes_many_has_slabs_of_its_own() {
+        let _alone = ALONE.lock();
+        const SIZE: usize = 7_000;
+        let class = classes::class_of(SIZE + 8, 16) as usize;
+        let (one, other) = (thread(), thread());
+        let shared = slab_of(&one, SIZE);
+        // As if so many had just been taken.
+        one.paces[class].begin(1 << 20);
+        assert_ne!(slab_of(&one, SIZE), shared);
+        assert_eq!(slab_of(&other, SIZE), shared);
+    }
+
     fn place_of(class: usize) -> u8 {
         of(0, class).lock_soon().unwrap().0.slab.get().unwrap().place.load(Relaxed)
     }
@@ -194,6 +207,7 @@ mod tests {
         // All that it has taken the bits of.
         let blocks = of(0, class).lock_soon().unwrap().0.slab.get().unwrap().blocks();
         assert!((1..blocks).all(|_| slab_of(&thread, SIZE) == own));
+        thread.paces[class].rest();
         assert_eq!(slab_of(&thread, SIZE), shared);
     }
 

@@ -5,6 +5,7 @@ use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
 use crate::base::prefetch::prefetch;
 use crate::base::table::Table;
+use crate::hardened::pace::Pace;
 use crate::hardened::parts::{MOST_HELD, Parts};
 use crate::hardened::place::Place;
 use crate::hardened::quarantined::Held;
@@ -31,6 +32,8 @@ pub(crate) struct State {
     /// blocks elsewhere.
     busy: Cell<bool>,
     sources: Table<Source, KINDS>,
+    /// How often it takes blocks of the classes that [`shared`] serves.
+    pub(super) paces: Table<Pace, KINDS>,
     /// See [`State::set`]: one more than that; 0 before it is known.
     pub(super) set: Cell<usize>,
     /// The oldest block in the quarantine, and how many there are.
@@ -159,8 +162,8 @@ impl State {
         }
     }
 
-    /// A block of a slab that all threads share, if the class's are. Null also if another thread is there, or
-    /// there is no memory.
+    /// A block of a slab that all threads share, if the class's are. Null also if the thread takes so many that
+    /// it is to have a slab of its own, if another thread is there, or if there is no memory.
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
@@ -169,7 +172,7 @@ impl State {
         let Some(_busy) = self.enter().filter(|_| shared::serves(class)) else { return ptr::null_mut() };
         let source = &self.sources[class];
         // A signal handler of the thread may have been here.
-        if source.bits.get() != 0 {
+        if source.bits.get() != 0 || self.paces[class].is_fast(source.slab.get().is_some()) {
             return ptr::null_mut();
         }
         let Some(place) = shared::take(self.set(), class, || self.chance()) else { return ptr::null_mut() };
@@ -208,6 +211,9 @@ impl State {
                 continue;
             };
             if source.take_word(slab, || self.chance()) {
+                if shared::serves(class) {
+                    self.paces[class].begin(source.bits.get().count_ones());
+                }
                 // Now that it has what it needs: not what it would have taken.
                 aged::tick();
                 return true;
