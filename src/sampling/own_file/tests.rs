@@ -232,6 +232,23 @@ fn long_paths_work() {
     }
 }
 
+/// What is not whole yet has a name of its own, which the file system takes if it takes the file's.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn long_names_work() {
+    let profile = Profile::new("name");
+    profile.sample(1);
+    for (i, name) in (1..256).map(|len| "n".repeat(len)).enumerate() {
+        let path = profile.folder.join(&name);
+        let text = CString::new(path.to_str().unwrap()).unwrap();
+        assert!(crate::sampling::write_to(&text, Why::Asked, &[0; 7]), "{} bytes", name.len());
+        assert!(path.exists() && profile.names() == i + 1);
+    }
+    let path = profile.folder.join("n".repeat(256));
+    let text = CString::new(path.to_str().unwrap()).unwrap();
+    assert!(!crate::sampling::write_to(&text, Why::Asked, &[0; 7]));
+}
+
 /// What is given up is charged to others in the file, too, also after it could not be written.
 #[test]
 #[cfg_attr(miri, ignore)]
