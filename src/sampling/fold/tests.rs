@@ -110,6 +110,7 @@ fn where_all_lives_what_comes_is_others() {
     assert_eq!(sums(&store), [1000, 1000, 1000, 0]);
     let others = store.sites.iter().filter(|site| site.stack == OTHERS);
     assert!(others.map(|site| site.live).sum::<u32>() >= 890);
+    assert_eq!(store.folds, 0, "there was nothing to give up");
     // What is known is counted where it is.
     note(&mut store, 1000, 0, 0, &[0]);
     assert_eq!(site_of(&store, &[0]).unwrap().live, 2);
