@@ -354,3 +354,22 @@ fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
     assert!(profile.append(Why::Timer));
     assert_eq!(profile.samples().0, 3 * bound as u64);
 }
+
+/// However long who writes has been waited for before.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn the_end_waits_for_who_writes() {
+    let profile = Profile::new("waits");
+    profile.sample(1);
+    let held = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _writes = FILE.lock_soon().unwrap();
+            held.wait();
+            std::thread::sleep(Duration::from_millis(200));
+        });
+        held.wait();
+        assert!(profile.append(Why::End) && profile.path.exists());
+    });
+    assert_eq!(profile.frames(SNAPSHOT), 1);
+}
