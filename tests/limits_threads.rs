@@ -9,6 +9,7 @@ use std::sync::Barrier;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 use support::*;
 
 /// Runs `f` while `count` other threads keep a run each, made by `make_run`, that they have freed.
@@ -77,32 +78,39 @@ fn far_below_the_limit() {
 /// What another thread has freed of a thread's own blocks can be had at once, however often that thread was
 /// refused before.
 fn just_after_refusals() {
+    const BLOCK: usize = 512;
     for size in [900 << 10, 4 * MIB] {
         hakmem::purge();
         limit(0, held() + 6 * MIB);
-        let next = || Some(make(64)).filter(|block| !block.is_null());
-        let (begin, freed, end) = (Barrier::new(2), Barrier::new(2), Barrier::new(2));
+        let next = || Some(make(BLOCK)).filter(|block| !block.is_null());
+        let freed = Barrier::new(2);
         std::thread::scope(|scope| {
             let (blocks, given) = channel::<Vec<usize>>();
-            let (begin, freed, end) = (&begin, &freed, &end);
-            scope.spawn(move || {
-                // So that it has a heap before nothing is left.
-                free(make(64), 64);
-                begin.wait();
-                for block in given.recv().unwrap() {
-                    free(block as *mut u8, 64);
+            let freed = &freed;
+            let thread = scope.spawn(move || {
+                for blocks in given {
+                    for block in blocks {
+                        free(block as *mut u8, BLOCK);
+                    }
+                    freed.wait();
                 }
-                freed.wait();
-                // It does not end meanwhile.
-                end.wait();
+                // What it has not sent yet goes with its end.
             });
-            begin.wait();
+            // So that it has a heap before nothing is left. A slab of its own would be free memory later.
+            blocks.send(vec![make(BLOCK) as usize]).unwrap();
+            freed.wait();
             let all: Vec<_> = std::iter::from_fn(next).map(|block| block as usize).collect();
-            (0..4).for_each(|_| assert!(make(size).is_null()));
+            // Until the pauses between the times at which all is tried are much longer than what follows:
+            // 16 ms, and twice as long after each time, up to 128.
+            let since = Instant::now();
+            while since.elapsed() < Duration::from_millis(400) {
+                assert!(make(size).is_null());
+            }
             blocks.send(all).unwrap();
             freed.wait();
+            drop(blocks);
+            thread.join().unwrap();
             let block = make(size);
-            end.wait();
             assert!(!block.is_null(), "{size}: {:?}", stats());
             free(block, size);
         });

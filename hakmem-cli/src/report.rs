@@ -1,7 +1,7 @@
 //! What the user gets to read.
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::Context;
@@ -16,10 +16,18 @@ pub fn say(text: &str) {
 
 /// Writes to stdout. A reader that has gone has seen enough; any other error is one.
 pub fn print(output: &[u8]) -> anyhow::Result<()> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(output).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot write to standard output"),
+    put(std::io::stdout().lock(), output).context("cannot write to standard output")
+}
+
+/// [`print`] to stderr, for what the user has asked for. Where that fails, nobody can be told why.
+pub fn show(output: &[u8]) -> bool {
+    put(std::io::stderr().lock(), output).is_ok()
+}
+
+fn put(mut to: impl Write, output: &[u8]) -> io::Result<()> {
+    match to.write_all(output).and_then(|()| to.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
     }
 }
 

@@ -146,3 +146,19 @@ fn a_full_disk_is_named_where_output_goes_there() {
     let expected = format!("hakmem: {}: the disk is full", disk.path().display());
     assert!(ended.line().starts_with(&expected), "{}", ended.line());
 }
+
+/// The results go to all places that take them, and what does not is said.
+#[test]
+fn one_place_that_is_full_costs_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = hakmem();
+    command.current_dir(&folder).args(["ab", "--allocators=glibc", "--rounds=1", "--warmups=0"]);
+    command.args(["--json=/dev/full", "--csv=/dev/full", "--markdown=tables.md", "--report=page"]);
+    let ended = run(command.args(["--", "true"]));
+    assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("hakmem: /dev/full: No space left").count(), 2, "{}", ended.stderr);
+    assert!(ended.stdout().contains("glibc"), "{}", ended.stdout());
+    for name in ["tables.md", "page/index.html", "page/experiment.json"] {
+        assert!(std::fs::metadata(folder.path().join(name)).is_ok_and(|meta| meta.len() > 0), "{name}");
+    }
+}

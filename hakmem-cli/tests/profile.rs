@@ -242,6 +242,26 @@ fn a_full_disk_at_the_end_costs_no_tables() {
     assert!(!ended.stderr.contains("*.pb.gz") && ended.stderr.contains(", *.collapsed"), "{}", ended.stderr);
 }
 
+/// The tables are what the user has asked for. The page is written without them.
+#[test]
+fn tables_that_cannot_be_printed_are_a_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    for (code, expected) in [(0, 1), (3, 3)] {
+        let script = format!("exit {code}");
+        let mut command =
+            profiled(folder.path(), &profile(12), &["--report", "page", "--", "bash", "-c", &script]);
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        assert_eq!(command.stderr(full).status().unwrap().code(), Some(expected));
+        let page = folder.path().join("page");
+        assert_eq!(names(&page), ["index.html"]);
+        std::fs::remove_dir_all(page).unwrap();
+        // Who has gone has seen enough.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(command.stderr(writer).status().unwrap().code(), Some(code));
+    }
+}
+
 #[test]
 fn a_profile_begins_at_once_whatever_the_caller_has_set() {
     let folder = tempfile::tempdir().unwrap();

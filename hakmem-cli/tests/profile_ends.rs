@@ -268,6 +268,24 @@ impl Steps {
     }
 }
 
+/// In hardened mode a block has the bytes that were asked for.
+#[test]
+fn blocks_of_no_bytes_count_as_small_ones() {
+    for hardened in ["off", "on"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = ends(folder.path(), &["empty"]);
+        command.env("HAKMEM_HARDENED", hardened).env("HAKMEM_PROFILE_RATE", "1");
+        let child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let path = folder.path().join(format!("p.{}.hakprof", child.id()));
+        let ended = finish(child);
+        assert_eq!((ended.code(), &*ended.stderr), (Some(0), ""));
+        let raw = read(&path);
+        let small: u64 = (1..=16).map(|size| count(&raw, size).1).sum();
+        assert!((HOLD..2 * HOLD).contains(&small), "{hardened}: {small}");
+        assert!(count(&raw, OWN).0 >= MORE);
+    }
+}
+
 /// One line that names the file and says what to do.
 #[track_caller]
 fn check_line(ended: &Ended, path: &Path) {

@@ -64,3 +64,31 @@ fn a_signal_while_the_trace_is_made_leaves_nothing() {
     let left = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path());
     assert_eq!(left.collect::<Vec<_>>(), [pipe]);
 }
+
+#[test]
+fn a_signal_before_the_trace_is_in_its_place_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let marker = tempfile::tempdir().unwrap();
+    let marker = marker.path().join("marker");
+    // The call that puts it there does not return.
+    let stuck = compile("stuck.c", "libstuck.so", &["-shared", "-fPIC"]);
+    let mut command = hakmem();
+    command.env("LD_PRELOAD", stuck).env("MARKER", &marker).args(["record", "-o"]);
+    command.arg(folder.path().join("x.trace")).args(["--", "sh", "-c", ":"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the trace is written", || marker.exists());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    assert_eq!(finish(child).status.signal(), Some(libc::SIGTERM));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_may_have_any_name_that_there_is_room_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("n".repeat(255));
+    let ended = record(&file, &["sh", "-c", ":"]);
+    assert_eq!((ended.code(), &*ended.stderr), (Some(0), ""));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert!(!hakmem_trace::Trace::read(&file).unwrap().processes.is_empty());
+}

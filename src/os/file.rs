@@ -112,6 +112,8 @@ impl Drop for File {
 pub(crate) const LONGEST: usize = 1312;
 /// What the name of a file that is not whole yet ends with.
 const ENDING: [u8; 15] = *b".0000000000.new";
+/// Bytes of a name to which that can be added on any file system.
+const SHORT: usize = 64;
 
 /// Replaces the file at `path` by one with these bytes, at once: nobody ever sees a part of them. Returns
 /// what is there now; `None`, with the file as it was, when the system refuses. What is no file (a device, a
@@ -133,8 +135,8 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> Option<State> {
     }
     // At least one zero is left.
     let mut beside = [0u8; LONGEST + ENDING.len() + 1];
-    let old = path.to_bytes();
-    let name = beside.get_mut(..old.len() + ending.len()).filter(|_| old.len() <= LONGEST)?;
+    let old = shortened(path.to_bytes());
+    let name = beside.get_mut(..old.len() + ending.len()).filter(|_| path.count_bytes() <= LONGEST)?;
     name.iter_mut().zip(old.iter().chain(&ending)).for_each(|(to, from)| *to = *from);
     let beside = CStr::from_bytes_until_nul(&beside).ok()?;
     let file = File::create_new(beside)?;
@@ -151,6 +153,20 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> Option<State> {
         false
     });
     whole.filter(|_| there)
+}
+
+/// A path to which [`ENDING`] can be added: without the last bytes of a long name, which may be as long as
+/// its file system allows. No character is cut in two: some file systems refuse names with parts of one.
+#[unsafe(link_section = "hakmem_rare")]
+fn shortened(path: &[u8]) -> &[u8] {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    if name.len() <= SHORT {
+        return path;
+    }
+    let cut = path.len().saturating_sub(ENDING.len());
+    let begins = |at: usize| path.get(at).is_some_and(|byte| byte & 0xc0 != 0x80);
+    let cut = (cut.saturating_sub(3)..=cut).rev().find(|&at| begins(at)).unwrap_or(cut);
+    path.get(..cut).unwrap_or_default()
 }
 
 /// What is at `path`. `None` for nothing, or nothing that may be seen.
@@ -262,4 +278,31 @@ fn stat_of(fd: i32) -> Option<libc::stat> {
     // SAFETY: `stat` is a local variable that the call writes to.
     let failed = calls::keep_errno(|| unsafe { libc::fstat(fd, &mut stat) }) != 0;
     (!failed).then_some(stat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::format;
+    use std::string::String;
+
+    #[test]
+    fn a_draft_has_room_for_its_ending_and_whole_characters() {
+        for letter in ["n", "\u{e9}", "\u{20ac}", "\u{1f980}"] {
+            for len in 1..255 / letter.len() {
+                for first in ["", "a", "aa", "aaa"] {
+                    let name = format!("{first}{}", letter.repeat(len));
+                    let path = format!("/folder of some length/{name}");
+                    let short = String::from_utf8(shortened(path.as_bytes()).to_vec()).unwrap();
+                    assert!(path.starts_with(&short));
+                    let draft = short.len() + ENDING.len();
+                    let most = if name.len() <= SHORT { path.len() + ENDING.len() } else { path.len() };
+                    assert!(draft <= most && draft + 3 >= most, "{path}");
+                }
+            }
+        }
+        // What is no text is cut all the same.
+        let path = [b'/'; 1].into_iter().chain([0xbf; 255]).collect::<std::vec::Vec<_>>();
+        assert_eq!(shortened(&path).len(), 256 - ENDING.len());
+    }
 }

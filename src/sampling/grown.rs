@@ -211,6 +211,12 @@ impl Index {
         }
     }
 
+    /// How many places it has.
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Forgets everything, and keeps the memory.
     pub(super) fn empty(&mut self) {
         self.slots.fill(0);

@@ -216,7 +216,8 @@ pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
     if rate == 0 || block.is_null() {
         return;
     }
-    let rounded = random::round(&COUNTER, size, 1 << step);
+    // The least probability is that of a byte, and no site has blocks of none.
+    let rounded = random::round(&COUNTER, size.max(1), 1 << step);
     if random::is_taken(&COUNTER, rounded, rate) {
         sampled(block, rounded, size, tag);
     }

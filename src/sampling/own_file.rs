@@ -1,7 +1,7 @@
 //! The file that a profile goes to as it runs, as the options say.
 
 use crate::os::file::{self, File, State};
-use crate::os::futex::{Inherit, Lock};
+use crate::os::futex::{self, Inherit, Lock};
 use crate::sampling::frames::seal;
 use crate::sampling::grown::Grown;
 use crate::sampling::state::with_store;
@@ -10,8 +10,8 @@ use crate::sampling::write::{MAGIC, Totals, Why, look_for_modules, put};
 use core::ffi::CStr;
 use core::mem;
 
-/// How often to wait for who writes to the profile's file, some milliseconds each time.
-const SOON: u32 = 100;
+/// How often to wait for who writes to the profile's file, a millisecond each time at least.
+const SOON: u32 = 500;
 
 /// How many nanoseconds the time of a file may be behind.
 const COARSE: u64 = 10_000_000;
@@ -45,7 +45,14 @@ pub(super) fn inherit() {
 pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     let patient = why != Why::Timer;
     // Not for ever: this may be the thread that was interrupted while it was writing.
-    let file = if patient { (0..SOON).find_map(|_| FILE.lock_soon()) } else { FILE.try_lock() };
+    let soon = || {
+        FILE.lock_soon().or_else(|| {
+            // Who has been waited for in vain once is not waited for again by `lock_soon`.
+            futex::pause();
+            None
+        })
+    };
+    let file = if patient { (0..SOON).find_map(|_| soon()) } else { FILE.try_lock() };
     let Some(mut ours) = file else { return true };
     look_for_modules();
     let is_gone = file::kind(path).is_none();

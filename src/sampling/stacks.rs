@@ -60,6 +60,11 @@ impl Stacks {
         self.next
     }
 
+    #[cfg(test)]
+    pub(super) fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+
     /// The places of those from a number on, each with its number.
     pub(super) fn from(&self, number: u32) -> impl Iterator<Item = (usize, u32)> {
         let first = self.numbers.partition_point(|&known| known < number);
@@ -189,5 +194,52 @@ impl Stacks {
         self.words.truncate(words);
         self.starts.truncate(places);
         self.numbers.truncate(places);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    #[test]
+    fn stacks_that_are_kept_keep_their_numbers() {
+        let mut stacks = Stacks::new();
+        let of = |n: u32| vec![n as usize; 1 + n as usize % 5];
+        let is_kept = |n: &u32| n % 3 == 0;
+        let is_left = |n: &u32| (11..=20).contains(n);
+        (0..1000).for_each(|n| assert_eq!(stacks.intern(&of(n), 0), Some(n)));
+        assert!(stacks.leave(&[(10, 20)], 9));
+        let places = stacks.index.places();
+        // The second time they lie elsewhere than their numbers say.
+        for _ in 0..2 {
+            (0..1000).filter(is_kept).for_each(|n| stacks.keep(n));
+            stacks.sweep();
+            for n in 0..1000 {
+                let expected = Some(n).filter(|n| is_kept(n) && !is_left(n));
+                assert_eq!(stacks.find(&of(n), 0), expected);
+            }
+            for from in [0, 500, 998, 1000] {
+                let found: Vec<_> = stacks.from(from).collect();
+                assert!(found.iter().map(|&(_, number)| number).eq((from..1000).filter(is_kept)));
+                for (place, number) in found {
+                    assert_eq!(stacks.get(place), (0, &of(number)[..]));
+                    assert_eq!(stacks.list(place), if is_left(&number) { 9 } else { 0 });
+                }
+            }
+            let words = (0..1000).filter(is_kept).map(|n| 2 + of(n).len()).sum::<usize>();
+            assert_eq!((stacks.len(), stacks.words(), stacks.next()), (334, words, 1000));
+        }
+        // No number is used again, and what has gone takes no room.
+        for n in 1000..3000 {
+            assert_eq!(stacks.intern(&of(n), 0), Some(n));
+            if n % 100 == 0 {
+                stacks.sweep();
+                assert_eq!((stacks.len(), stacks.words()), (0, 0));
+            }
+        }
+        assert_eq!(stacks.index.places(), places);
+        stacks.clear();
     }
 }

@@ -7,7 +7,8 @@
  *   ends work                                allocates and frees on three threads until it is killed
  *   ends write FILE                          writes FILE again and again until it is killed
  *   ends steps                               as "own", with a pause for each line of its input
- *   ends link TARGET                         as "own", with its profile's file a link to TARGET */
+ *   ends link TARGET                         as "own", with its profile's file a link to TARGET
+ *   ends empty                               as "own", and holds HOLD blocks of no bytes */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -179,6 +180,9 @@ int main(int argc, char **argv) {
         snprintf(path, sizeof path, "%s.%d.hakprof", getenv("HAKMEM_PROFILE"), getpid());
         if (symlink(argv[2], path)) die("no link");
     }
+    if (!strcmp(mode, "empty"))
+        for (int i = 0; i < HOLD; i++)
+            if (!(held[i] = malloc(0))) die("no memory");
     have_own();
     if (!strcmp(mode, "steps"))
         for (char byte; read(0, &byte, 1) == 1;) {

@@ -1,6 +1,8 @@
 //! Tests of options.
 
 use crate::base::options::*;
+use std::string::ToString;
+use std::{format, fs, vec};
 
 #[test]
 fn presets() {
@@ -49,4 +51,62 @@ fn a_soft_limit_above_the_hard_one_is_given_up() {
         assert_eq!(checked(good.0, good.1), good);
     }
     assert_eq!(checked(6, 5), (0, 5));
+}
+
+/// The least and the most that an option takes, and the words for both in the guide.
+type Range = (&'static str, fn(&Options) -> i128, i128, i128, &'static str);
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn the_guide_has_the_ranges_of_numbers() {
+    let Ok(guide) = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/options.md")) else {
+        // In the package of the crate there is none.
+        return;
+    };
+    let most = usize::MAX as i128;
+    assert!(guide.contains(&format!("up to {most},\nas any number for which nothing else is said")));
+    let ranges: [Range; 10] = [
+        (
+            "HAKMEM_PURGE_DELAY",
+            |o| o.purge_delay.into(),
+            -1,
+            i32::MAX.into(),
+            "0 to 2147483647 (24 days), `-1`",
+        ),
+        ("HAKMEM_LARGE_CACHE", |o| o.large_cache as i128, 0, most, "bytes |"),
+        ("HAKMEM_SOFT_LIMIT", |o| o.soft_limit as i128, 0, most, "bytes |"),
+        ("HAKMEM_HARD_LIMIT", |o| o.hard_limit as i128, 0, most, "bytes |"),
+        ("HAKMEM_PROFILE_RATE", |o| o.profile_rate as i128, 1, most, "bytes, at least 1 |"),
+        (
+            "HAKMEM_PROFILE_INTERVAL",
+            |o| o.profile_interval.into(),
+            0,
+            u32::MAX.into(),
+            "0 to 4294967295 (49 days)",
+        ),
+        ("HAKMEM_QUARANTINE", |o| o.quarantine_bytes as i128, 0, most, "bytes |"),
+        ("HAKMEM_QUARANTINE_BLOCKS", |o| o.quarantine_blocks as i128, 0, 8192, "0 to 8192 |"),
+        ("HAKMEM_GUARD", |o| o.guard as i128, 0, most, "number |"),
+        ("HAKMEM_GUARD_SLOTS", |o| o.guard_slots as i128, 1, 4096, "1 to 4096 |"),
+    ];
+    let row = |name: &str| guide.lines().find(|line| line.starts_with(&format!("| `{name}` |"))).unwrap();
+    for (name, get, least, most, words) in ranges {
+        assert!(row(name).contains(words), "{name}: {words}");
+        for (value, is_taken) in [(least, true), (most, true), (least - 1, false), (most + 1, false)] {
+            // None of these is another option's value.
+            let before = Options { purge_delay: 77, guard: 77, ..Options::new() };
+            let mut o = before;
+            o.set(name.as_bytes(), value.to_string().as_bytes());
+            assert_eq!(get(&o), if is_taken { value } else { get(&before) }, "{name}={value}");
+        }
+    }
+    for name in ["HAKMEM_STATS_FILE", "HAKMEM_PROFILE"] {
+        assert!(row(name).contains("| path of at most 255 bytes |"));
+        for (length, is_taken) in [(255, true), (256, false)] {
+            let mut o = Options::new();
+            o.set(name.as_bytes(), &vec![b'p'; length]);
+            let path = if name == "HAKMEM_PROFILE" { o.profile } else { o.stats_file };
+            assert_eq!(path.as_c_str().map(CStr::count_bytes), Some(length).filter(|_| is_taken));
+        }
+    }
 }

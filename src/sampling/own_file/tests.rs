@@ -3,6 +3,8 @@
 use super::*;
 use crate::sampling::store::{Sample, Store};
 use std::ffi::CString;
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -55,34 +57,46 @@ impl Profile {
         fs::read(&self.path).unwrap()
     }
 
-    /// How many frames of a kind the file has, which is whole.
-    fn frames(&self, kind: u32) -> usize {
+    /// Kind and content of each frame of the file, which is whole.
+    fn all(&self) -> Vec<(u32, Vec<u8>)> {
         let bytes = self.bytes();
-        let mut rest = bytes.strip_prefix(b"HAKPROF1").expect("it has its beginning");
-        let mut found = 0;
+        let mut rest = bytes.strip_prefix(MAGIC).expect("it has its beginning");
+        let mut found = Vec::new();
         while !rest.is_empty() {
-            let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
-            found += usize::from(number(0) == kind);
-            rest = &rest[number(4) as usize + 16..];
+            let (frame, others) = rest.split_at(number(rest, 4) as usize + 8);
+            let check = frame.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            assert_eq!(others[..8], check.to_le_bytes());
+            found.push((number(frame, 0), frame[8..].to_vec()));
+            rest = &others[8..];
         }
         found
     }
 
+    /// How many frames of a kind the file has.
+    fn frames(&self, kind: u32) -> usize {
+        self.all().iter().filter(|frame| frame.0 == kind).count()
+    }
+
+    /// How often the file says what stands for others: as a stack, and as a thread.
+    fn others(&self) -> [usize; 2] {
+        let frames = self.all();
+        let of = |kind| frames.iter().filter(move |frame| frame.0 == kind && number(&frame.1, 4) == u32::MAX);
+        [STACKS, THREADS].map(|kind| of(kind).count())
+    }
+
     /// The samples of all sites as the last snapshot and those before it say; and the sites without any.
     fn samples(&self) -> (u64, usize) {
-        let bytes = self.bytes();
-        let mut rest = bytes.strip_prefix(b"HAKPROF1").expect("it has its beginning");
         let mut rows = std::collections::BTreeMap::new();
-        while !rest.is_empty() {
-            let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
-            if number(0) == SNAPSHOT {
-                let first = 24 + 8 * number(20) as usize;
-                for row in 0..number(first) as usize {
-                    let at = first + 4 + row * 36;
-                    rows.insert(number(at), u64::from(number(at + 4)));
-                }
+        for (_, snapshot) in self.all().iter().filter(|frame| frame.0 == SNAPSHOT) {
+            let first = 16 + 8 * number(snapshot, 12) as usize;
+            for row in 0..number(snapshot, first) as usize {
+                let at = first + 4 + row * 36;
+                let (site, samples) = (number(snapshot, at), number(snapshot, at + 4));
+                let before = rows.insert(site, u64::from(samples));
+                assert_ne!(before, Some(0), "site {site} has gone already");
             }
-            rest = &rest[number(4) as usize + 16..];
         }
         (rows.values().sum(), rows.values().filter(|&&samples| samples == 0).count())
     }
@@ -99,9 +113,15 @@ impl Drop for Profile {
     }
 }
 
+fn number(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
 /// See `docs/profile-format.md`.
 const PROCESS: u32 = 1;
+const STACKS: u32 = 3;
 const SITES: u32 = 5;
+const THREADS: u32 = 6;
 const SNAPSHOT: u32 = 7;
 
 #[test]
@@ -178,9 +198,11 @@ fn what_could_not_be_written_is_written_later() {
     fs::rename(&aside, &profile.folder).unwrap();
     assert_eq!(profile.bytes(), rows);
     profile.sample(3);
+    assert!(profile.append(Why::Timer));
+    assert_eq!(profile.samples(), (3, 0));
     assert!(profile.append(Why::End));
     assert!(profile.bytes().starts_with(&rows));
-    assert_eq!([PROCESS, SITES, SNAPSHOT].map(|kind| profile.frames(kind)), [1, 2, 2]);
+    assert_eq!([PROCESS, SITES, SNAPSHOT].map(|kind| profile.frames(kind)), [1, 2, 3]);
     assert!(path.exists());
 }
 
@@ -232,6 +254,23 @@ fn long_paths_work() {
     }
 }
 
+/// What is not whole yet has a name of its own, which the file system takes if it takes the file's.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn long_names_work() {
+    let profile = Profile::new("name");
+    profile.sample(1);
+    for (i, name) in (1..256).map(|len| "n".repeat(len)).enumerate() {
+        let path = profile.folder.join(&name);
+        let text = CString::new(path.to_str().unwrap()).unwrap();
+        assert!(crate::sampling::write_to(&text, Why::Asked, &[0; 7]), "{} bytes", name.len());
+        assert!(path.exists() && profile.names() == i + 1);
+    }
+    let path = profile.folder.join("n".repeat(256));
+    let text = CString::new(path.to_str().unwrap()).unwrap();
+    assert!(!crate::sampling::write_to(&text, Why::Asked, &[0; 7]));
+}
+
 /// What is given up is charged to others in the file, too, also after it could not be written.
 #[test]
 #[cfg_attr(miri, ignore)]
@@ -257,13 +296,80 @@ fn the_file_agrees_when_sites_are_given_up() {
         }
     }
     assert!(profile.samples().1 > 0 && profile.frames(PROCESS) == 1);
-    let folds = with_store(true, |store| store.folds).unwrap();
+    let (folds, gone) = with_store(true, |store| (store.folds, store.gone.len())).unwrap();
     assert!(profile.append(Why::End) && folds >= 10, "{folds}");
-    assert_eq!(profile.samples().0, number as u64 - 1);
+    assert_eq!((profile.samples().0, profile.others()), (number as u64 - 1, [1, 1]));
+    // What the file knows of is not kept.
+    assert!(gone < 20, "{gone}");
     // One that is written anew has what is left only.
     let new = profile.folder.join("new.hakprof");
     let text = CString::new(new.to_str().unwrap()).unwrap();
     assert!(crate::sampling::write_to(&text, Why::Asked, &[0; 7]));
     fs::rename(&new, &profile.path).unwrap();
-    assert_eq!(profile.samples(), (number as u64 - 1, 0));
+    assert_eq!((profile.samples(), profile.others()), ((number as u64 - 1, 0), [1, 1]));
+}
+
+/// What is written may say of some sites that they have gone. If more go meanwhile, and the write fails,
+/// nobody knows any more what the file is to be told.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
+    let profile = Profile::new("meanwhile");
+    // More than a pipe of one page takes.
+    let bound = 2000;
+    with_store(true, |store| store.bounds.sites = bound).unwrap();
+    let some = |numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            profile.sample(number);
+            with_store(true, |store| store.freed(number << 12, 1 << 20, 1)).unwrap();
+        }
+    };
+    some(1..bound);
+    assert!(profile.append(Why::Timer));
+    // The file is not told of these.
+    let middle = bound + bound * 3 / 4;
+    some(bound..middle);
+    let folds = || with_store(true, |store| (store.folds, store.gone.len())).unwrap();
+    let before = folds();
+    assert!(before.0 > 0 && before.1 > 0);
+    // Who writes to a pipe waits there.
+    let aside = profile.folder.join("aside");
+    fs::rename(&profile.path, &aside).unwrap();
+    // SAFETY: a C string that outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(profile.text.as_ptr(), 0o600) }, 0);
+    let mut pipe = fs::File::options().read(true).write(true).open(&profile.path).unwrap();
+    // SAFETY: touches no memory.
+    assert!(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 1) } > 0);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| append_to(&profile.text, Why::Timer, &[0; 7]));
+        pipe.read_exact(&mut [0]).unwrap();
+        some(middle..3 * bound);
+        assert_ne!(folds(), before);
+        // Nobody reads any more.
+        drop(pipe);
+        assert!(!writer.join().unwrap());
+    });
+    fs::rename(&aside, &profile.path).unwrap();
+    profile.sample(3 * bound);
+    assert!(profile.append(Why::Timer));
+    assert_eq!(profile.samples().0, 3 * bound as u64);
+}
+
+/// However long who writes has been waited for before.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn the_end_waits_for_who_writes() {
+    let profile = Profile::new("waits");
+    profile.sample(1);
+    let held = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _writes = FILE.lock_soon().unwrap();
+            held.wait();
+            std::thread::sleep(Duration::from_millis(200));
+        });
+        held.wait();
+        assert!(profile.append(Why::End) && profile.path.exists());
+    });
+    assert_eq!(profile.frames(SNAPSHOT), 1);
 }

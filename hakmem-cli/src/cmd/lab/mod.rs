@@ -34,7 +34,7 @@ pub enum Sub {
 
 /// Runs the subcommand.
 pub fn execute(sub: Sub) -> anyhow::Result<ExitCode> {
-    // `record` passes signals on to its program, and a worker is to have one thread.
+    // `record` passes signals on to its program at first, and a worker is to have one thread.
     let measures =
         matches!(sub, Sub::Ab(_) | Sub::Bench(_) | Sub::Memory(_) | Sub::Replay(_) | Sub::Instructions(_));
     if measures {

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -12,6 +12,7 @@ use tempfile::NamedTempFile;
 
 use crate::library::RECORDER;
 use crate::process::Status;
+use crate::sys::interrupt;
 use crate::{preload, process, report, settings, why};
 
 /// Record the allocations of a program, and of all it starts, in a file that `hakmem replay` takes
@@ -54,6 +55,9 @@ pub struct Args {
 
 /// Raw bytes that are recorded unless the user says otherwise.
 const LIMIT: u64 = 1 << 30;
+
+/// What the names of all begin with that is beside the file for a while.
+const PREFIX: &str = ".hakmem-record-";
 
 /// Runs the program and writes the file; returns only when it could not be started, else leaves with the
 /// program's status.
@@ -113,7 +117,11 @@ fn finish(args: &Args, program: &OsStr, raw: &File) -> anyhow::Result<Option<Str
         return Ok(None);
     }
     let name = report::name(program);
-    let size = trace.write(&args.output)?;
+    let bytes = trace.to_bytes()?;
+    let size = bytes.len() as u64;
+    // Where that fails, a signal leaves something behind.
+    let _ = interrupt::watch();
+    put(&args.output, &bytes).with_context(|| format!("cannot write {}", args.output.display()))?;
     let mut line = format!("hakmem: recorded {name} in {}: {}", args.output.display(), summary(&trace, size));
     if trace.truncated && disk_full {
         line += "; TRUNCATED: it went on after the disk was full";
@@ -125,6 +133,25 @@ fn finish(args: &Args, program: &OsStr, raw: &File) -> anyhow::Result<Option<Str
         line += &format!("; {} could not be recorded", count(failed, "process", "processes"));
     }
     Ok(Some(line))
+}
+
+/// Writes a new file that takes the place of what is at `path`, all of it or nothing. Links stay, and so does
+/// what is no regular file: a pipe or a device gets the bytes.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let Some(file) = replaceable(path)? else {
+        return File::options().write(true).open(path)?.write_all(bytes);
+    };
+    // In a folder, which is removed with what is in it, and where a name is short.
+    let make = || tempfile::Builder::new().prefix(PREFIX).tempdir_in(folder_of(&file));
+    let folder = interrupt::Folder::new(make)?;
+    let draft = folder.path().join("trace");
+    std::fs::write(&draft, bytes)?;
+    std::fs::rename(&draft, &file)
+}
+
+/// Where a file is, or is to be.
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."))
 }
 
 /// Without a new recording: that the file is not one, if there is a file.
@@ -172,11 +199,10 @@ fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> 
         bail!("{}: it is a folder", context());
     }
     let file = replaceable(output).with_context(context)?.unwrap_or_else(|| std::env::temp_dir().join("x"));
-    let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let folder = folder_of(&file);
     // Absolute, for programs that are elsewhere.
     let folder = folder.canonicalize().with_context(|| format!("{}: {}", context(), folder.display()))?;
-    let mut file =
-        tempfile::Builder::new().prefix(".hakmem-record-").tempfile_in(&folder).with_context(context)?;
+    let mut file = tempfile::Builder::new().prefix(PREFIX).tempfile_in(&folder).with_context(context)?;
     // On old kernels, a write into a hole that the disk has no room for kills the program.
     let space = nix::sys::statvfs::statvfs(&folder).with_context(context)?;
     let free = space.blocks_available() * space.fragment_size();

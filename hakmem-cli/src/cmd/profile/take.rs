@@ -159,7 +159,7 @@ fn convert(path: &Path, input: &Input, moment: &Moment, what: What, symbols: &mu
 }
 
 /// Shows the profiles of all processes, those first that held most, and writes them for other tools. Whether
-/// everything could be read and written.
+/// everything could be read, written and shown.
 pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyhow::Result<bool> {
     let mut symbols = Symbols::new();
     let mut inputs: Vec<(f64, Input, Moment)> = Vec::new();
@@ -202,11 +202,12 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
     for (there, files) in there.iter().zip([", *.pb.gz (go tool pprof, hakmem diff)", ", *.collapsed"]) {
         text += if *there { files } else { "" };
     }
-    report::say(&text);
+    // There may be room for the page.
+    let shown = report::show((text + "\n").as_bytes());
     if let Some(folder) = &args.report {
-        let shown: Vec<_> =
+        let profiles: Vec<_> =
             inputs.iter().take(own).map(|(_, input, moment)| (&input.profile, moment)).collect();
-        report::say(&write_page(folder, &shown, symbols.notes())?);
+        report::say(&write_page(folder, &profiles, symbols.notes())?);
     }
-    Ok(whole && there == [true; 2])
+    Ok(whole && shown && there == [true; 2])
 }

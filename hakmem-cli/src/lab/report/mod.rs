@@ -58,12 +58,13 @@ impl Outputs {
         Ok(())
     }
 
-    /// Writes the results to all places.
+    /// Writes the results to all places, also where one of them takes nothing: measuring takes long.
     pub fn deliver(&self, experiment: &Experiment) -> anyhow::Result<()> {
         let taken = [&self.json, &self.csv, &self.markdown].into_iter().flatten().any(|path| is_stdout(path));
+        let mut done = Vec::new();
         if !taken {
             let text = terminal::render(experiment, self.full);
-            crate::report::print(text.as_bytes())?;
+            done.push(crate::report::print(text.as_bytes()));
         } else {
             // What makes figures doubtful must not get lost.
             for warning in &experiment.warnings {
@@ -71,19 +72,24 @@ impl Outputs {
             }
         }
         if let Some(path) = &self.json {
-            write(path, |out| Ok(writeln!(out, "{}", serde_json::to_string(experiment)?)?))?;
+            done.push(write(path, |out| Ok(writeln!(out, "{}", serde_json::to_string(experiment)?)?)));
         }
         if let Some(path) = &self.csv {
-            write(path, |out| csv::write(experiment, out))?;
+            done.push(write(path, |out| csv::write(experiment, out)));
         }
         if let Some(path) = &self.markdown {
-            write(path, |out| Ok(out.write_all(terminal::markdown(experiment).as_bytes())?))?;
+            done.push(write(path, |out| Ok(out.write_all(terminal::markdown(experiment).as_bytes())?)));
         }
         if let Some(dir) = &self.report {
-            html::write(experiment, dir).with_context(|| dir.display().to_string())?;
-            crate::report::say(&format!("hakmem: report: {}", dir.join("index.html").display()));
+            let page = html::write(experiment, dir).with_context(|| dir.display().to_string());
+            done.push(page.map(|_| {
+                crate::report::say(&format!("hakmem: report: {}", dir.join("index.html").display()));
+            }));
         }
-        Ok(())
+        let mut errors = done.into_iter().filter_map(Result::err);
+        let last = errors.next_back();
+        errors.for_each(|error| crate::report::say(&format!("hakmem: {error:#}")));
+        last.map_or(Ok(()), Err)
     }
 }
 
