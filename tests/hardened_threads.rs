@@ -66,8 +66,8 @@ fn threads_share_the_slabs_of_long_blocks() {
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
-                // One after the other, and few of each class: where two meet, or for many, a thread has a slab
-                // of its own.
+                // One after the other, and few of each class: where two meet, or for many, a thread has a
+                // slab of its own.
                 let ours = turn.lock().unwrap();
                 for size in (9_000..60_000).step_by(1000).cycle().take(250) {
                     let layout = Layout::from_size_align(size, 16).unwrap();
