@@ -162,8 +162,8 @@ impl State {
         }
     }
 
-    /// A block of a slab that threads share, if the class's are. Null also if the thread takes so many that it
-    /// is to have a slab of its own, if another thread is there, or if there is no memory.
+    /// A block of a slab that threads share, if the class's are. Null also if the thread takes so many that
+    /// it is to have a slab of its own, if another thread is there, or if there is no memory.
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]

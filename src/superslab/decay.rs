@@ -14,7 +14,6 @@
 //!
 //! All accesses to these atomics are relaxed: they are figures, on which no other memory depends.
 
-use crate::base::options;
 use crate::base::pause::Pause;
 use crate::os;
 use crate::superslab::layout::{SLICE, SLICES};
@@ -180,9 +179,10 @@ impl Policy {
         Self { regret: Regret::none(), peak: 0, looked: 0, seen: 0, pause: Pause::up_to(PAUSE) }
     }
 
-    /// Dirty slices that may lie unused while `used` slices are in use.
-    pub(super) fn allowed(&self, used: usize) -> usize {
-        if options::get().purge_delay == 0 {
+    /// Dirty slices that may lie unused while `used` slices are in use, with a purge delay of `delay`.
+    #[inline(always)]
+    pub(super) fn allowed(&self, used: usize, delay: i64) -> usize {
+        if delay == 0 {
             return self.allowed_without_delay();
         }
         allowance(used, DIRTY_PART) + self.regret.slack()

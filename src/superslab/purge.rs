@@ -143,7 +143,7 @@ fn is_due(pool: &State, now: u32) -> bool {
 /// Whether there are more dirty slices than the allowance, and no background thread will purge them after the
 /// delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
-    pool.dirty_slices > pool.policy.allowed(pool.used_slices)
+    pool.dirty_slices > pool.policy.allowed(pool.used_slices, delay)
         && !is_watched(pool, now, delay)
         && !pool.policy.pause.is_on(now)
 }
@@ -235,7 +235,7 @@ fn due(pool: &mut State, now: u32) -> Job {
         }
         return job;
     }
-    let allowed = pool.policy.allowed(used);
+    let allowed = pool.policy.allowed(used, delay);
     let keep = allowed - allowed / KEPT_PART;
     // Entirely free SuperSlabs first: they cost least, both to give back and to get again.
     for whole in [true, false] {
