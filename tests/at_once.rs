@@ -33,9 +33,9 @@ fn come_and_go(name: &str, size: usize) {
             // SAFETY: of that layout, and each is freed once.
             unsafe { GLOBAL.dealloc(block, layout) };
         }
-        // A SuperSlab's worth may stay.
+        // A SuperSlab's worth may stay, and an eighth of the little that is in use.
         let s = hakmem::stats();
-        assert!(s.dirty_bytes as usize <= 2 * MIB, "{s:?}");
+        assert!(s.dirty_bytes as usize <= 3 * MIB, "{s:?}");
     });
 }
 

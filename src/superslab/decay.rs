@@ -164,6 +164,10 @@ pub(crate) struct Policy {
     pub(super) regret: Regret,
     /// The most slices in use recently: the allowance is widened by no more than that.
     peak: usize,
+    /// Slices that may always lie unused.
+    always: usize,
+    /// The allowance is widened by no more than that either.
+    widest: usize,
     /// When the pool was last searched for slices that are due by age, in milliseconds.
     pub(super) looked: u32,
     /// When the background thread last did that, in milliseconds.
@@ -176,23 +180,27 @@ pub(crate) struct Policy {
 impl Policy {
     /// The policy of a pool without slices.
     pub(super) const fn new() -> Self {
-        Self { regret: Regret::none(), peak: 0, looked: 0, seen: 0, pause: Pause::up_to(PAUSE) }
-    }
-
-    /// Dirty slices that may lie unused while `used` slices are in use, with a purge delay of `delay`.
-    #[inline(always)]
-    pub(super) fn allowed(&self, used: usize, delay: i64) -> usize {
-        if delay == 0 {
-            return self.allowed_without_delay();
+        Self {
+            regret: Regret::none(),
+            peak: 0,
+            always: ALLOWED,
+            widest: usize::MAX,
+            looked: 0,
+            seen: 0,
+            pause: Pause::up_to(PAUSE),
         }
-        allowance(used, DIRTY_PART) + self.regret.slack()
     }
 
-    /// [`Policy::allowed`] where slices go at the next tick of the clock, but only when some are taken or
-    /// given back then: a SuperSlab's worth. What is needed again in each round of a loop stays meanwhile.
-    #[cold]
-    fn allowed_without_delay(&self) -> usize {
-        SLICES + self.regret.slack().min(ALLOWED)
+    /// Dirty slices that may lie unused while `used` slices are in use.
+    pub(super) fn allowed(&self, used: usize) -> usize {
+        self.always + used / DIRTY_PART + self.regret.slack()
+    }
+
+    /// Takes the purge delay over. Without one slices go at the next tick of the clock, but only when some are
+    /// taken or given back then: until then little may lie unused, and of what is needed again in each round
+    /// of a loop as much as otherwise of anything.
+    pub(super) fn set_delay(&mut self, delay: i64) {
+        (self.always, self.widest) = if delay == 0 { (SLICES, ALLOWED) } else { (ALLOWED, usize::MAX) };
     }
 
     /// Notes that slices have been taken. `fresh` of them were clean, `reused` says whether any were dirty,
@@ -205,7 +213,7 @@ impl Policy {
             self.regret.note_use(now);
         }
         if fresh != 0 {
-            self.regret.regret(fresh, self.peak, now);
+            self.regret.regret(fresh, self.peak.min(self.widest), now);
         }
     }
 

@@ -143,7 +143,7 @@ fn is_due(pool: &State, now: u32) -> bool {
 /// Whether there are more dirty slices than the allowance, and no background thread will purge them after the
 /// delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
-    pool.dirty_slices > pool.policy.allowed(pool.used_slices, delay)
+    pool.dirty_slices > pool.policy.allowed(pool.used_slices)
         && !is_watched(pool, now, delay)
         && !pool.policy.pause.is_on(now)
 }
@@ -226,6 +226,7 @@ fn due(pool: &mut State, now: u32) -> Job {
     let delay = options::get().purge_delay;
     let used = pool.used_slices;
     pool.policy.fade(used, now);
+    pool.policy.set_delay(delay);
     if delay < 0 || pool.dirty_slices == 0 {
         return job;
     }
@@ -235,7 +236,7 @@ fn due(pool: &mut State, now: u32) -> Job {
         }
         return job;
     }
-    let allowed = pool.policy.allowed(used, delay);
+    let allowed = pool.policy.allowed(used);
     let keep = allowed - allowed / KEPT_PART;
     // Entirely free SuperSlabs first: they cost least, both to give back and to get again.
     for whole in [true, false] {
