@@ -52,8 +52,8 @@ fn nothing_is_lost(name: &str, refused: u8) {
             for _ in 0..4 {
                 come_and_go(size, refused);
             }
-            // Some more, since slabs lie elsewhere each time; and of large blocks not all that was set aside is
-            // looked through.
+            // Some more, since slabs lie elsewhere each time; and of large blocks not all that was set aside
+            // is looked through.
             let (held, most) = (stats().bytes_held, first + if size < MIB { 16 << 20 } else { 64 << 20 });
             assert!(held <= most, "blocks of {size} bytes: {first}, then {held} bytes held");
             hakmem::purge();

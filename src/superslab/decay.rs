@@ -196,9 +196,9 @@ impl Policy {
         self.always + used / DIRTY_PART + self.regret.slack()
     }
 
-    /// Takes the purge delay over. Without one slices go at the next tick of the clock, but only when some are
-    /// taken or given back then: until then little may lie unused, and of what is needed again in each round
-    /// of a loop as much as otherwise of anything.
+    /// Takes the purge delay over. Without one slices go at the next tick of the clock, but only when some
+    /// are taken or given back then: until then little may lie unused, and of what is needed again in each
+    /// round of a loop as much as otherwise of anything.
     pub(super) fn set_delay(&mut self, delay: i64) {
         (self.always, self.widest) = if delay == 0 { (SLICES, ALLOWED) } else { (ALLOWED, usize::MAX) };
     }
