@@ -171,7 +171,7 @@ fn a_recorded_trace_is_replayed_under_every_allocator() {
     assert!((operations(&rows[0]) - operations(&rows[1])).abs() < 1.0 && operations(&rows[0]) > 10_000.0);
     assert_eq!(of(&rows[0], "peak_live"), of(&rows[1], "peak_live"));
     // The command has read the trace itself; that must not hide the peaks.
-    assert!(of(&rows[0], "peak") < 12e6, "{}", of(&rows[0], "peak"));
+    assert!(of(&rows[0], "peak") < 14e6, "{}", of(&rows[0], "peak"));
 }
 
 #[test]
