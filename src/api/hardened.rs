@@ -139,7 +139,7 @@ pub(super) unsafe fn hit(heap: *mut Heap, size: usize, align: usize) -> *mut u8 
     block
 }
 
-/// The same of those that all threads share.
+/// The same of the slabs that threads share.
 ///
 /// # Safety
 ///

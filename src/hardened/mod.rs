@@ -9,10 +9,10 @@
 //! ones, `moved.rs` how their pages move, `reused.rs` how those of freed ones serve others, `unmapping.rs`
 //! how they go back, `kept.rs` what is kept of them, `trailer.rs` what stands behind the bytes of small ones,
 //! `wide.rs` clears them, `state.rs` what a thread has, `source.rs` where its blocks come from, `shared.rs`
-//! where those above 4 KiB do, `quarantined.rs` a block in quarantine, `lists.rs` slabs that wait for a
-//! thread, `spans.rs` address space, `growth.rs` how much of it a slab gets, `records.rs` memory for what
-//! describes all this, `aged.rs` what goes back after a while, `fault.rs` what is said, `parts.rs` what is
-//! on.
+//! where those above 4 KiB do, `pace.rs` whether they do, `quarantined.rs` a block in quarantine, `lists.rs`
+//! slabs that wait for a thread, `spans.rs` and `regions.rs` address space, `growth.rs` how much of it a slab
+//! gets, `records.rs` memory for what describes all this, `aged.rs` what goes back after a while, `fault.rs`
+//! what is said, `parts.rs` what is on.
 
 mod aged;
 mod blocks;
