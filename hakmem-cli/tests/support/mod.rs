@@ -2,6 +2,8 @@
 #![allow(dead_code)]
 
 pub mod disk;
+#[cfg(feature = "profile")]
+pub mod ends;
 pub mod saved;
 
 use std::collections::BTreeSet;
