@@ -69,7 +69,7 @@ impl Functions {
     pub const CORE: Functions = Functions {
         malloc: core_malloc,
         calloc: core_calloc,
-        realloc: core_c::realloc,
+        realloc: core_realloc,
         reallocarray: core_reallocarray,
         posix_memalign: core_posix_memalign,
         aligned_alloc: core_c::aligned,
@@ -208,6 +208,10 @@ unsafe extern "C" fn core_pvalloc(size: usize) -> *mut u8 {
 unsafe extern "C" fn core_usable_size(block: *mut u8) -> usize {
     // SAFETY: the clauses are the same.
     unsafe { core_c::usable_size(block, "malloc_usable_size") }
+}
+unsafe extern "C" fn core_realloc(block: *mut u8, size: usize) -> *mut u8 {
+    // SAFETY: the clauses are the same.
+    unsafe { core_c::realloc(block, size) }
 }
 unsafe extern "C" fn core_free(block: *mut u8) {
     // SAFETY: the clauses are the same.

@@ -9,14 +9,16 @@ use crate::front::heap::Heap;
 use crate::front::{large_blocks, tls};
 use crate::lockfree::magazine_slots::Push;
 use crate::os;
-use crate::superslab::pagemap::{self, FOREIGN, HARDENED, RUN};
+use crate::superslab::pagemap::{self, FOREIGN, HARDENED};
 use crate::superslab::slab::{Allocation, Block};
-use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, class_of, medium, stride};
+use crate::tiny::classes::{CLASSES, MAX_SMALL, MAX_TABLE, medium};
 use core::ptr;
 
 mod controls;
+mod resized;
 mod sized;
 pub use controls::*;
+pub use resized::realloc;
 #[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(unused_imports))]
 pub use sized::*;
 
@@ -259,6 +261,9 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
             }
         } else if kind == HARDENED as usize {
             return hardened::free(block, Said::Nothing, "free");
+        } else if block.is_null() {
+            // Common in C, and nothing else here would have to be asked.
+            return;
         }
         slow_free::free_armed(block, heap, kind)
     }
@@ -285,79 +290,6 @@ extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
     let bytes = if hardened::is_on() { bytes } else { bytes.max(MIN_ALIGN) };
     // SAFETY: just allocated for that many bytes, or null.
     or_enomem(unsafe { slow_path::cleared(slow_path::alloc_to_clear(bytes, MIN_ALIGN, None), bytes) })
-}
-
-/// `realloc`. Frees `block` and returns null when `size` is 0.
-///
-/// # Safety
-///
-/// `block` is null or a block of this allocator that only the caller uses. After success the caller uses the
-/// result instead.
-pub unsafe extern "C" fn realloc(block: *mut u8, size: usize) -> *mut u8 {
-    let kind = pagemap::kind_index(block);
-    if kind == FOREIGN as usize || kind > CLASSES || size == 0 {
-        // SAFETY: the caller's clause is the same; `kind` is the page map's answer.
-        return unsafe { realloc_rest(block, kind as u8, size) };
-    }
-    // In place as long as the size fits and uses more than half of the block, or has this class anyway.
-    let stride = stride(kind) as usize;
-    if size <= stride && (size > stride / 2 || class_of(size, MIN_ALIGN) as usize == kind) {
-        return block;
-    }
-    let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
-    if !new.is_null() {
-        // SAFETY: the old block has `stride` bytes and the new one `size`; both are the caller's, and nobody
-        // uses the old one after the copy.
-        unsafe {
-            ptr::copy_nonoverlapping(block, new, stride.min(size));
-            free(block);
-        }
-    }
-    new
-}
-
-/// `realloc` when `block` is null, large or foreign, or `size` is 0.
-///
-/// # Safety
-///
-/// As [`realloc`]; `kind` is the page map's answer for `block`.
-#[inline(never)]
-unsafe extern "C" fn realloc_rest(block: *mut u8, kind: u8, size: usize) -> *mut u8 {
-    if block.is_null() {
-        return malloc(size);
-    }
-    if kind == HARDENED {
-        // SAFETY: a block that the caller gives up, or that only the caller uses.
-        return unsafe {
-            if size == 0 {
-                hardened::free(block, Said::Nothing, "realloc");
-                return ptr::null_mut();
-            }
-            if !hardened::is_on() {
-                return or_enomem(guard::realloc(block, size, malloc));
-            }
-            or_enomem(hardened::realloc(block, None, size, MIN_ALIGN, None))
-        };
-    }
-    let old = slow_path::usable(block, kind, "realloc");
-    if old == 0 {
-        // Reported as misuse, and the program goes on.
-        return or_enomem(ptr::null_mut());
-    }
-    if size == 0 {
-        // SAFETY: a block that the caller gives up, by the clause of `realloc`.
-        unsafe { free(block) };
-        return ptr::null_mut();
-    }
-    if kind == RUN && old <= 2 * MAX_SMALL && size <= MAX_SMALL && size > MAX_SMALL / 4 * 3 {
-        // The shortest run. A buffer that grows and shrinks at the border to the classes is not copied each
-        // time.
-        return block;
-    }
-    // Over the mark, too.
-    let size = size.max(MIN_ALIGN);
-    // SAFETY: a block that only the caller uses; `usable` has found that it has `old` bytes.
-    or_enomem(unsafe { slow_path::reallocate(block, kind, old, MIN_ALIGN, size, true, None) })
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two. Null when there is no memory; leaves

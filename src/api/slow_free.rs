@@ -209,7 +209,6 @@ pub(super) unsafe extern "C" fn free_suspect(block: *mut u8, heap: *mut Heap, ki
 #[inline(never)]
 pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
     if kind == FOREIGN as usize || kind > CLASSES {
-        // Common in C, and nothing else here would have to be asked.
         if block.is_null() {
             return;
         }

@@ -1,0 +1,105 @@
+//! `realloc`.
+
+use crate::api::c::{MIN_ALIGN, free, malloc, malloc_growing, or_enomem};
+use crate::api::hardened::{self, Said};
+use crate::api::{guard, slow_path};
+use crate::superslab::pagemap::{self, FOREIGN, HARDENED, RUN};
+use crate::tiny::classes::{CLASSES, MAX_SMALL, class_of, stride};
+use core::ptr;
+
+/// `realloc`. Frees `block` and returns null when `size` is 0.
+///
+/// # Safety
+///
+/// `block` is null or a block of this allocator that only the caller uses. After success the caller uses the
+/// result instead.
+#[inline(always)]
+pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
+    // Interpreters have one function for all that they do with memory, which is often made of this one.
+    if block.is_null() {
+        return malloc(size);
+    }
+    let kind = pagemap::kind_index(block);
+    if kind == FOREIGN as usize || kind > CLASSES {
+        // SAFETY: the caller's clause is the same; `kind` is the page map's answer, and no class.
+        return unsafe { realloc_rest(block, size, kind) };
+    }
+    let stride = stride(kind) as usize;
+    // In place as long as the size fits and uses more than half of the block, or has this class anyway.
+    if size <= stride && size > stride / 2 {
+        return block;
+    }
+    // SAFETY: the caller's clause is the same; `kind` is the page map's answer, and a class.
+    unsafe { realloc_small(block, size, kind) }
+}
+
+/// [`realloc`] of a small block that does not fit its size, or fits another class better. A function of its
+/// own, so that what stays needs no stack frame.
+///
+/// # Safety
+///
+/// As [`realloc`]; `kind` is the page map's answer for `block`, and a size class.
+#[inline(never)]
+unsafe extern "C" fn realloc_small(block: *mut u8, size: usize, kind: usize) -> *mut u8 {
+    let stride = stride(kind) as usize;
+    if size <= stride && (size == 0 || class_of(size, MIN_ALIGN) as usize == kind) {
+        if size != 0 {
+            return block;
+        }
+        // SAFETY: a block that the caller gives up, by the clause of `realloc`.
+        unsafe { free(block) };
+        return ptr::null_mut();
+    }
+    let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
+    if !new.is_null() {
+        // SAFETY: the old block has `stride` bytes and the new one `size`; both are the caller's, and nobody
+        // uses the old one after the copy.
+        unsafe {
+            ptr::copy_nonoverlapping(block, new, stride.min(size));
+            free(block);
+        }
+    }
+    new
+}
+
+/// [`realloc`] of a large or foreign block.
+///
+/// # Safety
+///
+/// As [`realloc`]; `kind` is the page map's answer for `block`, and no size class.
+#[inline(never)]
+unsafe extern "C" fn realloc_rest(block: *mut u8, size: usize, kind: usize) -> *mut u8 {
+    let kind = kind as u8;
+    if kind == HARDENED {
+        // SAFETY: a block that the caller gives up, or that only the caller uses.
+        return unsafe {
+            if size == 0 {
+                hardened::free(block, Said::Nothing, "realloc");
+                return ptr::null_mut();
+            }
+            if !hardened::is_on() {
+                return or_enomem(guard::realloc(block, size, malloc));
+            }
+            or_enomem(hardened::realloc(block, None, size, MIN_ALIGN, None))
+        };
+    }
+    let old = slow_path::usable(block, kind, "realloc");
+    if old == 0 {
+        // Reported as misuse, and the program goes on.
+        return or_enomem(ptr::null_mut());
+    }
+    if size == 0 {
+        // SAFETY: a block that the caller gives up, by the clause of `realloc`.
+        unsafe { free(block) };
+        return ptr::null_mut();
+    }
+    if kind == RUN && old <= 2 * MAX_SMALL && size <= MAX_SMALL && size > MAX_SMALL / 4 * 3 {
+        // The shortest run. A buffer that grows and shrinks at the border to the classes is not copied each
+        // time.
+        return block;
+    }
+    // Over the mark, too.
+    let size = size.max(MIN_ALIGN);
+    // SAFETY: a block that only the caller uses; `usable` has found that it has `old` bytes.
+    or_enomem(unsafe { slow_path::reallocate(block, kind, old, MIN_ALIGN, size, true, None) })
+}
