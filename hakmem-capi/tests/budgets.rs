@@ -74,7 +74,15 @@ fn instructions_of_each_entry() {
         let figure = each(&program, "malloc_free", size, 50.0);
         compare(&format!("malloc_free_{size}"), figure)
     });
-    let others = [("calloc_free", "64", 50.0), ("realloc_in_place", "100", 50.0), ("burst", "64", 1000.0)]
+    let others = [
+        ("calloc_free", "64", 50.0),
+        ("realloc_in_place", "100", 50.0),
+        ("realloc_moved", "64", 50.0),
+        ("realloc_null", "64", 50.0),
+        ("free_null", "0", 50.0),
+        ("burst", "64", 1000.0),
+    ];
+    let others = others
         .map(|(kind, size, batch)| compare(&format!("{kind}_{size}"), each(&program, kind, size, batch)));
     settle(pairs.into_iter().chain(others));
 }

@@ -18,6 +18,7 @@ mod controls;
 mod resized;
 mod sized;
 pub use controls::*;
+#[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(unused_imports))]
 pub use resized::realloc;
 #[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(unused_imports))]
 pub use sized::*;

@@ -29,6 +29,28 @@ __attribute__((noinline)) static void in_place(size_t size, long rounds) {
     free(p);
 }
 
+/* New blocks by `realloc` of null, as interpreters ask for them. */
+__attribute__((noinline)) static void anew(size_t size, long rounds) {
+    for (long r = 0; r < rounds; r++) {
+        for (int i = 0; i < BATCH; i++) blocks[i] = realloc(*(void *volatile *)&blocks[BURST - 1], size);
+        for (int i = BATCH - 1; i >= 0; i--) free(blocks[i]);
+    }
+}
+
+/* A block that gets another class each time, and is copied. */
+__attribute__((noinline)) static void moved(size_t size, long rounds) {
+    char *volatile p = malloc(size);
+    for (long r = 0; r < rounds; r++)
+        for (int i = 0; i < BATCH; i++) p = realloc(p, i & 1 ? size : 4 * size);
+    free(p);
+}
+
+__attribute__((noinline)) static void nothing(size_t size, long rounds) {
+    (void)size;
+    for (long r = 0; r < rounds; r++)
+        for (int i = 0; i < BATCH; i++) free(*(void *volatile *)&blocks[BURST - 1]);
+}
+
 __attribute__((noinline)) static void burst(size_t size, long rounds) {
     for (long r = 0; r < rounds; r++) {
         for (int i = 0; i < BURST; i++) blocks[i] = malloc(size);
@@ -43,6 +65,9 @@ int main(int argc, char **argv) {
     if (!strcmp(argv[1], "malloc_free")) lifo(size, rounds);
     else if (!strcmp(argv[1], "calloc_free")) zeroed(size, rounds);
     else if (!strcmp(argv[1], "realloc_in_place")) in_place(size, rounds);
+    else if (!strcmp(argv[1], "realloc_null")) anew(size, rounds);
+    else if (!strcmp(argv[1], "realloc_moved")) moved(size, rounds);
+    else if (!strcmp(argv[1], "free_null")) nothing(size, rounds);
     else if (!strcmp(argv[1], "burst")) burst(size, rounds);
     else CHECK(!"a known kind");
     return 0;
