@@ -88,6 +88,18 @@ fn instructions_of_each_entry() {
 }
 
 #[test]
+fn instructions_of_each_operator() {
+    if !works("valgrind", &["--version"]) {
+        return;
+    }
+    let program = compile("g++", "budget_cxx.cpp", &["-std=c++17", "-fno-builtin"]);
+    settle([("cxx_sized", "48"), ("cxx_aligned", "200")].map(|(kind, size)| {
+        let figure = each(&program, kind, size, 50.0);
+        compare(&format!("{kind}_{size}"), figure)
+    }));
+}
+
+#[test]
 fn instructions_in_destructors_after_the_exit_hook() {
     if !works("valgrind", &["--version"]) {
         return;

@@ -209,7 +209,17 @@ extern "C" fn malloc_growing(size: usize) -> *mut u8 {
 /// `block` is null or a block of this allocator that nobody uses any more.
 #[inline(always)]
 pub unsafe fn free(block: *mut u8) {
-    let kind = pagemap::kind_index(block);
+    // SAFETY: the caller's clause is the same.
+    unsafe { free_of_kind(block, pagemap::kind_index(block)) }
+}
+
+/// [`free`] of a block whose `kind` is known.
+///
+/// # Safety
+///
+/// As [`free`]; `kind` is the page map's answer for `block`.
+#[inline(always)]
+unsafe fn free_of_kind(block: *mut u8, kind: usize) {
     if kind != FOREIGN as usize && kind <= CLASSES {
         checked::free(block, kind as u8);
     }
@@ -296,7 +306,15 @@ extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
 /// Allocates `size` bytes at a multiple of `align`, a power of two. Null when there is no memory; leaves
 /// `errno` alone.
 pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
-    unmarked(slow_path::alloc(size, align.max(MIN_ALIGN), None))
+    let align = align.max(MIN_ALIGN);
+    if size <= MAX_TABLE && align <= MAX_TABLE {
+        // A block of so many bytes that they are a multiple of the alignment lies at one; one of size 0, too.
+        let block = malloc_hit((size.max(1) + (align - 1)) & !(align - 1));
+        if !block.is_null() {
+            return block;
+        }
+    }
+    unmarked(slow_path::alloc(size, align, None))
 }
 
 /// `malloc_usable_size`: the bytes that a block has, 0 for null. Reports misuse on behalf of `function`.

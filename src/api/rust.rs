@@ -12,6 +12,7 @@ use crate::front::tls;
 use crate::superslab::pagemap;
 use crate::tiny::classes::{MAX_TABLE, class_of, class_of_rest, stride};
 use core::alloc::Layout;
+use core::ptr;
 
 /// Whether the table gives the class of a layout, so that it pays to inline the fast path.
 #[inline(always)]
@@ -70,6 +71,27 @@ extern "C" fn alloc_cold(heap: *mut Heap, class: u8, options: &Options, size: us
 /// [`alloc`] for sizes and alignments that are not in the table.
 #[inline(never)]
 extern "C" fn alloc_rest(size: usize, align: usize, options: &Options) -> *mut u8 {
+    let class = class_of_rest(size, align) as usize;
+    if class != 0 {
+        let heap = tls::get();
+        // SAFETY: the calling thread's heap or a placeholder; `class` is a size class.
+        unsafe {
+            let mut block = MagazineTops::pop(heap.cast(), class);
+            if block.is_null() {
+                block = Heap::alloc_from_slab(heap, class).ptr;
+            }
+            if !block.is_null() {
+                return block;
+            }
+        }
+    }
+    alloc_any(size, align, options)
+}
+
+/// [`alloc`] when there is no block ready.
+#[cold]
+#[inline(never)]
+extern "C" fn alloc_any(size: usize, align: usize, options: &Options) -> *mut u8 {
     slow_path::alloc(size, align, Some(options)).ptr
 }
 
@@ -112,6 +134,23 @@ unsafe extern "C" fn dealloc_rest(block: *mut u8, size: usize, align: usize) {
 
 /// `GlobalAlloc::alloc_zeroed`.
 pub(crate) extern "C" fn alloc_zeroed(size: usize, align: usize, options: &Options) -> *mut u8 {
+    if in_table(size, align) {
+        // SAFETY: the calling thread's heap or a placeholder; `class_of` gives a size class for a layout in
+        // the table. The block has at least that many bytes.
+        unsafe {
+            let block = MagazineTops::pop(tls::get().cast(), class_of(size, align) as usize);
+            if !block.is_null() {
+                block.write_bytes(0, size);
+                return block;
+            }
+        }
+    }
+    alloc_zeroed_rest(size, align, options)
+}
+
+/// [`alloc_zeroed`] when the magazine is empty, or the layout is not in the table.
+#[inline(never)]
+extern "C" fn alloc_zeroed_rest(size: usize, align: usize, options: &Options) -> *mut u8 {
     // SAFETY: just allocated for that many bytes, or null.
     unsafe { slow_path::cleared(slow_path::alloc_to_clear(size, align, Some(options)), size) }
 }
@@ -136,12 +175,27 @@ pub(crate) unsafe extern "C" fn realloc(
     if from == to && from != 0 {
         return block;
     }
+    if from != 0 && to != 0 {
+        // SAFETY: the calling thread's heap or a placeholder; `class_of` gives size classes. The blocks have
+        // at least `old` and `size` bytes, and nobody uses the old one after the copy.
+        return unsafe {
+            let mut new = MagazineTops::pop(tls::get().cast(), to as usize);
+            if new.is_null() {
+                new = alloc_any(size, align, options);
+            }
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(block, new, old.min(size));
+                slow_free::free_small(block, from);
+            }
+            new
+        };
+    }
     // If the new layout has a class, the block cannot stay a large one: `dealloc` gets the class from the
     // layout.
     let may_stay = to == 0;
     let kind = if from == 0 { pagemap::kind(block) } else { from };
     if from == 0 && !slow_path::is_large(block, kind, "realloc") {
-        return core::ptr::null_mut();
+        return ptr::null_mut();
     }
     // SAFETY: only the caller uses the block, which was allocated with the old layout: `kind` is its
     // class, or for a large one the page map's answer, and it has at least `old` bytes.

@@ -1,6 +1,6 @@
 //! `realloc`.
 
-use crate::api::c::{MIN_ALIGN, free, malloc, malloc_growing, or_enomem};
+use crate::api::c::{MIN_ALIGN, free, free_of_kind, malloc, malloc_growing, or_enomem};
 use crate::api::hardened::{self, Said};
 use crate::api::{guard, slow_path};
 use crate::superslab::pagemap::{self, FOREIGN, HARDENED, RUN};
@@ -25,38 +25,50 @@ pub unsafe fn realloc(block: *mut u8, size: usize) -> *mut u8 {
         return unsafe { realloc_rest(block, size, kind) };
     }
     let stride = stride(kind) as usize;
-    // In place as long as the size fits and uses more than half of the block, or has this class anyway.
-    if size <= stride && size > stride / 2 {
-        return block;
+    // SAFETY: the caller's clause is the same; `kind` is the page map's answer, and a class of that many
+    // bytes.
+    unsafe {
+        if size > stride {
+            return moved(block, size, kind, stride);
+        }
+        // In place as long as the size uses more than half of the block, or has this class anyway.
+        if size > stride / 2 { block } else { shrunk(block, size, kind) }
     }
-    // SAFETY: the caller's clause is the same; `kind` is the page map's answer, and a class.
-    unsafe { realloc_small(block, size, kind) }
 }
 
-/// [`realloc`] of a small block that does not fit its size, or fits another class better. A function of its
-/// own, so that what stays needs no stack frame.
+/// [`realloc`] of a small block to a size of which no more than half of it would be used.
 ///
 /// # Safety
 ///
 /// As [`realloc`]; `kind` is the page map's answer for `block`, and a size class.
 #[inline(never)]
-unsafe extern "C" fn realloc_small(block: *mut u8, size: usize, kind: usize) -> *mut u8 {
-    let stride = stride(kind) as usize;
-    if size <= stride && (size == 0 || class_of(size, MIN_ALIGN) as usize == kind) {
-        if size != 0 {
-            return block;
+unsafe extern "C" fn shrunk(block: *mut u8, size: usize, kind: usize) -> *mut u8 {
+    // SAFETY: the caller's clause is the same. A block of size 0 is one that it gives up.
+    unsafe {
+        if size == 0 {
+            free_of_kind(block, kind);
+            return ptr::null_mut();
         }
-        // SAFETY: a block that the caller gives up, by the clause of `realloc`.
-        unsafe { free(block) };
-        return ptr::null_mut();
+        if class_of(size, MIN_ALIGN) as usize == kind { block } else { moved(block, size, kind, size) }
     }
+}
+
+/// Moves the contents of a small block, `bytes` of them, to a new one of `size` bytes. What stays where it is
+/// is not told here, so that it needs no stack frame.
+///
+/// # Safety
+///
+/// As [`realloc`]; `kind` is the page map's answer for `block`, and a size class. `bytes` is at most `size`,
+/// and the block has so many.
+#[inline(never)]
+unsafe extern "C" fn moved(block: *mut u8, size: usize, kind: usize, bytes: usize) -> *mut u8 {
     let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
     if !new.is_null() {
-        // SAFETY: the old block has `stride` bytes and the new one `size`; both are the caller's, and nobody
-        // uses the old one after the copy.
+        // SAFETY: both blocks have so many bytes and are the caller's; nobody uses the old one after the
+        // copy.
         unsafe {
-            ptr::copy_nonoverlapping(block, new, stride.min(size));
-            free(block);
+            ptr::copy_nonoverlapping(block, new, bytes);
+            free_of_kind(block, kind);
         }
     }
     new

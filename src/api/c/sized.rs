@@ -1,6 +1,6 @@
 //! Frees that say how large the block is.
 
-use crate::api::c::{MIN_ALIGN, free};
+use crate::api::c::{MIN_ALIGN, free, free_of_kind};
 use crate::api::hardened::{self, Said};
 use crate::api::slow_path;
 use crate::base::misuse::{self, Fault};
@@ -13,8 +13,29 @@ use crate::tiny::classes::{class_of, stride};
 /// # Safety
 ///
 /// As [`free`].
-#[inline(never)]
+#[inline(always)]
 pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
+    let kind = pagemap::kind_index(block);
+    // Kinds that are no classes have no bytes, and so no size that would do.
+    let stride = stride(kind) as usize;
+    // SAFETY: the caller's clause is the same; `kind` is the page map's answer.
+    unsafe {
+        if size <= stride && size > stride / 2 {
+            free_of_kind(block, kind)
+        } else {
+            free_sized_rest(block, size, function)
+        }
+    }
+}
+
+/// [`free_sized`] of a block that is no small one, or of a size that another class would fit better.
+///
+/// # Safety
+///
+/// As [`free_sized`].
+#[cold]
+#[inline(never)]
+unsafe fn free_sized_rest(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let kind = pagemap::kind(block);
         // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block.
@@ -24,7 +45,7 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
         }
     }
     // SAFETY: the caller's clause is the same.
-    unsafe { free_aligned_sized(block, size, function) }
+    unsafe { free_aligned_sized_rest(block, size, function) }
 }
 
 /// `free_aligned_sized`: as [`free_sized`], but the block may be of any larger class, because of its
@@ -33,7 +54,28 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
 /// # Safety
 ///
 /// As [`free`].
+#[inline(always)]
 pub unsafe fn free_aligned_sized(block: *mut u8, size: usize, function: &str) {
+    let kind = pagemap::kind_index(block);
+    // SAFETY: the caller's clause is the same; `kind` is the page map's answer.
+    unsafe {
+        // As above. A size of 0 is left to the rest.
+        if size.wrapping_sub(1) < stride(kind) as usize {
+            free_of_kind(block, kind)
+        } else {
+            free_aligned_sized_rest(block, size, function)
+        }
+    }
+}
+
+/// [`free_aligned_sized`] of a block that is no small one, or smaller than `size`.
+///
+/// # Safety
+///
+/// As [`free_aligned_sized`].
+#[cold]
+#[inline(never)]
+unsafe fn free_aligned_sized_rest(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let kind = pagemap::kind(block);
         if kind == HARDENED {
