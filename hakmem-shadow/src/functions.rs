@@ -72,8 +72,8 @@ impl Functions {
         realloc: core_realloc,
         reallocarray: core_reallocarray,
         posix_memalign: core_posix_memalign,
-        aligned_alloc: core_c::aligned,
-        memalign: core_c::aligned,
+        aligned_alloc: core_aligned,
+        memalign: core_aligned,
         valloc: core_valloc,
         pvalloc: core_pvalloc,
         usable_size: core_usable_size,
@@ -208,6 +208,9 @@ unsafe extern "C" fn core_pvalloc(size: usize) -> *mut u8 {
 unsafe extern "C" fn core_usable_size(block: *mut u8) -> usize {
     // SAFETY: the clauses are the same.
     unsafe { core_c::usable_size(block, "malloc_usable_size") }
+}
+extern "C" fn core_aligned(align: usize, size: usize) -> *mut u8 {
+    core_c::aligned(align, size)
 }
 unsafe extern "C" fn core_realloc(block: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: the clauses are the same.

@@ -305,7 +305,8 @@ extern "C" fn calloc_rest(bytes: usize) -> *mut u8 {
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two. Null when there is no memory; leaves
 /// `errno` alone.
-pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
+#[inline(always)]
+pub fn aligned(align: usize, size: usize) -> *mut u8 {
     let align = align.max(MIN_ALIGN);
     if size <= MAX_TABLE && align <= MAX_TABLE {
         // A block of so many bytes that they are a multiple of the alignment lies at one; one of size 0, too.
@@ -314,6 +315,13 @@ pub extern "C" fn aligned(align: usize, size: usize) -> *mut u8 {
             return block;
         }
     }
+    aligned_rest(size, align)
+}
+
+/// [`aligned`] when the magazine is empty, or size or alignment are not in the table.
+#[cold]
+#[inline(never)]
+extern "C" fn aligned_rest(size: usize, align: usize) -> *mut u8 {
     unmarked(slow_path::alloc(size, align, None))
 }
 
