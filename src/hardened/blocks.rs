@@ -65,11 +65,13 @@ impl Large {
         // SAFETY: held, so nobody else gives the mapping back.
         unsafe {
             if !self.guarded {
-                if UNGUARDED.fetch_sub(1, Relaxed) > MOST_HOLES && self.len <= ASIDE {
+                let before = UNGUARDED.fetch_sub(1, Relaxed);
+                if before > MOST_HOLES && self.len <= ASIDE {
                     self.resident.store(!os::purge(self.base, self.len), Relaxed);
                     return set_aside(this);
                 }
-                if UNGUARDED.load(Relaxed) == MOST_HOLES / 2 {
+                // By what was there before: so exactly one thread finds it, however many are here.
+                if before == MOST_HOLES / 2 + 1 {
                     give_back_aside();
                 }
             }

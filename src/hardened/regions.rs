@@ -157,8 +157,12 @@ pub(super) fn take_left() -> Option<*mut u8> {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) unsafe fn leave(base: *mut u8) {
     // SAFETY: by the caller's clause.
-    if let Some(region) = unsafe { describe(base, true) } {
-        list(region, false);
+    unsafe {
+        match describe(base, true) {
+            Some(region) => list(region, false),
+            // There is no memory for its record. Of the page behind it nobody knows then.
+            None => os::discard(base, SUPERSLAB),
+        }
     }
 }
 
@@ -214,7 +218,7 @@ fn region() -> Option<*mut Region> {
     let region = if pagemap::prepare_direct(base) { unsafe { describe(base, false) } } else { None };
     if region.is_none() {
         // SAFETY: as before.
-        unsafe { os::unmap(base, SUPERSLAB) };
+        unsafe { os::discard(base, SUPERSLAB) };
     }
     region
 }

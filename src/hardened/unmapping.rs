@@ -127,7 +127,7 @@ pub(super) fn give_back_aside() -> usize {
 pub(super) unsafe fn unmap(large: *mut Large) -> bool {
     // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
     unsafe {
-        pagemap::set((*large).block(), 1, FOREIGN);
+        leave_map(&*large);
         match os::unmap((*large).base, (*large).len) {
             Unmapped::Gone => {}
             left => {
@@ -139,6 +139,15 @@ pub(super) unsafe fn unmap(large: *mut Large) -> bool {
         forget(large);
     }
     true
+}
+
+/// The page map has the mapping no more, if it had it: it may have no room for where a block was to lie that
+/// was never handed out.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn leave_map(large: &Large) {
+    if pagemap::kind(large.block()) != FOREIGN {
+        pagemap::set(large.block(), 1, FOREIGN);
+    }
 }
 
 /// [`unmap`]. Returns how many bytes of address space went back.
