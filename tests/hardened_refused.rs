@@ -160,3 +160,30 @@ fn nothing_is_lost_whatever_fails() {
         }
     });
 }
+
+/// At the hard limit: what was freed and is set aside, since to unmap it would leave a hole, goes back for
+/// whom that lets in. Also just after one that could not be had.
+#[test]
+fn what_is_set_aside_can_be_had_at_the_limit() {
+    let options = [("HAKMEM_HARDENED", "canary"), ("HAKMEM_HARD_LIMIT", "1100M")];
+    succeeds("what_is_set_aside_can_be_had_at_the_limit", &options, || {
+        // 128 KiB each.
+        let (one, many) = [70_000, 120 * MIB].map(|size| Layout::from_size_align(size, 8).unwrap()).into();
+        let block = |layout| {
+            // SAFETY: the size is not 0.
+            let block = unsafe { HEAP.alloc(layout) };
+            (!block.is_null()).then_some(block)
+        };
+        let mut blocks: Vec<_> = std::iter::from_fn(|| block(one)).collect();
+        assert!(blocks.len() > 8500, "{}", blocks.len());
+        for _ in 0..120 {
+            assert!(block(many).is_none());
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        for block in blocks.split_off(7400) {
+            // SAFETY: of this layout, and freed once.
+            unsafe { HEAP.dealloc(block, one) };
+        }
+        assert!(block(many).is_some());
+    });
+}

@@ -4,7 +4,7 @@
 use crate::base::table::Table;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::{self, Unmapped};
-use crate::sync::Ordering::{Relaxed, Release, SeqCst};
+use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, compiler_fence};
 use core::ptr;
 
@@ -61,7 +61,8 @@ impl Inherit for Records {
 static RECORDS: Lock<Records> =
     Lock::new(Records { at: ptr::null_mut(), end: ptr::null_mut(), free: Table([ptr::null_mut(); LISTS]) });
 
-/// A chunk that was not needed after all, for whoever needs one next; or null. Nothing of it was used.
+/// A chunk that was not needed after all, for whoever needs one next; or null. Relaxed: nobody has written to
+/// it.
 static SPARE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
 
 /// Bytes mapped for records.
@@ -71,8 +72,7 @@ static MAPPED: AtomicUsize = AtomicUsize::new(0);
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn bytes() -> (usize, usize) {
     let mapped = MAPPED.load(Relaxed);
-    // SeqCst: rare.
-    let spare = if SPARE.load(SeqCst).is_null() { 0 } else { CHUNK };
+    let spare = if SPARE.load(Relaxed).is_null() { 0 } else { CHUNK };
     let unused = spare + RECORDS.lock_soon().map_or(0, |records| records.end.addr() - records.at.addr());
     (mapped, mapped - unused.min(mapped))
 }
@@ -159,8 +159,7 @@ pub(super) unsafe fn give(record: *mut Header) {
 /// A new chunk, between pages that cannot be touched.
 #[unsafe(link_section = "hakmem_rare")]
 fn chunk() -> *mut u8 {
-    // SeqCst, as below: rare.
-    let spare = SPARE.swap(ptr::null_mut(), SeqCst);
+    let spare = SPARE.swap(ptr::null_mut(), Relaxed);
     if !spare.is_null() {
         return spare;
     }
@@ -181,7 +180,7 @@ fn chunk() -> *mut u8 {
 /// Keeps a chunk that is not needed after all for who needs the next one, or unmaps it, unless it is null.
 #[unsafe(link_section = "hakmem_rare")]
 fn give_chunk(chunk: *mut u8) {
-    if chunk.is_null() || SPARE.compare_exchange(ptr::null_mut(), chunk, SeqCst, SeqCst).is_ok() {
+    if chunk.is_null() || SPARE.compare_exchange(ptr::null_mut(), chunk, Relaxed, Relaxed).is_ok() {
         return;
     }
     // It consists of several mappings, for its first and its last page cannot be touched: of those the system

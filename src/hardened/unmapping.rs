@@ -1,7 +1,7 @@
 //! How mappings of the hardened heap's large blocks go back to the system, and how many there are: most are
 //! kept for a while, so that their addresses are nobody's.
 
-use crate::hardened::kept::{self, QUARANTINE, RESIDENT, set_aside};
+use crate::hardened::kept::{self, QUARANTINE, Quarantine, RESIDENT, set_aside};
 use crate::hardened::large::Large;
 use crate::hardened::records;
 use crate::os::{self, Unmapped};
@@ -118,7 +118,8 @@ pub(super) fn give_back_aside() -> usize {
     kept::take_aside().map(|large| unsafe { give_back(large) }).sum()
 }
 
-/// Gives a freed mapping back, and its record. False if the system does not unmap it: then it is set aside.
+/// Gives a freed mapping back, and its record. False if the system does not unmap it: then it is set aside,
+/// and lost only if the lock for that cannot be had either.
 ///
 /// # Safety
 ///
@@ -197,10 +198,16 @@ pub(super) unsafe fn forget(large: *mut Large) {
     }
 }
 
-/// Bytes of address space that are kept of freed mappings.
+/// Bytes of address space of freed mappings that [`purge`] would give back.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn spare() -> usize {
-    QUARANTINE.lock_soon().map_or(0, |kept| kept.bytes)
+    let aside = |kept: &Quarantine| if goes_back() { kept.aside_bytes } else { 0 };
+    QUARANTINE.lock_soon().map_or(0, |kept| kept.bytes + aside(&kept))
+}
+
+/// Whether what is set aside may go back when somebody asks for all.
+fn goes_back() -> bool {
+    UNGUARDED.load(Relaxed) <= MOST_HOLES
 }
 
 /// Gives back what is kept of freed mappings. Returns how many bytes of address space.
@@ -211,7 +218,7 @@ pub(super) fn purge() -> usize {
         // SAFETY: it was kept, so freed; now it is ours alone.
         bytes += unsafe { give_back(large) };
     }
-    if UNGUARDED.load(Relaxed) <= MOST_HOLES {
+    if goes_back() {
         bytes += give_back_aside();
     }
     bytes
