@@ -63,16 +63,16 @@ fn map_big() -> Option<*mut u8> {
 /// touched.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn take(slices: usize, bytes: usize) -> Option<(*mut u8, *mut Region)> {
-    let (base, region) = regions::take(slices)?;
-    IN_USE.fetch_add(slices, Relaxed);
+    let (mut base, mut region) = regions::take(slices, false)?;
     // SAFETY: a region is valid while a span of it is in use, and this one is ours.
     unsafe {
         if (*region).guarded && !os::protect(base, bytes, true) {
-            IN_USE.fetch_sub(slices, Relaxed);
             regions::give(base, slices, region);
-            return None;
+            // The system may allow no more mappings, of which guard pages need several.
+            (base, region) = regions::take(slices, true)?;
         }
     }
+    IN_USE.fetch_add(slices, Relaxed);
     Some((base, region))
 }
 
