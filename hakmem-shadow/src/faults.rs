@@ -1,8 +1,8 @@
 //! System calls about memory that fail when they are told to.
 //!
-//! A binary that says `hakmem_shadow::interpose!()` has `mmap`, `munmap`, `mremap` and `madvise` of its own,
-//! which the allocator in it calls instead of the C library's. A thread that has [planned](plan) so gets
-//! errors from them.
+//! A binary that says `hakmem_shadow::interpose!()` has `mmap`, `munmap`, `mremap`, `madvise` and `mprotect`
+//! of its own, which the allocator in it calls instead of the C library's. A thread that has [planned](plan)
+//! so gets errors from them.
 
 use std::cell::Cell;
 
@@ -14,6 +14,8 @@ pub const UNMAP: u8 = 2;
 pub const REMAP: u8 = 4;
 /// `madvise`.
 pub const ADVISE: u8 = 8;
+/// `mprotect`.
+pub const PROTECT: u8 = 16;
 
 #[derive(Clone, Copy)]
 struct Plan {
@@ -113,6 +115,16 @@ macro_rules! interpose {
                 }
                 // SAFETY: the clauses are those of the call.
                 unsafe { libc::syscall(libc::SYS_madvise, at, len, advice) as i32 }
+            }
+
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn mprotect(at: usize, len: usize, rights: i32) -> i32 {
+                if hits(PROTECT) {
+                    refuse(PROTECT);
+                    return -1;
+                }
+                // SAFETY: the clauses are those of the call.
+                unsafe { libc::syscall(libc::SYS_mprotect, at, len, rights) as i32 }
             }
         }
     };

@@ -103,6 +103,8 @@ fn unload() {
         pool::unmap();
         os::process::unmap();
     }
+    // What the system does not even take back now stays mapped. Nobody could use it.
+    os::give_back_left();
 }
 
 /// An entry of the dynamic section, which tells the loader about a program or library.

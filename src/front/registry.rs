@@ -260,7 +260,7 @@ pub(crate) fn unmap() {
     // Acquire: as in `each`.
     walk(ALL.swap(NO_HEAP, Ordering::Acquire), |heap| {
         // SAFETY: a record from `acquire`, mapped with that length.
-        unsafe { os::unmap_uncounted(heap.cast(), RECORD) };
+        unsafe { os::discard_uncounted(heap.cast(), RECORD) };
     });
 }
 

@@ -151,7 +151,7 @@ pub(super) fn unmap() {
     let records = RECORDS.swap(ptr::null_mut(), SeqCst);
     if !records.is_null() {
         // SAFETY: the mapping that `init` has made, which nobody uses any more.
-        unsafe { os::unmap_uncounted(records.cast(), bytes()) };
+        unsafe { os::discard_uncounted(records.cast(), bytes()) };
     }
 }
 

@@ -139,14 +139,14 @@ fn make() -> bool {
     // SAFETY: mapped just now with these lengths; nobody else knows them.
     unsafe {
         if base.is_null()
-            || !os::make_inaccessible(base, bytes())
             || !pagemap::prepare(base)
             || !pagemap::prepare(last)
+            || !os::make_inaccessible(base, bytes())
         {
             if !base.is_null() {
-                os::unmap_uncounted(base, bytes());
+                os::discard_uncounted(base, bytes());
             }
-            os::unmap_uncounted(records.cast(), record_bytes());
+            os::discard_uncounted(records.cast(), record_bytes());
             return false;
         }
     }
@@ -384,8 +384,9 @@ pub(super) fn unmap() {
         pagemap::set(base, bytes() / SLICE, FOREIGN);
         // SAFETY: the mappings that `make` has made, which nobody uses any more.
         unsafe {
-            os::unmap_uncounted(base, bytes());
-            os::unmap_uncounted(records.cast(), record_bytes());
+            // Nobody needs any memory either, of which this has none: it may stay mapped.
+            let _ = os::unmap_uncounted(base, bytes());
+            os::discard_uncounted(records.cast(), record_bytes());
         }
     }
 }

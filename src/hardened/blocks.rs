@@ -65,11 +65,15 @@ impl Large {
         // SAFETY: held, so nobody else gives the mapping back.
         unsafe {
             if !self.guarded {
-                if UNGUARDED.fetch_sub(1, Relaxed) > MOST_HOLES && self.len <= ASIDE {
+                let before = UNGUARDED.fetch_sub(1, Relaxed);
+                if before > MOST_HOLES && self.len <= ASIDE {
                     self.resident.store(!os::purge(self.base, self.len), Relaxed);
-                    return set_aside(this);
+                    if set_aside(this) {
+                        return;
+                    }
                 }
-                if UNGUARDED.load(Relaxed) == MOST_HOLES / 2 {
+                // By what was there before: so exactly one thread finds it, however many are here.
+                if before == MOST_HOLES / 2 + 1 {
                     give_back_aside();
                 }
             }
@@ -94,7 +98,9 @@ impl Large {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardened::large;
+    use crate::hardened::kept::QUARANTINE;
+    use crate::hardened::unmapping::mapped;
+    use crate::hardened::{child, large};
     use crate::superslab::pagemap;
 
     /// Without the quarantine, as here, too: to map each anew would cost several times as much.
@@ -111,5 +117,24 @@ mod tests {
         assert!(again.ptr == block && again.zeroed);
         // SAFETY: ours again.
         assert!(unsafe { core::slice::from_raw_parts(block, 100_000) }.iter().all(|&byte| byte == 0));
+    }
+
+    /// It would be set aside, but a signal handler that frees it has interrupted who has the lock.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn what_cannot_be_set_aside_is_unmapped() {
+        let is_so = || {
+            crate::hardened::inherit();
+            let block = alloc(100_000, 16, false).ptr;
+            // SAFETY: the record of a block.
+            let large = unsafe { large::of(pagemap::hardened(block).cast(), block) }.unwrap();
+            let (len, before) = (large.len, mapped().0);
+            UNGUARDED.store(MOST_HOLES + 1, Relaxed);
+            let held = QUARANTINE.lock_soon();
+            // SAFETY: our own block, which is freed once.
+            unsafe { large.free(block, "free") };
+            held.is_some() && !large.guarded && mapped().0 == before - len
+        };
+        assert!(child::is_so(is_so));
     }
 }

@@ -30,6 +30,8 @@ pub(super) struct Quarantine {
     /// What is set aside: mappings that the system would not unmap, or that would leave a hole. The last one
     /// first.
     aside: *mut Large,
+    /// Bytes of address space of that.
+    pub(super) aside_bytes: usize,
 }
 
 // SAFETY: records stay mapped, and the list is used only under the lock.
@@ -42,7 +44,7 @@ impl Inherit for Quarantine {
             // hand one out twice.
             (self.count, self.bytes) = (0, 0);
             RESIDENT.store(0, Relaxed);
-            self.aside = ptr::null_mut();
+            (self.aside, self.aside_bytes) = (ptr::null_mut(), 0);
         }
     }
 }
@@ -59,7 +61,7 @@ fn later() -> usize {
 
 impl Quarantine {
     const fn new() -> Self {
-        Self { kept: [ptr::null_mut(); KEPT], count: 0, bytes: 0, aside: ptr::null_mut() }
+        Self { kept: [ptr::null_mut(); KEPT], count: 0, bytes: 0, aside: ptr::null_mut(), aside_bytes: 0 }
     }
 
     /// Takes the mapping at `index` out.
@@ -160,6 +162,7 @@ impl Quarantine {
                 let fits = (len..=2 * len).contains(&(*large).len) && (huge || !(*large).huge);
                 if looked >= later() && fits {
                     *link = (*large).next;
+                    self.aside_bytes -= (*large).len;
                     return Some(large);
                 }
                 link = &raw mut (*large).next;
@@ -169,30 +172,33 @@ impl Quarantine {
     }
 }
 
-/// Sets a freed mapping aside, which the system shall not unmap, or would not.
+/// Sets a freed mapping aside, which the system shall not unmap, or would not. False without the lock.
 ///
 /// # Safety
 ///
 /// The block is freed, and the mapping the caller's alone. Whether it is not zero is what `resident` says.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) unsafe fn set_aside(large: *mut Large) {
-    // Lost without the lock.
-    if let Some(mut kept) = QUARANTINE.lock_soon() {
-        // SAFETY: the caller's, until it is in the list.
-        unsafe { (*large).next = kept.aside };
-        // A fork may come between.
-        compiler_fence(Release);
-        kept.aside = large;
+pub(super) unsafe fn set_aside(large: *mut Large) -> bool {
+    let Some(mut kept) = QUARANTINE.lock_soon() else { return false };
+    // SAFETY: the caller's, until it is in the list.
+    unsafe {
+        (*large).next = kept.aside;
+        kept.aside_bytes += (*large).len;
     }
+    // A fork may come between.
+    compiler_fence(Release);
+    kept.aside = large;
+    true
 }
 
 /// Takes out all that is set aside, in order of address: unmapped in any other, each would leave a hole for a
 /// while.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn take_aside() -> impl Iterator<Item = *mut Large> {
-    let all = QUARANTINE
-        .lock_soon()
-        .map_or(ptr::null_mut(), |mut kept| core::mem::replace(&mut kept.aside, ptr::null_mut()));
+    let all = QUARANTINE.lock_soon().map_or(ptr::null_mut(), |mut kept| {
+        kept.aside_bytes = 0;
+        core::mem::replace(&mut kept.aside, ptr::null_mut())
+    });
     // SAFETY: out of the list, so ours alone, as are the links.
     let mut next = unsafe { sorted(all) };
     core::iter::from_fn(move || {
@@ -312,12 +318,13 @@ mod tests {
             // SAFETY: a record of this test alone.
             unsafe { (*large).next = core::mem::replace(&mut kept.aside, large) };
         }
+        kept.aside_bytes = 57;
         assert_eq!(
             [8, 8, 8, 8].map(|len| kept.reuse_aside(len, false)),
             [Some(aside[2]), Some(aside[3]), Some(aside[4]), None]
         );
         assert_eq!([7, 9].map(|len| kept.reuse_aside(len, false)), [Some(aside[0]), Some(aside[1])]);
-        assert!(kept.aside.is_null());
+        assert!(kept.aside.is_null() && kept.aside_bytes == 0);
     }
 
     #[test]

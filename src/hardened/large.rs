@@ -229,7 +229,7 @@ mod tests {
             large.align.store(4, Relaxed);
             large.rests(size).into_iter().for_each(|rest| (*rest).fill(filling(large.block())));
             f(&large, core::slice::from_raw_parts(base.cast::<AtomicU8>(), 3 * page));
-            os::unmap_uncounted(base, 3 * page);
+            os::discard_uncounted(base, 3 * page);
         }
     }
 

@@ -4,9 +4,10 @@
 use crate::base::counters::LARGE_ALLOCS;
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
+use crate::base::pause::Pause;
 use crate::hardened::large::{Large, USED, filling};
 use crate::hardened::records::{self, LARGE};
-use crate::hardened::unmapping::{GUARDED, MAPPED, MOST_HOLES, UNGUARDED, more};
+use crate::hardened::unmapping::{GUARDED, MAPPED, MOST_HOLES, UNGUARDED, discard, more};
 use crate::hardened::{fault, parts};
 use crate::large::huge::{self, Mapping};
 use crate::os;
@@ -44,6 +45,10 @@ fn first(base: *mut u8, huge: bool) -> *mut u8 {
     base.wrapping_add(if huge { HUGE_PAGE } else { os::page_size() })
 }
 
+/// After guard pages that the system has refused there are none for a while: it may allow no more mappings,
+/// of which they need several, and not even take back what was mapped for them.
+static REFUSED: Pause = Pause::up_to(1 << 10);
+
 /// A new mapping, and where in it a block of `size` bytes will lie: at its end, or so many bytes behind the
 /// beginning of a page, so that it can grow. The block's pages can be touched, are zero, and `huge` if
 /// possible. `None` if there is no memory.
@@ -52,60 +57,63 @@ pub(super) fn map(size: usize, align: usize, start: Option<usize>, huge: bool) -
     // Not while there are so many without guard pages that they have to be alike, so as to be one mapping
     // for the system.
     let is_guarded = parts::has(Hardened::GUARD) && !cfg!(miri);
-    if is_guarded && GUARDED.fetch_update(Relaxed, Relaxed, more).is_ok() {
+    if is_guarded && !REFUSED.is_on(os::now_ms()) && GUARDED.fetch_update(Relaxed, Relaxed, more).is_ok() {
         if let Some(record) = map_so(size, align, start, huge, true) {
             return Some(record);
         }
-        // The system may allow no more mappings, of which guard pages need several.
-        GUARDED.fetch_sub(1, Relaxed);
     }
     map_so(size, align, start, huge && UNGUARDED.load(Relaxed) < MOST_HOLES, false)
 }
 
-/// [`map`], with guard pages or without.
+/// [`map`], with guard pages or without. Those with guard pages are counted.
 #[unsafe(link_section = "hakmem_rare")]
 fn map_so(size: usize, align: usize, start: Option<usize>, huge: bool, guarded: bool) -> Option<*mut Large> {
     let page = os::page_size();
-    let len = length(size, align, start.is_some(), huge)?;
     let unit = if huge { HUGE_PAGE } else { SLICE };
+    // First the record: what the system does not take back is kept by that.
+    let record = records::take(LARGE, size_of::<Large>()).0.cast::<Large>();
+    let len = length(size, align, start.is_some(), huge).filter(|_| !record.is_null());
     // Where the program has all memory locked, what can be touched is memory.
-    let base =
-        if guarded { os::reserve_aligned(len, unit) } else { os::map_aligned(ptr::null_mut(), len, unit) };
-    if base.is_null() {
+    let base = len.map_or(ptr::null_mut(), |len| {
+        if guarded { os::reserve_aligned(len, unit) } else { os::map_aligned(ptr::null_mut(), len, unit) }
+    });
+    let Some(len) = len.filter(|_| !base.is_null()) else {
+        GUARDED.fetch_sub(usize::from(guarded), Relaxed);
+        if !record.is_null() {
+            // SAFETY: the record is ours.
+            unsafe { records::give(record.cast()) };
+        }
         return None;
-    }
+    };
     let block = match start {
         Some(offset) => first(base, huge).wrapping_add(offset),
         None => place(base, len, huge, size, align),
     };
-    // SAFETY: just mapped with that length, and nobody else's.
+    // SAFETY: just mapped with that length, and nobody else's; so is the record, until the page map has it.
     unsafe {
-        if huge || thp::refuses() {
-            os::advise_huge(base, len, huge);
-        }
-        let pages = block.map_addr(|at| at & !(page - 1));
-        let bytes = (block.addr() + size.max(1)).next_multiple_of(page) - pages.addr();
-        let is_open = !guarded || os::protect(pages, bytes, true);
-        let record = if is_open && pagemap::prepare_direct(block) {
-            records::take(LARGE, size_of::<Large>()).0.cast::<Large>()
-        } else {
-            ptr::null_mut()
-        };
-        // SAFETY: the record is ours until the page map has it.
-        if record.is_null() {
-            os::unmap(base, len);
-            return None;
-        }
         MAPPED.fetch_add(len, Relaxed);
+        UNGUARDED.fetch_add(usize::from(!guarded), Relaxed);
         (*record).base = base;
         (*record).len = len;
         (*record).grows = start.is_some();
         (*record).block.store(block, Relaxed);
         (*record).guarded = guarded;
         (*record).huge = huge;
-        UNGUARDED.fetch_add(usize::from(!guarded), Relaxed);
-        Some(record)
+        if huge || thp::refuses() {
+            os::advise_huge(base, len, huge);
+        }
+        let pages = block.map_addr(|at| at & !(page - 1));
+        let bytes = (block.addr() + size.max(1)).next_multiple_of(page) - pages.addr();
+        let is_open = !guarded || os::protect(pages, bytes, true);
+        if guarded {
+            REFUSED.tried(is_open, os::now_ms());
+        }
+        if !is_open || !pagemap::prepare_direct(block) {
+            discard(record);
+            return None;
+        }
     }
+    Some(record)
 }
 
 /// Makes a block of `size` bytes of a mapping.

@@ -16,6 +16,8 @@
 
 mod aged;
 mod blocks;
+#[cfg(test)]
+mod child;
 mod fault;
 mod growth;
 mod kept;

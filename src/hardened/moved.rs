@@ -122,7 +122,7 @@ pub(super) unsafe fn transfer(old: &Large, from: *mut u8, pages: usize, record: 
         if !moved {
             set_ours(old);
             // SAFETY: of the new mapping only what is before these pages is certainly still ours.
-            os::unmap(base, to.addr() - base.addr());
+            os::discard_reserved(base, to.addr() - base.addr());
             held::release_excess(most, 0);
             (*record).block.store(ptr::null_mut(), Relaxed);
             forget(record);
@@ -156,8 +156,8 @@ pub(super) unsafe fn reclaim(old: &Large, from: *mut u8, pages: usize) -> bool {
     let behind = from.wrapping_add(pages);
     // SAFETY: by the caller's clause; the page map has forgotten it.
     unsafe {
-        os::unmap(old.base, from.addr() - old.base.addr());
-        os::unmap(behind, old.base.addr() + old.len - behind.addr());
+        os::discard_reserved(old.base, from.addr() - old.base.addr());
+        os::discard_reserved(behind, old.base.addr() + old.len - behind.addr());
         held::release_excess(pages, 0);
         forget(ptr::from_ref(old).cast_mut());
     }
@@ -167,22 +167,7 @@ pub(super) unsafe fn reclaim(old: &Large, from: *mut u8, pages: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardened::{blocks, large};
-
-    /// Whether `f` says so in a process in which no other thread maps anything.
-    fn alone(f: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child does what `f` does, in memory of its own, and ends.
-        unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                // A panic would end it as if all were well.
-                let is_so = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-                libc::_exit(if is_so.unwrap_or(false) { 0 } else { 1 });
-            }
-            let mut status = -1;
-            libc::waitpid(child, &raw mut status, 0) == child && status == 0
-        }
-    }
+    use crate::hardened::{blocks, child, large};
 
     /// Another thread has mapped a page where the block's pages were, before their addresses were claimed.
     #[test]
@@ -195,9 +180,9 @@ mod tests {
         let (base, len, pages) = (old.base, old.len, old.pages(300_000));
         assert!(old.give_up(block, "realloc"));
         // SAFETY: the block was given up; what is mapped in its place is used here alone.
-        assert!(alone(|| unsafe {
+        assert!(child::is_so(|| unsafe {
             pagemap::set(block, 1, FOREIGN);
-            os::unmap_uncounted(block, pages);
+            os::discard_uncounted(block, pages);
             let theirs = block.wrapping_add(3 * page);
             let is_mapped = os::claim(theirs, page) && os::protect(theirs, page, true);
             theirs.write_bytes(5, page);
@@ -213,12 +198,12 @@ mod tests {
     fn only_what_is_mapped_nowhere_is_claimed() {
         let page = os::page_size();
         // SAFETY: just mapped, and used here alone.
-        assert!(alone(|| unsafe {
+        assert!(child::is_so(|| unsafe {
             let base = os::map_uncounted(3 * page);
             let [middle, last] = [1, 2].map(|pages| base.wrapping_add(pages * page));
             middle.write_bytes(7, page);
-            os::unmap_uncounted(base, page);
-            os::unmap_uncounted(last, page);
+            os::discard_uncounted(base, page);
+            os::discard_uncounted(last, page);
             !os::claim(base, 3 * page) && os::claim(base, page) && os::claim(last, page) && *middle == 7
         }));
     }

@@ -2,8 +2,8 @@
 //! touched, and is never unmapped: who has an old pointer may still look at an old record.
 
 use crate::base::table::Table;
-use crate::os;
 use crate::os::futex::{Inherit, Lock};
+use crate::os::{self, Unmapped};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, compiler_fence};
 use core::ptr;
@@ -61,6 +61,10 @@ impl Inherit for Records {
 static RECORDS: Lock<Records> =
     Lock::new(Records { at: ptr::null_mut(), end: ptr::null_mut(), free: Table([ptr::null_mut(); LISTS]) });
 
+/// A chunk that was not needed after all, for whoever needs one next; or null. Relaxed: nobody has written to
+/// it.
+static SPARE: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
 /// Bytes mapped for records.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -68,7 +72,8 @@ static MAPPED: AtomicUsize = AtomicUsize::new(0);
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn bytes() -> (usize, usize) {
     let mapped = MAPPED.load(Relaxed);
-    let unused = RECORDS.lock_soon().map_or(0, |records| records.end.addr() - records.at.addr());
+    let spare = if SPARE.load(Relaxed).is_null() { 0 } else { CHUNK };
+    let unused = spare + RECORDS.lock_soon().map_or(0, |records| records.end.addr() - records.at.addr());
     (mapped, mapped - unused.min(mapped))
 }
 
@@ -154,6 +159,10 @@ pub(super) unsafe fn give(record: *mut Header) {
 /// A new chunk, between pages that cannot be touched.
 #[unsafe(link_section = "hakmem_rare")]
 fn chunk() -> *mut u8 {
+    let spare = SPARE.swap(ptr::null_mut(), Relaxed);
+    if !spare.is_null() {
+        return spare;
+    }
     let chunk = os::map_uncounted(CHUNK);
     if !chunk.is_null() {
         MAPPED.fetch_add(CHUNK, Relaxed);
@@ -168,13 +177,17 @@ fn chunk() -> *mut u8 {
     chunk
 }
 
-/// Unmaps a chunk that is not needed after all, unless it is null.
+/// Keeps a chunk that is not needed after all for who needs the next one, or unmaps it, unless it is null.
 #[unsafe(link_section = "hakmem_rare")]
 fn give_chunk(chunk: *mut u8) {
-    if !chunk.is_null() {
+    if chunk.is_null() || SPARE.compare_exchange(ptr::null_mut(), chunk, Relaxed, Relaxed).is_ok() {
+        return;
+    }
+    // It consists of several mappings, for its first and its last page cannot be touched: of those the system
+    // refuses none.
+    // SAFETY: from `chunk`, and nobody has used it.
+    if unsafe { os::unmap_uncounted(chunk, CHUNK) } == Unmapped::Gone {
         MAPPED.fetch_sub(CHUNK, Relaxed);
-        // SAFETY: from `chunk`, and nobody has used it.
-        unsafe { os::unmap_uncounted(chunk, CHUNK) };
     }
 }
 

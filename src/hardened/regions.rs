@@ -109,17 +109,18 @@ pub(super) fn inherit() {
 }
 
 /// `slices` slices in a row, at most 32, and their region. All of it is zero, and cannot be touched if the
-/// region is guarded.
+/// region is guarded, which it is not if it `is_open`.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn take(slices: usize) -> Option<(*mut u8, *mut Region)> {
-    find(slices).or_else(|| {
-        let region = region()?;
+pub(super) fn take(slices: usize, is_open: bool) -> Option<(*mut u8, *mut Region)> {
+    find(slices, is_open).or_else(|| {
+        let region = region(is_open)?;
         // SAFETY: the region is ours, until it is listed.
         let base = unsafe {
             (*region).free &= !mask(slices);
             (*region).base
         };
-        list(region, true);
+        // Those without guard pages last: they are for when there is nothing else.
+        list(region, !is_open);
         Some((base, region))
     })
 }
@@ -157,20 +158,25 @@ pub(super) fn take_left() -> Option<*mut u8> {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) unsafe fn leave(base: *mut u8) {
     // SAFETY: by the caller's clause.
-    if let Some(region) = unsafe { describe(base, true) } {
-        list(region, false);
+    unsafe {
+        match describe(base, true, false) {
+            Some(region) => list(region, false),
+            // There is no memory for its record. Of the page behind it nobody knows then.
+            None => os::discard(base, SUPERSLAB),
+        }
     }
 }
 
-/// The first free span of `slices` slices.
+/// The first free span of `slices` slices, in a region that can be touched if it has to be `open`.
 #[unsafe(link_section = "hakmem_rare")]
-fn find(slices: usize) -> Option<(*mut u8, *mut Region)> {
+fn find(slices: usize, open: bool) -> Option<(*mut u8, *mut Region)> {
     let mut spans = SPANS.lock_soon()?;
     let mut region = spans.0.first();
     while !region.is_null() {
         // SAFETY: regions in the list are valid, and used under the lock, which we hold.
         unsafe {
-            if let Some(at) = place(slices, (*region).free) {
+            let free = if open && (*region).guarded { 0 } else { (*region).free };
+            if let Some(at) = place(slices, free) {
                 (*region).free &= !(mask(slices) << at);
                 compiler_fence(Release);
                 let base = (*region).base;
@@ -199,9 +205,9 @@ fn place(slices: usize, free: u32) -> Option<usize> {
     (starts != 0).then_some(starts.trailing_zeros() as usize)
 }
 
-/// A new region, all free, in no list, and so the caller's alone.
+/// A new region, all free, in no list, and so the caller's alone. It has no guard pages if it `is_open`.
 #[unsafe(link_section = "hakmem_rare")]
-fn region() -> Option<*mut Region> {
+fn region(is_open: bool) -> Option<*mut Region> {
     let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
     if base.is_null() {
         return None;
@@ -211,21 +217,21 @@ fn region() -> Option<*mut Region> {
         unsafe { os::advise_huge(base, SUPERSLAB, false) };
     }
     // SAFETY: just mapped with that length, zero, and nobody else's.
-    let region = if pagemap::prepare_direct(base) { unsafe { describe(base, false) } } else { None };
+    let region = if pagemap::prepare_direct(base) { unsafe { describe(base, false, is_open) } } else { None };
     if region.is_none() {
         // SAFETY: as before.
-        unsafe { os::unmap(base, SUPERSLAB) };
+        unsafe { os::discard(base, SUPERSLAB) };
     }
     region
 }
 
-/// Makes a region of memory. `None` if there is none for its record.
+/// Makes a region of memory, without guard pages if it `is_open`. `None` if there is none for its record.
 ///
 /// # Safety
 ///
 /// It is mapped and nobody else's, and its slices are zero.
 #[unsafe(link_section = "hakmem_rare")]
-unsafe fn describe(base: *mut u8, is_left: bool) -> Option<*mut Region> {
+unsafe fn describe(base: *mut u8, is_left: bool, is_open: bool) -> Option<*mut Region> {
     let record = records::take(REGIONS, size_of::<Region>()).0.cast::<Region>();
     if record.is_null() {
         return None;
@@ -237,7 +243,8 @@ unsafe fn describe(base: *mut u8, is_left: bool) -> Option<*mut Region> {
         (*record).base = base;
         (*record).is_left = is_left;
         (*record).free = ALL;
-        (*record).guarded = few && parts::has(Hardened::GUARD) && os::protect(base, SUPERSLAB, false);
+        let guards = few && !is_open && parts::has(Hardened::GUARD);
+        (*record).guarded = guards && os::protect(base, SUPERSLAB, false);
     }
     Some(record)
 }

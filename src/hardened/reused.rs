@@ -9,11 +9,13 @@ use crate::base::options::{self, Hardened};
 use crate::hardened::kept::{LATER, QUARANTINE, RESIDENT};
 use crate::hardened::large::Large;
 use crate::hardened::mappings::{hand_out, length, place};
-use crate::hardened::unmapping::{UNGUARDED, discard, give_back_oldest, give_back_pages, put_back, unmap};
+use crate::hardened::unmapping::{
+    UNGUARDED, discard, give_back_oldest, give_back_pages, leave_map, put_back, unmap,
+};
 use crate::hardened::{moved, parts};
 use crate::large::huge;
 use crate::os;
-use crate::superslab::pagemap::{self, FOREIGN};
+use crate::superslab::pagemap;
 use crate::superslab::thp::HUGE_PAGE;
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
@@ -80,11 +82,22 @@ pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
     let mut kept = QUARANTINE.lock_soon()?;
     let moves = len > SAME_PLACE && parts::has(Hardened::GUARD);
     let old = if moves { None } else { kept.reuse(len, huge) };
-    let record = old.or_else(|| kept.reuse_aside(len, huge))?;
+    let (record, is_aside) = match old {
+        Some(record) => (record, false),
+        None => (kept.reuse_aside(len, huge)?, true),
+    };
     drop(kept);
-    // SAFETY: it was kept, so freed, and is ours alone now. All of it is inaccessible, or else it is not
-    // guarded.
+    // SAFETY: it was kept, so freed, and is ours alone now.
     unsafe {
+        // The system may have refused, too, to make it inaccessible.
+        if is_aside && (*record).guarded {
+            if !os::close((*record).base, (*record).len) {
+                unmap(record);
+                return None;
+            }
+            (*record).resident.store(false, Relaxed);
+        }
+        // All of it is inaccessible now, or else it is not guarded.
         let (base, len, page) = ((*record).base, (*record).len, os::page_size());
         let block = place(base, len, (*record).huge, size, align);
         let before = block.map_addr(|at| at & !(page - 1));
@@ -94,7 +107,7 @@ pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
             unmap(record);
             return None;
         }
-        pagemap::set((*record).block(), 1, FOREIGN);
+        leave_map(&*record);
         if (*record).resident.load(Relaxed) {
             before.write_bytes(0, pages);
         }

@@ -141,9 +141,9 @@ pub(super) fn inherit() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hardened::State;
     use crate::hardened::lists::ALONE;
     use crate::hardened::slab::{CURRENT, LISTED};
+    use crate::hardened::{State, child};
     use crate::superslab::pagemap;
 
     /// A thread that shares the set 0.
@@ -232,6 +232,7 @@ mod tests {
 
     #[test]
     fn the_child_of_a_fork_forgets_what_is_torn() {
+        let _alone = ALONE.lock();
         let slab = lists::take_or_make(FIRST).unwrap();
         let mut shared = Shared(Source::new());
         shared.0.begin(slab, None);
@@ -240,5 +241,38 @@ mod tests {
         assert!(shared.0.slab.get().is_some() && shared.0.bits.get() != 0);
         shared.inherit(true);
         assert!(shared.0.slab.get().is_none() && shared.0.bits.get() == 0);
+    }
+
+    /// Of two slabs that threads share another thread is just taking a block of one when a third one forks.
+    /// In the child that slab is lost, and what comes instead is shared.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn in_the_child_of_a_fork_threads_go_on_sharing() {
+        let _alone = ALONE.lock();
+        const SIZES: [usize; 2] = [17_000, 23_000];
+        let [one, other] = [(); 2].map(|()| thread());
+        let [torn, whole] = SIZES.map(|size| slab_of(&one, size));
+        let class = classes::class_of(SIZES[0] + 8, 16) as usize;
+        let barrier = std::sync::Barrier::new(2);
+        let is_so = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let held = of(0, class).try_lock();
+                barrier.wait();
+                // Forks.
+                barrier.wait();
+                assert!(held.is_some());
+            });
+            barrier.wait();
+            let is_so = child::is_so(|| {
+                crate::hardened::inherit();
+                let new = slab_of(&one, SIZES[0]);
+                let is_shared = new == slab_of(&other, SIZES[0]);
+                let is_kept = SIZES.map(|size| slab_of(&other, size)) == [new, whole];
+                new != torn && is_shared && is_kept
+            });
+            barrier.wait();
+            is_so
+        });
+        assert!(is_so && SIZES.map(|size| slab_of(&other, size)) == [torn, whole]);
     }
 }

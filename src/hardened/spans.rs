@@ -46,7 +46,7 @@ fn map_big() -> Option<*mut u8> {
     // SAFETY: just mapped with that length, of which nobody uses anything yet.
     unsafe {
         if !pagemap::prepare_direct(base) {
-            os::unmap(base, len);
+            os::discard(base, len);
             return None;
         }
         // All of it, though no huge page fits behind: else each would be two mappings without a guard, too.
@@ -63,16 +63,16 @@ fn map_big() -> Option<*mut u8> {
 /// touched.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn take(slices: usize, bytes: usize) -> Option<(*mut u8, *mut Region)> {
-    let (base, region) = regions::take(slices)?;
-    IN_USE.fetch_add(slices, Relaxed);
+    let (mut base, mut region) = regions::take(slices, false)?;
     // SAFETY: a region is valid while a span of it is in use, and this one is ours.
     unsafe {
         if (*region).guarded && !os::protect(base, bytes, true) {
-            IN_USE.fetch_sub(slices, Relaxed);
             regions::give(base, slices, region);
-            return None;
+            // The system may allow no more mappings, of which guard pages need several.
+            (base, region) = regions::take(slices, true)?;
         }
     }
+    IN_USE.fetch_add(slices, Relaxed);
     Some((base, region))
 }
 
@@ -95,11 +95,8 @@ pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
         let bytes = slices * SLICE;
         if (*region).guarded {
             if !os::make_inaccessible(base, bytes) && !os::purge(base, bytes) {
-                if !os::protect(base, bytes, true) {
-                    // Some of it may be inaccessible, and what is not may not be zero: it is lost.
-                    return;
-                }
-                base.write_bytes(0, bytes);
+                // What is behind it could never be touched.
+                base.write_bytes(0, bytes - guard_bytes());
             }
         } else if !os::purge(base, bytes) {
             // The system does not take back what the program has locked.

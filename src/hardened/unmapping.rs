@@ -1,7 +1,7 @@
 //! How mappings of the hardened heap's large blocks go back to the system, and how many there are: most are
 //! kept for a while, so that their addresses are nobody's.
 
-use crate::hardened::kept::{self, QUARANTINE, RESIDENT, set_aside};
+use crate::hardened::kept::{self, QUARANTINE, Quarantine, RESIDENT, set_aside};
 use crate::hardened::large::Large;
 use crate::hardened::records;
 use crate::os::{self, Unmapped};
@@ -118,7 +118,8 @@ pub(super) fn give_back_aside() -> usize {
     kept::take_aside().map(|large| unsafe { give_back(large) }).sum()
 }
 
-/// Gives a freed mapping back, and its record. False if the system does not unmap it: then it is set aside.
+/// Gives a freed mapping back, and its record. False if the system does not unmap it: then it is set aside,
+/// and lost only if the lock for that cannot be had either.
 ///
 /// # Safety
 ///
@@ -127,7 +128,7 @@ pub(super) fn give_back_aside() -> usize {
 pub(super) unsafe fn unmap(large: *mut Large) -> bool {
     // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
     unsafe {
-        pagemap::set((*large).block(), 1, FOREIGN);
+        leave_map(&*large);
         match os::unmap((*large).base, (*large).len) {
             Unmapped::Gone => {}
             left => {
@@ -139,6 +140,15 @@ pub(super) unsafe fn unmap(large: *mut Large) -> bool {
         forget(large);
     }
     true
+}
+
+/// The page map has the mapping no more, if it had it: it may have no room for where a block was to lie that
+/// was never handed out.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn leave_map(large: &Large) {
+    if pagemap::kind(large.block()) != FOREIGN {
+        pagemap::set(large.block(), 1, FOREIGN);
+    }
 }
 
 /// [`unmap`]. Returns how many bytes of address space went back.
@@ -188,10 +198,16 @@ pub(super) unsafe fn forget(large: *mut Large) {
     }
 }
 
-/// Bytes of address space that are kept of freed mappings.
+/// Bytes of address space of freed mappings that [`purge`] would give back.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn spare() -> usize {
-    QUARANTINE.lock_soon().map_or(0, |kept| kept.bytes)
+    let aside = |kept: &Quarantine| if goes_back() { kept.aside_bytes } else { 0 };
+    QUARANTINE.lock_soon().map_or(0, |kept| kept.bytes + aside(&kept))
+}
+
+/// Whether what is set aside may go back when somebody asks for all.
+fn goes_back() -> bool {
+    UNGUARDED.load(Relaxed) <= MOST_HOLES
 }
 
 /// Gives back what is kept of freed mappings. Returns how many bytes of address space.
@@ -202,7 +218,7 @@ pub(super) fn purge() -> usize {
         // SAFETY: it was kept, so freed; now it is ours alone.
         bytes += unsafe { give_back(large) };
     }
-    if UNGUARDED.load(Relaxed) <= MOST_HOLES {
+    if goes_back() {
         bytes += give_back_aside();
     }
     bytes

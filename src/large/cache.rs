@@ -84,7 +84,8 @@ impl Inherit for Cache {
 }
 
 /// Gives memory that is not in the cache, and that nobody uses, back to the system. False if the system
-/// refuses to unmap it, because the hole would make one mapping too many: it is kept then.
+/// refuses to unmap it, because the hole would make one mapping too many: it is kept then, here or, where the
+/// lock cannot be had, for any mapping.
 fn unmap(kept: Mapping) -> bool {
     // SAFETY: every caller has just taken it out of the cache, or has it from the caller of `keep`: ours
     // alone, and mapped.
@@ -96,6 +97,9 @@ fn unmap(kept: Mapping) -> bool {
         if !cache.add(kept, now_ms(), true) {
             cache.push(kept);
         }
+    } else {
+        // SAFETY: out of the cache, ours alone, and still mapped: see above.
+        unsafe { os::discard(kept.block, kept.len) };
     }
     false
 }

@@ -102,7 +102,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     }
     if !pagemap::prepare_direct(block) {
         // SAFETY: mapped just now with this length, and nobody else knows it.
-        unsafe { os::unmap(block, len) };
+        unsafe { os::discard(block, len) };
         return Allocation::NONE;
     }
     // Advised against them, too, as SuperSlabs are: the system may give them to everybody. Shorter mappings
@@ -278,7 +278,7 @@ unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
     let fits = len <= old.len || os::could_map(len - old.len);
     if !target.is_null() && (!fits || !pagemap::prepare_direct(target)) {
         // SAFETY: mapped just now with this length, and nobody else knows it.
-        unsafe { os::unmap_uncounted(target, len) };
+        unsafe { os::discard_uncounted(target, len) };
     } else if !target.is_null() {
         // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
         let moved = unsafe { os::remap_to(old.block, old.len, len, target) };

@@ -1,7 +1,7 @@
 //! Mappings that nobody may touch for a while.
 
-use crate::os::calls;
 use crate::os::memory::{PURGED, count_map, in_pages, try_unmap};
+use crate::os::{calls, left};
 use crate::sync::Ordering::Relaxed;
 
 /// Makes a range accessible, or not. False when the system refuses, as it does where the process is at its
@@ -82,7 +82,10 @@ pub(crate) fn claim(p: *mut u8, len: usize) -> bool {
     if q != libc::MAP_FAILED {
         // Kernels before 4.17 do not know the flag, and take the address for a wish.
         // SAFETY: just mapped, with that length; no other code has the address.
-        unsafe { try_unmap(q.cast(), len) };
+        if !unsafe { try_unmap(q.cast(), len) } {
+            count_map(len);
+            left::put(q.cast(), len, false);
+        }
     }
     false
 }

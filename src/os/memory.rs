@@ -1,6 +1,6 @@
 //! Mappings, and what is in them.
 
-use crate::os::{calls, held};
+use crate::os::{calls, held, left};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU8, AtomicUsize};
 use core::ptr;
@@ -48,47 +48,10 @@ pub(super) fn count_map(bytes: usize) {
     MAPPED_PEAK.fetch_max(now, Relaxed);
 }
 
-/// Maps `len` bytes (a multiple of the page size) of zeroed, private memory for blocks, at a multiple of
-/// `align` (a power of two). Asks for the address `hint`, if that is not null. Null when the system or a
-/// limit refuses.
-pub(crate) fn map_aligned(hint: *mut u8, len: usize, align: usize) -> *mut u8 {
-    map_held(hint, len, align, ACCESSIBLE)
-}
-
-/// Like [`map_aligned`], but nothing of it can be touched until [`protect`](super::protect) says otherwise.
-#[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn reserve_aligned(len: usize, align: usize) -> *mut u8 {
-    map_held(ptr::null_mut(), len, align, libc::PROT_NONE)
-}
-
-fn map_held(hint: *mut u8, len: usize, align: usize, access: libc::c_int) -> *mut u8 {
-    if !held::reserve(len) {
-        return ptr::null_mut();
-    }
-    let p = map_aligned_at(hint, len, align, access);
-    if p.is_null() {
-        held::release(len);
-    }
-    p
-}
-
-/// Maps `len` bytes of zeroed, private memory that no limit counts: for the allocator's own records, or for
-/// bytes that are reserved already. Null when the system refuses.
-pub(crate) fn map_uncounted(len: usize) -> *mut u8 {
-    counted(map_raw(ptr::null_mut(), len, ACCESSIBLE), len)
-}
-
-fn counted(p: *mut u8, len: usize) -> *mut u8 {
-    if !p.is_null() {
-        count_map(len);
-    }
-    p
-}
-
 /// Access to memory that is in use.
-const ACCESSIBLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
+pub(super) const ACCESSIBLE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
-fn map_raw(hint: *mut u8, len: usize, access: libc::c_int) -> *mut u8 {
+pub(super) fn map_raw(hint: *mut u8, len: usize, access: libc::c_int) -> *mut u8 {
     debug_assert!(in_pages(hint.addr(), len));
     calls::keep_errno(|| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -98,60 +61,13 @@ fn map_raw(hint: *mut u8, len: usize, access: libc::c_int) -> *mut u8 {
     })
 }
 
-/// Whether the system would map `len` bytes now, regardless of our limits.
-pub(crate) fn could_map(len: usize) -> bool {
-    let len = len.next_multiple_of(page_size());
-    let p = map_raw(ptr::null_mut(), len, ACCESSIBLE);
-    // SAFETY: just mapped; no other code has the address.
-    !p.is_null() && unsafe { try_unmap(p, len) }
-}
-
-/// Like [`map_uncounted`], at a multiple of `align` (a power of two).
-pub(crate) fn map_aligned_uncounted(len: usize, align: usize) -> *mut u8 {
-    map_aligned_at(ptr::null_mut(), len, align, ACCESSIBLE)
-}
-
-fn map_aligned_at(hint: *mut u8, len: usize, align: usize, access: libc::c_int) -> *mut u8 {
-    let first = counted(map_raw(hint, len, access), len);
-    if first.is_null() || first.addr() & (align - 1) == 0 {
-        return first;
-    }
-    // SAFETY: the mapping just made; no other code has the address.
-    unsafe { unmap_uncounted(first, len) };
-    let Some(total) = len.checked_add(align) else { return ptr::null_mut() };
-    let base = counted(map_raw(ptr::null_mut(), total, access), total);
-    if base.is_null() {
-        return base;
-    }
-    // The upper one of two: systems map downwards, so the new range lies against the one before it, and is
-    // one mapping with that for the system, which limits their number.
-    let head = align - (base.addr() & (align - 1));
-    let start = base.wrapping_add(head);
-    let end = start.wrapping_add(len);
-    // SAFETY: parts of our new mapping, below and above the aligned range, together `align` bytes, or all
-    // that is left of it; no other code has their addresses.
-    unsafe {
-        // At its limit of mappings the system refuses what would leave a hole. So nobody gets the block: with
-        // what is beside it, it can still be unmapped as it was mapped.
-        if head != align && !trim(end, align - head) {
-            unmap_uncounted(base, total);
-            return ptr::null_mut();
-        }
-        if !trim(base, head) {
-            unmap_uncounted(base, head + len);
-            return ptr::null_mut();
-        }
-    }
-    start
-}
-
 /// Unmaps all or an end of a mapping. False, and nothing has changed, when the system refuses: the process
 /// may be at its limit of mappings.
 ///
 /// # Safety
 ///
 /// The range is page-aligned, lies in a mapping of ours, and nobody uses it any more.
-unsafe fn trim(p: *mut u8, len: usize) -> bool {
+pub(super) unsafe fn trim(p: *mut u8, len: usize) -> bool {
     // SAFETY: this function's contract is the same as `try_unmap`'s.
     let done = unsafe { try_unmap(p, len) };
     if done {
@@ -174,8 +90,10 @@ pub(super) unsafe fn try_unmap(p: *mut u8, len: usize) -> bool {
     calls::keep_errno(|| unsafe { munmap(p.cast(), len) } == 0)
 }
 
-/// What became of memory that was to be unmapped.
+/// What became of memory that was to be unmapped. What is not gone has to be kept, or it is lost: see also
+/// [`discard`].
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[must_use]
 pub(crate) enum Unmapped {
     /// It is gone.
     Gone,
@@ -212,6 +130,58 @@ pub(crate) unsafe fn unmap_uncounted(p: *mut u8, len: usize) -> Unmapped {
     }
     // SAFETY: still mapped, ours and page-aligned; by this function's contract nobody wants its contents.
     if unsafe { purge(p, len) } { Unmapped::Zeroed } else { Unmapped::Kept }
+}
+
+/// Unmaps memory for blocks. Where the system refuses, it is kept for whoever maps memory next.
+///
+/// # Safety
+///
+/// As [`unmap`]. All of it can be touched.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn discard(p: *mut u8, len: usize) {
+    // SAFETY: this function's contract is the same.
+    unsafe { discard_uncounted(p, len) };
+    held::release(len);
+}
+
+/// Like [`discard`], for memory that no limit counts.
+///
+/// # Safety
+///
+/// As [`discard`].
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn discard_uncounted(p: *mut u8, len: usize) {
+    // SAFETY: by this function's contract the range is ours, can be touched, and nobody uses it any more.
+    unsafe {
+        match unmap_uncounted(p, len) {
+            Unmapped::Gone => return,
+            Unmapped::Zeroed => {}
+            Unmapped::Kept => p.write_bytes(0, len),
+        }
+    }
+    left::put(p, len, true);
+}
+
+/// Like [`discard`], for memory that cannot be touched. If the system does not even take back what pages
+/// there are, it is lost: it may not be zero.
+///
+/// # Safety
+///
+/// As [`unmap`].
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn discard_reserved(p: *mut u8, len: usize) {
+    // SAFETY: this function's contract is the same.
+    if unsafe { unmap_uncounted(p, len) } == Unmapped::Zeroed {
+        left::put(p, len, false);
+    }
+    held::release(len);
+}
+
+/// Unmaps what the system has refused to unmap before, as far as it does now.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn give_back_left() {
+    // SAFETY: ours alone, in whole pages, and nobody uses it.
+    left::each(|range| unsafe { trim(range.base, range.len) });
 }
 
 /// Whether memory at both addresses is one piece if it is adjacent. To the system it always is, not to Miri.
@@ -355,7 +325,11 @@ fn is_advice_taken() -> bool {
             if advise(page, page_size(), libc::MADV_DONTNEED) {
                 ADVICE.store(if page.read_volatile() == 0 { TAKEN } else { IGNORED }, Relaxed);
             }
-            try_unmap(page, page_size());
+            if !try_unmap(page, page_size()) {
+                page.write_volatile(0);
+                count_map(page_size());
+                left::put(page, page_size(), true);
+            }
         }
     }
     ADVICE.load(Relaxed) != IGNORED

@@ -11,6 +11,8 @@ pub(crate) mod futex;
 pub(crate) mod generation;
 pub(crate) mod held;
 mod info;
+mod left;
+mod mapping;
 mod memory;
 pub(crate) mod message;
 #[cfg(miri)]
@@ -28,6 +30,7 @@ pub(crate) mod thread;
 pub(crate) use access::{claim, close, make_inaccessible, protect};
 pub(crate) use calls::{confine, elapsed, is_confined, keep_errno, now_ms, now_ns, real_ns, set_errno};
 pub(crate) use info::{duplicate, peak_resident, process_id, random, resident};
+pub(crate) use mapping::{could_map, map_aligned, map_aligned_uncounted, map_uncounted, reserve_aligned};
 pub(crate) use memory::*;
 #[cfg(miri)]
 pub(crate) use mock::is_one_piece;

@@ -126,6 +126,6 @@ mod tests {
             is_readable(end - 8) && !is_readable(end) && !is_readable(0) && !is_readable(usize::MAX & !7)
         );
         // SAFETY: mapped above.
-        unsafe { os::unmap_uncounted(pages, 2 * page) };
+        unsafe { os::discard_uncounted(pages, 2 * page) };
     }
 }

@@ -6,7 +6,7 @@
 //! memory and sees no change). It is checked where a thread would have to wait for another one, which in a
 //! child may not exist.
 
-use crate::os::{generation, memory, thread};
+use crate::os::{generation, mapping, memory, thread};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicUsize};
 use core::ptr;
@@ -62,7 +62,7 @@ pub(crate) fn on_fork(f: fn(Noticed)) {
         return;
     }
     let len = memory::page_size();
-    let page = memory::map_uncounted(len);
+    let page = mapping::map_uncounted(len);
     if page.is_null() {
         return;
     }
@@ -70,7 +70,7 @@ pub(crate) fn on_fork(f: fn(Noticed)) {
     // its address yet.
     unsafe {
         if !memory::advise(page, len, MADV_WIPEONFORK) {
-            memory::unmap_uncounted(page, len);
+            memory::discard_uncounted(page, len);
             return;
         }
         let page = page.cast::<Page>();
@@ -87,7 +87,7 @@ pub(crate) fn unmap() {
     if !page.is_null() {
         // SAFETY: `on_fork` mapped it, and it is not published any more. That no thread still uses what
         // `page` returned before is the duty of the caller, who unloads the library.
-        unsafe { memory::unmap_uncounted(page.cast(), memory::page_size()) };
+        unsafe { memory::discard_uncounted(page.cast(), memory::page_size()) };
     }
 }
 

@@ -22,5 +22,6 @@ pub(crate) fn purge_from(all: bool) -> usize {
     large::drain();
     purge::everything();
     let purged = if hardened::is_on() { hardened::purge() } else { 0 };
+    os::give_back_left();
     os::PURGED.load(Relaxed).wrapping_sub(before).max(purged)
 }

@@ -108,7 +108,7 @@ impl<T: Zero> Grown<T> {
     fn release(&mut self) {
         if self.bytes != 0 {
             // SAFETY: a mapping of ours, whose elements nobody uses any more.
-            unsafe { os::unmap_uncounted(self.first.cast(), self.bytes) };
+            unsafe { os::discard_uncounted(self.first.cast(), self.bytes) };
             BYTES.fetch_sub(self.bytes, Relaxed);
         }
     }

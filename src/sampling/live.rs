@@ -200,7 +200,7 @@ impl Live {
                 return true;
             }
             // SAFETY: nobody else has it.
-            unsafe { os::unmap_uncounted(new.cast(), bytes) };
+            unsafe { os::discard_uncounted(new.cast(), bytes) };
             count *= 2;
         }
     }
@@ -329,7 +329,7 @@ pub(super) fn unmap() {
         // SAFETY: a table that nobody looks at any more.
         unsafe {
             let (bytes, older) = ((*tags).bytes, (*tags).older);
-            os::unmap_uncounted(tags.cast_mut().cast(), bytes);
+            os::discard_uncounted(tags.cast_mut().cast(), bytes);
             tags = older;
         }
     }

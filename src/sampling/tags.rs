@@ -111,7 +111,7 @@ impl Tags {
             Ok(_) => Some(new),
             Err(there) => {
                 // SAFETY: mapped just above, and nobody else knows of it.
-                unsafe { os::unmap_uncounted(new, TEXTS as usize) };
+                unsafe { os::discard_uncounted(new, TEXTS as usize) };
                 Some(there)
             }
         }
@@ -158,7 +158,7 @@ impl Tags {
             self.used.store(0, Relaxed);
             self.count.store(0, Relaxed);
             // SAFETY: our mapping, and nobody has a text of it.
-            unsafe { os::unmap_uncounted(texts, TEXTS as usize) };
+            unsafe { os::discard_uncounted(texts, TEXTS as usize) };
         }
     }
 }

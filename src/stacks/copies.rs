@@ -189,6 +189,6 @@ mod tests {
         assert_eq!(later.entry(from + page - 2, &mut [0; 50]), Some(84));
         drop(later);
         // SAFETY: mapped above.
-        unsafe { os::unmap_uncounted(pages, 3 * page) };
+        unsafe { os::discard_uncounted(pages, 3 * page) };
     }
 }

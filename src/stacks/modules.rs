@@ -66,7 +66,7 @@ pub(crate) fn unmap() {
     CURRENT.store(0, Relaxed);
     if !memory.is_null() {
         // SAFETY: the mapping that `reread` has made, which nobody uses any more.
-        unsafe { os::unmap_uncounted(memory.cast(), mapped_len()) };
+        unsafe { os::discard_uncounted(memory.cast(), mapped_len()) };
     }
 }
 

@@ -132,7 +132,7 @@ fn walk_in_handler(is_alternate: bool) -> Walk {
         assert_eq!(libc::sigaction(libc::SIGUSR2, &action, ptr::null_mut()), 0);
         libc::raise(libc::SIGUSR2);
         assert_eq!(libc::sigaltstack(&old, ptr::null_mut()), 0);
-        os::unmap_uncounted(memory, len);
+        os::discard_uncounted(memory, len);
     }
     last()
 }
@@ -222,7 +222,7 @@ fn what_is_no_stack_ends_a_walk() {
     println!("{ends:?}");
     assert!(ends[End::Stopped as usize] > 2000);
     // SAFETY: mapped above.
-    unsafe { os::unmap_uncounted(memory, len) };
+    unsafe { os::discard_uncounted(memory, len) };
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn stack_used(len: usize, main: extern "C" fn(*mut c_void) -> *mut c_void) -> us
         libc::pthread_attr_destroy(&mut attributes);
         assert_eq!(libc::pthread_join(thread, ptr::null_mut()), 0);
         let unused = (0..len).take_while(|&i| *stack.add(i) == 0xa5).count();
-        os::unmap_uncounted(stack, len);
+        os::discard_uncounted(stack, len);
         len - unused
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn write(fd: i32, json: bool) {
         out.flush();
         if !memory.is_null() {
             // SAFETY: the mapping from above, whole; `out` and its buffer are not used any more.
-            unsafe { os::unmap_uncounted(memory, TEXT) };
+            unsafe { os::discard_uncounted(memory, TEXT) };
         }
     });
 }

@@ -189,7 +189,7 @@ impl Snapshot {
         snapshot.stats.bytes_mapped -= len as u64;
         let result = f(snapshot);
         // SAFETY: the mapping from above, whole; `snapshot` is not used any more.
-        unsafe { os::unmap_uncounted(memory.cast(), len) };
+        unsafe { os::discard_uncounted(memory.cast(), len) };
         result
     }
 

@@ -243,7 +243,7 @@ pub(super) fn unmap() {
         // SAFETY: a chunk that is still mapped. Its link is constant.
         let before = unsafe { (*chunk).before };
         // SAFETY: mapped with this length; by the caller's word nobody uses its descriptors any more.
-        unsafe { os::unmap_uncounted(chunk.cast(), CHUNK) };
+        unsafe { os::discard_uncounted(chunk.cast(), CHUNK) };
         chunk = before;
     }
 }

@@ -169,7 +169,7 @@ pub(crate) fn prepare(address: *const u8) -> bool {
         // in `kind`.
         if let Err(other) = slot.compare_exchange(absent(index), at, Ordering::Release, Ordering::Acquire) {
             // SAFETY: another thread was first, so nobody else knows ours; it was mapped with this length.
-            unsafe { os::unmap_uncounted(leaf, LEAF) };
+            unsafe { os::discard_uncounted(leaf, LEAF) };
             at = other;
         } else {
             LEAVES.fetch_add(1, Ordering::Relaxed);
@@ -246,7 +246,7 @@ fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
             slot.compare_exchange(ptr::null_mut(), fresh, Ordering::Release, Ordering::Acquire)
         {
             // SAFETY: another thread was first, so nobody else knows ours; it was mapped with this length.
-            unsafe { os::unmap_uncounted(fresh.cast(), bytes_of::<T>()) };
+            unsafe { os::discard_uncounted(fresh.cast(), bytes_of::<T>()) };
             at = other;
         } else {
             count.fetch_add(1, Ordering::Relaxed);
@@ -338,7 +338,7 @@ pub(crate) fn unmap() {
         if leaf != absent(index) {
             // SAFETY: a leaf that `prepare` has mapped with this length, without the bias; nobody uses it any
             // more.
-            unsafe { os::unmap_uncounted(leaf.wrapping_add(index << LEAF_SHIFT).cast(), LEAF) };
+            unsafe { os::discard_uncounted(leaf.wrapping_add(index << LEAF_SHIFT).cast(), LEAF) };
         }
     }
     for slot in &DIRECT_ROOT {
@@ -348,9 +348,9 @@ pub(crate) fn unmap() {
             let Some(leaves) = branch.as_ref() else { continue };
             let leaves = leaves.iter().map(|slot| slot.load(Ordering::Relaxed));
             for leaf in leaves.filter(|leaf| !leaf.is_null()) {
-                os::unmap_uncounted(leaf.cast(), bytes_of::<DirectLeaf>());
+                os::discard_uncounted(leaf.cast(), bytes_of::<DirectLeaf>());
             }
-            os::unmap_uncounted(branch.cast(), bytes_of::<Branch>());
+            os::discard_uncounted(branch.cast(), bytes_of::<Branch>());
         }
     }
 }

@@ -269,7 +269,7 @@ fn grow() -> bool {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
             // SAFETY: mapped just now with this length, and nobody else knows it.
-            unsafe { os::unmap(base, SUPERSLAB) };
+            unsafe { os::discard(base, SUPERSLAB) };
             return false;
         }
         desc::supply(chunk);
@@ -287,7 +287,7 @@ fn map_superslab() -> *mut u8 {
     HINT.store(base.addr().wrapping_sub(SUPERSLAB), Relaxed);
     if !pagemap::prepare(base) {
         // SAFETY: mapped just now with this length, and nobody else knows it.
-        unsafe { os::unmap(base, SUPERSLAB) };
+        unsafe { os::discard(base, SUPERSLAB) };
         return ptr::null_mut();
     }
     SUPERSLABS_MAPPED.fetch_add(1, Relaxed);

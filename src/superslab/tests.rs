@@ -45,7 +45,7 @@ fn each_slab(everywhere: bool, mut f: impl FnMut(*mut Slab, usize, u8)) {
         }
     }
     // SAFETY: mapped above, and not used any more.
-    unsafe { os::unmap(base, SUPERSLAB) };
+    unsafe { os::discard(base, SUPERSLAB) };
 }
 
 #[test]
@@ -369,6 +369,6 @@ fn the_index_is_what_a_plain_search_finds() {
     for base in bases {
         pagemap::set(base, SLICES, FOREIGN);
         // SAFETY: mapped above, and not used any more.
-        unsafe { os::unmap(base, SUPERSLAB) };
+        unsafe { os::discard(base, SUPERSLAB) };
     }
 }

@@ -195,7 +195,7 @@ mod tests {
         let answers: Vec<bool> = (0..SUPERSLAB_CONTROL).map(|_| are_dense(FROM, || sample(1))).collect();
         assert_eq!(answers.iter().filter(|yes| !**yes).count(), 1, "a control");
         // SAFETY: our own mapping of this length, not used any more.
-        unsafe { os::unmap_uncounted(base, 2 * SUPERSLAB) };
+        unsafe { os::discard_uncounted(base, 2 * SUPERSLAB) };
         // The system does not say anything about memory that is not mapped.
         assert_eq!(judge(&sample(1)), None);
     }

@@ -159,7 +159,7 @@ mod tests {
             let adopted = orphans::adopt(CLASS).unwrap();
             assert!(adopted.slab == slab && adopted.in_use == 3 && adopted.chain.head.is_null());
             assert!((*slab).free.is_null() && (*slab).bump == (*slab).end);
-            os::unmap(base, SUPERSLAB);
+            os::discard(base, SUPERSLAB);
         }
     }
 }

@@ -87,7 +87,7 @@ fn with_mapping(len: usize, touched: usize, f: impl FnOnce(Mapping)) {
         os::advise_huge(block, len, false);
         block.write_bytes(1, touched);
         f(Mapping { block, len, huge: false });
-        os::unmap_uncounted(block, len);
+        os::discard_uncounted(block, len);
     }
 }
 
