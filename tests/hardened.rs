@@ -322,12 +322,11 @@ fn poke_zero(block: *mut u8, size: usize) {
 }
 
 fn before(size: usize) {
-    // One that has another before it, which need not be in use.
-    let blocks: Vec<_> = (0..200).map(|_| block(size)).collect();
-    let second = blocks
-        .iter()
-        .find(|&&b| blocks.iter().any(|&a| b.addr() > a.addr() && b.addr() - a.addr() < 2 * size + 64));
-    let block = *second.unwrap();
+    // One that has another right before it: what was never handed out has no trailer that could be damaged.
+    let mut blocks: Vec<_> = (0..200).map(|_| block(size)).collect();
+    blocks.sort_unstable();
+    let nearest = blocks.windows(2).min_by_key(|two| two[1].addr() - two[0].addr());
+    let block = nearest.unwrap()[1];
     // SAFETY: as above.
     unsafe { block.wrapping_sub(32).write_bytes(9, 32) };
     free(block, size);

@@ -36,7 +36,7 @@ fn the_quarantine_of_a_thread_that_has_ended_keeps_no_slab() {
     assert!(most - before > 60 << 20);
     let all = std::sync::Barrier::new(THREADS);
     std::thread::scope(|scope| {
-        for thread in 0..THREADS {
+        let free_some = |thread| {
             let (blocks, all) = (&blocks, &all);
             scope.spawn(move || {
                 all.wait();
@@ -48,8 +48,12 @@ fn the_quarantine_of_a_thread_that_has_ended_keeps_no_slab() {
                 }
                 // So that no heap serves two of them.
                 all.wait();
-            });
-        }
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(free_some).collect();
+        // The scope waits for what they do, but not for their ends, in which they let go of what is in
+        // quarantine.
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     hakmem::purge();
     let more = held().saturating_sub(before) >> 20;

@@ -101,7 +101,7 @@ fn a_server_shows_who_holds_its_memory() {
     let bytes = server.body("/debug/pprof/heap");
     // Of 640 blocks of 100,000 bytes about one in six is sampled: 61 MiB ± 5.4.
     let leaked = held(&pprof::decode(&bytes).unwrap(), "keep_by_mistake");
-    assert!((leaked - 61.0).abs() < 5.0 * 5.4, "{leaked}");
+    assert!((leaked - 61.0).abs() < 6.0 * 5.4, "{leaked}");
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("heap.pb.gz");
@@ -125,7 +125,8 @@ fn a_server_shows_what_changes() {
         let mut more = 0;
         // Not for much longer than those seconds: what comes after them counts in the whole only.
         while !change.is_finished() && more < 60 {
-            server.body("/leak?bytes=1000000");
+            // So much that a few of them are enough for some samples, should the machine be busy.
+            server.body("/leak?bytes=4000000");
             more += 1;
             thread::sleep(Duration::from_millis(50));
         }
@@ -135,5 +136,5 @@ fn a_server_shows_what_changes() {
     let change = held(&change, "keep_by_mistake");
     assert!(change > 0.0, "{change} MiB of {all}, {more} times");
     // Without the first 191 MiB, which are known to 9.6.
-    assert!(change < all - 191.0 + 5.0 * 9.6, "{change} MiB of {all}, {more} times");
+    assert!(change < all - 191.0 + 6.0 * 9.6, "{change} MiB of {all}, {more} times");
 }

@@ -14,8 +14,11 @@ use support::samples::{ALLOCATOR, Profiles, RATE, allocate, estimates, free};
 const SAMPLES: f64 = 800.0;
 /// Fewer where it takes long.
 const ROUNDS: usize = if cfg!(debug_assertions) { 50 } else { 200 };
-/// How far the mean may be from the truth: 4 standard deviations.
-const MARGIN: f64 = if cfg!(debug_assertions) { 0.02 } else { 0.01 };
+/// How far the mean may be from the truth: 6 standard deviations.
+const MARGIN: f64 = if cfg!(debug_assertions) { 0.03 } else { 0.015 };
+/// The least share of intervals that hold the truth, of which each does with 95%: of few rounds one in a
+/// thousand has less than 93%, and one in a hundred million less than this.
+const WITHIN: f64 = if cfg!(debug_assertions) { 0.9 } else { 0.93 };
 
 /// What becomes of the blocks of one size.
 #[derive(Clone, Copy, PartialEq)]
@@ -140,6 +143,6 @@ fn estimates_are_unbiased_and_their_intervals_true() {
         assert!((allocated - truth).abs() <= MARGIN * truth, "{size}: {allocated} of {truth}");
         assert!((live - kept).abs() <= MARGIN * truth, "{size}: {live} of {kept}");
     }
-    assert!(within as f64 >= 0.93 * intervals as f64);
+    assert!(within as f64 >= WITHIN * f64::from(intervals), "{within} of {intervals}");
     assert!(complete as f64 >= 0.95 * stacks as f64);
 }

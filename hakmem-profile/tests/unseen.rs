@@ -10,7 +10,7 @@ use std::thread;
 
 use hakmem_profile::estimate::probability;
 use hakmem_profile::file::Raw;
-use support::samples::{ALLOCATOR, Profiles, RATE, allocate, estimates, free};
+use support::samples::{ALLOCATOR, Profiles, RATE, allocate, chance, estimates, free};
 
 /// Slabs that nearly empty have the magazine of their class emptied and halved, and current slabs, lists and
 /// magazines change in many ways. No free goes unseen by that.
@@ -205,11 +205,12 @@ fn nothing_goes_unseen_between_threads() {
         assert_eq!(rows().map(|(_, row)| row.live).sum::<u64>(), 0, "at {rate}");
         for (size, count) in SIZES.into_iter().zip(counts).take(7) {
             let (allocated, _) = estimates(&raw, size);
-            let p = probability(size as u64, rate as u64);
-            let (truth, samples) = (count.into_inner() as f64, allocated.samples as f64);
-            let spread = (truth * p * (1.0 - p)).sqrt();
-            println!("{rate} {size}: {samples} of {truth}, {:.1}", (samples - truth * p) / spread.max(1.0));
-            assert!((samples - truth * p).abs() <= 5.0 * spread + 1e-6 * truth, "{size} at {rate}");
+            // At 1 every block is.
+            let p = if rate == 1 { 1.0 } else { probability(size as u64, rate as u64) };
+            let (truth, samples) = (count.into_inner(), allocated.samples);
+            let chance = chance(truth, p, samples);
+            println!("{rate} {size}: {samples} of {truth}, not {:.1}: {chance:.1e}", truth as f64 * p);
+            assert!(chance > 1e-9, "{size} at {rate}: {samples} of {truth} by chance {chance:e}");
         }
     }
 }

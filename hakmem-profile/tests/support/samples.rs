@@ -54,6 +54,24 @@ impl Profiles {
     }
 }
 
+/// How likely it is that of so many blocks, each of which is sampled with probability `p`, as few are sampled
+/// as these, or as many: the smaller of the two. Where few samples are expected, or all but few, that is far
+/// more than as many standard deviations of a normal distribution say.
+pub fn chance(blocks: usize, p: f64, samples: u64) -> f64 {
+    let blocks = blocks as u64;
+    if p >= 1.0 {
+        return f64::from(u8::from(samples == blocks));
+    }
+    // As a logarithm: many of these are too small for a number.
+    let (mut sums, mut likely) = ([0.0; 2], blocks as f64 * (-p).ln_1p());
+    for n in 0..=blocks {
+        sums[0] += if n <= samples { likely.exp() } else { 0.0 };
+        sums[1] += if n >= samples { likely.exp() } else { 0.0 };
+        likely += (p / (1.0 - p)).ln() + ((blocks - n) as f64 / (n + 1) as f64).ln();
+    }
+    sums[0].min(sums[1])
+}
+
 /// The estimates for blocks of one size: how many were allocated, and how many live.
 pub fn estimates(raw: &Raw, size: usize) -> (Estimate, Estimate) {
     let (mut allocated, mut live) = (0, 0);
