@@ -202,8 +202,8 @@ fn a_child_takes_over_what_other_threads_had_when_it_needs_it() {
     });
 }
 
-/// Waits until no other thread runs, in three looks: what a thread that forks in another one's middle has lost
-/// is not the question then.
+/// Waits until no other thread runs, in three looks: what is lost by a fork while another thread is in the
+/// middle of a call is not the question then.
 fn others_sleep() {
     // SAFETY: no preconditions.
     let me = unsafe { libc::gettid() }.to_string();
