@@ -167,7 +167,7 @@ static void *interrupted(void *arg) {
             for (int i = 0; i < 200; i++) {
                 at = next_random(&state) % 16;
                 free(blocks[at]);
-                CHECK((blocks[at] = malloc(next_random(&state) % 400000)) != NULL);
+                CHECK((blocks[at] = malloc(1 + next_random(&state) % 400000)) != NULL);
                 memset(blocks[at], 1, 1);
             }
             _exit(0);
