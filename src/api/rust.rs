@@ -167,6 +167,54 @@ pub(crate) unsafe extern "C" fn realloc(
     size: usize,
     options: &Options,
 ) -> *mut u8 {
+    if !in_table(old, align) || !in_table(size, align) || hardened::is_on() {
+        // SAFETY: the caller's clauses are the same.
+        return unsafe { realloc_rest(block, old, align, size, options) };
+    }
+    let (from, to) = (class_of(old, align), class_of(size, align));
+    if from == to {
+        return block;
+    }
+    // SAFETY: the calling thread's heap or a placeholder; `class_of` gives a size class for a layout in the
+    // table. The caller's clauses are the same.
+    unsafe {
+        let new = MagazineTops::pop(tls::get().cast(), to as usize);
+        if new.is_null() {
+            return realloc_rest(block, old, align, size, options);
+        }
+        moved(block, new, old.min(size), from)
+    }
+}
+
+/// Moves `bytes` of contents from `block` to `new`, which is the result, and frees it as one of class `from`.
+/// What stays where it is is not told here, so that it needs no stack frame.
+///
+/// # Safety
+///
+/// Both have so many bytes, and are the caller's alone. `block` is one of that class.
+#[inline(never)]
+unsafe extern "C" fn moved(block: *mut u8, new: *mut u8, bytes: usize, from: u8) -> *mut u8 {
+    // SAFETY: the caller's clauses; nobody uses the old block after the copy.
+    unsafe {
+        ptr::copy_nonoverlapping(block, new, bytes);
+        slow_free::free_small(block, from);
+    }
+    new
+}
+
+/// [`realloc`] when there is no block ready, or a layout is not in the table.
+///
+/// # Safety
+///
+/// As [`realloc`].
+#[inline(never)]
+unsafe extern "C" fn realloc_rest(
+    block: *mut u8,
+    old: usize,
+    align: usize,
+    size: usize,
+    options: &Options,
+) -> *mut u8 {
     if hardened::is_on() {
         // SAFETY: only the caller uses the block.
         return unsafe { hardened::realloc(block, Some(old), size, align, Some(options)) };
@@ -183,11 +231,7 @@ pub(crate) unsafe extern "C" fn realloc(
             if new.is_null() {
                 new = alloc_any(size, align, options);
             }
-            if !new.is_null() {
-                ptr::copy_nonoverlapping(block, new, old.min(size));
-                slow_free::free_small(block, from);
-            }
-            new
+            if new.is_null() { new } else { moved(block, new, old.min(size), from) }
         };
     }
     // If the new layout has a class, the block cannot stay a large one: `dealloc` gets the class from the

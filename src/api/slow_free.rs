@@ -209,9 +209,6 @@ pub(super) unsafe extern "C" fn free_suspect(block: *mut u8, heap: *mut Heap, ki
 #[inline(never)]
 pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
     if kind == FOREIGN as usize || kind > CLASSES {
-        if block.is_null() {
-            return;
-        }
         // SAFETY: no size class, so the page map's answer; nobody uses the block.
         return unsafe { free_large(block, kind as u8, "free", Said::Nothing) };
     }
