@@ -172,7 +172,7 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
     if size > MAX_SMALL {
         return malloc_large(size);
     }
-    let class = medium(size) as usize;
+    let class = medium(size);
     let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder; `medium` gives a size class for a size up to
     // `MAX_SMALL`.
