@@ -265,6 +265,9 @@ fn what_cannot_be_measured_ends_with_a_line_and_2() {
     no(&["--allocators", "dlmalloc", "--", "true"], "dlmalloc: not one of glibc");
     no(&["--rounds", "0", "--", "true"], "0");
     no(&["--env", "nonsense", "--", "true"], "expected NAME=VALUE");
+    no(&["--env", "NONSENSE=1", "--", "true"], "HAKMEM_NONSENSE: unknown option; known: HAKMEM_PRESET, ");
+    // A name that is read by the tests, and by no program that Hakmem serves.
+    no(&["--env", "THP=never,LONG=1", "--", "true"], "HAKMEM_LONG: unknown option; known: HAKMEM_PRESET, ");
     no(&["--with", "nonsense", "--", "true"], "expected NAME=PATH");
     no(&["--lib", "/no/such.so", "--", "true"], "/no/such.so");
     no(&["--with", "x=/no/such.so", "--", "true"], "hakmem: --with x=/no/such.so: No such file");
