@@ -371,6 +371,23 @@ fn unknown_names_are_named() {
     assert_eq!(stderr(&output), "");
 }
 
+/// A library that is initialised before the C library allocates: the environment is the kernel's then.
+#[test]
+fn options_are_read_before_the_c_library_is_there() {
+    let first = support::compile("gcc", "stats_first.c", &["-shared", "-fPIC", "-Wl,-z,initfirst"]);
+    let preload = format!("{} {}", support::lib().display(), first.display());
+    let output = run(ends("return").env("LD_PRELOAD", &preload).env("HAKMEM_STATS", "json"), LIMIT);
+    exit_record(&stderr(&output), stdout(&output).trim());
+    // A value whose beginning is a good one, and one that is too long for any.
+    for (name, value) in
+        [("HAKMEM_PURGE_DELAY", "0".repeat(600) + "x"), ("HAKMEM_STATS_FILE", "x".repeat(600))]
+    {
+        let output = run(ends("return").env("LD_PRELOAD", &preload).env(name, value), LIMIT);
+        let text = stderr(&output);
+        assert!(text.starts_with(&format!("hakmem: {name}=")) && text.lines().count() == 1, "{text:?}");
+    }
+}
+
 /// What a program does to its environment after the start changes nothing.
 #[test]
 fn options_are_read_once() {

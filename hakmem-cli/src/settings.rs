@@ -109,10 +109,13 @@ impl Settings {
     }
 
     /// Hands out the statistics that the user asked for, of us or of the library (which gave them to us
-    /// instead).
-    pub fn deliver(&self, name: &str, records: &Records, summary: &Summary) {
+    /// instead). False if those asked of us cannot be printed. The library itself would change no exit
+    /// status.
+    pub fn deliver(&self, name: &str, records: &Records, summary: &Summary) -> bool {
+        let mut shown = true;
         if self.table || (self.wanted == Wanted::Table && self.file.is_none()) {
-            report::say(&report::table(name, summary));
+            let text = report::table(name, summary) + "\n";
+            shown = report::show(text.as_bytes()) || !self.table;
         }
         match (&self.wanted, &self.file, &summary.main) {
             (Wanted::Json, Some(path), _) => append(path, &records.text()),
@@ -122,6 +125,7 @@ impl Settings {
             }
             _ => {}
         }
+        shown
     }
 }
 

@@ -56,6 +56,28 @@ fn two_runs_at_once_do_not_take_each_others_files() {
     assert!(folder.path().join(format!("cat.{}.hakprof", three[0])).exists());
 }
 
+/// Names of files are as long at most, and have the process and an ending, too.
+#[test]
+fn a_program_with_the_longest_name_is_profiled() {
+    let folder = tempfile::tempdir().unwrap();
+    for (length, out) in [(255, None), (230, None), (255, Some("out"))] {
+        let (name, short) = ("x".repeat(length), "x".repeat(80));
+        std::fs::copy("/bin/cat", folder.path().join(&name)).unwrap();
+        let mut command = hakmem();
+        command.current_dir(folder.path()).env("HAKMEM_LIB", real()).args(["profile", "--rate=1"]);
+        command.args(out.map(|out| format!("--out={out}"))).args(["--", &format!("./{name}")]);
+        let ended = finish(
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap(),
+        );
+        let processes = processes(&ended);
+        assert_eq!(processes.len(), 1, "{}", ended.stderr);
+        let place = folder.path().join(out.map_or(format!("{short}.profile"), str::to_string));
+        for ending in ["hakprof", "pb.gz", "peak.collapsed"] {
+            assert!(place.join(format!("{short}.{}.{ending}", processes[0])).exists(), "{}", ended.stderr);
+        }
+    }
+}
+
 #[test]
 fn a_process_that_ends_before_it_begins_is_said_to() {
     let folder = tempfile::tempdir().unwrap();

@@ -28,14 +28,20 @@ fn dom(page: &Path) -> String {
 fn the_page_of_a_real_comparison_opens_without_a_network() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("report");
+    let [source, library] = ["ends.c", "ends.so"].map(|name| folder.path().join(name));
+    let code = "#include <unistd.h>\n__attribute__((constructor)) static void start(void) { _exit(7); }\n";
+    std::fs::write(&source, code).unwrap();
+    let gcc = Command::new("gcc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
+    assert!(gcc.unwrap().success());
+    let with = format!("ends={}", library.display());
     let output = Command::new(env!("CARGO_BIN_EXE_hakmem"))
-        .args(["ab", "--rounds=5", "--with", "gone=/no/such.so", "--report"])
+        .args(["ab", "--rounds=5", "--with", &with, "--report"])
         .arg(&dir)
         .args(["--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sh -c 'echo <hello>'; done"])
         .output()
         .unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "one allocator is missing: {error}");
+    assert_eq!(output.status.code(), Some(1), "one allocator fails: {error}");
     assert!(error.contains(&format!("report: {}", dir.join("index.html").display())), "{error}");
 
     let page = std::fs::read_to_string(dir.join("index.html")).unwrap();
@@ -45,7 +51,7 @@ fn the_page_of_a_real_comparison_opens_without_a_network() {
     }
     let experiment: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(dir.join("experiment.json")).unwrap()).unwrap();
-    assert_eq!(experiment["workloads"][0]["rows"].as_array().unwrap().last().unwrap()["subject"], "gone");
+    assert_eq!(experiment["workloads"][0]["rows"].as_array().unwrap().last().unwrap()["subject"], "ends");
     let plots: Vec<_> = std::fs::read_dir(dir.join("plots")).unwrap().flatten().collect();
     assert!(plots.len() >= 3, "{plots:?}");
 
@@ -57,7 +63,7 @@ fn the_page_of_a_real_comparison_opens_without_a_network() {
     let dom = dom(&dir.join("index.html"));
     assert_eq!(dom.matches("<svg").count(), plots.len(), "each plot is in the page");
     for expected in
-        ["hakmem", "glibc", "/no/such.so: No such file", "wall time", "peak resident", "&lt;hello&gt;"]
+        ["hakmem", "glibc", "exits with 7, under glibc with 2", "wall time", "peak resident", "&lt;hello&gt;"]
     {
         assert!(dom.contains(expected), "{expected}");
     }

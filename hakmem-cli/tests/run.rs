@@ -96,6 +96,24 @@ fn stats_prints_the_table_before_the_line() {
     assert!(ended.line().contains("no statistics of perl"), "{}", ended.line());
 }
 
+/// The table is what the user has asked for. Of the library's own statistics none would say so either.
+#[test]
+fn statistics_that_cannot_be_printed_are_a_failure() {
+    let status = |arguments: &[&str], stderr: Stdio| {
+        fake_run(arguments.iter().copied()).stderr(stderr).status().unwrap().code()
+    };
+    let full = || Stdio::from(std::fs::File::options().write(true).open("/dev/full").unwrap());
+    assert_eq!(status(&["--stats", "true"], full()), Some(1));
+    assert_eq!(status(&["--stats", "--quiet", "true"], full()), Some(1));
+    assert_eq!(status(&["--stats", "sh", "-c", "exit 3"], full()), Some(3), "the program's own says more");
+    assert_eq!(status(&["--set", "STATS=table", "true"], full()), Some(0));
+    assert_eq!(status(&["true"], full()), Some(0));
+    // Who has gone has seen enough.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(status(&["--stats", "true"], writer.into()), Some(0));
+}
+
 #[test]
 fn statistics_asked_of_the_library_still_arrive() {
     let folder = tempfile::tempdir().unwrap();

@@ -26,6 +26,11 @@ impl Pause {
         crate::os::elapsed(self.since.load(Relaxed), now) < self.length.load(Relaxed)
     }
 
+    /// Whether the last try was refused.
+    pub(crate) fn was_refused(&self) -> bool {
+        self.length.load(Relaxed) != 0
+    }
+
     /// A try at `now` was granted or refused.
     pub(crate) fn tried(&self, granted: bool, now: u32) {
         let before = self.length.load(Relaxed);

@@ -239,7 +239,7 @@ unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
     // SAFETY: the caller's mapping, which it uses only by way of the result.
     let block = match unsafe { os::remap(old.block, old.len, len) } {
         Ok(()) => old.block,
-        // Each move that is refused costs address space: see `os::remap_to`.
+        // The first move that is refused costs address space: see `os::remap_to`.
         Err(NotResized::NoRoom) if may_move && !MOVES.is_on(os::now_ms()) => {
             // SAFETY: `remap` has failed and changed nothing, so the mapping still is what the caller says.
             unsafe { move_to_new(old, len, huge) }
@@ -280,8 +280,10 @@ unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
         // SAFETY: mapped just now with this length, and nobody else knows it.
         unsafe { os::discard_uncounted(target, len) };
     } else if !target.is_null() {
+        // What is refused once may be refused for long, as at the limit of mappings.
+        let remap = if MOVES.was_refused() { os::remap_to_marked } else { os::remap_to };
         // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
-        let moved = unsafe { os::remap_to(old.block, old.len, len, target) };
+        let moved = unsafe { remap(old.block, old.len, len, target) };
         MOVES.tried(moved, os::now_ms());
         if moved {
             held::release_excess(old.len, len);

@@ -48,33 +48,54 @@ fn one(entry: &[u8], prefix: &[u8], f: &mut impl FnMut(&[u8], &[u8])) {
     }
 }
 
-/// Longer entries are ignored. An option with a path is shorter.
+/// So many bytes of an entry are looked at. No option with a value that is taken is as long.
 const LONGEST: usize = 512;
 
-/// Reads the kernel's copy of the environment, for an allocation by the dynamic loader, before the C library
-/// has set `environ`. Ignores entries longer than any of ours.
+/// In place of the last byte of a longer entry: no value with this byte is taken, but a complaint is made.
+const CUT: u8 = 0xff;
+
+/// The kernel's copy of the environment, entry by entry.
+struct Entries {
+    entry: [u8; LONGEST],
+    /// Bytes of it so far, as far as there is room.
+    len: usize,
+}
+
+impl Entries {
+    fn new() -> Self {
+        Self { entry: [0; LONGEST], len: 0 }
+    }
+
+    /// Takes the next byte. The entry, if it ends there.
+    fn next(&mut self, byte: u8) -> Option<&[u8]> {
+        if byte == 0 {
+            return self.entry.get(..core::mem::take(&mut self.len));
+        }
+        match self.entry.get_mut(self.len) {
+            Some(place) => (*place, self.len) = (byte, self.len + 1),
+            None => self.entry[LONGEST - 1] = CUT,
+        }
+        None
+    }
+}
+
+/// Reads the kernel's copy of the environment, for an allocation before the C library has set `environ`: by
+/// the dynamic loader, or by a library that is initialised first (`-z initfirst`).
 ///
 /// A function of its own because of the buffers, which should not be on the stack of [`each`]'s callers.
 #[cold]
 #[inline(never)]
 fn from_proc(prefix: &[u8], mut f: impl FnMut(&[u8], &[u8])) {
     let Some(file) = File::read_only(c"/proc/self/environ") else { return };
-    let (mut buffer, mut entry, mut len) = ([0u8; 1024], [0u8; LONGEST], 0);
+    let (mut buffer, mut entries) = ([0u8; 1024], Entries::new());
     loop {
         let read = file.read(&mut buffer);
         if read.is_empty() {
             return;
         }
         for &byte in read {
-            if byte == 0 {
-                // An entry that was too long has no `get`.
-                one(entry.get(..len).unwrap_or_default(), prefix, &mut f);
-                len = 0;
-            } else {
-                if let Some(place) = entry.get_mut(len) {
-                    *place = byte;
-                }
-                len = (len + 1).min(LONGEST + 1);
+            if let Some(entry) = entries.next(byte) {
+                one(entry, prefix, &mut f);
             }
         }
     }
@@ -99,6 +120,20 @@ mod tests {
         let mut none = true;
         from_proc(b"NO_SUCH_", |_, _| none = false);
         assert!(none);
+    }
+
+    #[test]
+    fn a_long_entry_is_cut_and_spoilt() {
+        let mut entries = Entries::new();
+        let mut seen = Vec::new();
+        for length in [3, LONGEST, LONGEST + 1, 3 * LONGEST, 0, 2] {
+            let bytes = std::iter::repeat_n(b'0', length).chain([0]);
+            bytes.for_each(|byte| seen.extend(entries.next(byte).map(<[u8]>::to_vec)));
+        }
+        assert_eq!(seen.iter().map(Vec::len).collect::<Vec<_>>(), [3, LONGEST, LONGEST, LONGEST, 0, 2]);
+        let is_spoilt = |entry: &Vec<u8>| entry.last() == Some(&CUT);
+        assert_eq!(seen.iter().map(is_spoilt).collect::<Vec<_>>(), [false, false, true, true, false, false]);
+        assert!(seen[3].starts_with(&[b'0'; LONGEST - 1]));
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(crate) mod message;
 mod mock;
 #[cfg(all(test, loom))]
 mod model;
+mod moving;
 #[cfg(feature = "profile")]
 pub(crate) mod peek;
 pub(crate) mod process;
@@ -34,3 +35,4 @@ pub(crate) use mapping::{could_map, map_aligned, map_aligned_uncounted, map_unco
 pub(crate) use memory::*;
 #[cfg(miri)]
 pub(crate) use mock::is_one_piece;
+pub(crate) use moving::remap_to_marked;

@@ -6,7 +6,7 @@ use crate::superslab::layout::{HEADER, SLICE, SLICES, SUPERSLAB};
 use crate::superslab::slab::{Owner, Slab};
 use crate::superslab::span_index::{self, POOL, State};
 use crate::superslab::{orphans, pagemap, pool, survey};
-use crate::sync::loom::{aside, beside, model_of_statics as model, second};
+use crate::sync::loom::{aside, before, beside, model_of_statics as model, second};
 use crate::sync::{reads, wrote};
 use core::ptr;
 use std::boxed::Box;
@@ -45,9 +45,9 @@ pub(crate) fn ground() -> *mut u8 {
     base
 }
 
-/// The end of a model that began with [`ground`].
+/// The end of a model that began with [`ground`]. Leaves that other models have left stay.
 pub(crate) fn level() {
-    aside(pagemap::unmap);
+    aside(|| pagemap::unmap_but(before, before));
 }
 
 /// An owner, which stays.
@@ -145,6 +145,29 @@ fn a_direct_mapping_is_cleared_by_one() {
         assert_ne!(ours, other.join().unwrap());
         assert_eq!(pagemap::kind(ADDRESS), pagemap::FOREIGN);
         level();
+    });
+}
+
+/// A model may have its memory made beside it, for the models that run after it in this process, too.
+#[test]
+fn what_one_model_leaves_the_next_does_not_unmap() {
+    const LEFT: *const u8 = ptr::without_provenance(0x2345_6780_0000);
+    model(None, || {
+        aside(|| {
+            assert!(pagemap::prepare_direct(LEFT));
+            pagemap::set_direct(LEFT, 41);
+        });
+    });
+    model(None, || {
+        assert!(pagemap::prepare_direct(LEFT) && pagemap::prepare_direct(ADDRESS));
+        let other = beside(|| pagemap::set_direct(ADDRESS, 42));
+        other.join().unwrap();
+        level();
+    });
+    model(None, || {
+        let found = |address| (pagemap::kind(address), pagemap::direct(address));
+        assert_eq!(aside(|| found(LEFT)), (pagemap::DIRECT, 41));
+        assert_eq!(aside(|| found(ADDRESS)), (pagemap::FOREIGN, 0));
     });
 }
 

@@ -333,16 +333,29 @@ fn figures_of(
 
 /// Gives all leaves back to the system. Nobody calls the library any more.
 pub(crate) fn unmap() {
+    unmap_but(|_| ptr::null_mut(), |_| ptr::null_mut());
+}
+
+/// [`unmap`], but for the leaf and the branch that `kept` names for each slot. (Models name some.)
+pub(crate) fn unmap_but(
+    kept: impl Fn(&AtomicPtr<AtomicU8>) -> *mut AtomicU8,
+    kept_branch: impl Fn(&AtomicPtr<Branch>) -> *mut Branch,
+) {
     for (index, slot) in ROOT_TABLE.iter().enumerate() {
-        let leaf = slot.swap(absent(index), Ordering::Relaxed);
-        if leaf != absent(index) {
+        let leaf = slot.load(Ordering::Relaxed);
+        if leaf != absent(index) && leaf != kept(slot) {
+            slot.store(absent(index), Ordering::Relaxed);
             // SAFETY: a leaf that `prepare` has mapped with this length, without the bias; nobody uses it any
             // more.
             unsafe { os::discard_uncounted(leaf.wrapping_add(index << LEAF_SHIFT).cast(), LEAF) };
         }
     }
     for slot in &DIRECT_ROOT {
-        let branch = slot.swap(ptr::null_mut(), Ordering::Relaxed);
+        let branch = slot.load(Ordering::Relaxed);
+        if branch == kept_branch(slot) {
+            continue;
+        }
+        slot.store(ptr::null_mut(), Ordering::Relaxed);
         // SAFETY: null, or a branch that `grown` has mapped, as it has the leaves; nobody uses them any more.
         unsafe {
             let Some(leaves) = branch.as_ref() else { continue };

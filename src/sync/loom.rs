@@ -83,6 +83,14 @@ pub(crate) fn aside<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
+/// What a pointer in a static is put back to when this execution ends: so that has to stay mapped. Another
+/// model may have left it there, which had its memory made [`aside`].
+pub(crate) fn before<T>(pointer: &AtomicPtr<T>) -> *mut T {
+    let now = aside(|| pointer.load(Ordering::Relaxed));
+    let before = w64::before(pointer.as_ptr().expose_provenance());
+    before.map_or(now, |before| core::ptr::with_exposed_provenance_mut(before as usize))
+}
+
 /// Starts one of the model's threads.
 pub(crate) fn beside<T: 'static>(f: impl FnOnce() -> T + 'static) -> loom::thread::JoinHandle<T> {
     loom::thread::spawn(f)

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use crate::process::Status;
 use crate::records::Records;
 use crate::settings::{self, Settings};
 use crate::{library, preload, process, report, why};
@@ -24,7 +25,8 @@ pub struct Args {
     #[arg(long)]
     exact: bool,
 
-    /// Print the library's statistics of the main process as a table
+    /// Print the library's statistics of the main process as a table; where that cannot be printed, the exit
+    /// status is 1 instead of 0
     #[arg(long)]
     stats: bool,
 
@@ -59,7 +61,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
 
     let summary = records.summary(outcome.pid);
     let name = report::name(program);
-    settings.deliver(&name, &records, &summary);
+    let shown = settings.deliver(&name, &records, &summary);
     if !args.quiet {
         let lost = records.lost().filter(|_| summary.processes == 0);
         match lost.filter(|_| why::obvious(program, &library).is_none()) {
@@ -72,6 +74,10 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     }
     // Leaving runs no destructors, and both own a temporary folder.
     drop((records, preload));
+    // The program's own failure says more than ours.
+    if !shown && outcome.status == Status::Exited(0) {
+        return Ok(ExitCode::FAILURE);
+    }
     outcome.status.leave()
 }
 

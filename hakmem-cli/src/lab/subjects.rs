@@ -2,13 +2,14 @@
 
 mod folder;
 mod linked;
+mod loadable;
 mod settings;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 pub use self::linked::common_name;
 use super::model::{Missing, Subject};
@@ -113,6 +114,23 @@ impl Choice {
         !self.env.is_empty() || !self.preset.is_empty()
     }
 
+    /// The libraries that --peers and --with name. Each can be preloaded: what would have no figures is said
+    /// before the others are measured.
+    fn named(&self) -> anyhow::Result<Vec<Subject>> {
+        let mut named = Vec::new();
+        let peers = self.peers.as_deref().map(folder::libraries).transpose()?.unwrap_or_default();
+        for (name, path, version) in peers {
+            let real = loadable::checked(&path).with_context(|| format!("--peers: {}", path.display()))?;
+            named.push(subject(&name, Some(real), version));
+        }
+        for (name, path) in &self.with {
+            let real =
+                loadable::checked(path).with_context(|| format!("--with {name}={}", path.display()))?;
+            named.push(subject(name, Some(real), package_version(path)));
+        }
+        Ok(named)
+    }
+
     fn look(&self, settings_only: bool) -> anyhow::Result<Found> {
         let mut found =
             Found { subjects: Vec::new(), missing: Vec::new(), broken: Vec::new(), baseline: String::new() };
@@ -133,11 +151,13 @@ impl Choice {
                 );
             }
         }
+        let named = self.named()?;
         if wanted(GLIBC) {
             found.add(subject(GLIBC, None, own_libc()), None);
         }
         if wanted(HAKMEM) || settings_only {
             let path = library::find(self.lib.as_deref())?;
+            loadable::ask_loader(&path).with_context(|| path.display().to_string())?;
             let version = Some(format!("Hakmem {}", env!("CARGO_PKG_VERSION")));
             found.add(subject(HAKMEM, Some(path.clone()), version.clone()), None);
             for subject in settings::subjects(self, &path, version)? {
@@ -158,13 +178,8 @@ impl Choice {
                 }),
             }
         }
-        for (name, path, version) in
-            self.peers.as_deref().map(folder::libraries).transpose()?.unwrap_or_default()
-        {
-            found.add_library(&name, path, version);
-        }
-        for (name, path) in &self.with {
-            found.add_library(name, path.clone(), package_version(path));
+        for named in named {
+            found.add(named, None);
         }
         found.check(self.baseline.as_deref(), settings_only)?;
         Ok(found)
@@ -279,15 +294,28 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_library_has_a_row_and_a_reason() {
-        let mut choice = choice(&["glibc"]);
-        choice.with = vec![("gone".into(), "/no/such.so".into()), ("text".into(), "/etc/passwd".into())];
-        let found = choice.find().unwrap();
-        assert_eq!(names(&found), ["glibc", "gone", "text"]);
+    fn a_peer_that_is_broken_has_a_row_and_a_reason() {
+        let mut found = choice(&["glibc"]).find().unwrap();
+        found.add_library("text", "/etc/passwd".into(), None);
+        assert_eq!(names(&found), ["glibc", "text"]);
         assert_eq!(found.broken[0], None);
-        assert!(found.broken[1].as_ref().unwrap().contains("/no/such.so: No such file"));
-        assert!(found.broken[2].as_ref().unwrap().contains("not an ELF file"));
+        assert!(found.broken[1].as_ref().unwrap().contains("not an ELF file"));
         assert_eq!(found.baseline, "glibc");
+    }
+
+    #[test]
+    fn a_library_that_is_named_and_broken_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("text.so"), "GROUP ( libc.so.6 )").unwrap();
+        let error = |choice: Choice| format!("{:#}", choice.find().err().unwrap());
+        let with = |path: &str| {
+            let with = vec![("libc".into(), locate("libc.so.6").unwrap()), ("x".into(), path.into())];
+            Choice { with, ..choice(&["glibc"]) }
+        };
+        assert!(error(with("/no/such.so")).starts_with("--with x=/no/such.so: No such file"));
+        assert_eq!(error(with("/etc/passwd")), "--with x=/etc/passwd: not an ELF file");
+        let peers = Choice { peers: Some(folder.path().into()), ..choice(&["glibc"]) };
+        assert!(error(peers).ends_with("/text.so: not an ELF file"));
     }
 
     #[test]
@@ -295,7 +323,7 @@ mod tests {
         let error = |choice: Choice| choice.find().err().unwrap().to_string();
         assert!(error(choice(&["nosuch"])).contains("nosuch: not one of glibc, hakmem, jemalloc"));
         let mut twice = choice(&["glibc"]);
-        twice.with = vec![("glibc".into(), "/etc/passwd".into())];
+        twice.with = vec![("glibc".into(), locate("libc.so.6").unwrap())];
         assert!(error(twice).contains("two allocators called glibc"));
         let mut base = choice(&["glibc"]);
         base.baseline = Some("other".into());

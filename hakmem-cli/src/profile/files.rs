@@ -19,6 +19,16 @@ pub const EXTENSION: &str = "hakprof";
 /// The longest path that the allocator takes, before its own end of the name.
 const PREFIX: usize = 255;
 
+/// Bytes of a program's name that files and a folder are called by. Such a name may have 255, and so may that
+/// of a file, which has the process and the ending as well; and the folder's is in the allocator's path.
+const NAME: usize = 80;
+
+/// `name`, as far as files are called by it.
+pub fn short(name: &str) -> &str {
+    let end = (0..=NAME.min(name.len())).rev().find(|&end| name.is_char_boundary(end));
+    &name[..end.unwrap_or(0)]
+}
+
 /// Of the folder itself, where no file is needed for it.
 const LOCK: FlockArg = FlockArg::LockExclusiveNonblock;
 
@@ -111,5 +121,18 @@ impl Files {
             .filter(|(path, time)| self.before.get(path) != Some(time))
             .map(|(path, _)| path)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_names_are_cut_between_characters() {
+        assert_eq!((short(""), short("sh"), short("é")), ("", "sh", "é"));
+        assert_eq!(short(&"x".repeat(80)), "x".repeat(80));
+        assert_eq!(short(&"x".repeat(255)), "x".repeat(80));
+        assert_eq!(short(&("x".repeat(79) + "é")), "x".repeat(79));
     }
 }

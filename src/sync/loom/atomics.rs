@@ -65,6 +65,12 @@ macro_rules! width {
                 });
             }
 
+            /// The value that the atomic at this address is put back to, if it has been used.
+            #[allow(dead_code)]
+            pub(in crate::sync::loom) fn before(address: usize) -> Option<u64> {
+                POOL.with_borrow(|pool| pool.bound.get(&address).map(|bound| bound.first))
+            }
+
             pub(in crate::sync::loom) fn forget(stays: &impl Fn(&usize) -> bool) {
                 POOL.with_borrow_mut(|pool| pool.bound.retain(|address, _| stays(address)));
             }

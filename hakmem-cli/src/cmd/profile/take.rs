@@ -15,7 +15,7 @@ use super::{Args, COLUMNS, Format, choice, prepare_page, write_page};
 use crate::process::Status;
 use crate::profile::alive::{self, Alive};
 use crate::profile::builtin;
-use crate::profile::files::{EXTENSION, Files};
+use crate::profile::files::{self, EXTENSION, Files};
 use crate::profile::input::{self, Input};
 use crate::profile::table;
 use crate::profile::units::bytes;
@@ -50,8 +50,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(folder) = &args.report {
         prepare_page(folder)?;
     }
-    let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
-    let files = Files::new(&folder, &name)?;
+    let folder = args.out.clone().unwrap_or_else(|| format!("{}.profile", files::short(&name)).into());
+    let files = Files::new(&folder, files::short(&name))?;
 
     let mut command = Command::new(program);
     command.args(rest);

@@ -1,0 +1,103 @@
+//! Pages move onto memory that was mapped for them, which is not lost where the system refuses.
+
+use crate::os::calls;
+use crate::os::memory::{count_map, discard_uncounted, remap_to};
+use core::ptr;
+
+/// Like [`remap_to`], after which the target was not our own any more if the system has refused: it may have
+/// unmapped it, and another thread may have mapped something there since. This one marks the target, and so
+/// knows it again: then it goes back, or is kept for whoever maps memory next. That costs a page fault.
+///
+/// # Safety
+///
+/// As [`remap_to`]. The target was mapped just now, and can be touched.
+#[cold]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn remap_to_marked(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
+    let mark = (calls::now_ns() ^ target.addr() as u64) | 1;
+    // SAFETY: by this function's contract the target is ours, can be touched, and is page-aligned.
+    unsafe { target.cast::<u64>().write(mark) };
+    // SAFETY: this function's contract has that of `remap_to`.
+    if unsafe { remap_to(p, old, new, target) } {
+        return true;
+    }
+    let bytes = mark.to_ne_bytes();
+    let (low, high) = bytes.split_at(4);
+    let is_half = |half: &[u8], at: usize| {
+        half.try_into().is_ok_and(|half| is_word(target.addr() + at, u32::from_ne_bytes(half)))
+    };
+    // The system unmaps all of it or nothing, and nobody else maps memory with this in it.
+    if is_half(low, 0) && is_half(high, 4) {
+        count_map(new);
+        // SAFETY: it has the mark, so it is as it was: ours, and nobody knows it.
+        unsafe {
+            ptr::write(target.cast::<u64>(), 0);
+            discard_uncounted(target, new);
+        }
+    }
+    false
+}
+
+/// Whether there is a word at an address, a multiple of 4, with this value. The kernel compares, so that it
+/// need not be mapped.
+#[unsafe(link_section = "hakmem_rare")]
+fn is_word(address: usize, value: u32) -> bool {
+    let (word, other): (*const u32, u32) = (ptr::with_exposed_provenance(address), 0);
+    let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
+    calls::keep_errno(|| {
+        // SAFETY: nobody is woken, and nobody put into another queue: the kernel reads the word if it can.
+        unsafe { libc::syscall(libc::SYS_futex, word, operation, 0, 0usize, &raw const other, value) == 0 }
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::{map_uncounted, page_size, protect, resident_pages};
+
+    /// What `f` says in the child of a fork, in which no other thread maps anything.
+    fn in_child(f: impl FnOnce() -> bool) -> bool {
+        // SAFETY: the child does what `f` does, in memory of its own, and ends.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let is_so = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+                libc::_exit(if is_so.unwrap_or(false) { 0 } else { 1 });
+            }
+            let mut status = -1;
+            libc::waitpid(child, &raw mut status, 0) == child && status == 0
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn words_are_compared_where_there_are_any() {
+        let words = [5u32, 6];
+        let at = (&raw const words).expose_provenance();
+        assert!(is_word(at, 5) && is_word(at + 4, 6) && !is_word(at, 6));
+        assert!(!is_word(0, 0) && !is_word(page_size(), 0));
+    }
+
+    /// What is several mappings to the system does not move.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn the_target_of_a_move_that_is_refused_is_not_lost() {
+        let page = page_size();
+        // SAFETY: just mapped, and used here alone.
+        assert!(in_child(|| unsafe {
+            let from = map_uncounted(4 * page);
+            from.write(7);
+            let target = map_uncounted(9 * page);
+            let is_apart = protect(from.wrapping_add(page), page, false);
+            let is_refused = !remap_to_marked(from, 4 * page, 9 * page, target);
+            let is_gone = resident_pages(target, page).is_none();
+            is_apart && is_refused && is_gone && *from == 7
+        }));
+        // SAFETY: just mapped, and used here alone.
+        assert!(in_child(|| unsafe {
+            let (from, target) = (map_uncounted(4 * page), map_uncounted(9 * page));
+            from.write(7);
+            remap_to_marked(from, 4 * page, 9 * page, target) && *target == 7
+        }));
+    }
+}
