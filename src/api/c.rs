@@ -2,7 +2,7 @@
 //!
 //! A failing call sets `errno` to `ENOMEM`; a successful one leaves it alone.
 
-use crate::api::hardened::{self, Said};
+use crate::api::hardened;
 use crate::api::{checked, guard, slow_free, slow_path};
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
@@ -121,19 +121,22 @@ fn malloc_second(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 extern "C" fn malloc_cold(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
-    if hardened::is_on() {
+    // SAFETY: `malloc` passes the calling thread's heap or a placeholder.
+    if unsafe { hardened::serves(heap) } {
         return malloc_hardened(size, heap, class);
     }
     malloc_refill(size, class)
 }
 
-/// [`malloc_cold`] in hardened mode.
+/// [`malloc_cold`] in hardened mode, for a thread that has a heap. What the heap's table says of the class
+/// counts the trailer.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 extern "C" fn malloc_hardened(size: usize, heap: *mut Heap, class: usize) -> *mut u8 {
-    // SAFETY: `malloc` passes the calling thread's heap or a placeholder.
-    let block = unsafe { hardened::hit(heap, size, MIN_ALIGN) };
+    let with_trailer = if size <= MAX_TABLE { class } else { hardened::class_with_trailer(size, MIN_ALIGN) };
+    // SAFETY: the calling thread's heap, since that is served.
+    let block = unsafe { hardened::hit(heap, size, MIN_ALIGN, with_trailer) };
     if !block.is_null() { block } else { malloc_hardened_shared(size, heap, class) }
 }
 
@@ -261,7 +264,9 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
     // SAFETY: the caller's clauses are the same. Only the owner's own heap has marks. A block of a class that
     // is aligned as all are has a second word, if it is one.
     unsafe {
-        if Heap::can_mark(heap, kind) {
+        if kind == HARDENED as usize {
+            return hardened::free_plain(block, heap);
+        } else if Heap::can_mark(heap, kind) {
             if block.addr() % MIN_ALIGN == 0 {
                 if Heap::is_armed_for(heap, kind) {
                     return guard::free_armed(block, heap, kind);
@@ -270,8 +275,6 @@ unsafe extern "C" fn free_unserved(block: *mut u8, heap: *mut Heap, kind: usize)
                     return slow_free::free_suspect(block, heap, kind);
                 }
             }
-        } else if kind == HARDENED as usize {
-            return hardened::free(block, Said::Nothing, "free");
         } else if block.is_null() {
             // Common in C, and nothing else here would have to be asked.
             return;

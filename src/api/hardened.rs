@@ -15,6 +15,7 @@ use crate::tiny::classes::MAX_SMALL;
 use core::ptr;
 
 pub(super) use crate::base::misuse::Said;
+pub(super) use crate::hardened::class_with_trailer;
 pub(super) use crate::hardened::is_on;
 
 /// Allocates a block of any size and alignment. It counts as zero, which says that there is no mark of a free
@@ -119,21 +120,29 @@ fn freed(block: *mut u8) {
     }
 }
 
-/// A block of `size` bytes at a multiple of `align`, if there is one ready for the thread that has `heap`.
-/// Else null.
+/// Whether the blocks of the thread that has `heap` come from here.
 ///
 /// # Safety
 ///
-/// `heap` is the calling thread's, or a placeholder; hardened mode is on.
+/// `heap` is the calling thread's, or a placeholder.
 #[inline(always)]
-pub(super) unsafe fn hit(heap: *mut Heap, size: usize, align: usize) -> *mut u8 {
-    if thread::is_placeholder(heap) || size > isize::MAX as usize {
-        return ptr::null_mut();
-    }
+pub(super) unsafe fn serves(heap: *mut Heap) -> bool {
+    // SAFETY: mapped; the field is the owner's, and constant in placeholders.
+    unsafe { (*heap).is_hardened.get() }
+}
+
+/// A block of `size` bytes at a multiple of `align`, if there is one ready for the thread that has `heap`.
+/// Else null. `class` is that of blocks with so many bytes and the trailer.
+///
+/// # Safety
+///
+/// The calling thread owns the heap; hardened mode is on.
+#[inline(always)]
+pub(super) unsafe fn hit(heap: *mut Heap, size: usize, align: usize, class: usize) -> *mut u8 {
     // SAFETY: the calling thread owns the heap.
     let state = unsafe { Heap::hardened(heap) };
-    let block = state.hit(size, align);
-    if lease::is_armed() && !block.is_null() {
+    let block = state.hit_of(size, align, class);
+    if !block.is_null() && lease::is_armed() {
         allocated(state, block, size);
     }
     block
@@ -158,11 +167,29 @@ pub(super) unsafe fn hit_shared(heap: *mut Heap, size: usize, align: usize) -> *
     block
 }
 
-/// Frees a block on behalf of `function`, of which the program says `said`.
+/// C's `free`, for the thread that has `heap`, or a placeholder.
 ///
 /// # Safety
 ///
 /// The page map says that the address belongs to the hardened heap. Nobody uses the block any more.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) unsafe extern "C" fn free_plain(block: *mut u8, heap: *mut Heap) {
+    // SAFETY: what serves the thread is its own heap; the other clauses are the caller's.
+    unsafe {
+        if !serves(heap) || lease::is_armed() {
+            return free(block, Said::Nothing, "free");
+        }
+        hardened::free(Some(Heap::hardened(heap)), block, Said::Nothing, "free");
+    }
+}
+
+/// Frees a block on behalf of `function`, of which the program says `said`.
+///
+/// # Safety
+///
+/// As [`free_plain`].
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]

@@ -54,9 +54,11 @@ extern "C" fn alloc_slow(heap: *mut Heap, class: u8, options: &Options, size: us
 extern "C" fn alloc_cold(heap: *mut Heap, class: u8, options: &Options, size: usize) -> *mut u8 {
     // An alignment for which the size has this class.
     let align = if stride(class as usize) % 16 == 0 { 16 } else { 8 };
-    if hardened::is_on() {
-        // SAFETY: `alloc` passes the calling thread's heap or a placeholder.
-        let mut block = unsafe { hardened::hit(heap, size, align) };
+    // SAFETY: `alloc` passes the calling thread's heap or a placeholder.
+    if unsafe { hardened::serves(heap) } {
+        // SAFETY: the calling thread's heap, since that is served.
+        let mut block =
+            unsafe { hardened::hit(heap, size, align, hardened::class_with_trailer(size, align)) };
         if block.is_null() {
             // SAFETY: the same.
             block = unsafe { hardened::hit_shared(heap, size, align) };

@@ -77,6 +77,8 @@ pub(crate) struct Heap {
     /// Whether the last owner has left slabs here that it could not give up: see
     /// [`Heap::retire`]. For whoever has the record.
     pub(crate) holds_slabs: Cell<bool>,
+    /// Whether its owner's blocks come from the hardened heap: never, in a placeholder.
+    pub(crate) is_hardened: Cell<bool>,
     /// What the last visitor saw of the owner: see [`idle_heaps`](crate::reclaim::idle_heaps).
     pub(crate) seen: Seen,
     /// Held by the owner whenever it does more than take a block from a slab or put one back: see
@@ -155,7 +157,9 @@ impl Heap {
                 (*heap).bins.owner = (&raw mut (*heap).owner).cast();
                 (*heap).bins.secret = secret;
             }
+            (*heap).is_hardened.set(hardened::is_on());
             if hardened::is_on() {
+                (*heap).tops.classes.set(hardened::C_CLASSES);
                 Heap::hardened(heap).begin();
             }
             (*heap).run_cache.reset(threads);
@@ -279,6 +283,7 @@ const fn placeholder() -> Heap {
         fruitless: Cell::new(0),
         exit: Exit { rounds: Cell::new(0), activity: Cell::new(0) },
         holds_slabs: Cell::new(false),
+        is_hardened: Cell::new(false),
         seen: Seen::new(),
         lock: BiasedLock::new(),
         owner: CachePadded::new(Owner::new()),

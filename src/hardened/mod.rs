@@ -53,7 +53,7 @@ use crate::hardened::parts::Parts;
 use crate::hardened::place::Place;
 use crate::hardened::records::{Header, LARGE};
 use crate::hardened::slab::{FRESH, Slab, USED};
-use crate::hardened::trailer::class_with_trailer;
+pub(crate) use crate::hardened::trailer::{C_CLASSES, class_with_trailer};
 use crate::superslab::pagemap;
 use crate::superslab::slab::Allocation;
 use crate::tiny::classes::class_of;
@@ -151,8 +151,7 @@ pub(crate) unsafe fn free(state: Option<&State>, block: *mut u8, said: Said, fun
 #[inline(always)]
 unsafe fn check(place: Place<'_>, mix: u64, parts: Parts, said: Said, function: &str) -> usize {
     let canary = parts.has(Hardened::CANARY);
-    let fields = place.fields(mix).filter(|fields| !fields.free && fields.room <= place.room());
-    let Some(fields) = fields else {
+    let Some(fields) = place.fields(mix).filter(|fields| fields.is_of_used(place.room())) else {
         if canary {
             fault::small(function, Fault::Overflow, place);
         }

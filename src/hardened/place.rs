@@ -24,8 +24,12 @@ impl Slab {
     #[inline(always)]
     pub(super) fn at(&self, address: *mut u8) -> Option<Place<'_>> {
         let offset = address.addr().wrapping_sub(self.base.addr());
-        let index = ((offset as u128 * self.inverse as u128) >> 64) as usize;
-        let is_start = index < self.blocks() && index * self.stride() == offset;
+        // What lies before the slab is as far behind it as no slab is long.
+        let product = offset as u128 * self.inverse as u128;
+        let index = (product >> 64) as usize;
+        // The lower half is the remainder of the division by the stride, times `inverse`, and a little more,
+        // less than that: Lemire, Kaser and Kurz, "Faster remainder by direct computation".
+        let is_start = index < self.blocks() && (product as u64) < self.inverse;
         is_start.then_some(Place { slab: self, index, block: address })
     }
 
@@ -125,14 +129,11 @@ impl Place<'_> {
     #[inline(always)]
     pub(super) fn is_neighbour_intact(self) -> bool {
         let Some(index) = self.index.checked_sub(1) else { return true };
-        let before = self.slab.nth(index);
-        trailer::is_valid(before.mix(), before.trailer().load(Relaxed)) || before.is_untouched()
+        let before = Place { index, block: self.block.wrapping_sub(self.slab.stride()), ..self };
+        trailer::is_valid(before.mix(), before.trailer().load(Relaxed)) || is_untouched(before.slab, index)
     }
 
     /// Whether the block has no trailer, because it was never handed out; or has one after all.
-    #[cold]
-    #[inline(never)]
-    #[unsafe(link_section = "hakmem_rare")]
     fn is_untouched(self) -> bool {
         // Acquire: pairs with the release in `take`, which follows the first trailer. If that came between,
         // it is looked at again.
@@ -212,6 +213,14 @@ impl Place<'_> {
         // SAFETY: the caller's block; strides are multiples of 8 and at least 16.
         unsafe { wide::is_zero(self.block, self.room()) }
     }
+}
+
+/// [`Place::is_untouched`], by the parts of the place, which so stays in registers.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+fn is_untouched(slab: &Slab, index: usize) -> bool {
+    slab.nth(index).is_untouched()
 }
 
 #[cfg(test)]

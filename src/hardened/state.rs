@@ -36,9 +36,10 @@ pub(crate) struct State {
     pub(super) paces: Table<Pace, KINDS>,
     /// See [`State::set`]: one more than that; 0 before it is known.
     pub(super) set: Cell<usize>,
-    /// The oldest block in the quarantine, and how many there are.
+    /// The places in `ring` of the oldest block in the quarantine, and of the next one: of so many blocks
+    /// that ever came there. All places count from 0 on, beyond the length of `ring`.
     first: Cell<usize>,
-    count: Cell<usize>,
+    next: Cell<usize>,
     /// Bytes of the blocks in the quarantine.
     bytes: Cell<usize>,
     /// Small blocks allocated. For statistics.
@@ -88,10 +89,16 @@ impl State {
     /// [`State::alloc`] knows what to do.
     #[inline(always)]
     pub(crate) fn hit(&self, size: usize, align: usize) -> *mut u8 {
+        self.hit_of(size, align, class_with_trailer(size, align))
+    }
+
+    /// [`State::hit`], for who knows the class with the trailer.
+    #[inline(always)]
+    pub(crate) fn hit_of(&self, size: usize, align: usize, class: usize) -> *mut u8 {
         // First: what a signal handler might change is read behind this.
         let Some(_busy) = self.enter() else { return ptr::null_mut() };
         // There is no slab of class 0.
-        let source = &self.sources[class_with_trailer(size, align)];
+        let source = &self.sources[class];
         let bits = source.bits.get();
         let Some(slab) = source.slab.get().filter(|_| bits != 0) else { return ptr::null_mut() };
         let parts = parts::now();
@@ -228,21 +235,21 @@ impl State {
     /// Keeps a held block from being handed out, and lets go of older ones instead.
     #[inline(always)]
     pub(super) fn hold(&self, place: Place<'static>) {
+        let Some(_busy) = self.enter() else { return lists::freed(place.slab, place.let_go()) };
         let (most_bytes, most_blocks) = parts::quarantine();
-        let Some(_busy) = self.enter().filter(|_| most_blocks != 0) else {
-            return lists::freed(place.slab, place.let_go());
-        };
-        while self.count.get() >= most_blocks {
+        if most_blocks == 0 {
+            return self.let_go(place);
+        }
+        let (next, stride) = (self.next.get(), place.slab.stride());
+        // This one stays, however large it is.
+        while next != self.first.get()
+            && (self.bytes.get() + stride > most_bytes || next - self.first.get() >= most_blocks)
+        {
             self.let_go_oldest();
         }
-        self.ring[self.first.get() + self.count.get()].set(Held::new(place));
-        self.count.set(self.count.get() + 1);
-        let bytes = self.bytes.get() + place.slab.stride();
-        self.bytes.set(bytes);
-        // One stays, however large it is.
-        while self.bytes.get() > most_bytes && self.count.get() > 1 {
-            self.let_go_oldest();
-        }
+        self.ring[next].set(Held::new(place));
+        self.next.set(next + 1);
+        self.bytes.set(self.bytes.get() + stride);
     }
 
     /// Lets go of the oldest block in the quarantine.
@@ -253,10 +260,15 @@ impl State {
         if let Some(next) = self.ring[first + 1].get().place() {
             next.prefetch_marks();
         }
-        self.first.set(first.wrapping_add(1));
-        self.count.set(self.count.get() - 1);
+        self.first.set(first + 1);
         let Some(place) = self.ring[first].get().place() else { return };
-        self.bytes.set(self.bytes.get().saturating_sub(place.slab.stride()));
+        self.bytes.set(self.bytes.get().wrapping_sub(place.slab.stride()));
+        self.let_go(place);
+    }
+
+    /// Lets a held block be handed out again.
+    #[inline(always)]
+    fn let_go(&self, place: Place<'static>) {
         let source = &self.sources[place.slab.class()];
         if source.slab.get().is_some_and(|slab| ptr::eq(slab, place.slab)) {
             place.give();
@@ -295,7 +307,7 @@ impl State {
                 lists::drop_current(slab);
             }
         }
-        while self.count.get() > 0 {
+        while self.first.get() != self.next.get() {
             self.let_go_oldest();
         }
         shared::retire();
@@ -307,7 +319,7 @@ impl State {
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn forget(&self) {
-        self.count.set(0);
+        self.first.set(self.next.get());
         self.bytes.set(0);
         self.sources.0.iter().for_each(Source::forget);
         self.busy.set(false);
@@ -331,13 +343,13 @@ mod tests {
         // SAFETY: all zero is valid.
         let state = unsafe { Box::<State>::new_zeroed().assume_init() };
         core::mem::forget(state.enter());
-        state.count.set(3);
+        state.next.set(3);
         assert!(state.enter().is_none());
         state.begin();
-        assert!(state.enter().is_some() && state.count.get() == 0);
+        assert!(state.enter().is_some() && state.first.get() == 3);
         // What nobody has left in the middle stays.
-        state.count.set(3);
+        state.next.set(7);
         state.begin();
-        assert_eq!(state.count.get(), 3);
+        assert_eq!((state.first.get(), state.next.get()), (3, 7));
     }
 }

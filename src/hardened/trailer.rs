@@ -9,20 +9,31 @@
 //! write them. Every block that was ever handed out has a trailer, a free one too: whoever frees a block also
 //! checks that of the block before it.
 
-use crate::tiny::classes::class_of;
+use crate::tiny::classes::{MAX_TABLE, class_of};
 
 /// Bytes of the trailer.
 pub(super) const TRAILER: usize = 8;
 
 /// The class of a block for `size` bytes and the trailer, or 0 if that is a large block.
 #[inline(always)]
-pub(super) fn class_with_trailer(size: usize, align: usize) -> usize {
+pub(crate) const fn class_with_trailer(size: usize, align: usize) -> usize {
     let room = size + TRAILER;
     // Above 256 bytes whole lines of the cache, though there are classes between: what a program has arranged
     // in lines stays so, while the trailer makes each block a little longer than the program has thought.
     let room = if room.wrapping_sub(257) < 256 { room.next_multiple_of(64) } else { room };
     class_of(room, align) as usize
 }
+
+/// [`class_with_trailer`] for C's `malloc`, by size in words.
+pub(crate) const C_CLASSES: [u8; MAX_TABLE / 8 + 1] = {
+    let mut classes = [0; MAX_TABLE / 8 + 1];
+    let mut words = 0;
+    while words < classes.len() {
+        classes[words] = class_with_trailer(words * 8, 16) as u8;
+        words += 1;
+    }
+    classes
+};
 
 /// Bits of the check, which are the lower ones: whoever writes one byte too many writes over these. The
 /// fields have 16 bits for the room between the bytes asked for and the trailer, 5 for the alignment, and one
@@ -45,6 +56,12 @@ pub(super) struct Fields {
 impl Fields {
     /// Of a block that is free.
     pub(super) const FREE: Fields = Fields { room: 0, align: 0, free: true };
+
+    /// Whether they can be those of a block in use with so much room before its trailer.
+    #[inline(always)]
+    pub(super) fn is_of_used(self, room: usize) -> bool {
+        !self.free && self.room <= room
+    }
 }
 
 /// What the trailers and canaries of a slab are made from, besides the addresses: random, both words.
@@ -89,7 +106,7 @@ pub(super) fn is_valid(mix: u64, trailer: u64) -> bool {
 /// What a trailer says; `None` if somebody has written over it.
 #[inline(always)]
 pub(super) fn decode(mix: u64, trailer: u64) -> Option<Fields> {
-    let bits = (mix ^ trailer) >> CHECK;
+    let bits = ((mix | 1) ^ trailer) >> CHECK;
     is_valid(mix, trailer).then_some(Fields {
         room: (bits & ((1 << ALIGN_SHIFT) - 1)) as usize,
         align: (bits >> ALIGN_SHIFT) as u32 & 31,
@@ -141,6 +158,9 @@ mod tests {
             let least = (1..=60).find(fits).unwrap_or(0);
             assert!(align > 16 || class == least, "{size} {align}: {class}, not {least}");
             assert!(class == 0 || fits(&class), "{size} {align}: {class}");
+            if align == 16 && size <= MAX_TABLE {
+                assert_eq!(C_CLASSES[size.div_ceil(8)] as usize, class, "{size}");
+            }
         }
     }
 

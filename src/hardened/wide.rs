@@ -73,6 +73,20 @@ unsafe fn or(at: *const u8, two: Two) -> Two {
     }
 }
 
+/// # Safety
+///
+/// As [`write`].
+#[inline(always)]
+unsafe fn read(at: *const u8) -> Two {
+    // SAFETY: by the caller's clause.
+    unsafe {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        return _mm_loadu_si128(at.cast());
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        at.cast::<Two>().read()
+    }
+}
+
 #[inline(always)]
 fn is_zero_two(two: Two) -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -96,14 +110,17 @@ pub(super) unsafe fn clear(at: *mut u8, len: usize) {
             return words(at, len).into_iter().for_each(|word| word.write(0));
         }
         let (zero, last) = (zero(), end.wrapping_sub(STEP));
-        let mut at = at;
-        while at < last {
+        let write = |at: *mut u8| {
             write(at, zero);
             write(at.wrapping_add(16), zero);
+        };
+        write(at);
+        let mut at = at.wrapping_add(STEP);
+        while at < last {
+            write(at);
             at = at.wrapping_add(STEP);
         }
-        write(last, zero);
-        write(last.wrapping_add(16), zero);
+        write(last);
     }
 }
 
@@ -121,14 +138,13 @@ pub(super) unsafe fn is_zero(at: *mut u8, len: usize) -> bool {
             return words(at, len).into_iter().fold(0, |all, word| all | word.read()) == 0;
         }
         let last = end.wrapping_sub(STEP);
-        let mut all = [or(last, zero()), or(last.wrapping_add(16), zero())];
-        let mut at = at;
+        let mut all = or(at.wrapping_add(16), read(at));
+        let mut at = at.wrapping_add(STEP);
         while at < last {
-            all = [or(at, all[0]), or(at.wrapping_add(16), all[1])];
+            all = or(at.wrapping_add(16), or(at, all));
             at = at.wrapping_add(STEP);
         }
-        let [first, second] = all;
-        is_zero_two(first) && is_zero_two(second)
+        is_zero_two(or(last.wrapping_add(16), or(last, all)))
     }
 }
 
