@@ -32,6 +32,20 @@ fn what_is_taken_for_zero_is_zero_where_madvise_lies() {
     expect_ok(command.arg("zeroed").env("LD_PRELOAD", &preload).env("HAKMEM_PURGE_DELAY", "0"), LIMIT);
 }
 
+/// As libfaketime does: its clock must not be asked from within an allocation that it makes itself.
+#[test]
+fn a_clock_that_another_library_brings_is_the_programs_alone() {
+    let shim = compile("gcc", "clock_shim.c", &["-shared", "-fPIC"]);
+    let program = compile("gcc", "clock_program.c", &[]);
+    for order in [[&lib(), &shim], [&shim, &lib()]] {
+        let preload = order.map(|library| library.display().to_string()).join(" ");
+        for options in [&[][..], &[("HAKMEM_HARDENED", "on")], &[("HAKMEM_GUARD", "1")]] {
+            let mut command = Command::new(&program);
+            expect_ok(command.env("LD_PRELOAD", &preload).envs(options.iter().copied()), LIMIT);
+        }
+    }
+}
+
 #[test]
 fn what_can_never_be_had_empties_no_caches() {
     expect_ok(preloaded(program()).arg("hopeless"), LIMIT);

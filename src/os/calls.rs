@@ -1,6 +1,7 @@
 //! What every system call here observes: the C library's error number belongs to the program, and a process
 //! that has given up system calls makes few. And the clocks, which need none.
 
+use crate::os::vdso;
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::Relaxed;
 use core::cell::Cell;
@@ -52,11 +53,7 @@ pub(crate) fn is_confined() -> bool {
 
 /// Milliseconds of a monotonic clock with the resolution of the system tick. Wraps after 49 days.
 pub(crate) fn now_ms() -> u32 {
-    // SAFETY: all zeros is a valid timespec.
-    let mut t: libc::timespec = unsafe { core::mem::zeroed() };
-    // This call cannot fail, so it leaves `errno` alone.
-    // SAFETY: `t` is a local variable that the call writes to.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut t) };
+    let t = vdso::read(libc::CLOCK_MONOTONIC_COARSE);
     (t.tv_sec as u64).wrapping_mul(1000).wrapping_add(t.tv_nsec as u64 / 1_000_000) as u32
 }
 
@@ -71,11 +68,7 @@ pub(crate) fn real_ns() -> u64 {
 }
 
 fn ns_of(clock: libc::clockid_t) -> u64 {
-    // SAFETY: all zeros is a valid timespec.
-    let mut t: libc::timespec = unsafe { core::mem::zeroed() };
-    // This call cannot fail, so it leaves `errno` alone.
-    // SAFETY: `t` is a local variable that the call writes to.
-    unsafe { libc::clock_gettime(clock, &mut t) };
+    let t = vdso::read(clock);
     (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
 }
 

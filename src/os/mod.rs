@@ -27,6 +27,7 @@ mod refused;
 pub(crate) mod returning;
 pub(crate) mod signals;
 pub(crate) mod thread;
+mod vdso;
 
 pub(crate) use access::{claim, close, make_inaccessible, protect};
 pub(crate) use calls::{confine, elapsed, is_confined, keep_errno, now_ms, now_ns, real_ns, set_errno};
