@@ -33,6 +33,7 @@ fn values_are_taken_and_bad_ones_leave_the_default() {
     o.set(b"HAKMEM_STATS_FILE", b"/tmp/x");
     assert_eq!((o.stats, o.purge_delay, o.magazine, o.thp), (StatsFormat::Json, -1, false, Thp::Auto));
     assert_eq!(o.stats_file.as_c_str(), Some(c"/tmp/x"));
+    assert_eq!(format!("{:?} {:?}", o.stats_file, o.profile), "Some(\"/tmp/x\") None");
     o.set(b"HAKMEM_LARGE_CACHE", b"2M");
     o.set(b"HAKMEM_SOFT_LIMIT", b"3M");
     o.set(b"HAKMEM_HARD_LIMIT", b"1G");
@@ -53,12 +54,19 @@ fn a_soft_limit_above_the_hard_one_is_given_up() {
     assert_eq!(checked(6, 5), (0, 5));
 }
 
+#[test]
+fn there_is_a_guard_slot_and_no_more_than_there_can_be() {
+    for (slots, taken) in [(0, 1), (1, 1), (2, 2), (4096, 4096), (4097, 4096)] {
+        assert_eq!(Options::new().guard_slots(slots).guard_slots, taken);
+    }
+}
+
 /// The least and the most that an option takes, and the words for both in the guide.
 type Range = (&'static str, fn(&Options) -> i128, i128, i128, &'static str);
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn the_guide_has_the_ranges_of_numbers() {
+fn the_guide_has_the_ranges_and_defaults_of_numbers() {
     let Ok(guide) = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/options.md")) else {
         // In the package of the crate there is none.
         return;
@@ -98,6 +106,12 @@ fn the_guide_has_the_ranges_of_numbers() {
             let mut o = before;
             o.set(name.as_bytes(), value.to_string().as_bytes());
             assert_eq!(get(&o), if is_taken { value } else { get(&before) }, "{name}={value}");
+        }
+        // The first value there is the default, and 5 of none.
+        let mut o = Options::new();
+        for value in ["5", row(name).split('`').nth(3).unwrap()] {
+            o.set(name.as_bytes(), value.as_bytes());
+            assert_eq!(get(&o) == get(&Options::new()), value != "5", "{name}={value}");
         }
     }
     for name in ["HAKMEM_STATS_FILE", "HAKMEM_PROFILE"] {
