@@ -79,4 +79,13 @@ mod tests {
             !is_over && !is_returning()
         }));
     }
+
+    #[test]
+    fn the_number_changes_when_memory_was_given_back() {
+        for _ in 0..3 {
+            let before = returned();
+            drop(Returning::begin());
+            assert_ne!(returned(), before);
+        }
+    }
 }
