@@ -285,6 +285,10 @@ mod tests {
         ] {
             assert_eq!(parts(value), Some(expected), "{value:?}");
         }
+        assert_eq!(
+            [Hardened::OFF, Hardened::CHECKS, Hardened::LIGHT, Hardened::ON].map(Hardened::bits),
+            [0, 1, 57, 63]
+        );
         for bad in [&b""[..], b"on,off", b"light,", b"LIGHT", b"canary;guard", b"light, zero"] {
             assert_eq!(parts(bad), None, "{bad:?}");
         }

@@ -1,6 +1,8 @@
 //! Tests of options.
 
 use crate::base::options::*;
+#[cfg(not(any(loom, miri)))]
+use crate::os::child::is_so;
 use std::string::ToString;
 use std::{format, fs, vec};
 
@@ -122,5 +124,56 @@ fn the_guide_has_the_ranges_and_defaults_of_numbers() {
             let path = if name == "HAKMEM_PROFILE" { o.profile } else { o.stats_file };
             assert_eq!(path.as_c_str().map(CStr::count_bytes), Some(length).filter(|_| is_taken));
         }
+    }
+}
+
+#[test]
+#[cfg(not(any(loom, miri)))]
+fn options_are_read_once_and_single_ones_override_the_preset() {
+    assert!(is_so(|| {
+        // SAFETY: no other thread runs here.
+        unsafe {
+            std::env::set_var("HAKMEM_FOREIGN", "warn");
+            std::env::set_var("HAKMEM_LARGE_CACHE", "7");
+            std::env::set_var("HAKMEM_PRESET", "memory");
+        }
+        assert_eq!(Options::with_foreign().foreign, Foreign::Warn);
+        let mut told = None;
+        init(&Options::new().guard(3), |options| told = Some(options.guard));
+        init(&Options::new().guard(4), |_| told = None);
+        let o = get();
+        assert_eq!((o.purge_delay, o.large_cache, o.thp), (0, 7, Thp::Never));
+        assert_eq!((o.foreign, foreign()), (Foreign::Warn, Foreign::Warn));
+        (told, o.guard) == (Some(3), 3)
+    }));
+}
+
+#[test]
+#[cfg(not(any(loom, miri)))]
+fn bad_values_and_unknown_names_are_reported() {
+    for (name, value, expected) in [
+        ("HAKMEM_MAGAZINE", "off", ""),
+        ("HAKMEM_MAGAZINE", "maybe", "hakmem: HAKMEM_MAGAZINE=maybe: expected on or off; ignored\n"),
+        ("HAKMEM_SHADOW_SEED", "maybe", ""),
+        (
+            "HAKMEM_MAGAZIN",
+            "off",
+            "hakmem: HAKMEM_MAGAZIN: unknown option; known: HAKMEM_PRESET, HAKMEM_STATS,",
+        ),
+    ] {
+        assert!(is_so(|| {
+            let mut ends = [0; 2];
+            let mut said = [0; 4096];
+            // SAFETY: room for what is asked for; the descriptors are the child's own.
+            let len = unsafe {
+                assert!(libc::pipe(ends.as_mut_ptr()) == 0 && libc::dup2(ends[1], 2) == 2);
+                Options::new().set(name.as_bytes(), value.as_bytes());
+                libc::close(2);
+                libc::close(ends[1]);
+                libc::read(ends[0], said.as_mut_ptr().cast(), said.len())
+            };
+            let said = &said[..len as usize];
+            said.starts_with(expected.as_bytes()) && said.is_empty() == expected.is_empty()
+        }));
     }
 }
