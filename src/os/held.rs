@@ -285,6 +285,7 @@ mod tests {
     fn a_purge_is_due_after_growing_by_a_step_or_after_the_delay() {
         assert!(is_so(|| {
             set(bytes() + 8, 0);
+            let step = step(bytes() + 8);
             let soft_hits = SOFT_HITS.load(Relaxed);
             purged(100);
             for (need, delay, now, expected) in [
@@ -294,8 +295,8 @@ mod tests {
                 (9, -1, 200, false),
                 (9, 0, 100, false),
                 (9, 0, 101, true),
-                (LEAST_STEP - 1, -1, 100, false),
-                (LEAST_STEP, -1, 100, true),
+                (step - 1, -1, 100, false),
+                (step, -1, 100, true),
             ] {
                 assert_eq!(purge_is_due(need, delay, now), expected, "{need} {delay} {now}");
             }

@@ -5,7 +5,7 @@
 mod access;
 pub(crate) mod barrier;
 mod calls;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 pub(crate) mod child;
 pub(crate) mod env;
 pub(crate) mod file;
