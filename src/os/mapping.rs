@@ -111,7 +111,8 @@ unsafe fn drop_fresh(p: *mut u8, len: usize, is_open: bool) -> bool {
     len == 0 || unsafe { trim(p, len) } || left::put(p, len, is_open)
 }
 
-#[cfg(all(test, not(loom), not(miri)))]
+#[cfg(test)]
+#[cfg(not(any(loom, miri)))]
 mod tests {
     use super::*;
     use crate::os::child::is_so;
