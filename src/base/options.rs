@@ -79,7 +79,7 @@ impl Hardened {
     /// Pages that cannot be touched behind slabs, and around large blocks.
     pub const GUARD: Self = Self(1 | 32);
     /// What costs least for what it stops: `CANARY`, `ZERO` and `GUARD`.
-    pub const LIGHT: Self = Self(1 | 8 | 16 | 32);
+    pub const LIGHT: Self = Self::CANARY.with(Self::ZERO).with(Self::GUARD);
     /// All of it.
     pub const ON: Self = Self(63);
 
@@ -349,8 +349,11 @@ impl Options {
     /// `HAKMEM_GUARD_SLOTS`: how many blocks can lie between guard pages at once, or of how many hardened
     /// mode keeps the stacks: 1 to 4,096.
     pub const fn guard_slots(mut self, slots: usize) -> Self {
-        let most = if slots > MOST_GUARD_SLOTS { MOST_GUARD_SLOTS } else { slots };
-        self.guard_slots = if most == 0 { 1 } else { most };
+        self.guard_slots = match slots {
+            0 => 1,
+            1..=MOST_GUARD_SLOTS => slots,
+            _ => MOST_GUARD_SLOTS,
+        };
         self
     }
 

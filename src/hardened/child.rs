@@ -1,16 +1,3 @@
-//! For tests: the child of a fork, in which no other thread runs.
+//! For tests: see [`is_so`].
 
-/// Whether `f` says so in a child.
-pub(super) fn is_so(f: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child does what `f` does, in memory of its own, and ends.
-    unsafe {
-        let child = libc::fork();
-        if child == 0 {
-            // A panic would end it as if all were well.
-            let is_so = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-            libc::_exit(if is_so.unwrap_or(false) { 0 } else { 1 });
-        }
-        let mut status = -1;
-        libc::waitpid(child, &raw mut status, 0) == child && status == 0
-    }
-}
+pub(super) use crate::os::child::is_so;

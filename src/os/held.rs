@@ -210,6 +210,8 @@ pub(crate) fn reset_in_child() {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(not(any(loom, miri)))]
+    use crate::os::child::is_so;
 
     #[test]
     fn racing_threads_add_no_more_than_the_most() {
@@ -240,5 +242,65 @@ mod tests {
     #[test]
     fn steps_have_a_least() {
         assert_eq!((step(1), step(32 << 20), step(1 << 30)), (LEAST_STEP, LEAST_STEP, 64 << 20));
+    }
+
+    #[test]
+    #[cfg(not(any(loom, miri)))]
+    fn whether_there_was_ever_a_limit() {
+        for (soft, hard) in [(0, 0), (1 << 40, 0), (0, 1 << 40)] {
+            assert!(is_so(|| {
+                set(soft, hard);
+                let was = limited();
+                set(0, 0);
+                was == (soft + hard != 0) && limited() == was
+            }));
+        }
+    }
+
+    #[test]
+    #[cfg(not(any(loom, miri)))]
+    fn only_what_the_hard_limit_refuses_counts_as_refused_by_it() {
+        assert!(is_so(|| {
+            assert!(reserve(100));
+            let before = (bytes(), refusals());
+            set(bytes() + 5, bytes() + 10);
+            for (need, is_beyond) in [(5, false), (6, false), (10, false), (11, true), (usize::MAX, true)] {
+                assert_eq!(is_beyond_hard(need, 0), is_beyond, "{need}");
+            }
+            assert!(!is_beyond_hard(11, 1) && is_beyond_hard(12, 1));
+            assert!(!reserve(6) && !reserve(10) && refusals() == before.1);
+            assert!(!reserve(11) && refusals() == before.1 + 1);
+            assert!(beyond_soft(|| reserve(10) && !reserve(1)) && refusals() == before.1 + 2);
+            // A thread that the child does not have was passing.
+            release(6);
+            PASSING.store(1, Relaxed);
+            assert!(reserve(2));
+            reset_in_child();
+            !reserve(1) && bytes() == before.0 + 6
+        }));
+    }
+
+    #[test]
+    #[cfg(not(any(loom, miri)))]
+    fn a_purge_is_due_after_growing_by_a_step_or_after_the_delay() {
+        assert!(is_so(|| {
+            set(bytes() + 8, 0);
+            let step = step(bytes() + 8);
+            let soft_hits = SOFT_HITS.load(Relaxed);
+            purged(100);
+            for (need, delay, now, expected) in [
+                (8, 0, 200, false),
+                (9, 5, 105, false),
+                (9, 5, 106, true),
+                (9, -1, 200, false),
+                (9, 0, 100, false),
+                (9, 0, 101, true),
+                (step - 1, -1, 100, false),
+                (step, -1, 100, true),
+            ] {
+                assert_eq!(purge_is_due(need, delay, now), expected, "{need} {delay} {now}");
+            }
+            SOFT_HITS.load(Relaxed) == soft_hits + 1
+        }));
     }
 }

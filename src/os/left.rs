@@ -122,8 +122,7 @@ impl<const N: usize> Ranges<N> {
             if let Some(other) = slot.hold(|other| other.is_beside(range)) {
                 slot.clear();
                 self.count.fetch_sub(1, SeqCst);
-                let base = if other.base < range.base { other.base } else { range.base };
-                range = Range { base, len: range.len + other.len, ..range };
+                range = Range { base: range.base.min(other.base), len: range.len + other.len, ..range };
             }
         }
         self.insert(range)
@@ -165,11 +164,11 @@ impl<const N: usize> Ranges<N> {
     }
 }
 
-/// Keeps a range that is nobody's. False if there is no room for it: then it is lost.
+/// Keeps a range that is nobody's, of at least a page. False if there is no room for it: then it is lost.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn put(base: *mut u8, len: usize, is_open: bool) -> bool {
-    len == 0 || LEFT.put(Range { base, len, is_open })
+    LEFT.put(Range { base, len, is_open })
 }
 
 /// A range of `len` bytes at a multiple of `align`, which is one of the page size, that is the caller's now

@@ -110,3 +110,97 @@ unsafe fn drop_fresh(p: *mut u8, len: usize, is_open: bool) -> bool {
     // SAFETY: this function's contract has that of `trim`.
     len == 0 || unsafe { trim(p, len) } || left::put(p, len, is_open)
 }
+
+#[cfg(test)]
+#[cfg(not(any(loom, miri)))]
+mod tests {
+    use super::*;
+    use crate::os::child::is_so;
+    use crate::os::file::File;
+    use crate::os::{MAPPED, Unmapped, give_back_left, unmap, unmap_uncounted};
+    use crate::sync::Ordering::Relaxed;
+
+    /// Pages of the process's address space, and of ours, and bytes held.
+    fn figures() -> (usize, usize, usize) {
+        let mut text = [0; 32];
+        let all = File::read_only(c"/proc/self/statm").unwrap().read(&mut text);
+        let digits = all.iter().take_while(|byte| byte.is_ascii_digit());
+        let pages = digits.fold(0, |pages, digit| pages * 10 + usize::from(digit - b'0'));
+        (pages, MAPPED.load(Relaxed) / page_size(), held::bytes())
+    }
+
+    #[test]
+    fn an_aligned_mapping_leaves_nothing_beside_it() {
+        assert!(is_so(|| {
+            let (page, before) = (page_size(), figures());
+            let len = 3 * page;
+            for round in 0..300 {
+                let align = [1, page, 2 * page, 64 * page, 1 << 26][round % 5];
+                let counts = round % 2 == 0;
+                let p = if counts {
+                    map_aligned(ptr::null_mut(), len, align)
+                } else {
+                    map_aligned_uncounted(len, align)
+                };
+                assert!(!p.is_null() && p.addr() & (align - 1) == 0, "{align}");
+                assert_eq!(figures(), (before.0 + 3, before.1 + 3, before.2 + if counts { len } else { 0 }));
+                // SAFETY: mapped just now.
+                unsafe {
+                    assert!((0..len).all(|at| *p.add(at) == 0));
+                    p.write_bytes(1, len);
+                    let unmapped = if counts { unmap(p, len) } else { unmap_uncounted(p, len) };
+                    assert!(unmapped == Unmapped::Gone);
+                }
+            }
+            figures() == before
+        }));
+    }
+
+    #[test]
+    fn a_mapping_lies_where_it_is_asked_for() {
+        assert!(is_so(|| {
+            let page = page_size();
+            let around = map_aligned_uncounted(16 * page, 16 * page);
+            // SAFETY: mapped just now, and not used.
+            assert!(unsafe { unmap_uncounted(around, 16 * page) } == Unmapped::Gone);
+            [1, 2, 3, 4, 6, 8].into_iter().all(|at: usize| {
+                let (hint, align) = (around.wrapping_add(at * page), page << at.trailing_zeros());
+                let p = map_aligned(hint, page, align);
+                // SAFETY: mapped just now, and not used.
+                p == hint && unsafe { unmap(p, page) } == Unmapped::Gone
+            })
+        }));
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_counts_nowhere() {
+        const MUCH: usize = 1 << 60;
+        assert!(is_so(|| {
+            let (page, before) = (page_size(), figures());
+            assert!(
+                map_aligned(ptr::null_mut(), MUCH, page).is_null() && reserve_aligned(MUCH, page).is_null()
+            );
+            assert!(map_uncounted(MUCH).is_null() && map_aligned_uncounted(page, MUCH).is_null());
+            assert!(could_map(1) && could_map(page) && !could_map(MUCH));
+            figures() == before
+        }));
+    }
+
+    /// It is there for whoever needs memory with the same access, and goes back when somebody asks for that.
+    #[test]
+    fn what_is_left_is_used_first() {
+        assert!(is_so(|| {
+            let (page, before) = (page_size(), figures());
+            let [open, closed] = [map_uncounted(4 * page), reserve_aligned(4 * page, page)];
+            assert!(left::put(open, 4 * page, true) && left::put(closed, 4 * page, false));
+            assert_eq!(map_uncounted(page), open.wrapping_add(3 * page));
+            assert_eq!(map_aligned(ptr::null_mut(), page, 1), open.wrapping_add(2 * page));
+            assert_eq!(reserve_aligned(page, 1), closed.wrapping_add(3 * page));
+            assert_eq!(figures(), (before.0 + 8, before.1 + 8, before.2 + 6 * page));
+            give_back_left();
+            assert_eq!(figures(), (before.0 + 3, before.1 + 3, before.2 + 6 * page));
+            // SAFETY: taken just now.
+            unsafe { *open.add(3 * page) == 0 }
+        }));
+    }
+}

@@ -5,6 +5,8 @@
 mod access;
 pub(crate) mod barrier;
 mod calls;
+#[cfg(test)]
+pub(crate) mod child;
 pub(crate) mod env;
 pub(crate) mod file;
 pub(crate) mod futex;

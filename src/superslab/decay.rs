@@ -263,4 +263,59 @@ mod tests {
         regret.forget();
         assert_eq!((regret.slack(), regret.dropped()), (0, 0));
     }
+
+    #[test]
+    fn what_may_lie_unused_follows_what_is_in_use_and_the_delay() {
+        assert_eq!((ALLOWED, allowance(0, 8), allowance(87, 8)), (256, 256, 266));
+        let mut policy = Policy::new();
+        policy.taken(0, 1000, 0, false, 0);
+        let regrets = |policy: &mut Policy, slices| {
+            policy.regret.forget();
+            policy.regret.drop(slices, 0);
+            policy.taken(slices, 87, 0, false, 0);
+            (policy.regret.slack(), policy.allowed(87))
+        };
+        assert_eq!(regrets(&mut policy, 300), (300, 566));
+        policy.set_delay(0);
+        assert_eq!(regrets(&mut policy, 20), (20, 62));
+        assert_eq!(regrets(&mut policy, 300), (ALLOWED, 298));
+        policy.set_delay(1);
+        assert_eq!(regrets(&mut policy, 300), (300, 566));
+    }
+
+    /// Which of them would have been given back without the slack.
+    #[test]
+    fn slack_is_of_use_while_dirty_slices_beyond_the_allowance_are_used_again() {
+        for (dirty, reused, is_of_use) in [(267, true, true), (266, true, false), (267, false, false)] {
+            let mut policy = Policy::new();
+            policy.regret.widen(8, 8, 0);
+            policy.taken(0, 87, dirty, reused, REGRET - 1);
+            policy.fade(87, REGRET);
+            assert_eq!(policy.regret.slack(), if is_of_use { 8 } else { 4 }, "{dirty} {reused}");
+        }
+    }
+
+    #[test]
+    fn the_peak_is_halved_with_the_slack_and_is_what_is_in_use_at_least() {
+        let mut policy = Policy::new();
+        policy.taken(0, 1000, 0, false, 0);
+        for (now, used, peak) in
+            [(REGRET - 1, 10, 1000), (REGRET, 10, 500), (REGRET + 1, 10, 500), (2 * REGRET, 300, 300)]
+        {
+            policy.fade(used, now);
+            assert_eq!(policy.peak, peak, "{now}");
+        }
+    }
+
+    #[test]
+    fn patience_grows_by_steps_and_is_lost_at_once() {
+        let patience = Patience::none();
+        for (premature, times) in [(true, 8), (true, 64), (true, 64), (false, 1), (true, 8)] {
+            patience.learn(premature);
+            assert_eq!(patience.stretch(5), 5 * times);
+        }
+        assert_eq!(Patience::longest(5), 5 * 64);
+        patience.forget();
+        assert_eq!(patience.stretch(5), 5);
+    }
 }

@@ -115,9 +115,13 @@ fn purge(base: *mut u8, slices: u32) -> u32 {
             clean |= run.mask() as u32;
         }
     }
-    // Where system pages are larger than the header, the first blocks of slice 0 share one with it, which
-    // stays. So they are not known to be zero.
-    if os::page_size() > HEADER { clean & !1 } else { clean }
+    zero(clean, os::page_size())
+}
+
+/// Which of the slices that were given back are known to be zero. Where system pages are larger than the
+/// header, the first blocks of slice 0 share one with it, which stays.
+fn zero(clean: u32, system_page: usize) -> u32 {
+    if system_page > HEADER { clean & !1 } else { clean }
 }
 
 /// Unlocks the pool after a change, and purges what is due. `given` says whether slices may have become
@@ -281,35 +285,4 @@ pub(crate) fn everything() {
 const _: () = assert!(SLICES == 32);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lockfree::slice_sets::Sets;
-    use crate::superslab::desc::Desc;
-
-    /// How many of two SuperSlabs are due, of which one became dirty so many milliseconds ago, and the other
-    /// ten minutes ago.
-    fn due_after(ms: u32) -> usize {
-        let mut pool = State::new();
-        let now = os::now_ms();
-        for ago in [ms, 600_000] {
-            let desc = Desc::stand_in(core::ptr::without_provenance_mut(SUPERSLAB));
-            desc.slices.set(Sets { free: 0b1100, dirty: 0b1100 });
-            pool.enter(desc, now.wrapping_sub(ago));
-        }
-        let mut job = Job::none();
-        add_aged(&mut pool, now, &mut job);
-        job.len
-    }
-
-    /// The clock has 32 bits, so half of its round is 24.8 days.
-    #[test]
-    fn slices_are_due_however_old_they_are() {
-        const DAY: u32 = 24 * 3_600_000;
-        for days in [1, 24, 25, 40, 49] {
-            assert_eq!(due_after(days * DAY), 2, "{days} days");
-        }
-        assert_eq!(due_after(0), 0, "and the ones behind are taken for younger");
-        // Another thread's clock was read a little later.
-        assert_eq!(due_after(0u32.wrapping_sub(20)), 0);
-    }
-}
+mod tests;

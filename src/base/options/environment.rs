@@ -242,8 +242,9 @@ mod tests {
     fn numbers() {
         assert_eq!(bytes(b"0"), Some(0));
         assert_eq!(bytes(b"250"), Some(250));
-        assert_eq!(bytes(b"32M"), Some(32 << 20));
-        assert_eq!(bytes(b"1g"), Some(1 << 30));
+        for (text, shift) in [(b"3K", 10), (b"3k", 10), (b"3M", 20), (b"3m", 20), (b"3G", 30), (b"3g", 30)] {
+            assert_eq!(bytes(text), Some(3 << shift), "{text:?}");
+        }
         for bad in [&b""[..], b"M", b"-1", b"+1", b"1x", b"99999999999999999999", b"18446744073709551615G"] {
             assert_eq!(bytes(bad), None, "{bad:?}");
         }
@@ -251,6 +252,12 @@ mod tests {
         for bad in [&b""[..], b"1K", b"-2", b"2147483648"] {
             assert_eq!(delay(bad), None, "{bad:?}");
         }
+    }
+
+    #[test]
+    fn names() {
+        let names = std::format!("{Names}");
+        assert!(names.split(", ").eq(KNOWN.iter().map(|(name, ..)| *name)), "{names}");
     }
 
     #[test]
@@ -278,6 +285,10 @@ mod tests {
         ] {
             assert_eq!(parts(value), Some(expected), "{value:?}");
         }
+        assert_eq!(
+            [Hardened::OFF, Hardened::CHECKS, Hardened::LIGHT, Hardened::ON].map(Hardened::bits),
+            [0, 1, 57, 63]
+        );
         for bad in [&b""[..], b"on,off", b"light,", b"LIGHT", b"canary;guard", b"light, zero"] {
             assert_eq!(parts(bad), None, "{bad:?}");
         }

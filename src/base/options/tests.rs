@@ -1,6 +1,8 @@
 //! Tests of options.
 
 use crate::base::options::*;
+#[cfg(not(any(loom, miri)))]
+use crate::os::child::is_so;
 use std::string::ToString;
 use std::{format, fs, vec};
 
@@ -33,6 +35,7 @@ fn values_are_taken_and_bad_ones_leave_the_default() {
     o.set(b"HAKMEM_STATS_FILE", b"/tmp/x");
     assert_eq!((o.stats, o.purge_delay, o.magazine, o.thp), (StatsFormat::Json, -1, false, Thp::Auto));
     assert_eq!(o.stats_file.as_c_str(), Some(c"/tmp/x"));
+    assert_eq!(format!("{:?} {:?}", o.stats_file, o.profile), "Some(\"/tmp/x\") None");
     o.set(b"HAKMEM_LARGE_CACHE", b"2M");
     o.set(b"HAKMEM_SOFT_LIMIT", b"3M");
     o.set(b"HAKMEM_HARD_LIMIT", b"1G");
@@ -53,12 +56,19 @@ fn a_soft_limit_above_the_hard_one_is_given_up() {
     assert_eq!(checked(6, 5), (0, 5));
 }
 
+#[test]
+fn there_is_a_guard_slot_and_no_more_than_there_can_be() {
+    for (slots, taken) in [(0, 1), (1, 1), (2, 2), (4096, 4096), (4097, 4096)] {
+        assert_eq!(Options::new().guard_slots(slots).guard_slots, taken);
+    }
+}
+
 /// The least and the most that an option takes, and the words for both in the guide.
 type Range = (&'static str, fn(&Options) -> i128, i128, i128, &'static str);
 
 #[test]
 #[cfg_attr(miri, ignore)]
-fn the_guide_has_the_ranges_of_numbers() {
+fn the_guide_has_the_ranges_and_defaults_of_numbers() {
     let Ok(guide) = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/options.md")) else {
         // In the package of the crate there is none.
         return;
@@ -99,6 +109,12 @@ fn the_guide_has_the_ranges_of_numbers() {
             o.set(name.as_bytes(), value.to_string().as_bytes());
             assert_eq!(get(&o), if is_taken { value } else { get(&before) }, "{name}={value}");
         }
+        // The first value there is the default, and 5 of none.
+        let mut o = Options::new();
+        for value in ["5", row(name).split('`').nth(3).unwrap()] {
+            o.set(name.as_bytes(), value.as_bytes());
+            assert_eq!(get(&o) == get(&Options::new()), value != "5", "{name}={value}");
+        }
     }
     for name in ["HAKMEM_STATS_FILE", "HAKMEM_PROFILE"] {
         assert!(row(name).contains("| path of at most 255 bytes |"));
@@ -108,5 +124,56 @@ fn the_guide_has_the_ranges_of_numbers() {
             let path = if name == "HAKMEM_PROFILE" { o.profile } else { o.stats_file };
             assert_eq!(path.as_c_str().map(CStr::count_bytes), Some(length).filter(|_| is_taken));
         }
+    }
+}
+
+#[test]
+#[cfg(not(any(loom, miri)))]
+fn options_are_read_once_and_single_ones_override_the_preset() {
+    assert!(is_so(|| {
+        // SAFETY: no other thread runs here.
+        unsafe {
+            std::env::set_var("HAKMEM_FOREIGN", "warn");
+            std::env::set_var("HAKMEM_LARGE_CACHE", "7");
+            std::env::set_var("HAKMEM_PRESET", "memory");
+        }
+        assert_eq!(Options::with_foreign().foreign, Foreign::Warn);
+        let mut told = None;
+        init(&Options::new().guard(3), |options| told = Some(options.guard));
+        init(&Options::new().guard(4), |_| told = None);
+        let o = get();
+        assert_eq!((o.purge_delay, o.large_cache, o.thp), (0, 7, Thp::Never));
+        assert_eq!((o.foreign, foreign()), (Foreign::Warn, Foreign::Warn));
+        (told, o.guard) == (Some(3), 3)
+    }));
+}
+
+#[test]
+#[cfg(not(any(loom, miri)))]
+fn bad_values_and_unknown_names_are_reported() {
+    for (name, value, expected) in [
+        ("HAKMEM_MAGAZINE", "off", ""),
+        ("HAKMEM_MAGAZINE", "maybe", "hakmem: HAKMEM_MAGAZINE=maybe: expected on or off; ignored\n"),
+        ("HAKMEM_SHADOW_SEED", "maybe", ""),
+        (
+            "HAKMEM_MAGAZIN",
+            "off",
+            "hakmem: HAKMEM_MAGAZIN: unknown option; known: HAKMEM_PRESET, HAKMEM_STATS,",
+        ),
+    ] {
+        assert!(is_so(|| {
+            let mut ends = [0; 2];
+            let mut said = [0; 4096];
+            // SAFETY: room for what is asked for; the descriptors are the child's own.
+            let len = unsafe {
+                assert!(libc::pipe(ends.as_mut_ptr()) == 0 && libc::dup2(ends[1], 2) == 2);
+                Options::new().set(name.as_bytes(), value.as_bytes());
+                libc::close(2);
+                libc::close(ends[1]);
+                libc::read(ends[0], said.as_mut_ptr().cast(), said.len())
+            };
+            let said = &said[..len as usize];
+            said.starts_with(expected.as_bytes()) && said.is_empty() == expected.is_empty()
+        }));
     }
 }

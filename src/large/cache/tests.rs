@@ -60,9 +60,11 @@ fn what_a_block_was_cut_off_is_halved() {
     assert!(cache.entries[0].follows);
     assert_eq!(cache.halve(0, 5 * MIB, 1), None, "too short");
     assert_eq!(cache.halve(0, MIB, 64 * MIB), None, "not at a multiple");
-    assert_eq!(cache.halve(0, MIB, 4096), Some(1));
+    assert_eq!(cache.halve(0, 4 * MIB, 4096), Some(1));
     assert_eq!(places(&cache), [(1, 4), (5, 4)]);
     assert_eq!((cache.entries[1].since, cache.entries[1].follows), (7, false));
+    assert!(cache.add(kept(28, 8), 7, false));
+    assert_eq!(cache.halve(2, MIB, 32 * MIB), Some(3));
     while cache.used().count() < ENTRIES {
         assert!(cache.add(kept(100 + 2 * cache.used().count(), 1), 10, false));
     }
@@ -106,6 +108,23 @@ fn what_is_wanted_again_widens_the_limit_for_a_while() {
     assert_eq!(limit(&regret, 0, 9000), option + WIDEST * option);
 }
 
+/// Half of what is in use, or what the option says.
+#[test]
+fn what_is_allowed_grows_with_what_is_in_use() {
+    let option = options::get().large_cache;
+    assert_eq!([0, 2 * option, 6 * option].map(allowed), [option, option, 3 * option]);
+}
+
+/// Where a fork has torn the cache, and only there.
+fn sums_are_made_anew(cache: &mut Cache) {
+    let sums = (cache.bytes, cache.refused);
+    (cache.bytes, cache.refused) = (1, 2);
+    cache.inherit(false);
+    assert_eq!((cache.bytes, cache.refused), (1, 2));
+    cache.inherit(true);
+    assert_eq!((cache.bytes, cache.refused), sums);
+}
+
 #[repr(align(65536))]
 struct Memory([u8; 4 * SLICE]);
 
@@ -119,14 +138,14 @@ fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
         cache.push(Mapping { block: block(i), len: slices * SLICE, huge: i == 1 });
     }
     assert_eq!((cache.bytes, cache.refused), (4 * SLICE, 4 * SLICE));
-    cache.inherit(true);
-    assert_eq!((cache.bytes, cache.refused), (4 * SLICE, 4 * SLICE));
+    sums_are_made_anew(&mut cache);
     let one = cache.pop(|_, len| len == SLICE).unwrap();
-    assert!((one.block, one.len, one.huge) == (block(1), SLICE, true));
+    assert!((one.block, one.len, one.huge) == (block(1), SLICE, true) && STACKED.load(Relaxed));
     let two = cache.pop(|_, _| true).unwrap();
     assert!((two.block, two.len, two.huge) == (block(2), 2 * SLICE, false));
     assert!(cache.pop(|_, len| len > SLICE).is_none());
-    assert!(cache.pop(|at, _| at == block(0)).is_some() && cache.stack.is_empty());
+    assert!(!cache.stack.is_empty() && cache.pop(|at, _| at == block(0)).is_some());
+    assert!(cache.stack.is_empty() && !STACKED.load(Relaxed));
     assert_eq!((cache.bytes, cache.refused), (0, 0));
 }
 
@@ -146,9 +165,7 @@ fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_
     // It can be used like any other memory that is kept.
     assert_eq!(cache.take(0, 3 * MIB).len, 3 * MIB);
     assert_eq!((cache.bytes, cache.refused), (9 * MIB, 5 * MIB));
+    sums_are_made_anew(&mut cache);
     cache.remove(0);
     assert_eq!((cache.bytes, cache.refused), (4 * MIB, 0));
-    let (bytes, refused) = (cache.bytes, cache.refused);
-    cache.inherit(true);
-    assert_eq!((cache.bytes, cache.refused), (bytes, refused));
 }

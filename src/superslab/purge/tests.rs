@@ -1,0 +1,114 @@
+//! Tests of purging.
+
+use super::*;
+use crate::lockfree::slice_sets::Sets;
+use crate::superslab::desc::Desc;
+
+/// How many of two SuperSlabs are due, of which one became dirty so many milliseconds ago, and the other
+/// ten minutes ago.
+fn due_after(ms: u32) -> usize {
+    let mut pool = State::new();
+    let now = os::now_ms();
+    for ago in [ms, 600_000] {
+        let desc = Desc::stand_in(core::ptr::without_provenance_mut(SUPERSLAB));
+        desc.slices.set(Sets { free: 0b1100, dirty: 0b1100 });
+        pool.enter(desc, now.wrapping_sub(ago));
+    }
+    let mut job = Job::none();
+    add_aged(&mut pool, now, &mut job);
+    job.len
+}
+
+/// The clock has 32 bits, so half of its round is 24.8 days.
+#[test]
+fn slices_are_due_however_old_they_are() {
+    const DAY: u32 = 24 * 3_600_000;
+    for days in [1, 24, 25, 40, 49] {
+        assert_eq!(due_after(days * DAY), 2, "{days} days");
+    }
+    assert_eq!(due_after(0), 0, "and the ones behind are taken for younger");
+    // Another thread's clock was read a little later.
+    assert_eq!(due_after(0u32.wrapping_sub(20)), 0);
+}
+
+#[test]
+fn a_purge_is_due_by_number_or_by_time() {
+    const NOW: u32 = 20;
+    let is_due = |dirty, used, looked, is_refused| {
+        let mut pool = State::new();
+        (pool.dirty_slices, pool.used_slices) = (dirty, used);
+        pool.policy.looked = NOW.wrapping_sub(looked);
+        if is_refused {
+            pool.policy.pause.tried(false, NOW);
+        }
+        super::is_due(&pool, NOW)
+    };
+    for (dirty, used, looked, is_refused, expected) in [
+        (0, 0, 1000, false, false),
+        (1, 0, 62, false, false),
+        (1, 0, 63, false, true),
+        (256, 0, 0, false, false),
+        (257, 0, 0, false, true),
+        (257, 8, 0, false, false),
+        (258, 8, 0, false, true),
+        (258, 8, 0, true, false),
+        (258, 8, 63, true, true),
+    ] {
+        assert_eq!(is_due(dirty, used, looked, is_refused), expected, "{dirty} {used} {looked}");
+    }
+}
+
+/// A pool of so many SuperSlabs that are entirely free, and behind them in age, of others that have each
+/// of these slices free; all free slices are dirty.
+fn pool(whole: usize, others: usize, free: u32, now: u32) -> State {
+    let mut pool = State::new();
+    let (whole, others) = ([u32::MAX].repeat(whole), [free].repeat(others));
+    for free in others.into_iter().chain(whole) {
+        let desc = Desc::stand_in(core::ptr::without_provenance_mut(SUPERSLAB));
+        desc.slices.set(Sets { free, dirty: free });
+        pool.enter(desc, now);
+    }
+    pool
+}
+
+#[test]
+fn what_is_beyond_the_allowance_goes_until_an_eighth_of_that_is_free() {
+    let now = os::now_ms();
+    // SuperSlabs, and how many of them are hidden, how many of these as a whole, and how many slices.
+    for (whole, others, free, hidden, hidden_whole, slices) in [
+        (7, 1, 0xff, 0, 0, 0),
+        (6, 6, !1, 5, 5, 160),
+        (2, 10, !1, 5, 2, 157),
+        (0, 60, 0b11_1110, BATCH, 0, 5 * BATCH),
+    ] {
+        let mut pool = pool(whole, others, free, now);
+        pool.policy.looked = now;
+        let (before, job) = (pool.dirty_slices, due(&mut pool, now));
+        let descs = || job.descs.iter().flatten();
+        assert_eq!((job.len, descs().count(), job.is_full()), (hidden, hidden, hidden == BATCH));
+        assert_eq!(descs().filter(|desc| desc.is_hidden()).count(), hidden_whole);
+        assert_eq!((before - pool.dirty_slices, pool.policy.regret.dropped()), (slices, slices));
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn purged_slices_are_zero_but_for_the_header() {
+    let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
+    assert!(!base.is_null());
+    let mask = 1 << 31 | 0b1_0111;
+    // SAFETY: mapped just now, for this test alone.
+    unsafe {
+        base.write_bytes(7, SUPERSLAB);
+        assert_eq!(purge(base, mask), zero(mask, os::page_size()));
+        let header = HEADER.max(os::page_size());
+        for at in 0..SUPERSLAB {
+            let is_kept = at < header || mask >> (at / SLICE) & 1 == 0;
+            assert_eq!(*base.add(at), if is_kept { 7 } else { 0 }, "{at:#x}");
+        }
+        os::discard(base, SUPERSLAB);
+    }
+    for (system_page, clean) in [(4096, 0b111), (16384, 0b110), (65536, 0b110)] {
+        assert_eq!(zero(0b111, system_page), clean);
+    }
+}
