@@ -53,21 +53,8 @@ fn is_word(address: usize, value: u32) -> bool {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::os::child::is_so;
     use crate::os::{map_uncounted, page_size, protect, resident_pages};
-
-    /// What `f` says in the child of a fork, in which no other thread maps anything.
-    fn in_child(f: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child does what `f` does, in memory of its own, and ends.
-        unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                let is_so = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-                libc::_exit(if is_so.unwrap_or(false) { 0 } else { 1 });
-            }
-            let mut status = -1;
-            libc::waitpid(child, &raw mut status, 0) == child && status == 0
-        }
-    }
 
     #[test]
     #[cfg_attr(miri, ignore)]
@@ -84,7 +71,7 @@ mod tests {
     fn the_target_of_a_move_that_is_refused_is_not_lost() {
         let page = page_size();
         // SAFETY: just mapped, and used here alone.
-        assert!(in_child(|| unsafe {
+        assert!(is_so(|| unsafe {
             let from = map_uncounted(4 * page);
             from.write(7);
             let target = map_uncounted(9 * page);
@@ -94,7 +81,7 @@ mod tests {
             is_apart && is_refused && is_gone && *from == 7
         }));
         // SAFETY: just mapped, and used here alone.
-        assert!(in_child(|| unsafe {
+        assert!(is_so(|| unsafe {
             let (from, target) = (map_uncounted(4 * page), map_uncounted(9 * page));
             from.write(7);
             remap_to_marked(from, 4 * page, 9 * page, target) && *target == 7
