@@ -55,4 +55,14 @@ impl<T> Once<T> {
         // Release: pairs with the acquire in `get`.
         self.state.store(MADE, Release);
     }
+
+    /// Forgets the value.
+    ///
+    /// # Safety
+    ///
+    /// Nobody refers to it, and no other thread uses this.
+    #[cfg(all(test, not(any(loom, miri))))]
+    pub(crate) unsafe fn unmake(&self) {
+        self.state.store(UNMADE, Relaxed);
+    }
 }

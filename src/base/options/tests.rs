@@ -127,31 +127,26 @@ fn the_guide_has_the_ranges_and_defaults_of_numbers() {
     }
 }
 
-/// In a process of its own: in this one another test may have had the options read.
 #[test]
 #[cfg(not(any(loom, miri)))]
 fn options_are_read_once_and_single_ones_override_the_preset() {
-    const NAME: &str = "base::options::tests::options_are_read_once_and_single_ones_override_the_preset";
-    if std::env::var_os("OPTIONS_ALONE").is_none() {
-        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
-        alone
-            .args(["--exact", NAME])
-            .env("OPTIONS_ALONE", "1")
-            .env("HAKMEM_PRESET", "memory")
-            .env("HAKMEM_FOREIGN", "warn");
-        let output = alone.env("HAKMEM_LARGE_CACHE", "7").output().unwrap();
-        let said = std::string::String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
-        return;
-    }
-    assert_eq!(Options::with_foreign().foreign, Foreign::Warn);
-    let mut told = None;
-    init(&Options::new().guard(3), |options| told = Some(options.guard));
-    init(&Options::new().guard(4), |_| told = None);
-    let o = get();
-    assert_eq!((o.purge_delay, o.large_cache, o.thp), (0, 7, Thp::Never));
-    assert_eq!((o.foreign, foreign()), (Foreign::Warn, Foreign::Warn));
-    assert_eq!((told, o.guard), (Some(3), 3));
+    assert!(is_so(|| {
+        // SAFETY: no other thread runs here. Another test may have had the options read, before.
+        unsafe {
+            OPTIONS.unmake();
+            std::env::set_var("HAKMEM_FOREIGN", "warn");
+            std::env::set_var("HAKMEM_LARGE_CACHE", "7");
+            std::env::set_var("HAKMEM_PRESET", "memory");
+        }
+        assert_eq!(Options::with_foreign().foreign, Foreign::Warn);
+        let mut told = None;
+        init(&Options::new().guard(3), |options| told = Some(options.guard));
+        init(&Options::new().guard(4), |_| told = None);
+        let o = get();
+        assert_eq!((o.purge_delay, o.large_cache, o.thp), (0, 7, Thp::Never));
+        assert_eq!((o.foreign, foreign()), (Foreign::Warn, Foreign::Warn));
+        (told, o.guard) == (Some(3), 3)
+    }));
 }
 
 #[test]
