@@ -1,5 +1,6 @@
 //! The environment, readable even before the C library has started up.
 
+use crate::os::errno::keep_errno;
 use crate::os::file::File;
 use core::ffi::{CStr, c_char};
 
@@ -13,8 +14,9 @@ pub(crate) fn each(prefix: &[u8], mut f: impl FnMut(&[u8], &[u8])) {
     if cfg!(miri) {
         return;
     }
+    // It sets `errno` where the kernel does not say.
     // SAFETY: `getauxval` takes any number.
-    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+    if keep_errno(|| unsafe { libc::getauxval(libc::AT_SECURE) }) != 0 {
         return;
     }
     // SAFETY: the C library's variable. This runs before the process's first allocation is served, so

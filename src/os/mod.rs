@@ -8,6 +8,7 @@ mod calls;
 #[cfg(test)]
 pub(crate) mod child;
 pub(crate) mod env;
+mod errno;
 pub(crate) mod file;
 pub(crate) mod futex;
 pub(crate) mod generation;

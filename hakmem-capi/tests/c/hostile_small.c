@@ -21,6 +21,10 @@ static void *body(void *arg) {
 
 int main(void) {
     pthread_t threads[2];
+    /* No call fails, so errno stays. */
+    errno = 7;
+    body(NULL);
+    CHECK(errno == 7);
     for (uintptr_t i = 0; i < 2; i++) CHECK(pthread_create(&threads[i], NULL, body, (void *)i) == 0);
     for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     char *text = NULL, *zero = calloc(1000, 100);

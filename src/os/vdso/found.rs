@@ -1,6 +1,7 @@
 //! Where the kernel's function is.
 
 use super::Clock;
+use crate::os::errno::keep_errno;
 use crate::sync::AtomicPtr;
 use crate::sync::Ordering::Relaxed;
 use core::mem::transmute;
@@ -42,8 +43,9 @@ fn find() -> Option<*mut ()> {
     const STRINGS: usize = 5;
     const SYMBOLS: usize = 6;
     const GNU_HASH: usize = 0x6fff_fef5;
+    // It sets `errno` where there is none.
     // SAFETY: `getauxval` takes any number.
-    let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+    let base = keep_errno(|| unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) }) as usize;
     if base == 0 {
         return None;
     }
