@@ -46,7 +46,11 @@ fn works(tool: &str, args: &[&str]) -> bool {
 
 /// The instructions of a whole run of `program`, with the library preloaded or without.
 fn instructions(program: &Path, args: &[&str], ours: bool) -> f64 {
-    let mut command = if ours { preloaded("valgrind") } else { Command::new("valgrind") };
+    counted(program, args, if ours { preloaded("valgrind") } else { Command::new("valgrind") })
+}
+
+/// The instructions of a whole run of `program` by a command that is valgrind so far.
+fn counted(program: &Path, args: &[&str], mut command: Command) -> f64 {
     let file = scratch("callgrind").join(format!("{:?}", std::thread::current().id()));
     let out = format!("--callgrind-out-file={}", file.display());
     expect_ok(command.args(["--quiet", "--tool=callgrind", &out]).arg(program).args(args), LIMIT);
@@ -58,8 +62,17 @@ fn instructions(program: &Path, args: &[&str], ours: bool) -> f64 {
 /// The instructions of one operation: of two runs of different length the difference, so that start-up
 /// cancels.
 fn each(program: &Path, kind: &str, size: &str, batch: f64) -> f64 {
+    each_hardened(program, kind, size, batch, "off")
+}
+
+/// [`each`] with these parts of hardened mode.
+fn each_hardened(program: &Path, kind: &str, size: &str, batch: f64, parts: &str) -> f64 {
     let (few, many) = (100.0, 2100.0);
-    let count = |rounds: f64| instructions(program, &[kind, size, &rounds.to_string()], true);
+    let count = |rounds: f64| {
+        let mut command = preloaded("valgrind");
+        command.env("HAKMEM_HARDENED", parts);
+        counted(program, &[kind, size, &rounds.to_string()], command)
+    };
     (count(many) - count(few)) / (many - few) / batch
 }
 
@@ -85,6 +98,18 @@ fn instructions_of_each_entry() {
     let others = others
         .map(|(kind, size, batch)| compare(&format!("{kind}_{size}"), each(&program, kind, size, batch)));
     settle(pairs.into_iter().chain(others));
+}
+
+#[test]
+fn instructions_in_hardened_mode() {
+    if !works("valgrind", &["--version"]) {
+        return;
+    }
+    let program = compile("gcc", "budget_loop.c", &[]);
+    settle(["checks", "light", "on"].map(|parts| {
+        let figure = each_hardened(&program, "malloc_free", "64", 50.0, parts);
+        compare(&format!("hardened_{parts}_64"), figure)
+    }));
 }
 
 #[test]
