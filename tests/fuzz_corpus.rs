@@ -20,8 +20,20 @@ fn corpus() -> Vec<PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!((20..200).contains(&files.len()), "{} files", files.len());
-    // Miri takes its time.
-    if cfg!(miri) { files.into_iter().step_by(40).collect() } else { files }
+    if takes_its_time() { files.into_iter().step_by(12).collect() } else { files }
+}
+
+/// Miri does, which runs a part of the corpus, if it is not told to take all of it.
+fn takes_its_time() -> bool {
+    cfg!(miri) && std::env::var_os("HAKMEM_LONG").is_none()
+}
+
+fn read(file: &Path) -> Vec<u8> {
+    let mut bytes = std::fs::read(file).unwrap();
+    if takes_its_time() {
+        bytes.truncate(100);
+    }
+    bytes
 }
 
 fn run(bytes: &[u8]) -> Report {
@@ -60,8 +72,7 @@ fn with_settings(name: &str, f: impl FnOnce()) {
 /// Some of it is in every form: what the corpus is for.
 #[test]
 fn the_corpus_has_all_kinds_of_operations() {
-    let programs: Vec<_> =
-        corpus().iter().map(|file| operations::program(&std::fs::read(file).unwrap())).collect();
+    let programs: Vec<_> = corpus().iter().map(|file| operations::program(&read(file))).collect();
     assert!(
         programs.iter().any(|program| program.in_turn) && programs.iter().any(|program| !program.in_turn)
     );
@@ -82,13 +93,13 @@ fn the_corpus_is_replayed() {
         for file in corpus().into_iter().step_by(step) {
             // The name of the file that fails is the last one.
             println!("{}", file.display());
-            let report = run(&std::fs::read(file).unwrap());
+            let report = run(&read(&file));
             operations += report.operations;
             refused += report.refused;
             held = report.held.max(held);
         }
         println!("{operations} operations, {refused} allocations refused, {held} bytes held in the end");
-        assert!(operations > 1000 && (refused > 50 || cfg!(miri)));
+        assert!(operations > 1000 && refused > 50 || cfg!(miri) && operations > 100);
     });
 }
 

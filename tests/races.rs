@@ -33,6 +33,8 @@ fn owners_and_visitors_race_for_nothing() {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
+                    // What a thread keeps in its heap for itself lies beside what visitors change.
+                    let _scope = hakmem::scope("round");
                     let size = [16, 24, 5000, 40_000, 70_000][(x >> 16) % 5];
                     let count = if size < 100 { 12 } else { 4 };
                     for _ in 0..count {

@@ -58,8 +58,9 @@ pub(crate) fn tag() -> u32 {
 /// Sets what [`tag`] returns, and returns what it was. A thread that cannot have a heap has no tag.
 pub(crate) fn set_tag(tag: u32) -> u32 {
     with_heap(None, |heap| {
+        // No reference to the whole heap: visitors change other parts of it.
         // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
-        unsafe { heap.as_ref() }.map_or(0, |heap| heap.tag.replace(tag))
+        if heap.is_null() { 0 } else { unsafe { (*heap).tag.replace(tag) } }
     })
 }
 

@@ -32,7 +32,11 @@ impl Mapping {
         // Acquire: pairs with the release in `mmap`. That orders what a thread did before it mapped something
         // before what any thread does after its next call here, as the kernel's lock does.
         let base = self.base.load(Acquire);
-        !base.is_null() && p.addr().wrapping_sub(base.addr()) < self.len.load(Relaxed)
+        // Acquire: pairs with the release in `mmap`. If that has taken the place for another mapping
+        // meanwhile, the base has changed before.
+        let len = self.len.load(Acquire);
+        let is_inside = p.addr().wrapping_sub(base.addr()) < len;
+        is_inside && !base.is_null() && base == self.base.load(Relaxed)
     }
 }
 
@@ -66,8 +70,10 @@ pub(super) unsafe fn mmap(
     // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
     let p = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, at) };
     if p != libc::MAP_FAILED {
-        let mine = MAPPINGS.iter().find(|mapping| !mapping.taken.swap(true, Relaxed)).expect("a free place");
-        mine.len.store(len, Relaxed);
+        // Acquire: pairs with the release in `munmap`, which has cleared the base before.
+        let mine = MAPPINGS.iter().find(|mapping| !mapping.taken.swap(true, Acquire)).expect("a free place");
+        // Release: pairs with the acquire in `has`.
+        mine.len.store(len, Release);
         mine.left.store(len, Relaxed);
         // Release: pairs with the acquire in `has`.
         mine.base.store(p.cast(), Release);
@@ -90,7 +96,8 @@ pub(super) unsafe fn munmap(p: *mut c_void, len: usize) -> c_int {
         let (base, whole) = (mapping.base.swap(ptr::null_mut(), Relaxed), mapping.len.load(Relaxed));
         // SAFETY: a whole mapping, no part of which anybody uses any more.
         assert_eq!(unsafe { libc::munmap(base.cast(), whole) }, 0);
-        mapping.taken.store(false, Relaxed);
+        // Release: pairs with the acquire in `mmap`.
+        mapping.taken.store(false, Release);
     }
     0
 }
