@@ -122,7 +122,7 @@ mod made {
 
 #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
 mod made {
-    use crate::os::calls;
+    use crate::os::errno;
 
     /// `call!(SYS_name, argument, ...)`: see the other one.
     macro_rules! call {
@@ -135,8 +135,8 @@ mod made {
 
     /// What the C library's `syscall` says, and what it says in `errno`, which stays as it is.
     pub(in crate::os) fn result_of(call: impl FnOnce() -> libc::c_long) -> Result<usize, i32> {
-        calls::keep_errno(|| match call() {
-            -1 => Err(calls::errno()),
+        errno::keep_errno(|| match call() {
+            -1 => Err(errno::errno()),
             result => Ok(result as usize),
         })
     }
@@ -156,7 +156,7 @@ pub(crate) unsafe fn prctl(option: i32, rest: [usize; 4]) -> Result<usize, i32> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::{calls, set_errno};
+    use crate::os::{errno, set_errno};
     use std::os::fd::AsRawFd;
 
     #[test]
@@ -169,7 +169,7 @@ mod tests {
         // SAFETY: nothing is written to the null pointer.
         let nowhere = unsafe { call!(SYS_getcwd, core::ptr::null_mut::<u8>(), 100usize) };
         assert_eq!(nowhere, Err(libc::EFAULT));
-        assert_eq!(calls::errno(), 77);
+        assert_eq!(errno::errno(), 77);
     }
 
     #[test]
