@@ -19,7 +19,7 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
     }
     // SAFETY: passed on. Callers leave out arguments that the option has not: registers hold something all
     // the same.
-    unsafe { libc::syscall(libc::SYS_prctl, option as c_long, a, b, c, d) as c_int }
+    unsafe { core_c::prctl(option, [a, b, c, d].map(|word| word as usize)) }
 }
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;

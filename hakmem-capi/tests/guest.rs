@@ -3,6 +3,7 @@
 
 mod support;
 
+use object::{Object, ObjectSymbol};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -44,6 +45,36 @@ fn a_clock_that_another_library_brings_is_the_programs_alone() {
             expect_ok(command.env("LD_PRELOAD", &preload).envs(options.iter().copied()), LIMIT);
         }
     }
+}
+
+/// As torsocks does: an allocation must not come to it, which allocates itself.
+#[test]
+fn a_syscall_that_another_library_brings_is_the_programs_alone() {
+    let shim = compile("gcc", "syscall_shim.c", &["-shared", "-fPIC", "-ldl"]);
+    let program = compile("gcc", "syscall_program.c", &["-pthread"]);
+    let profile = scratch("guest").join("syscall").display().to_string();
+    for order in [[&lib(), &shim], [&shim, &lib()]] {
+        let preload = order.map(|library| library.display().to_string()).join(" ");
+        for options in [
+            &[][..],
+            &[("HAKMEM_HARDENED", "on")],
+            &[("HAKMEM_GUARD", "1")],
+            &[("HAKMEM_BACKGROUND", "on"), ("HAKMEM_PURGE_DELAY", "1")],
+            &[("HAKMEM_PROFILE", &profile), ("HAKMEM_PROFILE_RATE", "4K"), ("HAKMEM_STATS", "json")],
+        ] {
+            let mut command = Command::new(&program);
+            expect_ok(command.env("LD_PRELOAD", &preload).envs(options.iter().copied()), LIMIT);
+        }
+    }
+}
+
+#[test]
+fn the_library_calls_no_syscall_of_anybodys() {
+    let bytes = std::fs::read(lib()).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let wanted: Vec<&str> =
+        file.dynamic_symbols().filter(|symbol| symbol.is_undefined()).map(|s| s.name().unwrap()).collect();
+    assert!(wanted.contains(&"mmap") && !wanted.contains(&"syscall"), "{wanted:?}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! wrote, which takes a full barrier between write and read on both sides. [`light`] only stops the compiler
 //! from reordering them; [`heavy`] makes up for the missing barrier.
 
-use crate::os::calls;
+use crate::os::{calls, raw};
 use crate::sync::{AtomicBool, Ordering, compiler_fence, fence};
 
 /// The frequent side's barrier. Pairs with [`heavy`].
@@ -32,19 +32,17 @@ pub(crate) fn heavy() -> bool {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     const REGISTER: libc::c_int = 1 << 4;
     // SAFETY: `membarrier` accesses no memory of the process.
-    let call = |command: libc::c_int| unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 };
+    let call = |command: libc::c_int| unsafe { raw::call!(SYS_membarrier, command, 0, 0) };
     // A process has to register once. Its child may have to do so again.
-    calls::keep_errno(|| {
-        if call(PRIVATE_EXPEDITED) {
-            return true;
-        }
-        if !call(REGISTER) {
-            // An old kernel, or a filter; but a lack of memory is temporary.
-            MISSING.store(calls::errno() != libc::ENOMEM, Ordering::Relaxed);
-            return false;
-        }
-        call(PRIVATE_EXPEDITED)
-    })
+    if call(PRIVATE_EXPEDITED).is_ok() {
+        return true;
+    }
+    if let Err(error) = call(REGISTER) {
+        // An old kernel, or a filter; but a lack of memory is temporary.
+        MISSING.store(error != libc::ENOMEM, Ordering::Relaxed);
+        return false;
+    }
+    call(PRIVATE_EXPEDITED).is_ok()
 }
 
 /// Whether the system is known to lack the barrier.

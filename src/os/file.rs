@@ -1,7 +1,7 @@
 //! Files, by raw system calls: the C library's functions are cancellation points, and no function of ours may
 //! be one.
 
-use crate::os::{calls, refused};
+use crate::os::{calls, raw, refused};
 use core::ffi::CStr;
 
 /// An open file, closed on drop.
@@ -40,9 +40,7 @@ impl File {
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         Self::open(path, flags).or_else(|| {
             // SAFETY: `path` is a C string that outlives the call.
-            calls::keep_errno(|| unsafe {
-                libc::syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0)
-            });
+            let _ = unsafe { raw::call!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
             Self::open(path, flags)
         })
     }
@@ -50,19 +48,15 @@ impl File {
     fn open(path: &CStr, flags: libc::c_int) -> Option<File> {
         let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC);
         // SAFETY: `path` is a C string that outlives the call.
-        let fd = calls::keep_errno(|| unsafe {
-            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, 0o644)
-        });
-        (fd >= 0).then_some(File(fd as i32))
+        let fd = unsafe { raw::call!(SYS_openat, libc::AT_FDCWD, path, flags, 0o644) };
+        fd.ok().map(|fd| File(fd as i32))
     }
 
     /// Reads some bytes into the buffer and returns them; none at the end of the file or on an error.
     pub(crate) fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a [u8] {
         // SAFETY: `buffer` is writable for its length.
-        let n = calls::keep_errno(|| unsafe {
-            libc::syscall(libc::SYS_read, self.0, buffer.as_mut_ptr(), buffer.len())
-        });
-        buffer.get(..n.max(0) as usize).unwrap_or_default()
+        let n = unsafe { raw::call!(SYS_read, self.0, buffer.as_mut_ptr(), buffer.len()) };
+        buffer.get(..n.unwrap_or(0)).unwrap_or_default()
     }
 
     /// The file descriptor.
@@ -83,7 +77,7 @@ impl File {
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn cut(&self, length: u64) -> bool {
         // SAFETY: touches no memory.
-        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_ftruncate, self.0, length) == 0 })
+        unsafe { raw::call!(SYS_ftruncate, self.0, length) }.is_ok()
     }
 }
 
@@ -104,7 +98,7 @@ impl State {
 impl Drop for File {
     fn drop(&mut self) {
         // SAFETY: this `File` owns the descriptor, and nobody uses it after the drop.
-        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_close, self.0) });
+        let _ = unsafe { raw::call!(SYS_close, self.0) };
     }
 }
 
@@ -127,7 +121,7 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> Option<State> {
     // Beside it, since a file is renamed within its file system only.
     // Another thread may be writing another one.
     // SAFETY: the call has no preconditions, and cannot fail.
-    let mut number = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+    let mut number = unsafe { raw::call!(SYS_gettid) }.unwrap_or(0) as u32;
     let mut ending = ENDING;
     for digit in ending.iter_mut().skip(1).take(10).rev() {
         *digit = b'0' + (number % 10) as u8;
@@ -143,16 +137,15 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> Option<State> {
     let whole = filled(&file);
     drop(file);
     // SAFETY: both are C strings that outlive the calls.
-    let there = calls::keep_errno(|| unsafe {
+    unsafe {
         let here = libc::AT_FDCWD;
         let (from, to) = (beside.as_ptr(), path.as_ptr());
-        if whole.is_some() && libc::syscall(libc::SYS_renameat2, here, from, here, to, 0) == 0 {
-            return true;
+        if whole.is_some() && raw::call!(SYS_renameat2, here, from, here, to, 0).is_ok() {
+            return whole;
         }
-        libc::syscall(libc::SYS_unlinkat, here, from, 0);
-        false
-    });
-    whole.filter(|_| there)
+        let _ = raw::call!(SYS_unlinkat, here, from, 0);
+    }
+    None
 }
 
 /// A path to which [`ENDING`] can be added: without the last bytes of a long name, which may be as long as
@@ -218,22 +211,17 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> bool {
 /// [`write`], with signals.
 fn write_all(fd: i32, mut rest: &[u8]) -> bool {
     while !rest.is_empty() {
-        let (n, interrupted) = calls::keep_errno(|| {
-            // SAFETY: `rest` is readable for its length.
-            let n = unsafe {
-                #[cfg(not(miri))]
-                let n = libc::syscall(libc::SYS_write, fd, rest.as_ptr(), rest.len());
-                // Miri does not know the bare call.
-                #[cfg(miri)]
-                let n = libc::write(fd, rest.as_ptr().cast(), rest.len());
-                n
-            };
-            (n, n < 0 && calls::errno() == libc::EINTR)
-        });
-        if n <= 0 && !interrupted {
-            return false;
+        // Miri does not know the bare call.
+        // SAFETY: `rest` is readable for its length.
+        #[cfg(miri)]
+        let done = raw::result_of(|| unsafe { libc::write(fd, rest.as_ptr().cast(), rest.len()) } as _);
+        // SAFETY: `rest` is readable for its length.
+        #[cfg(not(miri))]
+        let done = unsafe { raw::call!(SYS_write, fd, rest.as_ptr(), rest.len()) };
+        match done {
+            Ok(1..) | Err(libc::EINTR) => rest = rest.get(done.unwrap_or(0)..).unwrap_or_default(),
+            _ => return false,
         }
-        rest = rest.get(n.max(0) as usize..).unwrap_or_default();
     }
     true
 }
@@ -242,10 +230,9 @@ fn write_all(fd: i32, mut rest: &[u8]) -> bool {
 pub(crate) fn working_directory(buffer: &mut [u8]) -> &[u8] {
     // Not by the C library's function, which may allocate.
     // SAFETY: `buffer` is writable for its length.
-    let len =
-        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) });
+    let len = unsafe { raw::call!(SYS_getcwd, buffer.as_mut_ptr(), buffer.len()) };
     // The zero at the end is counted. One that cannot be reached from the root has no slash in front.
-    let path = buffer.get(..len.max(1) as usize - 1).unwrap_or_default();
+    let path = buffer.get(..len.unwrap_or(0).saturating_sub(1)).unwrap_or_default();
     if path.starts_with(b"/") { path } else { &[] }
 }
 

@@ -9,7 +9,7 @@
 //!   a lock, and then wait, by way of the C library's own locks, for a thread that waits here: `fork` takes
 //!   those locks, and a thread that holds a `FILE` allocates. Each caller says what it does without the lock.
 
-use crate::os::{calls, process, thread};
+use crate::os::{process, raw, thread};
 use crate::sync::{AtomicUsize, Ordering};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -85,12 +85,10 @@ pub(crate) fn wait(word: *mut u32, value: u32, ms: Option<u32>) -> bool {
     });
     let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    calls::keep_errno(|| {
-        // SAFETY: `time` is null or points at a local variable. The kernel reads the word itself and reports
-        // an error if the address is not mapped.
-        let done = unsafe { libc::syscall(libc::SYS_futex, word, operation, value, time) };
-        done == 0 || calls::errno() == libc::EAGAIN
-    })
+    // SAFETY: `time` is null or points at a local variable. The kernel reads the word itself and reports an
+    // error if the address is not mapped.
+    let done = unsafe { raw::call!(SYS_futex, word, operation, value, time) };
+    matches!(done, Ok(_) | Err(libc::EAGAIN))
 }
 
 /// Wakes all threads that sleep on the word.
@@ -102,7 +100,7 @@ pub(crate) fn wake(word: *mut u32) {
 fn wake_some(word: *mut u32, count: i32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the kernel uses the address as a key only and accesses no memory of ours.
-    calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_futex, word, operation, count) });
+    let _ = unsafe { raw::call!(SYS_futex, word, operation, count) };
 }
 
 /// Sleeps for a millisecond, so that other threads can run.

@@ -1,6 +1,6 @@
 //! What the system says about the process.
 
-use crate::os::{calls, file, memory};
+use crate::os::{calls, file, memory, raw};
 
 /// A number that an attacker cannot guess, and that differs from process to process. Worse than that where
 /// the program has restricted its system calls.
@@ -8,10 +8,8 @@ pub(crate) fn random() -> usize {
     let mut value = 0usize;
     if !calls::is_confined() {
         // SAFETY: `value` is a local variable with room for the bytes asked for.
-        let n = calls::keep_errno(|| unsafe {
-            libc::syscall(libc::SYS_getrandom, &raw mut value, size_of::<usize>(), libc::GRND_NONBLOCK)
-        });
-        if n == size_of::<usize>() as libc::c_long {
+        let n = unsafe { raw::call!(SYS_getrandom, &raw mut value, size_of::<usize>(), libc::GRND_NONBLOCK) };
+        if n == Ok(size_of::<usize>()) {
             return value;
         }
     }
@@ -53,13 +51,12 @@ pub(crate) fn process_id() -> u32 {
     // Not what an old C library remembers, which in a child of `vfork` is its parent's. Miri does not know
     // the bare call.
     // SAFETY: the call has no preconditions and cannot fail.
-    unsafe {
-        #[cfg(not(miri))]
-        let id = libc::syscall(libc::SYS_getpid) as u32;
-        #[cfg(miri)]
-        let id = libc::getpid() as u32;
-        id
-    }
+    #[cfg(not(miri))]
+    let id = unsafe { raw::call!(SYS_getpid) }.map_or(u32::MAX, |id| id as u32);
+    // SAFETY: the same.
+    #[cfg(miri)]
+    let id = unsafe { libc::getpid() } as u32;
+    id
 }
 
 /// Another file descriptor for the same file, closed on exec and at least 100, out of the way of small

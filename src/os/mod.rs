@@ -26,6 +26,7 @@ mod moving;
 #[cfg(feature = "profile")]
 pub(crate) mod peek;
 pub(crate) mod process;
+mod raw;
 mod refused;
 pub(crate) mod returning;
 pub(crate) mod signals;
@@ -40,3 +41,4 @@ pub(crate) use memory::*;
 #[cfg(miri)]
 pub(crate) use mock::is_one_piece;
 pub(crate) use moving::remap_to_marked;
+pub(crate) use raw::prctl;

@@ -1,7 +1,7 @@
 //! Pages move onto memory that was mapped for them, which is not lost where the system refuses.
 
-use crate::os::calls;
 use crate::os::memory::{count_map, discard_uncounted, remap_to};
+use crate::os::{calls, raw};
 use core::ptr;
 
 /// Like [`remap_to`], after which the target was not our own any more if the system has refused: it may have
@@ -44,10 +44,8 @@ pub(crate) unsafe fn remap_to_marked(p: *mut u8, old: usize, new: usize, target:
 fn is_word(address: usize, value: u32) -> bool {
     let (word, other): (*const u32, u32) = (ptr::with_exposed_provenance(address), 0);
     let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
-    calls::keep_errno(|| {
-        // SAFETY: nobody is woken, and nobody put into another queue: the kernel reads the word if it can.
-        unsafe { libc::syscall(libc::SYS_futex, word, operation, 0, 0usize, &raw const other, value) == 0 }
-    })
+    // SAFETY: nobody is woken, and nobody put into another queue: the kernel reads the word if it can.
+    unsafe { raw::call!(SYS_futex, word, operation, 0, 0usize, &raw const other, value) }.is_ok()
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,7 +1,7 @@
 //! Looks at memory that may not be there, or may go away at any moment, without a fault.
 
 use crate::os::memory::SMALLEST_PAGE;
-use crate::os::{calls, info};
+use crate::os::{info, raw};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32};
 use core::ptr;
@@ -36,12 +36,10 @@ fn process() -> u32 {
 pub(crate) fn is_readable(address: usize) -> bool {
     let mask: *const usize = ptr::with_exposed_provenance(address);
     let old: *mut usize = ptr::null_mut();
-    calls::keep_errno(|| {
-        // SAFETY: the kernel reads a word if it can, and changes nothing: there is no such operation.
-        let failed = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, -1, mask, old, size_of::<u64>()) } != 0;
-        // It succeeds with no mask, at address 0.
-        failed && calls::errno() != libc::EFAULT
-    })
+    // SAFETY: the kernel reads a word if it can, and changes nothing: there is no such operation.
+    let result = unsafe { raw::call!(SYS_rt_sigprocmask, -1, mask, old, size_of::<u64>()) };
+    // It succeeds with no mask, at address 0.
+    matches!(result, Err(error) if error != libc::EFAULT)
 }
 
 /// Copies bytes from an address on; how many there were before the first one that cannot be read.
@@ -52,25 +50,21 @@ pub(crate) fn copy(from: usize, to: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
     let remote = libc::iovec { iov_base: ptr::with_exposed_provenance_mut(from), iov_len: to.len() };
     let from_process = |process: u32| {
-        calls::keep_errno(|| {
-            let (local, remote) = (&raw const local, &raw const remote);
-            let call = libc::SYS_process_vm_readv;
-            // SAFETY: writes to `to` at most. The kernel reads the other side as it reads another process.
-            let n = unsafe { libc::syscall(call, process, local, 1usize, remote, 1usize, 0usize) };
-            (n, calls::errno())
-        })
+        let (local, remote) = (&raw const local, &raw const remote);
+        // SAFETY: writes to `to` at most. The kernel reads the other side as it reads another process.
+        unsafe { raw::call!(SYS_process_vm_readv, process, local, 1usize, remote, 1usize, 0usize) }
     };
     let process = process();
-    let (mut n, mut error) = from_process(process);
-    if n < 0 && error != libc::EFAULT && process != info::process_id() {
+    let mut copied = from_process(process);
+    if copied.is_err_and(|error| error != libc::EFAULT) && process != info::process_id() {
         // What a child of `vfork` has found out, which shared this memory and is gone.
-        (n, error) = from_process(info::process_id());
+        copied = from_process(info::process_id());
     }
-    if n < 0 && (error == libc::ENOSYS || error == libc::EPERM) {
+    if matches!(copied, Err(libc::ENOSYS | libc::EPERM)) {
         REFUSED.store(true, Relaxed);
         return copy_looking(from, to);
     }
-    (n.max(0) as usize).min(to.len())
+    copied.unwrap_or(0).min(to.len())
 }
 
 /// Like [`copy`], of whole words.

@@ -1,7 +1,7 @@
 //! Threads: their ids, and one of our own.
 
-use crate::os::calls;
 use crate::os::signals::Blocked;
+use crate::os::{calls, raw};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
 #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
@@ -48,8 +48,7 @@ pub(crate) fn is_first() -> bool {
     if cfg!(miri) || calls::is_confined() {
         return true;
     }
-    // SAFETY: neither call has preconditions, and neither can fail.
-    unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
+    system_id() == super::process_id()
 }
 
 /// The system's number for the calling thread; the process's where it cannot be asked.
@@ -58,7 +57,7 @@ pub(crate) fn system_id() -> u32 {
         return super::process_id();
     }
     // SAFETY: the call has no preconditions, and cannot fail.
-    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+    unsafe { raw::call!(SYS_gettid) }.map_or(u32::MAX, |id| id as u32)
 }
 
 /// Whether the thread of this process that had this [number](system_id) has ended. False where it cannot be
@@ -67,11 +66,9 @@ pub(crate) fn has_ended(id: u32) -> bool {
     if cfg!(miri) || calls::is_confined() {
         return false;
     }
-    calls::keep_errno(|| {
-        // SAFETY: the call only asks: signal 0 is none.
-        let result = unsafe { libc::syscall(libc::SYS_tgkill, super::process_id(), id, 0) };
-        result != 0 && calls::errno() == libc::ESRCH
-    })
+    // SAFETY: the call only asks: signal 0 is none.
+    let asked = unsafe { raw::call!(SYS_tgkill, super::process_id(), id, 0) };
+    asked == Err(libc::ESRCH)
 }
 
 /// Whether no other thread of the process runs, seen from one that is not its first: that one has ended, too,
@@ -81,24 +78,21 @@ pub(crate) fn is_last() -> bool {
         return false;
     }
     let (mut about, mut path) = (MaybeUninit::<libc::stat>::zeroed(), [0u8; 1]);
-    calls::keep_errno(|| {
-        // SAFETY: the call writes to `about`, which all zeros are valid for.
-        let threads = unsafe {
-            let folder = c"/proc/self/task".as_ptr();
-            libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, folder, about.as_mut_ptr(), 0);
-            // One link for each, and two as any folder has them.
-            about.assume_init().st_nlink
-        };
-        if threads != 2 + 2 {
-            return false;
-        }
-        // A first thread that has ended has no program any more.
-        let program = c"/proc/self/exe".as_ptr();
-        // SAFETY: the call writes one byte at most.
-        let read =
-            unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, program, path.as_mut_ptr(), 1) };
-        read < 0 && calls::errno() == libc::ENOENT
-    })
+    // SAFETY: the call writes to `about`, which all zeros are valid for.
+    let threads = unsafe {
+        let folder = c"/proc/self/task".as_ptr();
+        let _ = raw::call!(SYS_newfstatat, libc::AT_FDCWD, folder, about.as_mut_ptr(), 0);
+        // One link for each, and two as any folder has them.
+        about.assume_init().st_nlink
+    };
+    if threads != 2 + 2 {
+        return false;
+    }
+    // A first thread that has ended has no program any more.
+    let program = c"/proc/self/exe".as_ptr();
+    // SAFETY: the call writes one byte at most.
+    let read = unsafe { raw::call!(SYS_readlinkat, libc::AT_FDCWD, program, path.as_mut_ptr(), 1) };
+    read == Err(libc::ENOENT)
 }
 
 /// The calling thread's name, ended by a zero unless it has 16 bytes; empty where it cannot be asked.
@@ -106,7 +100,7 @@ pub(crate) fn own_name() -> [u8; 16] {
     let mut name = [0u8; 16];
     if !(cfg!(miri) || calls::is_confined()) {
         // SAFETY: the call writes 16 bytes at most.
-        calls::keep_errno(|| unsafe { libc::syscall(libc::SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) });
+        let _ = unsafe { raw::call!(SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr()) };
     }
     name
 }
@@ -191,7 +185,8 @@ pub(crate) unsafe fn join(thread: libc::pthread_t) {
     });
 }
 
-/// Names the calling thread, for tools that show the process.
+/// Names the calling thread, for tools that show the process. By the C library's function, in whose place
+/// ThreadSanitizer has one, from which it knows the name.
 pub(crate) fn name(name: &core::ffi::CStr) {
     // SAFETY: `name` is a C string, of which the kernel copies what fits.
     calls::keep_errno(|| unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) });
@@ -209,10 +204,10 @@ pub(crate) fn note_cpus() {
     let mut words = [0u64; 128];
     // SAFETY: writes at most the given number of bytes, which `words` has. Not by the C library's wrapper:
     // its set has a fixed size, which may be too small for the system.
-    let bytes = calls::keep_errno(|| unsafe {
-        libc::syscall(libc::SYS_sched_getaffinity, libc::getpid(), size_of_val(&words), words.as_mut_ptr())
-    });
-    if bytes > 0 {
+    let bytes = unsafe {
+        raw::call!(SYS_sched_getaffinity, super::process_id(), size_of_val(&words), words.as_mut_ptr())
+    };
+    if bytes.is_ok() {
         for (known, word) in CPUS.iter().zip(words) {
             known.store(word, Relaxed);
         }
@@ -233,14 +228,14 @@ pub(crate) fn be_ordinary() {
     // SAFETY: all zeros is a valid sched_param, and the priority of an ordinary thread.
     let parameter: libc::sched_param = unsafe { core::mem::zeroed() };
     // SAFETY: the calls only read `words` and `parameter`, which outlive them.
-    calls::keep_errno(|| unsafe {
+    unsafe {
         if known {
-            libc::syscall(libc::SYS_sched_setaffinity, 0, size_of_val(&words), words.as_ptr());
+            let _ = raw::call!(SYS_sched_setaffinity, 0, size_of_val(&words), words.as_ptr());
         }
         // By system call: musl's function does nothing.
-        let policy = libc::syscall(libc::SYS_sched_getscheduler, 0) as i32;
+        let policy = raw::call!(SYS_sched_getscheduler, 0).map_or(-1, |policy| policy as i32);
         if matches!(policy & !libc::SCHED_RESET_ON_FORK, libc::SCHED_FIFO | libc::SCHED_RR) {
-            libc::syscall(libc::SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &raw const parameter);
+            let _ = raw::call!(SYS_sched_setscheduler, 0, libc::SCHED_OTHER, &raw const parameter);
         }
-    });
+    }
 }

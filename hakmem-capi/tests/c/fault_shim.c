@@ -2,6 +2,10 @@
  * what the C library makes of it, and no other; calls of the program, of the C library itself and of the
  * loader pass.
  *
+ * What the library calls by a name is replaced here. System calls that it makes by the processor's instruction
+ * are stopped by a filter (seccomp) that looks where the instruction lies: the kernel sends the thread a SIGSYS
+ * in their place, whose handler makes them from here, or fails them.
+ *
  *   FAULT="n"      the n-th call of the process fails, with the error that such a call is likeliest to have
  *   FAULT="n 1"    with another error, where there is one
  *
@@ -10,18 +14,25 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
 #include <linux/futex.h>
+#include <linux/seccomp.h>
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 extern const char *hak_version(void) __attribute__((weak));
@@ -65,16 +76,81 @@ static int look(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
-static void start(void) {
+static void say(const char *text, long number) {
+    char line[100];
+    int length = snprintf(line, sizeof line, "fault: %s %ld\n", text, number);
+    raw(SYS_write, 2, (long)line, length, 0, 0, 0);
+}
+
+static void on_call(int signal, siginfo_t *info, void *context);
+
+/* glibc's own name for its sigaction, which is replaced below. */
+extern int __sigaction(int signal, const struct sigaction *act, struct sigaction *old);
+
+/* From now on there is a SIGSYS for each system call between `from` and `to`. Without, the test would be of
+ * nothing, so then the process ends. */
+static void stop_calls(void) {
+#if defined(__x86_64__)
+    enum { ARCH = AUDIT_ARCH_X86_64 };
+#elif defined(__aarch64__)
+    enum { ARCH = AUDIT_ARCH_AARCH64 };
+#endif
+    struct sigaction act = {.sa_sigaction = on_call, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART};
+    int error = __sigaction(SIGSYS, &act, NULL);
+    /* Words of 32 bits are all that a filter has: the higher half decides first. The address is that of the
+     * next instruction. A jump says how many lines it leaves out where the comparison holds, and where not. */
+    enum { LOW = offsetof(struct seccomp_data, instruction_pointer), HIGH = LOW + 4 };
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ARCH, 0, 10),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, HIGH),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, from >> 32, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, from >> 32, 0, 7),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, LOW),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)from, 0, 5),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, HIGH),
+        BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, to >> 32, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, to >> 32, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, LOW),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, (uint32_t)to, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    if (!error) error = (int)raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0);
+    if (!error) error = (int)raw(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, (long)&program, 0, 0, 0);
+    if (error) {
+        say("no filter for system calls (seccomp): the error is", error);
+        raw(SYS_exit_group, 99, 0, 0, 0, 0, 0);
+    }
+}
+
+/* The value of FAULT, also before the C library has set up `environ`. */
+static const char *told(void) {
+    static char all[1 << 20];
+    long fd = raw(SYS_openat, AT_FDCWD, (long)"/proc/self/environ", O_RDONLY, 0, 0, 0);
+    for (long n, at = 0; (n = raw(SYS_read, fd, (long)all + at, (long)sizeof all - 1 - at, 0, 0, 0)) > 0;) at += n;
+    raw(SYS_close, fd, 0, 0, 0, 0, 0);
+    for (const char *at = all; *at; at += strlen(at) + 1)
+        if (!strncmp(at, "FAULT=", 6)) return at + 6;
+    return NULL;
+}
+
+/* Runs before all other constructors (-z initfirst), the allocator's among them. */
+__attribute__((constructor)) static void start(void) {
     static int started;
     if (__atomic_exchange_n(&started, 1, __ATOMIC_ACQ_REL)) return;
-    const char *text = getenv("FAULT");
+    const char *text = told();
     dl_iterate_phdr(look, NULL);
-    if (!text) return;
+    if (!text || !to) {
+        say(text ? "no libhakmem.so here:" : "the environment does not say:", (long)to);
+        raw(SYS_exit_group, 99, 0, 0, 0, 0, 0);
+    }
     char *end;
     long n = strtol(text, &end, 10);
     other = strtol(end, NULL, 10);
     __atomic_store_n(&chosen, n, __ATOMIC_RELEASE);
+    stop_calls();
 }
 
 /* 0, or the error that this call from the library is to have. */
@@ -186,9 +262,13 @@ int sigaction(int signal, const struct sigaction *act, struct sigaction *old) {
     return NEXT(sigaction)(signal, act, old);
 }
 
+/* The kernel ends a process that has blocked the signal by which calls are stopped. */
 int pthread_sigmask(int how, const sigset_t *set, sigset_t *old) {
     int error = FAILS("pthread_sigmask", EINVAL, EINVAL);
-    return error ? error : NEXT(pthread_sigmask)(how, set, old);
+    if (error) return error;
+    sigset_t rest;
+    if (set) rest = *set, sigdelset(&rest, SIGSYS);
+    return NEXT(pthread_sigmask)(how, set ? &rest : NULL, old);
 }
 
 /* The numbers, what they are called, and the errors. Those that cannot fail are not here. */
@@ -219,17 +299,42 @@ static const struct {
     {SYS_tgkill, "tgkill", EPERM, EAGAIN},
 };
 
-long syscall(long number, ...) {
-    va_list list;
-    va_start(list, number);
-    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), d = va_arg(list, long),
-         e = va_arg(list, long), f = va_arg(list, long);
-    va_end(list);
+/* The result of a system call from `at`, or the error that it is to have, below 0. */
+static long call(void *at, long number, const long *arg) {
     for (size_t i = 0; i < sizeof by_number / sizeof *by_number; i++) {
         if (by_number[i].number != number) continue;
-        if (number == SYS_futex && (b & FUTEX_CMD_MASK) == FUTEX_WAKE) continue;
-        int error = fails(by_number[i].name, __builtin_return_address(0), by_number[i].error, by_number[i].another);
-        if (error) return errno = error, -1;
+        if (number == SYS_futex && (arg[1] & FUTEX_CMD_MASK) == FUTEX_WAKE) continue;
+        int error = fails(by_number[i].name, at, by_number[i].error, by_number[i].another);
+        if (error) return -error;
     }
-    return answer(raw(number, a, b, c, d, e, f));
+    return raw(number, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
+}
+
+/* In place of a system call that the filter has stopped: what is in its registers' places when the handler
+ * returns is its result. Not one of those that change the registers or the stack: the library makes none. */
+static void on_call(int signal, siginfo_t *info, void *context) {
+    (void)signal;
+    int before = errno;
+    ucontext_t *c = context;
+#if defined(__x86_64__)
+    greg_t *r = c->uc_mcontext.gregs;
+    long arg[] = {r[REG_RDI], r[REG_RSI], r[REG_RDX], r[REG_R10], r[REG_R8], r[REG_R9]};
+#elif defined(__aarch64__)
+    long arg[6];
+    for (int i = 0; i < 6; i++) arg[i] = (long)c->uc_mcontext.regs[i];
+#endif
+    enum { FILTERED = 1 }; /* the kernel's SYS_SECCOMP */
+    if (info->si_code != FILTERED) {
+        say("a SIGSYS of somebody else's", info->si_code);
+        raw(SYS_exit_group, 99, 0, 0, 0, 0, 0);
+    }
+    long result = call(info->si_call_addr, info->si_syscall, arg);
+    /* The handler has the thread's own mask (SA_NODEFER). The thread goes on with what is in its place. */
+    if (info->si_syscall == SYS_rt_sigprocmask) raw(SYS_rt_sigprocmask, SIG_BLOCK, 0, (long)&c->uc_sigmask, 8, 0, 0);
+#if defined(__x86_64__)
+    r[REG_RAX] = result;
+#elif defined(__aarch64__)
+    c->uc_mcontext.regs[0] = (unsigned long)result;
+#endif
+    errno = before;
 }

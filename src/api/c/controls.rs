@@ -21,6 +21,22 @@ pub fn confines_itself() {
     }
 }
 
+/// `prctl`, as the C library has it, but for what [`confines_itself`] does.
+///
+/// # Safety
+///
+/// What the option asks for.
+pub unsafe fn prctl(option: i32, rest: [usize; 4]) -> i32 {
+    // SAFETY: this function's contract is the same.
+    match unsafe { os::prctl(option, rest) } {
+        Ok(result) => result as i32,
+        Err(error) => {
+            os::set_errno(error);
+            -1
+        }
+    }
+}
+
 /// Sets the limits, in bytes; 0 is none. False, and nothing changed, if the soft one is above the hard one.
 pub fn set_limits(soft: usize, hard: usize) -> bool {
     limits::set_limits(Limits { soft, hard }).is_ok()
