@@ -33,8 +33,6 @@ fn owners_and_visitors_race_for_nothing() {
                     if stop.load(Ordering::Relaxed) {
                         break;
                     }
-                    // What a thread keeps in its heap for itself lies beside what visitors change.
-                    let _scope = hakmem::scope("round");
                     let size = [16, 24, 5000, 40_000, 70_000][(x >> 16) % 5];
                     let count = if size < 100 { 12 } else { 4 };
                     for _ in 0..count {
@@ -76,4 +74,37 @@ fn owners_and_visitors_race_for_nothing() {
     shared.into_inner().unwrap().into_iter().for_each(|b| unsafe { HAKMEM.dealloc(b.0, layout(b.1)) });
     hakmem::purge();
     assert_eq!(hakmem::stats().allocated_bytes, 0);
+}
+
+/// What a thread keeps in its heap for itself lies beside what visitors change.
+#[test]
+fn a_scope_begins_beside_a_visit() {
+    (0..6).for_each(|_| visited());
+}
+
+fn visited() {
+    let (begun, seen) = (AtomicBool::new(false), AtomicBool::new(false));
+    let wait = |flag: &AtomicBool| {
+        while !flag.load(Ordering::Relaxed) {
+            thread::yield_now();
+        }
+    };
+    thread::scope(|scope| {
+        let owner = scope.spawn(|| {
+            // One is left in the current slab, which a visitor puts elsewhere then.
+            // SAFETY: blocks of that size, freed once.
+            let blocks: Vec<_> = (0..40).map(|_| unsafe { HAKMEM.alloc(layout(5000)) }).collect();
+            blocks.iter().skip(1).for_each(|&block| unsafe { HAKMEM.dealloc(block, layout(5000)) });
+            drop(hakmem::scope("beside"));
+            // Relaxed: that would order what is to be seen as unordered.
+            begun.store(true, Ordering::Relaxed);
+            wait(&seen);
+            // SAFETY: as above.
+            unsafe { HAKMEM.dealloc(blocks[0], layout(5000)) };
+        });
+        wait(&begun);
+        hakmem::purge();
+        seen.store(true, Ordering::Relaxed);
+        owner.join().unwrap();
+    });
 }
