@@ -52,6 +52,15 @@ fn every_alignment_to_1_gib() {
     }
 }
 
+#[path = "support/empty.rs"]
+mod empty;
+
+#[test]
+fn blocks_of_no_bytes() {
+    let _alone = alone();
+    empty::blocks_of_no_bytes(&GLOBAL);
+}
+
 #[test]
 fn impossible_sizes_are_null() {
     let _alone = alone();

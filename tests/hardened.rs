@@ -3,6 +3,8 @@
 
 #[path = "support/child.rs"]
 mod child;
+#[path = "support/empty.rs"]
+mod empty;
 #[path = "support/resized.rs"]
 mod support;
 
@@ -71,6 +73,12 @@ fn sizes_alignments_and_contents() {
             }
         }
     }
+}
+
+#[test]
+fn blocks_of_no_bytes() {
+    let _alone = ALONE.lock().unwrap();
+    empty::blocks_of_no_bytes(&GLOBAL);
 }
 
 #[test]
