@@ -117,7 +117,7 @@ CARGO_TARGET_DIR=target/msrv cargo +1.85.0 check --workspace --quiet
 step "musl, and 64-bit Arm under emulation"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
-cargo test --release --target x86_64-unknown-linux-musl --test shadow
+cargo test --release --target x86_64-unknown-linux-musl --test shadow --test global_alloc
 HAKMEM_SHADOW_ROUNDS=2000 cargo test --release --target aarch64-unknown-linux-musl --test shadow
 cargo build --quiet --target aarch64-unknown-linux-gnu -p hakmem-alloc
 

@@ -21,35 +21,65 @@
 //! Settings come from the environment (`HAKMEM_*`) or from [`Hakmem::with_options`].
 #![cfg_attr(not(any(loom, test)), no_std)]
 
+// One line where it cannot run, and not an error for each function of the system that is not there.
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+compile_error!("Hakmem runs on Linux only, on x86-64 and 64-bit Arm");
+
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod lockfree;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod sync;
 
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod api;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod base;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod front;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod guard;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod hardened;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod large;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod os;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod reclaim;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod sampling;
-#[cfg(feature = "profile")]
+#[cfg(all(target_os = "linux", target_pointer_width = "64", feature = "profile"))]
 mod stacks;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod stats;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod superslab;
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 mod tiny;
 
-#[cfg(not(any(feature = "asan", feature = "valgrind")))]
+#[cfg(all(target_os = "linux", target_pointer_width = "64"))]
+pub use self::{
+    api::global::{Hakmem, few_syscalls, purge, start_background, stop_background},
+    api::profile::{self, scope},
+    base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits},
+    base::options::{Foreign, Hardened, Options, Preset, StatsFormat, Thp},
+    stats::{ClassStats, Stats, class_stats, stats},
+};
+
+#[cfg(all(
+    target_os = "linux",
+    target_pointer_width = "64",
+    not(any(feature = "asan", feature = "valgrind"))
+))]
 #[doc(hidden)]
 pub use api::c as __c;
-pub use api::global::{Hakmem, few_syscalls, purge, start_background, stop_background};
-pub use api::profile::{self, scope};
-#[cfg(any(feature = "asan", feature = "valgrind"))]
+#[cfg(all(
+    target_os = "linux",
+    target_pointer_width = "64",
+    any(feature = "asan", feature = "valgrind")
+))]
 #[doc(hidden)]
 pub use api::watched::c as __c;
-pub use base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits};
-pub use base::options::{Foreign, Hardened, Options, Preset, StatsFormat, Thp};
-pub use stats::{ClassStats, Stats, class_stats, stats};
 
 /// The version of this crate.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

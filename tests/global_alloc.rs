@@ -52,6 +52,15 @@ fn every_alignment_to_1_gib() {
     }
 }
 
+#[path = "support/empty.rs"]
+mod empty;
+
+#[test]
+fn blocks_of_no_bytes() {
+    let _alone = alone();
+    empty::blocks_of_no_bytes(&GLOBAL);
+}
+
 #[test]
 fn impossible_sizes_are_null() {
     let _alone = alone();
@@ -93,6 +102,16 @@ fn large_blocks_grow_where_they_are_or_by_moving_pages() {
         }
         GLOBAL.dealloc(block, layout(size, 8));
     }
+}
+
+/// The unwinder of musl demands more of a panic's exception than its layout says.
+#[test]
+fn panics_unwind() {
+    let _alone = alone();
+    // What is kept is as long as an exception, so that the next one lies elsewhere.
+    let panicked = |n: u64| std::panic::catch_unwind(|| std::panic::resume_unwind(Box::new([n; 7])));
+    let kept: Vec<_> = (0..64).map(|n| panicked(n).unwrap_err().downcast::<[u64; 7]>().unwrap()).collect();
+    assert!(kept.iter().zip(0..).all(|(kept, n)| **kept == [n; 7]));
 }
 
 thread_local! {

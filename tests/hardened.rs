@@ -3,6 +3,8 @@
 
 #[path = "support/child.rs"]
 mod child;
+#[path = "support/empty.rs"]
+mod empty;
 #[path = "support/resized.rs"]
 mod support;
 
@@ -71,6 +73,12 @@ fn sizes_alignments_and_contents() {
             }
         }
     }
+}
+
+#[test]
+fn blocks_of_no_bytes() {
+    let _alone = ALONE.lock().unwrap();
+    empty::blocks_of_no_bytes(&GLOBAL);
 }
 
 #[test]
@@ -285,7 +293,7 @@ fn slabs_of_much_used_classes_are_big_and_guarded() {
 /// What a child process does wrong, by name, and what is to be said about it.
 type Fault = (&'static str, fn(usize), &'static str);
 
-const FAULTS: [Fault; 9] = [
+const FAULTS: [Fault; 10] = [
     ("double free", |size| free(free_(size), size), "double free"),
     ("interior", |size| free(block(size).wrapping_add(8), size), "interior pointer"),
     ("another layout", |size| free(block(size), size * 2), "size mismatch"),
@@ -294,6 +302,7 @@ const FAULTS: [Fault; 9] = [
     ("a zero too many", |size| poke_zero(block(size), size), "overflow"),
     ("32 bytes before", |size| before(size), "underflow"),
     ("a write after free", |size| after_free(size), "write after free"),
+    ("realloc of the stack", |size| realloc([0u64; 2].as_mut_ptr().cast(), size), "foreign pointer"),
     ("realloc after free", |size| realloc(free_(size), size), "use after free"),
 ];
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{Attribute, Item, ItemUse, Meta, UseTree};
+use syn::{Attribute, Item, ItemMod, ItemUse, Meta, UseTree};
 
 /// One file using another.
 struct Use {
@@ -309,4 +309,30 @@ fn atomics_come_from_one_place() {
         wrong.extend(atomics.0.iter().map(|at| format!("src/{}:{}", file.display(), at.line)));
     }
     assert!(wrong.is_empty(), "not from src/sync.rs:\n{}", wrong.join("\n"));
+}
+
+/// Where the crate cannot run, all that the compiler has to say is that. So each item of `lib.rs` but this
+/// error is left out there.
+#[test]
+fn other_systems_get_one_error() {
+    let items = syn::parse_file(&fs::read_to_string(root().join("src/lib.rs")).unwrap()).unwrap().items;
+    let condition = |attributes: &[Attribute]| {
+        let lists = attributes.iter().filter_map(|attribute| attribute.meta.require_list().ok());
+        let conditions: Vec<_> = lists.filter(|list| list.path.is_ident("cfg")).collect();
+        conditions.iter().map(|list| list.tokens.to_string().replace(' ', "")).collect::<String>()
+    };
+    let here = r#"all(target_os="linux",target_pointer_width="64""#;
+    for item in &items {
+        match item {
+            Item::Mod(ItemMod { attrs, .. }) | Item::Use(ItemUse { attrs, .. }) => {
+                assert!(condition(attrs).starts_with(here), "{:?}", item.span().start());
+            }
+            Item::Macro(error) => {
+                assert!(error.mac.path.is_ident("compile_error"));
+                assert_eq!(condition(&error.attrs), format!("not({here}))"));
+            }
+            _ => assert!(matches!(item, Item::Const(_)), "{:?}", item.span().start()),
+        }
+    }
+    assert_eq!(items.iter().filter(|item| matches!(item, Item::Macro(_))).count(), 1);
 }

@@ -79,6 +79,10 @@ impl core::error::Error for Error {}
 /// unknown to it.
 ///
 /// What an earlier profile has gathered is forgotten.
+///
+/// # Errors
+///
+/// [`Error::Rate`], [`Error::Running`] and [`Error::Unavailable`]; then nothing has changed.
 pub fn start(rate: usize) -> Result<(), Error> {
     start_with(rate, true)?;
     control::keep_prefix(Some(b""));
@@ -151,6 +155,14 @@ pub(super) fn follow_tracers() {
 }
 
 /// Writes what has been gathered to a new file at `path`, which replaces one that is there, when it is whole.
+/// A relative path begins in the working directory. What is no file, such as a pipe or a link, stays, and is
+/// written to. The profile goes on.
+///
+/// # Errors
+///
+/// [`Error::Path`], [`Error::NotRunning`], [`Error::Unavailable`] after
+/// [`few_syscalls`](crate::few_syscalls), and [`Error::File`]; then a file that was there is as
+/// it was.
 pub fn write(path: &str) -> Result<(), Error> {
     let path = Path::new(path.as_bytes()).ok_or(Error::Path)?;
     write_to(path.as_c_str().ok_or(Error::Path)?)

@@ -5,11 +5,12 @@
 
 use crate::api::hardened::{self, Said};
 use crate::api::{slow_free, slow_path};
+use crate::base::misuse::{self, Fault};
 use crate::base::options::Options;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::tls;
-use crate::superslab::pagemap;
+use crate::superslab::pagemap::{self, HARDENED};
 use crate::tiny::classes::{MAX_TABLE, class_of, class_of_rest, stride};
 use core::alloc::Layout;
 use core::ptr;
@@ -218,6 +219,10 @@ unsafe extern "C" fn realloc_rest(
     options: &Options,
 ) -> *mut u8 {
     if hardened::is_on() {
+        if pagemap::kind(block) != HARDENED {
+            misuse::report("realloc", block, Fault::Foreign);
+            return ptr::null_mut();
+        }
         // SAFETY: only the caller uses the block.
         return unsafe { hardened::realloc(block, Some(old), size, align, Some(options)) };
     }
