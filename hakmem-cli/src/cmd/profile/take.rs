@@ -1,6 +1,7 @@
 //! Takes a profile of a program, and shows it.
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -16,6 +17,7 @@ use crate::process::Status;
 use crate::profile::alive::{self, Alive};
 use crate::profile::builtin;
 use crate::profile::files::{self, EXTENSION, Files};
+use crate::profile::goes_on;
 use crate::profile::input::{self, Input};
 use crate::profile::table;
 use crate::profile::units::bytes;
@@ -85,8 +87,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(crate::cmd::run::could_not_start(program, &error));
         }
     };
+    let going = goes_on::find(&files.prefix);
     let written = files.written();
-    let whole = if written.is_empty() {
+    let whole = if written.is_empty() && !going.is_empty() {
+        // The folder is needed.
+        report::say(&format!("hakmem: no profile of {name} yet: {}", goes_on::said(&going)));
+        false
+    } else if written.is_empty() {
         let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
         let _ = std::fs::remove_dir(&folder);
         let why = gone.unwrap_or_else(|| unserved(program, library.as_deref(), outcome.status));
@@ -98,6 +105,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             false
         })
     };
+    if !written.is_empty() && !going.is_empty() {
+        report::say(&format!("hakmem: {}", goes_on::said(&going)));
+    }
     // Leaving runs no destructors, and this owns a temporary folder.
     drop(preload);
     // The program's own failure says more than ours.
@@ -125,8 +135,8 @@ fn unserved(program: &OsStr, library: Option<&Path>, status: Status) -> String {
     }
     match library {
         Some(library) => format!(
-            "no word came from the library in it: it made no allocation, or ended before it could, or {} has no \
-             profiler",
+            "no word came from the library in it: it made no allocation, ended or became another program \
+             before it could, or {} has no profiler",
             library.display()
         ),
         None => {
@@ -139,7 +149,12 @@ fn unserved(program: &OsStr, library: Option<&Path>, status: Status) -> String {
 
 /// Writes a file, whole or not at all. An empty one where the disk is full would look like a profile.
 fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    std::fs::write(path, bytes).inspect_err(|_| drop(std::fs::remove_file(path))).map_err(|error| {
+    // Anew: a link in a folder that is another user's might lead anywhere.
+    let _ = std::fs::remove_file(path);
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
+    let write =
+        |mut file: std::fs::File| file.write_all(bytes).inspect_err(|_| drop(std::fs::remove_file(path)));
+    file.and_then(write).map_err(|error| {
         let path = report::printable(path.as_ref());
         anyhow::anyhow!("cannot write {path}: {error}; name another folder with --out")
     })
@@ -210,4 +225,22 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
         report::say(&write_page(folder, &profiles, symbols.notes())?);
     }
     Ok(whole && shown && there == [true; 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (other, path) = (folder.path().join("other"), folder.path().join("x.pb.gz"));
+        std::fs::write(&other, "theirs").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        put(&path, b"ours").unwrap();
+        put(&path, b"ours again").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"ours again");
+        assert_eq!(std::fs::read(&other).unwrap(), b"theirs");
+        assert!(put(&folder.path().join("gone/x"), b"").is_err());
+    }
 }
