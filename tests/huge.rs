@@ -267,6 +267,18 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
     });
 }
 
+/// Else the tests here and in `hardened_huge.rs` look at nothing.
+#[test]
+fn advice_is_seen_where_the_kernel_has_huge_pages() {
+    let has = std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists();
+    if has && std::env::var_os("EXPECT_PAGE_SIZE").is_none() {
+        // Not beside a test that counts what is advised.
+        support::in_own_processes("advice_is_seen_where_the_kernel_has_huge_pages", &[()], |()| {
+            assert!(advice_can_be_seen());
+        });
+    }
+}
+
 /// Neither new mappings nor those that grow, however they are filled.
 #[test]
 fn with_never_none_have_them() {

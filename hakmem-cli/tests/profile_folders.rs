@@ -1,4 +1,5 @@
-//! Whose the files are in a folder that several profiles go to, and folders that nothing was written to.
+//! Whose the files are in a folder that several profiles go to, folders that nothing was written to, and
+//! files that are no profiles.
 
 #![cfg(feature = "profile")]
 
@@ -8,7 +9,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use support::{Ended, eventually, finish, hakmem, real, state};
+use support::saved::{profile, put};
+use support::{Ended, eventually, fake, finish, hakmem, real, run, state};
 
 /// `cat` under the profiler, which has answered and ends with its input.
 fn cat(folder: &Path) -> Child {
@@ -104,4 +106,22 @@ fn a_process_that_ends_before_it_begins_is_said_to() {
     );
     assert_eq!(finish(watch).code(), Some(2));
     assert!(!out.exists());
+}
+
+/// Behind `--` there is a program, whatever else it may be.
+#[test]
+fn what_cannot_be_run_is_no_profile() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("text");
+    std::fs::write(&path, "hello").unwrap();
+    for word in [&*path, folder.path()] {
+        let mut command = hakmem();
+        command.env("HAKMEM_LIB", fake()).args(["profile", "--out"]).arg(folder.path().join("out"));
+        let ended = run(command.args(["--rate", "4K", "--"]).arg(word).arg("x"));
+        assert_eq!(ended.code(), Some(126), "{}", ended.stderr);
+        assert!(ended.line().ends_with(": program not executable (permission denied)"), "{}", ended.stderr);
+    }
+    // A profile is one all the same.
+    let saved = put(folder.path(), "x.hakprof", &profile(12));
+    assert_eq!(run(hakmem().args(["profile", "--"]).arg(saved)).code(), Some(0));
 }

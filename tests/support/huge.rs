@@ -66,11 +66,11 @@ pub fn advised() -> usize {
 
 /// Whether advice can be seen: an emulator does not pass it on, and not every kernel has huge pages.
 pub fn advice_can_be_seen() -> bool {
-    let (read, private) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let before = advised();
     // SAFETY: a new mapping, which nothing else uses.
     unsafe {
-        let map = libc::mmap(std::ptr::null_mut(), 4 * MIB, read, private, -1, 0);
+        let map = libc::mmap(std::ptr::null_mut(), 4 * MIB, write, private, -1, 0);
         let can = libc::madvise(map, 4 * MIB, libc::MADV_HUGEPAGE) == 0 && advised() > before;
         libc::munmap(map, 4 * MIB);
         can

@@ -140,7 +140,12 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     for (given, name) in [(args.stop, "--stop"), (args.seconds.is_some(), "--seconds")] {
         ensure!(!given, "{name} is for a process that runs already: name it with --pid");
     }
-    match file(&args.command[0]) {
+    // Behind `--` it is a program, even if it cannot be run.
+    let is_program = || {
+        let words: Vec<OsString> = std::env::args_os().collect();
+        words.len().checked_sub(args.command.len() + 1).is_some_and(|before| words[before] == "--")
+    };
+    match file(&args.command[0]).filter(|path| is_profile(path) || !is_program()) {
         None => take::run(&args),
         Some(path) if args.command.len() == 1 => show(&args, path),
         // What follows a program is its own; what follows a file are options.
@@ -161,8 +166,12 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
 fn file(word: &OsStr) -> Option<&Path> {
     let path = Path::new(word);
     let runs = || why::locate(word).is_some_and(|path| why::is_executable(&path));
-    let shown = path.extension() == Some(OsStr::new(EXTENSION)) || (path.exists() && !runs());
-    shown.then_some(path)
+    (is_profile(path) || (path.exists() && !runs())).then_some(path)
+}
+
+/// Whether it is called as profiles are.
+fn is_profile(path: &Path) -> bool {
+    path.extension() == Some(OsStr::new(EXTENSION))
 }
 
 /// Prints what is in a file.

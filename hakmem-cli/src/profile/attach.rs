@@ -42,9 +42,9 @@ const REFUSED_RUNNING: u32 = 17;
 const REFUSED_NOT_RUNNING: u32 = 18;
 
 /// How often to look.
-const LOOK: Duration = Duration::from_millis(20);
+pub const LOOK: Duration = Duration::from_millis(20);
 /// How long a process may take to load the library.
-const LOADING: Duration = Duration::from_secs(2);
+pub const LOADING: Duration = Duration::from_secs(2);
 /// After this long without an answer the user is told why there may be none.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -85,7 +85,8 @@ impl Process {
         }
     }
 
-    fn find_now(pid: i32) -> anyhow::Result<Option<Self>> {
+    /// The same, of one that has it now.
+    pub fn find_now(pid: i32) -> anyhow::Result<Option<Self>> {
         let maps =
             std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|error| refused(pid, &error))?;
         let mut seen: Vec<&str> = Vec::new();
@@ -282,7 +283,7 @@ impl Process {
 }
 
 /// How long ago a process was started, by the 22nd field of its `stat`.
-fn age(pid: i32) -> Option<Duration> {
+pub fn age(pid: i32) -> Option<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second one is its name in parentheses, with whatever is in that.
     let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;

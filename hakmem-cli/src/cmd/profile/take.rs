@@ -16,6 +16,7 @@ use crate::process::Status;
 use crate::profile::alive::{self, Alive};
 use crate::profile::builtin;
 use crate::profile::files::{self, EXTENSION, Files};
+use crate::profile::goes_on;
 use crate::profile::input::{self, Input};
 use crate::profile::table;
 use crate::profile::units::bytes;
@@ -85,8 +86,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(crate::cmd::run::could_not_start(program, &error));
         }
     };
+    let going = goes_on::find(&files.prefix);
     let written = files.written();
-    let whole = if written.is_empty() {
+    let whole = if written.is_empty() && !going.is_empty() {
+        // The folder is needed.
+        report::say(&format!("hakmem: no profile of {name} yet: {}", goes_on::said(&going)));
+        false
+    } else if written.is_empty() {
         let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
         let _ = std::fs::remove_dir(&folder);
         let why = gone.unwrap_or_else(|| unserved(program, library.as_deref(), outcome.status));
@@ -98,6 +104,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             false
         })
     };
+    if !written.is_empty() && !going.is_empty() {
+        report::say(&format!("hakmem: {}", goes_on::said(&going)));
+    }
     // Leaving runs no destructors, and this owns a temporary folder.
     drop(preload);
     // The program's own failure says more than ours.
@@ -125,8 +134,8 @@ fn unserved(program: &OsStr, library: Option<&Path>, status: Status) -> String {
     }
     match library {
         Some(library) => format!(
-            "no word came from the library in it: it made no allocation, or ended before it could, or {} has no \
-             profiler",
+            "no word came from the library in it: it made no allocation, ended or became another program \
+             before it could, or {} has no profiler",
             library.display()
         ),
         None => {

@@ -1,0 +1,76 @@
+//! Processes that a program has left behind, as one does that becomes a daemon.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::attach::{self, LOADING, LOOK, Process};
+
+/// Processes named in one line.
+const NAMED: usize = 3;
+
+/// Those that still write to files whose names begin with `prefix`.
+pub fn find(prefix: &Path) -> Vec<i32> {
+    let own = std::process::id() as i32;
+    // Who is older than this command was not started by it, and need not be looked at. Ages are of whole
+    // ticks.
+    let Some(ours) = attach::age(own) else { return Vec::new() };
+    let ours = ours + Duration::from_millis(20);
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let young = numbers.filter(|&pid| pid != own && attach::age(pid).is_some_and(|age| age <= ours));
+    // Another user's, and what has just ended, cannot be looked into.
+    let prefix_of = |pid| Process::find_now(pid).ok().flatten()?.prefix().ok().flatten();
+    let writes = |&pid: &i32| {
+        loop {
+            // Asked before: what is told to write there, and just becoming another program, or loading the
+            // library, cannot be looked into yet.
+            let young = is_told(pid, prefix) && attach::age(pid).is_some_and(|age| age < LOADING);
+            match prefix_of(pid) {
+                Some(path) if path == prefix => return true,
+                _ if !young => return false,
+                _ => std::thread::sleep(LOOK),
+            }
+        }
+    };
+    let mut found: Vec<i32> = young.filter(writes).collect();
+    found.sort_unstable();
+    found
+}
+
+/// Whether the environment that a process was started with says so. Some overwrite it, for their title.
+fn is_told(pid: i32, prefix: &Path) -> bool {
+    let expected = [b"HAKMEM_PROFILE=", prefix.as_os_str().as_bytes()].concat();
+    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    environment.split(|&byte| byte == 0).any(|entry| entry == expected)
+}
+
+/// That they go on, and what to do about it.
+pub fn said(pids: &[i32]) -> String {
+    let named: Vec<String> = pids.iter().take(NAMED).map(i32::to_string).collect();
+    let (what, go) = if pids.len() == 1 { ("process", "goes") } else { ("processes", "go") };
+    let more = pids.len() - named.len();
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!(
+        "{what} {}{more}, started by it, {go} on: `hakmem profile --pid {} --stop` ends the profile and shows it",
+        named.join(", "),
+        named.first().map_or("PID", String::as_str)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_goes_on_is_named() {
+        let line = said(&[7]);
+        assert!(
+            line.starts_with("process 7, started by it, goes on: `hakmem profile --pid 7 --stop`"),
+            "{line}"
+        );
+        let line = said(&[7, 8, 9, 10, 11]);
+        assert!(line.starts_with("processes 7, 8, 9 and 2 more, started by it, go on: `"), "{line}");
+        assert_eq!(find(Path::new("/no/such/prefix")), [0; 0]);
+    }
+}
