@@ -367,3 +367,26 @@ fn slices_below_what_was_handed_out_are_dirty() {
         });
     }
 }
+
+#[test]
+fn an_owner_that_takes_in_what_was_published_or_was_visited_is_back() {
+    with_slab(8, 1, false, |bins, slab, counters| {
+        // SAFETY: bins, slab and blocks are this thread's alone.
+        unsafe {
+            let [block, _] = [(); 2].map(|()| Bins::alloc(bins, 8, counters).ptr.cast::<Block>());
+            let owner = &*(*bins).owner;
+            let collected = |idle| {
+                owner.idle.store(idle, Relaxed);
+                (*bins).collect(counters);
+                owner.idle.load(Relaxed)
+            };
+            assert_eq!(collected(5), 5, "there was nothing");
+            owner.visited.store(1, Relaxed);
+            assert_eq!((collected(5), owner.visited.load(Relaxed)), (0, 0));
+            (*slab).remote.push(block, block, 1);
+            Slab::publish(slab);
+            assert_eq!((collected(5), counters.refill_ready.get(), Slab::in_use(slab)), (0, 1, 1));
+            assert!(owner.ready.is_empty() && (*slab).remote.is_armed());
+        }
+    });
+}
