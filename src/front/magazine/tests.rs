@@ -237,7 +237,7 @@ fn a_full_magazine_with_gaps_closes_them_instead_of_growing() {
         let class = 8;
         // SAFETY: `tops` and `m` are this thread's alone, and the blocks numbers that nobody follows.
         let grow = || unsafe { m.grow(tops, class, &tops.limit[class], 0) };
-        // SAFETY: as above.
+        // SAFETY: `tops` and `m` are this thread's alone.
         let push = || unsafe { MagazineTops::push(tops, class, ptr::without_provenance_mut(8)) };
         let log = || m.logs[class].load(Relaxed);
         assert!(!push() && grow() && log() == MIN_LOG);
@@ -253,7 +253,7 @@ fn a_full_magazine_with_gaps_closes_them_instead_of_growing() {
             assert!(grow());
         }
         assert!(m.frees_to_slab(class), "it has as many slots as it may have");
-        // SAFETY: as above.
+        // SAFETY: a size class, of magazines that are this thread's.
         unsafe { m.on_miss(class) };
         while push() {}
         drain(tops, m, class, 0b11);

@@ -238,7 +238,7 @@ fn who_opens_a_bundle_learns_that_heaps_are_to_be_armed() {
             assert_eq!(add(slab), (false, ptr::null_mut()), "the bundle is open");
             assert_eq!(add(other), (true, ptr::null_mut()));
             outbox.armed.set(true);
-            // SAFETY: as above.
+            // SAFETY: the outbox is this thread's alone.
             unsafe { outbox.flush() };
             assert_eq!(add(other), (false, ptr::null_mut()));
         });
