@@ -89,3 +89,55 @@ impl<N: Node> RecordStack<N> {
         popped.map_or(ptr::null_mut(), top)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_change_counts_around_the_address() {
+        let at = |a: usize| ptr::without_provenance_mut::<u64>(a);
+        let counter = |word: *mut u64| (word.addr() >> 48) << 12 | word.addr() & 0xfff;
+        for node in [0, 0x1000, 0x7fff_ffff_f000, 0xffff_ffff_f000] {
+            for count in [0, 1, 0xffe, 0xfff, 0x1000, 0x1001, 0x5a_5fff, 0xfff_effe, 0xfff_efff] {
+                let word = at((count >> 12) << 48 | 0x2345_6789_a000 | count & 0xfff);
+                let next = step(word, at(node));
+                assert_eq!((top(next).addr(), counter(next)), (node, count + 1));
+            }
+            let last = step(at(usize::MAX), at(node));
+            assert_eq!((top(last).addr(), counter(last)), (node, 0), "then it begins anew");
+        }
+    }
+
+    #[test]
+    fn what_is_cleared_has_nothing() {
+        struct Record(AtomicPtr<Record>);
+        // SAFETY: the link is one word, and atomic.
+        unsafe impl Node for Record {
+            unsafe fn next(node: *mut Self) -> *mut Self {
+                // SAFETY: the caller's clause.
+                unsafe { (*node).0.load(Ordering::Relaxed) }
+            }
+            unsafe fn set_next(node: *mut Self, next: *mut Self) {
+                // SAFETY: the caller's clause.
+                unsafe { (*node).0.store(next, Ordering::Relaxed) }
+            }
+        }
+        let mut memory = std::vec![0u8; 4 * RECORD_ALIGN];
+        let all = memory.as_mut_ptr();
+        let all = all.wrapping_add(all.addr().wrapping_neg() % RECORD_ALIGN);
+        let records: [*mut Record; 3] = core::array::from_fn(|n| all.wrapping_add(n * RECORD_ALIGN).cast());
+        let stack = RecordStack::<Record>::new();
+        // SAFETY: the records are this thread's, and stay; a null is a link.
+        unsafe {
+            assert!(stack.pop().is_null());
+            records.iter().for_each(|&record| stack.push(record));
+            assert_eq!([stack.pop(), stack.pop()], [records[2], records[1]]);
+            stack.push(records[2]);
+            assert_eq!([stack.pop(), stack.pop(), stack.pop()], [records[2], records[0], ptr::null_mut()]);
+            stack.push(records[1]);
+            stack.clear();
+            assert!(stack.pop().is_null());
+        }
+    }
+}

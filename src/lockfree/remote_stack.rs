@@ -192,3 +192,60 @@ impl<N: Node> RemoteStack<N> {
         Some((Chain { head: chain(old), count: 0 }, count(old)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superslab::slab::Block;
+
+    #[test]
+    fn the_word_tells_what_waits_and_what_is_in_use() {
+        let mut memory = [[0usize; 2]; 6];
+        let all = memory.as_mut_ptr();
+        let block = |n: usize| all.wrapping_add(n).cast::<Block>();
+        let stack = RemoteStack::<Block>::constant();
+        // SAFETY: the blocks are this thread's alone.
+        unsafe {
+            let follow = |mut at: *mut Block| {
+                let mut seen = std::vec::Vec::new();
+                while !at.is_null() {
+                    seen.push((0..6).find(|&n| block(n) == at).unwrap());
+                    at = Block::next(at);
+                }
+                seen
+            };
+            assert!((stack.waiting(), stack.orphan_in_use(), stack.has_chain()) == (0, None, false));
+            assert!(stack.is_armed());
+            assert_eq!(stack.push(block(0), block(0), 1), (Pushed::Publish, 1));
+            assert!(stack.has_chain() && !stack.is_armed());
+            Block::set_next(block(1), block(2));
+            assert_eq!(stack.push(block(1), block(2), 2), (Pushed::Queued, 3));
+            assert_eq!((stack.waiting(), stack.orphan_in_use()), (3, None));
+            assert_eq!((stack.arm(), stack.arm()), (3, 3));
+            assert!(stack.is_armed() && stack.waiting() == 3 && !stack.orphan(9));
+            let chain = stack.take_chain();
+            assert_eq!((follow(chain.head), chain.count), ([1, 2, 0].into(), 3));
+            assert!(stack.is_armed() && !stack.has_chain());
+            // An orphan with more blocks in use than come back.
+            assert!(stack.orphan(5) && !stack.orphan(5) && !stack.is_armed());
+            assert_eq!((stack.waiting(), stack.orphan_in_use(), stack.has_chain()), (0, Some(5), false));
+            assert_eq!(stack.push(block(3), block(3), 1).0, Pushed::Queued);
+            assert_eq!(stack.push(block(1), block(2), 2).0, Pushed::Queued);
+            assert_eq!((stack.waiting(), stack.orphan_in_use()), (0, Some(2)));
+            let (chain, used) = stack.adopt().unwrap();
+            assert_eq!((follow(chain.head), chain.count, used), ([1, 2, 3].into(), 0, 2));
+            assert!(stack.adopt().is_none() && !stack.is_armed() && !stack.has_chain());
+            assert_eq!(stack.push(block(4), block(4), 1), (Pushed::Queued, 1));
+            let chain = stack.rearm();
+            assert_eq!((follow(chain.head), chain.count, stack.is_armed()), ([4].into(), 1, true));
+            // One of which all come back.
+            for last in [2, 3] {
+                assert!(stack.orphan(last));
+                assert_eq!(stack.push(block(3), block(3), last - 2 + 1).0, Pushed::Queued);
+                assert_eq!(stack.orphan_in_use(), Some(1));
+                assert_eq!(stack.push(block(4), block(4), 1).0, Pushed::Emptied);
+                assert!(stack.is_armed() && !stack.has_chain() && stack.adopt().is_none());
+            }
+        }
+    }
+}

@@ -370,3 +370,6 @@ impl Bins {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests;

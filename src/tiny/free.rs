@@ -177,3 +177,88 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
         sent
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superslab::slab::FULL;
+    use crate::sync::Node;
+    use crate::sync::Ordering::Relaxed;
+    use crate::tiny::bins::tests::with_slab;
+
+    #[test]
+    fn a_block_is_marked_as_free_once_and_only_where_it_begins() {
+        for class in [UNMARKED, 8] {
+            with_slab(class, 1, false, |bins, slab, counters| {
+                // SAFETY: bins, slab and blocks are this thread's alone.
+                unsafe {
+                    let [block, other] = [(); 2].map(|()| Bins::alloc(bins, class, counters).ptr);
+                    let words = block.cast::<[usize; 2]>();
+                    *words = [5, 6];
+                    assert!(is_owned_by(slab, (*bins).owner) && !is_owned_by(slab, ptr::null_mut()));
+                    assert!(!mark_free(bins, slab, block.wrapping_add(4), class));
+                    assert!(!mark_free(bins, slab, block.wrapping_sub((*slab).stride as usize), class));
+                    assert!(*words == [5, 6] && mark_free(bins, slab, block, class));
+                    if class == UNMARKED {
+                        assert!(*words == [5, 6] && mark_free(bins, slab, block, class));
+                    } else {
+                        assert!(Block::is_marked(block.cast(), (*bins).secret) && (*words)[0] == 5);
+                        assert!(!mark_free(bins, slab, block, class));
+                        Block::half_mark_once(other.cast(), (*bins).secret);
+                        assert!(!mark_free(bins, slab, other, class), "as it is in a magazine");
+                        assert!(mark_unless(Block::is_marked, bins, slab, other, class));
+                    }
+                }
+            });
+        }
+    }
+
+    /// Pushes the blocks from number `from` to before `to`; the owner that should be visited.
+    ///
+    /// # Safety
+    ///
+    /// The slab is the calling thread's, and these blocks are in use.
+    unsafe fn push(slab: *mut Slab, from: usize, to: usize) -> *mut Owner {
+        // SAFETY: the caller's clauses.
+        unsafe {
+            let block = |n: usize| (*slab).start.wrapping_add(n * (*slab).stride as usize).cast::<Block>();
+            (from + 1..to).for_each(|n| Block::set_next(block(n - 1), block(n)));
+            push_remote(slab, block(from), block(to - 1), (to - from) as u32).visit
+        }
+    }
+
+    #[test]
+    fn an_owner_is_visited_once_all_blocks_of_enough_slabs_wait() {
+        with_slab(8, 3, false, |bins, slab, counters| {
+            // SAFETY: bins, slab and blocks are this thread's alone.
+            unsafe {
+                while !Bins::alloc(bins, 8, counters).ptr.is_null() {}
+                let all = Slab::in_use(slab) as usize;
+                let owner = (*bins).owner;
+                let idle = |slices| (*owner).idle.store(slices, Relaxed);
+                // One slice more is enough, with the three of this one.
+                for (before, visit) in [(128 - 4, ptr::null_mut()), (128 - 3, owner)] {
+                    idle(before);
+                    assert!(push(slab, 0, all - 1).is_null());
+                    assert_eq!((*owner).idle.load(Relaxed), before, "one block is missing");
+                    assert_eq!(push(slab, all - 1, all), visit);
+                    assert_eq!((*owner).idle.load(Relaxed), if visit.is_null() { before + 3 } else { 0 });
+                    (*slab).remote.take_chain();
+                }
+                // Visited already, and so marked.
+                idle(127);
+                (*slab).owner.store(owner.map_addr(|a| a | VISITED), Relaxed);
+                assert_eq!(push(slab, 0, all), owner);
+                (*slab).remote.take_chain();
+                // Nobody's: of an orphan the count is of the blocks in use.
+                idle(127);
+                (*slab).owner.store(owner.map_addr(|a| a | LEFT), Relaxed);
+                (*slab).remote.rearm();
+                assert!((*slab).remote.orphan(all as u32 + 1));
+                assert!(push(slab, 0, all).is_null());
+                assert_eq!(((*owner).idle.load(Relaxed), (*slab).remote.orphan_in_use()), (127, Some(1)));
+                assert!((*slab).used.load(Relaxed) & FULL == 0);
+            }
+        });
+    }
+}

@@ -147,4 +147,85 @@ mod tests {
             assert!(os::elapsed(before_regret(now), now) >= MOMENT);
         }
     }
+
+    /// In the child of a fork, because other tests have heaps, which count here, too.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn heaps_report_what_is_idle_in_steps() {
+        assert!(os::child::is_so(|| {
+            let idle = || IDLE.load(Relaxed);
+            IDLE.store(100, Relaxed);
+            let mut mine = 0;
+            count(&mut mine, TELL - 1);
+            assert_eq!((mine, idle()), (TELL - 1, 100));
+            count(&mut mine, 1);
+            assert_eq!((mine, idle()), (0, 116));
+            count(&mut mine, 1 - TELL);
+            assert_eq!((mine, idle()), (1 - TELL, 116));
+            count(&mut mine, -1);
+            assert_eq!((mine, idle()), (0, 100));
+            count(&mut mine, 3);
+            tell(&mut mine);
+            assert_eq!((mine, idle()), (0, 103));
+            forget(4);
+            idle() == 99
+        }));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_purge_is_due_above_the_allowance_the_slack_and_with_credit() {
+        assert!(os::child::is_so(|| {
+            let due = |idle: usize| {
+                IDLE.store(idle, Relaxed);
+                is_due()
+            };
+            // What heaps have not reported yet may make it negative.
+            os::MAPPED.store(0, Relaxed);
+            assert!(!due(0) && !due(usize::MAX) && !due(ALLOWED) && due(ALLOWED + 1));
+            os::MAPPED.store(10 * ALLOWED_PART * SLICE, Relaxed);
+            assert!(!due(ALLOWED + 1) && !due(ALLOWED + 10) && due(ALLOWED + 11));
+            // Slack that fades only when it is looked at.
+            let now = os::now_ms();
+            SLACK.widen(6 * SLICE, usize::MAX, now.wrapping_sub(100_000));
+            assert!(!due(ALLOWED + 10) && SLACK.slack() == 6 * SLICE);
+            assert!(due(ALLOWED + 14) && SLACK.slack() == 3 * SLICE);
+            // As if the clock stood still.
+            SLACK.widen(5 * SLICE - SLACK.slack(), usize::MAX, now.wrapping_add(1_000_000));
+            assert!(!due(ALLOWED + 15) && due(ALLOWED + 16));
+            SLACK.widen(usize::MAX, usize::MAX, now.wrapping_add(1_000_000));
+            assert!(!due(ALLOWED + 10 + 10 * ALLOWED_PART) && due(ALLOWED + 11 + 10 * ALLOWED_PART));
+            SLACK.forget();
+            spend(CREDIT * 2);
+            EARNED_AT.store(os::now_ms(), Relaxed);
+            !due(ALLOWED + 11)
+        }));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_slab_that_is_released_soon_after_a_purge_widens_what_is_allowed() {
+        use crate::superslab::slab::NO_SLAB;
+        assert!(os::child::is_so(|| {
+            // SAFETY: a record, whose memory nobody looks at; only this thread has it.
+            unsafe {
+                let mut slab = core::ptr::read(&raw const NO_SLAB);
+                (slab.slices, slab.purged_at) = (1, os::now_ms().wrapping_add(1_000_000));
+                os::MAPPED.store(1 << 30, Relaxed);
+                on_release(&raw mut slab);
+                assert_eq!(SLACK.slack(), 0, "nothing was purged");
+                slab.purged.store(0b1011, Relaxed);
+                let bytes = 3 << Granules::of(&raw mut slab).shift;
+                on_release(&raw mut slab);
+                assert_eq!(SLACK.slack(), bytes);
+                slab.purged_at = before_regret(os::now_ms());
+                on_release(&raw mut slab);
+                assert_eq!(SLACK.slack(), bytes);
+                fade(os::now_ms());
+                assert_eq!(SLACK.slack(), bytes, "it was of use a moment ago");
+                fade(os::now_ms().wrapping_add(100_000));
+                SLACK.slack() == bytes / 2
+            }
+        }));
+    }
 }

@@ -265,3 +265,52 @@ unsafe fn has_block(slab: *mut Slab) -> bool {
             || partial_purge::revive(slab)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superslab::slab::Block;
+    use crate::tiny::bins::tests::with_slab;
+
+    #[test]
+    fn a_current_slab_is_used_up_only_after_what_was_freed_and_purged_in_it() {
+        with_slab(8, 1, false, |bins, slab, counters| {
+            // SAFETY: bins, slab and blocks are this thread's alone.
+            unsafe {
+                while !Bins::alloc(bins, 8, counters).ptr.is_null() {}
+                let (start, all) = ((*slab).start, Slab::in_use(slab));
+                let last = start.wrapping_add((*slab).last as usize);
+                (*slab).remote.push(last.cast::<Block>(), last.cast::<Block>(), 1);
+                assert_eq!((*bins).refill(8, counters).ptr, last);
+                // As if all that lies in the first page, or more, had been purged.
+                let _ = Slab::count(slab, -1);
+                (*slab).purged.store(1, Relaxed);
+                assert_eq!((*bins).refill(8, counters).ptr, start);
+                assert!((*slab).list == Listed::Current && Slab::in_use(slab) == all);
+                assert_eq!(((*slab).purged.load(Relaxed), counters.refill_span.get()), (0, 0));
+            }
+        });
+    }
+
+    #[test]
+    fn a_current_slab_that_is_set_aside_is_listed_by_how_much_of_it_is_in_use() {
+        for list in [Listed::Sparse, Listed::Partial, Listed::Full] {
+            with_slab(8, 1, false, |bins, slab, counters| {
+                // SAFETY: bins, slab and blocks are this thread's alone.
+                unsafe {
+                    let few = Slab::few(slab);
+                    let enough = || match list {
+                        Listed::Sparse => few,
+                        Listed::Partial => few + 1,
+                        _ => u32::MAX,
+                    };
+                    while Slab::in_use(slab) < enough() && !Bins::alloc(bins, 8, counters).ptr.is_null() {}
+                    Bins::set_all_aside(bins);
+                    assert!((*slab).list == list && Bins::current(bins, 8).load(Relaxed) == no_slab());
+                    assert_eq!((*slab).filled, list == Listed::Full);
+                    Bins::unlink(bins, slab);
+                }
+            });
+        }
+    }
+}

@@ -91,7 +91,7 @@ pub(crate) fn release_emptied() {
 /// # Safety
 ///
 /// The slab is the caller's alone.
-unsafe fn dirty(slab: *mut Slab) -> u32 {
+pub(super) unsafe fn dirty(slab: *mut Slab) -> u32 {
     // SAFETY: nobody else writes the record.
     unsafe {
         let all = u32::MAX >> (32 - (*slab).slices as u32);
@@ -136,7 +136,9 @@ mod tests {
     use crate::superslab::desc::Desc;
     use crate::superslab::layout::SUPERSLAB;
     use crate::superslab::slab::Owner;
+    use crate::tiny::bins::Bins;
     use crate::tiny::classes::{CLASSES, stride};
+    use crate::tiny::free::is_owned_by;
     use core::ptr;
 
     #[test]
@@ -159,6 +161,12 @@ mod tests {
             let adopted = orphans::adopt(CLASS).unwrap();
             assert!(adopted.slab == slab && adopted.in_use == 3 && adopted.chain.head.is_null());
             assert!((*slab).free.is_null() && (*slab).bump == (*slab).end);
+            // Who adopts it counts it.
+            let (owner, mut bins) = (Owner::new(), Bins::new());
+            (bins.owner, bins.present, bins.slices) = ((&raw const owner).cast_mut(), 1 << 2, 5);
+            bins.install_adopted(adopted);
+            assert_eq!((bins.present, bins.slices), (1 << 2 | 1 << CLASS, 13));
+            assert!(is_owned_by(slab, bins.owner) && Slab::in_use(slab) == 3 && (*slab).remote.is_armed());
             os::discard(base, SUPERSLAB);
         }
     }

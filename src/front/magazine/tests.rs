@@ -181,3 +181,179 @@ fn when_the_process_grows_what_is_beyond_a_magazines_own_is_surplus() {
         assert_eq!(m.surplus(4 << 20).count(), 0);
     });
 }
+
+/// What the magazine of `class` holds, from the bottom to the top, nulls too.
+fn slots_of(tops: &MagazineTops, m: &Magazines, class: usize) -> std::vec::Vec<usize> {
+    let first = m.first(tops, class).unwrap();
+    let held = (tops.top[class].load(Relaxed).addr() - first.addr()) / size_of::<Slot>();
+    // SAFETY: slots of the magazine, which is this thread's alone.
+    (0..held).map(|i| unsafe { (*first.add(i)).load(Relaxed) }.addr() / 8).collect()
+}
+
+/// As a visitor does: takes the blocks out of the slots in the mask.
+fn drain(tops: &MagazineTops, m: &Magazines, class: usize, taken: usize) {
+    let first = m.first(tops, class).unwrap();
+    for i in (0..usize::BITS as usize).filter(|i| taken & 1 << i != 0) {
+        // SAFETY: slots of the magazine, which is this thread's alone.
+        unsafe { (*first.add(i)).store(ptr::null_mut(), Relaxed) };
+    }
+    m.set_drained(class);
+}
+
+#[test]
+fn gaps_are_closed_and_nothing_is_lost_or_there_twice() {
+    with_magazines(600, |tops, m| {
+        for class in [8, 9] {
+            // SAFETY: `tops` and `m` are this thread's alone, and the blocks numbers that nobody follows.
+            unsafe {
+                m.begin(tops, class);
+                for taken in 0..1 << 6 {
+                    while !MagazineTops::pop(tops, class).is_null() {}
+                    (1..=7).for_each(|i| {
+                        MagazineTops::push(tops, class, ptr::without_provenance_mut(i * 8));
+                    });
+                    assert!(!m.gather(tops, class) && slots_of(tops, m, class) == [1, 2, 3, 4, 5, 6, 7]);
+                    drain(tops, m, class, taken);
+                    let left = 7 - taken.count_ones() as usize;
+                    assert_eq!(m.held(tops, class, 0..usize::MAX), left);
+                    assert!(m.gather(tops, class) && !m.gather(tops, class));
+                    let mut now = slots_of(tops, m, class);
+                    now.sort_unstable();
+                    let expected: std::vec::Vec<_> = (1..=7).filter(|i| taken & 1 << (i - 1) == 0).collect();
+                    assert_eq!(now, expected, "{taken:b}");
+                    assert_eq!(m.held(tops, class, 0..usize::MAX), left);
+                }
+                // All of them, the topmost too.
+                drain(tops, m, class, (1 << slots_of(tops, m, class).len()) - 1);
+                assert!(m.gather(tops, class) && slots_of(tops, m, class).is_empty());
+            }
+        }
+    });
+}
+
+#[test]
+fn a_full_magazine_with_gaps_closes_them_instead_of_growing() {
+    with_magazines(1100, |tops, m| {
+        let class = 8;
+        // SAFETY: `tops` and `m` are this thread's alone, and the blocks numbers that nobody follows.
+        let grow = || unsafe { m.grow(tops, class, &tops.limit[class], 0) };
+        // SAFETY: `tops` and `m` are this thread's alone.
+        let push = || unsafe { MagazineTops::push(tops, class, ptr::without_provenance_mut(8)) };
+        let log = || m.logs[class].load(Relaxed);
+        assert!(!push() && grow() && log() == MIN_LOG);
+        while push() {}
+        drain(tops, m, class, 0b101);
+        assert!(grow() && log() == MIN_LOG && slots_of(tops, m, class).len() == 5);
+        while push() {}
+        drain(tops, m, class, 0);
+        assert!(grow() && log() == MIN_LOG + 1, "it was drained, and has no gaps");
+        while log() < FREE_LOGS[class] {
+            assert!(!m.frees_to_slab(class));
+            while push() {}
+            assert!(grow());
+        }
+        assert!(m.frees_to_slab(class), "it has as many slots as it may have");
+        // SAFETY: a size class, of magazines that are this thread's.
+        unsafe { m.on_miss(class) };
+        while push() {}
+        drain(tops, m, class, 0b11);
+        assert!(grow() && log() == FREE_LOGS[class] && !m.frees_to_slab(class));
+        while push() {}
+        assert!(grow() && log() == FREE_LOGS[class] + 1, "it had run empty");
+    });
+}
+
+#[test]
+fn an_array_is_had_while_there_is_memory_for_all_of_it() {
+    for (slots, first, second) in [(7, 0, 0), (8, 7, 0), (15, 7, 0), (16, 7, 7), (17, 7, 7), (32, 15, 7)] {
+        with_magazines(slots, |tops, m| {
+            assert_eq!((fill(tops, m, 8), fill(tops, m, 9)), (first, second), "{slots}");
+        });
+    }
+}
+
+#[test]
+fn the_most_memory_that_arrays_had_is_known_for_good() {
+    let tops = MagazineTops::without();
+    let mut memory = vec![ptr::null_mut::<u8>(); 100];
+    let m = Magazines::none();
+    let range = memory.as_mut_ptr_range();
+    let slots = || m.most().addr().saturating_sub(range.start.addr()) / size_of::<Slot>();
+    assert_eq!((m.most(), slots()), (ptr::null_mut(), 0));
+    for (class, most) in [(8, 8 + 16 + 32), (CLASSES, 56), (9, 56)] {
+        // SAFETY: all of it is this thread's alone.
+        unsafe { m.reset(&tops, true, range.start.cast(), range.end.cast()) };
+        fill(&tops, &m, class);
+        assert_eq!(slots(), most);
+    }
+}
+
+#[test]
+fn what_begins_has_all_that_is_its_own_and_keeps_what_it_has() {
+    with_magazines(2000, |tops, m| {
+        let class = 8;
+        // SAFETY: `tops` and `m` are this thread's alone.
+        unsafe {
+            m.begin(tops, class);
+            let (first, used) = (m.first(tops, class), m.most());
+            assert_eq!(m.logs[class].load(Relaxed), FREE_LOGS[class]);
+            m.begin(tops, class);
+            assert!(m.first(tops, class) == first && m.most() == used);
+            m.on_miss(class);
+            let held = fill(tops, m, class);
+            assert_eq!(held, (2 << FREE_LOGS[class]) - 1);
+            m.begin(tops, class);
+            assert_eq!(slots_of(tops, m, class), (1..=held).collect::<std::vec::Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn room_for_what_is_cut_ahead_comes_in_steps_and_only_where_nothing_is_freed() {
+    with_magazines(2000, |tops, m| {
+        let log = |class: usize| m.logs[class].load(Relaxed);
+        // SAFETY: `tops` and `m` are this thread's alone.
+        unsafe {
+            for class in [8, CUT_CLASSES] {
+                assert!(!m.widen(tops, class) && log(class) == 0);
+                m.on_miss(class);
+                for expected in [4, 5, 6, 6] {
+                    assert!(m.widen(tops, class));
+                    assert_eq!(log(class), expected.min(FREE_LOGS[class]));
+                }
+                let used = m.most();
+                assert!(m.widen(tops, class) && m.most() == used);
+                // A free that finds it full ends that.
+                fill(tops, m, class);
+                assert!(!m.widen(tops, class));
+            }
+            m.on_miss(CUT_CLASSES + 1);
+            assert!(!m.widen(tops, CUT_CLASSES + 1) && log(CUT_CLASSES + 1) == 0);
+        }
+    });
+}
+
+#[test]
+fn what_a_magazine_holds_is_found_and_no_more() {
+    with_magazines(300, |tops, m| {
+        let (class, block) = (8, |n: usize| ptr::without_provenance_mut::<u8>(n * 8));
+        // SAFETY: `tops` and `m` are this thread's alone.
+        let holds = |n| unsafe { m.holds(tops, class, block(n), 0..usize::MAX) };
+        assert!(!holds(1));
+        // SAFETY: as above, and the blocks are numbers that nobody follows.
+        unsafe {
+            m.begin(tops, class);
+            (1..=5).for_each(|n| assert!(MagazineTops::push(tops, class, block(n))));
+            assert!((1..=5).all(holds) && !holds(6) && !holds(0));
+            MagazineTops::pop(tops, class);
+            assert!((1..=4).all(holds) && !holds(5), "what is above the top is in use");
+            drain(tops, m, class, 0b10);
+            assert!(!holds(2) && holds(4) && holds(1));
+            let first = m.first(tops, class).unwrap();
+            let record = first.addr()..first.wrapping_add(2).addr();
+            assert!(
+                m.holds(tops, class, block(1), record.clone()) && !m.holds(tops, class, block(3), record)
+            );
+        }
+    });
+}
