@@ -92,8 +92,9 @@ fn visited() {
     thread::scope(|scope| {
         let owner = scope.spawn(|| {
             // One is left in the current slab, which a visitor puts elsewhere then.
-            // SAFETY: blocks of that size, freed once.
+            // SAFETY: the size is not zero.
             let blocks: Vec<_> = (0..40).map(|_| unsafe { HAKMEM.alloc(layout(5000)) }).collect();
+            // SAFETY: of `alloc`, with this size, and freed once.
             blocks.iter().skip(1).for_each(|&block| unsafe { HAKMEM.dealloc(block, layout(5000)) });
             drop(hakmem::scope("beside"));
             // Relaxed: that would order what is to be seen as unordered.
