@@ -69,6 +69,8 @@ miri() {
         HAKMEM_SHADOW_ROUNDS=20 MIRIFLAGS="$flags $borrows" CARGO_TARGET_DIR=target/miri \
             cargo +nightly miri test --test miri --test races --test shadow
     done
+    # The beginnings of some of the fuzzer's programs; `.ci/deep miri` takes them whole.
+    MIRIFLAGS=$flags CARGO_TARGET_DIR=target/miri cargo +nightly miri test --test fuzz_corpus the_corpus
 }
 proofs() {
     loom
