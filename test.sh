@@ -67,7 +67,7 @@ miri() {
     local flags="-Zmiri-strict-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks" borrows
     for borrows in "" -Zmiri-tree-borrows; do
         HAKMEM_SHADOW_ROUNDS=20 MIRIFLAGS="$flags $borrows" CARGO_TARGET_DIR=target/miri \
-            cargo +nightly miri test --test miri --test races --test shadow
+            cargo +nightly miri test --test miri --test races --test hardened_races --test shadow
     done
     # The beginnings of some of the fuzzer's programs; `.ci/deep miri` takes them whole.
     MIRIFLAGS=$flags CARGO_TARGET_DIR=target/miri cargo +nightly miri test --test fuzz_corpus the_corpus

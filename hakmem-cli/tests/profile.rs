@@ -213,14 +213,13 @@ fn a_program_is_run_and_shown() {
     assert!(!ended.stderr.contains("more process"), "{}", ended.stderr);
 }
 
-/// Tables are shown without the files for other tools, of which no part is left.
+/// Tables are shown without the files for other tools.
 #[test]
-fn a_full_disk_at_the_end_costs_no_tables() {
+fn files_that_cannot_be_written_at_the_end_cost_no_tables() {
     let folder = tempfile::tempdir().unwrap();
     let shown = |endings: &str, code: &str| {
-        let script = format!(
-            "for e in {endings}; do LD_PRELOAD= ln -s /dev/full bash.profile/bash.$$.$e; done; exit {code}"
-        );
+        let script =
+            format!("for e in {endings}; do LD_PRELOAD= mkdir bash.profile/bash.$$.$e; done; exit {code}");
         run(&mut profiled(folder.path(), &profile(12), &["--", "bash", "-c", &script]))
     };
     let ended = shown("pb.gz peak.collapsed", "0");
@@ -229,13 +228,12 @@ fn a_full_disk_at_the_end_costs_no_tables() {
         let is_it = |line: &str| {
             line.starts_with("hakmem: cannot write ")
                 && line.contains(ending)
-                && line.ends_with("No space left on device (os error 28); name another folder with --out")
+                && line.ends_with("File exists (os error 17); name another folder with --out")
         };
         assert!(ended.stderr.lines().any(is_it), "{}", ended.stderr);
     }
     assert!(ended.stderr.contains("Held at the end: 13.9 MiB"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("*.pb.gz") && !ended.stderr.contains("*.collapsed"), "{}", ended.stderr);
-    assert_eq!(names(&folder.path().join("bash.profile")), ["bash..hakprof"]);
     // One of the two; and the program's own status says more.
     let ended = shown("pb.gz", "3");
     assert_eq!(ended.code(), Some(3));

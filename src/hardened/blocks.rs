@@ -10,10 +10,10 @@ use crate::hardened::unmapping::{ASIDE, MOST_HOLES, UNGUARDED, give_back_aside, 
 use crate::large::huge;
 use crate::lockfree::waker;
 use crate::os;
+use crate::superslab::pagemap;
 use crate::superslab::slab::Allocation;
 use crate::superslab::thp::HUGE_PAGE;
 use crate::sync::Ordering::Relaxed;
-use core::ptr;
 
 /// A block of `size` bytes, at most `isize::MAX`, at a multiple of `align`. It is zero. One that `grows` gets
 /// as much address space again behind it, and begins with a page.
@@ -61,7 +61,8 @@ impl Large {
         }
         self.count(0);
         LARGE_FREES.fetch_add(1, Relaxed);
-        let this = ptr::from_ref(self).cast_mut();
+        // As it was taken: by `self` the record could not be written to that is made of it next.
+        let this = pagemap::hardened(block).cast::<Large>();
         // SAFETY: held, so nobody else gives the mapping back.
         unsafe {
             if !self.guarded {

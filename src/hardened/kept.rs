@@ -373,16 +373,18 @@ mod tests {
         for count in [0usize, 1, 2, 3, 7, 64, 100, 1000] {
             // SAFETY: zero is valid for all fields.
             let records: Vec<Large> = (0..count).map(|_| unsafe { core::mem::zeroed() }).collect();
-            let records = records.leak();
+            let records = records.leak().as_mut_ptr();
             let mut first = ptr::null_mut();
-            for (n, record) in records.iter_mut().enumerate() {
-                record.base = ptr::without_provenance_mut((n * 7919 + 13) % 1009 * 4096);
-                // A loop that the compiler does not vectorise: on 64-bit Arm rustc 1.95 crashes when it does.
-                record.next = core::hint::black_box(core::mem::replace(&mut first, record));
-            }
             let mut bases = Vec::new();
             // SAFETY: records of this test alone.
             unsafe {
+                for n in 0..count {
+                    let record = records.add(n);
+                    (*record).base = ptr::without_provenance_mut((n * 7919 + 13) % 1009 * 4096);
+                    // A loop that the compiler does not vectorise: on 64-bit Arm rustc 1.95 crashes when it
+                    // does.
+                    (*record).next = core::hint::black_box(core::mem::replace(&mut first, record));
+                }
                 first = sorted(first);
                 while !first.is_null() {
                     bases.push((*first).base.addr());

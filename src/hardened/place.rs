@@ -23,7 +23,7 @@ impl Slab {
     /// The block that begins at `address`; `None` if none does. The address lies in the slab.
     #[inline(always)]
     pub(super) fn at(&self, address: *mut u8) -> Option<Place<'_>> {
-        let offset = address.addr().wrapping_sub(self.base.addr());
+        let offset = address.addr().wrapping_sub(self.base().addr());
         // What lies before the slab is as far behind it as no slab is long.
         let product = offset as u128 * self.inverse as u128;
         let index = (product >> 64) as usize;
@@ -36,7 +36,7 @@ impl Slab {
     /// The block of this number, which is below [`Slab::blocks`].
     #[inline(always)]
     pub(super) fn nth(&self, index: usize) -> Place<'_> {
-        Place { slab: self, index, block: self.base.wrapping_add(index * self.stride()) }
+        Place { slab: self, index, block: self.base().wrapping_add(index * self.stride()) }
     }
 }
 
@@ -51,7 +51,7 @@ impl Place<'_> {
     /// What its trailer and canary are made from.
     #[inline(always)]
     pub(super) fn mix(self) -> u64 {
-        trailer::mix(self.block.addr(), self.slab.secret)
+        trailer::mix(self.block.addr(), self.slab.secret())
     }
 
     /// Bytes before the trailer.
@@ -249,7 +249,7 @@ mod tests {
                     );
                 }
             }
-            let behind = slab.base.wrapping_add(slab.blocks() * slab.stride());
+            let behind = slab.base().wrapping_add(slab.blocks() * slab.stride());
             assert!(slab.at(behind).is_none());
             // Behind a big slab the guard is no part of it.
             let guard = if slab.is_big() { 0 } else { guard_bytes() };
@@ -259,7 +259,7 @@ mod tests {
             slab.place.store(DEAD, Relaxed);
             // SAFETY: dead, and no block was handed out.
             unsafe { slab.release() };
-            assert_eq!(pagemap::kind(slab.base), FOREIGN);
+            assert_eq!(pagemap::kind(slab.base()), FOREIGN);
         }
     }
 

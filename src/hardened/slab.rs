@@ -15,6 +15,7 @@ use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, reads, wrote};
 use crate::tiny::classes;
+use core::cell::Cell;
 use core::ptr;
 
 /// A block that was never handed out. It is zero, its trailer too.
@@ -42,16 +43,21 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 /// All records that were ever made, linked by `all_next`.
 pub(super) static ALL: AtomicPtr<Slab> = AtomicPtr::new(ptr::null_mut());
 
-/// The record of a slab. Behind it lie the words of bits, then a byte for each block.
+/// The record of a slab. Behind it lie the words of bits, the last one first, then a byte for each block.
+///
+/// What is in cells is written when the record has a slab anew, before that has a block; all else up to
+/// `place` is constant. So who looks through all records, which some other thread may be making anew, has no
+/// reference to anything that is written.
 #[repr(C)]
 pub(super) struct Slab {
     header: Header,
-    /// The first block. Constant while the slab has memory, as is everything up to `place`.
-    pub(super) base: *mut u8,
+    /// The first block.
+    base: Cell<*mut u8>,
     /// `ceil(2^64 / stride)`.
     pub(super) inverse: u64,
-    pub(super) secret: Secret,
-    /// The byte of the first block.
+    secret: Cell<Secret>,
+    /// The byte of the first block. The words of bits are reached from here, too: a reference to the record
+    /// leads to nothing behind it.
     states: *const AtomicU8,
     /// Bytes from block to block.
     stride: u32,
@@ -60,9 +66,10 @@ pub(super) struct Slab {
     /// See [`Slab::enough`].
     enough: i32,
     /// Null for a big slab, which has memory of its own.
-    region: *mut Region,
+    region: Cell<*mut Region>,
     slices: u8,
     class: u8,
+    big: bool,
     /// One of the five above.
     pub(super) place: AtomicU8,
     /// Blocks whose bits are set. May be too low for a moment, while somebody frees.
@@ -162,12 +169,13 @@ impl Slab {
                 (*slab).states = slab.cast::<AtomicU8>().wrapping_add(head);
                 (*slab).slices = slices as u8;
                 (*slab).class = class as u8;
+                (*slab).big = region.is_null();
             }
-            (*slab).base = base;
             let number = MADE.fetch_add(1, Relaxed) * 2;
-            (*slab).secret = Secret(parts::secret(number), parts::secret(number + 1) | 1);
-            (*slab).region = region;
             let slab = &*slab;
+            slab.base.set(base);
+            slab.secret.set(Secret(parts::secret(number), parts::secret(number + 1) | 1));
+            slab.region.set(region);
             // A fresh record is zero, and so `FRESH`.
             for index in 0..if fresh { 0 } else { blocks } {
                 slab.state(index).store(FRESH, Relaxed);
@@ -180,7 +188,7 @@ impl Slab {
             slab.filled.store(false, Relaxed);
             slab.thread.store(os::thread::id(), Relaxed);
             slab.place.store(CURRENT, Relaxed);
-            pagemap::set_hardened(base, slices, ptr::from_ref(slab).cast());
+            pagemap::set_hardened(base, slices, record.cast());
             growth::made(class, slab.is_big());
             if fresh {
                 slab.enlist();
@@ -212,18 +220,27 @@ impl Slab {
     /// The slab is `DEAD`, and the caller has made it so. All its blocks are free.
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) unsafe fn release(&self) {
-        pagemap::set(self.base, self.slices as usize, FOREIGN);
+        // As it was taken: by `self` the record could not be written to that is made of it next.
+        let record = pagemap::hardened(self.base());
+        pagemap::set(self.base(), self.slices as usize, FOREIGN);
         growth::released(self.class(), self.slices(), self.is_big(), self.filled.load(Relaxed));
         // SAFETY: by the caller's clause nobody uses the span any more, and the record is the caller's.
         unsafe {
-            spans::give(self.base, self.slices as usize, self.region);
-            records::give(ptr::from_ref(&self.header).cast_mut());
+            spans::give(self.base(), self.slices as usize, self.region.get());
+            records::give(record.cast());
         }
     }
 
-    /// Where the words of bits are.
-    fn tail(&self) -> *const u8 {
-        ptr::from_ref(self).cast::<u8>().wrapping_add(size_of::<Slab>())
+    /// The first block.
+    #[inline(always)]
+    pub(super) fn base(&self) -> *mut u8 {
+        self.base.get()
+    }
+
+    /// What trailers and canaries of its blocks are made from.
+    #[inline(always)]
+    pub(super) fn secret(&self) -> Secret {
+        self.secret.get()
     }
 
     /// How many blocks the slab has.
@@ -252,7 +269,7 @@ impl Slab {
 
     /// Whether it has memory of its own, and huge pages if there are any.
     pub(super) fn is_big(&self) -> bool {
-        self.region.is_null()
+        self.big
     }
 
     /// Bytes from block to block.
@@ -272,7 +289,7 @@ impl Slab {
     pub(super) fn word(&self, word: usize) -> &AtomicU64 {
         debug_assert!(word < self.words());
         // SAFETY: `make` has taken a record with room for these words, and records stay mapped.
-        unsafe { &*self.tail().cast::<AtomicU64>().wrapping_add(word) }
+        unsafe { &*self.states.cast::<AtomicU64>().wrapping_sub(word + 1) }
     }
 
     /// Takes all bits of a word: the calling thread has their blocks now.
@@ -355,5 +372,32 @@ impl Slab {
             }
             slab = at.all_next.load(Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+
+    /// What is made anew meanwhile is nothing that figures read, or refer to.
+    #[test]
+    fn figures_are_read_while_slabs_come_and_go() {
+        let times = if cfg!(miri) { 4 } else { 200 };
+        let come_and_go = || {
+            for _ in 0..times {
+                let slab = Slab::make_usual(40).unwrap();
+                slab.place.store(DEAD, Relaxed);
+                // SAFETY: dead, and no block was handed out.
+                unsafe { slab.release() };
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(come_and_go);
+            for _ in 0..times * 2 {
+                Slab::each(|slab| _ = slab.figures().fresh);
+                std::thread::yield_now();
+            }
+        });
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::os;
 use crate::superslab::layout::{SLICE, SLICE_SHIFT};
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, reads, wrote};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering, reads, wrote};
 use core::cell::UnsafeCell;
 use core::ptr;
 
@@ -56,8 +56,8 @@ const DIRECT_SHIFT: u32 = 13;
 /// log2 of the entries of a branch of the side table, the level between root and leaves.
 const BRANCH_SHIFT: u32 = 11;
 
-/// A leaf of the side table: entries for 512 MiB.
-type DirectLeaf = [AtomicU64; 1 << DIRECT_SHIFT];
+/// A leaf of the side table: entries for 512 MiB. Numbers, or pointers to records of the hardened heap.
+type DirectLeaf = [AtomicPtr<u8>; 1 << DIRECT_SHIFT];
 /// Pointers to leaves, or null, for 1 TiB.
 type Branch = [AtomicPtr<DirectLeaf>; 1 << BRANCH_SHIFT];
 
@@ -210,13 +210,13 @@ fn direct_place(address: *const u8) -> (usize, usize, usize) {
 /// The side table's entry for the slice of `address`, if there is one. Not inlined, because its callers
 /// rarely get here.
 #[inline(never)]
-fn direct_slot(address: *const u8) -> Option<&'static AtomicU64> {
+fn direct_slot(address: *const u8) -> Option<&'static AtomicPtr<u8>> {
     slot(address)
 }
 
 /// [`direct_slot`], for the hardened heap, which asks for each block.
 #[inline(always)]
-fn slot(address: *const u8) -> Option<&'static AtomicU64> {
+fn slot(address: *const u8) -> Option<&'static AtomicPtr<u8>> {
     let (root, branch, leaf) = direct_place(address);
     // Acquire, twice: pairs with the release in `grown`.
     // SAFETY: null, or a branch or leaf that `grown` has mapped. These are zero at first, consist of atomics,
@@ -275,14 +275,14 @@ pub(crate) fn set_direct(address: *const u8, entry: u64) {
     if let Some(slot) = direct_slot(address) {
         // Relaxed, here, in `direct` and in `clear_direct`: whoever holds the block's address got it after
         // this store, by the program's own synchronisation. For others the entry is a hint.
-        slot.store(entry, Ordering::Relaxed);
+        slot.store(ptr::without_provenance_mut(entry as usize), Ordering::Relaxed);
         set(address, 1, DIRECT);
     }
 }
 
 /// What [`set_direct`] has stored for the slice of `address`, where [`kind`] says [`DIRECT`].
 pub(crate) fn direct(address: *const u8) -> u64 {
-    direct_slot(address).map_or(0, |slot| slot.load(Ordering::Relaxed))
+    direct_slot(address).map_or(0, |slot| slot.load(Ordering::Relaxed).addr() as u64)
 }
 
 /// Enters slices of the hardened heap, for which [`hardened`] will return `record`. Needs [`prepare_direct`]
@@ -291,7 +291,7 @@ pub(crate) fn set_hardened(address: *const u8, slices: usize, record: *const u8)
     for slice in 0..slices {
         if let Some(slot) = direct_slot(address.wrapping_add(slice * SLICE)) {
             // Relaxed, here and in `hardened`: as in `set_direct`.
-            slot.store(record.expose_provenance() as u64, Ordering::Relaxed);
+            slot.store(record.cast_mut(), Ordering::Relaxed);
         }
     }
     set(address, slices, HARDENED);
@@ -300,9 +300,7 @@ pub(crate) fn set_hardened(address: *const u8, slices: usize, record: *const u8)
 /// The record that [`set_hardened`] has stored for the slice of `address`, where [`kind`] says [`HARDENED`].
 #[inline(always)]
 pub(crate) fn hardened(address: *const u8) -> *mut u8 {
-    core::ptr::with_exposed_provenance_mut(
-        slot(address).map_or(0, |slot| slot.load(Ordering::Relaxed)) as usize
-    )
+    slot(address).map_or(ptr::null_mut(), |slot| slot.load(Ordering::Relaxed))
 }
 
 /// The bytes of address space that the map takes, and an estimate of how many of them are resident, for
@@ -326,7 +324,7 @@ fn figures_of(
     let page = os::page_size();
     let part = |bytes: usize| bytes & !(page - 1);
     let map = leaves * page + part((superslabs + direct) / SLICE);
-    let table = tables * page + part(direct / SLICE * size_of::<AtomicU64>());
+    let table = tables * page + part(direct / SLICE * size_of::<AtomicPtr<u8>>());
     let resident = map.min(leaves * LEAF) + table.min(tables_bytes) + branches * page;
     (leaves * LEAF + tables_bytes + branches_bytes, resident)
 }
@@ -372,7 +370,8 @@ pub(crate) fn unmap_but(
 /// true.
 pub(crate) fn clear_direct(address: *const u8, entry: u64) -> bool {
     let Some(slot) = direct_slot(address) else { return false };
-    if slot.compare_exchange(entry, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+    let entry = ptr::without_provenance_mut(entry as usize);
+    if slot.compare_exchange(entry, ptr::null_mut(), Ordering::Relaxed, Ordering::Relaxed).is_err() {
         return false;
     }
     set(address, 1, FOREIGN);

@@ -1,6 +1,8 @@
 //! Takes a profile of a program, and shows it.
 
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -148,10 +150,18 @@ fn unserved(program: &OsStr, library: Option<&Path>, status: Status) -> String {
 
 /// Writes a file, whole or not at all. An empty one where the disk is full would look like a profile.
 fn put(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    std::fs::write(path, bytes).inspect_err(|_| drop(std::fs::remove_file(path))).map_err(|error| {
+    // Anew: the folder may be another user's, and a link there may lead to any file of ours.
+    let _ = std::fs::remove_file(path);
+    let file = File::options().write(true).create_new(true).open(path);
+    file.and_then(|file| fill(file, path, bytes)).map_err(|error| {
         let path = report::printable(path.as_ref());
         anyhow::anyhow!("cannot write {path}: {error}; name another folder with --out")
     })
+}
+
+/// Writes the bytes to the new file of this path, which is gone if that fails.
+fn fill(mut file: File, path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    file.write_all(bytes).inspect_err(|_| drop(std::fs::remove_file(path)))
 }
 
 /// Writes a profile for other tools, and says which of the files cannot be. Whether
@@ -219,4 +229,39 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
         report::say(&write_page(folder, &profiles, symbols.notes())?);
     }
     Ok(whole && shown && there == [true; 2])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (theirs, path) = (folder.path().join("theirs"), folder.path().join("x.pb.gz"));
+        std::fs::write(&theirs, "theirs").unwrap();
+        for hard in [false, true] {
+            let _ = std::fs::remove_file(&path);
+            if hard {
+                std::fs::hard_link(&theirs, &path).unwrap();
+            } else {
+                std::os::unix::fs::symlink(&theirs, &path).unwrap();
+            }
+            put(&path, b"ours").unwrap();
+            put(&path, b"ours again").unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"ours again");
+            assert_eq!(std::fs::read(&theirs).unwrap(), b"theirs");
+        }
+        assert!(put(&folder.path().join("gone/x"), b"").is_err());
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.pb.gz");
+        std::fs::write(&path, "").unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        assert_eq!(fill(full, &path, b"ours").unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        assert!(!path.exists());
+    }
 }
