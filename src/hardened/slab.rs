@@ -44,10 +44,8 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 pub(super) static ALL: AtomicPtr<Slab> = AtomicPtr::new(ptr::null_mut());
 
 /// The record of a slab. Behind it lie the words of bits, the last one first, then a byte for each block.
-///
-/// What is in cells is written when the record has a slab anew, before that has a block; all else up to
-/// `place` is constant. So who looks through all records, which some other thread may be making anew, has no
-/// reference to anything that is written.
+/// Cells are written when the record has a slab anew; all else up to `place` is constant. So figures, which
+/// may look at the record meanwhile, have no reference to what is written.
 #[repr(C)]
 pub(super) struct Slab {
     header: Header,
@@ -56,8 +54,7 @@ pub(super) struct Slab {
     /// `ceil(2^64 / stride)`.
     pub(super) inverse: u64,
     secret: Cell<Secret>,
-    /// The byte of the first block. The words of bits are reached from here, too: a reference to the record
-    /// leads to nothing behind it.
+    /// The byte of the first block. The words are reached by this, too: a reference ends with the record.
     states: *const AtomicU8,
     /// Bytes from block to block.
     stride: u32,

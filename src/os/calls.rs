@@ -1,5 +1,5 @@
-//! What every system call here observes: the C library's error number belongs to the program, and a process
-//! that has given up system calls makes few. And the clocks, which need none.
+//! What system calls here observe: a process that has given up system calls makes few, and the [error
+//! number](super::errno) belongs to the program. And the clocks, which need none.
 
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(super) use crate::os::errno::address;
