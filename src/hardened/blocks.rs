@@ -65,10 +65,10 @@ impl Large {
         let this = pagemap::hardened(block).cast::<Large>();
         // SAFETY: held, so nobody else gives the mapping back.
         unsafe {
-            if !self.guarded {
+            if !self.guarded.get() {
                 let before = UNGUARDED.fetch_sub(1, Relaxed);
-                if before > MOST_HOLES && self.len <= ASIDE {
-                    self.resident.store(!os::purge(self.base, self.len), Relaxed);
+                if before > MOST_HOLES && self.len.get() <= ASIDE {
+                    self.resident.store(!os::purge(self.base.get(), self.len.get()), Relaxed);
                     if set_aside(this) {
                         return;
                     }
@@ -78,9 +78,9 @@ impl Large {
                     give_back_aside();
                 }
             }
-            let stays = reused::wants_pages(self) && os::protect(self.base, self.len, false);
+            let stays = reused::wants_pages(self) && os::protect(self.base.get(), self.len.get(), false);
             self.resident.store(stays, Relaxed);
-            if !stays && !os::make_inaccessible(self.base, self.len) {
+            if !stays && !os::make_inaccessible(self.base.get(), self.len.get()) {
                 unmap(this);
                 return;
             }
@@ -129,12 +129,12 @@ mod tests {
             let block = alloc(100_000, 16, false).ptr;
             // SAFETY: the record of a block.
             let large = unsafe { large::of(pagemap::hardened(block).cast(), block) }.unwrap();
-            let (len, before) = (large.len, mapped().0);
+            let (len, before) = (large.len.get(), mapped().0);
             UNGUARDED.store(MOST_HOLES + 1, Relaxed);
             let held = QUARANTINE.lock_soon();
             // SAFETY: our own block, which is freed once.
             unsafe { large.free(block, "free") };
-            held.is_some() && !large.guarded && mapped().0 == before - len
+            held.is_some() && !large.guarded.get() && mapped().0 == before - len
         };
         assert!(child::is_so(is_so));
     }

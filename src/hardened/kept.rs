@@ -70,7 +70,7 @@ impl Quarantine {
         self.kept.get_mut(index..self.count)?.rotate_left(1);
         self.count -= 1;
         // SAFETY: the record of a mapping that was in the list.
-        let (len, resident) = unsafe { ((*large).len, (*large).kept()) };
+        let (len, resident) = unsafe { ((*large).len.get(), (*large).kept()) };
         self.bytes -= len;
         RESIDENT.fetch_sub(resident, Relaxed);
         Some(large)
@@ -79,7 +79,7 @@ impl Quarantine {
     /// Puts a mapping in, as the one freed last. False if there is no room.
     pub(super) fn add(&mut self, large: *mut Large) -> bool {
         // SAFETY: the caller's mapping.
-        let (len, resident) = unsafe { ((*large).len, (*large).kept()) };
+        let (len, resident) = unsafe { ((*large).len.get(), (*large).kept()) };
         if self.count > 0 && self.bytes + len > KEPT_BYTES {
             return false;
         }
@@ -142,7 +142,7 @@ impl Quarantine {
         let old = self.kept.get(..self.count.saturating_sub(later()))?;
         // SAFETY: records of mappings in the list.
         let fits = |&large: &*mut Large| unsafe {
-            (*large).len == len && (*large).huge == huge && (*large).resident.load(Relaxed)
+            (*large).len.get() == len && (*large).huge.get() == huge && (*large).resident.load(Relaxed)
         };
         let index = old.iter().position(fits)?;
         self.remove(index)
@@ -159,13 +159,13 @@ impl Quarantine {
                 if large.is_null() {
                     return None;
                 }
-                let fits = (len..=2 * len).contains(&(*large).len) && (huge || !(*large).huge);
+                let fits = (len..=2 * len).contains(&(*large).len.get()) && (huge || !(*large).huge.get());
                 if looked >= later() && fits {
-                    *link = (*large).next;
-                    self.aside_bytes -= (*large).len;
+                    *link = (*large).next.get();
+                    self.aside_bytes -= (*large).len.get();
                     return Some(large);
                 }
-                link = &raw mut (*large).next;
+                link = (*large).next.as_ptr();
             }
         }
         None
@@ -182,8 +182,8 @@ pub(super) unsafe fn set_aside(large: *mut Large) -> bool {
     let Some(mut kept) = QUARANTINE.lock_soon() else { return false };
     // SAFETY: the caller's, until it is in the list.
     unsafe {
-        (*large).next = kept.aside;
-        kept.aside_bytes += (*large).len;
+        (*large).next.set(kept.aside);
+        kept.aside_bytes += (*large).len.get();
     }
     // A fork may come between.
     compiler_fence(Release);
@@ -204,7 +204,7 @@ pub(super) fn take_aside() -> impl Iterator<Item = *mut Large> {
     core::iter::from_fn(move || {
         // SAFETY: records stay mapped; the caller has not had this one yet.
         let large = unsafe { next.as_ref() }?;
-        Some(core::mem::replace(&mut next, large.next))
+        Some(core::mem::replace(&mut next, large.next.get()))
     })
 }
 
@@ -220,8 +220,8 @@ unsafe fn sorted(mut rest: *mut Large) -> *mut Large {
     unsafe {
         while !rest.is_null() {
             let mut run = rest;
-            rest = (*run).next;
-            (*run).next = ptr::null_mut();
+            rest = (*run).next.get();
+            (*run).next.set(ptr::null_mut());
             let mut n = 0;
             while n < 31 && !runs[n].is_null() {
                 run = merged(core::mem::replace(&mut runs[n], ptr::null_mut()), run);
@@ -244,9 +244,9 @@ unsafe fn merged(mut a: *mut Large, mut b: *mut Large) -> *mut Large {
     // SAFETY: by the caller's clause; `link` is `first`, or the link of the last record that was merged.
     unsafe {
         while !a.is_null() && !b.is_null() {
-            let lower = if (*a).base < (*b).base { &mut a } else { &mut b };
+            let lower = if (*a).base.get() < (*b).base.get() { &mut a } else { &mut b };
             *link = *lower;
-            link = &raw mut (**lower).next;
+            link = (**lower).next.as_ptr();
             *lower = *link;
         }
         *link = if a.is_null() { b } else { a };
@@ -262,8 +262,8 @@ mod tests {
     fn records<const N: usize>(mappings: [(usize, bool, u32); N]) -> [*mut Large; N] {
         mappings.map(|(len, resident, freed)| {
             // SAFETY: zero is valid for all fields.
-            let mut record: Large = unsafe { core::mem::zeroed() };
-            record.len = len;
+            let record: Large = unsafe { core::mem::zeroed() };
+            record.len.set(len);
             record.resident.store(resident, Relaxed);
             record.freed.store(freed, Relaxed);
             ptr::from_mut(Box::leak(Box::new(record)))
@@ -316,7 +316,7 @@ mod tests {
         let aside = records([(7, false, 0), (17, false, 0), (16, false, 0), (8, false, 0), (9, false, 0)]);
         for &large in aside.iter().rev() {
             // SAFETY: a record of this test alone.
-            unsafe { (*large).next = core::mem::replace(&mut kept.aside, large) };
+            unsafe { (*large).next.set(core::mem::replace(&mut kept.aside, large)) };
         }
         kept.aside_bytes = 57;
         assert_eq!(
@@ -380,15 +380,15 @@ mod tests {
             unsafe {
                 for n in 0..count {
                     let record = records.add(n);
-                    (*record).base = ptr::without_provenance_mut((n * 7919 + 13) % 1009 * 4096);
+                    (*record).base.set(ptr::without_provenance_mut((n * 7919 + 13) % 1009 * 4096));
                     // A loop that the compiler does not vectorise: on 64-bit Arm rustc 1.95 crashes when it
                     // does.
-                    (*record).next = core::hint::black_box(core::mem::replace(&mut first, record));
+                    (*record).next.set(core::hint::black_box(core::mem::replace(&mut first, record)));
                 }
                 first = sorted(first);
                 while !first.is_null() {
-                    bases.push((*first).base.addr());
-                    first = (*first).next;
+                    bases.push((*first).base.get().addr());
+                    first = (*first).next.get();
                 }
             }
             assert!(bases.len() == count && bases.is_sorted(), "{count}: {bases:x?}");

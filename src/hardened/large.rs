@@ -9,6 +9,7 @@ use crate::hardened::{fault, parts};
 use crate::os;
 use crate::sync::Ordering::{Acquire, Relaxed};
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize};
+use core::cell::Cell;
 use core::ptr;
 
 /// The program has the block.
@@ -24,23 +25,24 @@ fn is_cut_a_little(old: usize, size: usize) -> bool {
     old >= LONG && (old - old / 8..old).contains(&size)
 }
 
-/// The record of a large block.
+/// The record of a large block. Cells are written when the record has a mapping anew, or by who has the
+/// block: so who looks by a stale pointer has no reference to what is written.
 #[repr(C)]
 pub(super) struct Large {
     header: Header,
     /// The mapping, and its length.
-    pub(super) base: *mut u8,
-    pub(super) len: usize,
+    pub(super) base: Cell<*mut u8>,
+    pub(super) len: Cell<usize>,
     /// The block. Relaxed, as the others: `state` publishes them.
     pub(super) block: AtomicPtr<u8>,
     /// log2 of the alignment asked for.
     pub(super) align: AtomicU32,
     /// Whether it lies at the beginning of its mapping, so that it can grow.
-    pub(super) grows: bool,
+    pub(super) grows: Cell<bool>,
     /// Whether the pages around the block cannot be touched.
-    pub(super) guarded: bool,
+    pub(super) guarded: Cell<bool>,
     /// Whether huge pages have been advised.
-    pub(super) huge: bool,
+    pub(super) huge: Cell<bool>,
     /// Bytes asked for.
     pub(super) size: AtomicUsize,
     /// Bytes of the pages that the block lies on, as they are counted.
@@ -52,7 +54,7 @@ pub(super) struct Large {
     /// of the quarantine.
     pub(super) freed: AtomicU32,
     /// The next one of those that are set aside. Used under the lock of the quarantine.
-    pub(super) next: *mut Large,
+    pub(super) next: Cell<*mut Large>,
 }
 
 /// The byte that fills the rest of the block's first page, and what lies between its end and the guard page,
@@ -67,8 +69,8 @@ pub(super) fn filling(block: *mut u8) -> u8 {
 ///
 /// `record` is what the page map has for the slice, of the list [`LARGE`].
 pub(super) unsafe fn of<'a>(record: *mut Header, address: *mut u8) -> Option<&'a Large> {
-    // SAFETY: records stay mapped, and of those of this list only atomics are written while somebody may
-    // look at them.
+    // SAFETY: records stay mapped, and of those of this list only atomics and cells are written while
+    // somebody may look at them. Who does not have the block reads atomics only.
     let large = unsafe { &*record.cast::<Large>() };
     (large.block() == address).then_some(large)
 }
@@ -160,8 +162,8 @@ impl Large {
     /// Only the caller uses the block, which is in use and has `old` bytes.
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) unsafe fn resize(&self, old: usize, size: usize, must: bool) -> bool {
-        let last = self.base.addr() + self.len - os::page_size();
-        let stays = must && size < old || self.grows && size >= old / 2 || is_cut_a_little(old, size);
+        let last = self.base.get().addr() + self.len.get() - os::page_size();
+        let stays = must && size < old || self.grows.get() && size >= old / 2 || is_cut_a_little(old, size);
         if !stays || size > last - self.block().addr() {
             return false;
         }
@@ -169,8 +171,8 @@ impl Large {
         let (from, to) = (self.end(old), self.end(size));
         // SAFETY: the caller's block, and what lies behind it in its mapping.
         unsafe {
-            let pages = |from: usize| self.base.wrapping_add(from - self.base.addr());
-            let guard = self.guarded;
+            let pages = |from: usize| self.base.get().wrapping_add(from - self.base.get().addr());
+            let guard = self.guarded.get();
             if to > from && guard && !os::protect(pages(from), to - from, true) {
                 return false;
             }

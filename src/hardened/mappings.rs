@@ -93,12 +93,12 @@ fn map_so(size: usize, align: usize, start: Option<usize>, huge: bool, guarded: 
     unsafe {
         MAPPED.fetch_add(len, Relaxed);
         UNGUARDED.fetch_add(usize::from(!guarded), Relaxed);
-        (*record).base = base;
-        (*record).len = len;
-        (*record).grows = start.is_some();
+        (*record).base.set(base);
+        (*record).len.set(len);
+        (*record).grows.set(start.is_some());
         (*record).block.store(block, Relaxed);
-        (*record).guarded = guarded;
-        (*record).huge = huge;
+        (*record).guarded.set(guarded);
+        (*record).huge.set(huge);
         if huge || thp::refuses() {
             os::advise_huge(base, len, huge);
         }
@@ -143,7 +143,7 @@ pub(super) unsafe fn hand_out(record: *mut Large, block: *mut u8, size: usize, a
 impl Large {
     /// The pages of a block of `size` bytes, which is where this one is.
     pub(super) fn mapping(&self, size: usize) -> Mapping {
-        Mapping { block: self.first_page(), len: self.pages(size), huge: self.huge }
+        Mapping { block: self.first_page(), len: self.pages(size), huge: self.huge.get() }
     }
 
     /// Makes the block, which begins at `block`, the caller's instead of the program's, and looks at what is

@@ -28,12 +28,12 @@ pub(super) fn may_try() -> bool {
 /// one will have huge pages, into which it is copied.
 #[unsafe(link_section = "hakmem_rare")]
 fn can_grow(old: &Large, size: usize, align: usize) -> bool {
-    let is_guarded = old.guarded && may_be_guarded();
+    let is_guarded = old.guarded.get() && may_be_guarded();
     // Where in a page it lies stays as it is.
     let is_aligned = align <= os::page_size() && old.block().addr() % align == 0;
     is_guarded
         && is_aligned
-        && !old.huge
+        && !old.huge.get()
         && may_try()
         // Last: who asks is counted.
         && !huge::wants_huge_copy(size)
@@ -54,7 +54,7 @@ pub(super) unsafe fn can_transfer(from: *mut u8, pages: usize, new: &Large) -> b
 
 /// Bytes from the first page of a mapping's block to its end.
 fn rest(large: &Large) -> usize {
-    large.base.addr() + large.len - large.first_page().addr()
+    large.base.get().addr() + large.len.get() - large.first_page().addr()
 }
 
 /// Moves a block of `was` bytes, with its pages, to where it has `size` bytes, on behalf of `function`. Null,
@@ -75,7 +75,7 @@ pub(super) unsafe fn grow(old: &Large, was: usize, size: usize, align: usize, fu
     };
     // SAFETY: the new mapping is this call's alone, and so is the block once it is given up.
     unsafe {
-        if !(*record).guarded || !can_transfer(from, pages, &*record) || !old.give_up(at, function) {
+        if !(*record).guarded.get() || !can_transfer(from, pages, &*record) || !old.give_up(at, function) {
             discard(record);
             return ptr::null_mut();
         }
@@ -85,8 +85,8 @@ pub(super) unsafe fn grow(old: &Large, was: usize, size: usize, align: usize, fu
             old.state.swap(USED, Relaxed);
             return ptr::null_mut();
         }
-        let (end, last) = ((*record).end(size), (*record).base.addr() + (*record).len);
-        os::protect((*record).base.wrapping_add(end - (*record).base.addr()), last - end, false);
+        let (end, last) = ((*record).end(size), (*record).base.get().addr() + (*record).len.get());
+        os::protect((*record).base.get().wrapping_add(end - (*record).base.get().addr()), last - end, false);
         old.count(0);
         LARGE_FREES.fetch_add(1, Relaxed);
         old.resident.store(false, Relaxed);
@@ -114,7 +114,7 @@ pub(super) unsafe fn grow(old: &Large, was: usize, size: usize, align: usize, fu
 pub(super) unsafe fn transfer(old: &Large, from: *mut u8, pages: usize, record: *mut Large) -> bool {
     // SAFETY: by the caller's clause.
     unsafe {
-        let (base, to, most) = ((*record).base, (*record).first_page(), rest(&*record));
+        let (base, to, most) = ((*record).base.get(), (*record).first_page(), rest(&*record));
         // First: others may have what is here, as soon as it is not mapped.
         pagemap::set(old.block(), 1, FOREIGN);
         let moved = os::remap_to(from, pages, most, to);
@@ -149,15 +149,15 @@ pub(super) unsafe fn reclaim(old: &Large, from: *mut u8, pages: usize) -> bool {
     if os::claim(from, pages) {
         set_ours(old);
         // SAFETY: by the caller's clause; all of the mapping is ours again, and nothing of it can be touched.
-        unsafe { os::close(old.base, old.len) };
+        unsafe { os::close(old.base.get(), old.len.get()) };
         return true;
     }
     // Only what is beside it is still ours.
     let behind = from.wrapping_add(pages);
     // SAFETY: by the caller's clause; the page map has forgotten it.
     unsafe {
-        os::discard_reserved(old.base, from.addr() - old.base.addr());
-        os::discard_reserved(behind, old.base.addr() + old.len - behind.addr());
+        os::discard_reserved(old.base.get(), from.addr() - old.base.get().addr());
+        os::discard_reserved(behind, old.base.get().addr() + old.len.get() - behind.addr());
         held::release_excess(pages, 0);
         forget(ptr::from_ref(old).cast_mut());
     }
@@ -177,7 +177,7 @@ mod tests {
         let page = os::page_size();
         // SAFETY: a block, and its record.
         let old = unsafe { large::of(pagemap::hardened(block).cast(), block) }.unwrap();
-        let (base, len, pages) = (old.base, old.len, old.pages(300_000));
+        let (base, len, pages) = (old.base.get(), old.len.get(), old.pages(300_000));
         assert!(old.give_up(block, "realloc"));
         // SAFETY: the block was given up; what is mapped in its place is used here alone.
         assert!(child::is_so(|| unsafe {

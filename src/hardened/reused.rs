@@ -90,19 +90,19 @@ pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
     // SAFETY: it was kept, so freed, and is ours alone now.
     unsafe {
         // The system may have refused, too, to make it inaccessible.
-        if is_aside && (*record).guarded {
-            if !os::close((*record).base, (*record).len) {
+        if is_aside && (*record).guarded.get() {
+            if !os::close((*record).base.get(), (*record).len.get()) {
                 unmap(record);
                 return None;
             }
             (*record).resident.store(false, Relaxed);
         }
         // All of it is inaccessible now, or else it is not guarded.
-        let (base, len, page) = ((*record).base, (*record).len, os::page_size());
-        let block = place(base, len, (*record).huge, size, align);
+        let (base, len, page) = ((*record).base.get(), (*record).len.get(), os::page_size());
+        let block = place(base, len, (*record).huge.get(), size, align);
         let before = block.map_addr(|at| at & !(page - 1));
         let pages = (block.addr() + size.max(1)).next_multiple_of(page) - before.addr();
-        let (from, bytes) = if (*record).guarded { (before, pages) } else { (base, len) };
+        let (from, bytes) = if (*record).guarded.get() { (before, pages) } else { (base, len) };
         if !pagemap::prepare_direct(block) || !os::protect(from, bytes, true) {
             unmap(record);
             return None;
@@ -111,10 +111,10 @@ pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
         if (*record).resident.load(Relaxed) {
             before.write_bytes(0, pages);
         }
-        if !(*record).guarded {
+        if !(*record).guarded.get() {
             UNGUARDED.fetch_add(1, Relaxed);
         }
-        (*record).grows = false;
+        (*record).grows.set(false);
         hand_out(record, block, size, align);
         Some(block)
     }
@@ -123,7 +123,9 @@ pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
 /// Whether a block of `size` bytes can have the huge pages of one that was freed.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn has_huge(size: usize) -> bool {
-    let fits = |old: &Large| old.guarded && old.huge && old.kept() == size.next_multiple_of(os::page_size());
+    let fits = |old: &Large| {
+        old.guarded.get() && old.huge.get() && old.kept() == size.next_multiple_of(os::page_size())
+    };
     RESIDENT.load(Relaxed) != 0 && QUARANTINE.lock_soon().is_some_and(|kept| kept.has(fits))
 }
 
@@ -145,11 +147,11 @@ pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
     let least = if RESIDENT.load(Relaxed) > MOST { LEAST } else { WAITS };
     let fits = |old: &Large| {
         // Huge pages would be split where they do not lie on huge pages.
-        let whole = !new.huge || (old.first_page().addr().wrapping_sub(to.addr())) % HUGE_PAGE == 0;
+        let whole = !new.huge.get() || (old.first_page().addr().wrapping_sub(to.addr())) % HUGE_PAGE == 0;
         let fits = old.kept() >= least && right.contains(&old.kept());
-        old.guarded && old.huge == new.huge && whole && fits
+        old.guarded.get() && old.huge.get() == new.huge.get() && whole && fits
     };
-    let kept = if new.guarded && moved::may_try() { QUARANTINE.lock_soon() } else { None };
+    let kept = if new.guarded.get() && moved::may_try() { QUARANTINE.lock_soon() } else { None };
     let Some((index, large)) = kept.and_then(|mut kept| kept.take_newest(fits)) else {
         let gone = GONE.load(Relaxed);
         if right.contains(&gone) {
@@ -157,7 +159,7 @@ pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
             MISSED.fetch_max(gone, Relaxed);
         }
         // What is as long but cannot move, or not well, is of no use beside this one.
-        let as_long = |old: &Large| old.guarded && old.kept() > WAITS && right.contains(&old.kept());
+        let as_long = |old: &Large| old.guarded.get() && old.kept() > WAITS && right.contains(&old.kept());
         if let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_newest(as_long)) {
             // SAFETY: it was kept, so freed, and is ours alone until it is back.
             unsafe { give_back_pages(index, large) };

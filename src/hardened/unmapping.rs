@@ -65,7 +65,7 @@ pub(super) fn give_back_oldest(now: u32, delay: u32) -> bool {
 pub(super) unsafe fn give_back_pages(index: usize, large: *mut Large) {
     // SAFETY: by the caller's clause, and what is kept is freed.
     unsafe {
-        let gone = os::make_inaccessible((*large).base, (*large).len);
+        let gone = os::make_inaccessible((*large).base.get(), (*large).len.get());
         (*large).resident.store(!gone, Relaxed);
         // Not again the next time, if the system has refused.
         if gone {
@@ -129,7 +129,7 @@ pub(super) unsafe fn unmap(large: *mut Large) -> bool {
     // SAFETY: by the caller's clause. The page map forgets it first, so that nobody finds the record.
     unsafe {
         leave_map(&*large);
-        match os::unmap((*large).base, (*large).len) {
+        match os::unmap((*large).base.get(), (*large).len.get()) {
             Unmapped::Gone => {}
             left => {
                 (*large).resident.store(left == Unmapped::Kept, Relaxed);
@@ -160,7 +160,7 @@ pub(super) fn leave_map(large: &Large) {
 unsafe fn give_back(large: *mut Large) -> usize {
     // SAFETY: by the caller's clause. The length first: once it is unmapped the record is anybody's.
     unsafe {
-        let len = (*large).len;
+        let len = (*large).len.get();
         if unmap(large) { len } else { 0 }
     }
 }
@@ -174,7 +174,7 @@ unsafe fn give_back(large: *mut Large) -> usize {
 pub(super) unsafe fn discard(large: *mut Large) {
     // SAFETY: by the caller's clause.
     unsafe {
-        if !(*large).guarded {
+        if !(*large).guarded.get() {
             UNGUARDED.fetch_sub(1, Relaxed);
         }
         unmap(large);
@@ -190,8 +190,8 @@ pub(super) unsafe fn discard(large: *mut Large) {
 pub(super) unsafe fn forget(large: *mut Large) {
     // SAFETY: by the caller's clause.
     unsafe {
-        MAPPED.fetch_sub((*large).len, Relaxed);
-        if (*large).guarded {
+        MAPPED.fetch_sub((*large).len.get(), Relaxed);
+        if (*large).guarded.get() {
             GUARDED.fetch_sub(1, Relaxed);
         }
         records::give(large.cast());
