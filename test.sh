@@ -19,8 +19,8 @@ for features in --no-default-features --all-features "--features asan" "--featur
     cargo clippy -p hakmem-alloc $features --quiet -- -D warnings
 done
 RUSTDOCFLAGS="-D warnings" cargo doc -p hakmem-alloc --no-deps --quiet
-# Without the lab: what the first command of the README builds.
-cargo clippy -p hakmem-cli --no-default-features --quiet -- -D warnings
+# Without the lab: what the first command of the README builds, and its tests.
+cargo clippy -p hakmem-cli --no-default-features --all-targets --quiet -- -D warnings
 
 # The workspaces of their own lock what the crate needs, too: they are built with --locked, by hand.
 needs() { sed -n '/^name = "hakmem-alloc"/,/^$/s/^ "\([^ "]*\).*/\1/p' "$1"; }

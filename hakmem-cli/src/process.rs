@@ -4,13 +4,16 @@
 //! reaches it directly, and we take no part. Only what somebody sent to *us* is passed on. A `kill` of the
 //! whole group cannot be told from one of us alone, so there the program may see the signal twice.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 
+use crate::report::printable;
 use crate::sys::{self, Arrived, Change};
 
 /// What is passed on. SIGKILL and SIGSTOP cannot be.
@@ -88,6 +91,18 @@ pub fn run_and(command: &mut Command, tidy: impl FnOnce()) -> io::Result<Outcome
             None => program.stop_us(),
         }
     }
+}
+
+/// Why the program did not start, in words, and the exit status that a shell would give.
+pub fn not_started(program: &OsStr, error: &io::Error) -> (String, u8) {
+    let exists = program.as_encoded_bytes().contains(&b'/') && Path::new(program).exists();
+    let (what, code) = match error.kind() {
+        io::ErrorKind::NotFound if exists => ("the interpreter it asks for is missing".to_string(), 127),
+        io::ErrorKind::NotFound => ("program not found".to_string(), 127),
+        io::ErrorKind::PermissionDenied => ("program not executable (permission denied)".to_string(), 126),
+        _ => (format!("cannot be executed: {error}"), 126),
+    };
+    (format!("{}: {what}", printable(program)), code)
 }
 
 /// The running program.

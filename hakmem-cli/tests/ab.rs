@@ -1,5 +1,7 @@
 //! `hakmem ab` and `hakmem report` as a user meets them.
 
+#![cfg(feature = "lab")]
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -258,6 +260,13 @@ fn what_cannot_be_measured_ends_with_a_line_and_2() {
         assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
     };
     no(&["--", "no-such-program-here"], "no-such-program-here: program not found");
+    let folder = TempDir::new().unwrap();
+    let script = folder.path().join("lost");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    std::fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    no(&["--", script], "lost: the interpreter it asks for is missing");
+    no(&["--", "/etc/passwd"], "/etc/passwd: program not executable (permission denied)");
     no(&["--input", "/no/such/input", "--", "true"], "/no/such/input");
     no(&["--json", "/no/such/folder/x", "--", "true"], "/no/such/folder/x");
     no(&["--report", "/proc/nothing", "--", "true"], "/proc/nothing");

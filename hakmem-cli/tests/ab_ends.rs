@@ -1,5 +1,7 @@
 //! How runs that are compared end otherwise than by themselves, and what is left of them.
 
+#![cfg(feature = "lab")]
+
 mod support;
 
 use std::os::unix::process::ExitStatusExt;

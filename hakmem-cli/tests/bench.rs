@@ -1,5 +1,7 @@
 //! `hakmem bench`, `hakmem replay` and the worker behind them, as a user meets them.
 
+#![cfg(feature = "lab")]
+
 use std::process::{Command, Output};
 
 use serde_json::Value;

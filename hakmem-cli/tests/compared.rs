@@ -1,5 +1,7 @@
 //! What `hakmem ab` says about output that differs, or may, and what its exit status is by that.
 
+#![cfg(feature = "lab")]
+
 mod support;
 
 use serde_json::Value;

@@ -1,5 +1,7 @@
 //! Every form of allocation is in the profile, with its size, until it is freed; whose profile may be taken.
 
+#![cfg(feature = "profile")]
+
 mod support;
 
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! `hakmem instructions`: Hakmem within its budgets, and what the command says when it is not.
 
+#![cfg(feature = "lab")]
+
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! `hakmem memory`, as a user meets it.
 
+#![cfg(feature = "lab")]
+
 mod support;
 
 use std::process::Output;

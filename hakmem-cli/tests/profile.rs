@@ -1,5 +1,7 @@
 //! `hakmem profile` and `hakmem diff`: of files that exist, and of programs under a stand-in for the library.
 
+#![cfg(feature = "profile")]
+
 mod support;
 
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! `hakmem profile` of a program that has Hakmem built in: nothing is preloaded, and its call sites are
 //! shown.
 
+#![cfg(feature = "profile")]
+
 mod support;
 
 use std::path::{Path, PathBuf};

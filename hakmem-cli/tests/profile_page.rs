@@ -1,5 +1,7 @@
 //! The page that `hakmem profile --report` writes, in a real browser.
 
+#![cfg(feature = "profile")]
+
 mod support;
 
 use std::path::Path;

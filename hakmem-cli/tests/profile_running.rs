@@ -1,5 +1,7 @@
 //! `hakmem profile --pid`, and the signal by which a process begins a profile: of processes that run already.
 
+#![cfg(feature = "profile")]
+
 mod support;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

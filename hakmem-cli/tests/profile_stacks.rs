@@ -2,6 +2,8 @@
 //! program, of the loader, or of a thread. The programs are those that `.ci/install` brings; none of them
 //! keeps frame pointers.
 
+#![cfg(feature = "profile")]
+
 mod support;
 
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! `hakmem record` with the real recorder, what it writes, and `hakmem replay-worker` on it.
 
+#![cfg(feature = "lab")]
+
 mod support;
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,7 @@
 //! `hakmem record` without a recording, and ended while it makes one.
 
+#![cfg(feature = "lab")]
+
 mod support;
 
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,7 @@
 //! `--report` of a real comparison, opened in a real browser.
 
+#![cfg(feature = "lab")]
+
 use std::path::Path;
 use std::process::Command;
 

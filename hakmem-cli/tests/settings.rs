@@ -1,5 +1,7 @@
 //! `--env`: a setting that the library does not take would make a comparison of nothing.
 
+#![cfg(feature = "lab")]
+
 mod support;
 
 use std::path::Path;

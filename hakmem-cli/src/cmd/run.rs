@@ -1,7 +1,7 @@
 //! `hakmem run`: one program on Hakmem, and one line that says whether it really was.
 
 use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -83,16 +83,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
 
 /// Says why the program did not start, with the exit status a shell would give.
 pub(super) fn could_not_start(program: &OsStr, error: &std::io::Error) -> ExitCode {
-    let name = report::printable(program);
-    let exists = program.as_encoded_bytes().contains(&b'/') && Path::new(program).exists();
-    let (what, code) = match error.kind() {
-        std::io::ErrorKind::NotFound if exists => ("the interpreter it asks for is missing".to_string(), 127),
-        std::io::ErrorKind::NotFound => ("program not found".to_string(), 127),
-        std::io::ErrorKind::PermissionDenied => {
-            ("program not executable (permission denied)".to_string(), 126)
-        }
-        _ => (format!("cannot be executed: {error}"), 126),
-    };
-    report::say(&format!("hakmem: {name}: {what}"));
+    let (what, code) = process::not_started(program, error);
+    report::say(&format!("hakmem: {what}"));
     ExitCode::from(code)
 }

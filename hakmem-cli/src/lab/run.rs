@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
@@ -16,6 +16,7 @@ use super::model::Subject;
 use super::output::{Digest, Output, last_line};
 use super::resident::Sampler;
 use crate::preload::Preload;
+use crate::process;
 use crate::report::mebibytes;
 use crate::sys::interrupt::{self, Program};
 use crate::sys::{self, Change};
@@ -97,7 +98,8 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
 
     interrupt::begin();
     let start = Instant::now();
-    let pid = command.spawn().with_context(|| program.to_string_lossy().into_owned())?.id() as i32;
+    let started = command.spawn().map_err(|error| anyhow!(process::not_started(program, &error).0));
+    let pid = started?.id() as i32;
     let running = Program::of_group(pid);
     let mut sampler = Sampler::new(pid, start);
     let handle = sys::ProcessHandle::open(pid)?;

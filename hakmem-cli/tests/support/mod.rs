@@ -4,6 +4,7 @@
 pub mod disk;
 #[cfg(feature = "profile")]
 pub mod ends;
+#[cfg(feature = "profile")]
 pub mod saved;
 
 use std::collections::BTreeSet;
