@@ -54,6 +54,9 @@ pub(crate) fn is_one_piece(one: *mut u8, other: *mut u8) -> bool {
     which(one) == which(other)
 }
 
+/// The most bytes that a mapping can have.
+const MOST: usize = 1 << 30;
+
 /// Anywhere.
 ///
 /// # Safety
@@ -67,6 +70,11 @@ pub(super) unsafe fn mmap(
     fd: c_int,
     at: libc::off_t,
 ) -> *mut c_void {
+    // Miri gives all of it at once, and ends where the machine has less.
+    if len > MOST {
+        calls::set_errno(libc::ENOMEM);
+        return libc::MAP_FAILED;
+    }
     // SAFETY: an anonymous mapping without MAP_FIXED never replaces memory that is mapped already.
     let p = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd, at) };
     if p != libc::MAP_FAILED {
