@@ -50,6 +50,13 @@ pub fn is_hakmem(path: &Path) -> bool {
         .is_ok_and(|elf| elf.dynsyms.iter().any(|s| elf.dynstrtab.get_at(s.st_name) == Some("hak_version")))
 }
 
+/// Whether `path` is a shared library for programs on musl: that has two names, of which glibc has neither.
+pub fn is_for_musl(path: &Path) -> bool {
+    let Ok(bytes) = std::fs::read(path) else { return false };
+    Elf::parse(&bytes)
+        .is_ok_and(|elf| elf.libraries.iter().any(|name| *name == "libc.so" || name.starts_with("libc.musl")))
+}
+
 /// How a program file is started.
 #[derive(Debug, PartialEq)]
 pub enum Kind {

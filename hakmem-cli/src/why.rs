@@ -22,12 +22,12 @@ pub fn obvious(program: &OsStr, library: &Path) -> Option<String> {
     if !elf::is_hakmem(library) {
         return Some(format!("{} is not Hakmem's library", printable(library.as_os_str())));
     }
-    not_preloadable(program)
+    not_preloadable(program, library)
 }
 
-/// Why the loader would preload nothing into `program`, if its file tells.
-pub fn not_preloadable(program: &OsStr) -> Option<String> {
-    locate(program).as_deref().and_then(|path| obstacle(path, 4))
+/// Why the loader would not preload `library` into `program`, if the files of both tell.
+pub fn not_preloadable(program: &OsStr, library: &Path) -> Option<String> {
+    locate(program).as_deref().and_then(|path| obstacle(path, library, 4))
 }
 
 /// Where the shell would find `program`.
@@ -45,15 +45,18 @@ pub fn is_executable(file: &Path) -> bool {
 }
 
 /// The reason in the file at `path`, or in the interpreter of the script there, `depth` deep at most.
-fn obstacle(path: &Path, depth: u32) -> Option<String> {
+fn obstacle(path: &Path, library: &Path, depth: u32) -> Option<String> {
     let shown = printable(path.as_os_str());
     let ignored = "so the loader ignores LD_PRELOAD";
     match elf::kind(path) {
-        Kind::Script(interpreter) if depth > 0 => return obstacle(Path::new(&interpreter), depth - 1),
+        Kind::Script(interpreter) if depth > 0 => {
+            return obstacle(Path::new(&interpreter), library, depth - 1);
+        }
         Kind::Static => return Some(format!("{shown} is statically linked, so no loader reads LD_PRELOAD")),
         Kind::Foreign => return Some(format!("{shown} is a program for another kind of machine")),
-        Kind::Dynamic(loader) if loader.contains("musl") => {
-            return Some(format!("{shown} uses another C library ({loader})"));
+        Kind::Dynamic(loader) if loader.contains("musl") != elf::is_for_musl(library) => {
+            let library = printable(library.as_os_str());
+            return Some(format!("{shown} uses another C library ({loader}) than {library}"));
         }
         _ => {}
     }
@@ -80,15 +83,36 @@ mod tests {
 
     #[test]
     fn an_ordinary_program_has_no_obstacle() {
-        assert_eq!(obstacle(&std::env::current_exe().unwrap(), 4), None);
-        assert_eq!(obstacle(Path::new("/does/not/exist"), 4), None);
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(obstacle(&own, &own, 4), None);
+        assert_eq!(obstacle(Path::new("/does/not/exist"), &own, 4), None);
     }
 
     #[test]
     fn a_script_that_is_its_own_interpreter_comes_to_an_end() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("#!{}\n", file.path().display())).unwrap();
-        assert_eq!(obstacle(file.path(), 4), None);
+        assert_eq!(obstacle(file.path(), Path::new("/x"), 4), None);
+    }
+
+    #[test]
+    fn programs_and_libraries_for_musl_go_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = "echo 'int main(void) { return 0; }' >x.c
+             gcc -shared -fPIC -o libc.so -Wl,-soname,libc.so x.c
+             gcc -shared -fPIC -nostdlib -o musl.so x.c -Wl,--no-as-needed ./libc.so; gcc -shared -fPIC -o glibc.so x.c
+             gcc -o program x.c; gcc -o musl x.c -Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1";
+        let done = std::process::Command::new("sh").args(["-ec", line]).current_dir(folder.path()).status();
+        assert!(done.unwrap().success());
+        let file = |name: &str| folder.path().join(name);
+        let reason = |program, library| obstacle(&file(program), &file(library), 4);
+        assert_eq!((reason("program", "glibc.so"), reason("musl", "musl.so")), (None, None));
+        for (program, library) in [("program", "musl.so"), ("musl", "glibc.so")] {
+            let said = reason(program, library).unwrap();
+            let end = format!(") than {}", file(library).display());
+            assert!(said.contains("/program uses another C library (/lib") || program == "musl", "{said}");
+            assert!(said.ends_with(&end), "{said}");
+        }
     }
 
     #[test]

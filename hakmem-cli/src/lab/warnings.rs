@@ -44,14 +44,22 @@ pub fn before(machine: &Machine, found: &Found, tasks: &[Task], schedule: &Sched
     if std::env::var_os("LD_PRELOAD").is_some_and(|value| !value.is_empty()) {
         warnings.push("LD_PRELOAD of the environment is left out of every run".into());
     }
-    if found.subjects.iter().any(|subject| subject.library.is_some()) {
-        for task in tasks {
-            if let Some(reason) = why::not_preloadable(&task.program) {
+    for task in tasks {
+        let preloaded =
+            found.subjects.iter().filter_map(|subject| Some((subject, subject.library.as_deref()?)));
+        let reasons: Vec<_> = preloaded
+            .map(|(subject, library)| (&subject.name, why::not_preloadable(&task.program, library)))
+            .collect();
+        let all = reasons.iter().all(|(_, reason)| reason.is_some());
+        for (name, reason) in reasons.iter().filter_map(|(name, reason)| Some((name, reason.as_ref()?))) {
+            if all {
                 warnings.push(format!(
                     "{}: NO ALLOCATOR IS COMPARED: {reason}; every row is the program's own allocator",
                     task.name
                 ));
+                break;
             }
+            warnings.push(format!("{}: {name} CANNOT BE COMPARED: {reason}", task.name));
         }
     }
     warnings

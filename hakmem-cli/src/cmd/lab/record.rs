@@ -85,7 +85,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             }
         }
         Ok(None) => {
-            let why = why::not_preloadable(program)
+            let why = why::not_preloadable(program, &library)
                 .unwrap_or_else(|| "it made no allocation, or the loader refused the library".into());
             report::say(&format!(
                 "hakmem: nothing was recorded of {name}: {why}{}",

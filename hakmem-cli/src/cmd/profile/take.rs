@@ -124,7 +124,7 @@ fn unserved(program: &OsStr, library: Option<&Path>, status: Status) -> String {
         if !elf::is_hakmem(library) {
             return why::not_served(program, library);
         }
-        if let Some(why) = why::not_preloadable(program) {
+        if let Some(why) = why::not_preloadable(program, library) {
             return why;
         }
     }

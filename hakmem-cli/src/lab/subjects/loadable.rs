@@ -18,8 +18,8 @@ pub fn checked(path: &Path) -> anyhow::Result<PathBuf> {
 
 /// Has the loader list what it would load with `library`, by which nothing of that runs.
 pub fn ask_loader(library: &Path) -> anyhow::Result<()> {
-    // That of musl makes no lists.
-    if !cfg!(target_env = "gnu") {
+    // That of musl makes no lists, and this command's own cannot say what the other one would load.
+    if !cfg!(target_env = "gnu") || elf::is_for_musl(library) {
         return Ok(());
     }
     let preload = Preload::new(library, None)?;
