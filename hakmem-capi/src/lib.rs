@@ -13,6 +13,8 @@ mod cxx;
 mod glibc;
 mod prefix;
 mod prefix_stats;
+#[cfg(target_env = "gnu")]
+mod second_names;
 mod wrapped;
 
 use core::ffi::{c_int, c_void};

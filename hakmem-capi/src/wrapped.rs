@@ -1,9 +1,8 @@
 //! Functions of the C library that the allocator must know of: those by which a program would get a second
 //! allocator, confines itself, or wants what the allocator has taken. Each does what the C library's does.
 
-use core::ffi::{CStr, c_char, c_int, c_long, c_ulong, c_void};
-use core::ptr;
-use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use core::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use hakmem_core::__c as core_c;
 
 /// Linux's `prctl`. Before a program confines itself to some system calls, it says here that it, or gets no
@@ -23,7 +22,6 @@ pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong
 }
 
 type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
-type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
 
 /// The C library's function of that name, or null.
 fn next(name: &CStr) -> *mut c_void {
@@ -81,10 +79,17 @@ pub(crate) unsafe fn seen_realloc(block: *mut c_void, size: usize) -> *mut c_voi
     unsafe { core::mem::transmute::<*mut c_void, Realloc>(realloc)(block, size) }
 }
 
+/// Those of which musl has no need (it knows neither `RTLD_DEEPBIND` nor `dlmopen`), or for which it has no
+/// name of its own.
 #[cfg(target_env = "gnu")]
 mod glibc {
     use super::*;
     use core::arch::global_asm;
+    use core::ffi::c_long;
+    use core::ptr;
+    use core::sync::atomic::AtomicI32;
+
+    type Dlmopen = unsafe extern "C" fn(c_long, *const c_char, c_int) -> *mut c_void;
 
     unsafe extern "C" {
         /// glibc's own name for its `pthread_key_create`.

@@ -4,7 +4,7 @@
 static void *from_preinit, *from_constructor;
 static int stages;
 
-/* Runs before the constructors of every library. */
+/* Runs before the constructors of every library; under musl not at all. */
 static void preinit(void) {
     free(NULL);
     CHECK(malloc_usable_size(NULL) == 0);
@@ -37,7 +37,7 @@ __attribute__((destructor(101))) static void late(void) {
 }
 
 static void at_exit(void) {
-    CHECK(same(from_preinit, 100, 1));
+    CHECK(from_preinit == NULL || same(from_preinit, 100, 1));
     free(from_preinit);
 }
 
@@ -60,7 +60,11 @@ static void keeps_errno(void) {
 }
 
 int main(void) {
+#ifdef __GLIBC__
     CHECK(stages == 2);
+#else
+    CHECK(stages >= 1);
+#endif
     CHECK(atexit(at_exit) == 0);
     keeps_errno();
     puts("first ok");
