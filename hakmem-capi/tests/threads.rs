@@ -75,6 +75,16 @@ fn ten_thousand_threads_one_after_another_keep_resident_memory() {
     check(&compile("gcc", "thread_many.c", &["-pthread"]), &["serial", "10000"]);
 }
 
+/// Found by glibc's `tst-create-detached`: such a thread was given a heap, and nothing gave it back.
+#[test]
+fn threads_whose_only_call_is_a_free_after_their_destructors_leave_no_heap() {
+    let program = compile("gcc", "thread_late.c", &["-pthread"]);
+    check(&program, &[]);
+    for hardened in ["light", "on"] {
+        print!("{}", expect_ok(preloaded(&program).env("HAKMEM_HARDENED", hardened), LIMIT));
+    }
+}
+
 #[test]
 fn five_hundred_threads_at_once() {
     check(&compile("gcc", "thread_many.c", &["-pthread"]), &["at-once", "500"]);

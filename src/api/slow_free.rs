@@ -212,9 +212,9 @@ pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
         // SAFETY: no size class, so the page map's answer; nobody uses the block.
         return unsafe { free_large(block, kind as u8, "free", Said::Nothing) };
     }
-    thread::with_heap(None, |heap| {
+    thread::with_heap_to_free(|heap| {
         if !heap.is_null() {
-            // SAFETY: `with_heap` passes a heap that the calling thread owns. `kind` is a size class.
+            // SAFETY: `with_heap_to_free` passes a heap that the calling thread owns. `kind` is a size class.
             unsafe { Heap::free(heap, block, kind as u8) }
         }
         // Without memory for a heap the block is lost. The next call may find some.

@@ -25,6 +25,9 @@ const WAITS: u32 = 100;
 /// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least
 /// that POSIX allows.
 const ROUNDS: u32 = 4;
+/// How many frees of a thread without a heap do not give it one: more than a thread of glibc makes when it is
+/// past its destructors, one for each library with thread-local variables and each stack that is unmapped.
+const FEW: usize = 16;
 
 /// Runs `f` with the calling thread's heap. A thread that has none gets one first; `f` gets null when there
 /// is no memory for that.
@@ -37,16 +40,24 @@ pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
     if !is_placeholder(heap) {
         return f(heap);
     }
-    if ptr::eq(heap, &raw const AFTER_EXIT) {
-        let heap = registry::acquire();
-        let result = f(heap);
-        if !heap.is_null() {
-            // SAFETY: the calling thread has acquired it above, and does not use it after this.
-            unsafe { registry::release_heap(heap) };
-        }
-        return result;
+    if ptr::eq(heap, &raw const AFTER_EXIT) { with_borrowed(f) } else { f(attach(options)) }
+}
+
+/// As [`with_heap`], for a free. A thread without a heap borrows one for its first few frees, too: it may be
+/// ending, and past the C library's destructors, so that nothing would give the heap back.
+pub(crate) fn with_heap_to_free<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
+    if is_one_of_few() { with_borrowed(f) } else { with_heap(None, f) }
+}
+
+/// Runs `f` with a heap that the calling thread has for this call only, or with null.
+fn with_borrowed<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
+    let heap = registry::acquire();
+    let result = f(heap);
+    if !heap.is_null() {
+        // SAFETY: the calling thread has acquired it above, and does not use it after this.
+        unsafe { registry::release_heap(heap) };
     }
-    f(attach(options))
+    result
 }
 
 /// What the calling thread's samples are charged to: see [`Heap::tag`].
@@ -70,10 +81,33 @@ pub(crate) fn own_heap() -> *mut Heap {
     if is_placeholder(heap) { NO_HEAP } else { heap }
 }
 
-/// The calling thread's heap, which it gets first if it has none. Null when there is no memory for that, or
-/// the thread's exit hook has run.
+/// The calling thread's heap for a free, which it gets first if it has none. Null when there is no memory for
+/// that, the thread's exit hook has run, or this is one of its first few frees and it has no heap.
 pub(crate) fn lasting_heap() -> *mut Heap {
-    if ptr::eq(tls::get(), &raw const EMPTY) { attach(None) } else { own_heap() }
+    let has_none = ptr::eq(tls::get(), &raw const EMPTY);
+    if has_none && !is_one_of_few() { attach(None) } else { own_heap() }
+}
+
+/// Whether the calling thread has no heap yet and this is one of the first [`FEW`] frees for which it asks.
+///
+/// A thread of glibc that ends frees what belongs to the stacks of others that have ended, after the last
+/// destructors of keys. Nothing tells that it is ending. But what it has stored with our key is gone by then:
+/// so the frees are counted there, in the place of a heap.
+#[cold]
+#[inline(never)]
+fn is_one_of_few() -> bool {
+    ptr::eq(tls::get(), &raw const EMPTY)
+        // As `attach` does. While another thread repairs the allocator, that waits.
+        && !process::look_before_heap()
+        && with_key(|key| {
+            // SAFETY: our key, which is not deleted meanwhile.
+            let frees = unsafe { libc::pthread_getspecific(key) }.addr();
+            let counted = ptr::without_provenance_mut::<c_void>(frees.wrapping_add(1));
+            // SAFETY: the same. The exit hook does not use what is stored.
+            frees < FEW && unsafe { libc::pthread_setspecific(key, counted) } == 0
+        })
+        // What stores a value may have allocated.
+        && ptr::eq(tls::get(), &raw const EMPTY)
 }
 
 /// Whether `heap` is what stands for one while a thread has none.
@@ -93,16 +127,21 @@ pub(crate) fn leave_heap() {
 /// Sets the exit hook of the calling thread to run with `heap`, or not at all if that is null. False on
 /// failure, which includes that there is no key.
 fn set_hook(heap: *mut Heap) -> bool {
+    // SAFETY: our key, which nobody deletes while it has users.
+    with_key(|key| unsafe { libc::pthread_setspecific(key, heap.cast::<c_void>()) } == 0)
+}
+
+/// Runs `f` with our key, which nobody deletes meanwhile. False when there is none, or `f` says so.
+fn with_key(f: impl FnOnce(u32) -> bool) -> bool {
     // SeqCst, on both words here and in `give_up_key`: either that sees this user, or this user sees that the
     // key is gone.
     KEY_USERS.fetch_add(1, Ordering::SeqCst);
     let key = KEY.load(Ordering::SeqCst);
-    // SAFETY: our key, which nobody deletes while it has users.
-    let set = key != NO_KEY && unsafe { libc::pthread_setspecific(key, heap.cast::<c_void>()) } == 0;
+    let done = key != NO_KEY && f(key);
     // Release: pairs with the load of `KEY_USERS` in `give_up_key`; the key has been used by then.
     // It may be 0 in the child of a fork by a signal handler that has interrupted us: see `forget_key_users`.
     let _ = KEY_USERS.fetch_update(Ordering::Release, Ordering::Relaxed, |users| users.checked_sub(1));
-    set
+    done
 }
 
 /// Gives our key back to the C library. False when there is none, or when some thread does not stop using it.
