@@ -168,7 +168,7 @@ pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::os::child;
+    use crate::large::child;
     use crate::superslab::layout::SLICE;
 
     /// In the child of a fork, whose thread gets a heap.

@@ -321,7 +321,7 @@ mod tests {
     fn freed_runs_are_kept_while_there_is_room_the_oldest_go_first() {
         use crate::base::counters::LARGE_IN_USE;
         use crate::superslab::pagemap::FOREIGN;
-        assert!(os::child::is_so(|| {
+        assert!(large::child::is_so(|| {
             let (cache, in_use) = (RunCache::none(), || LARGE_IN_USE.load(Relaxed) / SLICE);
             let before = in_use();
             // SAFETY: starts of runs that nobody uses, and an address in one; the cache is this thread's.
@@ -361,7 +361,7 @@ mod tests {
     #[cfg(not(loom))]
     #[cfg_attr(miri, ignore = "forks")]
     fn runs_go_back_when_the_purge_delay_has_passed() {
-        assert!(os::child::is_so(|| {
+        assert!(large::child::is_so(|| {
             let delay = options::get().purge_delay as u32;
             let cache = RunCache::none();
             cache.reset(1);

@@ -5,7 +5,7 @@ extern crate std;
 use crate::front::heap::Heap;
 use crate::front::lease::{Gate, set_epoch};
 use crate::front::registry;
-use crate::os::child;
+use crate::large::child;
 use crate::tiny::classes::class_of;
 use std::collections::HashSet;
 use std::vec::Vec;
