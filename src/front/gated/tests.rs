@@ -66,7 +66,7 @@ fn alloc(heap: *mut Heap, class: usize) -> (*mut u8, u8) {
             // SAFETY: the heap is this thread's.
             let (allocation, due) = unsafe { Heap::refill_gated(heap, class as u8) };
             assert!(!allocation.ptr.is_null());
-            // SAFETY: as above.
+            // SAFETY: the heap is this thread's.
             let top = unsafe { (&(*heap).tops.top)[class].load(Relaxed) };
             assert!(top <= gate(heap).limits[class].load(Relaxed));
             (allocation.ptr, due.0)

@@ -36,6 +36,7 @@ fn a_block_lies_between_pages_that_cannot_be_touched() {
         assert!(index(0).is_none() && !in_use());
         let page = os::page_size();
         let whole = stride() - page;
+        let mut taken = 0;
         for side in [LEFT, RIGHT] {
             for (size, align) in [
                 (0, 1),
@@ -49,6 +50,12 @@ fn a_block_lies_between_pages_that_cannot_be_touched() {
                 (whole, page),
             ] {
                 let block = take(size, align, 9, side);
+                // Where pages are of 64 KiB a slot has one.
+                if size > whole {
+                    assert!(block.is_null());
+                    continue;
+                }
+                taken += 1;
                 assert!(!block.is_null(), "{size} {align}");
                 assert_eq!(block.addr() % align, 0);
                 let ((first, end), room) = (payload(0), size.max(1));
@@ -104,7 +111,7 @@ fn a_block_lies_between_pages_that_cannot_be_touched() {
                 .iter()
                 .all(|&(size, align)| take(size, align, 9, 0).is_null())
         );
-        assert_eq!((figures().blocks, samples(), in_use()), (0, 18, false));
+        assert_eq!((figures().blocks, samples(), in_use()), (0, taken, false));
         unmap();
         take(8, 8, 9, 0).is_null()
     }));
