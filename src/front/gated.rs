@@ -15,6 +15,9 @@ use crate::tiny::bins::Bins;
 use crate::tiny::classes::stride;
 use core::slice;
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 /// The result of [`Heap::push_armed`].
 pub(crate) enum Pushed {
     /// The block is in its magazine.

@@ -164,3 +164,52 @@ pub(crate) unsafe fn free(heap: *mut Heap, block: *mut u8, kind: u8, function: &
         large::free(block, kind, function);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::large::child;
+    use crate::superslab::layout::SLICE;
+
+    /// In the child of a fork, whose thread gets a heap.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_freed_run_is_the_next_block_of_its_length() {
+        assert!(child::is_so(|| {
+            assert!(hit(2 * SLICE).is_null(), "there is no heap yet");
+            let heap = thread::lasting_heap();
+            // SAFETY: the calling thread's heap; each block is used as it was allocated, and freed once.
+            unsafe {
+                let block = alloc(heap, 2 * SLICE, 1).ptr;
+                block.cast::<usize>().add(1).write(7);
+                free(heap, block, RUN, "free");
+                assert_eq!(pagemap::kind(block), FOREIGN, "a second free is one of a foreign pointer");
+                assert!((*heap).run_cache.holds(block));
+                assert!(hit(SLICE).is_null() && hit(3 * SLICE).is_null());
+                assert_eq!(hit(2 * SLICE), block);
+                assert_eq!((pagemap::kind(block), block.cast::<usize>().add(1).read()), (RUN, 0));
+                assert!(hit(2 * SLICE).is_null());
+                // Without a heap it goes back at once.
+                free(ptr::null_mut(), block, RUN, "free");
+                assert!(!(*heap).run_cache.holds(block));
+
+                // Contents that grow get the longest one, cut to their size.
+                let [long, short] = [6, 3].map(|slices| alloc(heap, slices * SLICE, 1).ptr);
+                free(heap, short, RUN, "free");
+                free(heap, long, RUN, "free");
+                assert_eq!(alloc_growing(heap, 2 * SLICE, 1).ptr, long);
+                assert_eq!(large::slices_of_run(long), 2);
+                free(heap, long, RUN, "free");
+
+                // What a profile has closed opens again when there is none any more.
+                (*heap).run_cache.close();
+                let block = alloc(heap, 2 * SLICE, 1).ptr;
+                assert!(!(*heap).run_cache.is_closed() && !Heap::is_armed(heap));
+                // While there is one it sees each block.
+                assert!(sampling::begin(1, true, || ()));
+                free(heap, block, RUN, "free");
+                !(*heap).run_cache.holds(block)
+            }
+        }));
+    }
+}

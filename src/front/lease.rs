@@ -164,3 +164,87 @@ impl Gate {
         self.clients[class].get()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::base::options::{Hardened, Options};
+    use crate::os::child;
+    use core::ptr;
+
+    fn gate() -> Gate {
+        // SAFETY: all zero is a valid gate.
+        unsafe { core::mem::zeroed() }
+    }
+
+    /// Each push adds a slot above the next sample's, which so moves up by one.
+    #[test]
+    fn what_is_due_moves_up_with_each_push_but_not_unseen_into_the_magazine() {
+        let gate = gate();
+        for slots in -9..9 {
+            let due = slots * SLOT;
+            gate.set_due(3, due);
+            assert_eq!(gate.due(3), due);
+            let pushes = gate.pushes[3].get();
+            assert_eq!(pushes, (-slots - 1).max(0), "{slots}");
+            for done in 1..=pushes {
+                gate.pushes[3].set(pushes - done);
+                assert_eq!(gate.due(3), due + done * SLOT);
+            }
+            // A push that was not made, because something has to be looked at first.
+            gate.pushes[3].set(-1);
+            assert_eq!(gate.due(3), due + pushes * SLOT);
+        }
+        gate.set_due(3, 5 * SLOT);
+        assert_eq!((gate.leases[3].cut(), gate.due(4)), (5 * SLOT, 0));
+    }
+
+    #[test]
+    fn a_magazine_that_is_cut_has_the_block_that_was_cut_out() {
+        let (gate, block) = (gate(), ptr::without_provenance_mut(64));
+        assert!(!gate.is_cut(5) && !gate.has_cut(5, block));
+        gate.leases[5].saved.store(block, Relaxed);
+        assert!(gate.is_cut(5) && gate.has_cut(5, block) && !gate.is_cut(6));
+        assert!(!gate.has_cut(5, block.wrapping_add(1)));
+    }
+
+    #[test]
+    fn each_class_is_drawn_again_once_in_a_child() {
+        let gate = gate();
+        let inherited = || (0..KINDS).filter(|&class| gate.is_inherited(class)).count();
+        assert_eq!(inherited(), 0);
+        let before = gate.random.get();
+        gate.reseed();
+        assert_ne!(gate.random.get(), before);
+        assert!(gate.is_inherited(7) && !gate.is_inherited(7));
+        assert_eq!((inherited(), inherited()), (KINDS - 1, 0));
+    }
+
+    /// In the child of a fork, because rates are the process's.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn whoever_is_due_first_gets_the_block() {
+        assert!(child::is_so(|| {
+            let gate = gate();
+            gate.random.set(1);
+            assert_eq!(gate.draw(9), NEVER, "nobody asks");
+            let options = Options::new().guard(1).guard_slots(4).hardened(Hardened::OFF);
+            guard::init(&options);
+            assert_eq!((gate.draw(9), gate.clients(9), gate.clients(8)), (0, GUARD, 0));
+            assert!(sampling::begin(1, true, || ()));
+            assert_eq!((gate.draw(9), gate.clients(9)), (0, PROFILE | GUARD));
+            sampling::end(0, |armed| armed);
+            assert!(sampling::begin(u64::MAX, true, || ()));
+            assert_eq!((gate.draw(9), gate.clients(9)), (0, GUARD));
+            let due = |clients| (Due(clients).is_for_profile(), Due(clients).is_for_guard());
+            assert_eq!([due(0), due(PROFILE)], [(false, false), (true, false)]);
+            assert_eq!([due(GUARD), due(PROFILE | GUARD)], [(false, true), (true, true)]);
+            set_epoch(5);
+            assert!(is_armed());
+            set_epoch(0);
+            assert!(!is_armed());
+            arm_from_the_start();
+            is_armed()
+        }));
+    }
+}

@@ -287,4 +287,110 @@ mod tests {
         assert_eq!((cache.take_longest(3), cache.take_longest(2)), (ptr::null_mut(), run(6)));
         assert_eq!((cache.allocs.get(), cache.frees.get()), (6, 0));
     }
+
+    #[test]
+    fn the_more_threads_there_are_the_less_a_new_one_gets() {
+        let cache = RunCache::none();
+        assert!(cache.is_closed());
+        for (threads, most) in [(0, 16), (1, 16), (32, 16), (64, 8), (512, 1), (513, 0)] {
+            cache.reset(threads);
+            assert_eq!((cache.most.load(Relaxed), cache.is_closed()), (most, most == 0), "{threads}");
+        }
+    }
+
+    /// A run in use of so many slices.
+    #[cfg(not(loom))]
+    fn used(slices: usize) -> *mut u8 {
+        let block = large::alloc(slices * SLICE, 1).ptr;
+        assert_eq!((block.is_null(), large::run_slices(slices * SLICE, 1)), (false, Some(slices)));
+        block
+    }
+
+    /// A run that nobody uses any more, on its way into a run cache.
+    #[cfg(not(loom))]
+    fn freed(slices: usize) -> *mut u8 {
+        let run = used(slices);
+        assert!(pagemap::claim(run, RUN));
+        run
+    }
+
+    /// In the child of a fork, because other tests free runs, too.
+    #[test]
+    #[cfg(not(loom))]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn freed_runs_are_kept_while_there_is_room_the_oldest_go_first() {
+        use crate::base::counters::LARGE_IN_USE;
+        use crate::superslab::pagemap::FOREIGN;
+        assert!(large::child::is_so(|| {
+            let (cache, in_use) = (RunCache::none(), || LARGE_IN_USE.load(Relaxed) / SLICE);
+            let before = in_use();
+            // SAFETY: starts of runs that nobody uses, and an address in one; the cache is this thread's.
+            let free = |block| unsafe { cache.put_freed(block) };
+            cache.most.store(4, Relaxed);
+            let runs = [2, 2, 1, 4, 5].map(used);
+            assert_eq!(in_use(), before + 14);
+            assert!(!free(runs[0].wrapping_add(16)) && !free(runs[4]), "no start; too long");
+            assert_eq!((pagemap::kind(runs[0]), cache.has(2)), (RUN, false));
+            assert!(free(runs[0]) && !free(runs[0]), "the second free is misuse");
+            assert_eq!((pagemap::kind(runs[0]), cache.has(2), cache.has(1)), (FOREIGN, true, false));
+            cache.looked.set(1);
+            assert!(free(runs[1]));
+            assert_eq!((cache.held.get(), cache.frees.get()), (4 * SLICE as u64, 2), "just full");
+            assert!(free(runs[2]) && !cache.holds(runs[0]) && cache.holds(runs[1]));
+            assert!(free(runs[3]) && cache.holds(runs[3]), "as long as all there is room for");
+            assert_eq!((cache.held.get(), in_use()), (4 * SLICE as u64, before + 4 + 5));
+            cache.close();
+            assert!(cache.is_closed() && !cache.has(4) && !cache.holds(runs[3]));
+            assert_eq!((cache.held.get(), in_use()), (0, before + 5));
+
+            // No more runs than places.
+            cache.reset(1);
+            let runs = [1; PLACES + 1].map(used);
+            for (at, &run) in runs.iter().enumerate() {
+                cache.frees.set(0);
+                cache.looked.set(at as u32);
+                assert!(free(run));
+            }
+            assert!(!cache.holds(runs[0]) && runs[1..].iter().all(|&run| cache.holds(run)));
+            cache.held.get() == (PLACES * SLICE) as u64
+        }));
+    }
+
+    /// As above.
+    #[test]
+    #[cfg(not(loom))]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn runs_go_back_when_the_purge_delay_has_passed() {
+        assert!(large::child::is_so(|| {
+            let delay = options::get().purge_delay as u32;
+            let cache = RunCache::none();
+            cache.reset(1);
+            let [first, second] = [2, 3].map(freed);
+            cache.put(first, 2, 1000);
+            cache.put(second, 3, 1001);
+            cache.age(1000 + delay - 1);
+            assert!(cache.holds(first) && cache.holds(second));
+            cache.age(1000 + delay);
+            assert!(!cache.holds(first) && cache.holds(second) && cache.held.get() == 3 * SLICE as u64);
+            assert_eq!(cache.looked.get(), 1000 + delay);
+
+            // The clock is looked at with each eighth free.
+            let long_ago = || os::now_ms().wrapping_sub(1 << 30);
+            cache.looked.set(long_ago());
+            let old = freed(2);
+            cache.put(old, 2, long_ago());
+            cache.frees.set(LOOK);
+            for left in (0..LOOK).rev() {
+                // SAFETY: the start of a run that nobody uses; the cache is this thread's.
+                assert!(unsafe { cache.put_freed(used(1)) });
+                assert_eq!(cache.holds(old), left != 0, "{left}");
+            }
+            // And whenever a magazine is refilled.
+            let old = freed(2);
+            cache.put(old, 2, long_ago());
+            cache.looked.set(long_ago());
+            cache.give_back_old();
+            !cache.holds(old)
+        }));
+    }
 }

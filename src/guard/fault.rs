@@ -210,3 +210,66 @@ pub(super) fn uninstall() {
         signals::unhandle_faults();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    extern crate std;
+    use crate::guard::slots::{find, init, take};
+    use crate::os::child;
+    use std::format;
+
+    #[test]
+    fn where_a_byte_is_is_said_from_the_block() {
+        let said = |at, size| format!("{}", Offset(at, size));
+        assert_eq!([said(-1, 10), said(-2, 10)], ["the byte before it", "2 bytes before it"]);
+        assert_eq!([said(0, 10), said(9, 10)], ["at its byte 0", "at its byte 9"]);
+        assert_eq!([said(10, 10), said(11, 10)], ["the byte behind its end", "1 bytes behind its end"]);
+        let about = |state| format!("{}", About { state, class: 1, start: 0x1230, size: 5 });
+        assert_eq!(about(FREE), "block 0x1230 of 5 bytes, free, between guard pages");
+        assert_eq!(about(slots::USED), "block 0x1230 of 5 bytes, in use, between guard pages");
+    }
+
+    /// In the child of a fork, because slots are the process's.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn what_was_touched_belongs_to_the_nearest_block() {
+        assert!(child::is_so(|| {
+            init(1, 4);
+            assert!(nearest(4096).is_none());
+            let page = os::page_size();
+            // At the right side of its slot, at both of theirs, and no block.
+            let [first, second, third] = [32, 0, 32].map(|side| take(99, 2, 1, side));
+            let told = |at| nearest(at).map(|(_, about, offset)| (about.start, offset));
+            let [one, two, three] = [first, second, third].map(<*mut u8>::addr);
+            assert_eq!(told(one + 100), Some((one, 100)));
+            assert_eq!(told(two - 1), Some((two, -1)));
+            // The guard page between them.
+            let middle = (one + 100).midpoint(two);
+            assert_eq!(told(middle - 60), Some((one, (middle - 60 - one) as isize)));
+            assert_eq!(told(middle + 60), Some((two, middle as isize + 60 - two as isize)));
+            assert_eq!(told(three + 2 * page), Some((three, 2 * page as isize)), "a slot without a block");
+            let base = one + 100 - slots::stride();
+            assert_eq!(told(base), Some((one, base as isize - one as isize)));
+            // Of two that are as near the one in use.
+            let slot = find(first).unwrap();
+            assert!(slot.hold(first));
+            // SAFETY: the block is held, and nobody uses it.
+            unsafe { slot.close(first) };
+            let tie = page / 2 + 1;
+            let block = |far: usize| nearest(one + 98 + far).map(|near| near.1.start);
+            (block(tie - 1), block(tie)) == (Some(one), Some(two))
+        }));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn one_thread_reports() {
+        assert!(child::is_so(|| {
+            assert!(is_first() && turn() == Whose::Again && !is_first());
+            // Nobody has this number, so whoever had it has ended.
+            REPORTING.store(u32::MAX >> 2, SeqCst);
+            turn() == Whose::First
+        }));
+    }
+}

@@ -194,3 +194,28 @@ pub(crate) fn figures() -> Figures {
     let samples = figures.samples + history::samples();
     Figures { samples, mapped: figures.mapped + known, records: figures.records + known, ..figures }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// In the child of a fork, because the rate is the process's.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn one_allocation_is_due_after_so_many_that_are_not() {
+        assert!(os::child::is_so(|| {
+            let sampler = [Cell::new(3), Cell::new(5)];
+            let due = || is_due(&sampler);
+            assert_eq!([due(), due(), due(), due(), due()], [false, false, false, true, false]);
+            assert!(sampler[0].get() > u64::MAX / 2, "no rate");
+            slots::init(1, 0);
+            sampler[0].set(1);
+            assert_eq!([due(), due(), due()], [false, true, true]);
+            let fresh = [const { Cell::new(0) }; 2];
+            slots::init(1 << 40, 0);
+            // One that was not due at once, drawn with a state of its own.
+            let dues = (0..100).filter(|_| is_due(&fresh)).count();
+            dues == 0 && fresh[1].get() != 0
+        }));
+    }
+}

@@ -19,6 +19,9 @@ use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 use core::ptr;
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 /// The state of a slot: has no block, or none any more. All zero is a slot that never had one.
 pub(super) const FREE: u32 = 0;
 /// A thread is making it accessible or inaccessible.
@@ -78,7 +81,7 @@ pub(super) struct About {
 }
 
 /// Bytes from one slot to the next: the guard page first.
-fn stride() -> usize {
+pub(super) fn stride() -> usize {
     SLICE.max(2 * os::page_size())
 }
 

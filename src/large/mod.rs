@@ -3,6 +3,8 @@
 
 mod block;
 mod cache;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod child;
 mod direct;
 pub(crate) mod huge;
 mod run;

@@ -159,3 +159,60 @@ mod thread {
         WAKER.rise();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_finds_the_sleeper_asleep_wakes_it() {
+        let waker = Waker::new();
+        assert!(!waker.is_asleep() && !waker.notify() && !waker.notify_unlocked() && !waker.rouse());
+        assert!(!waker.doze(), "it is awake");
+        let wakes: [&dyn Fn() -> bool; 3] =
+            [&|| waker.notify(), &|| waker.notify_unlocked(), &|| waker.rouse()];
+        for wake in wakes {
+            assert!(waker.arm() && waker.is_asleep() && !waker.is_stopped());
+            assert!(wake() && !waker.is_asleep() && !wake());
+        }
+        // With a timeout only what cannot wait wakes it.
+        assert!(waker.arm() && waker.doze());
+        assert!(!waker.is_asleep() && !waker.notify() && !waker.notify_unlocked());
+        assert!(waker.rouse() && !waker.rouse());
+        // Whatever has woken it.
+        for dozes in [false, true] {
+            assert!(waker.arm() && (!dozes || waker.doze()));
+            waker.rise();
+            assert!(!waker.is_asleep() && !waker.rouse());
+        }
+        assert!(waker.arm());
+        waker.stop();
+        assert!(waker.is_stopped() && !waker.arm() && !waker.doze() && !waker.rouse());
+        waker.rise();
+        assert!(waker.is_stopped());
+        waker.reset();
+        assert!(!waker.is_stopped() && waker.arm());
+    }
+
+    /// The background thread's, which no unit test has but in the child of a fork.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn the_background_thread_sleeps_until_its_timeout_or_until_it_is_stopped() {
+        assert!(crate::os::child::is_so(|| {
+            assert!(WAKER.arm());
+            sleep(Some(1));
+            assert!(!WAKER.is_asleep());
+            for wake in [notify, notify_unlocked, rouse] {
+                assert!(WAKER.arm());
+                wake();
+                assert!(!WAKER.is_asleep());
+                // Does not sleep any more.
+                sleep(None);
+            }
+            assert!(WAKER.arm());
+            stop();
+            sleep(None);
+            WAKER.is_stopped()
+        }));
+    }
+}

@@ -273,3 +273,44 @@ fn due(left: &Left) -> Option<u32> {
     let hardened = if hardened::is_on() { hardened::due_in(now, delay) } else { None };
     [pool::due_in(now, delay), large::due_in(now, delay), hardened, heaps].into_iter().flatten().min()
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// In the child of a fork, which has no other thread.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn the_thread_starts_when_it_is_wanted_and_may_be_worth_it() {
+        assert!(large::child::is_so(|| {
+            let tick = || {
+                tick();
+                STATE.load(Relaxed)
+            };
+            while held::bytes() < MIN_HELD {
+                assert!(!large::alloc(MIN_HELD, 1).ptr.is_null());
+            }
+            assert_eq!(tick(), OFF, "not wanted");
+            want();
+            assert_eq!(tick(), OFF, "the process cannot start threads yet");
+            ready();
+            let now = os::now_ms();
+            // As if the clock stood still.
+            REFUSED.store(now.wrapping_add(1_000_000), Relaxed);
+            assert_eq!(tick(), OFF, "the system has just refused it");
+            STATE.store(STARTING, Relaxed);
+            assert_eq!((tick(), run(false)), (STARTING, 0), "another thread is at it");
+            STATE.store(OFF, Relaxed);
+            REFUSED.store(now.wrapping_sub(2 * RETRY), Relaxed);
+            assert_eq!(tick(), ON);
+            assert_eq!((run(true), run(false), tick()), (0, 0, ON), "there is one");
+            assert!(waker::WATCHED.load(Relaxed));
+            stop();
+            assert_eq!((tick(), waker::WATCHED.load(Relaxed)), (OFF, false), "not wanted any more");
+            assert_eq!((start(), tick()), (0, ON));
+            // What a child has of this.
+            after_fork();
+            (tick(), READY.load(Relaxed), WANTED.load(Relaxed)) == (OFF, false, true)
+        }));
+    }
+}

@@ -27,6 +27,8 @@ use core::ptr;
 
 #[cfg(all(test, loom))]
 mod model;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 /// How often [`everyone`] tries to enter a heap whose owner is inside.
 const TRIES: usize = 64;

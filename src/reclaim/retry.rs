@@ -15,6 +15,9 @@ use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::MAX_SMALL;
 use crate::{hardened, large, os};
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
 
 /// Runs `attempt`, and again after reclaiming memory if it was refused. `need` is the least number of bytes
