@@ -88,6 +88,12 @@ pub(crate) fn lasting_heap() -> *mut Heap {
     if has_none && !is_one_of_few() { attach(None) } else { own_heap() }
 }
 
+/// The calling thread's heap, which it gets first if it has none: as if it had made more than a few frees.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn heap_at_once() -> *mut Heap {
+    if ptr::eq(tls::get(), &raw const EMPTY) { attach(None) } else { own_heap() }
+}
+
 /// Whether the calling thread has no heap yet and this is one of the first [`FEW`] frees for which it asks.
 ///
 /// A thread of glibc that ends frees what belongs to the stacks of others that have ended, after the last

@@ -110,7 +110,7 @@ impl fmt::Display for Offset {
         } else if at < 0 {
             write!(f, "{} bytes before it", at.unsigned_abs())
         } else if at as usize >= size {
-            write!(f, "{} bytes behind its end", at as usize - size)
+            write!(f, "{} bytes behind its end", at as usize - size + 1)
         } else {
             write!(f, "at its byte {at}")
         }
@@ -224,7 +224,7 @@ mod tests {
         let said = |at, size| format!("{}", Offset(at, size));
         assert_eq!([said(-1, 10), said(-2, 10)], ["the byte before it", "2 bytes before it"]);
         assert_eq!([said(0, 10), said(9, 10)], ["at its byte 0", "at its byte 9"]);
-        assert_eq!([said(10, 10), said(11, 10)], ["the byte behind its end", "1 bytes behind its end"]);
+        assert_eq!([said(10, 10), said(11, 10)], ["the byte behind its end", "2 bytes behind its end"]);
         let about = |state| format!("{}", About { state, class: 1, start: 0x1230, size: 5 });
         assert_eq!(about(FREE), "block 0x1230 of 5 bytes, free, between guard pages");
         assert_eq!(about(slots::USED), "block 0x1230 of 5 bytes, in use, between guard pages");
