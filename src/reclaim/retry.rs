@@ -61,6 +61,11 @@ fn has_ready() -> bool {
     !heap.is_null() && !unsafe { &*Heap::owner(heap) }.ready.is_empty()
 }
 
+/// Whether no process has so many addresses: user space has 47 or 48 bits of them where nobody asks for more.
+const fn is_beyond_addresses(need: usize) -> bool {
+    need >> 48 != 0
+}
+
 /// Whether `need` bytes can never be had, whatever is given back. Then nobody's caches are emptied.
 fn is_hopeless(need: usize) -> bool {
     // A smaller block may find room in memory that other threads cache.
@@ -79,7 +84,7 @@ fn is_hopeless(need: usize) -> bool {
         return true;
     }
     // It may be not the size that the system refuses, but one more mapping.
-    need > back && !os::could_map(need - back) && os::could_map(os::page_size())
+    is_beyond_addresses(need) || need > back && !os::could_map(need - back) && os::could_map(os::page_size())
 }
 
 /// Gives back what can be given back at once, and tries again. If the same has just been done and did not

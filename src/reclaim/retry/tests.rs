@@ -48,6 +48,12 @@ fn attempt<'a>(calls: &'a Cell<usize>, last: usize) -> impl Fn() -> Allocation +
 }
 
 #[test]
+fn no_process_has_more_addresses_than_48_bits() {
+    assert!(!is_beyond_addresses(0) && !is_beyond_addresses((1 << 48) - 1));
+    assert!(is_beyond_addresses(1 << 48) && is_beyond_addresses(isize::MAX as usize));
+}
+
+#[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn what_could_never_be_had_is_refused_without_a_search() {
     assert!(child::is_so(|| {
