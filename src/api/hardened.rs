@@ -201,7 +201,7 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
         // SAFETY: the caller's clauses are the same.
         return unsafe { guard::free(block, said, function) };
     }
-    // A thread that only frees has a quarantine, too.
+    // A thread that only frees has a quarantine, too, but for its first few.
     let heap = thread::lasting_heap();
     // SAFETY: the calling thread owns the heap, if it has one. The rest is the caller's clause.
     unsafe {
