@@ -201,13 +201,12 @@ pub(super) unsafe fn free(block: *mut u8, said: Said, function: &str) {
         // SAFETY: the caller's clauses are the same.
         return unsafe { guard::free(block, said, function) };
     }
-    // A thread that only frees has a quarantine, too, but for its first few.
-    let heap = thread::lasting_heap();
+    // A thread that only frees has a quarantine, too.
     // SAFETY: the calling thread owns the heap, if it has one. The rest is the caller's clause.
-    unsafe {
+    thread::with_heap_to_hold(|heap| unsafe {
         let state = if heap.is_null() { None } else { Some(Heap::hardened(heap)) };
         hardened::free(state, block, said, function);
-    }
+    });
 }
 
 /// Resizes a block, which has `said` bytes if the program says so: `realloc`. Null, and nothing changed, when

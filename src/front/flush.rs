@@ -149,19 +149,19 @@ impl Heap {
         }
     }
 
-    /// Gives up all that the heap has, but for slabs that cannot be given up now: false if there are some.
-    /// Afterwards the record can serve another thread.
+    /// Gives up all that the heap has, but for slabs that cannot be given up now: false if there are some. It
+    /// may keep what is in quarantine. Afterwards the record can serve another thread.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap and will not use it again.
-    pub(crate) unsafe fn retire(heap: *mut Heap) -> bool {
+    pub(crate) unsafe fn retire(heap: *mut Heap, keeps_quarantine: bool) -> bool {
         // SAFETY: the calling thread owns the heap, so it may enter it; then the bins are its own as well.
         unsafe {
             let _entered = Heap::enter(heap);
             Heap::disarm(heap);
             Heap::flush(heap);
-            if hardened::is_on() {
+            if hardened::is_on() && !keeps_quarantine {
                 Heap::hardened(heap).retire();
             }
             let all = (*heap).bins.abandon(&(*heap).counters);

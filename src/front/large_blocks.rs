@@ -177,7 +177,7 @@ mod tests {
     fn a_freed_run_is_the_next_block_of_its_length() {
         assert!(child::is_so(|| {
             assert!(hit(2 * SLICE).is_null(), "there is no heap yet");
-            let heap = thread::heap_at_once();
+            let heap = thread::lasting_heap();
             // SAFETY: the calling thread's heap; each block is used as it was allocated, and freed once.
             unsafe {
                 let block = alloc(heap, 2 * SLICE, 1).ptr;

@@ -72,20 +72,34 @@ pub(crate) fn acquire() -> *mut Heap {
 pub(crate) unsafe fn release_heap(heap: *mut Heap) {
     // SAFETY: the calling thread owns the heap until `retire` has returned; then nobody does.
     unsafe {
-        retire(heap);
+        retire(heap, false);
         recycle(heap);
     }
 }
 
-/// Gives up what a heap has, and notes whether slabs stay.
+/// The same, but what is in quarantine stays there: for a heap that was borrowed.
+///
+/// # Safety
+///
+/// As [`release_heap`].
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn return_heap(heap: *mut Heap) {
+    // SAFETY: as in `release_heap`.
+    unsafe {
+        retire(heap, true);
+        recycle(heap);
+    }
+}
+
+/// Gives up what a heap has, but for the quarantine if it `keeps` that, and notes whether slabs stay.
 ///
 /// # Safety
 ///
 /// As [`Heap::retire`].
-unsafe fn retire(heap: *mut Heap) {
+unsafe fn retire(heap: *mut Heap, keeps: bool) {
     // SAFETY: the caller's clauses are the same; and the record is still the caller's alone.
     unsafe {
-        if !Heap::retire(heap) {
+        if !Heap::retire(heap, keeps) {
             (*heap).holds_slabs.set(true);
             HOLDING.fetch_add(1, Ordering::Relaxed);
         }
@@ -128,7 +142,7 @@ pub(crate) fn give_up_rest() {
                 break;
             }
             if takes_slabs(heap) {
-                retire(heap);
+                retire(heap, false);
                 holding -= 1;
             }
             Heap::set_next(heap, popped);
@@ -275,7 +289,7 @@ mod tests {
         let heap = acquire();
         assert!(!heap.is_null());
         // SAFETY: a record of ours, in which there is nothing.
-        unsafe { Heap::retire(heap) };
+        unsafe { Heap::retire(heap, false) };
         heap
     }
 

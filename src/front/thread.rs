@@ -40,22 +40,23 @@ pub(crate) fn with_heap<T>(options: Option<&Options>, f: impl FnOnce(*mut Heap) 
     if !is_placeholder(heap) {
         return f(heap);
     }
-    if ptr::eq(heap, &raw const AFTER_EXIT) { with_borrowed(f) } else { f(attach(options)) }
+    if ptr::eq(heap, &raw const AFTER_EXIT) { with_borrowed(false, f) } else { f(attach(options)) }
 }
 
 /// As [`with_heap`], for a free. A thread without a heap borrows one for its first few frees, too: it may be
 /// ending, and past the C library's destructors, so that nothing would give the heap back.
 pub(crate) fn with_heap_to_free<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
-    if is_one_of_few() { with_borrowed(f) } else { with_heap(None, f) }
+    if is_one_of_few() { with_borrowed(false, f) } else { with_heap(None, f) }
 }
 
-/// Runs `f` with a heap that the calling thread has for this call only, or with null.
-fn with_borrowed<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
+/// Runs `f` with a heap that the calling thread has for this call only, or with null. The heap `keeps` what is
+/// in quarantine, for whoever has it next, or not.
+fn with_borrowed<T>(keeps: bool, f: impl FnOnce(*mut Heap) -> T) -> T {
     let heap = registry::acquire();
     let result = f(heap);
     if !heap.is_null() {
         // SAFETY: the calling thread has acquired it above, and does not use it after this.
-        unsafe { registry::release_heap(heap) };
+        unsafe { if keeps { registry::return_heap(heap) } else { registry::release_heap(heap) } };
     }
     result
 }
@@ -81,17 +82,16 @@ pub(crate) fn own_heap() -> *mut Heap {
     if is_placeholder(heap) { NO_HEAP } else { heap }
 }
 
-/// The calling thread's heap for a free, which it gets first if it has none. Null when there is no memory for
-/// that, the thread's exit hook has run, or this is one of its first few frees and it has no heap.
+/// The calling thread's heap, which it gets first if it has none. Null when there is no memory for that, or
+/// the thread's exit hook has run.
 pub(crate) fn lasting_heap() -> *mut Heap {
-    let has_none = ptr::eq(tls::get(), &raw const EMPTY);
-    if has_none && !is_one_of_few() { attach(None) } else { own_heap() }
+    if ptr::eq(tls::get(), &raw const EMPTY) { attach(None) } else { own_heap() }
 }
 
-/// The calling thread's heap, which it gets first if it has none: as if it had made more than a few frees.
-#[cfg(all(test, not(loom)))]
-pub(crate) fn heap_at_once() -> *mut Heap {
-    if ptr::eq(tls::get(), &raw const EMPTY) { attach(None) } else { own_heap() }
+/// Runs `f` with what [`lasting_heap`] returns, for a free in hardened mode. A thread without a heap borrows
+/// one for its first few frees: see [`with_heap_to_free`]. What they put in quarantine stays there.
+pub(crate) fn with_heap_to_hold<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
+    if is_one_of_few() { with_borrowed(true, f) } else { f(lasting_heap()) }
 }
 
 /// Whether the calling thread has no heap yet and this is one of the first [`FEW`] frees for which it asks.

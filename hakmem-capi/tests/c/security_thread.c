@@ -46,9 +46,16 @@ static void inside_there(void) {
     take_many();
 }
 static void over_freed_there(void) { elsewhere(free_past, drop(own)); }
+/* In a thread that has allocated, too, as most have. */
+static void *free_beside(void *block) {
+    void *other = malloc(64);
+    free(block);
+    free(other);
+    return NULL;
+}
 /* What a thread frees that ends then must not come back sooner. */
 static int comes_back(unsigned char *block) {
-    elsewhere(free_it, block);
+    elsewhere(free_beside, block);
     for (int i = 0; i < number; i++) {
         int new = take(SIZE);
         if (blocks[new].at == block) return new;

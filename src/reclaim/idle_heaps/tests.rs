@@ -15,7 +15,7 @@ fn heaps() -> (*mut Heap, *mut Heap) {
     visitor::inherit();
     // SAFETY: records, which stay mapped; nobody is there who could use one.
     registry::each(|heap| unsafe { (*heap).live.store(false, Relaxed) });
-    let (mine, other) = (thread::heap_at_once(), registry::acquire());
+    let (mine, other) = (thread::lasting_heap(), registry::acquire());
     assert!(!mine.is_null() && !other.is_null() && mine != other);
     (mine, other)
 }

@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 /// The calling thread's heap, and a large block in use of as many bytes.
 fn heap_and_large(len: usize) -> (*mut Heap, *mut u8) {
     crate::front::visitor::inherit();
-    let heap = thread::heap_at_once();
+    let heap = thread::lasting_heap();
     let block = large::alloc(len, 1).ptr;
     assert!(!heap.is_null() && !block.is_null());
     (heap, block)
