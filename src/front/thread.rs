@@ -49,8 +49,8 @@ pub(crate) fn with_heap_to_free<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
     if is_one_of_few() { with_borrowed(false, f) } else { with_heap(None, f) }
 }
 
-/// Runs `f` with a heap that the calling thread has for this call only, or with null. The heap `keeps` what is
-/// in quarantine, for whoever has it next, or not.
+/// Runs `f` with a heap that the calling thread has for this call only, or with null. The heap `keeps` what
+/// is in quarantine, for whoever has it next, or not.
 fn with_borrowed<T>(keeps: bool, f: impl FnOnce(*mut Heap) -> T) -> T {
     let heap = registry::acquire();
     let result = f(heap);
