@@ -77,29 +77,30 @@ pub(crate) unsafe fn release_heap(heap: *mut Heap) {
     }
 }
 
-/// The same, but what is in quarantine stays there: for a heap that was borrowed.
+/// Gives up a heap that was borrowed: no thread counts as ended. It may keep what is in quarantine.
 ///
 /// # Safety
 ///
 /// As [`release_heap`].
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) unsafe fn return_heap(heap: *mut Heap) {
-    // SAFETY: as in `release_heap`.
+pub(crate) unsafe fn return_heap(heap: *mut Heap, keeps_quarantine: bool) {
+    // SAFETY: as in `release_heap`, and for the push as in `recycle`.
     unsafe {
-        retire(heap, true);
-        recycle(heap);
+        retire(heap, keeps_quarantine);
+        STARTED.fetch_sub(1, Ordering::Relaxed);
+        FREE.push(heap);
     }
 }
 
-/// Gives up what a heap has, but for the quarantine if it `keeps` that, and notes whether slabs stay.
+/// Gives up what a heap has, with the quarantine or without, and notes whether slabs stay.
 ///
 /// # Safety
 ///
 /// As [`Heap::retire`].
-unsafe fn retire(heap: *mut Heap, keeps: bool) {
+unsafe fn retire(heap: *mut Heap, keeps_quarantine: bool) {
     // SAFETY: the caller's clauses are the same; and the record is still the caller's alone.
     unsafe {
-        if !Heap::retire(heap, keeps) {
+        if !Heap::retire(heap, keeps_quarantine) {
             (*heap).holds_slabs.set(true);
             HOLDING.fetch_add(1, Ordering::Relaxed);
         }

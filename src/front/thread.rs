@@ -49,14 +49,14 @@ pub(crate) fn with_heap_to_free<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
     if is_one_of_few() { with_borrowed(false, f) } else { with_heap(None, f) }
 }
 
-/// Runs `f` with a heap that the calling thread has for this call only, or with null. The heap `keeps` what
-/// is in quarantine, for whoever has it next, or not.
-fn with_borrowed<T>(keeps: bool, f: impl FnOnce(*mut Heap) -> T) -> T {
+/// Runs `f` with a heap that the calling thread has for this call only, or with null. It may keep what is in
+/// quarantine, for whoever has it next.
+fn with_borrowed<T>(keeps_quarantine: bool, f: impl FnOnce(*mut Heap) -> T) -> T {
     let heap = registry::acquire();
     let result = f(heap);
     if !heap.is_null() {
         // SAFETY: the calling thread has acquired it above, and does not use it after this.
-        unsafe { if keeps { registry::return_heap(heap) } else { registry::release_heap(heap) } };
+        unsafe { registry::return_heap(heap, keeps_quarantine) };
     }
     result
 }
