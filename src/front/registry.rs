@@ -15,9 +15,10 @@ static HOLDING: AtomicUsize = AtomicUsize::new(0);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// How often a thread has been given a heap. Relaxed, like [`EXITED`]: a figure.
+/// How often a thread has been given a heap, but for those that were borrowed and are back. Relaxed, like
+/// [`EXITED`]: a figure.
 pub(crate) static STARTED: AtomicU64 = AtomicU64::new(0);
-/// How often a heap has been given back.
+/// How often a heap has been given back that was not borrowed.
 pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);
 
 /// Chooses the secret. Called once, before the first heap is made.

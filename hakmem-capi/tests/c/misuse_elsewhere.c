@@ -9,7 +9,8 @@ enum { WAITING = 3, MANY = 3000 };
 static sem_t freed, end;
 static char *first[WAITING], *all[2 * MANY];
 
-/* It has a heap, since it has allocated: the first few frees of a thread without one go to their slabs at once. */
+/* It has a heap, since it has allocated: the first few frees of a thread without one go to their slabs at
+ * once. */
 static void *free_and_stay(void *size) {
     char *own = malloc(*(size_t *)size);
     CHECK(own);
