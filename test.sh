@@ -8,7 +8,14 @@ cd "$(dirname "$0")"
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 if [ "$(id -u)" = 0 ]; then .ci/install; fi
 
-step() { printf '\n== %s (%s)\n' "$1" "$(date +%H:%M:%S)"; }
+if [ -n "${CI:-}" ]; then
+    # A third of the disk space, and what no test needs.
+    export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=line-tables-only
+fi
+
+step() { printf '\n== %s (%s, %s free)\n' "$1" "$(date +%H:%M:%S)" "$(df --output=avail -h . | tail -n 1 | tr -d ' ')"; }
+# On CI, where nobody builds again and the disk may be small: what no later step uses goes.
+spent() { [ -z "${CI:-}" ] || rm -rf "$@"; }
 
 step "formatting and lints"
 cargo fmt --all --check
@@ -74,6 +81,7 @@ miri() {
 }
 proofs() {
     loom
+    spent target/loom
     step "Miri"
     miri
 }
@@ -114,7 +122,9 @@ step "every benchmark runs"
 cargo bench --quiet -- --test
 
 step "oldest Rust (rust-version)"
+spent target/debug target/release target/doc target/tmp
 CARGO_TARGET_DIR=target/msrv cargo +1.85.0 check --workspace --quiet
+spent target/msrv
 
 step "musl, and 64-bit Arm under emulation"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
@@ -122,6 +132,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
 cargo test --release --target x86_64-unknown-linux-musl --test shadow --test global_alloc
 HAKMEM_SHADOW_ROUNDS=2000 cargo test --release --target aarch64-unknown-linux-musl --test shadow
 cargo build --quiet --target aarch64-unknown-linux-gnu -p hakmem-alloc
+spent target/*-linux-* target/debug target/release
 
 step "16 and 64 KiB pages, under emulation"
 # The emulator does not mind what is no whole page; debug assertions do. With glibc: musl's malloc unmaps its
@@ -138,6 +149,7 @@ pages_16() { pages 16384; }
 beside "16 KiB pages" pages_16
 pages 65536
 ended "16 KiB pages" pages_16
+spent target/pages
 
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
