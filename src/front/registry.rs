@@ -15,8 +15,7 @@ static HOLDING: AtomicUsize = AtomicUsize::new(0);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// How often a thread has been given a heap, but for those that were borrowed and are back. Relaxed, like
-/// [`EXITED`]: a figure.
+/// How often a thread has been given a heap that it has not only borrowed. Relaxed, like [`EXITED`]: a figure.
 pub(crate) static STARTED: AtomicU64 = AtomicU64::new(0);
 /// How often a heap has been given back that was not borrowed.
 pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);
@@ -28,8 +27,32 @@ pub(crate) fn init() {
     SECRET.store(os::random() | 1 << 63, Ordering::Relaxed);
 }
 
+/// Stands beside the [id](os::thread::id) of a thread that has only borrowed a heap, in [`Heap::thread`].
+const BORROWED: usize = 1;
+
 /// Makes the calling thread the owner of a heap. Null when there is no memory.
 pub(crate) fn acquire() -> *mut Heap {
+    let heap = take(0);
+    if !heap.is_null() {
+        STARTED.fetch_add(1, Ordering::Relaxed);
+    }
+    heap
+}
+
+/// [`acquire`], for one call: the caller gives it back by [`return_heap`], and does not count meanwhile.
+pub(crate) fn borrow() -> *mut Heap {
+    let heap = take(os::thread::id() | BORROWED);
+    if !heap.is_null() {
+        // Once more after `reset`: a signal handler may have forked since, and this may be the child, which
+        // then did not find the heap.
+        // SAFETY: the calling thread has just got it.
+        unsafe { Heap::claim(heap) };
+    }
+    heap
+}
+
+/// Takes a record, as the heap of `thread`: see [`Heap::thread`].
+fn take(thread: usize) -> *mut Heap {
     // SAFETY: all records that were ever pushed are still mapped, until `unmap`.
     let mut heap = unsafe { FREE.pop() };
     let fresh = heap.is_null();
@@ -46,7 +69,7 @@ pub(crate) fn acquire() -> *mut Heap {
     // only. `retire` or the kernel has left `live` false.
     unsafe {
         takes_slabs(heap);
-        Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live());
+        Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live(), thread);
     }
     if fresh {
         let mut head = ALL.load(Ordering::Relaxed);
@@ -61,7 +84,6 @@ pub(crate) fn acquire() -> *mut Heap {
             }
         }
     }
-    STARTED.fetch_add(1, Ordering::Relaxed);
     heap
 }
 
@@ -82,13 +104,12 @@ pub(crate) unsafe fn release_heap(heap: *mut Heap) {
 ///
 /// # Safety
 ///
-/// As [`release_heap`].
+/// As [`release_heap`]; it is from [`borrow`].
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn return_heap(heap: *mut Heap, keeps_quarantine: bool) {
     // SAFETY: as in `release_heap`, and for the push as in `recycle`.
     unsafe {
         retire(heap, keeps_quarantine);
-        STARTED.fetch_sub(1, Ordering::Relaxed);
         FREE.push(heap);
     }
 }
@@ -163,18 +184,23 @@ pub(crate) fn inherit() {
     });
 }
 
-/// In the child of a fork by the thread with this [id](os::thread::id) that its own TLS knows of no heap: a
-/// signal handler may have forked while the thread was giving its heap up.
-pub(crate) fn claim_of(thread: usize) {
+/// In the child of a fork by the thread with this [id](os::thread::id): claims what it has borrowed, and, if
+/// its own TLS knows of no heap, its own. A signal handler may have forked while the thread was giving that
+/// up, or was using the other. Returns how many it has of those that count.
+pub(crate) fn claim_of(thread: usize, own: bool) -> u64 {
+    let mut count = 0;
     each(|heap| {
         // SAFETY: the record is mapped, and these are atomics. There is no other thread, and of those that
         // ended before none had this id later: so the heap is the calling thread's.
         unsafe {
-            if (*heap).live.load(Ordering::Relaxed) && (*heap).thread.load(Ordering::Relaxed) == thread {
+            let (live, its) = ((*heap).live.load(Ordering::Relaxed), (*heap).thread.load(Ordering::Relaxed));
+            if live && (its == thread | BORROWED || own && its == thread) {
                 Heap::claim(heap);
+                count += u64::from(its == thread);
             }
         }
     });
+    count
 }
 
 /// Gives up the heaps of threads that have ended without an exit hook and had the [id](os::thread::id)
@@ -210,9 +236,9 @@ pub(crate) fn live() -> usize {
     taken().saturating_sub(LEFT.load(Ordering::Relaxed)) as usize
 }
 
-/// In the child of a fork: all heaps are left behind, but for one that is the survivor's, if it has `own`.
-pub(crate) fn left_behind(own: bool) {
-    LEFT.store(taken().saturating_sub(own.into()), Ordering::Relaxed);
+/// In the child of a fork: all heaps are left behind, but for so many, which are the survivor's.
+pub(crate) fn left_behind(own: u64) {
+    LEFT.store(taken().saturating_sub(own), Ordering::Relaxed);
 }
 
 /// [`recycle`], for a heap that was left behind.
@@ -221,9 +247,14 @@ pub(crate) fn left_behind(own: bool) {
 ///
 /// As [`recycle`].
 pub(crate) unsafe fn recycle_left(heap: *mut Heap) {
-    LEFT.fetch_sub(1, Ordering::Relaxed);
-    // SAFETY: this function's contract is the same.
-    unsafe { recycle(heap) };
+    // SAFETY: this function's contract is that of `recycle`, and for the push as there.
+    unsafe {
+        if (*heap).thread.load(Ordering::Relaxed) & BORROWED != 0 {
+            return FREE.push(heap);
+        }
+        LEFT.fetch_sub(1, Ordering::Relaxed);
+        recycle(heap);
+    }
 }
 
 /// Makes the record of a retired heap available.

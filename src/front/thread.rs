@@ -52,10 +52,10 @@ pub(crate) fn with_heap_to_free<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
 /// Runs `f` with a heap that the calling thread has for this call only, or with null. It may keep what is in
 /// quarantine, for whoever has it next.
 fn with_borrowed<T>(keeps_quarantine: bool, f: impl FnOnce(*mut Heap) -> T) -> T {
-    let heap = registry::acquire();
+    let heap = registry::borrow();
     let result = f(heap);
     if !heap.is_null() {
-        // SAFETY: the calling thread has acquired it above, and does not use it after this.
+        // SAFETY: the calling thread has borrowed it above, and does not use it after this.
         unsafe { registry::return_heap(heap, keeps_quarantine) };
     }
     result
