@@ -133,13 +133,7 @@ impl Heap {
     /// The record is mapped, all zero when `fresh`, and `live` is false. The calling thread alone has it: it
     /// has just mapped it or taken it from the stack of free records. Slabs that the last owner could not
     /// give up are still in its bins, and become the new owner's.
-    pub(crate) unsafe fn reset(
-        heap: *mut Heap,
-        secret: usize,
-        fresh: bool,
-        threads: usize,
-        thread: usize,
-    ) {
+    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool, threads: usize, thread: usize) {
         let options = options::get();
         // SAFETY: the caller is the only owner. A visitor that got in before us leaves again, because `live`
         // is false.

@@ -1,6 +1,7 @@
 //! All heaps, and a stack of the records that are free.
 
 use crate::front::heap::{Heap, NO_HEAP, RECORD};
+use crate::hardened;
 use crate::lockfree::ready_list::nodes;
 use crate::lockfree::record_stack::RecordStack;
 use crate::os;
@@ -12,6 +13,8 @@ static FREE: RecordStack<Heap> = RecordStack::new();
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
 /// How many free records hold slabs that their last owners could not give up. Relaxed: a hint.
 static HOLDING: AtomicUsize = AtomicUsize::new(0);
+/// How many free records have blocks in quarantine. Relaxed: a hint.
+static KEEPING: AtomicUsize = AtomicUsize::new(0);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
@@ -69,6 +72,9 @@ fn take(thread: usize) -> *mut Heap {
     // only. `retire` or the kernel has left `live` false.
     unsafe {
         takes_slabs(heap);
+        if keeps_any(heap) {
+            fewer(&KEEPING, 1);
+        }
         Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live(), thread);
     }
     if fresh {
@@ -110,6 +116,9 @@ pub(crate) unsafe fn return_heap(heap: *mut Heap, keeps_quarantine: bool) {
     // SAFETY: as in `release_heap`, and for the push as in `recycle`.
     unsafe {
         retire(heap, keeps_quarantine);
+        if keeps_any(heap) {
+            KEEPING.fetch_add(1, Ordering::Relaxed);
+        }
         FREE.push(heap);
     }
 }
@@ -138,35 +147,53 @@ unsafe fn takes_slabs(heap: *mut Heap) -> bool {
     // SAFETY: the record is the caller's alone.
     let held = unsafe { (*heap).holds_slabs.replace(false) };
     if held {
-        holding_less(1);
+        fewer(&HOLDING, 1);
     }
     held
 }
 
-/// Takes `by` from [`HOLDING`], which other threads may change in another order than they pass the records
-/// on.
-fn holding_less(by: usize) {
-    let less = |holding: usize| Some(holding.saturating_sub(by));
-    let _ = HOLDING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+/// Whether there are blocks in quarantine in a record.
+///
+/// # Safety
+///
+/// As [`takes_slabs`].
+unsafe fn keeps_any(heap: *mut Heap) -> bool {
+    // SAFETY: the record is the caller's alone.
+    hardened::is_on() && unsafe { Heap::hardened(heap) }.keeps_any()
 }
 
-/// Gives up the slabs that threads which have ended could not give up. Without this the next owners of the
-/// records would have to come for them. Threads that start meanwhile may need new records.
-pub(crate) fn give_up_rest() {
+/// Takes `by` from a count of free records, which other threads may change in another order than they pass
+/// the records on.
+fn fewer(records: &AtomicUsize, by: usize) {
+    let less = |count: usize| Some(count.saturating_sub(by));
+    let _ = records.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+}
+
+/// Gives up the slabs that threads which have ended could not give up, and with `all` what those that had
+/// borrowed a heap have left in quarantine there. Without this the next owners of the records would have to
+/// come for them. Threads that start meanwhile may need new records.
+pub(crate) fn give_up_rest(all: bool) {
     let (mut holding, mut popped) = (HOLDING.load(Ordering::Relaxed), NO_HEAP);
+    let mut keeping = if all { KEEPING.load(Ordering::Relaxed) } else { 0 };
     // SAFETY: no record is unmapped meanwhile. What is popped is ours alone, like an owner's, until it is
     // pushed; so its link is ours as well, and who still reads it has come too late and does not use it.
     unsafe {
-        while holding > 0 {
+        while holding > 0 || keeping > 0 {
             let heap = FREE.pop();
             if heap.is_null() {
                 // The rest are somebody else's meanwhile, or a fork has cut off who had them.
-                holding_less(holding);
+                fewer(&HOLDING, holding);
+                fewer(&KEEPING, keeping);
                 break;
             }
             if takes_slabs(heap) {
-                retire(heap, false);
-                holding -= 1;
+                retire(heap, true);
+                holding = holding.saturating_sub(1);
+            }
+            if keeping > 0 && keeps_any(heap) {
+                Heap::hardened(heap).retire();
+                fewer(&KEEPING, 1);
+                keeping -= 1;
             }
             Heap::set_next(heap, popped);
             popped = heap;
@@ -355,10 +382,10 @@ mod tests {
             let held = orphans::hold();
             release_heap(heap);
             assert!(!is_orphan() && (*heap).holds_slabs.get(), "nobody waits for a lock of its own");
-            give_up_rest();
+            give_up_rest(false);
             assert!(!is_orphan() && (*heap).holds_slabs.get(), "in vain, and the record is back");
             drop(held);
-            give_up_rest();
+            give_up_rest(false);
             assert!(is_orphan() && !(*heap).holds_slabs.get());
             assert_eq!(HOLDING.load(Ordering::Relaxed), 0);
         }
