@@ -18,7 +18,8 @@ static KEEPING: AtomicUsize = AtomicUsize::new(0);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// How often a thread has been given a heap that it has not only borrowed. Relaxed, like [`EXITED`]: a figure.
+/// How often a thread has been given a heap that it has not only borrowed. Relaxed, like [`EXITED`]: a
+/// figure.
 pub(crate) static STARTED: AtomicU64 = AtomicU64::new(0);
 /// How often a heap has been given back that was not borrowed.
 pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);

@@ -25,8 +25,8 @@ const WAITS: u32 = 100;
 /// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least
 /// that POSIX allows.
 const ROUNDS: u32 = 4;
-/// How many frees of a thread without a heap do not give it one: as many as most threads of glibc make at most
-/// when they are past their destructors, one or more for each stack that is unmapped.
+/// How many frees of a thread without a heap do not give it one: as many as most threads of glibc make at
+/// most when they are past their destructors, one or more for each stack that is unmapped.
 const FEW: usize = 16;
 
 /// Runs `f` with the calling thread's heap. A thread that has none gets one first; `f` gets null when there
@@ -94,13 +94,13 @@ pub(crate) fn with_heap_to_hold<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
     if is_one_of_few() { with_borrowed(true, f) } else { f(lasting_heap()) }
 }
 
-/// Whether the calling thread has no heap yet, and this is one of the first [`FEW`] frees for which it asks, or
-/// it is known to be past its destructors.
+/// Whether the calling thread has no heap yet, and this is one of the first [`FEW`] frees for which it asks,
+/// or it is known to be past its destructors.
 ///
 /// A thread of glibc that ends frees what belongs to the stacks of others that have ended, after the last
 /// destructors of keys. Nothing that is cheap tells that it is ending. But what it has stored with our key is
-/// gone by then: so the frees are counted there, in the place of a heap. A thread that ends with a large stack
-/// may unmap hundreds of small ones: so from then on the system is asked.
+/// gone by then: so the frees are counted there, in the place of a heap. A thread with a large stack may
+/// unmap hundreds of small ones at its end: so from then on the system is asked.
 #[cold]
 #[inline(never)]
 fn is_one_of_few() -> bool {
