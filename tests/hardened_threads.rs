@@ -90,6 +90,42 @@ fn threads_share_the_slabs_of_long_blocks() {
     });
 }
 
+static LAST: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn frees_one(_: *mut c_void) -> *mut c_void {
+    // SAFETY: a block that nobody else uses.
+    unsafe { GLOBAL.dealloc(LAST.load(SeqCst), PAGE) };
+    ptr::null_mut()
+}
+
+/// Such a thread borrows a heap, which keeps the block in quarantine, and with it its slab.
+#[test]
+fn a_purge_lets_go_of_what_threads_have_freed_that_ended_without_a_heap() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    const EACH: usize = 64;
+    let held = || hakmem::stats().active_bytes;
+    hakmem::purge();
+    let before = held();
+    let blocks: Vec<_> = (0..64 * EACH).map(|_| block(PAGE)).collect();
+    for (n, &block) in blocks.iter().enumerate() {
+        if n % EACH != 0 {
+            // SAFETY: our own block, freed once.
+            unsafe { GLOBAL.dealloc(block, PAGE) };
+            continue;
+        }
+        LAST.store(block, SeqCst);
+        let mut thread = 0;
+        // SAFETY: the function takes nothing and returns null; nobody else waits for the thread.
+        unsafe {
+            assert_eq!(libc::pthread_create(&mut thread, ptr::null(), frees_one, ptr::null_mut()), 0);
+            assert_eq!(libc::pthread_join(thread, ptr::null_mut()), 0);
+        }
+    }
+    hakmem::purge();
+    let more = held().saturating_sub(before) >> 10;
+    assert!(more <= 1 << 10, "{more} KiB are still in use");
+}
+
 const BLOCKS: usize = 64;
 static FREED: [AtomicPtr<u8>; BLOCKS] = [const { AtomicPtr::new(ptr::null_mut()) }; BLOCKS];
 static DONE: AtomicBool = AtomicBool::new(false);

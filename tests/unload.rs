@@ -79,6 +79,14 @@ impl Plugin {
         keep()
     }
 
+    fn release(&self, text: *mut c_char) {
+        // SAFETY: a function of that type, and a string of `keep`'s.
+        unsafe {
+            let release = self.symbol(c"plugin_release");
+            std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_char)>(release)(text);
+        }
+    }
+
     /// Unloads it, and sees that it is gone.
     fn unload(self) {
         // SAFETY: nobody is inside.
@@ -134,6 +142,35 @@ fn a_profile_leaves_nothing_behind() {
         let (without, with) = (rounds(false, true), rounds(true, true));
         println!("{gone} KiB; with a block in use {without} KiB, {with} KiB after a profile");
         assert!(gone <= 1024 && with <= without + 1024, "{gone}, {without}, {with} KiB");
+    });
+}
+
+/// Hardened mode keeps what a thread has freed from being used again, also where the thread had nothing to do
+/// but that, and has ended.
+#[test]
+fn what_is_in_quarantine_goes_as_well() {
+    in_own_processes("what_is_in_quarantine_goes_as_well", &[()], |()| {
+        // SAFETY: no other thread looks at the environment.
+        unsafe { std::env::set_var("HAKMEM_HARDENED", "on") };
+        // KiB of address space that stay behind.
+        let rounds = |in_thread: bool| {
+            let before = mapped_kib();
+            for _ in 0..10 {
+                let plugin = Plugin::load();
+                let kept = plugin.keep().expose_provenance();
+                let release = || plugin.release(std::ptr::with_exposed_provenance_mut(kept));
+                if in_thread {
+                    thread::scope(|scope| scope.spawn(release).join().unwrap());
+                } else {
+                    release();
+                }
+                plugin.unload();
+            }
+            mapped_kib().saturating_sub(before)
+        };
+        rounds(true);
+        let (own, others) = (rounds(false), rounds(true));
+        assert!(others <= own + 1024, "{own} KiB, {others} KiB where another thread has freed something");
     });
 }
 

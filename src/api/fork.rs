@@ -79,9 +79,8 @@ pub(crate) fn on_fork(noticed: Noticed) {
     let visited = visitor::inherit();
     thread::forget_key_users();
     let mine = thread::own_heap();
-    if mine.is_null() {
-        registry::claim_of(os::thread::id());
-    } else {
+    let mut own = registry::claim_of(os::thread::id(), mine.is_null());
+    if !mine.is_null() {
         // SAFETY: the calling thread owns the heap, and is the only thread of this process.
         unsafe {
             if Heap::lock(mine).inherit() {
@@ -89,6 +88,7 @@ pub(crate) fn on_fork(noticed: Noticed) {
                 // all others.
                 thread::leave_heap();
             } else {
+                own = 1;
                 Heap::claim(mine);
                 Heap::reseed(mine);
                 if hardened::is_on() {
@@ -97,11 +97,47 @@ pub(crate) fn on_fork(noticed: Noticed) {
             }
         }
     }
-    registry::left_behind(!thread::own_heap().is_null());
+    registry::left_behind(own);
     if visited {
         registry::inherit();
     }
     left_heaps::expect();
     background::after_fork();
     report::announce();
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::large::child;
+    use crate::os::generation;
+
+    /// In the child of a fork, which has no other thread.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_heap_that_was_borrowed_when_a_handler_forked_stays_its_borrowers() {
+        assert!(child::is_so(|| {
+            let first = thread::lasting_heap();
+            thread::leave_heap();
+            // SAFETY: it was this thread's, which has none now.
+            unsafe { registry::release_heap(first) };
+            let live = registry::live();
+            let stays = thread::with_heap_to_free(|heap| {
+                assert_eq!(registry::live(), live, "it counts as nobody's");
+                // What a handler does that has interrupted this.
+                generation::next();
+                on_fork(Noticed::InTime);
+                assert_eq!(registry::live(), 0);
+                let own = thread::lasting_heap();
+                // SAFETY: this thread's heap; a record.
+                unsafe {
+                    left_heaps::take_over(own);
+                    Heap::is_somebodys(heap)
+                }
+            });
+            assert_eq!(registry::live(), 1);
+            // Else two threads have it next.
+            stays && registry::acquire() != registry::acquire()
+        }));
+    }
 }

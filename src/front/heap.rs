@@ -62,7 +62,8 @@ pub(crate) struct Heap {
     /// [`Heap::is_somebodys`]. Published by [`Heap::reset`], after the generation. The next two are relaxed:
     /// whoever relies on them has the heap's lock, or is the owner; for others they are hints.
     pub(crate) live: AtomicBool,
-    /// The owner's [`os::thread::id`](crate::os::thread::id); 0 if that has only borrowed it for one call.
+    /// The owner's [`os::thread::id`](crate::os::thread::id); 1 more if that has only borrowed it for one
+    /// call; 0 for a moment before it is known.
     pub(crate) thread: AtomicUsize,
     /// The [generation](generation::now) of the process in which the owner got it, or survived a fork
     /// with it.
@@ -125,14 +126,14 @@ unsafe impl Node for Heap {
 }
 
 impl Heap {
-    /// Prepares a record for a thread; `threads` is about how many threads there are.
+    /// Prepares a record for a `thread`; `threads` is about how many threads there are.
     ///
     /// # Safety
     ///
     /// The record is mapped, all zero when `fresh`, and `live` is false. The calling thread alone has it: it
     /// has just mapped it or taken it from the stack of free records. Slabs that the last owner could not
     /// give up are still in its bins, and become the new owner's.
-    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool, threads: usize) {
+    pub(crate) unsafe fn reset(heap: *mut Heap, secret: usize, fresh: bool, threads: usize, thread: usize) {
         let options = options::get();
         // SAFETY: the caller is the only owner. A visitor that got in before us leaves again, because `live`
         // is false.
@@ -166,7 +167,7 @@ impl Heap {
             (*heap).exit.rounds.set(0);
             (*heap).tag.set(0);
             Heap::claim(heap);
-            (*heap).thread.store(0, Relaxed);
+            (*heap).thread.store(thread, Relaxed);
             wrote(heap);
             // Release: pairs with the acquires in `is_somebodys` and `is_left_behind`, which look at the
             // generation next.

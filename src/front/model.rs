@@ -59,7 +59,7 @@ fn a_heap_of_this_process_was_not_left_behind() {
         unsafe { (*heap()).live.store(false, Relaxed) };
         assert!(process::forked(true));
         // SAFETY: the record is this thread's now.
-        let other = beside(move || unsafe { Heap::reset(heap(), 0, false, 1) });
+        let other = beside(move || unsafe { Heap::reset(heap(), 0, false, 1, 0) });
         second(move || {
             // SAFETY: a record, which stays.
             unsafe {

@@ -1,6 +1,7 @@
 //! All heaps, and a stack of the records that are free.
 
 use crate::front::heap::{Heap, NO_HEAP, RECORD};
+use crate::hardened;
 use crate::lockfree::ready_list::nodes;
 use crate::lockfree::record_stack::RecordStack;
 use crate::os;
@@ -12,11 +13,13 @@ static FREE: RecordStack<Heap> = RecordStack::new();
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
 /// How many free records hold slabs that their last owners could not give up. Relaxed: a hint.
 static HOLDING: AtomicUsize = AtomicUsize::new(0);
+/// How many free records have blocks in quarantine. Relaxed: a hint.
+static KEEPING: AtomicUsize = AtomicUsize::new(0);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
 
-/// How often a thread has been given a heap, but for those that were borrowed and are back. Relaxed, like
-/// [`EXITED`]: a figure.
+/// How often a thread has been given a heap that it has not only borrowed. Relaxed, like [`EXITED`]: a
+/// figure.
 pub(crate) static STARTED: AtomicU64 = AtomicU64::new(0);
 /// How often a heap has been given back that was not borrowed.
 pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);
@@ -28,8 +31,32 @@ pub(crate) fn init() {
     SECRET.store(os::random() | 1 << 63, Ordering::Relaxed);
 }
 
+/// Stands beside the [id](os::thread::id) of a thread that has only borrowed a heap, in [`Heap::thread`].
+const BORROWED: usize = 1;
+
 /// Makes the calling thread the owner of a heap. Null when there is no memory.
 pub(crate) fn acquire() -> *mut Heap {
+    let heap = take(0);
+    if !heap.is_null() {
+        STARTED.fetch_add(1, Ordering::Relaxed);
+    }
+    heap
+}
+
+/// [`acquire`], for one call: the caller gives it back by [`return_heap`], and does not count meanwhile.
+pub(crate) fn borrow() -> *mut Heap {
+    let heap = take(os::thread::id() | BORROWED);
+    if !heap.is_null() {
+        // Once more after `reset`: a signal handler may have forked since, and this may be the child, which
+        // then did not find the heap.
+        // SAFETY: the calling thread has just got it.
+        unsafe { Heap::claim(heap) };
+    }
+    heap
+}
+
+/// Takes a record, as the heap of `thread`: see [`Heap::thread`].
+fn take(thread: usize) -> *mut Heap {
     // SAFETY: all records that were ever pushed are still mapped, until `unmap`.
     let mut heap = unsafe { FREE.pop() };
     let fresh = heap.is_null();
@@ -46,7 +73,10 @@ pub(crate) fn acquire() -> *mut Heap {
     // only. `retire` or the kernel has left `live` false.
     unsafe {
         takes_slabs(heap);
-        Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live());
+        if keeps_any(heap) {
+            fewer(&KEEPING, 1);
+        }
+        Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live(), thread);
     }
     if fresh {
         let mut head = ALL.load(Ordering::Relaxed);
@@ -61,7 +91,6 @@ pub(crate) fn acquire() -> *mut Heap {
             }
         }
     }
-    STARTED.fetch_add(1, Ordering::Relaxed);
     heap
 }
 
@@ -82,13 +111,15 @@ pub(crate) unsafe fn release_heap(heap: *mut Heap) {
 ///
 /// # Safety
 ///
-/// As [`release_heap`].
+/// As [`release_heap`]; it is from [`borrow`].
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn return_heap(heap: *mut Heap, keeps_quarantine: bool) {
     // SAFETY: as in `release_heap`, and for the push as in `recycle`.
     unsafe {
         retire(heap, keeps_quarantine);
-        STARTED.fetch_sub(1, Ordering::Relaxed);
+        if keeps_any(heap) {
+            KEEPING.fetch_add(1, Ordering::Relaxed);
+        }
         FREE.push(heap);
     }
 }
@@ -117,35 +148,53 @@ unsafe fn takes_slabs(heap: *mut Heap) -> bool {
     // SAFETY: the record is the caller's alone.
     let held = unsafe { (*heap).holds_slabs.replace(false) };
     if held {
-        holding_less(1);
+        fewer(&HOLDING, 1);
     }
     held
 }
 
-/// Takes `by` from [`HOLDING`], which other threads may change in another order than they pass the records
-/// on.
-fn holding_less(by: usize) {
-    let less = |holding: usize| Some(holding.saturating_sub(by));
-    let _ = HOLDING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+/// Whether there are blocks in quarantine in a record.
+///
+/// # Safety
+///
+/// As [`takes_slabs`].
+unsafe fn keeps_any(heap: *mut Heap) -> bool {
+    // SAFETY: the record is the caller's alone.
+    hardened::is_on() && unsafe { Heap::hardened(heap) }.keeps_any()
 }
 
-/// Gives up the slabs that threads which have ended could not give up. Without this the next owners of the
-/// records would have to come for them. Threads that start meanwhile may need new records.
-pub(crate) fn give_up_rest() {
+/// Takes `by` from a count of free records, which other threads may change in another order than they pass
+/// the records on.
+fn fewer(records: &AtomicUsize, by: usize) {
+    let less = |count: usize| Some(count.saturating_sub(by));
+    let _ = records.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+}
+
+/// Gives up the slabs that threads which have ended could not give up, and with `all` what those that had
+/// borrowed a heap have left in quarantine there. Without this the next owners of the records would have to
+/// come for them. Threads that start meanwhile may need new records.
+pub(crate) fn give_up_rest(all: bool) {
     let (mut holding, mut popped) = (HOLDING.load(Ordering::Relaxed), NO_HEAP);
+    let mut keeping = if all { KEEPING.load(Ordering::Relaxed) } else { 0 };
     // SAFETY: no record is unmapped meanwhile. What is popped is ours alone, like an owner's, until it is
     // pushed; so its link is ours as well, and who still reads it has come too late and does not use it.
     unsafe {
-        while holding > 0 {
+        while holding > 0 || keeping > 0 {
             let heap = FREE.pop();
             if heap.is_null() {
                 // The rest are somebody else's meanwhile, or a fork has cut off who had them.
-                holding_less(holding);
+                fewer(&HOLDING, holding);
+                fewer(&KEEPING, keeping);
                 break;
             }
             if takes_slabs(heap) {
-                retire(heap, false);
-                holding -= 1;
+                retire(heap, true);
+                holding = holding.saturating_sub(1);
+            }
+            if keeping > 0 && keeps_any(heap) {
+                Heap::hardened(heap).retire();
+                fewer(&KEEPING, 1);
+                keeping -= 1;
             }
             Heap::set_next(heap, popped);
             popped = heap;
@@ -163,18 +212,23 @@ pub(crate) fn inherit() {
     });
 }
 
-/// In the child of a fork by the thread with this [id](os::thread::id) that its own TLS knows of no heap: a
-/// signal handler may have forked while the thread was giving its heap up.
-pub(crate) fn claim_of(thread: usize) {
+/// In the child of a fork by the thread with this [id](os::thread::id): claims what it has borrowed, and, if
+/// its own TLS knows of no heap, its own. A signal handler may have forked while the thread was giving that
+/// up, or was using the other. Returns how many it has of those that count.
+pub(crate) fn claim_of(thread: usize, own: bool) -> u64 {
+    let mut count = 0;
     each(|heap| {
         // SAFETY: the record is mapped, and these are atomics. There is no other thread, and of those that
         // ended before none had this id later: so the heap is the calling thread's.
         unsafe {
-            if (*heap).live.load(Ordering::Relaxed) && (*heap).thread.load(Ordering::Relaxed) == thread {
+            let (live, its) = ((*heap).live.load(Ordering::Relaxed), (*heap).thread.load(Ordering::Relaxed));
+            if live && (its == thread | BORROWED || own && its == thread) {
                 Heap::claim(heap);
+                count += u64::from(its == thread);
             }
         }
     });
+    count
 }
 
 /// Gives up the heaps of threads that have ended without an exit hook and had the [id](os::thread::id)
@@ -210,9 +264,9 @@ pub(crate) fn live() -> usize {
     taken().saturating_sub(LEFT.load(Ordering::Relaxed)) as usize
 }
 
-/// In the child of a fork: all heaps are left behind, but for one that is the survivor's, if it has `own`.
-pub(crate) fn left_behind(own: bool) {
-    LEFT.store(taken().saturating_sub(own.into()), Ordering::Relaxed);
+/// In the child of a fork: all heaps are left behind, but for so many, which are the survivor's.
+pub(crate) fn left_behind(own: u64) {
+    LEFT.store(taken().saturating_sub(own), Ordering::Relaxed);
 }
 
 /// [`recycle`], for a heap that was left behind.
@@ -221,9 +275,14 @@ pub(crate) fn left_behind(own: bool) {
 ///
 /// As [`recycle`].
 pub(crate) unsafe fn recycle_left(heap: *mut Heap) {
-    LEFT.fetch_sub(1, Ordering::Relaxed);
-    // SAFETY: this function's contract is the same.
-    unsafe { recycle(heap) };
+    // SAFETY: this function's contract is that of `recycle`, and for the push as there.
+    unsafe {
+        if (*heap).thread.load(Ordering::Relaxed) & BORROWED != 0 {
+            return FREE.push(heap);
+        }
+        LEFT.fetch_sub(1, Ordering::Relaxed);
+        recycle(heap);
+    }
 }
 
 /// Makes the record of a retired heap available.
@@ -324,10 +383,10 @@ mod tests {
             let held = orphans::hold();
             release_heap(heap);
             assert!(!is_orphan() && (*heap).holds_slabs.get(), "nobody waits for a lock of its own");
-            give_up_rest();
+            give_up_rest(false);
             assert!(!is_orphan() && (*heap).holds_slabs.get(), "in vain, and the record is back");
             drop(held);
-            give_up_rest();
+            give_up_rest(false);
             assert!(is_orphan() && !(*heap).holds_slabs.get());
             assert_eq!(HOLDING.load(Ordering::Relaxed), 0);
         }

@@ -25,8 +25,8 @@ const WAITS: u32 = 100;
 /// Rounds of destructors when a thread ends: PTHREAD_DESTRUCTOR_ITERATIONS of glibc and musl, and the least
 /// that POSIX allows.
 const ROUNDS: u32 = 4;
-/// How many frees of a thread without a heap do not give it one: more than a thread of glibc makes when it is
-/// past its destructors, one for each library with thread-local variables and each stack that is unmapped.
+/// How many frees of a thread without a heap do not give it one: as many as most threads of glibc make at
+/// most when they are past their destructors, one or more for each stack that is unmapped.
 const FEW: usize = 16;
 
 /// Runs `f` with the calling thread's heap. A thread that has none gets one first; `f` gets null when there
@@ -52,10 +52,10 @@ pub(crate) fn with_heap_to_free<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
 /// Runs `f` with a heap that the calling thread has for this call only, or with null. It may keep what is in
 /// quarantine, for whoever has it next.
 fn with_borrowed<T>(keeps_quarantine: bool, f: impl FnOnce(*mut Heap) -> T) -> T {
-    let heap = registry::acquire();
+    let heap = registry::borrow();
     let result = f(heap);
     if !heap.is_null() {
-        // SAFETY: the calling thread has acquired it above, and does not use it after this.
+        // SAFETY: the calling thread has borrowed it above, and does not use it after this.
         unsafe { registry::return_heap(heap, keeps_quarantine) };
     }
     result
@@ -94,11 +94,13 @@ pub(crate) fn with_heap_to_hold<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
     if is_one_of_few() { with_borrowed(true, f) } else { f(lasting_heap()) }
 }
 
-/// Whether the calling thread has no heap yet and this is one of the first [`FEW`] frees for which it asks.
+/// Whether the calling thread has no heap yet, and this is one of the first [`FEW`] frees for which it asks,
+/// or it is known to be past its destructors.
 ///
 /// A thread of glibc that ends frees what belongs to the stacks of others that have ended, after the last
-/// destructors of keys. Nothing tells that it is ending. But what it has stored with our key is gone by then:
-/// so the frees are counted there, in the place of a heap.
+/// destructors of keys. Nothing that is cheap tells that it is ending. But what it has stored with our key is
+/// gone by then: so the frees are counted there, in the place of a heap. A thread with a large stack may
+/// unmap hundreds of small ones at its end: so from then on the system is asked.
 #[cold]
 #[inline(never)]
 fn is_one_of_few() -> bool {
@@ -109,8 +111,9 @@ fn is_one_of_few() -> bool {
             // SAFETY: our key, which is not deleted meanwhile.
             let frees = unsafe { libc::pthread_getspecific(key) }.addr();
             let counted = ptr::without_provenance_mut::<c_void>(frees.wrapping_add(1));
+            let is_few = frees < FEW || os::thread::is_past_destructors();
             // SAFETY: the same. The exit hook does not use what is stored.
-            frees < FEW && unsafe { libc::pthread_setspecific(key, counted) } == 0
+            is_few && unsafe { libc::pthread_setspecific(key, counted) } == 0
         })
         // What stores a value may have allocated.
         && ptr::eq(tls::get(), &raw const EMPTY)

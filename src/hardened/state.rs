@@ -313,6 +313,12 @@ impl State {
         shared::retire();
     }
 
+    /// Whether there are blocks in quarantine. The owner's.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) fn keeps_any(&self) -> bool {
+        self.first.get() != self.next.get()
+    }
+
     /// Forgets everything, in the child of a fork that has stopped the thread anywhere: its slabs and what it
     /// had in quarantine are lost.
     #[cold]

@@ -14,6 +14,6 @@ pub(crate) fn now() -> u32 {
 }
 
 /// In the child of a fork: this is another one.
-pub(super) fn next() {
+pub(crate) fn next() {
     GENERATION.fetch_add(1, Relaxed);
 }

@@ -71,6 +71,25 @@ pub(crate) fn has_ended(id: u32) -> bool {
     asked == Err(libc::ESRCH)
 }
 
+/// Whether the C library has nothing left to run in the calling thread but the end of that. False where that
+/// is not known.
+///
+/// From 2.35 on glibc blocks all signals then, so also one of its own that it lets no program block.
+pub(crate) fn is_past_destructors() -> bool {
+    /// What `pthread_cancel` sends.
+    const CANCEL: u32 = 32;
+    if cfg!(any(miri, loom, not(target_env = "gnu"))) || calls::is_confined() {
+        return false;
+    }
+    let mut blocked = 0u64;
+    // SAFETY: without a new mask the call only writes the current one, which has 8 bytes.
+    let asked = unsafe {
+        let none = ptr::null::<u64>();
+        raw::call!(SYS_rt_sigprocmask, libc::SIG_BLOCK, none, &raw mut blocked, size_of::<u64>())
+    };
+    asked.is_ok() && blocked >> (CANCEL - 1) & 1 != 0
+}
+
 /// Whether no other thread of the process runs, seen from one that is not its first: that one has ended, too,
 /// though the system lists it as long as there is another. False where it cannot be asked.
 pub(crate) fn is_last() -> bool {

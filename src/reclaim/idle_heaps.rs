@@ -57,7 +57,7 @@ pub(crate) extern "C" fn take_in(owner: *mut Owner) {
 }
 
 /// Takes in what was freed to any other heap, empties all magazines and run caches, gives up what threads
-/// that have ended could not, and purges idle memory in slabs, orphans included. A heap whose owner is inside
+/// that have ended did not, and purges idle memory in slabs, orphans included. A heap whose owner is inside
 /// at every try stays as it is.
 pub(crate) fn everyone() {
     thread::with_heap(None, |mine| {
@@ -78,7 +78,7 @@ pub(crate) fn everyone() {
         });
         // SAFETY: the calling thread's heap.
         unsafe { Heap::flush_outbox(mine) };
-        registry::give_up_rest();
+        registry::give_up_rest(true);
         each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
@@ -146,7 +146,7 @@ pub(crate) fn idle(now: u32) -> bool {
         });
         // SAFETY: the calling thread's heap.
         unsafe { Heap::flush_outbox(mine) };
-        registry::give_up_rest();
+        registry::give_up_rest(false);
         release::release_emptied();
         let mut more = false;
         let missed = each_other(mine, 1, |heap| {
