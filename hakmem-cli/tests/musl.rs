@@ -8,12 +8,13 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Ended, compile, compile_by, hakmem, real, run};
+use support::{Ended, compile, compile_by, hakmem, real, run, script};
 
 const LOADER: &str = "/lib/ld-musl-x86_64.so.1";
 
@@ -57,6 +58,12 @@ fn row<'a>(experiment: &'a Value, name: &str) -> (Option<&'a str>, bool) {
     (row["failure"].as_str(), row["summaries"]["wall"]["median"].as_f64().is_some())
 }
 
+/// The names in the second column of the table.
+fn names(table: &str) -> BTreeSet<&str> {
+    let cells = table.lines().filter(|line| line.starts_with('│')).filter_map(|line| line.split('┆').nth(1));
+    cells.map(str::trim).filter(|name| !["allocator", "all"].contains(name)).collect()
+}
+
 #[test]
 fn those_that_fit_are_compared_and_the_others_named() {
     if !has_musl() {
@@ -64,14 +71,14 @@ fn those_that_fit_are_compared_and_the_others_named() {
     }
     let glibcs = compile("plain.c", "nothing.so", &["-shared", "-fPIC", "-Dmain=unused"]);
     let cases = [
-        (program(), LOADER, library(), real()),
-        (compile("count.c", "for-glibc", &[]), "/lib64/ld-linux-x86-64.so.2", glibcs, library()),
+        ("musl", program(), LOADER, library(), real()),
+        ("glibc", compile("count.c", "for-glibc", &[]), "/lib64/ld-linux-x86-64.so.2", glibcs, library()),
     ];
-    for (program, loader, fits, other) in cases {
+    for (own, program, loader, fits, other) in cases {
         let json = tempfile::NamedTempFile::new().unwrap();
         let arguments = [with("fits", &fits), with("other", &other), json.path().display().to_string()];
         let [fits, misfit, json] = arguments.each_ref().map(String::as_str);
-        let ended = ab(&["--allocators=glibc", "--with", fits, "--with", misfit, "--json", json], &program);
+        let ended = ab(&["--allocators", own, "--with", fits, "--with", misfit, "--json", json], &program);
         let text = ended.stdout();
 
         let name = program.file_name().unwrap().to_str().unwrap();
@@ -89,8 +96,74 @@ fn those_that_fit_are_compared_and_the_others_named() {
         let (failure, has_figures) = row(&experiment, "other");
         assert!(failure.unwrap().contains("exits with 127") && !has_figures, "{text}");
         // In the table, too.
-        let mut rows = text.lines().filter_map(|line| line.split('┆').nth(1));
-        assert!(rows.any(|name| name.trim() == "fits"), "{text}");
+        assert_eq!(names(text), [own, "fits"].into(), "{text}");
         assert!(text.lines().any(|line| line.starts_with("FAILED: other: exits with 127")), "{text}");
     }
+}
+
+/// In the table, in JSON and on the page; whatever else is called glibc.
+#[test]
+fn the_allocator_of_a_program_for_musl_is_called_musl() {
+    if !has_musl() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (json, page) = (folder.path().join("a.json"), folder.path().join("page"));
+    let script = script(&folder.path().join("script"), &format!("#!{}\n", program().display()), "755");
+    for program in [program(), script] {
+        let with = with("glibc", &library());
+        let arguments = ["--allocators=musl", "--with", &with, "--json", json.to_str().unwrap(), "--report"];
+        let ended = ab(&[&arguments[..], &[page.to_str().unwrap()]].concat(), &program);
+        assert_eq!(
+            (ended.code(), names(ended.stdout())),
+            (Some(0), ["musl", "glibc"].into()),
+            "{}",
+            ended.stdout()
+        );
+        assert!(ended.stdout().contains("; ratios are to the musl run"), "{}", ended.stdout());
+        let experiment: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+        assert_eq!(
+            (&experiment["method"]["baseline"], row(&experiment, "musl")),
+            (&"musl".into(), (None, true))
+        );
+        let version = experiment["subjects"][0]["version"].as_str().unwrap();
+        assert!(version.starts_with("musl 1."), "{version}");
+        let page = std::fs::read_to_string(page.join("index.html")).unwrap();
+        assert!(page.contains("ratio to musl") && page.contains(version));
+    }
+}
+
+#[test]
+fn another_c_librarys_name_is_refused_in_one_line() {
+    if !has_musl() {
+        return;
+    }
+    for (program, other, own) in [(program(), "glibc", "musl"), ("true".into(), "musl", "glibc")] {
+        let ended = ab(&["--allocators", &format!("{other},{own}")], &program);
+        let expected =
+            format!("hakmem: --allocators {other}: the program's own C library is called {own} here");
+        assert_eq!((ended.code(), ended.line(), ended.stdout()), (Some(2), &*expected, ""));
+        let ended = ab(&["--allocators", own, "--baseline", other], &program);
+        let expected = format!("hakmem: --baseline {other}: not compared here; there are {own}");
+        assert_eq!((ended.code(), ended.line(), ended.stdout()), (Some(2), &*expected, ""));
+    }
+}
+
+#[test]
+fn where_nothing_fits_no_figure_is_said_to_be_anothers() {
+    if !has_musl() {
+        return;
+    }
+    let ended = ab(&["--allocators=musl", "--with", &with("glibcs", &real())], &program());
+    let expected = "; all figures are those of the program's own allocator";
+    let said = ended.stdout().lines().find(|line| line.contains("NO ALLOCATOR IS COMPARED: "));
+    assert!(said.is_some_and(|line| line.ends_with(expected)), "{}", ended.stdout());
+    assert_eq!((ended.code(), names(ended.stdout())), (Some(1), ["musl"].into()), "{}", ended.stdout());
+}
+
+#[test]
+fn programs_with_allocators_built_in_are_compared_with_musls() {
+    let linked = "first=/bin/true,musl=/bin/true";
+    let ended = run(hakmem().args(["ab", "--rounds=1", "--warmups=0", "--linked", linked]));
+    assert!(ended.stdout().contains("; ratios are to the musl run"), "{}", ended.stdout());
 }
