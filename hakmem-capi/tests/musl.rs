@@ -10,6 +10,7 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -133,6 +134,21 @@ fn the_malloc_family() {
 fn static_programs_are_served() {
     check("static_check.c", &[], &[Archive, Static]);
     check("prefix_api.c", &[], &[Shared, Archive, Static]);
+}
+
+/// Debian has no C++ library for musl. A program without one has all that `new` and `delete` need from ours,
+/// but for an exception.
+#[test]
+fn cxx_without_a_cxx_library() {
+    let Some(dir) = built() else { return };
+    for link in [Shared, Archive, Static] {
+        let program = build("cxx_bare.cpp", link, dir, &["-std=c++17", "-fno-exceptions", "-fno-rtti"]);
+        assert_eq!(expect_ok(&mut command(&program, link, dir), LIMIT), "bare ok\n", "{link:?}");
+        let output = run(command(&program, link, dir).arg("throw"), LIMIT);
+        let expected = "hakmem: operator new: out of memory, and no C++ library to throw std::bad_alloc\n";
+        assert_eq!(String::from_utf8_lossy(&output.stderr), expected, "{link:?}");
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{link:?}");
+    }
 }
 
 #[test]

@@ -57,6 +57,11 @@ pub fn is_for_musl(path: &Path) -> bool {
         .is_ok_and(|elf| elf.libraries.iter().any(|name| *name == "libc.so" || name.starts_with("libc.musl")))
 }
 
+/// Whether a program that names this loader is for musl.
+pub fn is_musls(loader: &str) -> bool {
+    loader.contains("musl")
+}
+
 /// How a program file is started.
 #[derive(Debug, PartialEq)]
 pub enum Kind {

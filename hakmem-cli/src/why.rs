@@ -8,6 +8,9 @@ use crate::elf::{self, Kind};
 use crate::report::printable;
 use crate::sys;
 
+/// So many scripts may each be the interpreter of the one before, as in the kernel.
+const SCRIPTS: u32 = 4;
+
 /// What kept `library` out of `program`.
 pub fn not_served(program: &OsStr, library: &Path) -> String {
     obvious(program, library).unwrap_or_else(|| {
@@ -27,7 +30,7 @@ pub fn obvious(program: &OsStr, library: &Path) -> Option<String> {
 
 /// Why the loader would not preload `library` into `program`, if the files of both tell.
 pub fn not_preloadable(program: &OsStr, library: &Path) -> Option<String> {
-    locate(program).as_deref().and_then(|path| obstacle(path, library, 4))
+    locate(program).as_deref().and_then(|path| obstacle(path, library, SCRIPTS))
 }
 
 /// Where the shell would find `program`.
@@ -37,6 +40,20 @@ pub fn locate(program: &OsStr) -> Option<PathBuf> {
     }
     let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| is_executable(file))
+}
+
+/// The loader that `program` names, or the interpreter of the script that it is.
+#[cfg(feature = "lab")]
+pub fn loader(program: &OsStr) -> Option<String> {
+    let mut path = locate(program)?;
+    for _ in 0..=SCRIPTS {
+        match elf::kind(&path) {
+            Kind::Script(interpreter) => path = interpreter.into(),
+            Kind::Dynamic(loader) => return Some(loader),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Whether it is a file that may be run.
@@ -54,7 +71,7 @@ fn obstacle(path: &Path, library: &Path, depth: u32) -> Option<String> {
         }
         Kind::Static => return Some(format!("{shown} is statically linked, so no loader reads LD_PRELOAD")),
         Kind::Foreign => return Some(format!("{shown} is a program for another kind of machine")),
-        Kind::Dynamic(loader) if loader.contains("musl") != elf::is_for_musl(library) => {
+        Kind::Dynamic(loader) if elf::is_musls(&loader) != elf::is_for_musl(library) => {
             let library = printable(library.as_os_str());
             return Some(format!("{shown} uses another C library ({loader}) than {library}"));
         }

@@ -8,6 +8,9 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 struct mallinfo2 {
     size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost;
 };
@@ -15,4 +18,7 @@ __attribute__((weak)) struct mallinfo2 mallinfo2(void);
 __attribute__((weak)) int malloc_trim(size_t);
 __attribute__((weak)) void *pvalloc(size_t);
 __attribute__((weak)) void cfree(void *);
+#ifdef __cplusplus
+}
+#endif
 #endif

@@ -62,7 +62,7 @@ pub fn libc_version() -> String {
 /// The C library of this command.
 #[cfg(not(target_env = "gnu"))]
 pub fn libc_version() -> String {
-    "not glibc".to_string()
+    if cfg!(target_env = "musl") { "musl" } else { "not glibc" }.to_string()
 }
 
 /// The word in brackets.

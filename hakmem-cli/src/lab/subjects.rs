@@ -3,22 +3,26 @@
 mod folder;
 mod linked;
 mod loadable;
+mod own;
 mod settings;
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 pub use self::linked::common_name;
+pub use self::own::GLIBC;
 use super::model::{Missing, Subject};
 use crate::{elf, library};
 
-/// The C library's own allocator.
-pub const GLIBC: &str = "glibc";
 /// Ours.
 pub const HAKMEM: &str = "hakmem";
+
+/// What a trial before the measurements may take: it takes milliseconds.
+const TRIAL: Duration = Duration::from_secs(10);
 
 /// The values of HAKMEM_PRESET (docs/options.md).
 const PRESETS: [&str; 4] = ["balanced", "throughput", "memory", "latency"];
@@ -47,7 +51,8 @@ const PEERS: [Peer; 3] = [
 /// What to compare, for clap.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Choice {
-    /// Compare only these, of glibc, hakmem, jemalloc, mimalloc, tcmalloc (default: all that are found)
+    /// Compare only these, of glibc (musl, where the program is linked to that), hakmem, jemalloc, mimalloc,
+    /// tcmalloc (default: all that are found)
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub allocators: Vec<String>,
 
@@ -69,7 +74,7 @@ pub struct Choice {
     #[arg(long, value_name = "PRESET", value_parser = PRESETS)]
     pub preset: Vec<String>,
 
-    /// What the others are compared with (default: glibc, or hakmem where settings of it are compared)
+    /// What the others are compared with (default: glibc or musl, or hakmem where settings of it are compared)
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
 
@@ -99,15 +104,20 @@ pub fn named_path(text: &str) -> Result<(String, PathBuf), String> {
 }
 
 impl Choice {
-    /// Finds what was chosen. Settings of Hakmem are compared with its defaults alone, unless allocators are
-    /// named.
+    /// Finds what was chosen for workers. Settings of Hakmem are compared with its defaults alone, unless
+    /// allocators are named.
     pub fn find(&self) -> anyhow::Result<Found> {
-        self.look(self.has_settings() && self.allocators.is_empty())
+        self.look(own::of_workers(), self.has_settings() && self.allocators.is_empty())
     }
 
-    /// The same with settings of Hakmem beside the other allocators.
+    /// The same for a program.
+    pub fn find_for(&self, program: &OsStr) -> anyhow::Result<Found> {
+        self.look(own::of(program), self.has_settings() && self.allocators.is_empty())
+    }
+
+    /// The same for workers, with settings of Hakmem beside the other allocators.
     pub fn find_all(&self) -> anyhow::Result<Found> {
-        self.look(false)
+        self.look(own::of_workers(), false)
     }
 
     fn has_settings(&self) -> bool {
@@ -131,7 +141,7 @@ impl Choice {
         Ok(named)
     }
 
-    fn look(&self, settings_only: bool) -> anyhow::Result<Found> {
+    fn look(&self, own: Subject, settings_only: bool) -> anyhow::Result<Found> {
         let mut found =
             Found { subjects: Vec::new(), missing: Vec::new(), broken: Vec::new(), baseline: String::new() };
         let wanted = |name: &str| {
@@ -142,8 +152,11 @@ impl Choice {
             }
         };
         for name in &self.allocators {
-            let known = [GLIBC, HAKMEM].into_iter().chain(PEERS.iter().map(|peer| peer.name));
+            let known = [own.name.as_str(), HAKMEM].into_iter().chain(PEERS.iter().map(|peer| peer.name));
             if !known.clone().any(|known| known == name) {
+                if own::is_one(name) {
+                    bail!("--allocators {name}: the program's own C library is called {} here", own.name);
+                }
                 let list: Vec<_> = known.collect();
                 bail!(
                     "--allocators {name}: not one of {}; name a file by --with {name}=PATH",
@@ -152,8 +165,8 @@ impl Choice {
             }
         }
         let named = self.named()?;
-        if wanted(GLIBC) {
-            found.add(subject(GLIBC, None, own_libc()), None);
+        if wanted(&own.name) {
+            found.add(own, None);
         }
         if wanted(HAKMEM) || settings_only {
             let path = library::find(self.lib.as_deref())?;
@@ -231,11 +244,13 @@ impl Found {
                 bail!("--baseline {name}: not compared here; there are {}", names.join(", "))
             }
             None if settings_only => HAKMEM.to_string(),
-            None if has(GLIBC) => GLIBC.to_string(),
-            None => match self.subjects.first() {
-                Some(subject) => subject.name.clone(),
-                None => bail!("nothing to compare: none of the chosen allocators is installed"),
-            },
+            None => {
+                let is_own = |subject: &&Subject| subject.library.is_none() && own::is_one(&subject.name);
+                match self.subjects.iter().find(is_own).or(self.subjects.first()) {
+                    Some(subject) => subject.name.clone(),
+                    None => bail!("nothing to compare: none of the chosen allocators is installed"),
+                }
+            }
         };
         Ok(())
     }
@@ -243,10 +258,6 @@ impl Found {
 
 fn subject(name: &str, library: Option<PathBuf>, version: Option<String>) -> Subject {
     Subject { name: name.to_string(), library, version, ..Subject::default() }
-}
-
-fn own_libc() -> Option<String> {
-    Some(super::machine::libc_version())
 }
 
 /// Where a distribution, or the user, puts libraries.

@@ -54,7 +54,7 @@ pub fn before(machine: &Machine, found: &Found, tasks: &[Task], schedule: &Sched
         for (name, reason) in reasons.iter().filter_map(|(name, reason)| Some((name, reason.as_ref()?))) {
             if all {
                 warnings.push(format!(
-                    "{}: NO ALLOCATOR IS COMPARED: {reason}; every row is the program's own allocator",
+                    "{}: NO ALLOCATOR IS COMPARED: {reason}; all figures are those of the program's own allocator",
                     task.name
                 ));
                 break;

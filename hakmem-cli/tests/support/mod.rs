@@ -87,15 +87,21 @@ pub fn fake() -> PathBuf {
 
 /// Compiles `fake/<source>` to a file `name`, once.
 pub fn compile(source: &str, name: &str, args: &[&str]) -> PathBuf {
+    compile_by("cc", source, name, args)
+}
+
+/// The same by this compiler.
+pub fn compile_by(compiler: &str, source: &str, name: &str, args: &[&str]) -> PathBuf {
     static DONE: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let mut done = DONE.lock().unwrap();
     if done.insert(name.to_string()) {
         let fresh = place.with_file_name(format!("{name}.{}", std::process::id()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake").join(source);
-        let mut cc = clean(Command::new("cc"));
-        let status = cc.args(args).arg("-o").arg(&fresh).arg(source).status().expect("cc is needed");
-        assert!(status.success(), "cc {name}");
+        let mut cc = clean(Command::new(compiler));
+        let status = cc.args(args).arg("-o").arg(&fresh).arg(source).status();
+        let status = status.unwrap_or_else(|error| panic!("{compiler} is needed: {error}"));
+        assert!(status.success(), "{compiler} {name}");
         // Put in place in one step: other test programs may be using an earlier one.
         std::fs::rename(&fresh, &place).unwrap();
     }

@@ -16,13 +16,13 @@ use crate::why;
 
 /// Compare allocators on your own program: time, memory and page faults under each of them
 ///
-/// The program runs under Hakmem, glibc, every other allocator that is installed and those that --with and
-/// --peers name: in rounds, each in an order shuffled anew. With --linked there are several programs, each
-/// with an allocator of its own built in. Before each run as much memory as it needs is touched and freed,
-/// because on virtual machines the price of a page fault depends on what ran before. Its output and exit
-/// status must be the same under all. The verdict on an allocator is GO when it is 1% faster than the
-/// baseline or better, NO-GO when it is over 0.5% slower, both only where the 95% interval excludes no
-/// difference, else NEUTRAL.
+/// The program runs under Hakmem, its own C library's allocator (glibc or musl), every other one that is
+/// installed and those that --with and --peers name: in rounds, each in an order shuffled anew. With --linked
+/// there are several programs, each with an allocator of its own built in. Before each run as much memory as
+/// it needs is touched and freed, because on virtual machines the price of a page fault depends on what ran
+/// before. Its output and exit status must be the same under all. The verdict on an allocator is GO when it
+/// is 1% faster than the baseline or better, NO-GO when it is over 0.5% slower, both only where the 95%
+/// interval excludes no difference, else NEUTRAL.
 ///
 /// Exit status: 0, or 1 when an allocator failed or the output differed, or 2 when nothing could be measured,
 /// or the results not be written.
@@ -75,8 +75,11 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     }
     args.outputs.prepare()?;
     let baseline = args.choice.baseline.as_deref();
-    let found =
-        if args.linked.is_empty() { args.choice.find()? } else { Found::linked(&args.linked, baseline)? };
+    let found = if args.linked.is_empty() {
+        args.choice.find_for(&task.program)?
+    } else {
+        Found::linked(&args.linked, baseline)?
+    };
     if let Some(tries) = args.fairness {
         return fairness(found, args.schedule, &task, tries);
     }

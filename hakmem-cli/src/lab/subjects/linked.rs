@@ -8,7 +8,7 @@ use super::{Found, Subject};
 use crate::why;
 
 impl Found {
-    /// A subject for every program; without `baseline` glibc's, where one is called so, else the first.
+    /// A subject for every program; without `baseline` the one called glibc or musl, else the first.
     pub fn linked(programs: &[(String, PathBuf)], baseline: Option<&str>) -> anyhow::Result<Self> {
         let mut found =
             Self { subjects: Vec::new(), missing: Vec::new(), broken: Vec::new(), baseline: String::new() };

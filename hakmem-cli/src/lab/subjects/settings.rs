@@ -2,17 +2,13 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 use super::super::model::Subject;
 use super::super::run::{self, Job};
-use super::{Choice, subject};
+use super::{Choice, TRIAL, subject};
 use crate::settings::pair;
-
-/// What the trial of a setting may take: it takes milliseconds.
-const TRIAL: Duration = Duration::from_secs(10);
 
 /// A subject for every `--env` and `--preset`.
 pub fn subjects(choice: &Choice, library: &Path, version: Option<String>) -> anyhow::Result<Vec<Subject>> {

@@ -1,0 +1,43 @@
+//! The allocator that a program has of its own: that of its C library.
+
+use std::ffi::OsStr;
+
+use super::super::model::Subject;
+use super::super::run::{self, Job};
+use super::super::{machine, output};
+use super::{TRIAL, subject};
+use crate::{elf, why};
+
+/// That of glibc.
+pub const GLIBC: &str = "glibc";
+/// That of musl.
+pub const MUSL: &str = "musl";
+
+/// Whether a program's own allocator may be called so.
+pub fn is_one(name: &str) -> bool {
+    [GLIBC, MUSL].contains(&name)
+}
+
+/// That of this command, whose workers are itself.
+pub fn of_workers() -> Subject {
+    let name = if cfg!(target_env = "musl") { MUSL } else { GLIBC };
+    subject(name, None, Some(machine::libc_version()))
+}
+
+/// That of `program`. Where its file does not tell, as that of a static one, it is taken to be like ours.
+pub fn of(program: &OsStr) -> Subject {
+    let ours = of_workers();
+    match why::loader(program) {
+        Some(loader) if elf::is_musls(&loader) => subject(MUSL, None, musls_version(&loader)),
+        Some(_) if ours.name != GLIBC => subject(GLIBC, None, None),
+        _ => ours,
+    }
+}
+
+/// What the loader of musl, which is all of musl, says of itself when it is given nothing to load.
+fn musls_version(loader: &str) -> Option<String> {
+    let job = Job { program: loader.as_ref(), arguments: &[], input: None, timeout: TRIAL };
+    let said = run::run(&job, &Subject::default()).ok()?.errors;
+    let version = said.lines().find_map(|line| line.strip_prefix("Version "))?;
+    Some(format!("{MUSL} {}", output::last_line(version)))
+}
