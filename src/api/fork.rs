@@ -109,8 +109,7 @@ pub(crate) fn on_fork(noticed: Noticed) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::large::child;
-    use crate::os::generation;
+    use crate::os::{child, generation};
 
     /// In the child of a fork, which has no other thread.
     #[test]

@@ -301,3 +301,6 @@ extern "C" fn on_thread_exit(_: *mut c_void) {
         waker::rouse();
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

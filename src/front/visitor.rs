@@ -140,4 +140,55 @@ mod tests {
         assert!(!seen.is_emptied());
         assert_eq!(seen.look(11, 3, 0), Look::Idle, "no delay");
     }
+
+    /// Whether a signal is held back from the calling thread.
+    fn is_blocked(signal: i32) -> bool {
+        // SAFETY: the set is ours; nothing is changed.
+        unsafe {
+            let mut set = core::mem::zeroed();
+            libc::pthread_sigmask(libc::SIG_BLOCK, core::ptr::null(), &mut set) == 0
+                && libc::sigismember(&set, signal) == 1
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn one_visits_at_a_time_and_a_child_knows_whether_one_did() {
+        assert!(crate::os::child::is_so(|| {
+            inherit();
+            let take: [fn() -> Option<Visits>; 2] = [lock, try_lock];
+            for take in take {
+                let visits = take();
+                assert!(visits.is_some() && try_lock().is_none() && is_blocked(libc::SIGTERM));
+                drop(visits);
+                assert!(!is_blocked(libc::SIGTERM));
+            }
+            look_who_was_stopped();
+            assert!(!was_stopped() && !inherit());
+            core::mem::forget(lock());
+            look_who_was_stopped();
+            assert!(was_stopped() && VISITS.is_held());
+            // It is this thread's, and stays so.
+            inherit() && VISITS.is_held()
+        }));
+    }
+
+    /// The child of a fork beside a visitor does not wait for it.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_child_is_rid_of_the_visitor() {
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // Others have it, too.
+                let visits = (0..).find_map(|_| lock());
+                (barrier.wait(), barrier.wait());
+                drop(visits);
+            });
+            barrier.wait();
+            let is_so = crate::os::child::is_so(|| inherit() && try_lock().is_some() && !inherit());
+            barrier.wait();
+            assert!(is_so);
+        });
+    }
 }

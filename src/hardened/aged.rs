@@ -50,3 +50,61 @@ fn look() {
 pub(super) fn due_in(now: u32, delay: u32) -> Option<u32> {
     has_any().then(|| delay.saturating_sub(os::elapsed(LOOKED.load(Relaxed), now)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardened::slab::{DEAD, LISTED};
+    use crate::hardened::{blocks, child, large};
+    use crate::superslab::pagemap;
+
+    /// As if somebody had last looked so many milliseconds ago.
+    fn looked(ago: i32) -> u32 {
+        let looked = os::now_ms().wrapping_sub(ago as u32);
+        LOOKED.store(looked, Relaxed);
+        looked
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn who_comes_by_gives_back_what_is_due_and_else_nothing() {
+        let _alone = lists::ALONE.lock();
+        assert!(child::is_so(|| {
+            const LONG: i32 = 600_000;
+            crate::hardened::inherit();
+            (lists::purge(), unmapping::purge());
+            RESIDENT.store(0, Relaxed);
+            assert!(!has_any() && due_in(0, 250).is_none() && !lists::has_empty());
+            let before = looked(LONG);
+            tick();
+            assert_eq!(LOOKED.load(Relaxed), before, "nothing is there");
+            // A slab that is empty.
+            let slab = lists::take_or_make(20).unwrap();
+            lists::drop_current(slab);
+            LOOKED.store(1000, Relaxed);
+            assert_eq!([1000, 1100, 1250, 2000].map(|now| due_in(now, 250)), [250, 150, 0, 0].map(Some));
+            let before = looked(-LONG);
+            (tick(), tick());
+            assert_eq!((LOOKED.load(Relaxed), slab.place.load(Relaxed)), (before, LISTED), "not yet");
+            for place in [LISTED, DEAD] {
+                looked(LONG);
+                tick();
+                assert_eq!(slab.place.load(Relaxed), place, "it was empty since the last look");
+                assert!(os::elapsed(LOOKED.load(Relaxed), os::now_ms()) < LONG as u32 / 2);
+            }
+            assert!(!has_any());
+            // A large block that was freed.
+            let block = blocks::alloc(100_000, 16, false).ptr;
+            // SAFETY: the record of a block of ours, which is freed once.
+            unsafe {
+                let large = large::of(pagemap::hardened(block).cast(), block).unwrap();
+                large.free(block, "free");
+                large.freed.store(os::now_ms().wrapping_sub(LONG as u32), Relaxed);
+            }
+            assert!(has_any() && due_in(0, 250).is_some());
+            looked(LONG);
+            tick();
+            RESIDENT.load(Relaxed) == 0 && due_in(0, 250).is_none()
+        }));
+    }
+}

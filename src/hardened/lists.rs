@@ -305,42 +305,4 @@ pub(super) fn inherit() {
 pub(super) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whether a look gives this slab back, which is counted as empty.
-    fn goes(slab: &Slab) -> bool {
-        give_back_idle();
-        slab.place.load(SeqCst) == DEAD
-    }
-
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn what_was_empty_since_the_last_look_goes() {
-        let _alone = ALONE.lock();
-        const CLASS: usize = 5;
-        let slab = Slab::make(CLASS).unwrap();
-        drop_current(slab);
-        assert_eq!(spare(), slab.slices() * SLICE);
-        // Before, nothing was: so this one has become empty since.
-        assert!(!goes(slab));
-        // It was wanted, and is empty again.
-        assert!(core::ptr::eq(take(CLASS).unwrap(), slab));
-        drop_current(slab);
-        assert!(!goes(slab));
-        // It may be wanted again soon.
-        SLACK.store(1000, Relaxed);
-        assert!(!goes(slab));
-        SLACK.store(0, Relaxed);
-        assert!(goes(slab));
-        assert_eq!(spare(), 0);
-        // A count that a fork has left, of what is not there.
-        EMPTY.store(3, Relaxed);
-        assert!(!give_back_and_is_right() && give_back_and_is_right());
-    }
-
-    fn give_back_and_is_right() -> bool {
-        give_back_idle();
-        EMPTY.load(Relaxed) == 0
-    }
-}
+mod tests;

@@ -72,5 +72,25 @@ mod tests {
         pace.since.set(u32::MAX);
         assert!(at(MANY, 2));
         assert_eq!(pace.taken.get(), 0);
+        // Exactly so many, and one less.
+        assert!(at(MANY, 3 + TICK) && !at(MANY - 1, 4 + 2 * TICK));
+    }
+
+    #[test]
+    fn only_blocks_of_shared_slabs_are_counted_one_by_one() {
+        let pace = Pace { taken: Cell::new(0), since: Cell::new(0) };
+        pace.rest();
+        for taken in 1..MANY {
+            assert!(!pace.is_fast(false));
+            assert_eq!(pace.taken.get(), taken);
+        }
+        // This one looks at the clock.
+        assert!(!pace.is_fast(false));
+        assert_eq!(pace.taken.get(), 0);
+        // A slab of its own that served so few blocks, a minute ago: what was taken before does not count.
+        pace.begin(5);
+        pace.rest();
+        assert!(!pace.is_fast(true));
+        assert_eq!(pace.taken.get(), 0);
     }
 }
