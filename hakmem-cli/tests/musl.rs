@@ -1,8 +1,8 @@
 //! `hakmem ab` where programs and libraries are for different C libraries, glibc and musl.
 //!
-//! Needs `musl-gcc`. Where it is missing each test says so, and passes, unless `HAKMEM_REQUIRE_PROGRAMS=1` is
-//! set. For musl's `libhakmem.so` stands a library that does nothing: `hakmem-capi/tests/musl.rs` has the real
-//! one.
+//! Needs `musl-gcc`. Where it is missing each test says so, and passes, unless `HAKMEM_REQUIRE_PROGRAMS=1`
+//! is set. For musl's `libhakmem.so` stands a library that does nothing: the real one is the matter of
+//! `hakmem-capi/tests/musl.rs`.
 
 #![cfg(all(feature = "lab", target_arch = "x86_64"))]
 

@@ -74,7 +74,7 @@ pub struct Choice {
     #[arg(long, value_name = "PRESET", value_parser = PRESETS)]
     pub preset: Vec<String>,
 
-    /// What the others are compared with (default: glibc or musl, or hakmem where settings of it are compared)
+    /// What the others are compared with (default: glibc or musl, or hakmem where its settings are compared)
     #[arg(long, value_name = "NAME")]
     pub baseline: Option<String>,
 
