@@ -85,7 +85,7 @@ pub(crate) fn own_heap() -> *mut Heap {
 /// The calling thread's heap, which it gets first if it has none. Null when there is no memory for that, or
 /// the thread's exit hook has run.
 pub(crate) fn lasting_heap() -> *mut Heap {
-    if ptr::eq(tls::get(), &raw const EMPTY) { attach(None) } else { own_heap() }
+    if has_none_yet() { attach(None) } else { own_heap() }
 }
 
 /// Runs `f` with what [`lasting_heap`] returns, for a free in hardened mode. A thread without a heap borrows
@@ -96,6 +96,17 @@ pub(crate) fn with_heap_to_hold<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
 
 /// Whether the calling thread has no heap yet, and this is one of the first [`FEW`] frees for which it asks,
 /// or it is known to be past its destructors.
+#[inline(always)]
+fn is_one_of_few() -> bool {
+    has_none_yet() && counts_as_few()
+}
+
+#[inline(always)]
+fn has_none_yet() -> bool {
+    ptr::eq(tls::get(), &raw const EMPTY)
+}
+
+/// [`is_one_of_few`], of a thread without a heap.
 ///
 /// A thread of glibc that ends frees what belongs to the stacks of others that have ended, after the last
 /// destructors of keys. Nothing that is cheap tells that it is ending. But what it has stored with our key is
@@ -103,10 +114,9 @@ pub(crate) fn with_heap_to_hold<T>(f: impl FnOnce(*mut Heap) -> T) -> T {
 /// unmap hundreds of small ones at its end: so from then on the system is asked.
 #[cold]
 #[inline(never)]
-fn is_one_of_few() -> bool {
-    ptr::eq(tls::get(), &raw const EMPTY)
-        // As `attach` does. While another thread repairs the allocator, that waits.
-        && !process::look_before_heap()
+fn counts_as_few() -> bool {
+    // As `attach` does. While another thread repairs the allocator, that waits.
+    !process::look_before_heap()
         && with_key(|key| {
             // SAFETY: our key, which is not deleted meanwhile.
             let frees = unsafe { libc::pthread_getspecific(key) }.addr();
@@ -116,7 +126,7 @@ fn is_one_of_few() -> bool {
             is_few && unsafe { libc::pthread_setspecific(key, counted) } == 0
         })
         // What stores a value may have allocated.
-        && ptr::eq(tls::get(), &raw const EMPTY)
+        && has_none_yet()
 }
 
 /// Whether `heap` is what stands for one while a thread has none.

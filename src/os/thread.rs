@@ -75,6 +75,9 @@ pub(crate) fn has_ended(id: u32) -> bool {
 /// is not known.
 ///
 /// From 2.35 on glibc blocks all signals then, so also one of its own that it lets no program block.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn is_past_destructors() -> bool {
     /// What `pthread_cancel` sends.
     const CANCEL: u32 = 32;
