@@ -101,6 +101,7 @@ fn an_eighth_of_what_is_in_use_may_be_empty_and_what_is_regretted() {
         };
         assert_eq!([allowance_of(0, 0), allowance_of(FEW * PART, 0), allowance_of(3, 0)], [256; 3]);
         assert_eq!([allowance_of(8000, 0), allowance_of(8000, 11), allowance_of(8, 7)], [1000, 1011, 263]);
+        assert_eq!([-1, 0, 1].map(allowance_with), [usize::MAX, 0, 263], "never; at once; in a while");
         // Nothing was regretted for a while: once it is half, and then for as long.
         allowance_of(0, 100);
         REGRETTED.store(long_ago(), Relaxed);
@@ -301,6 +302,12 @@ fn no_more_goes_than_was_empty_all_the_time() {
         assert_eq!(idle(2), (1, 2));
         assert_eq!(idle(9), (2, 0));
         assert_eq!((place(used), place(current)), (LISTED, LISTED));
+        // Shorter ones go one by one, too.
+        let short = (1..=CLASSES).find(|&class| classes::slices(class as u8) == 1).unwrap();
+        let slabs = [(); 3].map(|()| empty(short));
+        (LOWEST.store(1, Relaxed), give_back_idle());
+        assert_eq!((dead(slabs), EMPTY.load(Relaxed)), (1, 2));
+        purge();
         // There are fewer than counted, but some go.
         let last = empty(wide);
         EMPTY.store(9, Relaxed);
