@@ -2,6 +2,7 @@
 //! counts threads are the process's.
 
 use super::*;
+use crate::base::misuse::Said;
 use crate::os::child;
 use crate::superslab::orphans;
 extern crate std;
@@ -86,6 +87,49 @@ fn without_a_key_frees_are_not_counted() {
         assert!(give_up_key());
         let heap = with_heap_to_free(|heap| heap);
         !heap.is_null() && own_heap() == heap
+    }));
+}
+
+/// Frees a block in hardened mode, which is in quarantine then.
+fn free_in_hardened_mode(heap: *mut Heap) {
+    assert!(!heap.is_null());
+    // SAFETY: the calling thread has the heap, and the block is freed once.
+    unsafe {
+        let state = Heap::hardened(heap);
+        let block = hardened::alloc(state, 100, 16, false).ptr;
+        hardened::free(Some(state), block, Said::Nothing, "free");
+    }
+}
+
+/// Blocks that are in some quarantine.
+fn held() -> usize {
+    let mut held = 0;
+    hardened::figures(|slab| held += slab.held);
+    held
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_a_thread_has_in_quarantine_goes_with_its_heap_but_for_its_first_frees() {
+    assert!(is_so(|| {
+        hardened::inherit();
+        hardened::init(&Options::new().hardened(Hardened::ON), os::random());
+        let before = held();
+        for free in 1..=FEW {
+            with_heap_to_hold(free_in_hardened_mode);
+            assert_eq!(held(), before + free);
+        }
+        // The record's next owner has it.
+        let heap = with_heap(None, |heap| heap);
+        free_in_hardened_mode(heap);
+        assert_eq!(held(), before + FEW + 1);
+        tls::set((&raw const AFTER_EXIT).cast_mut());
+        // SAFETY: this thread's, which does not use it any more.
+        unsafe { registry::release_heap(heap) };
+        assert_eq!(held(), before);
+        // Past the exit hook.
+        with_heap(None, free_in_hardened_mode);
+        held() == before
     }));
 }
 
