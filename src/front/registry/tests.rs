@@ -83,7 +83,8 @@ fn free_ones() -> Vec<*mut Heap> {
 fn listed(heap: *mut Heap) -> usize {
     let (mut all, mut times) = (0, 0);
     each(|other| {
-        (all, times) = (all + 1, times + usize::from(other == heap));
+        all += 1;
+        times += usize::from(other == heap);
         assert!(all < 100_000, "the list has no end");
     });
     times
@@ -173,7 +174,8 @@ fn records_that_hold_slabs_are_counted() {
             release_heap(other);
             assert!(taken_one() == other && holding() == 5);
             // Others have the rest, or no longer exist: what there is comes to an end.
-            (release_heap(other), release_heap(heap));
+            release_heap(other);
+            release_heap(heap);
             drop(held);
         }
         let free = free_ones();

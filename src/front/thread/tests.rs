@@ -338,7 +338,9 @@ fn the_key_is_the_last_for_which_no_memory_is_needed() {
             now.sort_unstable();
             assert!(now == free, "it is the only one that is taken");
         };
-        (take(31), take(30), take(29));
+        take(31);
+        take(30);
+        take(29);
         // Of the first ones there is none.
         let mut low = 0;
         while low < 31 {
