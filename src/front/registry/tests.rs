@@ -120,7 +120,7 @@ fn heaps_count_but_for_those_that_were_borrowed() {
         assert!(!is_live(borrowed) && is_live(one));
         let next = taken_one();
         assert!(next == borrowed && is_live(next) && listed(next) == 1 && listed(one) == 1);
-        // SAFETY: as above.
+        // SAFETY: a record of ours, not used any more.
         unsafe { release_heap(next) };
         assert_eq!(counts(), (started + 2, exited + 1, threads + 1));
         assert!(!is_live(next) && free_ones()[0] == next);

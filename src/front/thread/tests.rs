@@ -193,7 +193,7 @@ fn a_heap_is_given_up_at_once_where_the_hook_cannot_run_again() {
 fn the_exit_hook_asks_for_a_second_round_whatever_it_sees_in_the_first() {
     assert!(is_so(|| {
         let heap = with_heap(None, |heap| heap);
-        // SAFETY: ours.
+        // SAFETY: a heap that this thread owns.
         unsafe { (*heap).exit.activity.set(Heap::own_activity(heap)) };
         on_thread_exit(ptr::null_mut());
         let is_kept = own_heap() == heap;
@@ -352,7 +352,7 @@ fn the_key_is_the_last_for_which_no_memory_is_needed() {
         assert!(first > 31 && late_key() == first);
         // Two, one and none at all.
         let mut key = 0;
-        // SAFETY: as above.
+        // SAFETY: the key is written to a place of ours.
         while unsafe { libc::pthread_key_create(&mut key, None) } == 0 {}
         assert_eq!(late_key(), NO_KEY);
         // SAFETY: created above.
