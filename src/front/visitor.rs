@@ -182,7 +182,8 @@ mod tests {
             scope.spawn(|| {
                 // Others have it, too.
                 let visits = (0..).find_map(|_| lock());
-                (barrier.wait(), barrier.wait());
+                barrier.wait();
+                barrier.wait();
                 drop(visits);
             });
             barrier.wait();

@@ -72,7 +72,8 @@ mod tests {
         assert!(child::is_so(|| {
             const LONG: i32 = 600_000;
             crate::hardened::inherit();
-            (lists::purge(), unmapping::purge());
+            lists::purge();
+            unmapping::purge();
             RESIDENT.store(0, Relaxed);
             assert!(!has_any() && due_in(0, 250).is_none() && !lists::has_empty());
             let before = looked(LONG);
@@ -84,7 +85,8 @@ mod tests {
             LOOKED.store(1000, Relaxed);
             assert_eq!([1000, 1100, 1250, 2000].map(|now| due_in(now, 250)), [250, 150, 0, 0].map(Some));
             let before = looked(-LONG);
-            (tick(), tick());
+            tick();
+            tick();
             assert_eq!((LOOKED.load(Relaxed), slab.place.load(Relaxed)), (before, LISTED), "not yet");
             for place in [LISTED, DEAD] {
                 looked(LONG);

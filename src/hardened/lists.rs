@@ -67,7 +67,12 @@ fn made(slab: &Slab) {
 
 /// How many slices may be empty.
 fn allowance() -> usize {
-    match options::get().purge_delay {
+    allowance_with(options::get().purge_delay)
+}
+
+/// [`allowance`], with this purge delay.
+fn allowance_with(purge_delay: i64) -> usize {
+    match purge_delay {
         // Nothing goes back unless asked for.
         ..0 => usize::MAX,
         // All goes back at once.
@@ -170,7 +175,6 @@ fn noticed(slab: &Slab, free: i32) {
         // SAFETY: we hold the lock, and by the exchange this slab is in no list and ours to list.
         unsafe { list.0.push_front(core::ptr::from_ref(slab).cast_mut()) };
         slab.place.store(LISTED, SeqCst);
-        drop(list);
     }
     if free == slab.blocks() as i32 || is_empty(slab) {
         emptied(slab, false);

@@ -83,7 +83,8 @@ fn free_ones() -> Vec<*mut Heap> {
 fn listed(heap: *mut Heap) -> usize {
     let (mut all, mut times) = (0, 0);
     each(|other| {
-        (all, times) = (all + 1, times + usize::from(other == heap));
+        all += 1;
+        times += usize::from(other == heap);
         assert!(all < 100_000, "the list has no end");
     });
     times
@@ -120,7 +121,7 @@ fn heaps_count_but_for_those_that_were_borrowed() {
         assert!(!is_live(borrowed) && is_live(one));
         let next = taken_one();
         assert!(next == borrowed && is_live(next) && listed(next) == 1 && listed(one) == 1);
-        // SAFETY: as above.
+        // SAFETY: a record of ours, not used any more.
         unsafe { release_heap(next) };
         assert_eq!(counts(), (started + 2, exited + 1, threads + 1));
         assert!(!is_live(next) && free_ones()[0] == next);
@@ -174,7 +175,8 @@ fn records_that_hold_slabs_are_counted() {
             release_heap(other);
             assert!(taken_one() == other && holding() == 5);
             // Others have the rest, or no longer exist: what there is comes to an end.
-            (release_heap(other), release_heap(heap));
+            release_heap(other);
+            release_heap(heap);
             drop(held);
         }
         let free = free_ones();

@@ -2,6 +2,7 @@
 //! counts threads are the process's.
 
 use super::*;
+use crate::base::misuse::Said;
 use crate::os::child;
 use crate::superslab::orphans;
 extern crate std;
@@ -89,6 +90,49 @@ fn without_a_key_frees_are_not_counted() {
     }));
 }
 
+/// Frees a block in hardened mode, which is in quarantine then.
+fn free_in_hardened_mode(heap: *mut Heap) {
+    assert!(!heap.is_null());
+    // SAFETY: the calling thread has the heap, and the block is freed once.
+    unsafe {
+        let state = Heap::hardened(heap);
+        let block = hardened::alloc(state, 100, 16, false).ptr;
+        hardened::free(Some(state), block, Said::Nothing, "free");
+    }
+}
+
+/// Blocks that are in some quarantine.
+fn held() -> usize {
+    let mut held = 0;
+    hardened::figures(|slab| held += slab.held);
+    held
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_a_thread_has_in_quarantine_goes_with_its_heap_but_for_its_first_frees() {
+    assert!(is_so(|| {
+        hardened::inherit();
+        hardened::init(&Options::new().hardened(Hardened::ON), os::random());
+        let before = held();
+        for free in 1..=FEW {
+            with_heap_to_hold(free_in_hardened_mode);
+            assert_eq!(held(), before + free);
+        }
+        // The record's next owner has it.
+        let heap = with_heap(None, |heap| heap);
+        free_in_hardened_mode(heap);
+        assert_eq!(held(), before + FEW + 1);
+        tls::set((&raw const AFTER_EXIT).cast_mut());
+        // SAFETY: this thread's, which does not use it any more.
+        unsafe { registry::release_heap(heap) };
+        assert_eq!(held(), before);
+        // Past the exit hook.
+        with_heap(None, free_in_hardened_mode);
+        held() == before
+    }));
+}
+
 /// Does something in the calling thread's heap.
 fn work(heap: *mut Heap) {
     // SAFETY: the calling thread owns it.
@@ -104,18 +148,18 @@ fn the_exit_hook_runs_until_nothing_is_done_or_there_are_no_more_rounds() {
             tls::set((&raw const EMPTY).cast_mut());
             let heap = with_heap(None, |heap| heap);
             // The heap has been used before the first round, and before so many in all.
-            for round in 1.. {
-                if round <= works {
+            let mut rounds = 0;
+            while !is_past_exit() {
+                rounds += 1;
+                assert!(rounds <= ROUNDS, "it asks for more than the C library has");
+                if rounds <= works {
                     work(heap);
                 }
                 set_hook(ptr::null_mut());
                 on_thread_exit(ptr::null_mut());
-                if is_past_exit() {
-                    assert_eq!(round, (works + 1).min(ROUNDS));
-                    break;
-                }
-                assert!(own_heap() == heap && hooked() == heap);
+                assert!(is_past_exit() || (own_heap() == heap && hooked() == heap));
             }
+            assert_eq!(rounds, (works + 1).min(ROUNDS));
             assert!(own_heap().is_null() && hooked().is_null() && lasting_heap().is_null());
         }
         let rounds = u64::from(ROUNDS);
@@ -140,6 +184,21 @@ fn a_heap_is_given_up_at_once_where_the_hook_cannot_run_again() {
         assert!(give_up_key());
         on_thread_exit(ptr::null_mut());
         is_past_exit()
+    }));
+}
+
+/// Destructors that come after it may be the first to use the heap.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn the_exit_hook_asks_for_a_second_round_whatever_it_sees_in_the_first() {
+    assert!(is_so(|| {
+        let heap = with_heap(None, |heap| heap);
+        // SAFETY: a heap that this thread owns.
+        unsafe { (*heap).exit.activity.set(Heap::own_activity(heap)) };
+        on_thread_exit(ptr::null_mut());
+        let is_kept = own_heap() == heap;
+        on_thread_exit(ptr::null_mut());
+        is_kept && is_past_exit()
     }));
 }
 
@@ -279,7 +338,9 @@ fn the_key_is_the_last_for_which_no_memory_is_needed() {
             now.sort_unstable();
             assert!(now == free, "it is the only one that is taken");
         };
-        (take(31), take(30), take(29));
+        take(31);
+        take(30);
+        take(29);
         // Of the first ones there is none.
         let mut low = 0;
         while low < 31 {
@@ -291,7 +352,7 @@ fn the_key_is_the_last_for_which_no_memory_is_needed() {
         assert!(first > 31 && late_key() == first);
         // Two, one and none at all.
         let mut key = 0;
-        // SAFETY: as above.
+        // SAFETY: the key is written to a place of ours.
         while unsafe { libc::pthread_key_create(&mut key, None) } == 0 {}
         assert_eq!(late_key(), NO_KEY);
         // SAFETY: created above.

@@ -101,6 +101,7 @@ fn an_eighth_of_what_is_in_use_may_be_empty_and_what_is_regretted() {
         };
         assert_eq!([allowance_of(0, 0), allowance_of(FEW * PART, 0), allowance_of(3, 0)], [256; 3]);
         assert_eq!([allowance_of(8000, 0), allowance_of(8000, 11), allowance_of(8, 7)], [1000, 1011, 263]);
+        assert_eq!([-1, 0, 1].map(allowance_with), [usize::MAX, 0, 263], "never; at once; in a while");
         // Nothing was regretted for a while: once it is half, and then for as long.
         allowance_of(0, 100);
         REGRETTED.store(long_ago(), Relaxed);
@@ -132,7 +133,8 @@ fn memory_that_is_wanted_soon_after_some_went_is_regretted() {
         assert!(!made_after(now, 100), "more than there is would not help");
         assert!(!made_after(long_ago(), 0));
         // Who finds none that waits makes one.
-        (SLACK.store(0, Relaxed), GIVEN.store(os::now_ms(), Relaxed));
+        SLACK.store(0, Relaxed);
+        GIVEN.store(os::now_ms(), Relaxed);
         let slab = take_or_make(CLASS).unwrap();
         SLACK.load(Relaxed) == slab.slices()
     }));
@@ -237,7 +239,8 @@ fn an_empty_slab_is_counted_while_few_are_and_else_goes() {
         let next = slab_with(CLASS, slab.blocks() - 1);
         drop_current(next);
         next.free.store(slab.blocks() as i32, SeqCst);
-        (EMPTY.store(FEW, Relaxed), GIVEN.store(long_ago(), Relaxed));
+        EMPTY.store(FEW, Relaxed);
+        GIVEN.store(long_ago(), Relaxed);
         assert_eq!((emptied(next, false), place(next)), (slices * SLICE, DEAD));
         assert_eq!((place(slab), EMPTY.load(Relaxed)), (LISTED, FEW));
         os::now_ms().wrapping_sub(GIVEN.load(Relaxed)) < 50 * SOON
@@ -290,23 +293,34 @@ fn no_more_goes_than_was_empty_all_the_time() {
         let wide = (1..=CLASSES).find(two).unwrap();
         let (one, other) = (empty(wide), empty(wide));
         let idle = |slices: usize| {
-            (LOWEST.store(slices, Relaxed), give_back_idle());
+            LOWEST.store(slices, Relaxed);
+            give_back_idle();
             (dead([one, other]), EMPTY.load(Relaxed))
         };
         // One that is listed and not empty, and one that is empty and not counted.
         let [used, current] = [(); 2].map(|()| slab_with(wide, one.blocks() - 1));
-        (drop_current(used), drop_current(current));
+        drop_current(used);
+        drop_current(current);
         current.free.store(one.blocks() as i32, SeqCst);
         assert_eq!(idle(1), (0, 4), "a slab has more");
         assert_eq!(idle(2), (1, 2));
         assert_eq!(idle(9), (2, 0));
         assert_eq!((place(used), place(current)), (LISTED, LISTED));
+        // Shorter ones go one by one, too.
+        let short = (1..=CLASSES).find(|&class| classes::slices(class as u8) == 1).unwrap();
+        let slabs = [(); 3].map(|()| empty(short));
+        LOWEST.store(1, Relaxed);
+        give_back_idle();
+        assert_eq!((dead(slabs), EMPTY.load(Relaxed)), (1, 2));
+        purge();
         // There are fewer than counted, but some go.
         let last = empty(wide);
         EMPTY.store(9, Relaxed);
-        (LOWEST.store(2, Relaxed), give_back_idle());
+        LOWEST.store(2, Relaxed);
+        give_back_idle();
         assert_eq!((place(last), EMPTY.load(Relaxed)), (DEAD, 7));
-        (LOWEST.store(7, Relaxed), give_back_idle());
+        LOWEST.store(7, Relaxed);
+        give_back_idle();
         (EMPTY.load(Relaxed), LOWEST.load(Relaxed)) == (0, 0)
     }));
 }
@@ -341,7 +355,8 @@ fn a_child_has_its_lists_and_knows_of_nothing_idle() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let held = LISTS[CLASS].lock_soon();
-            (barrier.wait(), barrier.wait());
+            barrier.wait();
+            barrier.wait();
             assert!(held.is_some());
         });
         barrier.wait();
