@@ -33,7 +33,8 @@ fn the_quarantine_of_a_thread_that_has_ended_keeps_no_slab() {
     let before = held();
     let blocks: Vec<usize> = (0..THREADS * EACH).map(|_| block(PAGE).expose_provenance()).collect();
     let most = held();
-    assert!(most - before > 60 << 20);
+    // 61 MiB; what a thread of another test lets go of late may be missing.
+    assert!(most - before > 48 << 20);
     let all = std::sync::Barrier::new(THREADS);
     std::thread::scope(|scope| {
         let free_some = |thread| {
