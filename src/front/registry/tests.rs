@@ -143,6 +143,10 @@ fn heaps_count_but_for_those_that_were_borrowed() {
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn no_heap_without_memory() {
+    // Set where test.sh emulates other page sizes: the emulator cannot be without memory.
+    if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
+        return;
+    }
     let _alone = orphans::ALONE.lock();
     assert!(child::is_so(|| {
         while !free_ones().is_empty() {
