@@ -35,6 +35,13 @@ fn what_a_daemon_writes_later_has_its_folder() {
     assert!(ended.line().starts_with("hakmem: no profile of sh yet: process "), "{}", ended.stderr);
     assert_eq!(ended.code(), Some(1));
     let pid = going(&ended.stderr);
+    // It may not have come to its `main` yet.
+    let resident = || {
+        let pages = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
+        pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = resident();
+    eventually("its growth", || resident() > before + 500);
     // The process is there to be asked, and its profile can be ended.
     let mut stop = hakmem();
     let stop = run(stop.args(["profile", "--pid", &pid, "--stop"]));
