@@ -127,7 +127,7 @@ fn a_kept_mapping_is_made_longer() {
             kept
         }
     };
-    assert!((1..=64).any(is_longer));
+    assert!((1..=64).cycle().take(2000).any(is_longer));
 }
 
 /// Around each power of two and at the end of all sizes.
