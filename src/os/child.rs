@@ -11,7 +11,8 @@ pub(crate) fn is_so(f: impl FnOnce() -> bool) -> bool {
         unsafe {
             let child = libc::fork();
             if child == 0 {
-                // Another thread may have had what a panic needs here: the child would wait for that for ever.
+                // Another thread may have had what a panic needs here: the child would wait for that for
+                // ever.
                 libc::alarm(60);
                 // A panic would end it as if all were well.
                 let is_so = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
