@@ -189,7 +189,7 @@ fn what_others_free_comes_back() {
 /// Slabs whose bundles have the same place in an outbox, 8 MiB apart: what comes second is set aside.
 #[test]
 fn blocks_in_each_others_way_are_sent_in_the_end() {
-    const SIZE: usize = 4 * KIB;
+    const SIZE: usize = 8 * KIB;
     // Fewer than would be too much to wait.
     const PAIRS: usize = 20;
     let _alone = alone();
