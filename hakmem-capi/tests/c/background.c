@@ -101,7 +101,8 @@ static void drop_and_wait(void) {
     long before = resident();
     grow(BLOCKS);
     long peak = resident();
-    CHECK(peak - before > 150L * MIB);
+    /* Of what was dropped earlier up to 60 MiB may still be there, and is used again. */
+    CHECK(peak - before > 120L * MIB);
     drop(BLOCKS);
     until(below, before + (peak - before) / 10);
 }
