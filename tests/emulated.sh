@@ -4,8 +4,8 @@
 # Debian's emulator (7.2) looks for a place of a mapping by asking the system, whose pages are smaller: where
 # the first hole from the top does not begin on a page of the program's, it gives up after three tries, and
 # every mmap of 64 KiB is refused from then on. Whether there is such a hole depends on where the system puts
-# the emulator and on which of its threads ended when: 4 runs of 10 at random places, hardly one of 80 at the
-# fixed one, and on another day each of those. So the static one is taken, if there is one, for which no
+# the emulator: 4 runs of 10 at random places, none of 80 at the fixed one, and on another day each of those;
+# CI met one at the fixed one, too. So the static one is taken, if there is one, for which no
 # library counts, and what failed is tried again a few times: at the fixed place where the system lets a
 # program ask for it (a container may not), and at random ones. A fault of the program fails at each. (The
 # option -R, by which it looks itself, has faults of its own: memory that mremap has cut off and put back
