@@ -1,28 +1,62 @@
 //! For tests: the child of a fork, in which no other thread runs.
 
-/// How many children are asked. The threads of other tests may have been anywhere when one was made, so that
-/// what they were at is torn there; in the next one it hardly is.
-const TRIES: usize = 3;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::string::String;
 
-/// Whether `f` says so in a child.
-pub(crate) fn is_so(f: impl FnOnce() -> bool) -> bool {
-    for _ in 0..TRIES {
-        // SAFETY: the child does what `f` does, in memory of its own, and ends.
-        unsafe {
-            let child = libc::fork();
-            if child == 0 {
-                // Another thread may have had what a panic needs here: the child would wait for that for
-                // ever.
-                libc::alarm(60);
-                // A panic would end it as if all were well.
-                let is_so = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
-                libc::_exit(if is_so.unwrap_or(false) { 0 } else { 1 });
-            }
-            let mut status = -1;
-            if libc::waitpid(child, &raw mut status, 0) == child && status == 0 {
-                return true;
-            }
-        }
+std::thread_local! {
+    /// Whether this test has passed in a process of its own.
+    static HAS_PASSED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling test runs in a process of its own, where no other test is at anything. Elsewhere it
+/// runs this test in one, from its beginning, and fails if it does not pass there: the caller is done then.
+pub(crate) fn is_alone() -> bool {
+    if std::env::args().any(|arg| arg == "--test-threads=1") {
+        return true;
+    }
+    if !HAS_PASSED.get() {
+        assert!(passes_alone());
+        HAS_PASSED.set(true);
     }
     false
+}
+
+/// Whether `f` says so in a child. The threads of other tests may be anywhere when one is made, so that what
+/// they are at is torn there: so it is made by a process that runs the calling test alone.
+pub(crate) fn is_so(f: impl FnOnce() -> bool) -> bool {
+    !is_alone() || is_so_here(f)
+}
+
+fn passes_alone() -> bool {
+    let thread = std::thread::current();
+    // The harness calls a test's thread by the test's name.
+    let name = thread.name().expect("the thread of a test");
+    let out = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--include-ignored", "--test-threads=1", "--nocapture"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&out.stdout);
+    let passes = out.status.success() && text.contains("1 passed");
+    if !passes {
+        std::eprintln!("{name}, alone: {}\n{text}{}", out.status, String::from_utf8_lossy(&out.stderr));
+    }
+    passes
+}
+
+fn is_so_here(f: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child does what `f` does, in memory of its own, and ends.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            // Another thread may have had what a panic needs here: the child would wait for that for ever.
+            libc::alarm(60);
+            // A panic would end it as if all were well.
+            let is_so = catch_unwind(AssertUnwindSafe(f));
+            libc::_exit(if is_so.unwrap_or(false) { 0 } else { 1 });
+        }
+        let mut status = -1;
+        libc::waitpid(child, &raw mut status, 0) == child && status == 0
+    }
 }
