@@ -44,8 +44,8 @@ fn walk_through(library: &Library) -> (usize, Walk) {
         let through: extern "C" fn(extern "C" fn()) -> c_int = std::mem::transmute(through);
         through(walk_now);
         let mut walk = last();
-        // What was remembered of the library that was there before may have led astray, and the times that the
-        // maps are read may have been used up.
+        // What was remembered of the library that was there before may have led astray, and the times that
+        // the maps are read may have been used up.
         if walk.captured.end == End::Stopped {
             modules::reread(true);
             through(walk_now);
