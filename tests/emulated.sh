@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs a test program of 64-bit Arm in an emulator, with pages of $EXPECT_PAGE_SIZE bytes.
 #
-# What emulated.c mends is preloaded. Without it, memory was refused in 12 of 160 runs of the shadow model,
-# with it in none of 80, nor in 120 runs of six test programs. (The option -R, by which the emulator looks for a place itself, has faults of its own:
-# memory that mremap has cut off and put back cannot be touched.)
+# What emulated.c mends is preloaded. Without it, memory was refused in 12 of 160 runs of the shadow model, with
+# it in none of 80, nor in 120 runs of six test programs. (The option -R, by which the emulator looks for a
+# place itself, has faults of its own: memory that mremap has cut off and put back cannot be touched.)
 set -e
 page=${EXPECT_PAGE_SIZE:?}
 source=$(dirname "$0")/emulated.c
