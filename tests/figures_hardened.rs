@@ -24,7 +24,7 @@ fn alone() -> MutexGuard<'static, ()> {
 fn the_parts_of_one_class() {
     let _alone = alone();
     let worker = Worker::new();
-    // With the trailer they are of the class of 1,024 bytes: 60 of them in 64 KiB, whose last page is a guard.
+    // With the trailer they are of the class of 1,024 bytes: 60 in 64 KiB, whose last page is a guard.
     let (fresh, guard) = (50, 4 * KIB as u64);
     let mut blocks: Vec<_> = worker.run(|| (0..10).map(|_| (take(1000), 1000)).collect());
     let c = class(1024);
