@@ -82,6 +82,9 @@ pub fn check() -> Stats {
         "{s:?}"
     );
     assert_eq!(s.bytes_mapped, s.resident_bytes + s.retained_bytes, "{s:?}");
+    assert_eq!(s.magazine_misses, s.refill_current + s.refill_bump, "{s:?}");
+    assert_eq!(s.allocations, s.magazine_misses + s.large_allocs, "{s:?}");
+    assert_eq!(s.outbox_blocks, s.home_foreign, "{s:?}");
     for c in &classes {
         let blocks = c.cached_blocks + c.free_blocks + c.fresh_blocks;
         assert_eq!(c.active_bytes, c.allocated_bytes + blocks * c.block_bytes + c.slack_bytes, "{c:?}");
