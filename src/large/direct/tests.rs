@@ -106,6 +106,7 @@ fn blocks_are_what_was_asked_for() {
 
 /// A kept mapping that is too short is made longer, and holds what it held. In a child: other tests use the
 /// cache as well.
+#[cfg(not(loom))]
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn a_kept_mapping_is_made_longer() {
