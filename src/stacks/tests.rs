@@ -1,3 +1,7 @@
+//! Tests of walks.
+
+#![cfg(not(miri))]
+
 mod libraries;
 
 use super::*;
@@ -74,7 +78,6 @@ fn nest(depth: usize) -> Walk {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn a_thread_is_walked_to_its_start() {
     let walk = nest(20);
     walk.assert_complete();
@@ -95,7 +98,6 @@ fn a_thread_is_walked_to_its_start() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn a_callback_of_the_c_library_is_walked_through() {
     /// # Safety
     ///
@@ -143,7 +145,6 @@ fn walk_in_handler(is_alternate: bool) -> Walk {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn a_signal_handler_is_walked_through_on_any_stack() {
     for is_alternate in [false, true] {
         walk_in_handler(is_alternate).assert_complete();
@@ -158,7 +159,6 @@ const COMPILED: &[u8] = b"\xfd\x7b\xbe\xa9\xfd\x03\x00\x91\x00\x00\x3f\xd6\xfd\x
 
 #[test]
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-#[cfg_attr(miri, ignore)]
 fn code_made_at_run_time_is_walked_by_frame_pointers() {
     // While another test's thread reads the maps, this one does not.
     if !child::is_alone() {
@@ -186,7 +186,6 @@ fn code_made_at_run_time_is_walked_by_frame_pointers() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn what_is_no_stack_ends_a_walk() {
     let real = nest(10);
     let len = 16 * os::page_size();
@@ -235,7 +234,6 @@ fn what_is_no_stack_ends_a_walk() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn a_pc_in_no_module_ends_a_walk_soon() {
     let word = [1usize; 8];
     let sp = (&raw const word).expose_provenance();
@@ -249,7 +247,6 @@ fn a_pc_in_no_module_ends_a_walk_soon() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn the_child_of_a_fork_walks() {
     assert!(child::is_so(|| {
         let end = nest(5).captured.end;
@@ -259,7 +256,6 @@ fn the_child_of_a_fork_walks() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn threads_walk_while_mappings_come_and_go() {
     nest(1).assert_complete();
     let rounds = if std::env::var_os("HAKMEM_LONG").is_some() { 100_000 } else { 3000 };
@@ -320,7 +316,6 @@ fn stack_used(len: usize, main: extern "C" fn(*mut c_void) -> *mut c_void) -> us
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn little_stack_is_used() {
     extern "C" fn nothing(_: *mut c_void) -> *mut c_void {
         black_box(&mut [0; 64]);
@@ -347,7 +342,6 @@ fn little_stack_is_used() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn modules_have_paths_and_build_ids() {
     modules::reread(true);
     let (mut named, mut with_id) = (0, 0);

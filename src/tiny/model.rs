@@ -12,6 +12,7 @@ use crate::tiny::classes::stride;
 use crate::tiny::free::push_remote;
 use crate::tiny::free_list;
 use crate::tiny::release::part_with;
+use loom::thread::JoinHandle;
 use std::boxed::Box;
 use std::vec::Vec;
 
@@ -41,22 +42,24 @@ fn slab(bins: &mut Bins, blocks: usize) -> (*mut Slab, Vec<*mut Block>) {
     }
 }
 
-/// What may be passed to another thread.
-#[derive(Clone, Copy)]
-struct Carry<T>(T);
-// SAFETY: the model decides who uses it.
-unsafe impl<T> Send for Carry<T> {}
-
 /// Frees blocks of another thread's slab, one by one.
-fn free(slab: Carry<*mut Slab>, blocks: &[Carry<*mut Block>]) {
-    for &Carry(block) in blocks {
+fn free(slab: *mut Slab, blocks: &[*mut Block]) {
+    for &block in blocks {
         // SAFETY: the block is in use, and this thread's.
-        unsafe { push_remote(slab.0, block, block, 1) };
+        unsafe { push_remote(slab, block, block, 1) };
     }
 }
 
-fn carried(blocks: &[*mut Block]) -> Vec<Carry<*mut Block>> {
-    blocks.iter().map(|&block| Carry(block)).collect()
+/// A thread that does so.
+fn freer(slab: *mut Slab, blocks: &[*mut Block]) -> JoinHandle<()> {
+    let blocks = blocks.to_vec();
+    beside(move || free(slab, &blocks))
+}
+
+/// Gives up or releases a slab of this thread's, which is in no list; whether it is another's now.
+fn parts_with(bins: &mut Bins, slab: *mut Slab) -> bool {
+    // SAFETY: the models pass nothing else.
+    unsafe { part_with(&mut bins.slices, slab) }
 }
 
 /// Takes in what was published to an owner; the blocks in use in `slab` after that.
@@ -79,18 +82,12 @@ fn a_slab_is_given_up_beside_frees() {
         ground();
         let old = bins();
         let (slab, blocks) = slab(old, 2);
-        let (theirs, blocks) = (Carry(slab), carried(&blocks));
-        let other = beside(move || {
-            let theirs = theirs;
-            free(theirs, &blocks);
-        });
-        // SAFETY: this thread owns the slab, which is in no list.
-        let gone = unsafe { part_with(&mut old.slices, slab) };
+        let other = freer(slab, &blocks);
+        let gone = parts_with(old, slab);
         other.join().unwrap();
         if !gone {
             assert_eq!(collect(old.owner, slab), 0, "every block is back");
-            // SAFETY: this thread still owns the slab, which is in no list.
-            assert!(unsafe { part_with(&mut old.slices, slab) });
+            assert!(parts_with(old, slab));
         }
         // SAFETY: the owner stays.
         assert!(unsafe { (*old.owner).ready.is_empty() });
@@ -106,13 +103,8 @@ fn an_orphan_is_adopted_beside_frees() {
         ground();
         let (old, new) = (bins(), bins());
         let (slab, blocks) = slab(old, 2);
-        // SAFETY: this thread owns the slab, which is in no list.
-        assert!(unsafe { part_with(&mut old.slices, slab) });
-        let (theirs, blocks) = (Carry(slab), carried(&blocks));
-        let other = beside(move || {
-            let theirs = theirs;
-            free(theirs, &blocks);
-        });
+        assert!(parts_with(old, slab));
+        let other = freer(slab, &blocks);
         let adopted = orphans::adopt(CLASS);
         let ours = adopted.is_some();
         if let Some(adopted) = adopted {
@@ -125,8 +117,7 @@ fn an_orphan_is_adopted_beside_frees() {
         assert!(unsafe { (*old.owner).ready.is_empty() }, "published to the one that has left");
         if ours {
             assert_eq!(collect(new.owner, slab), 0, "every block is back");
-            // SAFETY: this thread owns the slab, which is in no list.
-            assert!(unsafe { part_with(&mut new.slices, slab) });
+            assert!(parts_with(new, slab));
         }
         assert!(orphans::adopt(CLASS).is_none());
         level();
@@ -162,26 +153,18 @@ fn whoever_frees_follows_only_an_owner_who_is_there() {
         ground();
         let (old, new) = (bins(), bins());
         let (slab, blocks) = slab(old, 3);
-        // SAFETY: this thread owns the slab, which is in no list.
-        assert!(unsafe { part_with(&mut old.slices, slab) });
-        let (theirs, mut blocks) = (Carry(slab), carried(&blocks));
-        let last = blocks.split_off(2);
-        let other = beside(move || {
-            let theirs = theirs;
-            free(theirs, &blocks);
-        });
+        assert!(parts_with(old, slab));
+        let other = freer(slab, &blocks[..2]);
         // SAFETY: the bins are this thread's, and a block of the slab is in use, so it stays an orphan.
         unsafe { new.install_adopted(orphans::adopt(CLASS).unwrap()) };
         collect(new.owner, slab);
-        // SAFETY: this thread owns the slab, which is in no list.
-        let gone = unsafe { part_with(&mut new.slices, slab) };
+        let gone = parts_with(new, slab);
         other.join().unwrap();
         if !gone {
             assert_eq!(collect(new.owner, slab), 1);
-            // SAFETY: this thread still owns the slab, which is in no list.
-            assert!(unsafe { part_with(&mut new.slices, slab) });
+            assert!(parts_with(new, slab));
         }
-        free(Carry(slab), &last);
+        free(slab, &blocks[2..]);
         assert!(orphans::adopt(CLASS).is_none());
         // SAFETY: owners stay.
         assert!(unsafe { (*old.owner).ready.is_empty() && (*new.owner).ready.is_empty() });
@@ -196,14 +179,9 @@ fn a_slab_is_released_after_its_last_use() {
         ground();
         let own = bins();
         let (slab, blocks) = slab(own, 1);
-        let (theirs, blocks) = (Carry(slab), carried(&blocks));
-        let other = beside(move || {
-            let theirs = theirs;
-            free(theirs, &blocks);
-        });
+        let other = freer(slab, &blocks);
         let used = collect(own.owner, slab);
-        // SAFETY: this thread owns the slab, which is in no list.
-        let gone = used == 0 && unsafe { part_with(&mut own.slices, slab) };
+        let gone = used == 0 && parts_with(own, slab);
         other.join().unwrap();
         if !gone {
             assert_eq!(collect(own.owner, slab), 0);

@@ -1,5 +1,7 @@
 //! Tests of armed heaps. In children of a fork, because they arm the process's heaps.
 
+#![cfg(not(miri))]
+
 use super::*;
 extern crate std;
 use crate::front::heap::Heap;
@@ -46,6 +48,10 @@ fn set_left(heap: *mut Heap, class: usize, left: u64) {
 fn pop(heap: *mut Heap, class: usize) -> *mut u8 {
     // SAFETY: the heap is this thread's.
     unsafe { MagazineTops::pop(&raw const (*heap).tops, class) }
+}
+
+fn pop_all(heap: *mut Heap, class: usize) -> usize {
+    core::iter::repeat_with(|| pop(heap, class)).take_while(|block| !block.is_null()).count()
 }
 
 /// Blocks in the magazine of `class`, and those that have gone to their slabs.
@@ -114,13 +120,12 @@ fn free(heap: *mut Heap, class: usize, block: *mut u8, looked_at: bool) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_owner_stops_where_the_client_wants_to_look() {
     assert!(child::is_so(|| {
         let (heap, class) = (armed(), class(48));
         // More than a magazine has room for at first.
         let blocks: Vec<_> = (0..20).map(|_| alloc(heap, class).0).collect();
-        while !pop(heap, class).is_null() {}
+        pop_all(heap, class);
         for held in 0..=blocks.len() {
             for left in 0..23 {
                 blocks[..held].iter().for_each(|&block| free(heap, class, block, false));
@@ -150,7 +155,6 @@ fn the_owner_stops_where_the_client_wants_to_look() {
 
 /// Of classes whose magazines grow, and of such that soon are as large as they may be.
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_client_gets_exactly_the_allocations_that_it_has_asked_for() {
     assert!(child::is_so(|| {
         let heap = armed();
@@ -194,7 +198,6 @@ fn the_client_gets_exactly_the_allocations_that_it_has_asked_for() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn an_empty_magazine_gets_some_blocks_at_once() {
     assert!(child::is_so(|| {
         let heap = armed();
@@ -203,10 +206,10 @@ fn an_empty_magazine_gets_some_blocks_at_once() {
             // Until the magazine has room, and then has nothing.
             let blocks: Vec<_> = (0..300).map(|_| alloc(heap, class).0).collect();
             blocks.iter().for_each(|&block| free(heap, class, block, false));
-            while !pop(heap, class).is_null() {}
+            pop_all(heap, class);
             set_left(heap, class, 1000);
             alloc(heap, class);
-            let got = 1 + core::iter::repeat_with(|| pop(heap, class)).take_while(|b| !b.is_null()).count();
+            let got = 1 + pop_all(heap, class);
             assert!((at_least..=at_most + 1).contains(&got), "{got} blocks of {size} bytes");
         }
         true
@@ -214,12 +217,11 @@ fn an_empty_magazine_gets_some_blocks_at_once() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn what_was_cut_out_is_there_for_whoever_takes_the_magazine_over() {
     assert!(child::is_so(|| {
         let (heap, class) = (armed(), class(48));
         let blocks: Vec<_> = (0..3).map(|_| alloc(heap, class).0).collect();
-        while !pop(heap, class).is_null() {}
+        pop_all(heap, class);
         let fill = || {
             blocks.iter().for_each(|&block| free(heap, class, block, false));
             set_left(heap, class, 1);
@@ -239,7 +241,7 @@ fn what_was_cut_out_is_there_for_whoever_takes_the_magazine_over() {
             let mut popped = 0;
             Heap::unleased(heap, class, || {
                 assert!(!gate.is_cut(class) && !magazines.is_armed(class));
-                popped = core::iter::repeat_with(|| pop(heap, class)).take_while(|b| !b.is_null()).count();
+                popped = pop_all(heap, class);
             });
             assert_eq!((popped, Heap::settle(heap, class)), (3, 1));
             assert!(magazines.is_armed(class));
@@ -258,12 +260,11 @@ fn what_was_cut_out_is_there_for_whoever_takes_the_magazine_over() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn no_block_is_lost_where_a_visitor_has_taken_some() {
     assert!(child::is_so(|| {
         let (heap, class) = (armed(), class(48));
         let blocks: Vec<_> = (0..4).map(|_| alloc(heap, class).0).collect();
-        while !pop(heap, class).is_null() {}
+        pop_all(heap, class);
         blocks.iter().for_each(|&block| free(heap, class, block, false));
         // SAFETY: the heap is this thread's.
         unsafe {
@@ -279,7 +280,6 @@ fn no_block_is_lost_where_a_visitor_has_taken_some() {
 
 /// A profile must see the frees of its blocks, and a thread that it has ended.
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn what_a_profile_may_have_is_not_freed_unseen() {
     assert!(child::is_so(|| {
         let (heap, class) = (armed(), class(48));

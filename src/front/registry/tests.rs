@@ -4,6 +4,7 @@ use super::*;
 use crate::os::child;
 use crate::superslab::orphans;
 use crate::superslab::slab::{self, Slab};
+use crate::sync::Ordering::Relaxed;
 extern crate std;
 use std::vec::Vec;
 
@@ -41,7 +42,7 @@ fn slabs_that_a_thread_could_not_give_up_are_given_up_later() {
     // SAFETY: a record of ours. Its slab stays, because a block of it is in use for good.
     unsafe {
         let slab = Slab::of(Heap::refill(heap, 1).ptr);
-        let is_orphan = || (*slab).owner.load(Ordering::Relaxed).addr() & slab::LEFT != 0;
+        let is_orphan = || (*slab).owner.load(Relaxed).addr() & slab::LEFT != 0;
         let held = orphans::hold();
         release_heap(heap);
         assert!(!is_orphan() && (*heap).holds_slabs.get(), "nobody waits for a lock of its own");
@@ -50,7 +51,7 @@ fn slabs_that_a_thread_could_not_give_up_are_given_up_later() {
         drop(held);
         give_up_rest(false);
         assert!(is_orphan() && !(*heap).holds_slabs.get());
-        assert_eq!(HOLDING.load(Ordering::Relaxed), 0);
+        assert_eq!(HOLDING.load(Relaxed), 0);
     }
 }
 
@@ -63,7 +64,7 @@ fn taken_one() -> *mut Heap {
 
 fn is_live(heap: *mut Heap) -> bool {
     // SAFETY: a record, which stays mapped.
-    unsafe { (*heap).live.load(Ordering::Relaxed) }
+    unsafe { (*heap).live.load(Relaxed) }
 }
 
 /// The free records, which are free again afterwards.
@@ -96,7 +97,7 @@ fn each_secret_is_another_one_with_an_upper_half() {
     assert!(child::is_so(|| {
         let secrets = [(); 9].map(|()| {
             init();
-            SECRET.load(Ordering::Relaxed)
+            SECRET.load(Relaxed)
         });
         secrets.iter().all(|secret| secret >> 63 == 1)
             && secrets.windows(2).all(|two| two[0] as u32 != two[1] as u32)
@@ -110,7 +111,7 @@ fn heaps_count_but_for_those_that_were_borrowed() {
     assert!(child::is_so(|| {
         // As the survivor's.
         let own = taken_one();
-        let counts = || (STARTED.load(Ordering::Relaxed), EXITED.load(Ordering::Relaxed), live());
+        let counts = || (STARTED.load(Relaxed), EXITED.load(Relaxed), live());
         let (started, exited, threads) = counts();
         let (one, borrowed) = (taken_one(), borrow());
         assert_eq!(counts(), (started + 1, exited, threads + 1));
@@ -152,11 +153,11 @@ fn no_heap_without_memory() {
         while !free_ones().is_empty() {
             acquire();
         }
-        let started = STARTED.load(Ordering::Relaxed);
+        let started = STARTED.load(Relaxed);
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: a limit of this process.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &none) }, 0);
-        acquire().is_null() && STARTED.load(Ordering::Relaxed) == started
+        acquire().is_null() && STARTED.load(Relaxed) == started
     }));
 }
 
@@ -166,12 +167,12 @@ fn no_heap_without_memory() {
 fn records_that_hold_slabs_are_counted() {
     let _alone = orphans::ALONE.lock();
     assert!(child::is_so(|| {
-        let holding = || HOLDING.load(Ordering::Relaxed);
+        let holding = || HOLDING.load(Relaxed);
         let (heap, other) = (taken_one(), taken_one());
         // SAFETY: records of ours.
         unsafe {
             assert!(!Heap::refill(heap, 1).ptr.is_null());
-            HOLDING.store(5, Ordering::Relaxed);
+            HOLDING.store(5, Relaxed);
             let held = orphans::hold();
             release_heap(heap);
             assert!(holding() == 6 && (*heap).holds_slabs.get());
@@ -203,13 +204,13 @@ fn heaps_are_found_by_their_owners() {
             // SAFETY: a record, which stays mapped.
             unsafe { &(*heap).generation }
         };
-        let now = generation(mine).load(Ordering::Relaxed);
+        let now = generation(mine).load(Relaxed);
         let stale = now.wrapping_add(7);
         // SAFETY: records of ours.
         unsafe {
-            (*mine).thread.store(THREAD, Ordering::Relaxed);
-            (*theirs).thread.store(2 * THREAD, Ordering::Relaxed);
-            (*free).thread.store(THREAD, Ordering::Relaxed);
+            (*mine).thread.store(THREAD, Relaxed);
+            (*theirs).thread.store(2 * THREAD, Relaxed);
+            (*free).thread.store(THREAD, Relaxed);
             Heap::retire(free, false);
         }
         let owned = || {
@@ -218,16 +219,16 @@ fn heaps_are_found_by_their_owners() {
             heaps.map(|heap| found.contains(&heap))
         };
         assert_eq!(owned(), [true, true, false]);
-        heaps.iter().for_each(|&heap| generation(heap).store(stale, Ordering::Relaxed));
+        heaps.iter().for_each(|&heap| generation(heap).store(stale, Relaxed));
         assert_eq!(owned(), [false; 3], "a fork has left them behind");
         assert_eq!(claim_of(THREAD, true), 1);
-        assert_eq!(heaps.map(|heap| generation(heap).load(Ordering::Relaxed)), [now, stale, stale]);
+        assert_eq!(heaps.map(|heap| generation(heap).load(Relaxed)), [now, stale, stale]);
         assert_eq!(owned(), [true, false, false]);
-        generation(theirs).store(now, Ordering::Relaxed);
-        let exited = EXITED.load(Ordering::Relaxed);
+        generation(theirs).store(now, Relaxed);
+        let exited = EXITED.load(Relaxed);
         // SAFETY: as if their threads had ended.
         unsafe { release_of(THREAD) };
-        assert_eq!((heaps.map(is_live), EXITED.load(Ordering::Relaxed)), ([false, true, false], exited + 1));
+        assert_eq!((heaps.map(is_live), EXITED.load(Relaxed)), ([false, true, false], exited + 1));
         free_ones()[0] == mine
     }));
 }

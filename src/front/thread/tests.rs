@@ -1,10 +1,13 @@
 //! Tests of how a thread gets its heap and gives it up. In the child of a fork, because the key and what
 //! counts threads are the process's.
 
+#![cfg(not(miri))]
+
 use super::*;
 use crate::base::misuse::Said;
 use crate::os::child;
 use crate::superslab::orphans;
+use crate::sync::Ordering::Relaxed;
 extern crate std;
 use std::vec::Vec;
 
@@ -22,13 +25,27 @@ fn is_so(f: impl FnOnce() -> bool) -> bool {
 
 /// Heaps that were started and not borrowed, and those that have ended.
 fn counts() -> (u64, u64) {
-    (registry::STARTED.load(Ordering::Relaxed), registry::EXITED.load(Ordering::Relaxed))
+    (registry::STARTED.load(Relaxed), registry::EXITED.load(Relaxed))
+}
+
+/// As a thread begins.
+fn begin() {
+    tls::set((&raw const EMPTY).cast_mut());
+}
+
+/// As the C library's destructors end it.
+fn end() {
+    on_thread_exit(ptr::null_mut());
+}
+
+fn our_key() -> u32 {
+    KEY.load(Relaxed)
 }
 
 /// What the C library passes to the exit hook when this thread ends; null if it does not run.
 fn hooked() -> *mut Heap {
     // SAFETY: our key, or none.
-    unsafe { libc::pthread_getspecific(KEY.load(Ordering::Relaxed)) }.cast()
+    unsafe { libc::pthread_getspecific(our_key()) }.cast()
 }
 
 fn is_past_exit() -> bool {
@@ -36,7 +53,6 @@ fn is_past_exit() -> bool {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn a_thread_has_one_heap_until_it_leaves_it() {
     assert!(is_so(|| {
         let before = counts();
@@ -46,7 +62,7 @@ fn a_thread_has_one_heap_until_it_leaves_it() {
         assert!(!heap.is_null() && !is_placeholder(heap) && own_heap() == heap && hooked() == heap);
         assert_eq!(counts(), (before.0 + 1, before.1));
         // SAFETY: ours; the field is atomic.
-        assert_eq!(unsafe { (*heap).thread.load(Ordering::Relaxed) }, os::thread::id());
+        assert_eq!(unsafe { (*heap).thread.load(Relaxed) }, os::thread::id());
         assert!(with_heap(None, |again| again) == heap && lasting_heap() == heap);
         assert_eq!((set_tag(7), tag(), set_tag(0), tag()), (0, 7, 7, 0));
         leave_heap();
@@ -60,7 +76,6 @@ fn a_thread_has_one_heap_until_it_leaves_it() {
 
 /// A thread that is past the C library's destructors would not give a heap back.
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_first_frees_of_a_thread_borrow_a_heap() {
     assert!(is_so(|| {
         let before = counts();
@@ -81,7 +96,6 @@ fn the_first_frees_of_a_thread_borrow_a_heap() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn without_a_key_frees_are_not_counted() {
     assert!(is_so(|| {
         assert!(give_up_key());
@@ -109,7 +123,6 @@ fn held() -> usize {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn what_a_thread_has_in_quarantine_goes_with_its_heap_but_for_its_first_frees() {
     assert!(is_so(|| {
         // In the mode that this process began with they had magazines.
@@ -142,12 +155,11 @@ fn work(heap: *mut Heap) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_exit_hook_runs_until_nothing_is_done_or_there_are_no_more_rounds() {
     assert!(is_so(|| {
         let (started, exited) = counts();
         for works in 1..=ROUNDS {
-            tls::set((&raw const EMPTY).cast_mut());
+            begin();
             let heap = with_heap(None, |heap| heap);
             // The heap has been used before the first round, and before so many in all.
             let mut rounds = 0;
@@ -158,7 +170,7 @@ fn the_exit_hook_runs_until_nothing_is_done_or_there_are_no_more_rounds() {
                     work(heap);
                 }
                 set_hook(ptr::null_mut());
-                on_thread_exit(ptr::null_mut());
+                end();
                 assert!(is_past_exit() || (own_heap() == heap && hooked() == heap));
             }
             assert_eq!(rounds, (works + 1).min(ROUNDS));
@@ -167,7 +179,7 @@ fn the_exit_hook_runs_until_nothing_is_done_or_there_are_no_more_rounds() {
         let rounds = u64::from(ROUNDS);
         assert_eq!(counts(), (started + rounds, exited + rounds));
         // Once more: there is nothing to give up.
-        on_thread_exit(ptr::null_mut());
+        end();
         assert_eq!(counts(), (started + rounds, exited + rounds));
         // Who allocates now borrows a heap.
         assert!(with_heap(None, |heap| !heap.is_null()) && is_past_exit());
@@ -178,48 +190,45 @@ fn the_exit_hook_runs_until_nothing_is_done_or_there_are_no_more_rounds() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn a_heap_is_given_up_at_once_where_the_hook_cannot_run_again() {
     assert!(is_so(|| {
         let heap = with_heap(None, |heap| heap);
         work(heap);
         assert!(give_up_key());
-        on_thread_exit(ptr::null_mut());
+        end();
         is_past_exit()
     }));
 }
 
 /// Destructors that come after it may be the first to use the heap.
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_exit_hook_asks_for_a_second_round_whatever_it_sees_in_the_first() {
     assert!(is_so(|| {
         let heap = with_heap(None, |heap| heap);
         // SAFETY: a heap that this thread owns.
         unsafe { (*heap).exit.activity.set(Heap::own_activity(heap)) };
-        on_thread_exit(ptr::null_mut());
+        end();
         let is_kept = own_heap() == heap;
-        on_thread_exit(ptr::null_mut());
+        end();
         is_kept && is_past_exit()
     }));
 }
 
 /// Otherwise the process would wait for it.
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_background_thread_is_roused_when_no_other_has_a_heap() {
     assert!(is_so(|| {
         // So that the hook runs once only.
         assert!(give_up_key());
         let is_roused = |others: usize| {
-            tls::set((&raw const EMPTY).cast_mut());
+            begin();
             with_heap(None, |_| ());
             // None but this and the others.
             registry::left_behind(1);
             assert!((0..others).all(|_| !registry::acquire().is_null()));
             waker::WAKER.reset();
             assert!(waker::WAKER.arm());
-            on_thread_exit(ptr::null_mut());
+            end();
             assert!(is_past_exit());
             !waker::WAKER.is_asleep()
         };
@@ -228,11 +237,10 @@ fn the_background_thread_is_roused_when_no_other_has_a_heap() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_key_stays_while_somebody_uses_it() {
     assert!(is_so(|| {
-        let users = || KEY_USERS.load(Ordering::Relaxed);
-        let key = KEY.load(Ordering::Relaxed);
+        let users = || KEY_USERS.load(Relaxed);
+        let key = KEY.load(Relaxed);
         assert_ne!(key, NO_KEY);
         let mut seen = (0, 0);
         let mut look = |key: u32| {
@@ -242,17 +250,17 @@ fn the_key_stays_while_somebody_uses_it() {
         assert_eq!(with_key(&mut look), key % 2 == 1);
         assert_eq!(with_key(|key| !look(key)), key % 2 == 0);
         assert_eq!((seen, users()), ((key, 1), 0));
-        KEY_USERS.store(1, Ordering::Relaxed);
-        assert!(!give_up_key() && KEY.load(Ordering::Relaxed) == key);
+        KEY_USERS.store(1, Relaxed);
+        assert!(!give_up_key() && our_key() == key);
         // The user does not exist in a child.
         forget_key_users();
         assert!(set_hook(NO_HEAP) && users() == 0);
         let heap = with_heap(None, |heap| heap);
-        assert!(give_up_key() && KEY.load(Ordering::Relaxed) == NO_KEY);
+        assert!(give_up_key() && our_key() == NO_KEY);
         // SAFETY: deleted, which this asks for.
         assert_eq!(unsafe { libc::pthread_setspecific(key, ptr::null()) }, libc::EINVAL);
         assert!(!with_key(|_| panic!("there is none")) && !set_hook(heap) && users() == 0);
-        assert!(!give_up_key() && KEY.load(Ordering::Relaxed) == NO_KEY);
+        assert!(!give_up_key() && our_key() == NO_KEY);
         // A child by a signal handler that has interrupted a user may have forgotten that.
         assert!(!with_key(|_| true));
         own_heap() == heap
@@ -260,7 +268,6 @@ fn the_key_stays_while_somebody_uses_it() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn without_a_key_the_next_thread_with_the_same_id_gives_a_heap_up() {
     assert!(is_so(|| {
         let heap = with_heap(None, |heap| heap);
@@ -268,34 +275,32 @@ fn without_a_key_the_next_thread_with_the_same_id_gives_a_heap_up() {
         let (started, exited) = counts();
         assert!(give_up_key());
         // As if the thread had ended, and the next one had its control block.
-        tls::set((&raw const EMPTY).cast_mut());
+        begin();
         let next = with_heap(None, |heap| heap);
         // That which `is_so` has left is one, too.
         assert!(counts() == (started + 1, exited + 2) && !next.is_null() && next != other);
         // SAFETY: records, which stay mapped.
-        let is_live = |heap: *mut Heap| unsafe { (*heap).live.load(Ordering::Relaxed) };
+        let is_live = |heap: *mut Heap| unsafe { (*heap).live.load(Relaxed) };
         is_live(other) && is_live(next) && (next == heap || !is_live(heap))
     }));
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn who_unloads_the_library_has_neither_a_key_nor_a_heap() {
     assert!(is_so(|| {
         let heap = with_heap(None, |heap| heap);
         let before = counts();
         unhook();
-        assert!(KEY.load(Ordering::Relaxed) == NO_KEY && is_past_exit() && own_heap().is_null());
+        assert!(our_key() == NO_KEY && is_past_exit() && own_heap().is_null());
         assert_eq!(counts(), (before.0, before.1 + 1));
         // SAFETY: a record, which stays mapped.
-        assert!(!unsafe { (*heap).live.load(Ordering::Relaxed) });
+        assert!(!unsafe { (*heap).live.load(Relaxed) });
         unhook();
         counts() == (before.0, before.1 + 1)
     }));
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn a_thread_goes_without_a_heap_where_there_is_no_memory() {
     // Set where test.sh emulates other page sizes: the emulator cannot be without memory.
     if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
@@ -331,7 +336,6 @@ fn free_keys() -> Vec<u32> {
 /// A library in another namespace (`dlmopen`) has the same keys, from the first one on.
 #[test]
 #[cfg(target_env = "gnu")]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_key_is_the_last_for_which_no_memory_is_needed() {
     assert!(is_so(|| {
         assert!(give_up_key());

@@ -1,5 +1,7 @@
 //! Tests of slots. In children of a fork, because slots are the process's.
 
+#![cfg(not(miri))]
+
 use super::*;
 extern crate std;
 use crate::os::child;
@@ -29,7 +31,6 @@ const LEFT: u64 = 0xab00;
 const RIGHT: u64 = 0xcd20;
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn a_block_lies_between_pages_that_cannot_be_touched() {
     assert!(child::is_so(|| {
         init(1, 1);
@@ -118,7 +119,6 @@ fn a_block_lies_between_pages_that_cannot_be_touched() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn the_slot_that_has_been_free_for_longest_is_next() {
     assert!(child::is_so(|| {
         init(1, 3);
@@ -155,7 +155,6 @@ fn the_slot_that_has_been_free_for_longest_is_next() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn a_child_has_the_slots_that_other_threads_were_changing() {
     assert!(child::is_so(|| {
         init(1, 4);

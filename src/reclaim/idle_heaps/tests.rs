@@ -1,5 +1,7 @@
 //! Tests of visits. In children of a fork, which have no other thread, and no other heaps than these.
 
+#![cfg(not(miri))]
+
 use super::*;
 use crate::large::child;
 use crate::superslab::layout::SLICE;
@@ -44,7 +46,6 @@ fn fill(heap: *mut Heap) {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn each_heap_is_tried_until_it_was_visited_or_too_often() {
     assert!(child::is_so(|| {
         let (mine, other) = heaps();
@@ -73,7 +74,6 @@ fn each_heap_is_tried_until_it_was_visited_or_too_often() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn a_heap_is_emptied_once_its_owner_has_been_idle_for_the_delay() {
     assert!(child::is_so(|| {
         let (_, other) = heaps();
@@ -104,7 +104,6 @@ fn a_heap_is_emptied_once_its_owner_has_been_idle_for_the_delay() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "forks")]
 fn an_owner_that_is_unsettled_comes_to_its_slow_paths() {
     assert!(child::is_so(|| {
         let (_, other) = heaps();

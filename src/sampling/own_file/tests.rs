@@ -1,5 +1,7 @@
 //! What becomes of the file of a profile when others meddle with it.
 
+#![cfg(not(miri))]
+
 use super::*;
 use crate::sampling::store::{Sample, Store};
 use std::ffi::CString;
@@ -28,7 +30,7 @@ impl Profile {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).unwrap();
         let path = folder.join("p.hakprof");
-        let text = CString::new(path.to_str().unwrap()).unwrap();
+        let text = c_string(&path);
         with_store(true, |store| store.start(1 << 20, true, false)).unwrap();
         Self { folder, path, text, _one: one }
     }
@@ -47,6 +49,12 @@ impl Profile {
             end: 0,
         };
         assert_eq!(with_store(true, |store| store.allocated(&sample, || [0; 16])), Some(true));
+    }
+
+    /// Adds one whose block is free again.
+    fn sample_freed(&self, number: usize) {
+        self.sample(number);
+        with_store(true, |store| store.freed(number << 12, 1 << 20, 1)).unwrap();
     }
 
     fn append(&self, why: Why) -> bool {
@@ -113,6 +121,15 @@ impl Drop for Profile {
     }
 }
 
+fn c_string(path: &Path) -> CString {
+    CString::new(path.to_str().unwrap()).unwrap()
+}
+
+/// Whether a file of its own is written with all that there is.
+fn write_anew(path: &Path) -> bool {
+    crate::sampling::write_to(&c_string(path), Why::Asked, &[0; 7])
+}
+
 fn number(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
 }
@@ -125,7 +142,6 @@ const THREADS: u32 = 6;
 const SNAPSHOT: u32 = 7;
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn nothing_stands_behind_the_end() {
     let profile = Profile::new("end");
     // What another allocator of this process has written stays while there is nothing to say; what is of
@@ -145,7 +161,6 @@ fn nothing_stands_behind_the_end() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn what_is_ours_no_more_is_begun_anew() {
     let profile = Profile::new("ours");
     let (path, other) = (&profile.path, profile.folder.join("other"));
@@ -179,7 +194,6 @@ fn what_is_ours_no_more_is_begun_anew() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn what_could_not_be_written_is_written_later() {
     let profile = Profile::new("later");
     let (path, aside) = (&profile.path, profile.folder.with_extension("aside"));
@@ -209,7 +223,6 @@ fn what_could_not_be_written_is_written_later() {
 /// Behind a part of a frame nothing could be read. A file that is open for reading stands for a disk that is
 /// full: it cannot be written to.
 #[test]
-#[cfg_attr(miri, ignore)]
 fn a_part_of_a_frame_is_cut_off() {
     let profile = Profile::new("part");
     fs::write(&profile.path, "whole").unwrap();
@@ -222,7 +235,6 @@ fn a_part_of_a_frame_is_cut_off() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn a_link_in_the_place_of_the_file_that_is_not_whole_is_not_followed() {
     let profile = Profile::new("link");
     let target = profile.folder.join("target");
@@ -238,7 +250,6 @@ fn a_link_in_the_place_of_the_file_that_is_not_whole_is_not_followed() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn long_paths_work() {
     let profile = Profile::new("deep");
     let mut deep = profile.folder.clone();
@@ -248,40 +259,34 @@ fn long_paths_work() {
     fs::create_dir_all(&deep).unwrap();
     for (length, works) in [(file::LONGEST, true), (file::LONGEST + 1, false)] {
         let path = deep.join("f".repeat(length - deep.as_os_str().len() - 1));
-        let text = CString::new(path.to_str().unwrap()).unwrap();
-        assert_eq!(file::replace(&text, b"bytes").is_some(), works);
+        assert_eq!(file::replace(&c_string(&path), b"bytes").is_some(), works);
         assert_eq!(path.exists(), works);
     }
 }
 
 /// What is not whole yet has a name of its own, which the file system takes if it takes the file's.
 #[test]
-#[cfg_attr(miri, ignore)]
 fn long_names_work() {
     let profile = Profile::new("name");
     profile.sample(1);
     for (i, name) in (1..256).map(|len| "n".repeat(len)).enumerate() {
         let path = profile.folder.join(&name);
-        let text = CString::new(path.to_str().unwrap()).unwrap();
-        assert!(crate::sampling::write_to(&text, Why::Asked, &[0; 7]), "{} bytes", name.len());
+        assert!(write_anew(&path), "{} bytes", name.len());
         assert!(path.exists() && profile.names() == i + 1);
     }
     let path = profile.folder.join("n".repeat(256));
-    let text = CString::new(path.to_str().unwrap()).unwrap();
-    assert!(!crate::sampling::write_to(&text, Why::Asked, &[0; 7]));
+    assert!(!write_anew(&path));
 }
 
 /// What is given up is charged to others in the file, too, also after it could not be written.
 #[test]
-#[cfg_attr(miri, ignore)]
 fn the_file_agrees_when_sites_are_given_up() {
     let profile = Profile::new("given-up");
     with_store(true, |store| store.bounds.sites = 20).unwrap();
     let mut number = 1;
     for round in 0..6 {
         for _ in 0..35 {
-            profile.sample(number);
-            with_store(true, |store| store.freed(number << 12, 1 << 20, 1)).unwrap();
+            profile.sample_freed(number);
             number += 1;
         }
         if round == 3 {
@@ -303,8 +308,7 @@ fn the_file_agrees_when_sites_are_given_up() {
     assert!(gone < 20, "{gone}");
     // One that is written anew has what is left only.
     let new = profile.folder.join("new.hakprof");
-    let text = CString::new(new.to_str().unwrap()).unwrap();
-    assert!(crate::sampling::write_to(&text, Why::Asked, &[0; 7]));
+    assert!(write_anew(&new));
     fs::rename(&new, &profile.path).unwrap();
     assert_eq!((profile.samples(), profile.others()), ((number as u64 - 1, 0), [1, 1]));
 }
@@ -312,18 +316,12 @@ fn the_file_agrees_when_sites_are_given_up() {
 /// What is written may say of some sites that they have gone. If more go meanwhile, and the write fails,
 /// nobody knows any more what the file is to be told.
 #[test]
-#[cfg_attr(miri, ignore)]
 fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
     let profile = Profile::new("meanwhile");
     // More than a pipe of one page takes.
     let bound = 2000;
     with_store(true, |store| store.bounds.sites = bound).unwrap();
-    let some = |numbers: std::ops::Range<usize>| {
-        for number in numbers {
-            profile.sample(number);
-            with_store(true, |store| store.freed(number << 12, 1 << 20, 1)).unwrap();
-        }
-    };
+    let some = |numbers: std::ops::Range<usize>| numbers.for_each(|number| profile.sample_freed(number));
     some(1..bound);
     assert!(profile.append(Why::Timer));
     // The file is not told of these.
@@ -357,7 +355,6 @@ fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
 
 /// However long who writes has been waited for before.
 #[test]
-#[cfg_attr(miri, ignore)]
 fn the_end_waits_for_who_writes() {
     let profile = Profile::new("waits");
     profile.sample(1);

@@ -58,7 +58,6 @@ fn walk_through(library: &Library) -> (usize, Walk) {
 
 /// A function with an entry that does not fit on the stack.
 #[test]
-#[cfg_attr(miri, ignore)]
 fn long_unwind_tables_are_read() {
     // While another test's thread reads the maps, this one does not.
     if !child::is_alone() {
@@ -74,7 +73,6 @@ fn long_unwind_tables_are_read() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
 fn a_library_may_go_and_another_one_take_its_place() {
     // While another test's thread reads the maps, this one does not.
     if !child::is_alone() {
