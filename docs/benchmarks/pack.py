@@ -5,6 +5,7 @@ Writes to OUT: FOLDER's raw data as NAME.tar.xz, chart.svg (the geometric means)
 the overview plots of FOLDER/bench in fewer bytes. run.sh calls it at its end."""
 
 import io
+import json
 import lzma
 import re
 import sys
@@ -17,6 +18,16 @@ from page import OURS, PROGRAMS, Experiment, geometric, rows_of
 
 # Tables and pages can be made again from these (`hakmem report FILE`, page.py).
 RAW = (".json", ".txt")
+# Their resident memory over time is left out: no table has it, and it takes much room.
+WITHOUT_TIMELINE = ("sizes.json", "presets.json")
+
+
+def without_timeline(data):
+    experiment = json.loads(data)
+    for workload in experiment["workloads"]:
+        for row in workload["rows"]:
+            row["timeline"] = []
+    return json.dumps(experiment, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def archive(folder, out):
@@ -25,6 +36,8 @@ def archive(folder, out):
         for path in sorted(path for path in folder.iterdir() if path.suffix in RAW):
             entry = tarfile.TarInfo(f"{folder.name}/{path.name}")
             data = path.read_bytes()
+            if path.name in WITHOUT_TIMELINE:
+                data = without_timeline(data)
             entry.size, entry.mode = len(data), 0o644
             tar.addfile(entry, io.BytesIO(data))
 
