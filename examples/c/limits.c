@@ -38,7 +38,7 @@ int main(void) {
     printf("purge gave memory back: %s\n", hak_purge() > 0 ? "yes" : "no");
 
     hak_stats_t stats;
-    hak_stats(&stats);
+    hak_stats(&stats, sizeof stats);
     printf("refusals by the hard limit: %d\n", (int)stats.hard_limit_hits);
     return 0;
 }

@@ -16,7 +16,7 @@ int main() {
     filler.join();
 
     hak_stats_t stats;
-    hak_stats(&stats);
+    hak_stats(&stats, sizeof stats);
     std::printf("more than 10 MB in use: %s\n", stats.allocated_bytes > 10000000 ? "yes" : "no");
     words.clear();
 

@@ -21,21 +21,21 @@
 //
 // `bytes_mapped = resident_bytes + retained_bytes`, unless the system has ever refused to unmap memory
 //
-// Later versions may add members at the end: the header has to be the library's.
+// Later versions may add members at the end.
 typedef struct hak_stats_t {
-    // Blocks taken from slabs plus large blocks. Blocks that came from a magazine are not counted: no hit
-    // counts anything. With `HAKMEM_MAGAZINE=off` every allocation is counted.
+    // Blocks taken from slabs plus large blocks. Blocks from a magazine do not count: the fast path counts
+    // nothing. With `HAKMEM_MAGAZINE=off` every allocation counts.
     uint64_t allocations;
-    // Blocks that a slab gave because a magazine was empty: `refill_current` plus `refill_bump`. Up to
-    // 63 may be for one allocation and those after it.
+    // Blocks that a slab gave because a magazine was empty: `refill_current` plus `refill_bump`. Up to 63
+    // may be for one allocation and those after it.
     uint64_t magazine_misses;
-    // Frees that found their magazine full and as large as it may be; their blocks went home.
+    // Frees that found their magazine full and at its largest size; their blocks returned to their slabs.
     uint64_t magazine_overflows;
     // Blocks from the free list of a current slab.
     uint64_t refill_current;
-    // Blocks from memory never handed out before.
+    // Blocks from memory that had never been handed out.
     uint64_t refill_bump;
-    // Refills by a partly used slab of the thread's own.
+    // Refills from a partly used slab of the thread's own.
     uint64_t refill_partial;
     // Slabs taken from ready lists.
     uint64_t refill_ready;
@@ -45,82 +45,82 @@ typedef struct hak_stats_t {
     uint64_t refill_span;
     // SuperSlabs mapped since the start.
     uint64_t superslabs_mapped;
-    // Blocks that went home to a slab of the freeing thread.
+    // Blocks returned to a slab of the freeing thread.
     uint64_t home_local;
-    // Blocks that went home to a slab of another thread, or nobody's.
+    // Blocks returned to a slab of another thread, or to an orphan.
     uint64_t home_foreign;
-    // The same as `home_foreign`: every such block passes the outbox.
+    // The same as `home_foreign`: every such block goes through the outbox.
     uint64_t outbox_blocks;
     // Bundles sent.
     uint64_t outbox_pushes;
-    // Bundles that put their slab on its owner's ready list.
+    // Bundles after which their slab was put on its owner's ready list.
     uint64_t publishes;
     // Large blocks allocated.
     uint64_t large_allocs;
     // Large blocks freed.
     uint64_t large_frees;
-    // Large blocks that a cached mapping served.
+    // Large blocks allocated from a cached mapping.
     uint64_t large_cache_hits;
     // Times a thread got a heap.
     uint64_t threads_started;
     // Times a thread gave its heap up.
     uint64_t threads_exited;
-    // Bytes of address space held.
+    // Bytes of address space mapped.
     uint64_t bytes_mapped;
     // The most that `bytes_mapped` has been.
     uint64_t bytes_mapped_peak;
     // Bytes given back to the system since the start.
     uint64_t bytes_purged;
     // Bytes that count against the limits: SuperSlabs and mappings of large blocks, free or not, without the
-    // allocator's own books.
+    // allocator's own records.
     uint64_t bytes_held;
-    // Times memory was given back because the soft limit was reached.
+    // How often memory was given back because the soft limit was reached.
     uint64_t soft_limit_hits;
     // Allocations that failed because of the hard limit.
     uint64_t hard_limit_hits;
-    // Bytes in blocks that the program holds, at the size that they have, which is at least what was asked
-    // for.
+    // Bytes in blocks that the program holds. A block counts with its full size, which is at least the size
+    // requested.
     uint64_t allocated_bytes;
-    // The kernel's figure for the largest resident set of the process.
+    // The largest resident set of the process so far, as the kernel reports it.
     uint64_t peak_resident_bytes;
-    // Times that the background thread looked for something to give back.
+    // How often the background thread has looked for memory to give back.
     uint64_t background_passes;
-    // Times that the background thread woke up.
+    // How often the background thread has woken up.
     uint64_t background_wakeups;
-    // Bytes of the memory that slabs, runs and direct mappings in use are made of.
+    // Bytes of memory that slabs, runs and direct mappings in use take.
     uint64_t active_bytes;
-    // Bytes in free blocks that threads keep at hand, in their magazines and outboxes.
+    // Bytes in free blocks that threads cache in their magazines and outboxes.
     uint64_t cached_bytes;
-    // Bytes in free blocks of slabs: used once, and back home.
+    // Bytes in free blocks of slabs that have been used before.
     uint64_t free_bytes;
     // Bytes in blocks of slabs that have not been handed out since the slab was made, or since their memory
-    // was given back.
+    // was purged.
     uint64_t fresh_bytes;
     // Bytes at the ends of slabs that are too few for a block.
     uint64_t slack_bytes;
-    // Bytes of `active_bytes` known not to be resident, most of them fresh. What the program has not touched
-    // of its blocks is not known, and does not count.
+    // Bytes of `active_bytes` known not to be resident, most of them fresh. Blocks that the program holds
+    // but has not touched are not known, and not included.
     uint64_t untouched_bytes;
-    // Bytes of free memory that may be resident: free pages of the pool that were touched since they came
-    // from the system, freed runs on threads' shelves, freed large mappings that are kept.
+    // Bytes of free memory that may be resident: free slices of the pool that were touched since they came
+    // from the system, freed runs in threads' run caches, and freed large mappings that are kept.
     uint64_t dirty_bytes;
-    // Bytes of Hakmem's own records that are resident, about: headers of SuperSlabs, threads' heaps, page
-    // map, pool.
+    // Bytes of Hakmem's own records that are resident, approximately: headers of SuperSlabs, threads' heaps,
+    // page map, pool.
     uint64_t metadata_bytes;
-    // Bytes that Hakmem takes to be resident of what it has mapped; an upper bound, as large blocks count as
-    // a whole.
+    // Bytes of Hakmem's mappings that may be resident: an upper bound, because large blocks count as a
+    // whole.
     uint64_t resident_bytes;
-    // The kernel's figure for the resident set of the process now; 0 where the system does not tell. The
-    // kernel brings it up to date in steps of some pages per processor.
+    // The resident set of the process now, as the kernel reports it; 0 where the system does not say. The
+    // kernel updates it in steps of some pages per processor.
     uint64_t resident_kernel_bytes;
-    // Bytes of address space that are mapped and not resident: free pages that were given back or never
-    // touched, what slabs and records have not come to use yet.
+    // Bytes of address space that are mapped and not resident: free slices that were purged or never
+    // touched, and the parts of slabs and records that have not been used yet.
     uint64_t retained_bytes;
     // Blocks that were put between guard pages since the start (`HAKMEM_GUARD`); in hardened mode, those
     // whose stacks were kept.
     uint64_t guard_samples;
-    // Blocks that are between guard pages now. They belong to no class: their bytes are part of
-    // `allocated_bytes`, and the pages that they lie in, of `active_bytes`.
+    // Blocks that are between guard pages now. They belong to no class: their bytes are included in
+    // `allocated_bytes`, and the pages that they lie in, in `active_bytes`.
     uint64_t guard_blocks;
 } hak_stats_t;
 
@@ -137,18 +137,18 @@ typedef struct hak_class_stats_t {
     uint64_t allocated_bytes;
     // Free blocks in magazines and outboxes.
     uint64_t cached_blocks;
-    // Free blocks of slabs: used once, and back home.
+    // Free blocks of slabs that have been used before.
     uint64_t free_blocks;
-    // Blocks of slabs that have not been handed out since the slab was made, or since their memory was given
-    // back.
+    // Blocks of slabs that have not been handed out since the slab was made, or since their memory was
+    // purged.
     uint64_t fresh_blocks;
     // Slabs; 0 for large blocks.
     uint64_t slabs;
     // Bytes at the ends of the slabs that are too few for a block.
     uint64_t slack_bytes;
-    // Bytes of the memory that the slabs, or the large blocks, are made of.
+    // Bytes of memory that the slabs or the large blocks take.
     uint64_t active_bytes;
-    // How many of them may be resident, as far as is known.
+    // How many of the active bytes may be resident, as far as is known.
     uint64_t resident_bytes;
 } hak_class_stats_t;
 
@@ -224,7 +224,8 @@ size_t hak_purge(void);
 
 // Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it
 // when it makes others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex,
-// and leaves undone what needs others. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too,
+// and write where it reports a misuse, and leaves undone what needs others. Statistics need others: do not ask
+// for them. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too,
 // where this library is preloaded or linked, and so does HAKMEM_FEW_SYSCALLS=on, from the start.
 void hak_few_syscalls(void);
 
@@ -283,22 +284,25 @@ void hak_scope_end(unsigned int before);
 // The library's version, as `1.2.3`.
 const char *hak_version(void);
 
-// Fills `out` with the statistics of the process.
+// Fills `out` with the statistics of the process. `size` is `sizeof *out`: a program whose header is older
+// than the library gets the members that it knows, and one whose header is newer gets 0 for the others. 0,
+// or EINVAL when `out` is NULL; `errno` is left alone.
 //
 // # Safety
 //
-// `out` is writable.
-void hak_stats(struct hak_stats_t *out);
+// `out` is NULL, or `size` bytes there are writable.
+int hak_stats(struct hak_stats_t *out, size_t size);
 
 // Fills `out` with the figures of size class `index`: from 0 in ascending order of `block_bytes`, then the
 // runs (large blocks of up to 960 KiB), then the direct mappings (all larger blocks). 0, or EINVAL when
 // there is no such class (so a loop ends at the first that is not 0) or `out` is NULL; `errno` is left
-// alone. Each call looks at all slabs: figures of two calls are of two moments.
+// alone. `size` is `sizeof *out`, as for `hak_stats`. Each call looks at all slabs: figures of two calls are
+// of two moments.
 //
 // # Safety
 //
-// `out` is NULL or writable.
-int hak_class_stats(size_t index, struct hak_class_stats_t *out);
+// `out` is NULL, or `size` bytes there are writable.
+int hak_class_stats(size_t index, struct hak_class_stats_t *out, size_t size);
 
 // Writes the statistics to standard error: as one line of JSON, or as a table.
 void hak_stats_print(bool json);

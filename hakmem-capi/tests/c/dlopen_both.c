@@ -5,7 +5,7 @@
 #include <hakmem.h>
 #include <pthread.h>
 
-typedef void (*stats_fn)(struct hak_stats_t *);
+typedef int (*stats_fn)(struct hak_stats_t *, size_t);
 typedef void *(*malloc_fn)(size_t);
 typedef void (*free_fn)(void *);
 
@@ -46,20 +46,20 @@ int main(int argc, char **argv) {
 
     /* What one serves, the other does not count. */
     struct hak_stats_t own[2], copied[2];
-    own_stats(&own[0]);
-    copy_stats(&copied[0]);
+    own_stats(&own[0], sizeof own[0]);
+    copy_stats(&copied[0], sizeof copied[0]);
     void *p[3];
     for (int i = 0; i < 3; i++) p[i] = malloc(8 * MIB);
-    own_stats(&own[1]);
-    copy_stats(&copied[1]);
+    own_stats(&own[1], sizeof own[1]);
+    copy_stats(&copied[1], sizeof copied[1]);
     CHECKN(own[1].large_allocs - own[0].large_allocs == 3, own[1].large_allocs - own[0].large_allocs);
     CHECKN(copied[1].large_allocs == copied[0].large_allocs, copied[1].large_allocs);
     for (int i = 0; i < 3; i++) free(p[i]);
-    own_stats(&own[0]);
-    copy_stats(&copied[0]);
+    own_stats(&own[0], sizeof own[0]);
+    copy_stats(&copied[0], sizeof copied[0]);
     void *q = copy_malloc(8 * MIB);
-    own_stats(&own[1]);
-    copy_stats(&copied[1]);
+    own_stats(&own[1], sizeof own[1]);
+    copy_stats(&copied[1], sizeof copied[1]);
     CHECKN(own[1].large_allocs == own[0].large_allocs, own[1].large_allocs);
     CHECKN(copied[1].large_allocs - copied[0].large_allocs == 1, copied[1].large_allocs);
     copy_free(q);

@@ -176,7 +176,7 @@ static void profile(void) {
         resize(&hand, 3, 5000);
     }
     struct hak_stats_t stats;
-    hak_stats(&stats);
+    hak_stats(&stats, sizeof stats);
     CHECK(stats.bytes_mapped > 0);
     free_all(&hand);
     hak_profile_stop();
@@ -186,11 +186,11 @@ static void profile(void) {
 static void limits(void) {
     static struct hand hand;
     struct hak_stats_t stats;
-    hak_stats(&stats);
+    hak_stats(&stats, sizeof stats);
     size_t held = (size_t)stats.bytes_held;
     CHECK(hak_set_limits(held + (4 << 20), held + (8 << 20)) == 0);
     some(&hand, 3000000);
-    hak_stats(&stats);
+    hak_stats(&stats, sizeof stats);
     CHECK(stats.bytes_held <= held + (8 << 20));
     check_all(&hand);
     CHECK(hak_set_limits(0, 0) == 0);

@@ -22,11 +22,11 @@
 
 /* A figure of the library, preloaded. */
 static uint64_t figure(size_t offset) {
-    void (*stats)(hak_stats_t *);
+    int (*stats)(hak_stats_t *, size_t);
     *(void **)&stats = dlsym(RTLD_DEFAULT, "hak_stats");
     CHECK(stats);
     hak_stats_t now;
-    stats(&now);
+    stats(&now, sizeof now);
     return *(uint64_t *)((char *)&now + offset);
 }
 

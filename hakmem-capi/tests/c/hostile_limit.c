@@ -19,10 +19,11 @@ static void lift_limit(void) { CHECK(setrlimit(RLIMIT_AS, &before) == 0); }
 /* What the allocator says it has mapped, in KiB; else what the kernel says of the process. */
 static long held_kib(void) {
 #if __has_include("hakmem.h")
-    void (*get_stats)(struct hak_stats_t *) = (void (*)(struct hak_stats_t *))dlsym(RTLD_DEFAULT, "hak_stats");
+    int (*get_stats)(struct hak_stats_t *, size_t);
+    *(void **)&get_stats = dlsym(RTLD_DEFAULT, "hak_stats");
     if (get_stats) {
         struct hak_stats_t stats;
-        get_stats(&stats);
+        get_stats(&stats, sizeof stats);
         return (long)(stats.bytes_mapped / 1024);
     }
 #endif

@@ -52,11 +52,11 @@ int main(int argc, char **argv) {
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(calls > 8000);
     if (argc > 1) {
-        void (*stats)(hak_stats_t *);
+        int (*stats)(hak_stats_t *, size_t);
         *(void **)&stats = dlsym(RTLD_DEFAULT, "hak_stats");
         hak_stats_t now;
         CHECK(stats);
-        stats(&now);
+        stats(&now, sizeof now);
         CHECK(now.threads_started >= 2);
     }
     return 0;

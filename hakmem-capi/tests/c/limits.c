@@ -14,7 +14,7 @@ static void *heard_arg;
 
 static struct hak_stats_t stats(void) {
     struct hak_stats_t s;
-    hak_stats(&s);
+    hak_stats(&s, sizeof s);
     return s;
 }
 

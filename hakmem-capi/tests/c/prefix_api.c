@@ -100,11 +100,39 @@ static int profiles(void) {
     return 0;
 }
 
+/* A program whose header has fewer members than the library, or more. */
+static int figures_of_other_versions(void) {
+    struct {
+        hak_stats_t known;
+        uint64_t more[2];
+    } newer;
+    hak_stats_t older, now;
+    hak_class_stats_t one;
+    size_t few = offsetof(hak_stats_t, refill_bump);
+    memset(&older, 0xff, sizeof older);
+    memset(&newer, 0xff, sizeof newer);
+    errno = 4242;
+    CHECK(hak_stats(&now, sizeof now) == 0 && hak_stats(&older, few) == 0);
+    CHECK(hak_stats((hak_stats_t *)&newer, sizeof newer - sizeof(uint64_t)) == 0);
+    CHECK(older.allocations == now.allocations && older.refill_current == now.refill_current);
+    CHECK(older.refill_bump == (uint64_t)-1 && older.guard_blocks == (uint64_t)-1);
+    CHECK(newer.known.threads_started == now.threads_started && now.threads_started > 0);
+    CHECK(newer.more[0] == 0 && newer.more[1] == (uint64_t)-1);
+
+    one.slabs = 4711;
+    CHECK(hak_class_stats(1, &one, offsetof(hak_class_stats_t, slabs)) == 0);
+    CHECK(one.block_bytes == 16 && one.slabs == 4711);
+    CHECK(hak_stats(NULL, sizeof now) == EINVAL && hak_class_stats(0, NULL, sizeof one) == EINVAL);
+    CHECK(errno == 4242);
+    return 0;
+}
+
 int main(void) {
     struct hak_stats_t stats;
     memset(&stats, 0xff, sizeof stats);
     if (allocates() != 0 || refuses() != 0 || profiles() != 0) return 1;
-    hak_stats(&stats);
+    if (figures_of_other_versions() != 0) return 1;
+    hak_stats(&stats, sizeof stats);
     CHECK(stats.large_allocs > 0 && stats.large_allocs < 100000);
     CHECK(stats.bytes_mapped > 0 && stats.bytes_mapped < (uint64_t)1 << 40);
     (void)hak_purge();

@@ -48,14 +48,14 @@ static void *drop_there(void *unused) {
 
 /* HAKMEM_MAGAZINE=off: every block is counted. */
 static void exact(void) {
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     take(1000, 64);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     RISES_BY(allocations, 1000);
     CHECKN(ROSE(allocated_bytes) == 64 * 1000, ROSE(allocated_bytes));
     then = now;
     drop(1000);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     STAYS(allocations);
     RISES_BY(home_local, 1000);
     STAYS(home_foreign);
@@ -66,15 +66,15 @@ static void exact(void) {
 static void magazine(void) {
     uint64_t before;
     for (int i = 0; i < 10; i++) hak_free(hak_malloc(SIZE));
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     for (int i = 0; i < 100000; i++) hak_free(hide(hak_malloc(SIZE)));
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     CHECKN(ROSE(allocations) < 1000, ROSE(allocations));
     CHECKN(ROSE(magazine_misses) < 1000, ROSE(magazine_misses));
     before = now.allocated_bytes;
     then = now;
     take(MANY, SIZE);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     /* Up to 63 have been cut ahead. */
     CHECKN(ROSE(magazine_misses) > 0 && ROSE(magazine_misses) <= MANY + 63, ROSE(magazine_misses));
     STAYS(magazine_overflows);
@@ -83,31 +83,31 @@ static void magazine(void) {
     CHECKN(now.allocated_bytes - before < MANY * SIZE * 2, now.allocated_bytes - before);
     then = now;
     drop(MANY);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     CHECKN(ROSE(magazine_overflows) > 0 && ROSE(magazine_overflows) <= MANY, ROSE(magazine_overflows));
     RISES(home_local);
     STAYS(home_foreign);
     STAYS(outbox_blocks);
     hak_purge();
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     CHECKN(ROSE(home_local) >= MANY && ROSE(home_local) < MANY + 1000, ROSE(home_local));
     CHECKN(now.allocated_bytes < before + SIZE * 1000, now.allocated_bytes);
 }
 
 /* Where refills come from. */
 static void refills(void) {
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     take(MANY, SIZE);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     RISES(refill_bump);
     RISES(refill_span);
     RISES(superslabs_mapped);
     RISES(bytes_mapped);
     STAYS(refill_orphan);
     for (size_t i = 0; i < MANY; i += 2) hak_free(block[i]);
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     for (size_t i = 0; i < MANY; i += 2) block[i] = hak_malloc(SIZE);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     CHECKN(ROSE(refill_partial) + ROSE(refill_current) > 0, 0);
     RISES(refill_partial);
     CHECKN(ROSE(superslabs_mapped) == 0, ROSE(superslabs_mapped));
@@ -117,9 +117,9 @@ static void refills(void) {
 /* Blocks made by one thread and freed by another; `outbox` says whether they travel in bundles. */
 static void foreign(int outbox) {
     take(MANY, SIZE);
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     on_thread(drop_there, NULL);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     CHECKN(ROSE(home_foreign) >= MANY - 1000 && ROSE(home_foreign) <= MANY, ROSE(home_foreign));
     CHECKN(ROSE(outbox_blocks) == ROSE(home_foreign), ROSE(outbox_blocks));
     if (outbox) CHECKN(ROSE(outbox_pushes) > 0 && ROSE(outbox_pushes) * 2 < ROSE(outbox_blocks), ROSE(outbox_pushes));
@@ -128,7 +128,7 @@ static void foreign(int outbox) {
     CHECKN(ROSE(publishes) <= MANY, ROSE(publishes));
     then = now;
     take(MANY, SIZE); /* the owner finds them on its ready list */
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     RISES(refill_ready);
     drop(MANY);
 }
@@ -137,9 +137,9 @@ static void foreign(int outbox) {
 static void orphans(int adopted) {
     on_thread(take_there, NULL);
     for (size_t i = 0; i < MANY; i += 2) hak_free(block[i]); /* holes for the adopter */
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     for (size_t i = 0; i < MANY; i += 2) block[i] = hak_malloc(SIZE);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     if (adopted) RISES(refill_orphan);
     else STAYS(refill_orphan);
     drop(MANY);
@@ -147,21 +147,21 @@ static void orphans(int adopted) {
 
 static void large(int cached) {
     void *p[3];
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     for (int i = 0; i < 3; i++) p[i] = hak_malloc(8 * MIB);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     RISES_BY(large_allocs, 3);
     STAYS(large_frees);
     CHECKN(ROSE(bytes_mapped) >= 24 * MIB, ROSE(bytes_mapped));
     CHECKN(ROSE(allocated_bytes) >= 24 * MIB && ROSE(allocated_bytes) < 25 * MIB, ROSE(allocated_bytes));
     CHECKN(now.bytes_mapped_peak >= now.bytes_mapped, now.bytes_mapped_peak);
     for (int i = 0; i < 3; i++) hak_free(p[i]);
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     CHECKN(then.large_frees == now.large_frees + 3, then.large_frees);
     CHECKN(then.bytes_mapped_peak >= now.bytes_mapped, then.bytes_mapped_peak);
     CHECKN(now.allocated_bytes - then.allocated_bytes >= 24 * MIB, then.allocated_bytes);
     hak_free(hak_malloc(8 * MIB));
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     if (cached) RISES_BY(large_cache_hits, 1);
     else STAYS(large_cache_hits);
     if (!cached) CHECKN(now.bytes_mapped + 24 * MIB <= now.bytes_mapped_peak, now.bytes_mapped);
@@ -169,9 +169,9 @@ static void large(int cached) {
 
 static void threads(void) {
     take_there(NULL);
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     for (int i = 0; i < 5; i++) on_thread(drop_there, NULL), take(MANY, SIZE);
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     RISES_BY(threads_started, 5);
     RISES_BY(threads_exited, 5);
     drop(MANY);
@@ -181,8 +181,8 @@ static void threads(void) {
 static void check_sums(void) {
     struct hak_class_stats_t c;
     uint64_t active = 0, allocated = 0, resident = 0;
-    hak_stats(&now);
-    for (size_t i = 0; hak_class_stats(i, &c) == 0; i++) {
+    hak_stats(&now, sizeof now);
+    for (size_t i = 0; hak_class_stats(i, &c, sizeof c) == 0; i++) {
         uint64_t free_blocks = c.cached_blocks + c.free_blocks + c.fresh_blocks;
         CHECKN(c.active_bytes == c.allocated_bytes + free_blocks * c.block_bytes + c.slack_bytes, i);
         CHECKN(c.block_bytes == 0 || c.allocated_bytes == c.blocks * c.block_bytes, i);
@@ -204,7 +204,7 @@ static void check_sums(void) {
 static struct hak_class_stats_t class_of(size_t size) {
     struct hak_class_stats_t c;
     size_t i = 0;
-    do CHECK(hak_class_stats(i++, &c) == 0);
+    do CHECK(hak_class_stats(i++, &c, sizeof c) == 0);
     while (c.block_bytes != size);
     return c;
 }
@@ -215,7 +215,7 @@ static void classes(void) {
     size_t count = 0;
     void *run, *direct;
     errno = 77;
-    while (hak_class_stats(count, &after) == 0) {
+    while (hak_class_stats(count, &after, sizeof after) == 0) {
         CHECKN(after.block_bytes > last || after.block_bytes == 0, count);
         last = after.block_bytes;
         count++;
@@ -223,8 +223,9 @@ static void classes(void) {
     CHECKN(count > 2 && last == 0, count); /* the two kinds of large blocks */
     memset(&untouched, 0xab, sizeof untouched);
     after = untouched;
-    CHECK(hak_class_stats(count, &after) == EINVAL && hak_class_stats((size_t)-1, &after) == EINVAL);
-    CHECK(hak_class_stats(0, NULL) == EINVAL);
+    CHECK(hak_class_stats(count, &after, sizeof after) == EINVAL);
+    CHECK(hak_class_stats((size_t)-1, &after, sizeof after) == EINVAL);
+    CHECK(hak_class_stats(0, NULL, sizeof after) == EINVAL);
     CHECKN(memcmp(&after, &untouched, sizeof after) == 0 && errno == 77, errno);
 
     for (size_t size = 48; size <= 3072; size *= 4) {
@@ -244,12 +245,14 @@ static void classes(void) {
         CHECKN(class_of(size).cached_blocks == 0, size);
     }
     run = hak_malloc(300 * KIB), direct = hak_malloc(5 * MIB);
-    CHECK(hak_class_stats(count - 2, &after) == 0 && after.blocks == 1 && after.active_bytes == 320 * KIB);
-    CHECK(hak_class_stats(count - 1, &after) == 0 && after.blocks == 1 && after.active_bytes == 5 * MIB);
+    CHECK(hak_class_stats(count - 2, &after, sizeof after) == 0);
+    CHECK(after.blocks == 1 && after.active_bytes == 320 * KIB);
+    CHECK(hak_class_stats(count - 1, &after, sizeof after) == 0);
+    CHECK(after.blocks == 1 && after.active_bytes == 5 * MIB);
     check_sums();
     hak_free(run), hak_free(direct);
-    CHECK(hak_class_stats(count - 2, &after) == 0 && after.blocks == 0);
-    CHECK(hak_class_stats(count - 1, &after) == 0 && after.blocks == 0);
+    CHECK(hak_class_stats(count - 2, &after, sizeof after) == 0 && after.blocks == 0);
+    CHECK(hak_class_stats(count - 1, &after, sizeof after) == 0 && after.blocks == 0);
     check_sums();
     CHECKN(now.dirty_bytes >= 5 * MIB + 320 * KIB, now.dirty_bytes);
     hak_purge();
@@ -262,13 +265,13 @@ static void purge(void) {
     size_t returned;
     take(MANY, 4000);
     for (size_t i = 0; i < MANY; i++) memset(hide(block[i]), 1, 4000);
-    hak_stats(&then);
+    hak_stats(&then, sizeof then);
     CHECKN(then.peak_resident_bytes >= (uint64_t)MANY * 4000, then.peak_resident_bytes);
     CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
     CHECKN(then.peak_resident_bytes <= (uint64_t)usage.ru_maxrss * 1024, then.peak_resident_bytes);
     drop(MANY);
     returned = hak_purge();
-    hak_stats(&now);
+    hak_stats(&now, sizeof now);
     CHECKN(ROSE(bytes_purged) >= returned, returned); /* the rest went while the blocks were freed */
     CHECKN(ROSE(bytes_purged) >= (uint64_t)MANY * 4000 * 9 / 10, ROSE(bytes_purged));
     CHECKN(returned > 0 && returned <= now.bytes_mapped_peak, returned);

@@ -10,7 +10,7 @@ int main(int argc, char **argv) {
     void *p = hak_malloc(3000000);
     if (*how != 0) {
         struct hak_class_stats_t c;
-        for (size_t i = 0; hak_class_stats(i, &c) == 0; i++) {
+        for (size_t i = 0; hak_class_stats(i, &c, sizeof c) == 0; i++) {
             size_t size = c.block_bytes ? c.block_bytes : 100000;
             for (size_t n = 0; n <= i; n++)
                 if (hak_malloc(size) == NULL) return 2;

@@ -11,11 +11,11 @@
 static pthread_key_t keys[PTHREAD_KEYS_MAX];
 
 static uint64_t figure(size_t offset) {
-    void (*stats)(hak_stats_t *);
+    int (*stats)(hak_stats_t *, size_t);
     *(void **)&stats = dlsym(RTLD_DEFAULT, "hak_stats");
     hak_stats_t now;
     CHECK(stats);
-    stats(&now);
+    stats(&now, sizeof now);
     return *(uint64_t *)((char *)&now + offset);
 }
 
