@@ -170,6 +170,19 @@ fn the_child_of_a_fork_goes_on() {
     unsafe { GLOBAL.dealloc(kept, layout(100, 8)) };
 }
 
+#[test]
+fn realloc_to_the_same_size_changes_nothing() {
+    for size in [1, 24, 5000, 70_000, 1 << 20, 5 << 20] {
+        let block = block(size);
+        // SAFETY: this test's block, which is freed once, and its last byte.
+        unsafe {
+            assert_eq!(GLOBAL.realloc(block, layout(size, 8), size), block, "{size}");
+            assert_eq!(block.add(size - 1).read(), 7);
+            GLOBAL.dealloc(block, layout(size, 8));
+        }
+    }
+}
+
 /// Else who has seen one worker of a server would know where the next one's blocks lie.
 #[test]
 fn children_hand_out_blocks_in_orders_of_their_own() {
@@ -180,20 +193,22 @@ fn children_hand_out_blocks_in_orders_of_their_own() {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         libc::mmap(std::ptr::null_mut(), 4096, access, flags, -1, 0).cast::<u64>()
     };
-    drop(vec![block(100)]);
-    for n in 0..3 {
+    // The first ones may come from a word that the parent has taken.
+    let order =
+        || (0..1000).fold(7u64, |hash, _| (hash ^ block(100).addr() as u64).wrapping_mul(0x9e37_79b9));
+    std::thread::spawn(order).join().unwrap();
+    for n in 0..6 {
         let status = child(|| {
-            // The first ones may come from a word that the parent has taken.
-            let order =
-                (0..1000).fold(7u64, |hash, _| (hash ^ block(100).addr() as u64).wrapping_mul(0x9e37_79b9));
+            // In the thread that forked, and in the next one to have what the one above had.
+            let order = if n < 3 { order() } else { std::thread::spawn(order).join().unwrap() };
             // SAFETY: inside the page.
             unsafe { orders.add(n).write(order) };
         });
         assert_eq!(status, 0);
     }
     // SAFETY: written by the children, which have ended.
-    let all: HashSet<u64> = (0..3).map(|n| unsafe { orders.add(n).read() }).collect();
-    assert_eq!(all.len(), 3);
+    let all: HashSet<u64> = (0..6).map(|n| unsafe { orders.add(n).read() }).collect();
+    assert_eq!(all.len(), 6);
 }
 
 #[test]

@@ -271,3 +271,30 @@ fn a_block_that_shrinks_in_steps_hardly_moves() {
         }
     }
 }
+
+/// Without guard pages all of a mapping can be touched, and a block does not begin where the last one did.
+#[test]
+fn nothing_is_left_of_a_longer_block() {
+    let options = [("HAKMEM_HARDENED", "zero,canary"), ("HAKMEM_PURGE_DELAY", "-1")];
+    succeeds("nothing_is_left_of_a_longer_block", &options, || {
+        let (long, short) = (100_000, 90_000);
+        let mut found = 0;
+        for _ in 0..100 {
+            let old = filled(long);
+            // SAFETY: made with these layouts, and freed once. Who reads a freed block has what is asked
+            // about.
+            unsafe {
+                dealloc(old, layout(long));
+                let new = filled(short);
+                let before = new.addr().wrapping_sub(old.addr());
+                if before < long {
+                    found += 1;
+                    let page = before & !4095;
+                    assert!((0..page).all(|at| old.add(at).read_volatile() == 0), "{before} bytes before");
+                }
+                dealloc(new, layout(short));
+            }
+        }
+        assert!(found > 0, "none was used again");
+    });
+}

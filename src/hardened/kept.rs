@@ -13,7 +13,7 @@ use core::ptr;
 
 /// Freed mappings whose addresses are not used again, at most.
 const KEPT: usize = 64;
-/// The same in bytes of address space, but for one mapping.
+/// The same in bytes of address space, but for as many mappings as are freed later.
 const KEPT_BYTES: usize = 256 << 20;
 
 /// With the quarantine, so many mappings are freed after one, at least, before its addresses are used again.
@@ -80,7 +80,7 @@ impl Quarantine {
     pub(super) fn add(&mut self, large: *mut Large) -> bool {
         // SAFETY: the caller's mapping.
         let (len, resident) = unsafe { ((*large).len.get(), (*large).kept()) };
-        if self.count > 0 && self.bytes + len > KEPT_BYTES {
+        if self.count >= later().max(1) && self.bytes + len > KEPT_BYTES {
             return false;
         }
         let Some(slot) = self.kept.get_mut(self.count) else { return false };

@@ -162,6 +162,10 @@ impl Large {
     /// Only the caller uses the block, which is in use and has `old` bytes.
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) unsafe fn resize(&self, old: usize, size: usize, must: bool) -> bool {
+        if size == old {
+            self.check(old, "realloc");
+            return true;
+        }
         let last = self.base.get().addr() + self.len.get() - os::page_size();
         let stays = must && size < old || self.grows.get() && size >= old / 2 || is_cut_a_little(old, size);
         if !stays || size > last - self.block().addr() {

@@ -24,8 +24,8 @@ pub(super) const MOST_HELD: usize = 8192;
 /// Takes the options over. `secret` is random.
 pub(crate) fn init(options: &Options, secret: usize) {
     SECRET.store(secret, Relaxed);
-    // No secret is any of its own: slabs are numbered from 0 on.
-    SEED.store(mixed(secret, usize::MAX), Relaxed);
+    // Nothing of the secret: what is handed out in random order shows something of the seeds.
+    SEED.store(os::random(), Relaxed);
     let is_held = options.hardened.bits() & Hardened::QUARANTINE.bits() == Hardened::QUARANTINE.bits();
     BYTES.store(if is_held { options.quarantine_bytes } else { 0 }, Relaxed);
     BLOCKS.store(if is_held { options.quarantine_blocks.min(MOST_HELD) } else { 0 }, Relaxed);
@@ -82,7 +82,9 @@ pub(super) fn seed() -> u64 {
 
 /// In the child of a fork: its seeds are not those of its parent, or of other children.
 pub(super) fn inherit() {
-    SEED.store(mixed(SEED.load(Relaxed), os::random()), Relaxed);
+    // Random is only the time where the process has confined itself: the same to children made at once.
+    let seed = mixed(SEED.load(Relaxed), os::process_id() as usize);
+    SEED.store(mixed(seed, os::random()), Relaxed);
 }
 
 fn mixed(secret: usize, number: usize) -> usize {

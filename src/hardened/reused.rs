@@ -110,6 +110,16 @@ pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
         leave_map(&*record);
         if (*record).resident.load(Relaxed) {
             before.write_bytes(0, pages);
+            // Without guard pages what is left of the last block can be touched, too.
+            let old = (*record).first_page().addr();
+            let all = if (*record).guarded.get() { 0 } else { (*record).kept() };
+            let (end, last) = (before.addr() + pages, base.addr() + len);
+            for (from, to) in [(base.addr(), before.addr()), (end, last)] {
+                let (from, to) = (from.max(old), to.min(old + all));
+                if from < to && !os::purge(base.with_addr(from), to - from) {
+                    base.with_addr(from).write_bytes(0, to - from);
+                }
+            }
         }
         if !(*record).guarded.get() {
             UNGUARDED.fetch_add(1, Relaxed);

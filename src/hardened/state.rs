@@ -278,8 +278,8 @@ impl State {
         }
     }
 
-    /// In the child of a fork, for the thread that survives: what it hands out at random from now on is not
-    /// what its parent does, nor does it sample the same allocations.
+    /// What is handed out at random from now on is not what a parent or a child of this process does, nor are
+    /// the same allocations sampled.
     pub(crate) fn reseed(&self) {
         self.random.set(0);
         self.sampler[1].set(0);
@@ -292,6 +292,8 @@ impl State {
         if self.busy.get() {
             self.forget();
         }
+        // A fork may have come since: then parent and child have the record.
+        self.reseed();
     }
 
     /// Gives the current slabs up, and lets go of what is in quarantine: for a thread that ends, since nobody

@@ -76,17 +76,27 @@ pub(super) unsafe fn give_back_pages(index: usize, large: *mut Large) {
     }
 }
 
-/// Puts a mapping back where it was in the quarantine, or unmaps it if there is no room any more.
+/// Puts a mapping back where it was in the quarantine. If others have taken its room meanwhile the oldest is
+/// unmapped.
 ///
 /// # Safety
 ///
 /// It was taken out of there, and is the caller's alone.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) unsafe fn put_back(index: usize, large: *mut Large) {
-    if !QUARANTINE.lock_soon().is_some_and(|mut kept| kept.put_back(index, large)) {
-        // SAFETY: by the caller's clause, and what is kept is freed.
-        unsafe { unmap(large) };
+    for index in (0..=index).rev() {
+        let Some(mut kept) = QUARANTINE.lock_soon() else { break };
+        if kept.put_back(index, large) {
+            return;
+        }
+        let oldest = if index == 0 { None } else { kept.remove(0) };
+        drop(kept);
+        let Some(oldest) = oldest else { break };
+        // SAFETY: it was kept, so freed; now it is ours alone.
+        unsafe { unmap(oldest) };
     }
+    // SAFETY: by the caller's clause, and what is kept is freed.
+    unsafe { unmap(large) };
 }
 
 /// Keeps a freed mapping's addresses, and unmaps older ones instead.
