@@ -50,7 +50,12 @@ fn a_file_is_shown() {
         show(&path, &[options, &["--report", report.to_str().unwrap()]].concat());
         std::fs::read_to_string(report.join("index.html")).unwrap()
     };
-    assert_ne!(page(&["--at", "1500ms"]), page(&[]));
+    let [early, end] = [page(&["--at", "1500ms"]), page(&[])];
+    let says = |page: &str, when: &str| {
+        page.contains(&format!("Held {when}")) && page.contains(&format!(">held {when}<"))
+    };
+    assert!(says(&early, "at 1.0 s") && !early.contains("eld at the end"));
+    assert!(says(&end, "at the end") && !end.contains("eld at 1.0 s"));
     // Nothing sampled is not nothing at all.
     let none = put(folder.path(), "none.hakprof", &profile(0));
     let expected = "Held at the end: no sampled block, so less than 1.8 MiB most likely";

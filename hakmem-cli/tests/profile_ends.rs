@@ -7,12 +7,12 @@ mod support;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use hakmem_profile::file::{self, Raw, Why};
 use support::ends::*;
-use support::{eventually, finish, hakmem, run};
+use support::{clean, compile, eventually, finish, hakmem, real, run};
 
 /// The numbers of the processes that have files in `folder` whose names begin with `start`.
 fn processes(folder: &Path, start: &str) -> BTreeSet<String> {
@@ -209,5 +209,29 @@ fn blocks_of_no_bytes_count_as_small_ones() {
         let small: u64 = (1..=16).map(|size| count(&raw, size).1).sum();
         assert!((HOLD..2 * HOLD).contains(&small), "{hardened}: {small}");
         assert!(count(&raw, OWN).0 >= MORE);
+    }
+}
+
+/// However rarely a block is sampled, whatever call it comes from, and in hardened mode, too.
+#[test]
+fn snapshots_are_written_when_their_time_has_come() {
+    let program = compile("steady.c", "steady", &[]);
+    for hardened in ["off", "on", "light"] {
+        for how in ["malloc", "calloc", "large", "same"] {
+            let folder = tempfile::tempdir().unwrap();
+            let mut command = clean(Command::new(&program));
+            command.arg(how).current_dir(folder.path()).env("LD_PRELOAD", real());
+            command.env("HAKMEM_PROFILE", "p").env("HAKMEM_PROFILE_RATE", "1G");
+            command.env("HAKMEM_PROFILE_INTERVAL", "20").env("HAKMEM_HARDENED", hardened);
+            let mut child = command.spawn().unwrap();
+            let path = folder.path().join(format!("p.{}.hakprof", child.id()));
+            eventually("some snapshots", || path.exists() && read(&path).snapshots.len() >= 3);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert!(
+                read(&path).snapshots.iter().all(|snapshot| snapshot.why == Why::Timer),
+                "{hardened} {how}"
+            );
+        }
     }
 }

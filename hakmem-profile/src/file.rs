@@ -100,7 +100,7 @@ pub struct Module {
 }
 
 /// Where a stack ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum StackEnd {
     /// At the outermost frame.
     #[default]
@@ -185,6 +185,8 @@ pub struct Totals {
     pub dirty: u64,
     /// The allocator's own records.
     pub metadata: u64,
+    /// In slabs, not handed out yet or too little for a block, where it may be resident; 0 in older files.
+    pub fresh: u64,
 }
 
 /// The figures of a site in a snapshot.

@@ -143,9 +143,11 @@ impl Profile {
         let p = self.probability[site];
         let step = self.step(site);
         let estimate = |n| Estimate::new(n, size, rate).rounded(step);
-        let longest = self.raw.snapshots.last().map_or(0, |snapshot| snapshot.time) as f64;
+        // Only of the last moment is it known how long blocks had lived.
+        let is_last = moment.snapshot + 1 == self.raw.snapshots.len();
+        let longest = moment.time as f64;
         let mut lifetimes = Lifetimes { alive: row.live as f64 / p, longest, ..Lifetimes::default() };
-        match self.raw.lifetimes.get(&site) {
+        match self.raw.lifetimes.get(&site).filter(|_| is_last) {
             Some(pairs) => {
                 for &(b, count) in pairs {
                     let b = usize::from(b);

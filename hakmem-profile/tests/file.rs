@@ -215,11 +215,12 @@ fn frames_of_nonsense_do_no_harm() {
 
 #[test]
 fn a_newer_allocator_may_say_more() {
-    // Nine totals and no row.
-    let mut payload = [5u64.to_le_bytes().to_vec(), words(&[0, 9])].concat();
-    (1..=9u64).for_each(|n| payload.extend(n.to_le_bytes()));
+    // Ten totals and no row.
+    let mut payload = [5u64.to_le_bytes().to_vec(), words(&[0, 10])].concat();
+    (1..=10u64).for_each(|n| payload.extend(n.to_le_bytes()));
     payload.extend(words(&[0]));
     let raw = file::read(&with(&[(kind::SNAPSHOT, payload)])).unwrap();
     let snapshot = &raw.snapshots[0];
     assert_eq!((snapshot.totals.resident, snapshot.totals.metadata, snapshot.lost), (1, 7, 8));
+    assert_eq!(snapshot.totals.fresh, 9);
 }

@@ -145,6 +145,10 @@ fn lifetimes_count_the_living() {
     assert!(first.quantile(0.7).unwrap() > 2f64.powi(20) && first.quantile(0.9) == Some(f64::INFINITY));
     // Freed, and the file does not say after how long.
     assert_eq!(profile.site(&moment, 1).lifetimes.quantile(0.5), None);
+    // Earlier nobody had said how long blocks live. Of those that all live that is no question.
+    let moment = profile.moment(Some(1_000_000_000)).unwrap();
+    assert_eq!(profile.site(&moment, 0).lifetimes.quantile(0.1), None);
+    assert_eq!(profile.site(&moment, 1).lifetimes.quantile(0.1), Some(f64::INFINITY));
 }
 
 /// A leak of one block a step, a working set that comes and goes, a cache that fills up and stays, and noise.

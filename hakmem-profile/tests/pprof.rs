@@ -5,18 +5,24 @@ mod support;
 use std::process::Command;
 
 use hakmem_profile::diff::{self, Side};
-use hakmem_profile::file;
+use hakmem_profile::file::{self, Process, Site, StackEnd, Totals, Why, Writer};
 use hakmem_profile::model::{Profile, What};
 use hakmem_profile::pprof::{self, proto};
 use hakmem_profile::symbols::Symbols;
 use prost::Message;
-use support::{RATE, go, small};
+use support::{RATE, go, module, process, row, small};
 
 fn encoded() -> (Profile, Vec<u8>) {
     let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
     let profile = Profile::new(file::read(&small()).unwrap(), &mut symbols);
     let bytes = pprof::encode(&profile, &profile.moment(None).unwrap(), &mut symbols).unwrap();
     (profile, bytes)
+}
+
+fn decoded(bytes: &[u8]) -> proto::Profile {
+    let mut plain = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(bytes), &mut plain).unwrap();
+    proto::Profile::decode(&plain[..]).unwrap()
 }
 
 #[test]
@@ -58,17 +64,71 @@ fn a_rate_beyond_what_the_format_has_is_the_most() {
     let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
     let profile = Profile::new(raw, &mut symbols);
     let bytes = pprof::encode(&profile, &profile.moment(None).unwrap(), &mut symbols).unwrap();
-    let mut plain = Vec::new();
-    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut plain).unwrap();
-    assert_eq!(proto::Profile::decode(&plain[..]).unwrap().period, i64::MAX);
+    assert_eq!(decoded(&bytes).period, i64::MAX);
+}
+
+/// Tools take the first mapping for the program's.
+#[test]
+fn the_first_mapping_is_the_program_wherever_a_stack_begins() {
+    let mut writer = Writer::new(&process());
+    writer.modules(&[
+        module(0x0f00_0000, ""),
+        module(0x1000_0000, "/no/such/server"),
+        module(0x4000_0000, "/no/such/libc.so.6"),
+    ]);
+    let stack = writer.stack(&[0x4000_0101, 0x1000_0201], StackEnd::Complete);
+    let site = writer.site(&Site { stack: stack as usize, thread: 1, tag: None, size: 64 });
+    writer.snapshot(1, Why::End, &Totals::default(), &[(site, row(1, 1, 1, 0.0))]);
+    let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+    let profile = Profile::new(file::read(writer.bytes()).unwrap(), &mut symbols);
+    let message = decoded(&pprof::encode(&profile, &profile.moment(None).unwrap(), &mut symbols).unwrap());
+    let names: Vec<&str> =
+        message.mapping.iter().map(|mapping| &*message.string_table[mapping.filename as usize]).collect();
+    assert_eq!(names, ["/no/such/server", "/no/such/libc.so.6"]);
+    let of = |location: &proto::Location| (location.address, location.mapping_id);
+    assert_eq!(message.location.iter().map(of).collect::<Vec<_>>(), [(0x4000_0100, 2), (0x1000_0200, 1)]);
+}
+
+/// The allocator gives up stacks for want of room, and programs change their command line.
+#[test]
+fn what_has_changed_is_found_between_files_whose_sites_differ() {
+    let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+    let mut read = |arguments: &str, stacks: &[(&[u64], u64)], others: u64| {
+        let mut writer = Writer::new(&Process { arguments: vec![arguments.into()], ..process() });
+        writer.modules(&[module(0x1000_0000, "/no/such/server")]);
+        let mut rows = Vec::new();
+        let mut add = |writer: &mut Writer, addresses: &[u64], end, live| {
+            let stack = writer.stack(addresses, end) as usize;
+            let site = writer.site(&Site { stack, thread: 1, tag: None, size: 1 << 40 });
+            rows.push((site, row(live, live, live, 0.0)));
+        };
+        for &(addresses, live) in stacks {
+            add(&mut writer, addresses, StackEnd::Complete, live);
+        }
+        add(&mut writer, &[], StackEnd::Others, others);
+        writer.snapshot(1, Why::Asked, &Totals::default(), &rows);
+        Profile::new(file::read(writer.bytes()).unwrap(), &mut symbols)
+    };
+    let [a, b, c, d]: [&[u64]; 4] = [&[0x1000_0101], &[0x1000_0201], &[0x1000_0301], &[0x1000_0401]];
+    let before = read("server", &[(a, 5), (b, 7), (c, 1)], 10);
+    // What `a` had, and one more, is among the others now.
+    let now = read("server: idle", &[(c, 4), (d, 2), (b, 7)], 10 + 5 + 1);
+    let [was, is] = [&before, &now].map(|profile| profile.moment(None).unwrap());
+    let bytes = pprof::encode_since(Some((&before, &was)), (&now, &is), &mut symbols).unwrap();
+    let objects: Vec<i64> = decoded(&bytes).sample.iter().map(|sample| sample.value[2]).collect();
+    assert_eq!(objects, [3, 2, 0, 1]);
+
+    let mut raw = before.raw.clone();
+    raw.process.start += 1;
+    let other = Profile::new(raw, &mut symbols);
+    let error = pprof::encode_since(Some((&other, &was)), (&now, &is), &mut symbols).unwrap_err();
+    assert!(error.to_string().contains("two profiles"), "{error}");
 }
 
 #[test]
 fn the_message_is_as_the_specification_says() {
     let (_, bytes) = encoded();
-    let mut plain = Vec::new();
-    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&bytes[..]), &mut plain).unwrap();
-    let message = proto::Profile::decode(&plain[..]).unwrap();
+    let message = decoded(&bytes);
     let string = |index: i64| message.string_table[index as usize].as_str();
     assert_eq!(string(0), "");
     assert_eq!(string(message.default_sample_type), "inuse_space");

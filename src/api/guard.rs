@@ -1,7 +1,7 @@
 //! The entries' ways to blocks between guard pages.
 
 use crate::api::hardened::{self, Said};
-use crate::api::{profile, slow_free};
+use crate::api::{profile_file, slow_free};
 use crate::base::options::Options;
 use crate::front::gated::Pushed;
 use crate::front::heap::Heap;
@@ -30,7 +30,9 @@ pub(super) unsafe fn refill(
 ) -> Allocation {
     if hardened::is_on() {
         // SAFETY: the calling thread owns the heap.
-        return unsafe { hardened::alloc_unmarked(heap, size, align) };
+        let allocation = unsafe { hardened::alloc_unmarked(heap, size, align) };
+        profile_file::tick_if_on();
+        return allocation;
     }
     // SAFETY: the caller's clauses are the same.
     let (mut allocation, due) = unsafe { Heap::refill_gated(heap, class) };
@@ -48,8 +50,10 @@ pub(super) unsafe fn refill(
     if due.is_for_profile() {
         // SAFETY: the calling thread's heap.
         let tag = unsafe { (*heap).tag.get() };
-        profile::sampled(allocation.ptr, stride(class as usize) as usize, tag);
+        sampling::allocated(allocation.ptr, stride(class as usize) as usize, tag);
     }
+    // Also without a sample: the time may have come.
+    profile_file::tick_if_on();
     allocation
 }
 

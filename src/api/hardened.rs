@@ -49,17 +49,16 @@ fn allocate(size: usize, align: usize, grows: bool, options: Option<&Options>) -
     }
     // Also for a program that has nothing but large blocks.
     background::tick();
+    request::look();
     if !heap.is_null() {
         // SAFETY: the calling thread owns the heap.
         let allocation = unsafe { alloc_from(heap, size, align, grows) };
         if !allocation.ptr.is_null() {
+            profile_file::tick_if_on();
             return allocation;
         }
     }
-    request::look();
-    if sampling::is_on() {
-        profile_file::tick();
-    }
+    profile_file::tick_if_on();
     // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
     or_reclaim(size, || process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align, grows) }))
 }

@@ -297,14 +297,6 @@ pub(super) fn is_on() -> bool {
     sampling::is_gathering()
 }
 
-/// Adds a sample of a small block, and a snapshot to the profile's file if that is due.
-#[cold]
-#[inline(never)]
-pub(super) fn sampled(block: *mut u8, size: usize, tag: u32) {
-    sampling::allocated(block, size, tag);
-    profile_file::tick();
-}
-
 /// A large block has been resized in place, or moved by the system, and has `size` bytes now.
 #[cold]
 #[inline(never)]

@@ -59,11 +59,19 @@ pub(super) fn finish() {
     }
 }
 
+/// [`tick`], if there is a profile.
+#[inline(always)]
+pub(super) fn tick_if_on() {
+    if sampling::is_on() {
+        tick();
+    }
+}
+
 /// Appends a snapshot to the profile's file, if that is due.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn tick() {
+fn tick() {
     let due = DUE.load(Relaxed);
     if due == 0 {
         return;
@@ -127,6 +135,7 @@ pub(super) fn totals() -> Totals {
             s.free_bytes,
             s.dirty_bytes.saturating_sub(large::kept() as u64),
             s.metadata_bytes,
+            (s.fresh_bytes + s.slack_bytes).saturating_sub(s.untouched_bytes),
         ]
     })
 }

@@ -78,9 +78,7 @@ fn large_block(
     }
     request::look();
     background::tick();
-    if sampling::is_on() {
-        profile_file::tick();
-    }
+    profile_file::tick_if_on();
     or_reclaim(size, || {
         process::with_heap(options, |heap| {
             if hardened::is_on() {

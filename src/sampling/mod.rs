@@ -39,7 +39,7 @@ use crate::sampling::state::{FOR_TRACERS, MISSED, RATE, STORE, lock_or_miss, loc
 use crate::sampling::store::{FRAMES, Sample};
 use crate::sync::AtomicU64;
 use crate::sync::Ordering::Relaxed;
-use crate::tiny::classes::MAX_SMALL;
+use crate::tiny::classes::{class_of, stride};
 use core::cell::Cell;
 
 /// For numbers that differ.
@@ -209,15 +209,15 @@ fn weight(size: usize, rate: u64) -> u64 {
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
     let rate = RATE.load(Relaxed);
-    // Few different sizes, so that there are few sites: a 64th of a power of two apart. Hardened mode has
-    // its small blocks come here too, whose eighths are about the size classes.
-    let parts = if size > MAX_SMALL { 6 } else { 3 };
-    let step = size.max(8).ilog2().saturating_sub(parts);
     if rate == 0 || block.is_null() {
         return;
     }
-    // The least probability is that of a byte, and no site has blocks of none.
-    let rounded = random::round(&COUNTER, size.max(1), 1 << step);
+    // Few different sizes, so that there are few sites: a 64th of a power of two apart. Hardened mode has
+    // its small blocks come here too, which count with their size class.
+    let rounded = match class_of(size.max(1), 1) {
+        0 => random::round(&COUNTER, size, 1 << size.ilog2().saturating_sub(6)),
+        class => stride(class as usize) as usize,
+    };
     if random::is_taken(&COUNTER, rounded, rate) {
         sampled(block, rounded, size, tag);
     }

@@ -43,7 +43,7 @@ pub(crate) enum Why {
 }
 
 /// The figures of a snapshot that the allocator knows: see the format.
-pub(crate) type Totals = [u64; 7];
+pub(crate) type Totals = [u64; 8];
 
 /// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole. False, after
 /// which `path` is as it was, when there is no memory, or the system refuses.
@@ -281,8 +281,11 @@ fn put_snapshot(store: &Store, out: &mut Grown<u8>, why: Why, totals: &Totals, h
     frame.u64(os::now_ns().saturating_sub(store.began.monotonic));
     frame.u32(why as u32);
     frame.u32(totals.len() as u32 + 1);
-    totals.iter().for_each(|&total| frame.u64(total));
+    // What came later lies behind.
+    let (first, later) = totals.split_at(7);
+    first.iter().for_each(|&total| frame.u64(total));
     frame.u64(store.lost + state::MISSED.load(Relaxed));
+    later.iter().for_each(|&total| frame.u64(total));
     let at = frame.later();
     let mut rows = 0;
     let is_due = |site: &Site| all || site.changed != 0;
@@ -339,10 +342,11 @@ mod tests {
         store.lost = 3;
         let mut out = Grown::new();
         let missed = state::MISSED.load(Relaxed);
-        assert!(put_snapshot(&store, &mut out, Why::Timer, &[1, 2, 3, 4, 5, 6, 7], Written::default()));
+        assert!(put_snapshot(&store, &mut out, Why::Timer, &[1, 2, 3, 4, 5, 6, 7, 8], Written::default()));
         let words: Vec<u64> =
             out[24..].chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
-        assert_eq!((out[20], &words[..7], words[7] - missed), (8, &[1, 2, 3, 4, 5, 6, 7][..], 3));
+        assert_eq!((out[20], &words[..7]), (9, &[1, 2, 3, 4, 5, 6, 7][..]));
+        assert_eq!((words[7] - missed, words[8]), (3, 8));
         out.clear();
     }
 

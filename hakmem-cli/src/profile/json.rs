@@ -134,5 +134,6 @@ fn totals(totals: &hakmem_profile::file::Totals) -> Value {
         "free_bytes": totals.free,
         "dirty_bytes": totals.dirty,
         "metadata_bytes": totals.metadata,
+        "fresh_bytes": totals.fresh,
     })
 }

@@ -130,11 +130,11 @@
       this.picked = picked;
       this.points = points;
       const end = Math.max(1, points[last][0]);
-      const top = Math.max(1, ...points.map((p) => Math.max(p[1], p[2] + p[3] + p[4] + p[5] + p[6])));
+      const top = Math.max(1, ...points.map((p) => Math.max(p[1], p.slice(2).reduce((sum, part) => sum + part, 0))));
       const x = (p) => p[0] / end * 1000, y = (value) => 200 - value / top * 195;
       const svg = make("svg", { viewBox: "0 0 1000 200", preserveAspectRatio: "none", "aria-hidden": "true" });
       const below = points.map(() => 0);
-      ["live", "cached", "free", "dirty", "metadata"].forEach((name, i) => {
+      ["live", "cached", "free", "dirty", "metadata", "fresh"].forEach((name, i) => {
         const floor = points.map((p, k) => `${x(p)},${y(below[k])}`).reverse();
         points.forEach((p, k) => { below[k] += p[i + 2]; });
         const roof = points.map((p, k) => `${x(p)},${y(below[k])}`);

@@ -55,6 +55,7 @@ fn process(profile: &Profile, moment: &Moment) -> Markup {
     let id = format!("p{}", process.pid);
     let total = profile.total(moment);
     let notes = table::notes(profile);
+    let held = format!("Held {}", table::when(profile, moment));
     html! {
         article.process id=(id) {
             h2 { (profile.name()) ", process " (process.pid) }
@@ -62,7 +63,7 @@ fn process(profile: &Profile, moment: &Moment) -> Markup {
             section aria-label="Summary" {
                 p.sum { (table::how(profile, moment)) }
                 ul {
-                    @for (what, name) in [(What::Live, "Held at the end"), (What::Peak, "Held at the peak"), (What::Allocated, "Allocated")] {
+                    @for (what, name) in [(What::Live, held.as_str()), (What::Peak, "Held at the peak"), (What::Allocated, "Allocated")] {
                         li { (name) ": " (table::amount(&total, what, process.rate)) }
                     }
                 }
@@ -104,13 +105,14 @@ fn process(profile: &Profile, moment: &Moment) -> Markup {
 }
 
 /// Columns of the timeline's points.
-const LEGEND: [(usize, &str, &str); 6] = [
+const LEGEND: [(usize, &str, &str); 7] = [
     (1, "resident", "resident"),
     (2, "live", "live"),
     (3, "cached", "cached"),
     (4, "free in slabs", "free"),
     (5, "dirty", "dirty"),
     (6, "metadata", "metadata"),
+    (7, "fresh", "fresh"),
 ];
 
 fn interval(figures: &Figures, what: What) -> String {
@@ -137,8 +139,8 @@ fn data(profile: &Profile, moment: &Moment) -> Value {
     let picked = profile.pick(POINTS);
     let timeline = profile.timeline();
     let points = picked.iter().map(|&i| {
-        let (time, totals, _) = &timeline[i];
-        json!([time, totals.resident, totals.live, totals.cached, totals.free, totals.dirty, totals.metadata])
+        let (time, t, _) = &timeline[i];
+        json!([time, t.resident, t.live, t.cached, t.free, t.dirty, t.metadata, t.fresh])
     });
     let round = |(stack, bytes): (usize, f64)| json!([stack, bytes.round()]);
     let live =
@@ -168,6 +170,7 @@ fn sites(profile: &Profile, moment: &Moment, total: &Figures) -> Markup {
     groups.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
     let left = groups.len().saturating_sub(SITES);
     groups.truncate(SITES);
+    let held = format!("held {}", table::when(profile, moment));
     let columns = [("live", What::Live), ("peak", What::Peak), ("allocated", What::Allocated)];
     html! {
         section aria-labelledby={ "sites" (profile.raw.process.pid) } {
@@ -176,7 +179,7 @@ fn sites(profile: &Profile, moment: &Moment, total: &Figures) -> Markup {
                 table.sites {
                     thead {
                         tr {
-                            @for (key, name) in [("live", "held at the end"), ("peak", "at the peak"), ("allocated", "allocated"), ("objects", "objects held")] {
+                            @for (key, name) in [("live", held.as_str()), ("peak", "at the peak"), ("allocated", "allocated"), ("objects", "objects held")] {
                                 th.number scope="col" data-key=(key) { button type="button" { (name) } }
                             }
                             th.number scope="col" { "median life" }

@@ -208,13 +208,24 @@ pub fn amount(figures: &Figures, what: What, rate: u64) -> String {
     }
 }
 
+/// `at the end`, or at which time.
+pub fn when(profile: &Profile, moment: &Moment) -> String {
+    let last = moment.snapshot + 1 == profile.raw.snapshots.len();
+    if last { "at the end".into() } else { format!("at {}", time(moment.time as f64)) }
+}
+
 /// How what is resident is made up: what is held, what the allocator keeps, and what is none of its business.
 pub fn retention(profile: &Profile, moment: &Moment) -> String {
-    let Totals { resident, live, cached, free, dirty, metadata, .. } = moment.totals;
-    let last = moment.snapshot + 1 == profile.raw.snapshots.len();
-    let when = if last { "at the end".into() } else { format!("at {}", time(moment.time as f64)) };
+    let Totals { resident, live, cached, free, fresh, dirty, metadata, .. } = moment.totals;
+    let when = when(profile, moment);
     let [resident, live] = [resident as f64, live as f64];
-    let parts = [(cached, "cached"), (free, "free in slabs"), (dirty, "dirty"), (metadata, "metadata")];
+    let parts = [
+        (cached, "cached"),
+        (free, "free in slabs"),
+        (fresh, "fresh"),
+        (dirty, "dirty"),
+        (metadata, "metadata"),
+    ];
     let kept: f64 = parts.iter().map(|(part, _)| *part as f64).sum();
     let mut text = format!("Resident {when}: {} = {} live", bytes(resident), bytes(live));
     for (part, name) in parts {

@@ -282,7 +282,7 @@ impl Reader {
 
     fn snapshot(&mut self, payload: &mut Payload) -> Result<(), Wrong> {
         let (time, why) = (payload.u64()?, payload.why()?);
-        let mut totals = [0; 8];
+        let mut totals = [0; 9];
         for i in 0..payload.u32()? as usize {
             let value = payload.u64()?;
             // A newer allocator may append some.
@@ -290,8 +290,8 @@ impl Reader {
                 *total = value.min(u64::MAX / 8);
             }
         }
-        let [resident, mapped, live, cached, free, dirty, metadata, lost] = totals;
-        let totals = Totals { resident, mapped, live, cached, free, dirty, metadata };
+        let [resident, mapped, live, cached, free, dirty, metadata, lost, fresh] = totals;
+        let totals = Totals { resident, mapped, live, cached, free, dirty, metadata, fresh };
         let mut rows = Vec::new();
         each(payload, |payload| {
             let site = *self.sites.get(&payload.u32()?).ok_or("a site that was not defined")?;

@@ -116,8 +116,8 @@ impl Writer {
 
     /// A snapshot of these rows.
     pub fn snapshot(&mut self, time: u64, why: Why, totals: &Totals, rows: &[(u32, Row)]) {
-        let Totals { resident, mapped, live, cached, free, dirty, metadata } = *totals;
-        let totals = [resident, mapped, live, cached, free, dirty, metadata];
+        let Totals { resident, mapped, live, cached, free, dirty, metadata, fresh } = *totals;
+        let totals = [resident, mapped, live, cached, free, dirty, metadata, 0, fresh];
         let mut payload = time.to_le_bytes().to_vec();
         payload.extend(number(why).to_le_bytes());
         payload.extend((totals.len() as u32).to_le_bytes());

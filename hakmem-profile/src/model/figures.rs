@@ -27,7 +27,7 @@ pub struct Figures {
     pub allocated: Estimate,
     /// Bytes that cannot be given back because of what is held.
     pub pinned: f64,
-    /// How long blocks lived, up to the file's end.
+    /// How long blocks lived; of an earlier moment than the last that is not known.
     pub lifetimes: Lifetimes,
 }
 

@@ -1,6 +1,6 @@
 //! Writing.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::io::Write;
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use flate2::write::GzEncoder;
 use prost::Message;
 
 use super::proto;
+use crate::file::{Module, Raw, StackEnd};
 use crate::model::{Figures, Moment, Profile};
 use crate::symbols::{Frame, Frames, Symbols, module_of};
 
@@ -71,6 +72,21 @@ impl Builder {
         id
     }
 
+    /// A mapping, whose identifier is 1 more than its index.
+    fn mapping(&mut self, id: u64, module: &Module) {
+        let build_id: String = module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mapping = proto::Mapping {
+            id,
+            memory_start: module.start,
+            memory_limit: module.end,
+            file_offset: module.offset,
+            filename: self.string(&module.path.to_string_lossy()),
+            build_id: self.string(&build_id),
+            ..Default::default()
+        };
+        self.message.mapping.push(mapping);
+    }
+
     /// A location; `mapping` is the index of its mapping and 1, or 0.
     fn location(&mut self, mapping: usize, address: u64, frames: Frames) -> u64 {
         let (id, new) = self.locations.number((mapping, address, frames.clone()), 1);
@@ -109,9 +125,11 @@ pub fn encode_since(
 ) -> anyhow::Result<Vec<u8>> {
     let raw = &profile.raw;
     if let Some((before, _)) = before {
-        let same = before.raw.process == raw.process && raw.sites.starts_with(&before.raw.sites);
-        ensure!(same, "these are two profiles: another one was started in between");
+        // What the command line is may have changed.
+        let of = |raw: &Raw| (raw.process.pid, raw.process.start, raw.process.monotonic, raw.process.rate);
+        ensure!(of(&before.raw) == of(raw), "these are two profiles: another one was started in between");
     }
+    let earlier = before.map_or_else(HashMap::new, |(before, _)| earlier(&before.raw, raw));
     let mut builder = Builder::new();
     let types = [
         ("alloc_objects", "count"),
@@ -135,6 +153,12 @@ pub fn encode_since(
     }
 
     let mut mappings = Numbered(HashMap::new());
+    // The first one has to be the program's: tools show its name, and look in the file that they are given
+    // for what lies there. It mostly has the lowest addresses, and modules are listed by these.
+    if let Some(program) = raw.modules.first().and_then(|list| list.iter().find(|module| is_file(module))) {
+        let (id, _) = mappings.number(program, 1);
+        builder.mapping(id, program);
+    }
     let mut stacks: HashMap<usize, Vec<u64>> = HashMap::new();
     for (i, site) in raw.sites.iter().enumerate() {
         let figures = profile.site(moment, i);
@@ -152,18 +176,7 @@ pub fn encode_since(
                         Some(module) => {
                             let (id, new) = mappings.number(module, 1);
                             if new {
-                                let build_id: String =
-                                    module.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
-                                let mapping = proto::Mapping {
-                                    id,
-                                    memory_start: module.start,
-                                    memory_limit: module.end,
-                                    file_offset: module.offset,
-                                    filename: builder.string(&module.path.to_string_lossy()),
-                                    build_id: builder.string(&build_id),
-                                    ..Default::default()
-                                };
-                                builder.message.mapping.push(mapping);
+                                builder.mapping(id, module);
                             }
                             id as usize
                         }
@@ -179,8 +192,10 @@ pub fn encode_since(
             [allocated.objects, allocated.bytes, live.objects, live.bytes].map(|value| value.round() as i64)
         };
         let mut value = values(&figures).to_vec();
-        if let Some((before, moment)) = before.filter(|(before, _)| i < before.raw.sites.len()) {
-            value.iter_mut().zip(values(&before.site(moment, i))).for_each(|(new, old)| *new -= old);
+        if let Some((before, moment)) = before {
+            for &site in earlier.get(&i).into_iter().flatten() {
+                value.iter_mut().zip(values(&before.site(moment, site))).for_each(|(new, old)| *new -= old);
+            }
         }
         let mut label = vec![proto::Label {
             key: builder.string("bytes"),
@@ -206,4 +221,42 @@ pub fn encode_since(
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(&builder.message.encode_to_vec())?;
     Ok(gzip.finish()?)
+}
+
+fn is_file(module: &Module) -> bool {
+    !module.path.as_os_str().is_empty()
+}
+
+/// For each site of a file the sites of an earlier one whose samples it has: the same one, and, if it stands
+/// for others, those that were given up meanwhile.
+fn earlier(before: &Raw, now: &Raw) -> HashMap<usize, Vec<usize>> {
+    type Key<'a> = (StackEnd, &'a [u64], u32, Option<u32>, u64);
+    fn keys(raw: &Raw) -> impl Iterator<Item = Key<'_>> {
+        raw.sites.iter().map(|site| {
+            let stack = &raw.stacks[site.stack];
+            (stack.end, &stack.addresses[..], site.thread, site.tag, site.size)
+        })
+    }
+    // Stacks of the same addresses, through libraries that took each other's place, are in the same order.
+    let mut left: HashMap<Key, VecDeque<usize>> = HashMap::new();
+    let mut others: HashMap<u64, Vec<usize>> = HashMap::new();
+    for (i, key) in keys(now).enumerate() {
+        left.entry(key).or_default().push_back(i);
+        if key.0 == StackEnd::Others {
+            others.entry(key.4).or_default().push(i);
+        }
+    }
+    let mut earlier: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (i, key) in keys(before).enumerate() {
+        let same = left.get_mut(&key).and_then(VecDeque::pop_front);
+        let given_up = || {
+            let others = others.get(&key.4)?;
+            let alike = |&&i: &&usize| (now.sites[i].thread, now.sites[i].tag) == (key.2, key.3);
+            others.iter().find(alike).or(others.first()).copied()
+        };
+        if let Some(site) = same.or_else(given_up) {
+            earlier.entry(site).or_default().push(i);
+        }
+    }
+    earlier
 }

@@ -41,6 +41,7 @@ pub fn totals(n: u64) -> Totals {
         free: 2 * mib,
         dirty: 3 * mib,
         metadata: mib / 2,
+        fresh: mib / 4,
     }
 }
 

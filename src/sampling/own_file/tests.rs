@@ -58,7 +58,7 @@ impl Profile {
     }
 
     fn append(&self, why: Why) -> bool {
-        append_to(&self.text, why, &[0; 7])
+        append_to(&self.text, why, &[0; 8])
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -127,7 +127,7 @@ fn c_string(path: &Path) -> CString {
 
 /// Whether a file of its own is written with all that there is.
 fn write_anew(path: &Path) -> bool {
-    crate::sampling::write_to(&c_string(path), Why::Asked, &[0; 7])
+    crate::sampling::write_to(&c_string(path), Why::Asked, &[0; 8])
 }
 
 fn number(bytes: &[u8], at: usize) -> u32 {
@@ -339,7 +339,7 @@ fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
     // SAFETY: touches no memory.
     assert!(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 1) } > 0);
     std::thread::scope(|scope| {
-        let writer = scope.spawn(|| append_to(&profile.text, Why::Timer, &[0; 7]));
+        let writer = scope.spawn(|| append_to(&profile.text, Why::Timer, &[0; 8]));
         pipe.read_exact(&mut [0]).unwrap();
         some(middle..3 * bound);
         assert_ne!(folds(), before);

@@ -81,8 +81,12 @@ fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
     if let Some(process) = args.process {
         ensure!(process < count, "{}: --process {process}: it has {count} processes", file.display());
     }
-    let operations: u64 = trace.processes.iter().map(|process| process.facts.operations()).sum();
-    let bytes = trace.processes.iter().map(|process| bytes(&process.facts)).fold(0, u64::saturating_add);
+    let replayed = match args.process {
+        Some(process) => &trace.processes[process..=process],
+        None => &trace.processes[..],
+    };
+    let operations: u64 = replayed.iter().map(|process| process.facts.operations()).sum();
+    let bytes = replayed.iter().map(|process| bytes(&process.facts)).fold(0, u64::saturating_add);
     let repeat = args.repeat.unwrap_or_else(|| enough(operations, bytes, args.touch));
     let program = std::env::current_exe().context("this command's own file")?.into_os_string();
     let mut arguments: Vec<OsString> = vec!["replay-worker".into(), file.into()];
@@ -95,7 +99,10 @@ fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
     let only = args.process.map_or(String::new(), |process| format!(", only process {process}"));
     Ok(Task {
         name,
-        models: format!("a recording: {operations} operations in {count} processes, in the recorded order"),
+        models: format!(
+            "a recording: {operations} operations in {} processes, in the recorded order",
+            replayed.len()
+        ),
         parameters: format!("touch={} repeat={repeat}{only}", word(args.touch)),
         primary: "per_op",
         program,
