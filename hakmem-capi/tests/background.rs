@@ -59,6 +59,23 @@ fn memory_goes_back_without_a_call() {
     with_option("drop", &[("HAKMEM_PURGE_DELAY", "0")]);
 }
 
+/// Also when there was nothing to do for longer than the thread looks by itself.
+#[test]
+fn what_others_free_of_a_thread_that_sleeps_goes_back() {
+    with_option("sleeper", &[]);
+    with_option("sleeper", &[("HAKMEM_OUTBOX", "off")]);
+}
+
+#[test]
+fn what_is_freed_of_a_thread_that_has_ended_goes_back() {
+    with_option("orphans", &[]);
+}
+
+#[test]
+fn what_ended_threads_had_in_their_heaps_goes_back_when_asked_for() {
+    print!("{}", expect_ok(preloaded(program()).arg("records"), LIMIT));
+}
+
 /// What is wanted again before the delay is over stays, however much it is; without the thread such a drop
 /// goes back at once.
 #[test]

@@ -36,10 +36,10 @@ impl core::error::Error for InvalidLimits {}
 ///
 /// What counts is [`Stats::bytes_held`](crate::Stats::bytes_held): SuperSlabs of 2 MiB each and mappings of
 /// blocks above 960 KiB, including those that are free or kept for reuse. The allocator's own records (some
-/// KiB per thread, one byte per 64 KiB) do not count, so a thread can start at the limit. The bytes held
-/// never exceed the hard limit, however many threads allocate. Before an allocation is refused, everything
-/// that [`purge`](crate::api::global::purge) can give back is given back. A limit below what is held takes
-/// nothing away; it only stops growth. Small blocks need at least one SuperSlab.
+/// KiB per thread, at most 9 bytes per 64 KiB) do not count, so a thread can start at the limit. The bytes
+/// held never exceed the hard limit, however many threads allocate. Before an allocation is refused,
+/// everything that [`purge`](crate::api::global::purge) can give back is given back. A limit below what is
+/// held takes nothing away; it only stops growth. Small blocks need at least one SuperSlab.
 ///
 /// While more than the soft limit is held, memory is given back again each time that it has grown by another
 /// 16th of the limit (at least 2 MiB).

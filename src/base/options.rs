@@ -318,7 +318,7 @@ impl Options {
     }
 
     /// `HAKMEM_FEW_SYSCALLS`: only the system calls that any allocator makes, for programs that restrict
-    /// themselves. See [`crate::api::global::few_syscalls`].
+    /// themselves. See [`few_syscalls`](crate::few_syscalls).
     pub const fn few_syscalls(mut self, on: bool) -> Self {
         self.few_syscalls = on;
         self

@@ -236,6 +236,11 @@ impl Magazines {
         self.most.load(Relaxed).cast()
     }
 
+    /// What was used for arrays has been given back to the system.
+    pub(super) fn forget_most(&self) {
+        self.most.store(ptr::null_mut(), Relaxed);
+    }
+
     /// How many blocks the magazine of `class` holds: exact for the owner, approximate for other threads.
     /// `record` is where the record's slots lie.
     ///

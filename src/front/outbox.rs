@@ -10,6 +10,8 @@
 use crate::base::counters::Counter;
 use crate::base::prefetch::prefetch;
 use crate::front::lease::EPOCH;
+use crate::lockfree::waker;
+use crate::superslab::orphans;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, Node, compiler_fence};
@@ -363,6 +365,11 @@ impl Outbox {
             free::push_remote(slab, head, tail, count)
         };
         self.publishes.add(sent.published as u64);
+        if sent.to_orphan {
+            orphans::note_change();
+        }
+        // The owner may sleep, and there may be none.
+        waker::notify();
         sent.visit
     }
 

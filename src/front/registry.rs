@@ -9,6 +9,8 @@ use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Node, Ordering, reads, wrot
 
 /// Records without an owner.
 static FREE: RecordStack<Heap> = RecordStack::new();
+/// More of them, of which only the first page has memory.
+static PURGED: RecordStack<Heap> = RecordStack::new();
 /// The list of all records, linked by `all_next`. It only grows.
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
 /// How many free records hold slabs that their last owners could not give up. Relaxed: a hint.
@@ -59,6 +61,10 @@ pub(crate) fn borrow() -> *mut Heap {
 fn take(thread: usize) -> *mut Heap {
     // SAFETY: all records that were ever pushed are still mapped, until `unmap`.
     let mut heap = unsafe { FREE.pop() };
+    if heap.is_null() {
+        // SAFETY: the same.
+        heap = unsafe { PURGED.pop() };
+    }
     let fresh = heap.is_null();
     if fresh {
         heap = os::map_uncounted(RECORD).cast();
@@ -171,8 +177,9 @@ fn fewer(records: &AtomicUsize, by: usize) {
 }
 
 /// Gives up the slabs that threads which have ended could not give up, and with `all` what those that had
-/// borrowed a heap have left in quarantine there. Without this the next owners of the records would have to
-/// come for them. Threads that start meanwhile may need new records.
+/// borrowed a heap have left in quarantine there, and the memory of all free records but their first page.
+/// Without this the next owners of the records would have to come for them. Threads that start meanwhile may
+/// need new records.
 pub(crate) fn give_up_rest(all: bool) {
     let (mut holding, mut popped) = (HOLDING.load(Ordering::Relaxed), NO_HEAP);
     let mut keeping = if all { KEEPING.load(Ordering::Relaxed) } else { 0 };
@@ -200,6 +207,32 @@ pub(crate) fn give_up_rest(all: bool) {
             popped = heap;
         }
         nodes(popped).for_each(|heap| FREE.push(heap));
+        if all && !hardened::is_on() {
+            purge_free();
+        }
+    }
+}
+
+/// Gives back the memory of all free records but for their first page. One by one, so that threads that start
+/// meanwhile find the others; and no more than there are, since threads may end as fast.
+fn purge_free() {
+    let mut most = 0;
+    each(|_| most += 1);
+    // SAFETY: as in `give_up_rest`.
+    unsafe {
+        for _ in 0..most {
+            let heap = FREE.pop();
+            if heap.is_null() {
+                return;
+            }
+            if (*heap).holds_slabs.get() {
+                // Whoever gives these up finds it there.
+                FREE.push(heap);
+                return;
+            }
+            Heap::purge_record(heap);
+            PURGED.push(heap);
+        }
     }
 }
 
@@ -286,10 +319,12 @@ pub(crate) unsafe fn recycle_left(heap: *mut Heap) {
 }
 
 /// In the child of a fork: the next heaps have new records.
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, miri))))]
 pub(crate) fn forget_free() {
     // SAFETY: no record is unmapped meanwhile.
     while !unsafe { FREE.pop() }.is_null() {}
+    // SAFETY: the same.
+    while !unsafe { PURGED.pop() }.is_null() {}
 }
 
 /// Makes the record of a retired heap available.

@@ -1,12 +1,15 @@
 //! How the background thread goes to sleep, and how it is woken.
 //!
-//! It sleeps without a timeout when nothing is dirty, and is woken by whoever makes something dirty. Each
+//! It sleeps until it is woken when nothing is dirty, and is woken by whoever makes something dirty. Each
 //! side does two things, in opposite order. The thread says that it sleeps and *then* looks whether something
 //! is dirty, under the lock that guards it. The other makes something dirty, under the same lock, and *then*
 //! looks whether the thread sleeps. Whichever critical section comes second sees what the other side did
 //! before the first. So no wake-up is lost, and the others pay for one relaxed load only. Who does not get
 //! the lock soon, and changes something without it, pays for a fence; so does the hardened heap, whose
 //! figures are under no lock.
+//!
+//! What is in the heaps of idle threads is dirty in no such sense. Threads that take memory from slabs, or
+//! free to those of others, wake the sleeper, too, but it may miss that: so it looks again after some time.
 
 use crate::sync::Ordering::{Relaxed, SeqCst};
 use crate::sync::{AtomicU32, fence};
@@ -51,12 +54,17 @@ impl Waker {
         self.change(ASLEEP, DOZING)
     }
 
+    /// [`doze`](Waker::doze) although it has been woken meanwhile. False when it has been stopped.
+    pub(crate) fn doze_all_the_same(&self) -> bool {
+        self.change(AWAKE, DOZING)
+    }
+
     /// The sleeper continues, whatever has woken it.
     pub(crate) fn rise(&self) {
         let _ = self.change(DOZING, AWAKE) || self.change(ASLEEP, AWAKE);
     }
 
-    /// Whether the sleeper sleeps without a timeout and nobody has woken it.
+    /// Whether the sleeper sleeps until it is woken, and nobody has woken it.
     pub(crate) fn is_asleep(&self) -> bool {
         self.word.load(Relaxed) == ASLEEP
     }
@@ -98,7 +106,7 @@ impl Waker {
     }
 }
 
-pub(crate) use thread::{WAKER, WATCHED, notify, notify_unlocked, rouse, sleep, stop};
+pub(crate) use thread::{WAKER, WATCHED, doze, notify, notify_unlocked, rouse, sleep, stop};
 
 /// The background thread's waker.
 mod thread {
@@ -147,16 +155,24 @@ mod thread {
         futex::wake(WAKER.word.as_ptr());
     }
 
-    /// Sleeps after [`Waker::arm`]: for at most `ms` milliseconds, or without a timeout until woken.
-    pub(crate) fn sleep(ms: Option<u32>) {
-        if ms.is_none() {
-            while WAKER.is_asleep() {
-                futex::wait(WAKER.word.as_ptr(), ASLEEP, None);
-            }
-        } else if WAKER.doze() {
-            futex::wait(WAKER.word.as_ptr(), DOZING, ms);
+    /// Sleeps after [`Waker::arm`] for at most `ms` milliseconds, and as [`notify`] does not wake it. If it
+    /// has been woken already, for `least` at most.
+    pub(crate) fn doze(ms: u32, least: u32) {
+        if WAKER.doze() {
+            futex::wait(WAKER.word.as_ptr(), DOZING, Some(ms));
+        } else if WAKER.doze_all_the_same() {
+            futex::wait(WAKER.word.as_ptr(), DOZING, Some(ms.min(least)));
         }
         WAKER.rise();
+    }
+
+    /// Sleeps after [`Waker::arm`] until it is woken, for at most `ms` milliseconds. Returns whether it was.
+    pub(crate) fn sleep(ms: u32) -> bool {
+        // In a model the time is never over, so that it finds a wake-up that is lost.
+        while WAKER.is_asleep() && (futex::wait(WAKER.word.as_ptr(), ASLEEP, Some(ms)) || cfg!(loom)) {}
+        let woken = !WAKER.is_asleep();
+        WAKER.rise();
+        woken
     }
 }
 
@@ -169,6 +185,7 @@ mod tests {
         let waker = Waker::new();
         assert!(!waker.is_asleep() && !waker.notify() && !waker.notify_unlocked() && !waker.rouse());
         assert!(!waker.doze(), "it is awake");
+        assert!(waker.doze_all_the_same() && !waker.doze_all_the_same() && !waker.notify() && waker.rouse());
         let wakes: [&dyn Fn() -> bool; 3] =
             [&|| waker.notify(), &|| waker.notify_unlocked(), &|| waker.rouse()];
         for wake in wakes {
@@ -188,6 +205,7 @@ mod tests {
         assert!(waker.arm());
         waker.stop();
         assert!(waker.is_stopped() && !waker.arm() && !waker.doze() && !waker.rouse());
+        assert!(!waker.doze_all_the_same());
         waker.rise();
         assert!(waker.is_stopped());
         waker.reset();
@@ -200,19 +218,29 @@ mod tests {
     fn the_background_thread_sleeps_until_its_timeout_or_until_it_is_stopped() {
         assert!(crate::os::child::is_so(|| {
             assert!(WAKER.arm());
-            sleep(Some(1));
-            assert!(!WAKER.is_asleep());
+            doze(1, 1);
+            assert!(!WAKER.is_asleep() && WAKER.arm());
+            assert!(!sleep(1) && !WAKER.is_asleep());
             for wake in [notify, notify_unlocked, rouse] {
                 assert!(WAKER.arm());
                 wake();
                 assert!(!WAKER.is_asleep());
                 // Does not sleep any more.
-                sleep(None);
+                assert!(sleep(u32::MAX) && WAKER.arm());
+                wake();
+                // For the shorter time, and no longer is it woken by what can wait.
+                let begun = std::time::Instant::now();
+                doze(u32::MAX, 5);
+                assert!(begun.elapsed().as_millis() >= 5 && WAKER.word.load(Relaxed) == AWAKE);
             }
-            assert!(WAKER.arm());
-            stop();
-            sleep(None);
-            WAKER.is_stopped()
+            for sleeps in [|| _ = sleep(u32::MAX), || doze(u32::MAX, u32::MAX)] {
+                WAKER.reset();
+                assert!(WAKER.arm());
+                stop();
+                sleeps();
+                assert!(WAKER.is_stopped());
+            }
+            true
         }));
     }
 }

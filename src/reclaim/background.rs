@@ -58,6 +58,10 @@ const PAUSE_PART: u32 = 4;
 /// Milliseconds until the thread looks again whether the process has other threads, when none of them has a
 /// heap.
 const ALONE: u32 = 100;
+/// Milliseconds after which the thread looks at other threads' heaps although it was not woken: at first, and
+/// at most, when it has found nothing for long.
+const SHORTEST_LULL: u32 = 1000;
+const LONGEST_LULL: u32 = 60_000;
 /// How often the pause doubles at most while the system takes nothing back, because memory is locked.
 const MAX_DOUBLINGS: u32 = 8;
 
@@ -73,11 +77,11 @@ pub(crate) fn want() {
 }
 
 /// Starts the thread if it is wanted and there is none. Only where a thread allocates (see above), and with
-/// no lock held.
+/// no lock held. If there is one, it hears that a thread is at work, whose heap it may have emptied.
 #[inline]
 pub(crate) fn tick() {
-    if WANTED.load(Relaxed) && STATE.load(Relaxed) == OFF {
-        start_wanted();
+    if WANTED.load(Relaxed) {
+        if STATE.load(Relaxed) == OFF { start_wanted() } else { waker::notify() }
     }
 }
 
@@ -95,7 +99,8 @@ fn start_wanted() {
     }
     // In the child of a fork, `READY` is inherited: this clears it.
     process::look();
-    if READY.load(Relaxed) && run(false) != 0 {
+    // In a child of `vfork` it would be that process's.
+    if READY.load(Relaxed) && !process::is_guest() && run(false) != 0 {
         REFUSED.store(now.max(1), Relaxed);
     }
 }
@@ -193,7 +198,7 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
     os::thread::be_ordinary();
     let delay = u32::try_from(options::get().purge_delay).ok();
     let pause = (delay.unwrap_or(0) / PAUSE_PART).max(MIN_PAUSE);
-    let (mut fruitless, mut woken) = (0, true);
+    let (mut fruitless, mut woken, mut lull) = (0, true, 0);
     loop {
         let left = pass();
         PASSES.fetch_add(1, Relaxed);
@@ -211,10 +216,21 @@ extern "C" fn main(_: *mut c_void) -> *mut c_void {
             (_, None) => None,
         };
         let wait = if is_alone() { Some(wait.unwrap_or(ALONE).min(ALONE)) } else { wait };
-        waker::sleep(wait);
+        if let Some(wait) = wait {
+            waker::doze(wait, pause.min(ALONE));
+            (woken, lull) = (false, 0);
+        } else {
+            lull = longer(lull, delay.unwrap_or(0));
+            woken = waker::sleep(lull);
+        }
         WAKEUPS.fetch_add(1, Relaxed);
-        woken = wait.is_none();
     }
+}
+
+/// How long to sleep in milliseconds, unless woken, when nothing is to be given back, and nothing was after
+/// `lull` either.
+fn longer(lull: u32, delay: u32) -> u32 {
+    lull.saturating_mul(2).clamp(SHORTEST_LULL.max(delay), LONGEST_LULL.max(delay))
 }
 
 /// Whether no other thread has a heap. If there is no other thread any more, sees to it that the process
@@ -277,6 +293,14 @@ fn due(left: &Left) -> Option<u32> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_longer_nothing_happens_the_less_often_the_thread_looks() {
+        let looks = |delay| core::iter::successors(Some(0), move |&lull| Some(longer(lull, delay))).skip(1);
+        assert!(looks(250).take(8).eq([1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]));
+        assert!(looks(40_000).take(3).eq([40_000, 60_000, 60_000]));
+        assert!(looks(u32::MAX).take(2).eq([u32::MAX; 2]));
+    }
 
     /// In the child of a fork, which has no other thread.
     #[test]

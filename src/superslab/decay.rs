@@ -121,10 +121,8 @@ impl Regret {
 pub(crate) struct Patience(AtomicU32);
 
 impl Patience {
-    /// Doublings that a premature measure adds.
-    const STEP: u32 = 3;
-    /// The most doublings.
-    const MOST: u32 = 6;
+    /// Doublings after a premature measure. No more: an owner that sleeps then may keep as much for ever.
+    const MOST: u32 = 3;
 
     /// No patience.
     pub(crate) const fn none() -> Self {
@@ -143,8 +141,7 @@ impl Patience {
 
     /// Learns whether a measure that was taken was premature.
     pub(crate) fn learn(&self, premature: bool) {
-        let longer = (self.0.load(Relaxed) + Self::STEP).min(Self::MOST);
-        self.0.store(if premature { longer } else { 0 }, Relaxed);
+        self.0.store(if premature { Self::MOST } else { 0 }, Relaxed);
     }
 
     /// Forgets everything.
@@ -308,13 +305,13 @@ mod tests {
     }
 
     #[test]
-    fn patience_grows_by_steps_and_is_lost_at_once() {
+    fn patience_is_learned_and_lost_at_once() {
         let patience = Patience::none();
-        for (premature, times) in [(true, 8), (true, 64), (true, 64), (false, 1), (true, 8)] {
+        for (premature, times) in [(true, 8), (true, 8), (false, 1), (true, 8)] {
             patience.learn(premature);
             assert_eq!(patience.stretch(5), 5 * times);
         }
-        assert_eq!(Patience::longest(5), 5 * 64);
+        assert_eq!(Patience::longest(5), 5 * 8);
         patience.forget();
         assert_eq!(patience.stretch(5), 5);
     }

@@ -11,7 +11,24 @@ use crate::lockfree::remote_stack::Chain;
 use crate::os::futex::{Inherit, Lock};
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Block, LEFT, Slab, VISITED};
-use crate::sync::{AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+
+/// Whether a thread has left orphans, or blocks of orphans have been freed, since somebody looked. Relaxed: a
+/// hint.
+static CHANGED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that orphans were made, or blocks of some freed.
+pub(crate) fn note_change() {
+    // Most calls find that it is known, and then leave the line to whoever has it.
+    if !CHANGED.load(Ordering::Relaxed) {
+        CHANGED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether that was so since the last call.
+pub(crate) fn take_changed() -> bool {
+    CHANGED.swap(false, Ordering::Relaxed)
+}
 
 struct Lists(Table<List<Slab>, KINDS>);
 

@@ -139,6 +139,8 @@ pub(crate) unsafe fn is_owned_by(slab: *mut Slab, owner: *mut Owner) -> bool {
 pub(crate) struct Sent {
     /// Whether the push published the slab.
     pub(crate) published: bool,
+    /// Whether the slab had no owner.
+    pub(crate) to_orphan: bool,
     /// The slab's owner if so many of its slabs have emptied that it should be visited; otherwise null.
     pub(crate) visit: *mut Owner,
 }
@@ -164,10 +166,11 @@ pub(crate) unsafe fn push_remote(slab: *mut Slab, head: *mut Block, tail: *mut B
             Pushed::Publish => Slab::publish(slab),
             Pushed::Emptied => orphans::claimed(slab, |slab| release::release_slab(slab)),
         }
-        let mut sent = Sent { published: outcome == Pushed::Publish, visit: ptr::null_mut() };
-        // Do all blocks of the slab wait now? If the owner has left since it was read, this is only a wrong
-        // figure.
-        if outcome != Pushed::Emptied && owner.addr() & LEFT == 0 && waiting * stride > last {
+        // If the owner has left since it was read, this and what follows are only wrong figures.
+        let to_orphan = owner.addr() & LEFT != 0;
+        let mut sent = Sent { published: outcome == Pushed::Publish, to_orphan, visit: ptr::null_mut() };
+        // Do all blocks of the slab wait now?
+        if outcome != Pushed::Emptied && !to_orphan && waiting * stride > last {
             let owner = owner.map_addr(|a| a & !VISITED);
             // Owners are never unmapped.
             if (*owner).count_emptied(slices as usize) {

@@ -59,7 +59,7 @@ fn freer(slab: *mut Slab, blocks: &[*mut Block]) -> JoinHandle<()> {
 /// Gives up or releases a slab of this thread's, which is in no list; whether it is another's now.
 fn parts_with(bins: &mut Bins, slab: *mut Slab) -> bool {
     // SAFETY: the models pass nothing else.
-    unsafe { part_with(&mut bins.slices, slab) }
+    unsafe { part_with(&mut bins.slices, slab, true) }
 }
 
 /// Takes in what was published to an owner; the blocks in use in `slab` after that.

@@ -140,7 +140,7 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
                 if used != 0 && used <= Slab::few(slab) {
                     bytes += purge(slab, false);
                 }
-                if !release::part_with(&mut (*bins).slices, slab) {
+                if !release::part_with(&mut (*bins).slices, slab, false) {
                     Bins::keep(bins, slab);
                 }
             }

@@ -11,6 +11,10 @@ use crate::tiny::classes::{self, bits};
 use crate::tiny::release::part_with;
 use crate::tiny::{free_list, idle, partial_purge};
 
+/// How many orphans a refill adopts before it takes a span: a thread that has ended may have left any number
+/// of full ones.
+const MOST_ADOPTED: usize = 16;
+
 impl Bins {
     /// Finds memory for a class whose current slab has nothing left, makes it the current slab, and takes a
     /// block from it. Null if there is no memory.
@@ -54,22 +58,16 @@ impl Bins {
                 self.used_up(next);
             }
             if options::get().orphans {
-                while let Some(adopted) = orphans::adopt(class) {
-                    counters.refill_orphan.add(1);
-                    let slab = adopted.slab;
-                    self.install_adopted(adopted);
-                    if has_block(slab) {
-                        self.make_current(slab);
-                        return Bins::alloc(self, c, counters);
-                    }
-                    Bins::push(self, slab, Listed::Full);
+                // Most that come after a full one may be full, too.
+                if let Some(allocation) = self.adopt(class, MOST_ADOPTED, counters) {
+                    return allocation;
                 }
             }
             let slices = classes::slices(class);
             let Some(span) =
                 pool::take_span(slices, class).or_else(|| pool::take_shorter_span(slices, class))
             else {
-                return Allocation::NONE;
+                return self.adopt_any(class, counters);
             };
             counters.refill_span.add(1);
             self.present |= 1 << class;
@@ -78,6 +76,45 @@ impl Bins {
             self.make_current(span.slab);
             Bins::alloc(self, c, counters)
         }
+    }
+
+    /// A block of the first of `most` orphans of a class that has one: it becomes the current slab.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`]; the class has no current slab.
+    #[inline(always)]
+    unsafe fn adopt(&mut self, class: u8, most: usize, counters: &Counters) -> Option<Allocation> {
+        for _ in 0..most {
+            let adopted = orphans::adopt(class)?;
+            counters.refill_orphan.add(1);
+            let slab = adopted.slab;
+            // SAFETY: by the caller's clauses; the slab was adopted just now.
+            unsafe {
+                self.install_adopted(adopted);
+                if has_block(slab) {
+                    self.make_current(slab);
+                    return Some(Bins::alloc(self, class as usize, counters));
+                }
+                Bins::push(self, slab, Listed::Full);
+            }
+        }
+        None
+    }
+
+    /// [`Bins::adopt`] where there is no memory: one of the others may have some.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::adopt`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn adopt_any(&mut self, class: u8, counters: &Counters) -> Allocation {
+        if !options::get().orphans {
+            return Allocation::NONE;
+        }
+        // SAFETY: the caller's clauses are the same.
+        unsafe { self.adopt(class, usize::MAX, counters) }.unwrap_or(Allocation::NONE)
     }
 
     /// Lists a current slab that has nothing left as full.
@@ -201,24 +238,46 @@ impl Bins {
     ///
     /// As [`Bins::refill`].
     pub(crate) unsafe fn abandon(&mut self, counters: &Counters) -> bool {
+        // SAFETY: the caller's clauses are the same.
+        unsafe { self.give_up(counters, true) }
+    }
+
+    /// Gives up again what was adopted to be purged and has been published meanwhile. Otherwise as
+    /// [`Bins::abandon`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
+    pub(crate) unsafe fn give_back_adopted(&mut self, counters: &Counters) -> bool {
+        // SAFETY: the caller's clauses are the same.
+        unsafe { self.give_up(counters, false) }
+    }
+
+    /// [`Bins::abandon`]; with `note` it is noted that there are other orphans.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::refill`].
+    unsafe fn give_up(&mut self, counters: &Counters, note: bool) -> bool {
         // SAFETY: these have the same contract as this function.
         let all = unsafe {
             // Most slabs that are being published arrive between the two calls.
-            self.abandon_listed() || {
+            self.abandon_listed(note) || {
                 self.collect(counters);
-                self.abandon_listed()
+                self.abandon_listed(note)
             }
         };
         idle::tell(&mut self.untold);
         all
     }
 
-    /// Gives up the slabs that can be given up now. False if some stay.
+    /// Gives up the slabs that can be given up now, and with `note` [says so](orphans::note_change). False if
+    /// some stay.
     ///
     /// # Safety
     ///
     /// As [`Bins::refill`].
-    unsafe fn abandon_listed(&mut self) -> bool {
+    unsafe fn abandon_listed(&mut self, note: bool) -> bool {
         let mut staying = List::<Slab>::new();
         // SAFETY: the lists and the slabs in them are ours, and the lock is held. Each slab is out of its
         // list before it is given up; one that is still ours after that goes to `staying`, which is local,
@@ -230,16 +289,17 @@ impl Bins {
                     return;
                 }
                 Bins::unlink(bins, slab);
-                if !part_with(&mut bins.slices, slab) {
+                if !part_with(&mut bins.slices, slab, note) {
                     staying.push_front(slab);
                 }
             };
+            // Those that have something come last, and so are the first that are adopted.
+            give_up_all(self, |bins, _| bins.full.first(), 0);
             for class in bits(self.present) {
                 give_up_all(self, |bins, class| Bins::current(bins, class).load(Relaxed), class);
                 give_up_all(self, |bins, class| bins.partial[class].first(), class);
                 give_up_all(self, |bins, class| bins.sparse[class].first(), class);
             }
-            give_up_all(self, |bins, _| bins.full.first(), 0);
             let none = staying.first().is_null();
             while let Some(slab) = staying.pop_front() {
                 Bins::keep(self, slab);

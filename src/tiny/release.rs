@@ -43,17 +43,19 @@ unsafe fn give_up(slab: *mut Slab) -> GivenUp {
 }
 
 /// [Gives up](give_up) a slab, and releases it if it has no block in use. False if it is still the caller's;
-/// otherwise its slices are taken off those that the owner has `counted`.
+/// otherwise its slices are taken off those that the owner has `counted`. With `note` it is noted if there is
+/// an orphan more.
 ///
 /// # Safety
 ///
 /// As [`give_up`].
-pub(super) unsafe fn part_with(counted: &mut u32, slab: *mut Slab) -> bool {
+pub(super) unsafe fn part_with(counted: &mut u32, slab: *mut Slab, note: bool) -> bool {
     // SAFETY: the caller's clauses are the same. An empty slab is still ours, and nobody is about to publish
     // it.
     unsafe {
         let slices = (*slab).slices as u32;
         match give_up(slab) {
+            GivenUp::Orphan if note => orphans::note_change(),
             GivenUp::Orphan => (),
             GivenUp::Empty => release_slab(slab),
             GivenUp::Not => return false,

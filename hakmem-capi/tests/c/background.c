@@ -1,14 +1,16 @@
 /* The background thread as a C program has it, by the option (HAKMEM_BACKGROUND=on) or by the call.
  *
- *   background start|none|small|signals|fork|raw|ordinary|cancel|drop|keep|exit|leave
+ *   background start|none|small|signals|fork|raw|ordinary|cancel|drop|keep|sleeper|orphans|records|exit|leave
  *
  * start: hak_background_start and _stop, and what is freed goes back; none: there is no such thread;
  * small: nor has a program with the option one that needs hardly any memory; signals: sent to the process
  * they reach a thread of the program; fork: a child starts its own when it allocates, not before, and may
  * stop it; raw: one made without handlers starts none, and may stop it, too; ordinary: it is no real-time
  * thread, and on all CPUs, whoever starts it; cancel: whoever is cancelled while stopping it has stopped
- * it; drop: 200 MiB come and go, twice; keep: with a long delay nothing of 200 MiB goes back; exit: the
- * process ends in the middle of a pass; leave: all its threads end, the first one by pthread_exit, and so the
+ * it; drop: 200 MiB come and go, twice; keep: with a long delay nothing of 200 MiB goes back;
+ * sleeper: most blocks of a thread that sleeps are freed by another one, when there was nothing to do for a while;
+ * orphans: most blocks of a thread that has ended are freed; records: what threads that have ended had in their
+ * heaps goes back when asked for; exit: the process ends in the middle of a pass; leave: all its threads end, the first one by pthread_exit, and so the
  * process does. */
 #define _GNU_SOURCE
 #include "../support/test.h"
@@ -25,14 +27,16 @@ enum { BLOCK = 200, BLOCKS = 1 << 20, MIB = 1 << 20 };
 
 #pragma weak hak_background_start
 #pragma weak hak_background_stop
+#pragma weak hak_purge
 
 static void *blocks[BLOCKS];
 
 static long resident(void) {
-    char text[128];
-    FILE *f = fopen("/proc/self/statm", "r");
-    CHECK(f && fgets(text, sizeof text, f));
-    fclose(f);
+    /* Without an allocation, which the background thread might hear of. */
+    char text[128] = "";
+    int f = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    CHECK(f >= 0 && read(f, text, sizeof text - 1) > 0);
+    close(f);
     long pages;
     CHECK(sscanf(text, "%*d %ld", &pages) == 1);
     return pages * sysconf(_SC_PAGESIZE);
@@ -40,11 +44,11 @@ static long resident(void) {
 
 /* A figure of the library, preloaded. */
 static unsigned long long figure(size_t offset) {
-    void (*stats)(hak_stats_t *);
+    int (*stats)(hak_stats_t *, size_t);
     *(void **)&stats = dlsym(RTLD_DEFAULT, "hak_stats");
     CHECK(stats);
     hak_stats_t now;
-    stats(&now);
+    stats(&now, sizeof now);
     return *(uint64_t *)((char *)&now + offset);
 }
 
@@ -117,6 +121,59 @@ static void keep(void) {
     drop(BLOCKS);
     CHECK(resident() > peak - peak / 10);
     CHECK(figure(offsetof(hak_stats_t, bytes_purged)) == purged);
+}
+
+/* Frees all but a block here and there, and waits until most of the memory is gone. */
+static void *thin_out(void *before) {
+    CHECK(resident() - *(long *)before > 200L * MIB);
+    for (int i = 0; i < BLOCKS; i++)
+        if (i % 300) free(blocks[i]);
+    until(below, *(long *)before + 80L * MIB);
+    return NULL;
+}
+
+static void *late_thin_out(void *before) {
+    usleep(2500000);
+    return thin_out(before);
+}
+
+static void *grow_all(void *unused) {
+    grow(BLOCKS);
+    return unused;
+}
+
+static pthread_barrier_t barrier;
+
+/* Has blocks of many sizes in its magazines, and more than there is room for. */
+static void *fill_record(void *unused) {
+    enum { MANY = 300 };
+    for (size_t size = 16; size < 2000; size += 100) {
+        void *mine[MANY];
+        for (int i = 0; i < MANY; i++) CHECK(mine[i] = malloc(size));
+        for (int i = 0; i < MANY; i++) free(mine[i]);
+    }
+    pthread_barrier_wait(&barrier);
+    return unused;
+}
+
+static void records(void) {
+    enum { THREADS = 200 };
+    pthread_t thread[THREADS];
+    size_t metadata = offsetof(hak_stats_t, metadata_bytes);
+    CHECK(pthread_barrier_init(&barrier, NULL, THREADS) == 0);
+    hak_purge();
+    unsigned long long before = figure(metadata);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&thread[i], NULL, fill_record, NULL) == 0);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(thread[i], NULL) == 0);
+    unsigned long long all = figure(metadata);
+    hak_purge();
+    unsigned long long left = figure(metadata);
+    dprintf(1, "records: %llu KiB, %llu KiB when they had ended, %llu KiB when asked for\n", before >> 10, all >> 10,
+            left >> 10);
+    CHECK(all - before > THREADS * 10 * 1024 && left - before < THREADS * 6 * 1024);
+    /* They are as good as new. */
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&thread[i], NULL, fill_record, NULL) == 0);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(thread[i], NULL) == 0);
 }
 
 static volatile sig_atomic_t caught;
@@ -317,6 +374,8 @@ int main(int argc, char **argv) {
         drop(BLOCKS / 4);
         grow(BLOCKS / 4);
         CHECK(thread_id() == 0);
+    } else if (!strcmp(mode, "records")) {
+        records();
     } else if (!strcmp(mode, "ordinary")) {
         ordinary();
     } else if (!strcmp(mode, "cancel")) {
@@ -337,6 +396,17 @@ int main(int argc, char **argv) {
         }
         drop(BLOCKS / 4);
         if (!strcmp(mode, "drop")) drop_and_wait(at_first), drop_and_wait(at_first);
+        pthread_t thread;
+        if (!strcmp(mode, "sleeper")) {
+            grow(BLOCKS);
+            CHECK(pthread_create(&thread, NULL, late_thin_out, &at_first) == 0);
+            CHECK(pthread_join(thread, NULL) == 0);
+        }
+        if (!strcmp(mode, "orphans")) {
+            CHECK(pthread_create(&thread, NULL, grow_all, NULL) == 0);
+            CHECK(pthread_join(thread, NULL) == 0);
+            thin_out(&at_first);
+        }
         if (!strcmp(mode, "exit")) exit(0);
         if (!strcmp(mode, "leave")) leave();
     }

@@ -4,11 +4,13 @@
 use crate::front::heap::{GATE_AT, Heap, RECORD};
 use crate::front::lease::Gate;
 use crate::front::outbox;
+use crate::hardened;
 use crate::lockfree::magazine_slots::{Slot, own};
 use crate::os;
 use crate::sync::AtomicPtr;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::CLASSES;
+use core::ops::Range;
 
 impl Heap {
     /// Calls `f` with classes and numbers of free blocks in the magazines and the outbox. Exact if the owner
@@ -45,6 +47,18 @@ impl Heap {
     ///
     /// As [`Heap::each_cached`].
     pub(crate) unsafe fn resident_bytes(heap: *const Heap) -> usize {
+        // SAFETY: the caller's clause is the same.
+        let (front, behind) = unsafe { Heap::written(heap) };
+        front + behind.map(|part| part.len()).into_iter().sum::<usize>()
+    }
+
+    /// The end of the system pages at the beginning of the record in which something was ever written, and
+    /// where others are.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::each_cached`].
+    unsafe fn written(heap: *const Heap) -> (usize, [Range<usize>; 2]) {
         // SAFETY: the record is mapped; the references are to what other threads may read.
         let (magazines, outbox) = unsafe { (&(*heap).magazines, &(*heap).outbox) };
         let front = magazines.most().addr().saturating_sub(heap.addr()).max(size_of::<Heap>());
@@ -60,8 +74,36 @@ impl Heap {
         // was never armed has nothing there, and a page that is only read takes no memory.
         let gate = unsafe { &*heap.wrapping_byte_add(GATE_AT).cast::<Gate>() };
         let was_armed = !gate.limits[1].load(Relaxed).is_null();
-        let gate_bytes = if was_armed { whole(outbox_at).min(outbox_from) - page(GATE_AT) } else { 0 };
-        (whole(front) + gate_bytes + RECORD - outbox_from).min(RECORD)
+        let front = whole(front);
+        let gate_end = if was_armed { whole(outbox_at).min(outbox_from) } else { 0 };
+        (front, [page(GATE_AT).max(front)..gate_end, outbox_from.max(front)..RECORD])
+    }
+
+    /// Gives back what [`Heap::resident_bytes`] finds beside the first page.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread alone has the record, which nobody owns, as [`Heap::reset`] says.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn purge_record(heap: *mut Heap) {
+        let page = os::page_size();
+        // SAFETY: the caller's clause. Without an owner nothing there is used, but for what hardened mode has
+        // in quarantine; all zero is valid for what the next owner reads there.
+        unsafe {
+            if hardened::is_on() {
+                return;
+            }
+            let (front, [gate, outbox]) = Heap::written(heap);
+            let purge = |range: Range<usize>| {
+                range.is_empty() || os::purge(heap.cast::<u8>().wrapping_add(range.start), range.len())
+            };
+            if purge(page..front) {
+                (*heap).magazines.forget_most();
+            }
+            if purge(gate) && purge(outbox) {
+                (*heap).outbox.forget_resident();
+            }
+        }
     }
 
     /// A hash of the magazines' tops and of the counters of blocks and runs that went past the magazines:

@@ -46,6 +46,13 @@ impl Outbox {
         }
     }
 
+    /// The memory of what is here has been given back to the system, and is zero. For who has the record
+    /// alone.
+    pub(crate) fn forget_resident(&self) {
+        self.opened.set(false);
+        self.resident.store(0, Relaxed);
+    }
+
     /// Bytes at the end of the record that were ever written to.
     pub(crate) fn resident_bytes(&self) -> usize {
         match self.resident.load(Relaxed) {

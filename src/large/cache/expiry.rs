@@ -2,7 +2,7 @@
 
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::options;
-use crate::large::cache::{CACHE, Cache, KEPT_PART, REGRET, RETRY, STACKED, kept, limit, unmap};
+use crate::large::cache::{CACHE, Cache, ENTRIES, KEPT_PART, REGRET, RETRY, STACKED, kept, limit, unmap};
 use crate::large::huge::Mapping;
 use crate::os::returning::Returning;
 use crate::os::{elapsed, now_ms};
@@ -68,10 +68,12 @@ pub(crate) fn drain() {
     unmap_refused(usize::MAX);
 }
 
-/// Unmaps what has been kept for `least` milliseconds or more.
+/// Unmaps what has been kept for `least` milliseconds or more: as much as there can be. What other threads
+/// put there meanwhile may be due at once, and they may be faster.
 fn unmap_due(now: u32, least: u32) {
     let oldest = |cache: &mut Cache| cache.oldest(now, least).map(|i| cache.remove(i));
-    while let Some((kept, _returning)) = take_out(oldest) {
+    for _ in 0..ENTRIES {
+        let Some((kept, _returning)) = take_out(oldest) else { return };
         unmap(kept);
     }
 }

@@ -94,7 +94,7 @@ fn sleeper() {
             return WAKER.rise();
         }
         if seen.is_some() {
-            waker::sleep(None);
+            waker::sleep(u32::MAX);
         } else {
             WAKER.rise();
             thread::yield_now();
