@@ -136,7 +136,7 @@ fn statistics_see_an_adopted_slab_whole() {
             unsafe {
                 Slab::make(span.slab, stride(CLASS as usize), span.zero, old.owner);
                 Slab::count_taken(span.slab);
-                assert!(part_with(&mut old.slices, span.slab));
+                assert!(part_with(&mut old.slices, span.slab, true));
                 new.install_adopted(orphans::adopt(CLASS).unwrap());
             }
         });
