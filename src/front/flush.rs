@@ -164,7 +164,7 @@ impl Heap {
             if hardened::is_on() && !keeps_quarantine {
                 Heap::hardened(heap).retire();
             }
-            let all = (*heap).bins.abandon(&(*heap).counters);
+            let all = (*heap).bins.abandon(&(*heap).counters, true);
             // Relaxed: a visitor that finds nobody in has acquired this through the lock.
             (*heap).live.store(false, Relaxed);
             all

@@ -16,11 +16,10 @@ use crate::front::visitor::Look;
 use crate::front::{registry, thread, visitor};
 use crate::lockfree::ready_list::nodes;
 use crate::os::{self, futex};
-use crate::reclaim::{drain_magazines, left_heaps};
-use crate::superslab::orphans;
+use crate::reclaim::{drain_magazines, left_heaps, sparse_orphans};
 use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
-use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::{AtomicU32, Node};
+use crate::sync::Node;
+use crate::sync::Ordering::Release;
 use crate::tiny::bins::Bins;
 use crate::tiny::partial_purge::{self, Chosen};
 use crate::tiny::release;
@@ -150,7 +149,7 @@ pub(crate) fn idle(now: u32) -> bool {
         registry::give_up_rest(false);
         release::release_emptied();
         // SAFETY: the calling thread's heap.
-        let mut more = unsafe { purge_orphans(mine) };
+        let mut more = unsafe { sparse_orphans::purge_quiet(mine) };
         let missed = each_other(mine, 1, |heap| {
             // SAFETY: a heap record, which is never unmapped; both are atomic.
             let (ready, seen) = unsafe { (&(*Heap::owner(heap)).ready, &(*heap).seen) };
@@ -171,49 +170,6 @@ pub(crate) fn idle(now: u32) -> bool {
         });
         left || missed || more
     })
-}
-
-/// In how many calls of [`idle`] in a row orphans have changed. Relaxed: only the background thread's.
-static CHANGING: AtomicU32 = AtomicU32::new(0);
-/// After so many they are purged all the same.
-const MOST_CHANGING: u32 = 16;
-/// When orphans were last purged, and how long that took, in milliseconds.
-static PURGED_AT: AtomicU32 = AtomicU32::new(0);
-static TOOK: AtomicU32 = AtomicU32::new(0);
-/// It takes as long as there are many, so it has one in so many parts of the time at most.
-const TIME_PART: u32 = 32;
-
-/// Purges idle memory in orphans once no block of any has been freed since the last call. Returns whether
-/// that is still to come, or `mine` has any of them still.
-///
-/// # Safety
-///
-/// `mine` is the calling thread's heap.
-unsafe fn purge_orphans(mine: *mut Heap) -> bool {
-    let before = CHANGING.load(Relaxed);
-    let has_changed = orphans::take_changed();
-    let begun = os::now_ms();
-    let rest = TOOK.load(Relaxed).saturating_mul(TIME_PART);
-    let is_early = os::elapsed(PURGED_AT.load(Relaxed), begun) < rest;
-    let waits = is_early || has_changed && before < MOST_CHANGING;
-    let now = if waits && (has_changed || before != 0) { before.saturating_add(1) } else { 0 };
-    CHANGING.store(now, Relaxed);
-    // SAFETY: the caller's clause; entered as long as the orphans are in its bins.
-    unsafe {
-        if before != 0 && now == 0 {
-            let _entered = Heap::enter(mine);
-            partial_purge::purge_orphans(&raw mut (*mine).bins);
-            PURGED_AT.store(os::now_ms(), Relaxed);
-            TOOK.store(os::elapsed(begun, os::now_ms()), Relaxed);
-        }
-        // Some may have been published meanwhile, and then stay in the heap.
-        let mut stay = false;
-        if (*mine).bins.bytes() != 0 {
-            let _entered = Heap::enter(mine);
-            stay = !(*mine).bins.give_back_adopted(&(*mine).counters);
-        }
-        now != 0 || stay
-    }
 }
 
 /// Calls `f` with every heap but `mine` that a thread has, while we are the only visitor, and again for a

@@ -6,3 +6,4 @@ pub(crate) mod idle_heaps;
 pub(crate) mod left_heaps;
 pub(crate) mod purge;
 pub(crate) mod retry;
+mod sparse_orphans;

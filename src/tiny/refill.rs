@@ -232,33 +232,13 @@ impl Bins {
 
     /// Gives up all slabs, for a thread that ends: empty ones go back to the pool, the others become orphans.
     /// Nobody waits for a slab that another thread is about to publish, or long for a lock: such slabs stay,
-    /// and the result is false.
+    /// and the result is false. With `note` it [is noted](orphans::note_change) that there are more orphans:
+    /// not by who has adopted them for a moment.
     ///
     /// # Safety
     ///
     /// As [`Bins::refill`].
-    pub(crate) unsafe fn abandon(&mut self, counters: &Counters) -> bool {
-        // SAFETY: the caller's clauses are the same.
-        unsafe { self.give_up(counters, true) }
-    }
-
-    /// Gives up again what was adopted to be purged and has been published meanwhile. Otherwise as
-    /// [`Bins::abandon`].
-    ///
-    /// # Safety
-    ///
-    /// As [`Bins::refill`].
-    pub(crate) unsafe fn give_back_adopted(&mut self, counters: &Counters) -> bool {
-        // SAFETY: the caller's clauses are the same.
-        unsafe { self.give_up(counters, false) }
-    }
-
-    /// [`Bins::abandon`]; with `note` it is noted that there are other orphans.
-    ///
-    /// # Safety
-    ///
-    /// As [`Bins::refill`].
-    unsafe fn give_up(&mut self, counters: &Counters, note: bool) -> bool {
+    pub(crate) unsafe fn abandon(&mut self, counters: &Counters, note: bool) -> bool {
         // SAFETY: these have the same contract as this function.
         let all = unsafe {
             // Most slabs that are being published arrive between the two calls.
