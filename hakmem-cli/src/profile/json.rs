@@ -6,7 +6,7 @@ use hakmem_profile::suspects::{self, Suspect};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Value, json};
 
-use super::table;
+use super::summary;
 
 /// Everything that the tables are made of: all groups, the largest first. With `missing`, what there is to
 /// say about symbols.
@@ -76,7 +76,7 @@ impl Serialize for Document<'_> {
             })
         };
         map.serialize_entry("timeline", &Each(points))?;
-        map.serialize_entry("notes", &table::notes(profile))?;
+        map.serialize_entry("notes", &summary::notes(profile))?;
         map.serialize_entry("missing_symbols", self.missing)?;
         map.end()
     }

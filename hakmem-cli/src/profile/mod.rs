@@ -15,5 +15,6 @@ pub mod image;
 pub mod input;
 pub mod json;
 pub mod page;
+pub mod summary;
 pub mod table;
 pub mod units;

@@ -8,8 +8,8 @@ use hakmem_profile::suspects::{self, Suspect};
 use maud::{Markup, PreEscaped, html};
 use serde_json::{Value, json};
 
-use super::table;
 use super::units::{bytes, count, range, share, time};
+use super::{summary, table};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -54,20 +54,20 @@ fn process(profile: &Profile, moment: &Moment) -> Markup {
     let process = &profile.raw.process;
     let id = format!("p{}", process.pid);
     let total = profile.total(moment);
-    let notes = table::notes(profile);
-    let held = format!("Held {}", table::when(profile, moment));
+    let notes = summary::notes(profile);
+    let held = format!("Held {}", summary::when(profile, moment));
     html! {
         article.process id=(id) {
             h2 { (profile.name()) ", process " (process.pid) }
             pre.command { code { (process.arguments.join(" ")) } }
             section aria-label="Summary" {
-                p.sum { (table::how(profile, moment)) }
+                p.sum { (summary::how(profile, moment)) }
                 ul {
                     @for (what, name) in [(What::Live, held.as_str()), (What::Peak, "Held at the peak"), (What::Allocated, "Allocated")] {
-                        li { (name) ": " (table::amount(&total, what, process.rate)) }
+                        li { (name) ": " (summary::amount(&total, what, process.rate)) }
                     }
                 }
-                p.sum { (table::retention(profile, moment)) }
+                p.sum { (summary::retention(profile, moment)) }
                 @for note in &notes { p.note { (note) } }
             }
             section.timeline aria-label="Timeline" {
@@ -170,7 +170,7 @@ fn sites(profile: &Profile, moment: &Moment, total: &Figures) -> Markup {
     groups.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
     let left = groups.len().saturating_sub(SITES);
     groups.truncate(SITES);
-    let held = format!("held {}", table::when(profile, moment));
+    let held = format!("held {}", summary::when(profile, moment));
     let columns = [("live", What::Live), ("peak", What::Peak), ("allocated", What::Allocated)];
     html! {
         section aria-labelledby={ "sites" (profile.raw.process.pid) } {
