@@ -67,6 +67,26 @@ impl<T: Linked<Which>, Which> List<T, Which> {
         unsafe { T::links(member) }.next.get()
     }
 
+    /// The last member, or null.
+    pub(crate) fn last(&self) -> *mut T {
+        // SAFETY: the list is the caller's, and so is its first member, if there is one.
+        unsafe { if self.first.is_null() { self.first } else { T::links(self.first).prev.get() } }
+    }
+
+    /// The member in front of `member`, or null.
+    ///
+    /// # Safety
+    ///
+    /// `member` is in a list that is the caller's.
+    pub(crate) unsafe fn previous(member: *mut T) -> *mut T {
+        // SAFETY: members of the caller's list. In front of the first one is the last one, which has none
+        // behind it.
+        unsafe {
+            let previous = T::links(member).prev.get();
+            if T::links(previous).next.get().is_null() { ptr::null_mut() } else { previous }
+        }
+    }
+
     /// Puts `member` in front.
     ///
     /// # Safety
@@ -200,16 +220,12 @@ mod tests {
             // SAFETY: a member.
             at = unsafe { List::<Item>::next(at) };
         }
-        // Backwards it is the same.
         let mut back = Vec::new();
-        if let Some(&first) = found.first() {
+        let mut at = list.last();
+        while !at.is_null() {
+            back.insert(0, at);
             // SAFETY: a member.
-            let mut at = unsafe { Item::links(first) }.prev.get();
-            for _ in &found {
-                back.insert(0, at);
-                // SAFETY: a member, as every neighbour of one is.
-                at = unsafe { Item::links(at) }.prev.get();
-            }
+            at = unsafe { List::<Item>::previous(at) };
         }
         assert_eq!(found, back);
         found

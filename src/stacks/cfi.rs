@@ -71,6 +71,8 @@ pub(super) enum Found {
     Known(Known),
     /// What holds for this frame only.
     Step(Step),
+    /// Nothing: a part of the tables could not be read.
+    Unreadable,
 }
 
 /// What the tables of the module say about a frame.
@@ -86,6 +88,7 @@ pub(super) fn look_up(code: &Code, gone: u32, frame: &Frame, stack: &mut Stack) 
     match found {
         Some(found) => found,
         None if is_signal_return(frame.pc) => Found::Known(Known::Rule(SIGNAL)),
+        None if reader.has_failed() => Found::Unreadable,
         None => Found::Known(Known::NoTable),
     }
 }

@@ -79,13 +79,19 @@ impl Copies {
 pub(super) struct Reader {
     copies: Option<Guard<'static, Copies>>,
     gone: u32,
+    has_failed: bool,
 }
 
 impl Reader {
     /// For what holds while so many modules have [gone](super::modules::gone).
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn new(gone: u32) -> Self {
-        Self { copies: COPIES.try_lock(), gone }
+        Self { copies: COPIES.try_lock(), gone, has_failed: false }
+    }
+
+    /// Whether something could not be read.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// The bytes of a piece of memory that an address is in, and where they begin: at a multiple of
@@ -98,15 +104,26 @@ impl Reader {
     ) -> Option<(usize, &'a [u8])> {
         if let Some(copies) = &mut self.copies {
             let start = at & !(LINE - 1);
-            return Some((start, copies.line(start, self.gone)?));
+            let line = copies.line(start, self.gone);
+            self.has_failed |= line.is_none();
+            return Some((start, line?));
         }
         let start = at & !(ALONE - 1);
-        (peek::copy(start, alone) == ALONE).then_some((start, alone))
+        let is_there = peek::copy(start, alone) == ALONE;
+        self.has_failed |= !is_there;
+        is_there.then_some((start, alone))
     }
 
     /// Copies bytes from an address on; how many could be read.
     #[unsafe(link_section = "hakmem_rare")]
     pub(super) fn copy(&mut self, from: usize, to: &mut [u8]) -> usize {
+        let wanted = to.len();
+        let done = self.copy_part(from, to);
+        self.has_failed |= done != wanted;
+        done
+    }
+
+    fn copy_part(&mut self, from: usize, to: &mut [u8]) -> usize {
         let Some(copies) = &mut self.copies else { return peek::copy(from, to) };
         let mut done = 0;
         while let Some(rest) = to.get_mut(done..).filter(|rest| !rest.is_empty()) {
@@ -166,11 +183,14 @@ mod tests {
             // Across the end of a page, and up to where nothing can be read.
             assert_eq!(reader.copy(from + page - 50, &mut bytes), 100);
             assert_eq!(bytes, [1; 100]);
+            assert!(!reader.has_failed());
             assert_eq!(reader.copy(end - 7, &mut bytes), 7);
+            assert!(reader.has_failed());
             assert_eq!(reader.copy(end, &mut bytes), 0);
             let (start, around) = reader.around(from + page + 3, &mut alone).unwrap();
             assert!(start <= from + page + 3 && from + page + 3 < start + around.len());
-            assert!(reader.around(end, &mut alone).is_none());
+            reader.has_failed = false;
+            assert!(reader.around(end, &mut alone).is_none() && reader.has_failed());
         }
         // An entry of 4 + 80 bytes, the first of which are the last ones of a page.
         // SAFETY: within the two pages that can be written to.

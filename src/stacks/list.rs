@@ -11,7 +11,7 @@ pub(super) const PATHS: usize = 256 << 10;
 pub(super) const LONGEST_ID: usize = 32;
 
 /// What a walk needs to know of a module. Words of 0 where there is nothing.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Code {
     /// The executable mapping.
     pub start: usize,

@@ -145,7 +145,7 @@ impl Maker {
         }
         self.len += 1;
         self.end = line.end;
-        let words = [code.start, code.end, code.fingerprint, code.base, detail.offset as usize];
+        let words = [code.start, code.end, code.fingerprint, code.base, code.table, detail.offset as usize];
         // The path as well: another file may be laid out as this one, and have no build id.
         for word in words.into_iter().chain(line.path.iter().map(|&byte| usize::from(byte))) {
             self.sum = (self.sum ^ word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);

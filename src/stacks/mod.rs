@@ -187,10 +187,12 @@ impl Checked {
 fn look_up(frame: &Frame, stack: &mut Stack, checked: &mut Checked) -> Step {
     let pc = frame.instruction();
     // Before the module is looked up: see there.
-    let gone = modules::gone();
+    let mut gone = modules::gone();
     let Some(mut code) = modules::find_or_reread(pc) else { return by_frame_pointer(frame, stack) };
     if code.table != 0 && !checked.is_still(&code) {
         modules::reread(false);
+        // What was copied of the tables that were there before does not hold any more.
+        gone = modules::gone();
         match modules::find(pc) {
             Some(now) if checked.is_still(&now) => code = now,
             _ => return by_frame_pointer(frame, stack),
@@ -203,6 +205,8 @@ fn look_up(frame: &Frame, stack: &mut Stack, checked: &mut Checked) -> Step {
     let known = match cfi::look_up(&code, gone, frame, stack) {
         Found::Known(known) => known,
         Found::Step(step) => return step,
+        // Perhaps it can be read the next time: not remembered.
+        Found::Unreadable => return by_frame_pointer(frame, stack),
     };
     KNOWN.put(pc, gone, known);
     apply(known, frame, stack)

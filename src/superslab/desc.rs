@@ -119,6 +119,16 @@ where
     core::iter::successors(of_member(list.first()), next)
 }
 
+/// Like [`members`], from the last one to the first one.
+pub(super) fn members_from_last<Which>(list: &List<Desc, Which>) -> impl Iterator<Item = DescRef> + use<Which>
+where
+    Desc: Linked<Which>,
+{
+    // SAFETY: as in `members`.
+    let previous = |desc: &DescRef| of_member(unsafe { List::<Desc, Which>::previous(as_member(desc)) });
+    core::iter::successors(of_member(list.last()), previous)
+}
+
 impl Desc {
     /// The address of the SuperSlab; null if there is none.
     pub(crate) fn base(&self) -> *mut u8 {

@@ -242,18 +242,14 @@ fn due(pool: &mut State, now: u32) -> Job {
     }
     let allowed = pool.policy.allowed(used);
     let keep = allowed - allowed / KEPT_PART;
-    // Entirely free SuperSlabs first: they cost least, both to give back and to get again.
-    for whole in [true, false] {
-        for desc in pool.dirty() {
-            if !whole || desc.slices.get().free == u32::MAX {
-                let dropped = job.add(pool, desc);
-                pool.policy.regret.drop(dropped, now);
-            }
-            if pool.dirty_slices <= keep || job.is_full() {
-                return job;
-            }
-        }
-    }
+    let mut add = |pool: &mut State, desc: DescRef| {
+        let dropped = job.add(pool, desc);
+        pool.policy.regret.drop(dropped, now);
+        pool.dirty_slices > keep && !job.is_full()
+    };
+    // Entirely free SuperSlabs first: they cost least, both to give back and to get again. Nothing that is not
+    // taken is looked at, however large the process is: others wait for the lock.
+    let _ = pool.whole().all(|desc| add(pool, desc)) && pool.dirty().all(|desc| add(pool, desc));
     job
 }
 

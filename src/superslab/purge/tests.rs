@@ -3,6 +3,7 @@
 use super::*;
 use crate::lockfree::slice_sets::Sets;
 use crate::superslab::desc::Desc;
+use core::ptr::{self, without_provenance_mut};
 
 /// How many of two SuperSlabs are due, of which one became dirty so many milliseconds ago, and the other
 /// ten minutes ago.
@@ -10,7 +11,7 @@ fn due_after(ms: u32) -> usize {
     let mut pool = State::new();
     let now = os::now_ms();
     for ago in [ms, 600_000] {
-        let desc = Desc::stand_in(core::ptr::without_provenance_mut(SUPERSLAB));
+        let desc = Desc::stand_in(without_provenance_mut(SUPERSLAB));
         desc.slices.set(Sets { free: 0b1100, dirty: 0b1100 });
         pool.enter(desc, now.wrapping_sub(ago));
     }
@@ -64,7 +65,7 @@ fn pool(whole: usize, others: usize, free: u32, now: u32) -> State {
     let mut pool = State::new();
     let (whole, others) = ([u32::MAX].repeat(whole), [free].repeat(others));
     for free in others.into_iter().chain(whole) {
-        let desc = Desc::stand_in(core::ptr::without_provenance_mut(SUPERSLAB));
+        let desc = Desc::stand_in(without_provenance_mut(SUPERSLAB));
         desc.slices.set(Sets { free, dirty: free });
         pool.enter(desc, now);
     }
@@ -92,9 +93,26 @@ fn what_is_beyond_the_allowance_goes_until_an_eighth_of_that_is_free() {
 }
 
 #[test]
+fn what_has_been_entirely_free_for_longest_goes_first() {
+    let now = os::now_ms();
+    let mut pool = State::new();
+    // Three are clean, and stay: nothing is won by unmapping them.
+    let descs: Vec<DescRef> = (0..43).map(|_| Desc::stand_in(without_provenance_mut(SUPERSLAB))).collect();
+    for (i, desc) in descs.iter().enumerate() {
+        desc.slices.set(Sets { free: u32::MAX, dirty: if i < 3 { 0 } else { u32::MAX } });
+        pool.enter(desc, now);
+    }
+    for first in [3, 3 + BATCH] {
+        let job = due(&mut pool, now);
+        let taken = job.descs.iter().flatten().zip(&descs[first..]);
+        assert_eq!(taken.filter(|(one, other)| ptr::eq(**one, **other)).count(), BATCH);
+    }
+}
+
+#[test]
 #[cfg_attr(miri, ignore)]
 fn purged_slices_are_zero_but_for_the_header() {
-    let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
+    let base = os::map_aligned(ptr::null_mut(), SUPERSLAB, SUPERSLAB);
     assert!(!base.is_null());
     let mask = 1 << 31 | 0b1_0111;
     // SAFETY: mapped just now, for this test alone.
