@@ -39,7 +39,7 @@ impl Granules {
     /// The granules of a slab whose record looked like `seen`.
     pub(super) fn of_seen(slab: *mut Slab, seen: Glimpse) -> Granules {
         let bytes = seen.slices << SLICE_SHIFT;
-        let granule = os::page_size().max(bytes / 64);
+        let granule = os::page_size().max((bytes / 64).next_power_of_two());
         let shift = granule.trailing_zeros();
         Granules {
             span: Slab::address(slab),

@@ -1,7 +1,7 @@
 //! SuperSlabs: 2 MiB regions, aligned to 2 MiB, cut into 32 slices of 64 KiB.
 //!
-//! A *slab* is a span of 1, 2, 4 or 8 slices that holds blocks of one class; a *run* is a span that is one
-//! large block. The first 4 KiB of a SuperSlab hold a [`slab::Slab`] record for each of its slices. A span
+//! A *slab* is a span of 1 to 10 slices that holds blocks of one class; a *run* is a span that is one large
+//! block. The first 4 KiB of a SuperSlab hold a [`slab::Slab`] record for each of its slices. A span
 //! uses the record of its first slice; those of its other slices point back to it. What is known about free
 //! spans lies elsewhere, in the [`pool`].
 

@@ -135,13 +135,17 @@ const fn class_of_aligned(size: usize, align: usize) -> u8 {
     if last < MAX_TABLE { TABLE[last / 8 + 1] } else { medium_with(last) as u8 }
 }
 
-/// Slices of a slab of this class: enough for 16 blocks, or for 8 blocks of more than 16 KiB.
+/// Slices of a slab of this class: enough for 16 blocks, or for 8 blocks of more than 16 KiB. Behind the first
+/// slice, a SuperSlab has 31: slabs of one class leave at most 3 of them, because in huge pages what they leave
+/// is resident memory.
 pub(crate) const fn slices(class: u8) -> usize {
     match stride(class as usize) {
         0..=4096 => 1,
         4097..=8192 => 2,
         8193..=32768 => 4,
-        _ => 8,
+        32769..=40960 => 5,
+        40961..=49152 => 6,
+        _ => 10,
     }
 }
 
@@ -268,7 +272,7 @@ mod tests {
             let stride = super::stride(class as usize) as usize;
             let blocks = (slices(class) << 16) / stride;
             assert!(slices(class) == 1 || blocks < 32, "class {class}: twice as many slices as it needs");
-            assert!(slices(class).is_power_of_two() && slices(class) <= 8);
+            assert!(31 % slices(class) <= 3, "class {class}: a SuperSlab is not filled");
             assert!(blocks >= if stride <= 16 << 10 { 16 } else { 8 }, "class {class}");
         }
         assert_eq!(stride(CLASSES) as usize, MAX_SMALL);
