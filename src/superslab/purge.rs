@@ -247,8 +247,8 @@ fn due(pool: &mut State, now: u32) -> Job {
         pool.policy.regret.drop(dropped, now);
         pool.dirty_slices > keep && !job.is_full()
     };
-    // Entirely free SuperSlabs first: they cost least, both to give back and to get again. Nothing that is not
-    // taken is looked at, however large the process is: others wait for the lock.
+    // Entirely free SuperSlabs first: they cost least, both to give back and to get again. Nothing that is
+    // not taken is looked at, however large the process is: others wait for the lock.
     let _ = pool.whole().all(|desc| add(pool, desc)) && pool.dirty().all(|desc| add(pool, desc));
     job
 }

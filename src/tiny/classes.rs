@@ -135,9 +135,9 @@ const fn class_of_aligned(size: usize, align: usize) -> u8 {
     if last < MAX_TABLE { TABLE[last / 8 + 1] } else { medium_with(last) as u8 }
 }
 
-/// Slices of a slab of this class: enough for 16 blocks, or for 8 blocks of more than 16 KiB. Behind the first
-/// slice, a SuperSlab has 31: slabs of one class leave at most 3 of them, because in huge pages what they leave
-/// is resident memory.
+/// Slices of a slab of this class: enough for 16 blocks, or for 8 blocks of more than 16 KiB. Behind the
+/// first slice, a SuperSlab has 31: slabs of one class leave at most 3 of them, because in huge pages what
+/// they leave is resident memory.
 pub(crate) const fn slices(class: u8) -> usize {
     match stride(class as usize) {
         0..=4096 => 1,
