@@ -15,8 +15,12 @@ static HARDENED: Hakmem =
 /// [`support::alone`], in hardened mode.
 fn alone() -> MutexGuard<'static, ()> {
     static BEGIN: Once = Once::new();
-    // SAFETY: a block of this layout, which is freed once.
-    BEGIN.call_once(|| unsafe { HARDENED.dealloc(HARDENED.alloc(layout(8)), layout(8)) });
+    BEGIN.call_once(|| {
+        // SAFETY: a block of this layout, which is freed once.
+        unsafe { HARDENED.dealloc(HARDENED.alloc(layout(8)), layout(8)) };
+        // This thread's quarantine: it may not be the first one to be alone.
+        purge();
+    });
     support::alone()
 }
 
