@@ -15,4 +15,7 @@ if [ ! "$library" -nt "$source" ]; then
     cc -shared -fPIC -O2 -Wall -Werror -DPAGE="$page" -o "$library.$$" "$source"
     mv "$library.$$" "$library"
 fi
-LD_PRELOAD=$library exec qemu-aarch64 -U LD_PRELOAD -L /usr/aarch64-linux-gnu -p "$page" "$@"
+# The emulator's own library has locks that the child of a fork may inherit held, and wait for for ever
+# (g_slice_alloc, seen once); with the C library's malloc, which is ready for forks, it has not.
+export G_SLICE=always-malloc
+LD_PRELOAD=$library exec qemu-aarch64 -U LD_PRELOAD -U G_SLICE -L /usr/aarch64-linux-gnu -p "$page" "$@"
