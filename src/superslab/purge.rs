@@ -249,7 +249,8 @@ fn due(pool: &mut State, now: u32) -> Job {
     };
     // Entirely free SuperSlabs first: they cost least, both to give back and to get again. Nothing that is
     // not taken is looked at, however large the process is: others wait for the lock.
-    let _ = pool.whole().all(|desc| add(pool, desc)) && pool.dirty().all(|desc| add(pool, desc));
+    let mut whole = pool.bucket_from_last(SLICES).filter(|desc| desc.purgeable_slices.get() != 0);
+    let _ = whole.all(|desc| add(pool, desc)) && pool.dirty().all(|desc| add(pool, desc));
     job
 }
 

@@ -13,10 +13,8 @@ use crate::os::futex::{Guard, Inherit, Lock};
 use crate::os::process;
 use crate::superslab::decay::Policy;
 use crate::superslab::desc::{
-    Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, members, members_from_last, of_member,
-    unused_desc,
+    self, Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, members, of_member, unused_desc,
 };
-use crate::superslab::layout::SLICES;
 use crate::superslab::span::{Span, make_span};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::{self, Relaxed};
@@ -183,16 +181,15 @@ impl State {
         members(&self.buckets[free])
     }
 
+    /// The same, first the one that has had it longest.
+    pub(super) fn bucket_from_last(&self, free: usize) -> impl Iterator<Item = DescRef> + use<> {
+        desc::members_from_last(&self.buckets[free])
+    }
+
     /// The SuperSlabs that have purgeable slices, first the one that has had them longest. While they are
     /// passed on, the index of each may change.
     pub(super) fn dirty(&self) -> impl Iterator<Item = DescRef> + use<> {
         members(&self.dirty)
-    }
-
-    /// The SuperSlabs that are entirely free and have purgeable slices, first the one that has been free for
-    /// longest. While they are passed on, the index of each may change.
-    pub(super) fn whole(&self) -> impl Iterator<Item = DescRef> + use<> {
-        members_from_last(&self.buckets[SLICES]).filter(|desc| desc.purgeable_slices.get() != 0)
     }
 
     /// Hides the slices of a SuperSlab that can be given back. False if there are none, or others of its

@@ -272,7 +272,10 @@ mod tests {
             let stride = super::stride(class as usize) as usize;
             let blocks = (slices(class) << 16) / stride;
             assert!(slices(class) == 1 || blocks < 32, "class {class}: twice as many slices as it needs");
-            assert!(31 % slices(class) <= 3, "class {class}: a SuperSlab is not filled");
+            assert!(
+                slices(class) <= 10 && 31 % slices(class) <= 3,
+                "class {class}: a SuperSlab is not filled"
+            );
             assert!(blocks >= if stride <= 16 << 10 { 16 } else { 8 }, "class {class}");
         }
         assert_eq!(stride(CLASSES) as usize, MAX_SMALL);
