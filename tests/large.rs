@@ -185,6 +185,37 @@ fn what_was_kept_beside_large_blocks_goes_with_them() {
     }
 }
 
+/// What is kept of large blocks would lie idle while new memory is touched beside it.
+#[test]
+fn the_heap_grows_into_what_is_kept() {
+    let _alone = alone();
+    let before = hakmem::stats().bytes_held;
+    let large = make(24 * MIB);
+    let range = large.addr()..large.addr() + 24 * MIB;
+    free(large, 24 * MIB);
+    let mapped = hakmem::stats().bytes_mapped;
+    // SAFETY: the size is not zero.
+    let blocks: Vec<*mut u8> = (0..16_000).map(|_| unsafe { GLOBAL.alloc_zeroed(layout(1000)) }).collect();
+    for &block in &blocks {
+        // SAFETY: the block has that many bytes.
+        assert!(unsafe { core::slice::from_raw_parts(block, 1000) }.iter().all(|&b| b == 0));
+        fill(block, 0, 1000);
+    }
+    let inside = blocks.iter().filter(|block| range.contains(&block.addr())).count();
+    assert!(inside >= 12_000, "{inside} of {}", blocks.len());
+    let grown = hakmem::stats().bytes_mapped - mapped;
+    assert!(grown <= 2 * MIB as u64, "{grown}");
+    // What is left of it serves large blocks as before.
+    let rest = make(6 * MIB);
+    assert!(range.contains(&rest.addr()));
+    check(rest, 6 * MIB);
+    free(rest, 6 * MIB);
+    blocks.into_iter().for_each(|block| free(block, 1000));
+    hakmem::purge();
+    let held = hakmem::stats().bytes_held;
+    assert!(held <= before + 4 * MIB as u64, "{before} {held}");
+}
+
 #[test]
 fn zeroed_blocks_are_zero_whoever_had_the_memory() {
     let _alone = alone();

@@ -6,6 +6,7 @@
 
 mod entry;
 mod expiry;
+mod spare;
 mod stack;
 
 use crate::base::counters::{LARGE_CACHE_HITS, LARGE_IN_USE};
@@ -26,6 +27,7 @@ use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 
 pub(crate) use expiry::{drain, due_in, tick, tick_at};
+pub(crate) use spare::spare;
 
 /// Places in the cache.
 const ENTRIES: usize = 64;

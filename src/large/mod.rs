@@ -13,5 +13,5 @@ pub(crate) use block::{
     MAX_RUN, alloc, alloc_growing, alloc_to_clear, free, free_replaced, give_run, grows_into_kept, resize,
     run_slices, usable_checked,
 };
-pub(crate) use cache::{drain, due_in, inherit as inherit_cache, kept, tick, tick_at};
+pub(crate) use cache::{drain, due_in, inherit as inherit_cache, kept, spare, tick, tick_at};
 pub(crate) use run::slices as slices_of_run;

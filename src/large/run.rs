@@ -1,5 +1,6 @@
 //! Runs: blocks of whole slices inside SuperSlabs.
 
+use crate::large::cache;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::slab::{Allocation, Slab};
@@ -20,7 +21,7 @@ fn record(address: *mut u8) -> *mut Slab {
 
 /// Allocates a run for `size` bytes, placed where it can grow to `room` bytes, if possible.
 pub(super) fn alloc(size: usize, room: usize) -> Allocation {
-    let span = pool::take_span_with_room(slices_for(size), RUN, slices_for(room));
+    let span = pool::take_span_with_room(slices_for(size), RUN, slices_for(room), cache::spare);
     let Some(span) = span else { return Allocation::NONE };
     // Runs never lie in slice 0, so the block begins with its slice.
     let block = Slab::address(span.slab);

@@ -24,6 +24,8 @@ pub(crate) struct Sets {
 impl Sets {
     /// All slices free and clean.
     pub(crate) const ALL_FREE: Sets = Sets { free: u32::MAX, dirty: 0 };
+    /// All slices free and dirty.
+    pub(crate) const ALL_DIRTY: Sets = Sets { free: u32::MAX, dirty: u32::MAX };
 
     /// Slices that can be purged.
     pub(crate) fn purgeable(self) -> u32 {

@@ -42,6 +42,9 @@ pub(crate) struct Desc {
     pub(super) taken: AtomicBool,
     /// Whether huge pages have been advised. Relaxed everywhere: it only guides advice and figures.
     pub(crate) huge: AtomicBool,
+    /// It was made of memory that had been used for something else, so all of it may be resident, whatever is
+    /// touched since. Relaxed everywhere, like `huge`.
+    pub(crate) reused: AtomicBool,
     /// The SuperSlab is about to be unmapped as a whole, or has been.
     pub(super) unmapping: AtomicBool,
     /// The job: slices that are being given back to the system, and are not free meanwhile. Written by the
@@ -152,17 +155,19 @@ impl Desc {
         !self.taken.swap(true, Ordering::Acquire)
     }
 
-    /// Describes a SuperSlab whose slices are free and clean. The caller has claimed the descriptor.
+    /// Describes a SuperSlab whose slices are free, and clean unless its memory is `reused`. The caller has
+    /// claimed the descriptor.
     ///
     /// The address is stored before the slices: a thread that takes slices without the lock may have found
     /// the descriptor when it was another SuperSlab's.
-    pub(super) fn fill(&self, base: *mut u8, huge: bool) {
+    pub(super) fn fill(&self, base: *mut u8, huge: bool, reused: bool) {
         self.huge.store(huge, Relaxed);
+        self.reused.store(reused, Relaxed);
         self.unmapping.store(false, Relaxed);
         self.job.store(0, Relaxed);
         // Release: pairs with the acquire in `base`.
         self.base.store(base, Ordering::Release);
-        self.slices.set(Sets::ALL_FREE);
+        self.slices.set(if reused { Sets::ALL_DIRTY } else { Sets::ALL_FREE });
     }
 
     /// Whether the whole SuperSlab is being given back. Jobs begin under the pool's lock, and those who ask

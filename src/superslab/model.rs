@@ -40,8 +40,8 @@ pub(crate) fn ground() -> *mut u8 {
     *POOL.lock() = State::new();
     orphans::clear();
     desc::supply(chunk);
-    assert!(span_index::add(base, false));
-    assert!(pool::take_span(1, pagemap::RUN).is_some());
+    assert!(span_index::add(base, false, false));
+    assert!(pool::take_span(1, pagemap::RUN, || None).is_some());
     base
 }
 
@@ -205,7 +205,7 @@ fn whoever_finds_a_superslab_finds_it_mapped() {
         let theirs = plain.clone();
         let other = beside(move || {
             wrote(&*theirs);
-            desc.fill(ptr::without_provenance_mut(SUPERSLAB), false);
+            desc.fill(ptr::without_provenance_mut(SUPERSLAB), false, false);
         });
         second(move || {
             if !desc.base().is_null() {
@@ -240,7 +240,7 @@ fn descriptors_are_added_whole() {
         let other = beside(move || {
             desc::supply(ptr::with_exposed_provenance_mut(chunk));
             let desc = unused_desc().unwrap();
-            desc.fill(ptr::with_exposed_provenance_mut(base), false);
+            desc.fill(ptr::with_exposed_provenance_mut(base), false, false);
         });
         second(move || descs().for_each(|desc| assert_eq!(desc.base().addr(), base)));
         other.join().unwrap();
@@ -281,7 +281,7 @@ fn a_span_is_taken_by_one() {
     model(Some(2), || {
         ground();
         let work = || {
-            let span = pool::take_span(1, pagemap::RUN).unwrap();
+            let span = pool::take_span(1, pagemap::RUN, || None).unwrap();
             wrote(span.slab);
             // SAFETY: the span was taken just now, and nobody else knows it.
             unsafe { pool::give_span(span.slab, 1) };

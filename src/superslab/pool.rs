@@ -11,7 +11,7 @@ use crate::lockfree::slice_sets::span_mask;
 use crate::lockfree::waker;
 use crate::os;
 use crate::superslab::desc::CHUNK;
-use crate::superslab::layout::{SLICE_SHIFT, SLICES, SUPERSLAB};
+use crate::superslab::layout::{HEADER, SLICE_SHIFT, SLICES, SUPERSLAB};
 use crate::superslab::pagemap::FOREIGN;
 use crate::superslab::slab::Slab;
 use crate::superslab::span::{BEHIND_FIRST, Span, usable};
@@ -35,15 +35,25 @@ pub(crate) static SUPERSLABS_MAPPED: AtomicU64 = AtomicU64::new(0);
 /// Where to ask the system for the next SuperSlab: beside the last one, so that mappings merge.
 static HINT: AtomicUsize = AtomicUsize::new(0);
 
+/// Memory for a SuperSlab: as much, at a multiple of its length, mapped, and nobody's.
+pub(crate) struct Spare {
+    pub(crate) base: *mut u8,
+    /// Whether huge pages have been advised.
+    pub(crate) huge: bool,
+}
+
+/// Where memory for a SuperSlab is looked for before the system is asked. What it returns is the caller's.
+pub(crate) type Spares = fn() -> Option<Spare>;
+
 /// Takes a span of `slices` slices for blocks of `class` and enters it in the page map: every slice for a
 /// slab, the first for a run. `None` if there is no memory. Slice 0 of a SuperSlab lies behind the header and
 /// serves only slabs of one slice.
-pub(crate) fn take_span(slices: usize, class: u8) -> Option<Span> {
-    take_span_with_room(slices, class, slices)
+pub(crate) fn take_span(slices: usize, class: u8, spares: Spares) -> Option<Span> {
+    take_span_with_room(slices, class, slices, spares)
 }
 
 /// Like [`take_span`], but prefers a place with free slices behind the span: `room` slices in all.
-pub(crate) fn take_span_with_room(slices: usize, class: u8, room: usize) -> Option<Span> {
+pub(crate) fn take_span_with_room(slices: usize, class: u8, room: usize, spares: Spares) -> Option<Span> {
     let now = os::now_ms();
     let mut looks = LOOKS;
     loop {
@@ -64,7 +74,7 @@ pub(crate) fn take_span_with_room(slices: usize, class: u8, room: usize) -> Opti
         }
         // If the system has no memory: one more search, of every SuperSlab. Other threads may have given
         // slices back meanwhile.
-        if !grow() {
+        if !grow(spares) {
             looks = usize::MAX;
         }
     }
@@ -253,22 +263,26 @@ pub(crate) unsafe fn was_dirty(slab: *mut Slab) -> bool {
 }
 
 /// Adds a SuperSlab to the pool. False if the system or a limit refuses.
-fn grow() -> bool {
-    let base = map_superslab();
-    if base.is_null() {
+fn grow(spares: Spares) -> bool {
+    // In either case, since this notes how the heap grows.
+    let wanted = thp::wants_huge_superslab();
+    let spare = spares();
+    let reused = spare.is_some();
+    let Some(Spare { base, huge }) = spare.or_else(|| map_superslab(wanted)) else { return false };
+    if !pagemap::prepare(base) {
+        // SAFETY: ours, mapped with this length, and nobody else knows it.
+        unsafe { os::discard(base, SUPERSLAB) };
         return false;
     }
-    let huge = thp::wants_huge_superslab();
-    // Advises against huge pages, too: where the system gives them to everybody, a process that needs a few
-    // pages of many SuperSlabs would get all pages of them.
-    if huge || thp::refuses() {
-        // SAFETY: mapped just now with this length.
-        unsafe { os::advise_huge(base, SUPERSLAB, huge) };
+    if reused {
+        // The records of slabs are zero at first.
+        // SAFETY: the front of our mapping.
+        unsafe { base.write_bytes(0, HEADER) };
     }
-    while !span_index::add(base, huge) {
+    while !span_index::add(base, huge, reused) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
-            // SAFETY: mapped just now with this length, and nobody else knows it.
+            // SAFETY: ours, mapped with this length, and nobody else knows it.
             unsafe { os::discard(base, SUPERSLAB) };
             return false;
         }
@@ -277,21 +291,22 @@ fn grow() -> bool {
     true
 }
 
-/// Maps memory for a SuperSlab and prepares the page map for it. Null if the system or a limit refuses.
-fn map_superslab() -> *mut u8 {
+/// Maps memory for a SuperSlab. `None` if the system or a limit refuses.
+fn map_superslab(huge: bool) -> Option<Spare> {
     let hint = ptr::without_provenance_mut(HINT.load(Relaxed));
     let base = os::map_aligned(hint, SUPERSLAB, SUPERSLAB);
     if base.is_null() {
-        return base;
+        return None;
     }
     HINT.store(base.addr().wrapping_sub(SUPERSLAB), Relaxed);
-    if !pagemap::prepare(base) {
-        // SAFETY: mapped just now with this length, and nobody else knows it.
-        unsafe { os::discard(base, SUPERSLAB) };
-        return ptr::null_mut();
+    // Advises against huge pages, too: where the system gives them to everybody, a process that needs a few
+    // pages of many SuperSlabs would get all pages of them.
+    if huge || thp::refuses() {
+        // SAFETY: mapped just now with this length.
+        unsafe { os::advise_huge(base, SUPERSLAB, huge) };
     }
     SUPERSLABS_MAPPED.fetch_add(1, Relaxed);
-    base
+    Some(Spare { base, huge })
 }
 
 /// Gives the memory of all descriptors back to the system. There is no SuperSlab, and nobody calls the
@@ -337,14 +352,14 @@ mod tests {
     #[cfg_attr(miri, ignore)]
     fn work_goes_on_without_the_lock() {
         // With one span taken before, the spans that come and go below need no further SuperSlab.
-        let first = take_span(8, RUN).unwrap();
+        let first = take_span(8, RUN, || None).unwrap();
         let place = Slab::base(first.slab);
         assert!(is_exact());
         let held = POOL.lock();
         let (mut spans, mut taken) = (Vec::new(), 0);
         std::thread::scope(|threads| {
             let worker = threads.spawn(|| {
-                (0..8).map(|i| take_span(1 + i % 3, RUN).unwrap().slab.expose_provenance()).collect()
+                (0..8).map(|i| take_span(1 + i % 3, RUN, || None).unwrap().slab.expose_provenance()).collect()
             });
             spans = worker.join().unwrap();
             for &slab in &spans {

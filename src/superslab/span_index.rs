@@ -34,12 +34,12 @@ fn is_stale() -> bool {
     STALE.load(Relaxed) && STALE.swap(false, Ordering::Acquire)
 }
 
-/// Adds a SuperSlab whose slices are free and clean. False if no descriptor is left.
-pub(super) fn add(base: *mut u8, huge: bool) -> bool {
+/// Adds a SuperSlab whose slices are free: see [`Desc::fill`]. False if no descriptor is left.
+pub(super) fn add(base: *mut u8, huge: bool, reused: bool) -> bool {
     let mut pool = lock();
     let spare = pool.as_mut().and_then(|pool| pool.take_spare());
     let Some(desc) = spare.or_else(unused_desc) else { return false };
-    desc.fill(base, huge);
+    desc.fill(base, huge, reused);
     match pool {
         Some(mut pool) => pool.enter(desc, os::now_ms()),
         None => set_stale(),

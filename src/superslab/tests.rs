@@ -207,7 +207,7 @@ fn slices_of_the_hardened_heap_have_their_record() {
 
 #[test]
 fn descriptors_lie_in_what_is_counted_for_them() {
-    let span = super::pool::take_span(1, RUN).unwrap();
+    let span = super::pool::take_span(1, RUN, || None).unwrap();
     let bytes = bytes_of_descriptors();
     assert!(bytes % CHUNK == 0 && bytes >= CHUNK && bytes >= all_descs().count() * size_of::<Desc>());
     // SAFETY: our own span, given back once.
@@ -272,7 +272,7 @@ fn the_index_is_what_a_plain_search_finds() {
     let mut state = State::new();
     let mut model = Model { descs: bases.map(Desc::stand_in), dirty: Vec::new() };
     for desc in model.descs {
-        desc.fill(desc.base(), false);
+        desc.fill(desc.base(), false, false);
         state.enter(desc, 0);
     }
     assert_eq!(state.superslabs, 3);

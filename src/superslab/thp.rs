@@ -12,6 +12,7 @@
 
 use crate::base::options::{self, Thp};
 use crate::os;
+use crate::superslab::desc::DescRef;
 use crate::superslab::layout::{SLICES, SUPERSLAB};
 use crate::superslab::span_index::{self, State};
 use crate::sync::Ordering::Relaxed;
@@ -113,8 +114,9 @@ const RARELY: usize = 4;
 const SAMPLES: usize = 4;
 /// How many SuperSlabs at the front of a bucket are considered.
 const AMONG: usize = 32;
-/// The most free slices of a SuperSlab that is considered: runs leave gaps into which no run fits.
-const MOST_FREE: usize = 2;
+/// The most free slices of a SuperSlab that is considered: runs leave gaps into which no run fits. With one
+/// more it is never dense.
+const MOST_FREE: usize = 4;
 /// This many SuperSlabs at the front of a bucket are passed over: they have only just become full, and may
 /// not be touched yet.
 const TOO_FRESH: usize = 2;
@@ -129,11 +131,15 @@ type Samples = [*mut u8; SAMPLES];
 /// No SuperSlabs.
 const NO_SAMPLES: Samples = [ptr::null_mut(); SAMPLES];
 
+/// Whether what is resident of a SuperSlab tells how much of it is touched.
+fn tells(desc: DescRef) -> bool {
+    !desc.huge.load(Relaxed) && !desc.reused.load(Relaxed)
+}
+
 /// Chooses SuperSlabs to ask about; under the pool's lock.
 fn choose(pool: &State) -> Samples {
-    let old = (0..=MOST_FREE).flat_map(|free| {
-        pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| !desc.huge.load(Relaxed))
-    });
+    let old = (0..=MOST_FREE)
+        .flat_map(|free| pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| tells(desc)));
     let mut chosen = NO_SAMPLES;
     chosen.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
     chosen

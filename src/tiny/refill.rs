@@ -3,6 +3,7 @@
 use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::options;
+use crate::large;
 use crate::superslab::slab::{Allocation, CUT, Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::{Relaxed, Release};
@@ -64,8 +65,8 @@ impl Bins {
                 }
             }
             let slices = classes::slices(class);
-            let Some(span) =
-                pool::take_span(slices, class).or_else(|| pool::take_shorter_span(slices, class))
+            let Some(span) = pool::take_span(slices, class, large::spare)
+                .or_else(|| pool::take_shorter_span(slices, class))
             else {
                 return self.adopt_any(class, counters);
             };

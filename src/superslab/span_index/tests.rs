@@ -31,7 +31,7 @@ fn the_pool_answers() {
 #[cfg_attr(miri, ignore)]
 fn a_rebuilt_index_has_the_spare_descriptors() {
     // For which the pool needs descriptors.
-    let span = pool::take_span(1, RUN).unwrap();
+    let span = pool::take_span(1, RUN, || None).unwrap();
     // SAFETY: our own span, given back once.
     unsafe { pool::give_span(span.slab, 0) };
     let mut pool = POOL.lock();
