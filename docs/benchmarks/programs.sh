@@ -115,3 +115,110 @@ each_unseen() {
     program objdump objdump -dC --no-show-raw-insn "$hakmem"
     program php env USE_ZEND_ALLOC=0 php t.php
 }
+
+# Into the current folder: what the seventeen programs of `SET=survey unseen.sh` work on.
+prepare_survey() {
+    cat >t.m <<'END'
+s = struct(); c = {};
+for i = 1:1500, s.(sprintf("f%d", i)) = num2str(i); c{end+1} = sprintf("%d,", i); end
+t = [c{:}]; p = strsplit(t, ","); m = containers.Map(); for i = 1:300, m(p{i}) = i; end
+a = rand(700); b = a * a'; printf("%d %d\n", numel(p), m.Count);
+END
+    cat >t.R <<'END'
+n <- 200000; d <- data.frame(k = paste0("k", seq_len(n) %% 5000), v = seq_len(n), stringsAsFactors = FALSE)
+a <- aggregate(v ~ k, d, sum); l <- lapply(split(d$v, d$k), function(x) c(min(x), max(x)))
+s <- vapply(strsplit(paste(d$k, d$v), " "), function(x) x[2], ""); cat(nrow(a), length(l), length(unique(s)), "\n")
+END
+    cat >t.el <<'END'
+(let ((h (make-hash-table :test 'equal)) (n 0))
+  (dotimes (i 300000) (puthash (format "key%d" i) (list i (number-to-string i)) h))
+  (maphash (lambda (k v) (setq n (+ n (length k) (length (cadr v))))) h)
+  (with-temp-buffer (dotimes (i 100000) (insert (format "line %d\n" i))) (goto-char 1)
+    (while (re-search-forward "\\([0-9]+\\)7$" nil t) (replace-match "<\\1>")) (princ (buffer-size)))
+  (print n))
+END
+    python3 - <<'END'
+import json, random
+random.seed(3)
+R = random.randrange
+with open('c.c', 'w') as f:
+    f.write('#include <stdlib.h>\n#include <string.h>\n')
+    for i in range(260):
+        f.write(f'struct s{i} {{ int a[{i % 9 + 1}]; char *p; struct s{i} *next; }};\nint f{i}(struct s{i} *s, int n) {{ int r = 0; for (int i = 0; i < n; i++) {{ if (s->a[i % {i % 9 + 1}] > {i}) r += s->a[0]; else if (s->p) r -= (int)strlen(s->p); switch (r & 3) {{ case 0: r++; break; case 1: r--; break; default: break; }} }} char *q = malloc((size_t)n); if (!q) return -1; memset(q, {i % 128}, (size_t)n); r += q[0]; free(q); return s->next ? f{i}(s->next, n - 1) + r : r; }}\n')
+with open('v.v', 'w') as f:
+    for m in range(1):
+        f.write(f'module m{m}(input clk, input [15:0] a, b, c, output reg [15:0] q, output reg [31:0] p);\nreg [15:0] r[0:15]; integer i;\nalways @(posedge clk) begin r[a[3:0]] <= b ^ c; q <= r[b[3:0]] + (a & {m * 77 + 5}) - (c | b); p <= a * b + {{c, a}}; case (c[3:0]) ')
+        for k in range(15): f.write(f'{k}: q <= a {"+-&|^"[k % 5]} b {"+-&|^"[k % 4]} {R(65536)}; ')
+        f.write('default: q <= 0; endcase end\nendmodule\n')
+with open('s.scad', 'w') as f:
+    f.write('difference() { union() {\n')
+    for i in range(34): f.write(f'translate([{R(40)},{R(40)},{R(40)}]) cube([{R(9) + 2},{R(9) + 2},{R(9) + 2}]);\n')
+    f.write('}\n')
+    for i in range(5): f.write(f'translate([{R(40)},{R(40)},{R(40)}]) sphere(5, $fn = 12);\n')
+    f.write('}\n')
+with open('d.h', 'w') as f:
+    for i in range(420):
+        f.write(f'/** Class {i}, see K{R(420)}.\n * Text of some length with `code` and \\ref K{R(420)} "another". */\nclass K{i} {f": public K{R(i)}" if i else ""} {{ public:\n')
+        for k in range(8): f.write(f'/** Does {k}. @param a one @param b two @return K{R(420)} */ int f{k}(int a, K{R(420)} *b);\n')
+        f.write('};\n')
+with open('Doxyfile', 'w') as f:
+    f.write('INPUT = d.h\nQUIET = YES\nWARNINGS = NO\nGENERATE_LATEX = NO\nOUTPUT_DIRECTORY = doxygen\nHAVE_DOT = NO\nGENERATE_XML = YES\n')
+with open('p.ps', 'w') as f:
+    f.write('%!PS\n/Times-Roman findfont 11 scalefont setfont\n')
+    for p in range(240):
+        for l in range(60): f.write(f'40 {760 - 12 * l} moveto (Page {p}, line {l}: {" ".join("word" + str(R(999)) for _ in range(9))}) show\nnewpath {100 + 7 * l} {400 + p % 90} {5 + l} 0 360 arc stroke\n')
+        f.write('showpage\n')
+with open('g.svg', 'w') as f:
+    f.write('<svg xmlns="http://www.w3.org/2000/svg" width="900" height="900"><defs><linearGradient id="g"><stop offset="0" stop-color="red"/><stop offset="1" stop-color="blue"/></linearGradient></defs>\n')
+    for i in range(6000): f.write(f'<g class="c{i % 9}" transform="translate({R(900)},{R(900)}) rotate({R(360)})"><path d="M0 0 C {R(40)} {R(40)} {R(40)} {R(40)} {R(40)} {R(40)} L {R(40)} {R(40)} z" fill="{"url(#g)" if i % 7 == 0 else "#%06x" % R(1 << 24)}" stroke="black"/></g>\n')
+    f.write('</svg>\n')
+with open('v.vcf', 'w') as f:
+    f.write('##fileformat=VCFv4.2\n##INFO=<ID=DP,Number=1,Type=Integer,Description="d">\n##FORMAT=<ID=GT,Number=1,Type=String,Description="g">\n##contig=<ID=1,length=249250621>\n#CHROM\tPOS\tID\tREF\tALT\tQUAL\tFILTER\tINFO\tFORMAT\t' + '\t'.join(f's{i}' for i in range(20)) + '\n')
+    for i in range(160000): f.write(f'1\t{R(249250620) + 1}\trs{i}\t{"ACGT"[i % 4]}\t{"CGTA"[i % 4]}\t{R(99)}\tPASS\tDP={R(500)}\tGT\t' + '\t'.join(random.choice(('0/0', '0/1', '1/1')) for _ in range(20)) + '\n')
+with open('g.geojson', 'w') as f:
+    f.write('{"type":"FeatureCollection","features":[')
+    for i in range(30000):
+        x, y = random.uniform(-170, 170), random.uniform(-80, 80)
+        ring = [[round(x + random.random(), 6), round(y + random.random(), 6)] for _ in range(R(12) + 3)]
+        f.write((',' if i else '') + json.dumps({'type': 'Feature', 'properties': {'id': i, 'name': f'name {R(9999)}', 'v': random.random()}, 'geometry': {'type': 'Polygon', 'coordinates': [ring + ring[:1]]}}))
+    f.write(']}\n')
+with open('o.osm', 'w') as f:
+    f.write('<?xml version="1.0"?>\n<osm version="0.6">\n')
+    n = list(range(1, 150001)); random.shuffle(n)
+    for i in n: f.write(f'<node id="{i}" version="1" lat="{random.uniform(-80, 80):.7f}" lon="{random.uniform(-170, 170):.7f}"><tag k="name" v="n{i}"/></node>\n')
+    for i in range(1, 20001): f.write(f'<way id="{i}" version="1">' + ''.join(f'<nd ref="{R(150000) + 1}"/>' for _ in range(R(12) + 2)) + f'<tag k="highway" v="h{i % 9}"/></way>\n')
+    f.write('</osm>\n')
+with open('g.y', 'w') as f:
+    f.write('%define lr.type canonical-lr\n%token ' + ' '.join(f'T{i}' for i in range(120)) + '\n%%\ns: e0;\n')
+    for i in range(90): f.write(f'e{i}: e{i} T{i} e{i + 1} | e{i} T99 e{i + 1} | e{i + 1};\n')
+    f.write('e90: T93 | T94 e0 T95 | T96 e90;\n%%\n')
+with open('w.html', 'w') as f:
+    f.write('<html><body>')
+    for i in range(3000): f.write(f'<table border=1><tr><td>para {i}<td><b>bold<i>x</i></b><td><a href="u{i}">link {R(999)}</a></table><p>' + ' '.join(f'w{R(999)}' for _ in range(30)))
+    f.write('</body></html>')
+END
+    gs -q -dSAFER -dBATCH -dNOPAUSE -sDEVICE=pdfwrite -sOutputFile=p.pdf p.ps
+}
+
+# Calls `program` for each of the seventeen, in the same folder. As Debian calls them: cppcheck yosys openscad
+# doxygen poppler-utils mupdf-tools librsvg2-bin bcftools gdal-bin osmium-tool imagemagick octave r-base-core
+# bison ffmpeg emacs-nox w3m, and ghostscript to make a PDF file
+each_survey() {
+    program cppcheck cppcheck --quiet --enable=all --suppress='*' c.c
+    program yosys yosys -q -p 'read_verilog v.v; synth; abc -g AND,OR,XOR; stat'
+    program openscad env QT_QPA_PLATFORM=offscreen openscad -q -o s.off s.scad
+    program doxygen doxygen Doxyfile
+    program pdftotext pdftotext p.pdf /dev/null
+    program mutool mutool draw -q -r 40 -o /dev/null -F pgm p.pdf
+    program rsvg rsvg-convert -o g.png g.svg
+    program bcftools bcftools sort -T . -Ob -o /dev/null v.vcf
+    program ogr2ogr ogr2ogr -f GPKG /vsimem/g.gpkg g.geojson
+    program osmium osmium sort -O -f opl -o /dev/null o.osm
+    program convert convert -size 1200x900 -seed 7 plasma:red-blue -resize 180% -blur 0x2 -colors 64 null:
+    program octave octave --norc --no-gui t.m
+    program R env LC_ALL=C Rscript --vanilla t.R
+    program bison bison -o /dev/null g.y
+    program ffmpeg ffmpeg -nostdin -v error -f lavfi -i testsrc2=size=640x360:rate=25 -t 3 -threads 2 -c:v mpeg2video -f null -
+    program emacs emacs -Q --batch -l t.el
+    program w3m w3m -dump -T text/html w.html
+}

@@ -8,6 +8,7 @@ import sys
 OURS, BEFORE = "hakmem", "before"
 folder = pathlib.Path(sys.argv[1])
 programs = pathlib.Path(__file__).with_name("programs.sh").read_text().partition("each_unseen() {")[2]
+# Of either set.
 order = [line.split()[1] for line in programs.splitlines() if line.startswith("    program ")]
 figures = {}
 for name in order:

@@ -7,19 +7,21 @@
 # Example: docs/benchmarks/unseen.sh /tmp/unseen --peers PEERS --with before=/tmp/before.so --baseline before
 #
 # Needs, as Debian calls them: libxml2-utils lua5.4 ruby gawk tcl graphviz z3 swi-prolog-nox g++ tidy povray
-# binutils php-cli. A program that is missing is left out, and said to be. ROUNDS=6 rounds.
+# binutils php-cli. A program that is missing is left out, and said to be. ROUNDS=6 rounds. SET=survey: 17
+# others, which programs.sh names; 20 minutes with ROUNDS=3.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . docs/benchmarks/programs.sh
 hakmem=$PWD/target/release/hakmem
-[ $# -ge 1 ] || { sed -n '2,10s/^# \{0,1\}//p' docs/benchmarks/unseen.sh >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' docs/benchmarks/unseen.sh >&2; exit 2; }
 cargo build --quiet --release -p hakmem-capi -p hakmem-cli
 mkdir -p "$1"
 cd "$1"
 shift
 git -C "$OLDPWD" rev-parse HEAD >commit.txt
 
-prepare_unseen
+set=${SET:-unseen}
+"prepare_$set"
 options=("$@")
 program() {
     local name=$1
@@ -32,4 +34,4 @@ program() {
         echo "$name: failed" >&2
     echo "$name" >&2
 }
-each_unseen "$hakmem"
+"each_$set" "$hakmem"

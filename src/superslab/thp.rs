@@ -174,6 +174,8 @@ fn judge(samples: &Samples) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lockfree::slice_sets::Sets;
+    use crate::superslab::desc::Desc;
 
     #[test]
     #[cfg_attr(miri, ignore)]
@@ -204,6 +206,32 @@ mod tests {
         unsafe { os::discard_uncounted(base, 2 * SUPERSLAB) };
         // The system does not say anything about memory that is not mapped.
         assert_eq!(judge(&sample(1)), None);
+    }
+
+    #[test]
+    fn superslabs_that_are_nearly_full_and_tell_something_are_asked_about() {
+        let mut pool = State::new();
+        let mut places = 0;
+        let mut add = |free: u32, huge: bool, reused: bool| {
+            places += 1;
+            let desc = Desc::stand_in(ptr::without_provenance_mut(places * SUPERSLAB));
+            desc.slices.set(Sets { free: (1 << free) - 1, dirty: 0 });
+            desc.huge.store(huge, Relaxed);
+            desc.reused.store(reused, Relaxed);
+            pool.enter(desc, 0);
+            desc.base()
+        };
+        let mut chosen = NO_SAMPLES;
+        for free in [0, 4, 5] {
+            let tells = add(free, false, false);
+            if free <= 4 {
+                chosen[free as usize / 4] = tells;
+            }
+            add(free, true, false);
+            add(free, false, true);
+            (0..TOO_FRESH).for_each(|_| _ = add(free, false, false));
+        }
+        assert_eq!(choose(&pool), chosen);
     }
 
     #[test]
