@@ -210,8 +210,13 @@ impl Policy {
             self.regret.note_use(now);
         }
         if fresh != 0 {
-            self.regret.regret(fresh, self.peak.min(self.widest), now);
+            self.wanted(fresh, now);
         }
+    }
+
+    /// Notes that the pool did not have `slices`: the system or the large cache had to provide them.
+    pub(super) fn wanted(&mut self, slices: usize, now: u32) {
+        self.regret.regret(slices, self.peak.min(self.widest), now);
     }
 
     /// Lets regret and peak decay.

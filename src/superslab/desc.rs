@@ -211,7 +211,11 @@ impl Desc {
         // In the reverse order of the beginning. Release: for the child of a fork.
         self.unmapping.store(false, Relaxed);
         self.job.store(0, Ordering::Release);
-        self.give(hidden, |dirty| dirty & !clean)
+        let after = self.give(hidden, |dirty| dirty & !clean);
+        if after.dirty == 0 {
+            self.reused.store(false, Relaxed);
+        }
+        after
     }
 
     /// Makes slices free. `dirty` maps the slices that were dirty to those that are dirty then. Returns the

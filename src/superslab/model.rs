@@ -41,7 +41,7 @@ pub(crate) fn ground() -> *mut u8 {
     orphans::clear();
     desc::supply(chunk);
     assert!(span_index::add(base, false, false));
-    assert!(pool::take_span(1, pagemap::RUN, || None).is_some());
+    assert!(pool::take_span(1, pagemap::RUN, |_| None).is_some());
     base
 }
 
@@ -281,7 +281,7 @@ fn a_span_is_taken_by_one() {
     model(Some(2), || {
         ground();
         let work = || {
-            let span = pool::take_span(1, pagemap::RUN, || None).unwrap();
+            let span = pool::take_span(1, pagemap::RUN, |_| None).unwrap();
             wrote(span.slab);
             // SAFETY: the span was taken just now, and nobody else knows it.
             unsafe { pool::give_span(span.slab, 1) };

@@ -40,10 +40,13 @@ pub(crate) struct Spare {
     pub(crate) base: *mut u8,
     /// Whether huge pages have been advised.
     pub(crate) huge: bool,
+    /// Whether it is known to be zero, and hardly resident.
+    pub(crate) clean: bool,
 }
 
 /// Where memory for a SuperSlab is looked for before the system is asked. What it returns is the caller's.
-pub(crate) type Spares = fn() -> Option<Spare>;
+/// Told whether it should have huge pages.
+pub(crate) type Spares = fn(bool) -> Option<Spare>;
 
 /// Takes a span of `slices` slices for blocks of `class` and enters it in the page map: every slice for a
 /// slab, the first for a run. `None` if there is no memory. Slice 0 of a SuperSlab lies behind the header and
@@ -264,22 +267,23 @@ pub(crate) unsafe fn was_dirty(slab: *mut Slab) -> bool {
 
 /// Adds a SuperSlab to the pool. False if the system or a limit refuses.
 fn grow(spares: Spares) -> bool {
-    // In either case, since this notes how the heap grows.
-    let wanted = thp::wants_huge_superslab();
-    let spare = spares();
-    let reused = spare.is_some();
-    let Some(Spare { base, huge }) = spare.or_else(|| map_superslab(wanted)) else { return false };
+    let growth = thp::growth();
+    let wanted = growth.wants_huge;
+    let Some(Spare { base, huge, clean }) = spares(wanted).or_else(|| map_superslab(wanted)) else {
+        return false;
+    };
+    growth.note();
     if !pagemap::prepare(base) {
         // SAFETY: ours, mapped with this length, and nobody else knows it.
         unsafe { os::discard(base, SUPERSLAB) };
         return false;
     }
-    if reused {
+    if !clean {
         // The records of slabs are zero at first.
         // SAFETY: the front of our mapping.
         unsafe { base.write_bytes(0, HEADER) };
     }
-    while !span_index::add(base, huge, reused) {
+    while !span_index::add(base, huge, !clean) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
             // SAFETY: ours, mapped with this length, and nobody else knows it.
@@ -287,6 +291,10 @@ fn grow(spares: Spares) -> bool {
             return false;
         }
         desc::supply(chunk);
+    }
+    if !clean {
+        // It is dirty.
+        waker::notify_unlocked();
     }
     true
 }
@@ -306,7 +314,7 @@ fn map_superslab(huge: bool) -> Option<Spare> {
         unsafe { os::advise_huge(base, SUPERSLAB, huge) };
     }
     SUPERSLABS_MAPPED.fetch_add(1, Relaxed);
-    Some(Spare { base, huge })
+    Some(Spare { base, huge, clean: true })
 }
 
 /// Gives the memory of all descriptors back to the system. There is no SuperSlab, and nobody calls the
@@ -352,14 +360,16 @@ mod tests {
     #[cfg_attr(miri, ignore)]
     fn work_goes_on_without_the_lock() {
         // With one span taken before, the spans that come and go below need no further SuperSlab.
-        let first = take_span(8, RUN, || None).unwrap();
+        let first = take_span(8, RUN, |_| None).unwrap();
         let place = Slab::base(first.slab);
         assert!(is_exact());
         let held = POOL.lock();
         let (mut spans, mut taken) = (Vec::new(), 0);
         std::thread::scope(|threads| {
             let worker = threads.spawn(|| {
-                (0..8).map(|i| take_span(1 + i % 3, RUN, || None).unwrap().slab.expose_provenance()).collect()
+                (0..8)
+                    .map(|i| take_span(1 + i % 3, RUN, |_| None).unwrap().slab.expose_provenance())
+                    .collect()
             });
             spans = worker.join().unwrap();
             for &slab in &spans {

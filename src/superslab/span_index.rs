@@ -15,6 +15,7 @@ use crate::superslab::decay::Policy;
 use crate::superslab::desc::{
     self, Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, members, of_member, unused_desc,
 };
+use crate::superslab::layout::SLICES;
 use crate::superslab::span::{Span, make_span};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::{self, Relaxed};
@@ -41,7 +42,13 @@ pub(super) fn add(base: *mut u8, huge: bool, reused: bool) -> bool {
     let Some(desc) = spare.or_else(unused_desc) else { return false };
     desc.fill(base, huge, reused);
     match pool {
-        Some(mut pool) => pool.enter(desc, os::now_ms()),
+        Some(mut pool) => {
+            let now = os::now_ms();
+            pool.enter(desc, now);
+            if reused {
+                pool.policy.wanted(SLICES, now);
+            }
+        }
         None => set_stale(),
     }
     true

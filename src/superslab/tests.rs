@@ -207,7 +207,7 @@ fn slices_of_the_hardened_heap_have_their_record() {
 
 #[test]
 fn descriptors_lie_in_what_is_counted_for_them() {
-    let span = super::pool::take_span(1, RUN, || None).unwrap();
+    let span = super::pool::take_span(1, RUN, |_| None).unwrap();
     let bytes = bytes_of_descriptors();
     assert!(bytes % CHUNK == 0 && bytes >= CHUNK && bytes >= all_descs().count() * size_of::<Desc>());
     // SAFETY: our own span, given back once.

@@ -39,7 +39,7 @@ pub(crate) fn filled(slices: usize) {
     FILLED.fetch_add(slices, Relaxed);
 }
 
-/// [`FILLED`] when the last SuperSlab was mapped.
+/// [`FILLED`] when the pool got its last SuperSlab.
 static FILLED_THEN: AtomicUsize = AtomicUsize::new(0);
 /// The fewest SuperSlabs of a heap that counts as growing. Small processes stay as they are; the first
 /// SuperSlabs serve many classes that need few blocks each.
@@ -49,7 +49,7 @@ const GROWING_FROM: usize = 3;
 const GOES_ON: usize = SLICES * 5 / 8;
 /// The fewest SuperSlabs of which one may be wasted for that.
 const GOES_ON_FROM: usize = 8;
-/// Whether the heap grew when the last SuperSlab was mapped.
+/// Whether the heap grew when the pool got its last SuperSlab.
 static GREW: AtomicBool = AtomicBool::new(false);
 
 /// Whether a heap of that many SuperSlabs grows densely: since the last one was mapped, when `then` slices
@@ -86,21 +86,37 @@ pub(crate) fn refuses() -> bool {
     options::get().thp != Thp::Folios
 }
 
-/// Whether the next SuperSlab should have huge pages.
-pub(super) fn wants_huge_superslab() -> bool {
+/// How the heap has grown since the pool last got a SuperSlab.
+pub(super) struct Growth {
+    /// Whether the next one should have huge pages.
+    pub(super) wants_huge: bool,
+    filled: usize,
+    grows: bool,
+}
+
+/// Looks how the heap has grown, before another SuperSlab is got.
+pub(super) fn growth() -> Growth {
+    let filled = FILLED.load(Relaxed);
+    let mut grows = false;
     // Spans that are mostly untouched, like those of many threads with small heaps, must not become resident.
-    said_or(|| {
-        let filled = FILLED.load(Relaxed);
-        let then = FILLED_THEN.swap(filled, Relaxed);
+    let wants_huge = said_or(|| {
         let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_slices)) else {
             return false;
         };
-        let grows = is_growing(superslabs, then, filled, GREW.load(Relaxed));
-        GREW.store(grows, Relaxed);
+        grows = is_growing(superslabs, FILLED_THEN.load(Relaxed), filled, GREW.load(Relaxed));
         grows
             || filled >= HUGE_FROM && is_most(filled, used)
             || are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
-    })
+    });
+    Growth { wants_huge, filled, grows }
+}
+
+impl Growth {
+    /// Notes that the pool gets another SuperSlab.
+    pub(super) fn note(self) {
+        FILLED_THEN.store(self.filled, Relaxed);
+        GREW.store(self.grows, Relaxed);
+    }
 }
 
 /// With fewer SuperSlabs than this the kernel is not asked: if the next one stays empty, that wastes an
@@ -115,7 +131,7 @@ const SAMPLES: usize = 4;
 /// How many SuperSlabs at the front of a bucket are considered.
 const AMONG: usize = 32;
 /// The most free slices of a SuperSlab that is considered: runs leave gaps into which no run fits. With one
-/// more it is never dense.
+/// more that are clean, it is not dense by itself.
 const MOST_FREE: usize = 4;
 /// This many SuperSlabs at the front of a bucket are passed over: they have only just become full, and may
 /// not be touched yet.

@@ -31,7 +31,7 @@ fn slab(bins: &mut Bins, blocks: usize) -> (*mut Slab, Vec<*mut Block>) {
     let counters: &'static Counters = Box::leak(Box::new(Counters::new()));
     // SAFETY: the bins are this thread's, and no other thread knows the span.
     unsafe {
-        let span = pool::take_span(1, CLASS, || None).unwrap();
+        let span = pool::take_span(1, CLASS, |_| None).unwrap();
         Slab::make(span.slab, stride(CLASS as usize), span.zero, bins.owner);
         bins.make_current(span.slab);
         bins.slices += 1;
@@ -130,7 +130,7 @@ fn statistics_see_an_adopted_slab_whole() {
     model(Some(2), || {
         ground();
         let (old, new) = (bins(), bins());
-        let span = pool::take_span(1, CLASS, || None).unwrap();
+        let span = pool::take_span(1, CLASS, |_| None).unwrap();
         let other = beside(move || {
             // SAFETY: the span is this thread's, and so are the bins.
             unsafe {

@@ -191,8 +191,8 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
     bytes
 }
 
-/// Gives back what lies above `bump`, if it may be resident: it is left over from another slab, or a huge
-/// page brought it. Returns the bytes given back.
+/// Gives back what lies above `bump`, if it may be resident: it is left over from another slab or a
+/// large block, or a huge page brought it. Returns the bytes given back.
 ///
 /// # Safety
 ///

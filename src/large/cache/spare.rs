@@ -1,47 +1,85 @@
-//! Memory for SuperSlabs out of what is kept of freed mappings: it is resident already, and would lie idle
-//! while the heap grows beside it.
+//! Memory for SuperSlabs out of what is kept of freed mappings: mostly it is resident already, and would lie
+//! idle while the heap grows beside it.
 
 use crate::base::options::{self, Thp};
 use crate::large::cache::entry::Entry;
 use crate::large::cache::{CACHE, Cache, kept};
 use crate::large::huge::Mapping;
-use crate::os::{elapsed, now_ms};
-use crate::superslab::layout::SUPERSLAB;
+use crate::os::{self, elapsed, now_ms};
+use crate::superslab::layout::{SLICE, SUPERSLAB};
 use crate::superslab::pool::Spare;
 
 impl Mapping {
-    /// How far from its start the last SuperSlab begins that fits in.
+    /// How far from its start the last SuperSlab begins that fits in and leaves nothing too short for a
+    /// block.
     fn last_superslab(&self) -> Option<usize> {
-        (self.end() & !(SUPERSLAB - 1)).checked_sub(SUPERSLAB)?.checked_sub(self.block.addr())
+        let is_of_use = |rest: usize| rest == 0 || rest >= SLICE;
+        let last = self.end() & !(SUPERSLAB - 1);
+        [last, last - SUPERSLAB].into_iter().find_map(|end| {
+            let front = end.checked_sub(SUPERSLAB)?.checked_sub(self.block.addr())?;
+            (is_of_use(front) && is_of_use(self.end() - end)).then_some(front)
+        })
     }
 }
 
+/// Which memory becomes a SuperSlab.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pages {
+    /// None with huge pages, which one slab would make resident as a whole.
+    Small,
+    /// Preferably with huge pages.
+    Any,
+    /// With huge pages.
+    Huge,
+}
+
 impl Cache {
-    /// Cuts memory for a SuperSlab out of what has been kept longest. `None` if there is none, or no place
-    /// for what lies behind it.
-    pub(super) fn take_superslab(&mut self, now: u32, huge_only: bool) -> Option<Mapping> {
-        let fits = |(_, e): &(usize, &Entry)| {
-            !e.refused && (e.huge || !huge_only) && e.kept().last_superslab().is_some()
+    /// Cuts memory for a SuperSlab out of what has been kept longest, but last out of what a block may grow
+    /// into. `None` if there is none, or no place for what lies behind it.
+    pub(super) fn take_superslab(&mut self, now: u32, pages: Pages) -> Option<Mapping> {
+        let is_right = |huge| pages == Pages::Any || huge == (pages == Pages::Huge);
+        let fits =
+            |(_, e): &(usize, &Entry)| !e.refused && is_right(e.huge) && e.kept().last_superslab().is_some();
+        let order = |(_, e): &(usize, &Entry)| (e.huge, !e.follows, elapsed(e.since, now));
+        let (i, entry) = self.used().filter(fits).max_by_key(order)?;
+        let (kept, since) = (entry.kept(), entry.since);
+        let front = kept.last_superslab()?;
+        let behind = kept.len - front - SUPERSLAB;
+        let place = match (front, behind) {
+            (0, _) | (_, 0) => i,
+            _ => self.entries.0.iter().position(|e| e.len() == 0)?,
         };
-        let (i, entry) = self.used().filter(fits).max_by_key(|(_, e)| elapsed(e.since, now))?;
-        let (front, since) = (entry.kept().last_superslab()?, entry.since);
-        let free = self.entries.0.iter().position(|e| e.len() == 0)?;
         // After a fork in between, the child has lost what is not in its place yet.
         let end = if front == 0 { self.remove(i) } else { self.with(i, |entry| entry.shorten(front)) };
-        let behind = Mapping { block: end.block.wrapping_add(SUPERSLAB), len: end.len - SUPERSLAB, ..end };
-        if behind.len != 0 {
-            self.with(free, |entry| entry.fill(behind, since, false));
+        if behind != 0 {
+            let behind = Mapping { block: end.block.wrapping_add(SUPERSLAB), len: behind, ..end };
+            self.with(place, |entry| entry.fill(behind, since, false));
         }
         Some(Mapping { len: SUPERSLAB, ..end })
     }
 }
 
-/// Takes memory for a SuperSlab: it is the caller's alone, and its contents are unknown.
-pub(crate) fn spare() -> Option<Spare> {
+/// Takes memory for a SuperSlab: it is the caller's alone. `huge` says whether it should have huge pages.
+pub(crate) fn spare(huge: bool) -> Option<Spare> {
     if kept() < SUPERSLAB {
         return None;
     }
-    let huge_only = options::get().thp == Thp::Always;
-    let Mapping { block, huge, .. } = CACHE.lock_soon()?.take_superslab(now_ms(), huge_only)?;
-    Some(Spare { base: block, huge })
+    let options = options::get();
+    let pages = match options.thp {
+        Thp::Always => Pages::Huge,
+        _ if huge => Pages::Any,
+        _ => Pages::Small,
+    };
+    let Mapping { block, huge, .. } = CACHE.lock_soon()?.take_superslab(now_ms(), pages)?;
+    // What was hardly touched would count as resident, and be cleared for `calloc`.
+    // SAFETY: out of the cache, so ours alone, and in whole system pages.
+    let clean = options.purge_delay >= 0 && is_sparse(block) && unsafe { os::purge(block, SUPERSLAB) };
+    Some(Spare { base: block, huge, clean })
+}
+
+/// Whether the system says that less than half of a SuperSlab's length is resident.
+fn is_sparse(block: *mut u8) -> bool {
+    // SAFETY: this only asks the system.
+    let resident = unsafe { os::resident_pages(block, SUPERSLAB) };
+    resident.is_some_and(|resident| resident * 2 * os::page_size() < SUPERSLAB)
 }

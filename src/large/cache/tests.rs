@@ -1,3 +1,4 @@
+use crate::large::cache::spare::Pages;
 use crate::large::cache::*;
 use crate::superslab::decay;
 use core::ptr;
@@ -74,32 +75,50 @@ fn what_a_block_was_cut_off_is_halved() {
 #[test]
 fn a_superslab_is_cut_out_of_the_oldest() {
     let mut cache = Cache::new();
-    let taken = |cache: &mut Cache, huge_only| {
-        let taken = cache.take_superslab(20, huge_only)?;
+    let taken = |cache: &mut Cache, pages| {
+        let taken = cache.take_superslab(20, pages)?;
         assert_eq!(taken.len, 2 * MIB);
         Some((taken.block.addr() - (1 << 30)) / MIB)
     };
     assert!(cache.add(kept(1, 8), 7, false) && cache.add(kept(20, 3), 5, false));
     assert!(cache.add(kept(31, 2), 1, false), "no multiple of its length with as much behind it");
     assert!(cache.add(kept(40, 8), 1, true), "refused");
-    assert_eq!(taken(&mut cache, false), Some(20));
+    assert_eq!(taken(&mut cache, Pages::Small), Some(20));
     assert_eq!(places(&cache), [(1, 8), (22, 1), (31, 2), (40, 8)]);
-    assert_eq!(taken(&mut cache, true), None, "without huge pages");
-    assert_eq!(taken(&mut cache, false), Some(6));
+    assert_eq!(taken(&mut cache, Pages::Huge), None, "without huge pages");
+    assert_eq!(taken(&mut cache, Pages::Small), Some(6));
     assert_eq!(places(&cache), [(1, 5), (8, 1), (22, 1), (31, 2), (40, 8)]);
     assert!(cache.used().filter(|(_, e)| e.block < kept(9, 0).block).all(|(_, e)| e.since == 7));
     assert!(cache.add(Mapping { huge: true, ..kept(60, 2) }, 9, false));
-    assert_eq!(taken(&mut cache, true), Some(60));
-    assert_eq!([taken(&mut cache, false), taken(&mut cache, false)], [Some(4), Some(2)]);
+    assert_eq!(taken(&mut cache, Pages::Huge), Some(60));
+    assert_eq!([taken(&mut cache, Pages::Small), taken(&mut cache, Pages::Small)], [Some(4), Some(2)]);
     assert_eq!(
-        (taken(&mut cache, false), places(&cache)),
+        (taken(&mut cache, Pages::Small), places(&cache)),
         (None, vec![(1, 1), (8, 1), (22, 1), (31, 2), (40, 8)])
     );
-    assert!(cache.add(kept(80, 4), 9, false));
+    assert!(cache.add(kept(80, 4), 9, false) && cache.add(kept(91, 4), 15, false));
     while cache.used().count() < ENTRIES {
         assert!(cache.add(kept(100 + 2 * cache.used().count(), 1), 10, false));
     }
-    assert_eq!(taken(&mut cache, false), None, "no place for what lies behind");
+    assert_eq!(taken(&mut cache, Pages::Small), Some(82), "nothing lies behind");
+    assert_eq!(taken(&mut cache, Pages::Small), Some(80));
+    assert!(cache.add(kept(84, 3), 9, false));
+    assert_eq!(taken(&mut cache, Pages::Small), Some(84), "nothing lies before it");
+    assert_eq!(taken(&mut cache, Pages::Any), None, "no place for what lies behind");
+    let mut cache = Cache::new();
+    assert!(cache.add(kept(0, 8), 5, false) && cache.add(Mapping { huge: true, ..kept(20, 2) }, 9, false));
+    let splinter = Mapping { block: kept(40, 0).block.wrapping_add(4096), ..kept(40, 4) };
+    assert!(cache.add(splinter, 7, false));
+    assert_eq!(taken(&mut cache, Pages::Any), Some(20), "with huge pages");
+    cache.take(0, MIB);
+    assert_eq!(taken(&mut cache, Pages::Any), Some(6));
+    assert!(cache.add(kept(60, 2), 9, false));
+    assert_eq!(
+        [(); 3].map(|()| taken(&mut cache, Pages::Small)),
+        [Some(60), Some(4), Some(2)],
+        "a block may grow into the older one"
+    );
+    assert_eq!(taken(&mut cache, Pages::Any), None, "4 KiB would be left over");
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn statistics_see_a_marked_slab_whole() {
     model(None, || {
         ground();
         let owner = owner();
-        let span = pool::take_span(1, CLASS, || None).unwrap();
+        let span = pool::take_span(1, CLASS, |_| None).unwrap();
         let other = beside(move || {
             // SAFETY: the span is this thread's; nobody follows the owner.
             unsafe {

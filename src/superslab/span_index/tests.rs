@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::os::futex;
+use crate::superslab::layout::SUPERSLAB;
 use crate::superslab::pagemap::RUN;
 use crate::superslab::pool;
 
@@ -31,7 +32,7 @@ fn the_pool_answers() {
 #[cfg_attr(miri, ignore)]
 fn a_rebuilt_index_has_the_spare_descriptors() {
     // For which the pool needs descriptors.
-    let span = pool::take_span(1, RUN, || None).unwrap();
+    let span = pool::take_span(1, RUN, |_| None).unwrap();
     // SAFETY: our own span, given back once.
     unsafe { pool::give_span(span.slab, 0) };
     let mut pool = POOL.lock();
@@ -74,4 +75,29 @@ fn a_child_of_a_fork_has_the_lock_and_a_whole_index() {
     pool.used_slices -= 1000;
     drop(pool);
     assert_eq!(status, 0);
+}
+
+/// What the pool has dropped is wanted again when it takes memory from elsewhere, too.
+#[test]
+#[cfg_attr(miri, ignore)]
+fn a_superslab_of_used_memory_is_regretted() {
+    assert!(os::child::is_so(|| {
+        inherit();
+        // For which the pool needs descriptors.
+        let span = pool::take_span(1, RUN, |_| None).unwrap();
+        let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
+        let slack = || with(|pool| (pool.policy.regret.slack(), pool.dirty_slices)).unwrap();
+        with(|pool| {
+            let now = os::now_ms();
+            pool.policy.taken(0, 1000, 0, false, now);
+            pool.policy.regret.forget();
+            pool.policy.regret.drop(40, now);
+        });
+        let before = slack();
+        assert!(add(base, false, true));
+        let after = slack();
+        // SAFETY: our own span, given back once.
+        unsafe { pool::give_span(span.slab, 0) };
+        after == (before.0 + SLICES, before.1 + SLICES)
+    }));
 }
