@@ -206,10 +206,10 @@ fn the_heap_grows_into_what_is_kept() {
     let grown = hakmem::stats().bytes_mapped - mapped;
     assert!(grown <= 2 * MIB as u64, "{grown}");
     // What is left of it serves large blocks as before.
-    let rest = make(6 * MIB);
+    let rest = make(5 * MIB);
     assert!(range.contains(&rest.addr()));
-    check(rest, 6 * MIB);
-    free(rest, 6 * MIB);
+    check(rest, 5 * MIB);
+    free(rest, 5 * MIB);
     blocks.into_iter().for_each(|block| free(block, 1000));
     hakmem::purge();
     let held = hakmem::stats().bytes_held;

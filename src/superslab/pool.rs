@@ -270,9 +270,9 @@ fn grow(spares: Spares) -> bool {
     let growth = thp::growth();
     let wanted = growth.wants_huge;
     let Some(Spare { base, huge, clean }) = spares(wanted).or_else(|| map_superslab(wanted)) else {
+        growth.undo();
         return false;
     };
-    growth.note();
     if !pagemap::prepare(base) {
         // SAFETY: ours, mapped with this length, and nobody else knows it.
         unsafe { os::discard(base, SUPERSLAB) };

@@ -86,36 +86,36 @@ pub(crate) fn refuses() -> bool {
     options::get().thp != Thp::Folios
 }
 
-/// How the heap has grown since the pool last got a SuperSlab.
+/// How the heap has grown since the pool got its last SuperSlab.
 pub(super) struct Growth {
     /// Whether the next one should have huge pages.
     pub(super) wants_huge: bool,
+    then: usize,
     filled: usize,
-    grows: bool,
 }
 
-/// Looks how the heap has grown, before another SuperSlab is got.
+/// Looks how the heap has grown, and notes that the pool gets another SuperSlab.
 pub(super) fn growth() -> Growth {
     let filled = FILLED.load(Relaxed);
-    let mut grows = false;
+    let then = FILLED_THEN.swap(filled, Relaxed);
     // Spans that are mostly untouched, like those of many threads with small heaps, must not become resident.
     let wants_huge = said_or(|| {
         let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_slices)) else {
             return false;
         };
-        grows = is_growing(superslabs, FILLED_THEN.load(Relaxed), filled, GREW.load(Relaxed));
+        let grows = is_growing(superslabs, then, filled, GREW.load(Relaxed));
+        GREW.store(grows, Relaxed);
         grows
             || filled >= HUGE_FROM && is_most(filled, used)
             || are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
     });
-    Growth { wants_huge, filled, grows }
+    Growth { wants_huge, then, filled }
 }
 
 impl Growth {
-    /// Notes that the pool gets another SuperSlab.
-    pub(super) fn note(self) {
-        FILLED_THEN.store(self.filled, Relaxed);
-        GREW.store(self.grows, Relaxed);
+    /// The pool has not got one.
+    pub(super) fn undo(self) {
+        let _ = FILLED_THEN.compare_exchange(self.filled, self.then, Relaxed, Relaxed);
     }
 }
 

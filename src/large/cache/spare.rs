@@ -15,7 +15,7 @@ impl Mapping {
     fn last_superslab(&self) -> Option<usize> {
         let is_of_use = |rest: usize| rest == 0 || rest >= SLICE;
         let last = self.end() & !(SUPERSLAB - 1);
-        [last, last - SUPERSLAB].into_iter().find_map(|end| {
+        [last, last.saturating_sub(SUPERSLAB)].into_iter().find_map(|end| {
             let front = end.checked_sub(SUPERSLAB)?.checked_sub(self.block.addr())?;
             (is_of_use(front) && is_of_use(self.end() - end)).then_some(front)
         })
