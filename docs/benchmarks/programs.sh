@@ -146,10 +146,9 @@ with open('c.c', 'w') as f:
     for i in range(260):
         f.write(f'struct s{i} {{ int a[{i % 9 + 1}]; char *p; struct s{i} *next; }};\nint f{i}(struct s{i} *s, int n) {{ int r = 0; for (int i = 0; i < n; i++) {{ if (s->a[i % {i % 9 + 1}] > {i}) r += s->a[0]; else if (s->p) r -= (int)strlen(s->p); switch (r & 3) {{ case 0: r++; break; case 1: r--; break; default: break; }} }} char *q = malloc((size_t)n); if (!q) return -1; memset(q, {i % 128}, (size_t)n); r += q[0]; free(q); return s->next ? f{i}(s->next, n - 1) + r : r; }}\n')
 with open('v.v', 'w') as f:
-    for m in range(1):
-        f.write(f'module m{m}(input clk, input [15:0] a, b, c, output reg [15:0] q, output reg [31:0] p);\nreg [15:0] r[0:15]; integer i;\nalways @(posedge clk) begin r[a[3:0]] <= b ^ c; q <= r[b[3:0]] + (a & {m * 77 + 5}) - (c | b); p <= a * b + {{c, a}}; case (c[3:0]) ')
-        for k in range(15): f.write(f'{k}: q <= a {"+-&|^"[k % 5]} b {"+-&|^"[k % 4]} {R(65536)}; ')
-        f.write('default: q <= 0; endcase end\nendmodule\n')
+    f.write(f'module m(input clk, input [15:0] a, b, c, output reg [15:0] q, output reg [31:0] p);\nreg [15:0] r[0:15]; integer i;\nalways @(posedge clk) begin r[a[3:0]] <= b ^ c; q <= r[b[3:0]] + (a & 5) - (c | b); p <= a * b + {{c, a}}; case (c[3:0]) ')
+    for k in range(15): f.write(f'{k}: q <= a {"+-&|^"[k % 5]} b {"+-&|^"[k % 4]} {R(65536)}; ')
+    f.write('default: q <= 0; endcase end\nendmodule\n')
 with open('s.scad', 'w') as f:
     f.write('difference() { union() {\n')
     for i in range(34): f.write(f'translate([{R(40)},{R(40)},{R(40)}]) cube([{R(9) + 2},{R(9) + 2},{R(9) + 2}]);\n')

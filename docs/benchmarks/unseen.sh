@@ -14,13 +14,14 @@ cd "$(dirname "$0")/../.."
 . docs/benchmarks/programs.sh
 hakmem=$PWD/target/release/hakmem
 [ $# -ge 1 ] || { sed -n '2,11s/^# \{0,1\}//p' docs/benchmarks/unseen.sh >&2; exit 2; }
+set=${SET:-unseen}
+declare -F "each_$set" >/dev/null || { echo "SET=$set: there are unseen and survey" >&2; exit 2; }
 cargo build --quiet --release -p hakmem-capi -p hakmem-cli
 mkdir -p "$1"
 cd "$1"
 shift
 git -C "$OLDPWD" rev-parse HEAD >commit.txt
 
-set=${SET:-unseen}
 "prepare_$set"
 options=("$@")
 program() {

@@ -8,7 +8,7 @@ use crate::reclaim::background;
 use crate::sampling;
 use crate::stats::classes::figures;
 use crate::stats::classes::{self, ClassStats};
-use crate::superslab::{pagemap, pool};
+use crate::superslab::{grow, pagemap};
 use crate::sync::Ordering::Relaxed;
 use crate::{guard, hardened, large, os};
 
@@ -303,7 +303,7 @@ fn code_bytes() -> (usize, usize) {
 /// The counters of the whole process.
 fn counted() -> Stats {
     Stats {
-        superslabs_mapped: pool::SUPERSLABS_MAPPED.load(Relaxed),
+        superslabs_mapped: grow::SUPERSLABS_MAPPED.load(Relaxed),
         large_allocs: counters::LARGE_ALLOCS.load(Relaxed),
         large_frees: counters::LARGE_FREES.load(Relaxed),
         large_cache_hits: counters::LARGE_CACHE_HITS.load(Relaxed),

@@ -9,6 +9,7 @@ mod block;
 pub(crate) mod decay;
 pub(crate) mod desc;
 pub(crate) mod granules;
+pub(crate) mod grow;
 pub(crate) mod layout;
 #[cfg(all(test, loom))]
 pub(crate) mod model;

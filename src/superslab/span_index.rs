@@ -5,6 +5,8 @@
 //! steps. It can be rebuilt at any time ([`State::rebuild`]): a thread that does not get the lock soon
 //! changes only the descriptors, and marks the index as stale ([`set_stale`]).
 
+mod changes;
+
 use crate::base::list::List;
 use crate::base::table::Table;
 use crate::lockfree::slice_sets::{Sets, span_mask};
@@ -13,12 +15,13 @@ use crate::os::futex::{Guard, Inherit, Lock};
 use crate::os::process;
 use crate::superslab::decay::Policy;
 use crate::superslab::desc::{
-    self, Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, members, of_member, unused_desc,
+    self, Bucket, Desc, DescRef, Dirt, all_descs, as_member, descs, members, of_member,
 };
-use crate::superslab::layout::SLICES;
 use crate::superslab::span::{Span, make_span};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::{self, Relaxed};
+
+pub(super) use changes::{add, put_back, remove, take_unlocked};
 
 /// The index does not agree with the descriptors.
 static STALE: AtomicBool = AtomicBool::new(false);
@@ -33,55 +36,6 @@ pub(super) fn set_stale() {
 fn is_stale() -> bool {
     // Acquire: pairs with the release in `set_stale`.
     STALE.load(Relaxed) && STALE.swap(false, Ordering::Acquire)
-}
-
-/// Adds a SuperSlab whose slices are free: see [`Desc::fill`]. False if no descriptor is left.
-pub(super) fn add(base: *mut u8, huge: bool, reused: bool) -> bool {
-    let mut pool = lock();
-    let spare = pool.as_mut().and_then(|pool| pool.take_spare());
-    let Some(desc) = spare.or_else(unused_desc) else { return false };
-    desc.fill(base, huge, reused);
-    match pool {
-        Some(mut pool) => {
-            let now = os::now_ms();
-            pool.enter(desc, now);
-            if reused {
-                pool.policy.wanted(SLICES, now);
-            }
-        }
-        None => set_stale(),
-    }
-    true
-}
-
-/// Takes a span without the lock, anywhere, of slices in the mask `among`.
-pub(super) fn take_unlocked(slices: usize, class: u8, among: u32) -> Option<Span> {
-    descs().find_map(|desc| {
-        let (index, before) = desc.slices.take(slices, slices, among)?;
-        set_stale();
-        Some(make_span(desc, index, slices, class, before))
-    })
-}
-
-/// Puts back the slices that [`State::hide`] has hidden. Those in `clean` are not dirty any more.
-pub(super) fn put_back(desc: DescRef, clean: u32) {
-    let pool = lock();
-    let hidden = desc.job.load(Relaxed);
-    let after = desc.end_job(clean);
-    match pool {
-        Some(mut pool) => pool.reindex(desc, hidden, after, os::now_ms()),
-        None => set_stale(),
-    }
-}
-
-/// Removes a SuperSlab that was hidden as a whole and has been unmapped. Without the lock it stays listed
-/// until the index is rebuilt, but none of its slices is free.
-pub(super) fn remove(desc: DescRef) {
-    let Some(mut pool) = lock() else {
-        desc.clear();
-        return set_stale();
-    };
-    pool.forget(desc);
 }
 
 /// The number of buckets: as many as [`State::filled`] has bits. More than there are numbers of free slices,

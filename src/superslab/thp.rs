@@ -52,7 +52,7 @@ const GOES_ON_FROM: usize = 8;
 /// Whether the heap grew when the pool got its last SuperSlab.
 static GREW: AtomicBool = AtomicBool::new(false);
 
-/// Whether a heap of that many SuperSlabs grows densely: since the last one was mapped, when `then` slices
+/// Whether a heap of that many SuperSlabs grows densely: since the pool got the last one, when `then` slices
 /// were filled, most of what one holds has been filled. `grew` is the answer of that time: larger heaps go on
 /// with less. If the growth then ends, the rest of one is wasted.
 const fn is_growing(superslabs: usize, then: usize, filled: usize, grew: bool) -> bool {

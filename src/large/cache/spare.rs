@@ -6,8 +6,8 @@ use crate::large::cache::entry::Entry;
 use crate::large::cache::{CACHE, Cache, kept};
 use crate::large::huge::Mapping;
 use crate::os::{self, elapsed, now_ms};
+use crate::superslab::grow::Spare;
 use crate::superslab::layout::{SLICE, SUPERSLAB};
-use crate::superslab::pool::Spare;
 
 impl Mapping {
     /// How far from its start the last SuperSlab begins that fits in and leaves nothing too short for a

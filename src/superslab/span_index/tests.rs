@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::os::futex;
-use crate::superslab::layout::SUPERSLAB;
+use crate::superslab::desc::unused_desc;
+use crate::superslab::layout::{SLICES, SUPERSLAB};
 use crate::superslab::pagemap::RUN;
 use crate::superslab::pool;
 
