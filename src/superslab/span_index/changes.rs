@@ -8,7 +8,8 @@ use crate::superslab::span::{Span, make_span};
 use crate::superslab::span_index::{lock, set_stale};
 use crate::sync::Ordering::Relaxed;
 
-/// Adds a SuperSlab whose slices are free: see [`Desc::fill`](super::Desc::fill). False if no descriptor is left.
+/// Adds a SuperSlab whose slices are free: see [`Desc::fill`](super::Desc::fill). False if no descriptor is
+/// left.
 pub(in crate::superslab) fn add(base: *mut u8, huge: bool, reused: bool) -> bool {
     let mut pool = lock();
     let spare = pool.as_mut().and_then(|pool| pool.take_spare());
@@ -36,7 +37,8 @@ pub(in crate::superslab) fn take_unlocked(slices: usize, class: u8, among: u32) 
     })
 }
 
-/// Puts back the slices that [`State::hide`](super::State::hide) has hidden. Those in `clean` are not dirty any more.
+/// Puts back the slices that [`State::hide`](super::State::hide) has hidden. Those in `clean` are not dirty
+/// any more.
 pub(in crate::superslab) fn put_back(desc: DescRef, clean: u32) {
     let pool = lock();
     let hidden = desc.job.load(Relaxed);
