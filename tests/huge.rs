@@ -129,8 +129,8 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         match first {
             First::FreesOne => {
                 free(make(1, small, page));
-                let longer = make(1, 7 * MIB, 7 * MIB);
-                assert_eq!(more(), 0, "more than four times as long");
+                let longer = make(1, 13 * MIB, 13 * MIB);
+                assert_eq!(more(), 0, "more than eight times as long");
                 let second = make(1, 5 * MIB, page);
                 assert_eq!(more(), 5);
                 free([longer, second].concat());

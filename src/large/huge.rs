@@ -26,7 +26,7 @@ const ENOUGH: usize = 16;
 const MANY: usize = 128;
 /// A mapping gets huge pages if it is at most this many times as long as the longest dense one: a program
 /// with dense buffers may have a sparse table, too.
-const LONGER: usize = 4;
+const LONGER: usize = 8;
 /// The most system pages of one mapping that are looked at.
 const LOOKS: usize = 16;
 /// The shortest mapping that is looked at while little is known. A table that doubles has it before it has

@@ -229,11 +229,11 @@ fn a_mapping_of_another_order_is_not_trusted() {
     assert!(seen.is_dense(LONGER * HUGE_PAGE) && !seen.is_dense((LONGER + 1) * HUGE_PAGE));
     // Unless one with huge pages was touched all over.
     seen.add_huge(4 * HUGE_PAGE, 4, 3);
-    assert!(!seen.is_dense(16 * HUGE_PAGE));
+    assert!(!seen.is_dense(4 * LONGER * HUGE_PAGE));
     seen.add_huge(4 * HUGE_PAGE, 4, 4);
-    assert!(seen.is_dense(16 * HUGE_PAGE) && !seen.is_dense(20 * HUGE_PAGE));
+    assert!(seen.is_dense(4 * LONGER * HUGE_PAGE) && !seen.is_dense(5 * LONGER * HUGE_PAGE));
     seen.add(64 * HUGE_PAGE, 16, 16);
-    assert!(seen.is_dense(256 * HUGE_PAGE));
+    assert!(seen.is_dense(64 * LONGER * HUGE_PAGE));
     seen.add(32 * HUGE_PAGE, 4, 1);
     assert!(seen.is_dense(16 * HUGE_PAGE) && !seen.is_dense(32 * HUGE_PAGE));
 }
