@@ -24,6 +24,7 @@ impl Mapping {
 
 /// Which memory becomes a SuperSlab.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(test, derive(Debug))]
 pub(super) enum Pages {
     /// None with huge pages, which one slab would make resident as a whole.
     Small,
@@ -31,6 +32,17 @@ pub(super) enum Pages {
     Any,
     /// With huge pages.
     Huge,
+}
+
+impl Pages {
+    /// Which, under this option, for a SuperSlab that should have huge pages, or not.
+    pub(super) fn wanted(thp: Thp, huge: bool) -> Self {
+        match thp {
+            Thp::Always => Self::Huge,
+            _ if huge => Self::Any,
+            _ => Self::Small,
+        }
+    }
 }
 
 impl Cache {
@@ -65,11 +77,7 @@ pub(crate) fn spare(huge: bool) -> Option<Spare> {
         return None;
     }
     let options = options::get();
-    let pages = match options.thp {
-        Thp::Always => Pages::Huge,
-        _ if huge => Pages::Any,
-        _ => Pages::Small,
-    };
+    let pages = Pages::wanted(options.thp, huge);
     let Mapping { block, huge, .. } = CACHE.lock_soon()?.take_superslab(now_ms(), pages)?;
     // What was hardly touched would count as resident, and be cleared for `calloc`.
     // SAFETY: out of the cache, so ours alone, and in whole system pages.

@@ -1,6 +1,8 @@
+use crate::base::options::Thp;
 use crate::large::cache::spare::Pages;
 use crate::large::cache::*;
 use crate::superslab::decay;
+use crate::superslab::layout::SUPERSLAB;
 use core::ptr;
 
 const MIB: usize = 1 << 20;
@@ -70,6 +72,45 @@ fn what_a_block_was_cut_off_is_halved() {
         assert!(cache.add(kept(100 + 2 * cache.used().count(), 1), 10, false));
     }
     assert_eq!(cache.halve(0, MIB, 4096), None, "no place");
+}
+
+/// In a child: other tests use the cache as well.
+#[cfg(not(loom))]
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn the_pool_gets_what_is_kept() {
+    let keep_touched = |touched: usize, huge: bool| {
+        let block = os::map_aligned(ptr::null_mut(), SUPERSLAB, SUPERSLAB);
+        // SAFETY: mapped just now with this length, and not used any more.
+        unsafe {
+            os::advise_huge(block, SUPERSLAB, false);
+            block.write_bytes(1, touched);
+            keep(Mapping { block, len: SUPERSLAB, huge });
+        }
+        block
+    };
+    assert!(crate::large::child::is_so(|| {
+        assert!(super::kept() == 0 && spare(false).is_none());
+        let half = SUPERSLAB / 2;
+        for (touched, is_clean) in [(SUPERSLAB, false), (half, false), (half - os::page_size(), true)] {
+            let block = keep_touched(touched, false);
+            let spare = spare(false).unwrap();
+            assert_eq!((spare.base, spare.huge, spare.clean), (block, false, is_clean));
+            // SAFETY: ours alone.
+            assert_eq!(unsafe { block.read() }, if is_clean { 0 } else { 1 });
+        }
+        let block = keep_touched(SUPERSLAB, true);
+        assert!(spare(false).is_none());
+        spare(true).is_some_and(|spare| spare.base == block && spare.huge) && super::kept() == 0
+    }));
+}
+
+#[test]
+fn huge_pages_are_taken_only_where_they_are_wanted() {
+    for thp in [Thp::Auto, Thp::Never, Thp::Folios] {
+        assert_eq!([true, false].map(|huge| Pages::wanted(thp, huge)), [Pages::Any, Pages::Small]);
+    }
+    assert_eq!([true, false].map(|huge| Pages::wanted(Thp::Always, huge)), [Pages::Huge; 2]);
 }
 
 #[test]
