@@ -99,6 +99,8 @@ fn the_pool_gets_what_is_kept() {
             // SAFETY: ours alone.
             assert_eq!(unsafe { block.read() }, if is_clean { 0 } else { 1 });
         }
+        let two = [(); 2].map(|()| keep_touched(SUPERSLAB, false));
+        assert!(two.map(|_| spare(false).unwrap().base).iter().all(|base| two.contains(base)));
         let block = keep_touched(SUPERSLAB, true);
         assert!(spare(false).is_none());
         spare(true).is_some_and(|spare| spare.base == block && spare.huge) && super::kept() == 0
