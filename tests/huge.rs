@@ -1,7 +1,7 @@
 //! Huge pages must not make resident what a program does not touch; and what it does touch, such as tables
 //! that double, should have them. Whether the system has any does not matter here.
 
-use advice::{MIB, advice_can_be_seen, advised, flagged, free, make};
+use advice::{MIB, advice_can_be_seen, advised, flagged, free, is_flagged, make};
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -262,6 +262,10 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                 let grown = unsafe { GLOBAL.realloc(blocks[2].0, from, to.size()) };
                 assert!(flagged("nh") - before >= 90 * MIB);
                 free(vec![blocks[0], blocks[1], (grown, to)]);
+                // SuperSlabs of a heap that is small.
+                let few = make(2 << 14, 64, 64);
+                assert!([few[0], few[few.len() - 1]].iter().all(|&(block, _)| is_flagged(block, "nh")));
+                free(few);
             }
         }
     });
