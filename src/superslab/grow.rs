@@ -85,7 +85,7 @@ mod tests {
     use crate::lockfree::slice_sets::Sets;
     use crate::lockfree::waker::WAKER;
     use crate::os::child;
-    use crate::superslab::desc::{DescRef, descs};
+    use crate::superslab::desc::descs;
 
     /// Mapped, and written to where the records of slabs will be.
     fn spare(clean: bool) -> Option<Spare> {
@@ -97,42 +97,28 @@ mod tests {
         Some(Spare { base, huge: false, clean })
     }
 
-    /// The SuperSlab that `grow` adds with these spares, and whether a thread that sleeps was woken.
-    fn grown(spares: Spares) -> (DescRef, bool) {
-        let known: std::vec::Vec<_> = descs().map(|desc| desc.base()).collect();
-        assert!(WAKER.arm() && WAKER.is_asleep());
-        assert!(grow(spares));
-        let woken = !WAKER.is_asleep();
-        WAKER.rise();
-        let mut new = descs().filter(|desc| !known.contains(&desc.base()));
-        let desc = new.next().unwrap();
-        assert!(new.next().is_none());
-        (desc, woken)
-    }
-
     /// In a child: other tests use the pool as well.
     #[test]
     #[cfg_attr(miri, ignore = "forks")]
     fn what_was_used_is_dirty_and_its_records_are_zero() {
         assert!(child::is_so(|| {
             span_index::inherit();
-            let is_zero = |desc: DescRef| {
+            let cases: [(Spares, bool, u64); 3] =
+                [(|_| spare(false), true, 0), (|_| spare(true), false, 0), (|_| None, false, 1)];
+            cases.iter().all(|&(spares, used, mapped)| {
+                let known: std::vec::Vec<_> = descs().map(|desc| desc.base()).collect();
+                let before = SUPERSLABS_MAPPED.load(Relaxed);
+                assert!(WAKER.arm() && grow(spares));
+                let woken = !WAKER.is_asleep();
+                WAKER.rise();
+                let desc = descs().find(|desc| !known.contains(&desc.base())).unwrap();
                 // SAFETY: the front of a SuperSlab, which nobody uses yet.
                 let header = unsafe { core::slice::from_raw_parts(desc.base(), HEADER) };
-                header.iter().all(|&byte| byte == 0)
-            };
-            let free = |desc: DescRef| desc.slices.get();
-            let mapped = || SUPERSLABS_MAPPED.load(Relaxed);
-            let before = mapped();
-            let (dirty, woken) = grown(|_| spare(false));
-            let is_right = woken && is_zero(dirty) && dirty.reused.load(Relaxed);
-            assert!(is_right && free(dirty) == Sets::ALL_DIRTY);
-            let (clean, woken) = grown(|_| spare(true));
-            let is_right = !woken && is_zero(clean) && !clean.reused.load(Relaxed);
-            assert!(is_right && free(clean).dirty == 0 && mapped() == before);
-            let (fresh, woken) = grown(|_| None);
-            let is_right = !woken && is_zero(fresh) && !fresh.reused.load(Relaxed);
-            is_right && free(fresh).dirty == 0 && mapped() == before + 1
+                assert!(header.iter().all(|&byte| byte == 0));
+                let dirty = desc.slices.get() == Sets::ALL_DIRTY;
+                assert_eq!((woken, desc.reused.load(Relaxed), dirty), (used, used, used));
+                SUPERSLABS_MAPPED.load(Relaxed) == before + mapped
+            })
         }));
     }
 }

@@ -163,24 +163,20 @@ fn a_resized_mapping_tells_as_much_as_before() {
         // Not out of the cache.
         let mut block = alloc(8 << 20, HUGE_PAGE, false).ptr;
         set_huge(block, true);
-        let mut fresh = flags(block) == (true, true);
         // SAFETY: ours, and used by way of the result only, with so many bytes.
         unsafe {
-            for size in [16 << 20, 40 << 20, 12 << 20] {
-                block = resize(block, size, 1);
-                fresh &= flags(block) == (true, true);
+            for mib in [16, 40, 12] {
+                block = resize(block, mib << 20, 1);
+                assert_eq!(flags(block), (true, true));
             }
             block.write_bytes(7, 12 << 20);
-            fresh &= cut(block, 8 << 20).is_some() && flags(block) == (true, true);
+            assert!(cut(block, 8 << 20).is_some() && flags(block) == (true, true));
             // What is kept was touched by somebody else.
             assert!(free(block));
-            block = alloc_kept(8 << 20, 1, false, false).ptr;
-            fresh &= flags(block) == (true, false);
-            block = resize(block, 16 << 20, 1);
-            fresh &= flags(block) == (true, false);
+            block = resize(alloc_kept(8 << 20, 1, false, false).ptr, 16 << 20, 1);
+            assert_eq!(flags(block), (true, false));
             set_huge(block, false);
-            block = resize(block, 8 << 20, 1);
-            fresh && flags(block) == (false, false)
+            flags(resize(block, 8 << 20, 1)) == (false, false)
         }
     }));
 }
