@@ -100,6 +100,9 @@ for seed in 1 2 3; do HAKMEM_SHADOW_SEED=$seed cargo test --release --test shado
 cargo test --release --features checked --test checked
 # With the entries for ASan and valgrind, which have unit tests of their own.
 cargo test --features checked,asan,valgrind --lib
+# As a program's debug build has it; what else is tested here has a little optimisation (Cargo.toml).
+plain=(--config profile.dev.package.hakmem-alloc.opt-level=0)
+cargo test "${plain[@]}" --lib
 
 step "every preset: the shadow model, the C interface and real programs (balanced is what all else runs with)"
 for preset in throughput memory latency; do
@@ -153,10 +156,10 @@ spent target/pages
 
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
-    cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --test shadow
+    cargo +nightly test "${plain[@]}" -Zbuild-std --target x86_64-unknown-linux-gnu --test shadow
 # Statistics, asked for while other threads work.
 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
-    cargo +nightly test -Zbuild-std --target x86_64-unknown-linux-gnu --test figures asking
+    cargo +nightly test "${plain[@]}" -Zbuild-std --target x86_64-unknown-linux-gnu --test figures asking
 ended "loom and Miri" proofs
 
 step "done"

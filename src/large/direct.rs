@@ -19,8 +19,8 @@ const UNIT: usize = os::SMALLEST_PAGE;
 
 /// Bit of the side table's entry: huge pages have been advised.
 const HUGE: usize = SLICE / UNIT;
-/// Bit of the side table's entry: the mapping was fresh, but for half of it at most, so whether most of it is
-/// resident tells whether this block has touched it. Without huge pages, what grows was looked at in steps.
+/// Bit of the side table's entry: the mapping was fresh, so whatever of it is resident was touched by this
+/// block.
 const FRESH: usize = HUGE << 1;
 
 /// The side table's entry: the length (a multiple of the unit); below it the flags, and lowest the place in
@@ -28,11 +28,6 @@ const FRESH: usize = HUGE << 1;
 fn entry(block: Mapping) -> u64 {
     let place = (block.block.addr() & (SLICE - 1)) / UNIT;
     (block.len | place | if block.huge { HUGE } else { 0 }) as u64
-}
-
-/// [`FRESH`], or nothing.
-fn fresh_if(fresh: bool) -> u64 {
-    if fresh { FRESH as u64 } else { 0 }
 }
 
 /// The mapping at `block` that has this entry.
@@ -68,7 +63,7 @@ pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) 
             // Clearing memory that was hardly touched would make all of it resident.
             // SAFETY: out of the cache, so ours alone, and in whole system pages.
             let zero = clear && huge::is_better_purged(kept) && unsafe { os::purge(kept.block, kept.len) };
-            pagemap::set_direct(kept.block, entry(kept) | fresh_if(zero));
+            pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
             return Allocation { ptr: kept.block, zeroed: zero };
         }
         // SAFETY: out of the cache, and not handed out.
@@ -84,7 +79,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
         // SAFETY: out of the cache, so ours alone.
-        let block = unsafe { extend(kept, len, keeps_huge_pages_when_moved(kept), kept.len <= len / 2) };
+        let block = unsafe { extend(kept, len, keeps_huge_pages_when_moved(kept)) };
         if !block.is_null() {
             return Allocation { ptr: block, zeroed: false };
         }
@@ -184,7 +179,7 @@ pub(super) unsafe fn cut(address: *mut u8, size: usize) -> Option<Mapping> {
     if !is_kept || tail.len < SLICE || !huge::is_touched(tail) || !pagemap::clear_direct(address, before) {
         return None;
     }
-    pagemap::set_direct(address, entry(Mapping { len, ..old }) | before & FRESH as u64);
+    pagemap::set_direct(address, entry(Mapping { len, ..old }));
     Some(tail)
 }
 
@@ -219,7 +214,7 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
         cache::grows_fresh(len - old.len);
     }
     // SAFETY: the caller's mapping, whole, which only we have claimed in the map.
-    let moved = unsafe { extend(old, len, align <= os::page_size(), before as usize & FRESH != 0) };
+    let moved = unsafe { extend(old, len, align <= os::page_size()) };
     if moved.is_null() {
         pagemap::set_direct(address, before);
     }
@@ -230,13 +225,12 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
 static MOVES: Pause = Pause::up_to(1 << 16);
 
 /// Resizes a mapping that is not in the map, in place or, if `may_move` says so, by moving it, and enters it
-/// there: as [`FRESH`] if `fresh` says so and it has huge pages. Null, and nothing changed, if neither is
-/// possible.
+/// there. Null, and nothing changed, if neither is possible.
 ///
 /// # Safety
 ///
 /// The mapping is whole, and the caller's alone. After success only the result may be used.
-unsafe fn extend(old: Mapping, len: usize, may_move: bool, fresh: bool) -> *mut u8 {
+unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
     if !pagemap::prepare_direct(old.block) {
         return ptr::null_mut();
     }
@@ -258,7 +252,7 @@ unsafe fn extend(old: Mapping, len: usize, may_move: bool, fresh: bool) -> *mut 
             // SAFETY: the mapping has this place and length now.
             unsafe { os::advise_huge(block, len, true) };
         }
-        pagemap::set_direct(block, entry(Mapping { block, len, huge }) | fresh_if(fresh && huge));
+        pagemap::set_direct(block, entry(Mapping { block, len, huge }));
     }
     block
 }

@@ -104,21 +104,6 @@ fn blocks_are_what_was_asked_for() {
     assert!(blocks.into_iter().all(|block| unsafe { free(block) }));
 }
 
-/// Whether huge pages have been advised, and whether what is resident is taken to have been touched by this
-/// block.
-#[cfg(not(loom))]
-fn flags(block: *mut u8) -> (bool, bool) {
-    let entry = pagemap::direct(block);
-    (mapping(block, entry).huge, entry & FRESH as u64 != 0)
-}
-
-/// Enters a mapping as one with huge pages, or without.
-#[cfg(not(loom))]
-fn set_huge(block: *mut u8, huge: bool) {
-    let before = pagemap::direct(block);
-    pagemap::set_direct(block, entry(Mapping { huge, ..mapping(block, before) }) | before & FRESH as u64);
-}
-
 /// A kept mapping that is too short is made longer, and holds what it held. In a child: other tests use the
 /// cache as well.
 #[cfg(not(loom))]
@@ -127,58 +112,24 @@ fn set_huge(block: *mut u8, huge: bool) {
 fn a_kept_mapping_is_made_longer() {
     let is_longer = |round: usize| {
         let size = (8 << 20) + round * SLICE;
-        // At such a multiple, where it may move with them.
-        let short = alloc(size, HUGE_PAGE, false).ptr;
+        let short = alloc(size, 1, false).ptr;
         assert!(!short.is_null());
-        set_huge(short, round % 2 == 0);
         // SAFETY: ours, with more bytes than one; not used any more after that.
         unsafe {
             short.write(round as u8);
             assert!(free(short));
         }
-        // To no more than twice its length, and to more.
-        let is_fresh = round % 3 == 2;
-        let len = if is_fresh { 2 * size } else { size + size / 2 };
-        let long = alloc(len, 1, false);
-        assert!(!long.ptr.is_null() && usable(long.ptr) >= len);
-        let (huge, fresh) = flags(long.ptr);
+        let long = alloc(size + size / 2, 1, false);
+        assert!(!long.ptr.is_null() && usable(long.ptr) >= size + size / 2);
         // SAFETY: ours, and not used any more after that.
         unsafe {
             let kept = !long.zeroed && long.ptr.read() == round as u8;
             assert!(free(long.ptr));
-            kept && fresh == (huge && is_fresh) && (huge || round % 2 == 1)
+            kept
         }
     };
     // Each in a child of its own, since the next one has what this one kept.
     assert!((1..=8).all(|round| crate::large::child::is_so(|| is_longer(round))));
-}
-
-/// With huge pages, what grows, shrinks or is cut tells as much as before. In a child: other tests may have
-/// left memory behind it.
-#[cfg(not(loom))]
-#[test]
-#[cfg_attr(miri, ignore = "forks")]
-fn a_resized_mapping_tells_as_much_as_before() {
-    assert!(crate::large::child::is_so(|| {
-        // Not out of the cache.
-        let mut block = alloc(8 << 20, HUGE_PAGE, false).ptr;
-        set_huge(block, true);
-        // SAFETY: ours, and used by way of the result only, with so many bytes.
-        unsafe {
-            for mib in [16, 40, 12] {
-                block = resize(block, mib << 20, 1);
-                assert_eq!(flags(block), (true, true));
-            }
-            block.write_bytes(7, 12 << 20);
-            assert!(cut(block, 8 << 20).is_some() && flags(block) == (true, true));
-            // What is kept was touched by somebody else.
-            assert!(free(block));
-            block = resize(alloc_kept(8 << 20, 1, false, false).ptr, 16 << 20, 1);
-            assert_eq!(flags(block), (true, false));
-            set_huge(block, false);
-            flags(resize(block, 8 << 20, 1)) == (false, false)
-        }
-    }));
 }
 
 /// Around each power of two and at the end of all sizes.
