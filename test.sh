@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every test there is. On a machine that lacks something, run it as root: .ci/install then installs it
 # (Debian).
-#   ./test.sh            all of it (25 to 40 minutes on 2 cores)
+#   ./test.sh            all of it (25 to 50 minutes on 2 cores)
 #   ./test.sh --quick    formatting, lints and cargo test only
 set -euo pipefail
 cd "$(dirname "$0")"

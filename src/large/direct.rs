@@ -206,8 +206,8 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
             return address;
         }
         // The part that it last grew by: the program has had time to fill that. Not at each step of one that
-        // grows by a page, which would cost more than growing; one with huge pages is mostly looked at when
-        // it is freed.
+        // grows by a page, which would cost more than growing; with huge pages only where that may allow
+        // longer ones to have them.
         if huge::is_step(old.len, len) && (!old.huge || huge::is_longest(old.len)) {
             huge::look(old, (old.len / 2).next_multiple_of(os::page_size()));
         }

@@ -25,7 +25,7 @@ use crate::sync::{AtomicBool, AtomicUsize, compiler_fence};
 pub(super) const LOOKS: usize = 8;
 
 /// While this is set the pool does not grow: other memory should be used first, of heaps that a fork has left
-/// behind.
+/// behind. Relaxed, like the next one: hints, on which no other memory depends.
 static DEFERRED: AtomicBool = AtomicBool::new(false);
 /// How many threads accept shorter spans: see [`with_shorter`].
 static SHORTER: AtomicUsize = AtomicUsize::new(0);
