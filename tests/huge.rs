@@ -92,6 +92,9 @@ enum First {
     ClearsAgain,
     ClearsWhatIsFull,
     FillsRuns,
+    FillsBuffers,
+    HasSparseBuffers,
+    GrowsWhatWasThere,
     Shrinks,
     IsShortOfAddresses,
     IsSparse,
@@ -115,6 +118,9 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         First::ClearsAgain,
         First::ClearsWhatIsFull,
         First::FillsRuns,
+        First::FillsBuffers,
+        First::HasSparseBuffers,
+        First::GrowsWhatWasThere,
         First::Shrinks,
         First::IsShortOfAddresses,
         First::IsSparse,
@@ -222,6 +228,34 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                 let blocks = make(300, 300 << 10, page);
                 assert!(more() >= 30, "{} MiB of 88", more());
                 free(blocks);
+            }
+            // Blocks that are too short for a huge page of their own.
+            First::FillsBuffers => {
+                let few = make(7, MIB, page);
+                assert_eq!(more(), 0, "a small program");
+                let Some(before) = resident() else { return };
+                let (one, more_than_two) = (make(60, MIB + page, page), make(20, 5 * MIB / 2, page));
+                let longer = resident().unwrap().saturating_sub(before) / MIB;
+                assert!(more() >= 90, "{} MiB of 110", more());
+                assert!((105..118).contains(&longer), "{longer} MiB for 110");
+                [few, one, more_than_two].into_iter().for_each(free);
+            }
+            First::HasSparseBuffers => {
+                let Some(before) = resident() else { return };
+                let sparse = make(100, MIB + page, 128 << 10);
+                let resident = resident().unwrap().saturating_sub(before);
+                assert_eq!(more(), 0);
+                assert!(resident < 20 * MIB, "{} MiB for a byte here and there", resident / MIB);
+                free(sparse);
+            }
+            // The half of it that is looked at is shorter than a huge page.
+            First::GrowsWhatWasThere => {
+                let (block, layout) = make(1, 3 * MIB, page)[0];
+                free(make(1, small, page));
+                // SAFETY: made with this layout.
+                let block = unsafe { GLOBAL.realloc(block, layout, 18 * MIB) };
+                assert!(more() >= 18, "{} MiB", more());
+                free(vec![(block, Layout::from_size_align(18 * MIB, 16).unwrap())]);
             }
             // A heap that was full of small blocks and is not any more.
             First::Shrinks => {

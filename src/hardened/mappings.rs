@@ -143,7 +143,7 @@ pub(super) unsafe fn hand_out(record: *mut Large, block: *mut u8, size: usize, a
 impl Large {
     /// The pages of a block of `size` bytes, which is where this one is.
     pub(super) fn mapping(&self, size: usize) -> Mapping {
-        Mapping { block: self.first_page(), len: self.pages(size), huge: self.huge.get() }
+        Mapping { block: self.first_page(), len: self.pages(size), huge: self.huge.get(), clean: false }
     }
 
     /// Makes the block, which begins at `block`, the caller's instead of the program's, and looks at what is

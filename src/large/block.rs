@@ -2,7 +2,7 @@
 
 use crate::base::counters::{LARGE_ALLOCS, LARGE_FREES, LARGE_IN_USE};
 use crate::base::misuse::{self, Fault};
-use crate::large::cache::{self, kept, tick};
+use crate::large::cache::{self, clean, kept, tick};
 use crate::large::{direct, run};
 use crate::superslab::layout::{MAX_SPAN, SLICE};
 use crate::superslab::pagemap::{self, DIRECT, RUN};
@@ -45,7 +45,7 @@ const MANY_GREW: usize = 16;
 /// Whether a block that grows should lie in kept memory, though it could be a run: as far as earlier ones
 /// outgrew the largest run. Where a mapping was freed it can do that without being copied.
 pub(crate) fn grows_into_kept() -> bool {
-    GREW.load(Relaxed) != 0 && kept() > MAX_RUN
+    GREW.load(Relaxed) != 0 && kept().saturating_sub(clean()) > MAX_RUN
 }
 
 /// Like [`alloc`], for a block that is growing: placed where it can grow further, if possible.
@@ -63,7 +63,7 @@ fn alloc_with_room(size: usize, align: usize, room: usize, clear: bool) -> Alloc
         allocation = direct::alloc_kept(size, align, clear, true);
     }
     if allocation.ptr.is_null() {
-        allocation = if run { run::alloc(size, room) } else { direct::alloc(size, align, clear) };
+        allocation = if run { run::alloc(size, room) } else { direct::alloc(size, align, clear, growing) };
     }
     tick();
     if !allocation.ptr.is_null() {

@@ -4,6 +4,7 @@
 //! block that grows takes memory that is kept behind it. So a buffer that doubles again and again ends up
 //! growing in place, in memory that is resident.
 
+mod clean;
 mod entry;
 mod expiry;
 mod spare;
@@ -26,6 +27,8 @@ use crate::superslab::layout::SLICE;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 
+pub(crate) use clean::clean;
+pub(super) use clean::{forget_some, keep_clean, unused};
 pub(crate) use expiry::{drain, due_in, tick, tick_at};
 pub(crate) use spare::spare;
 
@@ -50,6 +53,8 @@ struct Cache {
     bytes: usize,
     /// Bytes of that which the system has refused to unmap.
     refused: usize,
+    /// Bytes of it that nobody has ever touched.
+    clean: usize,
 }
 
 // SAFETY: the memory that the pointers lead to belongs to the cache, not to a thread, and is used only under
@@ -76,11 +81,13 @@ impl Inherit for Cache {
         }
         // The sums anew from what is there.
         let stacked = self.stack.bytes();
-        (self.bytes, self.refused) = (stacked, stacked);
+        (self.bytes, self.refused, self.clean) = (stacked, stacked, 0);
         for entry in &self.entries.0 {
             self.bytes += entry.len();
             self.refused += if entry.refused { entry.len() } else { 0 };
+            self.clean += if entry.clean { entry.len() } else { 0 };
         }
+        clean::is(self.clean);
         BYTES.store(self.bytes, Relaxed);
     }
 }
@@ -92,10 +99,15 @@ fn unmap(kept: Mapping) -> bool {
     // SAFETY: every caller has just taken it out of the cache, or has it from the caller of `keep`: ours
     // alone, and mapped.
     if unsafe { os::unmap(kept.block, kept.len) } == Unmapped::Gone {
-        os::PURGED.fetch_add(kept.len, Relaxed);
+        if kept.clean {
+            clean::lost(kept.len);
+        } else {
+            os::PURGED.fetch_add(kept.len, Relaxed);
+        }
         return true;
     }
     if let Some(mut cache) = CACHE.lock_soon() {
+        let kept = Mapping { clean: false, ..kept };
         if !cache.add(kept, now_ms(), true) {
             cache.push(kept);
         }
@@ -117,6 +129,11 @@ fn limit(regret: &Regret, in_use: usize, now: u32) -> usize {
     allowed(in_use).saturating_add(regret.slack())
 }
 
+/// Notes that this is not kept any more for want of room.
+fn dropped(kept: &Mapping, now: u32) {
+    REGRET.drop(if kept.clean { 0 } else { kept.len }, now);
+}
+
 /// Notes that `len` bytes were wanted and not there.
 fn missed(regret: &Regret, len: usize, now: u32) {
     regret.regret(len, options::get().large_cache.saturating_mul(WIDEST), now);
@@ -125,7 +142,7 @@ fn missed(regret: &Regret, len: usize, now: u32) {
 impl Cache {
     const fn new() -> Self {
         let entries = Table([const { Entry::empty() }; ENTRIES]);
-        Self { entries, stack: Stack::new(), bytes: 0, refused: 0 }
+        Self { entries, stack: Stack::new(), bytes: 0, refused: 0, clean: 0 }
     }
 
     /// Keeps the sums right when `before` bytes in one place, or on the stack, have become `after`.
@@ -154,6 +171,11 @@ impl Cache {
         Some(kept)
     }
 
+    /// Bytes that count towards the limit: what may be resident, and can be given back.
+    fn limited(&self) -> usize {
+        self.bytes - self.refused - self.clean
+    }
+
     /// The places that are not empty, with their indices.
     fn used(&self) -> impl Iterator<Item = (usize, &Entry)> {
         self.entries.0.iter().enumerate().filter(|(_, e)| e.len() != 0)
@@ -164,8 +186,12 @@ impl Cache {
         let entry = &mut self.entries[index];
         let before = entry.len();
         let result = f(entry);
-        let (after, refused) = (entry.len(), entry.refused);
+        let (after, refused, clean) = (entry.len(), entry.refused, entry.clean);
         self.changed(before, after, refused);
+        if clean {
+            self.clean = self.clean - before + after;
+            clean::is(self.clean);
+        }
         result
     }
 
@@ -176,11 +202,16 @@ impl Cache {
 
     /// Takes `len` bytes for a block off the front of an entry, or all of it if there is hardly more.
     fn take(&mut self, index: usize, len: usize) -> Mapping {
-        if self.bytes - self.refused > allowed(LARGE_IN_USE.load(Relaxed)) {
+        if self.limited() > allowed(LARGE_IN_USE.load(Relaxed)) {
             // Without regret some of it would have been dropped.
             REGRET.note_use(now_ms());
         }
-        self.with(index, |entry| entry.cut(len))
+        let taken = self.with(index, |entry| entry.cut(len));
+        if taken.clean {
+            // The next block may come as late after this one.
+            self.entries[index].since = now_ms();
+        }
+        taken
     }
 
     /// Halves an entry, if there is a place for the second half and that has at least `len` bytes at a
@@ -213,8 +244,8 @@ impl Cache {
         let (mut since, mut longest) = (now, kept.len);
         for i in 0..ENTRIES {
             let other = &self.entries[i];
-            let alike = other.len() != 0 && other.huge == kept.huge && other.refused == refused;
-            if alike && other.kept().is_beside(&kept) {
+            let alike = other.huge == kept.huge && other.refused == refused && other.clean == kept.clean;
+            if alike && other.len() != 0 && other.kept().is_beside(&kept) {
                 if other.len() > longest && !refused {
                     (since, longest) = (other.since, other.len());
                 }
@@ -230,7 +261,7 @@ impl Cache {
 
     /// Takes out something that has to go so that `len` bytes can be kept. `None` if there is room.
     fn make_room(&mut self, len: usize, limit: usize, now: u32) -> Option<Mapping> {
-        let excess = (self.bytes - self.refused + len).saturating_sub(limit);
+        let excess = (self.limited() + len).saturating_sub(limit);
         if excess == 0 && (len == 0 || self.used().count() < ENTRIES) {
             return None;
         }
@@ -247,8 +278,9 @@ pub(crate) fn kept() -> usize {
     BYTES.load(Relaxed)
 }
 
-/// Takes memory of at least `len` bytes at a multiple of `align`. Its contents are unknown. For a block that
-/// is `growing`: out of the longest, and not right behind another block, which may grow, too.
+/// Takes memory of at least `len` bytes at a multiple of `align`. Unless it is clean, its contents are
+/// unknown. For a block that is `growing`: out of the longest, and not right behind another block, which may
+/// grow, too. What is clean comes last, since it costs page faults.
 pub(super) fn take_kept(len: usize, align: usize, growing: bool) -> Option<Mapping> {
     let can_regret = REGRET.dropped() != 0;
     if kept() < len && !can_regret {
@@ -257,7 +289,11 @@ pub(super) fn take_kept(len: usize, align: usize, growing: bool) -> Option<Mappi
     let fits = |block: *mut u8, bytes: usize| bytes >= len && block.addr() & (align - 1) == 0;
     let mut cache = CACHE.lock_soon()?;
     let all = cache.used().filter(|(_, e)| fits(e.block, e.len()));
-    let best = if growing { all.max_by_key(|(_, e)| e.len()) } else { all.min_by_key(|(_, e)| e.len()) };
+    let best = if growing {
+        all.max_by_key(|(_, e)| (!e.clean, e.len()))
+    } else {
+        all.min_by_key(|(_, e)| (e.clean, e.len()))
+    };
     let found = if let Some((mut i, entry)) = best {
         let whole = entry.len() - len <= len / SLACK;
         let len = if whole { entry.len() } else { len };
@@ -297,7 +333,7 @@ pub(super) fn take_part(len: usize) -> Option<Mapping> {
         return None;
     }
     let mut cache = CACHE.lock_soon()?;
-    let (longest, entry) = cache.used().max_by_key(|(_, e)| e.len())?;
+    let (longest, entry) = cache.used().filter(|(_, e)| !e.clean).max_by_key(|(_, e)| e.len())?;
     let part = entry.len();
     (part >= len / PART && part < len).then(|| cache.take(longest, part))
 }
@@ -331,13 +367,13 @@ pub(super) unsafe fn keep(kept: Mapping) {
         let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed).saturating_add(kept.len), now);
         if kept.len > limit {
             drop(cache);
-            REGRET.drop(kept.len, now);
+            dropped(&kept, now);
             unmap_excess(now);
             break;
         }
         if let Some(out) = cache.make_room(kept.len, limit, now) {
             let _returning = Returning::begin();
-            REGRET.drop(out.len, now);
+            dropped(&out, now);
             drop(cache);
             unmap(out);
             continue;

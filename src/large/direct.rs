@@ -5,8 +5,8 @@
 
 use crate::base::options;
 use crate::base::pause::Pause;
-use crate::large::cache;
 use crate::large::huge::{self, Mapping};
+use crate::large::{batch, cache};
 use crate::os::{self, NotResized, held};
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, DIRECT};
@@ -33,7 +33,7 @@ fn entry(block: Mapping) -> u64 {
 /// The mapping at `block` that has this entry.
 fn mapping(block: *mut u8, entry: u64) -> Mapping {
     let entry = entry as usize;
-    Mapping { block, len: entry & !(UNIT - 1), huge: entry & HUGE != 0 }
+    Mapping { block, len: entry & !(UNIT - 1), huge: entry & HUGE != 0, clean: false }
 }
 
 /// The length of the mapping for a block of `size` bytes; `None` if that overflows.
@@ -62,7 +62,9 @@ pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) 
         if pagemap::prepare_direct(kept.block) {
             // Clearing memory that was hardly touched would make all of it resident.
             // SAFETY: out of the cache, so ours alone, and in whole system pages.
-            let zero = clear && huge::is_better_purged(kept) && unsafe { os::purge(kept.block, kept.len) };
+            let purged =
+                || clear && huge::is_better_purged(kept) && unsafe { os::purge(kept.block, kept.len) };
+            let zero = kept.clean || purged();
             pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
             return Allocation { ptr: kept.block, zeroed: zero };
         }
@@ -72,8 +74,9 @@ pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) 
     Allocation::NONE
 }
 
-/// Allocates a block where memory is not kept, or not enough of it. `clear` as for [`alloc_kept`].
-pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
+/// Allocates a block where memory is not kept, or not enough of it. `clear` and `growing` as for
+/// [`alloc_kept`].
+pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Allocation {
     let Some(len) = length_for(size) else { return Allocation::NONE };
     // Not to clear it: that would touch the new part, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
@@ -91,7 +94,19 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
             huge::look_closely(mapping, 0);
         });
     }
-    let wanted = huge::wants_huge_mapping(len);
+    let total = if growing || align > os::page_size() { None } else { batch::length_for(len) };
+    let wanted = if total.is_some() { huge::wants_huge_batch(len) } else { huge::wants_huge_mapping(len) };
+    if let Some(first) = total.filter(|_| wanted).and_then(|total| batch::alloc(len, total)) {
+        if pagemap::prepare_direct(first.block) {
+            look_at_earlier(huge::control(len), |mapping| huge::look(mapping, 0));
+            pagemap::set_direct(first.block, entry(first) | FRESH as u64);
+            return Allocation { ptr: first.block, zeroed: true };
+        }
+        // SAFETY: mapped just now, and not handed out.
+        unsafe { cache::keep(first) };
+        return Allocation::NONE;
+    }
+    let wanted = wanted && (total.is_none() || len >= HUGE_PAGE);
     let map = |huge: bool| os::map_aligned(ptr::null_mut(), len, alignment_for(len, align, huge));
     let first = map(wanted);
     // Aligned to huge pages it needs more address space, which may be too much where it is limited.
@@ -111,12 +126,11 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool) -> Allocation {
         // SAFETY: a whole mapping of ours.
         unsafe { os::advise_huge(block, len, huge) };
     }
-    if huge {
-        look_at_earlier(huge::control(), |mapping| huge::look(mapping, 0));
-    } else if len >= HUGE_PAGE {
-        look_at_earlier(huge::remember(block), |mapping| huge::look(mapping, 0));
+    if len >= huge::SHORTEST {
+        let earlier = if huge { huge::control(len) } else { huge::remember(block, len) };
+        look_at_earlier(earlier, |mapping| huge::look(mapping, 0));
     }
-    pagemap::set_direct(block, entry(Mapping { block, len, huge }) | FRESH as u64);
+    pagemap::set_direct(block, entry(Mapping { block, len, huge, clean: true }) | FRESH as u64);
     Allocation { ptr: block, zeroed: true }
 }
 
@@ -252,7 +266,7 @@ unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
             // SAFETY: the mapping has this place and length now.
             unsafe { os::advise_huge(block, len, true) };
         }
-        pagemap::set_direct(block, entry(Mapping { block, len, huge }));
+        pagemap::set_direct(block, entry(Mapping { block, len, huge, clean: false }));
     }
     block
 }

@@ -9,6 +9,7 @@
 
 use crate::base::table::Table;
 use crate::os;
+use crate::superslab::layout::SLICE;
 use crate::superslab::thp::{HUGE_PAGE, is_most, is_ours, said_or};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicPtr, AtomicUsize};
@@ -29,9 +30,10 @@ const MANY: usize = 128;
 const LONGER: usize = 8;
 /// The most system pages of one mapping that are looked at.
 const LOOKS: usize = 16;
-/// The shortest mapping that is looked at while little is known. A table that doubles has it before it has
-/// one of 2 MiB.
-const SHORTEST: usize = HUGE_PAGE / 2;
+/// The same of one, or of a part of one, that is shorter than a huge page.
+const SHORT_LOOKS: usize = 4;
+/// The shortest mapping that is looked at: most are longer, since what is not longer is a run.
+pub(super) const SHORTEST: usize = HUGE_PAGE / 2 - SLICE;
 /// After so many close looks at what was not dense there are no more: they cost as many system calls.
 const TRIES: usize = 16;
 /// To find out whether a mapping is sparse, one system page of each of this many parts is looked at.
@@ -48,6 +50,8 @@ pub(crate) struct Mapping {
     pub(crate) len: usize,
     /// Whether huge pages have been advised.
     pub(crate) huge: bool,
+    /// Whether it is kept and nobody has ever touched it, so that it is zero.
+    pub(crate) clean: bool,
 }
 
 /// What has been seen of direct mappings. Races lose a count at worst.
@@ -69,7 +73,15 @@ struct Density {
     purged: AtomicPtr<u8>,
 }
 
+/// What has been seen of mappings of at least 2 MiB. Close looks see shorter ones, too.
 static SEEN: Density = Density::new();
+/// What has been seen of shorter ones, which can only have huge pages together (`batch.rs`).
+static SHORT: Density = Density::new();
+
+/// What has been seen of mappings as long as this one.
+fn seen(len: usize) -> &'static Density {
+    if len < HUGE_PAGE { &SHORT } else { &SEEN }
+}
 
 impl Density {
     const fn new() -> Self {
@@ -142,9 +154,37 @@ impl Density {
 
 /// Recent mappings without huge pages. A program that frees nothing is judged by the oldest of them when it
 /// makes another.
-static RECENT: Table<AtomicPtr<u8>, 4> = Table([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
-/// The next place in [`RECENT`].
-static NEXT: AtomicUsize = AtomicUsize::new(0);
+struct Recent {
+    places: Table<AtomicPtr<u8>, 4>,
+    next: AtomicUsize,
+}
+
+impl Recent {
+    const fn new() -> Self {
+        let places = Table([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
+        Self { places, next: AtomicUsize::new(0) }
+    }
+
+    /// The last one.
+    fn newest(&self) -> *mut u8 {
+        self.places[self.next.load(Relaxed).wrapping_sub(1)].load(Relaxed)
+    }
+
+    /// Remembers a new one in place of the oldest. Returns that.
+    fn remember(&self, block: *mut u8) -> *mut u8 {
+        self.places[self.next.fetch_add(1, Relaxed)].swap(block, Relaxed)
+    }
+}
+
+/// Those of at least 2 MiB.
+static RECENT: Recent = Recent::new();
+/// Shorter ones.
+static RECENT_SHORT: Recent = Recent::new();
+
+/// Those as long as this one.
+fn recent(len: usize) -> &'static Recent {
+    if len < HUGE_PAGE { &RECENT_SHORT } else { &RECENT }
+}
 
 /// While little is known: the last mapping before the one that is about to be made. A program that makes and
 /// fills one after the other has filled that; if it has not, that does not count. It may be gone by now.
@@ -152,25 +192,31 @@ pub(super) fn newest() -> *mut u8 {
     if !SEEN.knows_little() {
         return ptr::null_mut();
     }
-    RECENT[NEXT.load(Relaxed).wrapping_sub(1)].load(Relaxed)
+    RECENT.newest()
 }
 
-/// Remembers a new mapping in place of the oldest one. Returns that, which may be gone by now.
-pub(super) fn remember(block: *mut u8) -> *mut u8 {
-    RECENT[NEXT.fetch_add(1, Relaxed)].swap(block, Relaxed)
+/// Remembers a new mapping of `len` bytes in place of the oldest one. Returns that, which may be gone by now.
+pub(super) fn remember(block: *mut u8, len: usize) -> *mut u8 {
+    recent(len).remember(block)
 }
 
-/// The last control, if it is time to look at it; otherwise null. It may be gone by now.
-pub(super) fn control() -> *mut u8 {
-    if SEEN.made.load(Relaxed) % CONTROL != CONTROL_AT + 1 + LATER {
+/// The last control among mappings as long as this one, if it is time to look at it; otherwise null. It may
+/// be gone by now.
+pub(super) fn control(len: usize) -> *mut u8 {
+    if seen(len).made.load(Relaxed) % CONTROL != CONTROL_AT + 1 + LATER {
         return ptr::null_mut();
     }
-    RECENT[NEXT.load(Relaxed).wrapping_sub(1)].load(Relaxed)
+    recent(len).newest()
 }
 
 /// Whether a mapping of `len` bytes should have huge pages.
 pub(crate) fn wants_huge_mapping(len: usize) -> bool {
     said_or(|| len >= HUGE_PAGE && SEEN.wants(len))
+}
+
+/// Whether several blocks of `len` bytes should have huge pages together.
+pub(super) fn wants_huge_batch(len: usize) -> bool {
+    said_or(|| seen(len).wants(len))
 }
 
 /// Whether a mapping that has grown to `len` bytes should have huge pages from now on.
@@ -200,13 +246,19 @@ pub(super) fn is_step(old: usize, len: usize) -> bool {
 /// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping is too
 /// short, or the option decides.
 pub(crate) fn look(mapping: Mapping, from: usize) {
-    if look_closely(mapping, from) || mapping.len < HUGE_PAGE || !is_ours() {
+    if look_closely(mapping, from) || mapping.len < SHORTEST || !is_ours() {
         return;
     }
-    let chunk = HUGE_PAGE.max(mapping.len.saturating_sub(from).div_ceil(LOOKS));
-    if let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) {
+    let part = mapping.len.saturating_sub(from);
+    let short = part < HUGE_PAGE;
+    let chunk = if short { part.div_ceil(SHORT_LOOKS) } else { HUGE_PAGE.max(part.div_ceil(LOOKS)) };
+    let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) else {
+        return;
+    };
+    // What has grown by little may have grown before it was full: that says nothing.
+    if from == 0 || !short || is_most(resident, looked) {
         let add = if mapping.huge { Density::add_huge } else { Density::add };
-        add(&SEEN, mapping.len, looked, resident);
+        add(seen(mapping.len), mapping.len, looked, resident);
     }
 }
 

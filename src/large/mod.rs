@@ -1,6 +1,7 @@
 //! Large blocks, above the largest size class: up to 960 KiB runs of 64 KiB slices inside SuperSlabs, and
 //! direct mappings for larger blocks and for alignments above 64 KiB.
 
+mod batch;
 mod block;
 mod cache;
 #[cfg(all(test, not(loom)))]
@@ -13,5 +14,5 @@ pub(crate) use block::{
     MAX_RUN, alloc, alloc_growing, alloc_to_clear, free, free_replaced, give_run, grows_into_kept, resize,
     run_slices, usable_checked,
 };
-pub(crate) use cache::{drain, due_in, inherit as inherit_cache, kept, spare, tick, tick_at};
+pub(crate) use cache::{clean, drain, due_in, inherit as inherit_cache, kept, spare, tick, tick_at};
 pub(crate) use run::slices as slices_of_run;

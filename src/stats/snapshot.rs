@@ -241,7 +241,8 @@ impl Snapshot {
         let kept = large::kept() as u64;
         let direct = classes[ClassStats::DIRECT].active_bytes + kept;
         let (map, map_resident) = pagemap::figures(survey.mapped, direct as usize);
-        s.dirty_bytes = survey.dirty as u64 + kept;
+        let clean = large::clean() as u64;
+        s.dirty_bytes = survey.dirty as u64 + kept.saturating_sub(clean);
         let (code, code_resident) = code_bytes();
         let (samples, samples_used) = sampling::bytes();
         let own = process::bytes() + samples_used + code_resident;
@@ -250,7 +251,7 @@ impl Snapshot {
         s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;
         let unused = map - map_resident + code - code_resident + samples - samples_used;
         let unused = unused as u64 + (heaps.mapped - heaps.resident);
-        s.retained_bytes = survey.clean as u64 + s.untouched_bytes + unused;
+        s.retained_bytes = survey.clean as u64 + clean + s.untouched_bytes + unused;
         *superslabs = survey.mapped as u64;
         if let Some(own) = hardened {
             own.add(s, classes);

@@ -47,6 +47,8 @@ pub(super) struct Entry {
     /// 0 where nothing is kept.
     len: AtomicUsize,
     pub(super) huge: bool,
+    /// Nothing of it was ever touched: see [`Mapping`].
+    pub(super) clean: bool,
     /// The system has refused to unmap it, though as a rule it has taken the pages. Not tried again for
     /// [`AGAIN`].
     pub(super) refused: bool,
@@ -63,6 +65,7 @@ impl Entry {
             block: ptr::null_mut(),
             len: AtomicUsize::new(0),
             huge: false,
+            clean: false,
             refused: false,
             follows: false,
             since: 0,
@@ -76,13 +79,13 @@ impl Entry {
 
     /// What is kept.
     pub(super) fn kept(&self) -> Mapping {
-        Mapping { block: self.block, len: self.len(), huge: self.huge }
+        Mapping { block: self.block, len: self.len(), huge: self.huge, clean: self.clean }
     }
 
     /// Enters memory into an empty place.
     pub(super) fn fill(&mut self, kept: Mapping, now: u32, refused: bool) {
         (self.block, self.huge, self.since, self.refused) = (kept.block, kept.huge, now, refused);
-        self.follows = false;
+        (self.clean, self.follows) = (kept.clean, false);
         compiler_fence(Release);
         self.len.store(kept.len, Relaxed);
     }

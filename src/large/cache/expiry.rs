@@ -2,7 +2,9 @@
 
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::options;
-use crate::large::cache::{CACHE, Cache, ENTRIES, KEPT_PART, REGRET, RETRY, STACKED, kept, limit, unmap};
+use crate::large::cache::{
+    CACHE, Cache, ENTRIES, KEPT_PART, REGRET, RETRY, STACKED, dropped, kept, limit, unmap,
+};
 use crate::large::huge::Mapping;
 use crate::os::returning::Returning;
 use crate::os::{elapsed, now_ms};
@@ -56,7 +58,7 @@ fn take_out(choose: impl FnOnce(&mut Cache) -> Option<Mapping>) -> Option<(Mappi
 fn unmap_rest(now: u32) {
     let limit = limit(&REGRET, LARGE_IN_USE.load(Relaxed).saturating_mul(KEPT_PART), now);
     while let Some((out, _returning)) = take_out(|cache| cache.make_room(0, limit, now)) {
-        REGRET.drop(out.len, now);
+        dropped(&out, now);
         unmap(out);
     }
 }

@@ -50,8 +50,9 @@ impl Cache {
     /// into. `None` if there is none, or no place for what lies behind it.
     pub(super) fn take_superslab(&mut self, now: u32, pages: Pages) -> Option<Mapping> {
         let is_right = |huge| pages == Pages::Any || huge == (pages == Pages::Huge);
-        let fits =
-            |(_, e): &(usize, &Entry)| !e.refused && is_right(e.huge) && e.kept().last_superslab().is_some();
+        let fits = |(_, e): &(usize, &Entry)| {
+            !e.refused && !e.clean && is_right(e.huge) && e.kept().last_superslab().is_some()
+        };
         let order = |(_, e): &(usize, &Entry)| (e.huge, !e.follows, elapsed(e.since, now));
         let (i, entry) = self.used().filter(fits).max_by_key(order)?;
         let (kept, since) = (entry.kept(), entry.since);

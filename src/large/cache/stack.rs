@@ -53,7 +53,7 @@ impl Stack {
             // SAFETY: null, or the start of a mapping in the list, which `push` has written.
             let stacked = unsafe { at.as_ref() }?;
             if fits(at.cast(), stacked.len) {
-                let kept = Mapping { block: at.cast(), len: stacked.len, huge: stacked.huge };
+                let kept = Mapping { block: at.cast(), len: stacked.len, huge: stacked.huge, clean: false };
                 // SAFETY: `link` is the place that `at` was read from, and not a part of `stacked`.
                 unsafe { *link = stacked.next };
                 compiler_fence(Release);

@@ -10,7 +10,7 @@ const MIB: usize = 1 << 20;
 
 fn kept(mib: usize, mibs: usize) -> Mapping {
     let block = ptr::without_provenance_mut((1 << 30) + mib * MIB);
-    Mapping { block, len: mibs * MIB, huge: false }
+    Mapping { block, len: mibs * MIB, huge: false, clean: false }
 }
 
 /// The places and lengths of the entries, in MiB.
@@ -87,7 +87,7 @@ fn the_pool_gets_what_is_kept() {
             os::advise_huge(block, SUPERSLAB, false);
             block.write_bytes(1, touched);
         }
-        Mapping { block, len: SUPERSLAB, huge }
+        Mapping { block, len: SUPERSLAB, huge, clean: false }
     };
     // SAFETY: mapped for this, and not used any more.
     let keep = |kept: Mapping| unsafe { keep(kept) };
@@ -119,6 +119,54 @@ fn the_pool_gets_what_is_kept() {
         assert!(spare(false).is_none());
         spare(true).is_some_and(|spare| spare.base == huge.block && spare.huge) && super::kept() == 0
     }));
+}
+
+/// What nobody has touched is the last to be used, and then only for blocks. In a child, as above.
+#[cfg(not(loom))]
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_is_clean_comes_last() {
+    let map = |len| Mapping {
+        block: os::map_aligned(ptr::null_mut(), len, SUPERSLAB),
+        len,
+        huge: true,
+        clean: false,
+    };
+    assert!(crate::large::child::is_so(|| {
+        drain();
+        let (dirty, fresh) = (map(2 * MIB), map(8 * MIB));
+        // SAFETY: mapped just now.
+        unsafe {
+            keep(dirty);
+            keep_clean(Mapping { clean: true, ..fresh });
+        }
+        assert_eq!((super::kept(), clean()), (10 * MIB, 8 * MIB));
+        assert_eq!(take_kept(MIB, 1, false).unwrap().block, dirty.block);
+        assert_eq!(take_kept(MIB, 1, true).unwrap().block, dirty.block.wrapping_add(MIB));
+        assert!(take_part(16 * MIB).is_none() && spare(true).is_none());
+        let one = take_kept(MIB, 1, true).unwrap();
+        assert!(one.clean && one.block == fresh.block && clean() == 7 * MIB);
+        assert_eq!(take_behind(fresh.block.wrapping_add(MIB), MIB, true), Some(MIB));
+        let (purged, before) = (os::PURGED.load(Relaxed), unused());
+        drain();
+        assert_eq!((os::PURGED.load(Relaxed), unused()), (purged, before));
+        (super::kept(), clean()) == (0, 0)
+    }));
+}
+
+#[test]
+fn what_is_clean_is_kept_beside_the_limit() {
+    let mut cache = Cache::new();
+    let clean = |mib, mibs| Mapping { clean: true, ..kept(mib, mibs) };
+    assert!(cache.add(clean(0, 8), 5, false) && cache.add(kept(8, 4), 5, false));
+    assert_eq!((places(&cache), cache.clean), (vec![(0, 8), (8, 4)], 8 * MIB), "not merged");
+    assert!(cache.add(clean(12, 2), 6, false) && cache.add(clean(14, 1), 6, false));
+    assert_eq!((places(&cache), cache.clean), (vec![(0, 8), (8, 4), (12, 3)], 11 * MIB));
+    assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none());
+    cache.take(0, 2 * MIB);
+    assert!(cache.entries[0].since != 5, "the rest waits for another block as long as it did for this one");
+    assert_eq!(cache.clean, 9 * MIB);
+    sums_are_made_anew(&mut cache);
 }
 
 #[test]
@@ -224,12 +272,12 @@ fn what_is_allowed_grows_with_what_is_in_use() {
 
 /// Where a fork has torn the cache, and only there.
 fn sums_are_made_anew(cache: &mut Cache) {
-    let sums = (cache.bytes, cache.refused);
-    (cache.bytes, cache.refused) = (1, 2);
+    let sums = (cache.bytes, cache.refused, cache.clean);
+    (cache.bytes, cache.refused, cache.clean) = (1, 2, 3);
     cache.inherit(false);
-    assert_eq!((cache.bytes, cache.refused), (1, 2));
+    assert_eq!((cache.bytes, cache.refused, cache.clean), (1, 2, 3));
     cache.inherit(true);
-    assert_eq!((cache.bytes, cache.refused), sums);
+    assert_eq!((cache.bytes, cache.refused, cache.clean), sums);
 }
 
 #[repr(align(65536))]
@@ -242,7 +290,7 @@ fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
     let start = (&raw mut memory.0).cast::<u8>();
     let block = |i: usize| start.wrapping_add(i * SLICE);
     for (i, slices) in [(0, 1), (1, 1), (2, 2)] {
-        cache.push(Mapping { block: block(i), len: slices * SLICE, huge: i == 1 });
+        cache.push(Mapping { block: block(i), len: slices * SLICE, huge: i == 1, clean: false });
     }
     assert_eq!((cache.bytes, cache.refused), (4 * SLICE, 4 * SLICE));
     sums_are_made_anew(&mut cache);

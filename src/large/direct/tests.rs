@@ -18,7 +18,7 @@ fn an_entry_keeps_the_length_and_the_place() {
     for (place, len) in (0..SLICE).step_by(UNIT).flat_map(|place| lengths.map(|len| (place, len))) {
         for (huge, fresh) in [(false, 0), (true, 0), (false, FRESH as u64), (true, FRESH as u64)] {
             let block = ptr::without_provenance_mut((1 << 40) + place);
-            let entry = entry(Mapping { block, len, huge }) | fresh;
+            let entry = entry(Mapping { block, len, huge, clean: false }) | fresh;
             let read = mapping(block, entry);
             assert_eq!((read.block, read.len, read.huge), (block, len, huge), "{place:#x} {len:#x}");
             assert_eq!(entry as usize & (HUGE - 1), place / UNIT);
@@ -47,7 +47,7 @@ fn huge_pages_are_aligned_where_one_fits_in() {
 fn huge_pages_stay_whole_when_moved_from_a_multiple_of_their_size() {
     for (place, whole) in [(0, true), (UNIT, false), (SLICE, false), (HUGE_PAGE / 2, false)] {
         let block = ptr::without_provenance_mut((1 << 40) + HUGE_PAGE + place);
-        let mapping = |huge| Mapping { block, len: 2 * HUGE_PAGE, huge };
+        let mapping = |huge| Mapping { block, len: 2 * HUGE_PAGE, huge, clean: false };
         assert!(keeps_huge_pages_when_moved(mapping(false)));
         assert_eq!(keeps_huge_pages_when_moved(mapping(true)), whole, "{place:#x}");
     }
@@ -61,7 +61,7 @@ fn blocks_are_what_was_asked_for() {
     for _ in 0..8 {
         let mut allocation = alloc_kept(12 << 20, 1, true, false);
         if allocation.ptr.is_null() {
-            allocation = alloc(12 << 20, 1, true);
+            allocation = alloc(12 << 20, 1, true, false);
         }
         // SAFETY: ours, with so many bytes; freed once.
         unsafe {
@@ -77,7 +77,7 @@ fn blocks_are_what_was_asked_for() {
         let clear = round % 2 == 0;
         let mut allocation = alloc_kept(size, align, clear, round % 7 == 0);
         if allocation.ptr.is_null() {
-            allocation = alloc(size, align, clear);
+            allocation = alloc(size, align, clear, false);
         }
         let block = allocation.ptr;
         assert!(!block.is_null() && block.addr() % align == 0, "{size:#x} {align:#x}");
@@ -104,6 +104,30 @@ fn blocks_are_what_was_asked_for() {
     assert!(blocks.into_iter().all(|block| unsafe { free(block) }));
 }
 
+/// What is left of a batch need not be cleared, nor purged. In a child, as below.
+#[cfg(not(loom))]
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_nobody_has_touched_is_zero() {
+    assert!(crate::large::child::is_so(|| {
+        cache::drain();
+        let len = 1 << 20;
+        let first = batch::alloc(len, 3 * len).unwrap();
+        let [plain, zero] = [false, true].map(|clear| alloc_kept(len, 1, clear, false));
+        assert!(plain.ptr == first.block.wrapping_add(len) && zero.ptr == plain.ptr.wrapping_add(len));
+        assert!(
+            is_start(zero.ptr) && usable(zero.ptr) == len && pagemap::direct(zero.ptr) as usize & HUGE != 0
+        );
+        // SAFETY: ours, and of this length; freed once.
+        unsafe {
+            zero.ptr.write_bytes(1, len);
+            assert!(free(zero.ptr));
+        }
+        let used = alloc_kept(len, 1, true, false);
+        plain.zeroed && zero.zeroed && used.ptr == zero.ptr && !used.zeroed
+    }));
+}
+
 /// A kept mapping that is too short is made longer, and holds what it held. In a child: other tests use the
 /// cache as well.
 #[cfg(not(loom))]
@@ -112,14 +136,14 @@ fn blocks_are_what_was_asked_for() {
 fn a_kept_mapping_is_made_longer() {
     let is_longer = |round: usize| {
         let size = (8 << 20) + round * SLICE;
-        let short = alloc(size, 1, false).ptr;
+        let short = alloc(size, 1, false, false).ptr;
         assert!(!short.is_null());
         // SAFETY: ours, with more bytes than one; not used any more after that.
         unsafe {
             short.write(round as u8);
             assert!(free(short));
         }
-        let long = alloc(size + size / 2, 1, false);
+        let long = alloc(size + size / 2, 1, false, false);
         assert!(!long.ptr.is_null() && usable(long.ptr) >= size + size / 2);
         // SAFETY: ours, and not used any more after that.
         unsafe {
@@ -171,7 +195,7 @@ fn what_was_filled_is_cut_off() {
         (6 << 20, 5 << 20, false),
     ] {
         // Not out of the cache, where other tests leave what is touched.
-        let block = alloc(8 << 20, 2 * page, false).ptr;
+        let block = alloc(8 << 20, 2 * page, false, false).ptr;
         assert!(!block.is_null());
         // SAFETY: ours, and at least as long.
         unsafe { block.write_bytes(7, filled) };

@@ -1,5 +1,18 @@
 use super::*;
 
+/// Sparse buffers of a MiB say nothing about long mappings, nor those about buffers.
+#[test]
+fn what_is_shorter_than_a_huge_page_is_judged_by_itself() {
+    assert!(ptr::eq(seen(HUGE_PAGE), &SEEN) && ptr::eq(seen(HUGE_PAGE - 1), &SHORT));
+    assert!(ptr::eq(recent(HUGE_PAGE), &RECENT) && ptr::eq(recent(HUGE_PAGE - 1), &RECENT_SHORT));
+    let recent = Recent::new();
+    let block = |i| ptr::without_provenance_mut(i);
+    for i in 1..=4 {
+        assert!(recent.remember(block(i)).is_null() && recent.newest() == block(i));
+    }
+    assert!(recent.remember(block(5)) == block(1) && recent.newest() == block(5));
+}
+
 #[test]
 fn dense_is_seven_eighths_of_enough() {
     let seen = Density::new();
@@ -86,7 +99,7 @@ fn with_mapping(len: usize, touched: usize, f: impl FnOnce(Mapping)) {
     unsafe {
         os::advise_huge(block, len, false);
         block.write_bytes(1, touched);
-        f(Mapping { block, len, huge: false });
+        f(Mapping { block, len, huge: false, clean: false });
         os::discard_uncounted(block, len);
     }
 }
@@ -113,7 +126,8 @@ fn the_system_is_asked_about_a_page_of_each_part() {
         let page = Mapping { len: os::page_size(), ..mapping };
         assert_eq!(sample(page, 0, 1), Some((1, 1)), "at least a page");
     });
-    let gone = Mapping { block: ptr::without_provenance_mut(HUGE_PAGE), len: HUGE_PAGE, huge: false };
+    let gone =
+        Mapping { block: ptr::without_provenance_mut(HUGE_PAGE), len: HUGE_PAGE, huge: false, clean: false };
     assert_eq!(sample(gone, 0, HUGE_PAGE), None, "the system does not say");
     assert!(!Density::new().is_sparse(gone) && !Density::new().look_closely(gone, 0));
 }
