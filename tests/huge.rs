@@ -94,6 +94,7 @@ enum First {
     FillsRuns,
     FillsBuffers,
     HasSparseBuffers,
+    FillsBuffersNoMore,
     GrowsWhatWasThere,
     Shrinks,
     IsShortOfAddresses,
@@ -120,6 +121,7 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         First::FillsRuns,
         First::FillsBuffers,
         First::HasSparseBuffers,
+        First::FillsBuffersNoMore,
         First::GrowsWhatWasThere,
         First::Shrinks,
         First::IsShortOfAddresses,
@@ -247,6 +249,17 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                 assert_eq!(more(), 0);
                 assert!(resident < 20 * MIB, "{} MiB for a byte here and there", resident / MIB);
                 free(sparse);
+            }
+            // Huge pages do not say so, but controls do.
+            First::FillsBuffersNoMore => {
+                for size in [MIB + page, 5 * MIB / 2] {
+                    let dense = make(60, size, page);
+                    let Some(before) = resident() else { return };
+                    let sparse = make(200, size, 128 << 10);
+                    let more = resident().unwrap().saturating_sub(before);
+                    assert!(more < 60 * size, "{} MiB for a byte here and there", more / MIB);
+                    free([dense, sparse].concat());
+                }
             }
             // The half of it that is looked at is shorter than a huge page.
             First::GrowsWhatWasThere => {

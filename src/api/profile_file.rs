@@ -127,13 +127,14 @@ fn append(why: Why) -> bool {
 pub(super) fn totals() -> Totals {
     Snapshot::with(|now| {
         let s = &now.stats;
+        let kept = large::kept().saturating_sub(large::clean()) as u64;
         [
             os::resident(),
             s.bytes_mapped,
             s.allocated_bytes,
-            s.cached_bytes + large::kept() as u64,
+            s.cached_bytes + kept,
             s.free_bytes,
-            s.dirty_bytes.saturating_sub(large::kept() as u64),
+            s.dirty_bytes.saturating_sub(kept),
             s.metadata_bytes,
             (s.fresh_bytes + s.slack_bytes).saturating_sub(s.untouched_bytes),
         ]

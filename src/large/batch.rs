@@ -10,32 +10,40 @@ use crate::large::cache;
 use crate::large::huge::{Mapping, SHORTEST};
 use crate::os;
 use crate::superslab::thp::HUGE_PAGE;
+use crate::sync::AtomicBool;
 use crate::sync::Ordering::Relaxed;
 use core::ptr;
 
 /// A batch has at most one part in this many of the bytes of large blocks in use. If no more blocks come, a
 /// part of one huge page is wasted, until the cache gives the rest back.
 const PART: usize = 4;
-/// The longest batch.
-const LONGEST: usize = 32 << 20;
+/// The most blocks that a batch holds. Huge pages do not tell how much of them is touched: when blocks are not
+/// filled any more, so many may be resident as a whole before that is noticed, beside those up to the next
+/// control.
+const MOST: usize = 8;
 /// The longest block: of longer ones hardly any part has no huge pages.
 const LONGEST_BLOCK: usize = 2 * HUGE_PAGE;
 /// A block that has no more small pages than this, in bytes, is better alone.
 const FEW: usize = HUGE_PAGE / 8;
 
+/// Whether memory was seen to be locked as soon as it is mapped. Relaxed: a hint.
+static LOCKED: AtomicBool = AtomicBool::new(false);
+
 /// How long a batch for blocks of `len` bytes should be, where there are `in_use` bytes of large blocks.
 /// `None` if each is better alone.
 fn length(len: usize, in_use: usize) -> Option<usize> {
-    let longest = LONGEST.min(in_use / PART);
-    let total = longest - longest % len;
-    let fits = (SHORTEST..LONGEST_BLOCK).contains(&len) && len % HUGE_PAGE > FEW;
-    (fits && total >= HUGE_PAGE && total > len).then_some(total)
+    if !(SHORTEST..LONGEST_BLOCK).contains(&len) || len % HUGE_PAGE <= FEW {
+        return None;
+    }
+    // So many that the least part of them lies in small pages, behind the last huge page.
+    let totals = (2..=MOST.min(in_use / PART / len)).rev().map(|blocks| blocks * len);
+    totals.filter(|&total| total >= HUGE_PAGE).min_by_key(|total| total % HUGE_PAGE * len / total)
 }
 
 /// The same, as things are. `None` also where too much of earlier batches is unused.
 pub(super) fn length_for(len: usize) -> Option<usize> {
     let options = options::get();
-    if options.purge_delay == 0 || options.large_cache == 0 {
+    if options.purge_delay == 0 || options.large_cache == 0 || LOCKED.load(Relaxed) {
         return None;
     }
     let total = length(len, LARGE_IN_USE.load(Relaxed))?;
@@ -51,6 +59,14 @@ pub(super) fn length_for(len: usize) -> Option<usize> {
 pub(super) fn alloc(len: usize, total: usize) -> Option<Mapping> {
     let batch = os::map_aligned(ptr::null_mut(), total, HUGE_PAGE);
     if batch.is_null() {
+        return None;
+    }
+    // SAFETY: this only asks the system, about a page of a mapping of ours.
+    if unsafe { os::resident_pages(batch, os::page_size()) } == Some(1) {
+        // Memory is locked, and so resident at once: a block needs no page faults, and the others may not come.
+        LOCKED.store(true, Relaxed);
+        // SAFETY: mapped just now with this length, and nobody else knows it.
+        unsafe { os::discard(batch, total) };
         return None;
     }
     // SAFETY: a whole mapping of ours.
@@ -73,9 +89,9 @@ mod tests {
     fn a_batch_holds_whole_blocks_and_as_many_as_the_blocks_in_use_say() {
         assert_eq!(
             [8 * MIB - 1, 8 * MIB, 12 * MIB].map(|in_use| length(MIB, in_use)),
-            [None, Some(2 * MIB), Some(3 * MIB)]
+            [None, Some(2 * MIB), Some(2 * MIB)]
         );
-        assert_eq!(length(MIB, usize::MAX), Some(LONGEST));
+        assert_eq!(length(MIB, usize::MAX), Some(MOST * MIB));
         let len = MIB + PAGE;
         assert_eq!((length(len, 8 * MIB), length(len, 12 * MIB)), (None, Some(2 * len)));
         assert_eq!((length(3 * MIB, 16 * MIB), length(3 * MIB, 24 * MIB)), (None, Some(6 * MIB)));
@@ -85,7 +101,12 @@ mod tests {
         }
         for len in [SHORTEST, HUGE_PAGE - PAGE, HUGE_PAGE + FEW + PAGE, LONGEST_BLOCK - PAGE] {
             let total = length(len, 1 << 40).unwrap();
-            assert!(total % len == 0 && (LONGEST - len + 1..=LONGEST).contains(&total), "{len}");
+            assert!(total % len == 0 && total >= HUGE_PAGE && (2..=MOST).contains(&(total / len)), "{len}");
+            let small = |total: usize| (total % HUGE_PAGE) as f64 / total as f64;
+            assert!(
+                (2..=MOST).all(|n| n * len < HUGE_PAGE || small(total) <= small(n * len) + 1e-5),
+                "{len}"
+            );
         }
     }
 
@@ -119,11 +140,14 @@ mod tests {
         assert!(child::is_so(|| {
             cache::drain();
             LARGE_IN_USE.store(80 * MIB, Relaxed);
+            // What other tests have lost.
+            while cache::unused() != 0 {
+                cache::forget_some();
+            }
             let total = length_for(MIB).unwrap();
-            assert_eq!(total, 20 * MIB);
-            let before = cache::unused();
+            assert_eq!(total, 8 * MIB);
             alloc(MIB, total).unwrap();
-            assert_eq!((cache::unused() - before, length_for(MIB)), (19 * MIB, None), "it is not used up");
+            assert_eq!((cache::unused(), length_for(MIB)), (7 * MIB, None), "it is not used up");
             cache::drain();
             assert_eq!((cache::clean(), length_for(MIB)), (0, None), "it is lost");
             let again = (0..100).find(|_| length_for(MIB).is_some());

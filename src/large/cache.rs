@@ -28,6 +28,7 @@ use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 
 pub(crate) use clean::clean;
+use clean::lost;
 pub(super) use clean::{forget_some, keep_clean, unused};
 pub(crate) use expiry::{drain, due_in, tick, tick_at};
 pub(crate) use spare::spare;
@@ -96,11 +97,15 @@ impl Inherit for Cache {
 /// refuses to unmap it, because the hole would make one mapping too many: it is kept then, here or, where the
 /// lock cannot be had, for any mapping.
 fn unmap(kept: Mapping) -> bool {
+    if kept.huge {
+        // SAFETY: as below.
+        unsafe { os::split_huge(kept.block, kept.len) };
+    }
     // SAFETY: every caller has just taken it out of the cache, or has it from the caller of `keep`: ours
     // alone, and mapped.
     if unsafe { os::unmap(kept.block, kept.len) } == Unmapped::Gone {
         if kept.clean {
-            clean::lost(kept.len);
+            lost(kept.len);
         } else {
             os::PURGED.fetch_add(kept.len, Relaxed);
         }
@@ -229,10 +234,11 @@ impl Cache {
         Some(free)
     }
 
-    /// The entry that has been kept longest, if that is `least` milliseconds or more.
-    fn oldest(&self, now: u32, least: u32) -> Option<usize> {
+    /// The entry that has been kept longest, of those that `may_go` accepts, if that is `least` milliseconds or
+    /// more.
+    fn oldest(&self, now: u32, least: u32, may_go: impl Fn(&Entry) -> bool) -> Option<usize> {
         let age = |entry: &Entry| elapsed(entry.since, now);
-        let due = self.used().filter(|(_, e)| age(e) >= e.term(least));
+        let due = self.used().filter(|(_, e)| age(e) >= e.term(least) && may_go(e));
         due.max_by_key(|(_, e)| age(e)).map(|(i, _)| i)
     }
 
@@ -265,7 +271,8 @@ impl Cache {
         if excess == 0 && (len == 0 || self.used().count() < ENTRIES) {
             return None;
         }
-        let i = self.oldest(now, 0)?;
+        // What is clean does not count towards the limit, so only its place may be of use.
+        let i = self.oldest(now, 0, |entry| excess == 0 || !entry.clean)?;
         Some(match self.entries[i].kept().without(excess.max(LEAST_CUT)) {
             Some(rest) if excess != 0 => self.with(i, |entry| entry.shorten(rest)),
             _ => self.remove(i),
@@ -315,7 +322,9 @@ pub(super) fn take_kept(len: usize, align: usize, growing: bool) -> Option<Mappi
         return None;
     };
     drop(cache);
-    LARGE_CACHE_HITS.fetch_add(1, Relaxed);
+    if !found.clean {
+        LARGE_CACHE_HITS.fetch_add(1, Relaxed);
+    }
     Some(found)
 }
 

@@ -94,11 +94,16 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
             huge::look_closely(mapping, 0);
         });
     }
+    if len >= huge::SHORTEST {
+        look_at_earlier(huge::control(len), huge::look_back);
+    }
     let total = if growing || align > os::page_size() { None } else { batch::length_for(len) };
-    let wanted = if total.is_some() { huge::wants_huge_batch(len) } else { huge::wants_huge_mapping(len) };
+    let wanted = match total {
+        Some(total) => huge::wants_huge_batch(len, total / len),
+        None => huge::wants_huge_mapping(len),
+    };
     if let Some(first) = total.filter(|_| wanted).and_then(|total| batch::alloc(len, total)) {
         if pagemap::prepare_direct(first.block) {
-            look_at_earlier(huge::control(len), |mapping| huge::look(mapping, 0));
             pagemap::set_direct(first.block, entry(first) | FRESH as u64);
             return Allocation { ptr: first.block, zeroed: true };
         }
@@ -126,9 +131,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
         // SAFETY: a whole mapping of ours.
         unsafe { os::advise_huge(block, len, huge) };
     }
-    if len >= huge::SHORTEST {
-        let earlier = if huge { huge::control(len) } else { huge::remember(block, len) };
-        look_at_earlier(earlier, |mapping| huge::look(mapping, 0));
+    if len >= huge::SHORTEST && !huge {
+        look_at_earlier(huge::remember(block, len), huge::look_back);
     }
     pagemap::set_direct(block, entry(Mapping { block, len, huge, clean: true }) | FRESH as u64);
     Allocation { ptr: block, zeroed: true }

@@ -7,6 +7,7 @@
 //!
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 
+use crate::base::options::{self, Thp};
 use crate::base::table::Table;
 use crate::os;
 use crate::superslab::layout::SLICE;
@@ -15,9 +16,9 @@ use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicPtr, AtomicUsize};
 use core::ptr;
 
-/// One mapping in this many is a control, without huge pages.
+/// One block in this many is a control, without huge pages.
 const CONTROL: usize = 16;
-/// Which one of them: soon, since little is known when the first ones are made.
+/// How many are made before the first of them: few, since little is known then.
 const CONTROL_AT: usize = 3;
 /// How many mappings later a control is looked at: the program has had some time to fill it.
 const LATER: usize = 4;
@@ -30,7 +31,7 @@ const MANY: usize = 128;
 const LONGER: usize = 8;
 /// The most system pages of one mapping that are looked at.
 const LOOKS: usize = 16;
-/// The same of one, or of a part of one, that is shorter than a huge page.
+/// The same of a part of one that is shorter than a huge page.
 const SHORT_LOOKS: usize = 4;
 /// The shortest mapping that is looked at: most are longer, since what is not longer is a run.
 pub(super) const SHORTEST: usize = HUGE_PAGE / 2 - SLICE;
@@ -60,8 +61,11 @@ struct Density {
     looked: AtomicUsize,
     /// How many of these were resident.
     resident: AtomicUsize,
-    /// Mappings that were dense enough to get huge pages, controls included.
+    /// Blocks that were likely to be dense, and got huge pages, controls included.
     made: AtomicUsize,
+    /// How many there are when the next control is due, and when the last one is looked at.
+    control_at: AtomicUsize,
+    look_at: AtomicUsize,
     /// The length of the longest mapping, in bytes, that was dense, or had huge pages and was touched all
     /// over. Reduced by one that is not dense.
     longest: AtomicUsize,
@@ -89,6 +93,8 @@ impl Density {
             looked: AtomicUsize::new(0),
             resident: AtomicUsize::new(0),
             made: AtomicUsize::new(0),
+            control_at: AtomicUsize::new(CONTROL_AT),
+            look_at: AtomicUsize::new(usize::MAX),
             longest: AtomicUsize::new(0),
             tries: AtomicUsize::new(0),
             cleared: AtomicUsize::new(0),
@@ -146,9 +152,29 @@ impl Density {
         looked >= ENOUGH && is_most(resident, looked) && len / LONGER <= self.longest.load(Relaxed)
     }
 
-    /// Whether the next mapping, of `len` bytes, should have huge pages.
-    fn wants(&self, len: usize) -> bool {
-        self.is_dense(len) && self.made.fetch_add(1, Relaxed) % CONTROL != CONTROL_AT
+    /// Whether the next mapping, for that many blocks of `len` bytes, should have huge pages. If not, one block
+    /// may be a control.
+    fn wants(&self, len: usize, blocks: usize) -> bool {
+        if !self.is_dense(len) {
+            return false;
+        }
+        let made = self.made.load(Relaxed);
+        let is_control = made >= self.control_at.load(Relaxed);
+        if is_control {
+            self.control_at.store(made + CONTROL, Relaxed);
+            self.look_at.store(made + LATER, Relaxed);
+        }
+        self.made.store(made + if is_control { 1 } else { blocks }, Relaxed);
+        !is_control
+    }
+
+    /// Whether the last control is to be looked at now. Only once.
+    fn is_time_to_look(&self) -> bool {
+        let is_time = self.made.load(Relaxed) >= self.look_at.load(Relaxed);
+        if is_time {
+            self.look_at.store(usize::MAX, Relaxed);
+        }
+        is_time
     }
 }
 
@@ -203,20 +229,22 @@ pub(super) fn remember(block: *mut u8, len: usize) -> *mut u8 {
 /// The last control among mappings as long as this one, if it is time to look at it; otherwise null. It may
 /// be gone by now.
 pub(super) fn control(len: usize) -> *mut u8 {
-    if seen(len).made.load(Relaxed) % CONTROL != CONTROL_AT + 1 + LATER {
-        return ptr::null_mut();
-    }
-    recent(len).newest()
+    if seen(len).is_time_to_look() { recent(len).newest() } else { ptr::null_mut() }
 }
 
 /// Whether a mapping of `len` bytes should have huge pages.
 pub(crate) fn wants_huge_mapping(len: usize) -> bool {
-    said_or(|| len >= HUGE_PAGE && SEEN.wants(len))
+    said_or(|| len >= HUGE_PAGE && SEEN.wants(len, 1))
 }
 
-/// Whether several blocks of `len` bytes should have huge pages together.
-pub(super) fn wants_huge_batch(len: usize) -> bool {
-    said_or(|| seen(len).wants(len))
+/// Whether that many blocks of `len` bytes should have huge pages together.
+pub(super) fn wants_huge_batch(len: usize, blocks: usize) -> bool {
+    match options::get().thp {
+        Thp::Never => false,
+        // Shorter ones have none by themselves either.
+        Thp::Always if len >= HUGE_PAGE => true,
+        _ => seen(len).wants(len, blocks),
+    }
 }
 
 /// Whether a mapping that has grown to `len` bytes should have huge pages from now on.
@@ -243,22 +271,35 @@ pub(super) fn is_step(old: usize, len: usize) -> bool {
     len / step != old / step
 }
 
+/// Looks at a mapping that was made some time ago, and counts what it sees.
+pub(super) fn look_back(mapping: Mapping) {
+    if mapping.len >= HUGE_PAGE {
+        return look(mapping, 0);
+    }
+    // SAFETY: this only asks the system, which reports an error if the mapping is gone.
+    let resident = unsafe { os::resident_pages(mapping.block, mapping.len) };
+    if let Some(resident) = resident.filter(|_| !mapping.huge && mapping.len >= SHORTEST) {
+        // As many as are enough.
+        SHORT.add(mapping.len, ENOUGH, resident * ENOUGH / (mapping.len / os::page_size()));
+    }
+}
+
 /// Looks at a mapping, from `from` bytes on, and counts what it sees. Does nothing if the mapping is too
 /// short, or the option decides.
 pub(crate) fn look(mapping: Mapping, from: usize) {
-    if look_closely(mapping, from) || mapping.len < SHORTEST || !is_ours() {
+    if look_closely(mapping, from) || mapping.len < HUGE_PAGE || !is_ours() {
         return;
     }
     let part = mapping.len.saturating_sub(from);
     let short = part < HUGE_PAGE;
-    let chunk = if short { part.div_ceil(SHORT_LOOKS) } else { HUGE_PAGE.max(part.div_ceil(LOOKS)) };
+    let chunk = if short { part.div_ceil(SHORT_LOOKS).max(1) } else { HUGE_PAGE.max(part.div_ceil(LOOKS)) };
     let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) else {
         return;
     };
     // What has grown by little may have grown before it was full: that says nothing.
     if from == 0 || !short || is_most(resident, looked) {
         let add = if mapping.huge { Density::add_huge } else { Density::add };
-        add(seen(mapping.len), mapping.len, looked, resident);
+        add(&SEEN, mapping.len, looked, resident);
     }
 }
 

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::os::child::is_so;
     use crate::os::file::File;
-    use crate::os::{MAPPED, Unmapped, give_back_left, unmap, unmap_uncounted};
+    use crate::os::{MAPPED, Unmapped, advise_huge, give_back_left, split_huge, unmap, unmap_uncounted};
     use crate::sync::Ordering::Relaxed;
 
     /// Pages of the process's address space, and of ours, and bytes held.
@@ -180,6 +180,52 @@ mod tests {
                 p == hint && unsafe { unmap(p, page) } == Unmapped::Gone
             })
         }));
+    }
+
+    /// Bytes in huge pages of the mappings from `from` on.
+    fn in_huge_pages(from: *mut u8, len: usize) -> usize {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        let (mut inside, mut bytes) = (false, 0);
+        for line in smaps.lines() {
+            if let Some(start) =
+                line.split_once('-').and_then(|(start, _)| usize::from_str_radix(start, 16).ok())
+            {
+                inside = (from.addr()..from.addr() + len).contains(&start);
+            } else if let Some(kib) = line.strip_prefix("AnonHugePages:").filter(|_| inside) {
+                bytes += kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+            }
+        }
+        bytes
+    }
+
+    /// Where the system has huge pages: else there is nothing to see.
+    #[test]
+    fn huge_pages_of_which_a_part_is_unmapped_are_split() {
+        const HUGE_PAGE: usize = 2 << 20;
+        let (len, half) = (4 * HUGE_PAGE, HUGE_PAGE / 2);
+        // Without neighbours.
+        let around = map_aligned_uncounted(6 * HUGE_PAGE, HUGE_PAGE);
+        let p = around.wrapping_add(HUGE_PAGE);
+        // SAFETY: mapped just now.
+        unsafe {
+            advise_huge(p, len, true);
+            p.write_bytes(1, len);
+            for (from, bytes, before, after) in [
+                (0, 0, 4, 4),
+                (HUGE_PAGE, HUGE_PAGE, 4, 4),
+                (0, half, 4, 3),
+                (HUGE_PAGE + half, 2 * HUGE_PAGE, 3, 1),
+                (2 * HUGE_PAGE + half, 4 * page_size(), 1, 0),
+            ] {
+                let has = in_huge_pages(p, len);
+                split_huge(p.add(from), bytes);
+                if has == before * HUGE_PAGE {
+                    assert_eq!(in_huge_pages(p, len), after * HUGE_PAGE, "{from:#x}");
+                }
+            }
+            assert!((half..HUGE_PAGE + half).all(|at| *p.add(at) == 1), "what is not part of it stays");
+            assert!(unmap_uncounted(around, 6 * HUGE_PAGE) == Unmapped::Gone);
+        }
     }
 
     #[test]

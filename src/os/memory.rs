@@ -347,6 +347,27 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
     unsafe { advise(p, len, advice) };
 }
 
+/// Makes a range that ends, or begins, inside huge pages ready to be unmapped. Else these stay whole: the system
+/// unmaps their parts, and gets no memory before it is short of it.
+///
+/// # Safety
+///
+/// The range is mapped, ours and page-aligned, and nobody needs its contents any more.
+pub(crate) unsafe fn split_huge(p: *mut u8, len: usize) {
+    const HUGE_PAGE: usize = 2 << 20;
+    debug_assert!(in_pages(p.addr(), len));
+    let (start, end) = (p.addr(), p.addr() + len);
+    let first_whole = start.next_multiple_of(HUGE_PAGE).min(end);
+    let last_whole = (end & !(HUGE_PAGE - 1)).max(first_whole);
+    for (from, to) in [(start, first_whole), (last_whole, end)] {
+        if from != to {
+            // SAFETY: a part of the range, whose contents nobody needs. The system splits a huge page of which
+            // a part is given this advice.
+            unsafe { advise(p.wrapping_add(from - start), to - from, libc::MADV_FREE) };
+        }
+    }
+}
+
 /// How many pages of a range of at most 2 MiB are resident; `None` when the system does not say.
 ///
 /// # Safety

@@ -50,6 +50,7 @@ pub(in crate::large) unsafe fn keep_clean(rest: Mapping) {
     if CACHE.lock_soon().is_some_and(|mut cache| cache.add(rest, now_ms(), false)) {
         waker::notify();
     } else {
+        lost(rest.len);
         // SAFETY: the caller's alone, which gives it up.
         unsafe { os::discard(rest.block, rest.len) };
     }

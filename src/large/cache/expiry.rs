@@ -73,7 +73,7 @@ pub(crate) fn drain() {
 /// Unmaps what has been kept for `least` milliseconds or more: as much as there can be. What other threads
 /// put there meanwhile may be due at once, and they may be faster.
 fn unmap_due(now: u32, least: u32) {
-    let oldest = |cache: &mut Cache| cache.oldest(now, least).map(|i| cache.remove(i));
+    let oldest = |cache: &mut Cache| cache.oldest(now, least, |_| true).map(|i| cache.remove(i));
     for _ in 0..ENTRIES {
         let Some((kept, _returning)) = take_out(oldest) else { return };
         unmap(kept);

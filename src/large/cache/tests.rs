@@ -163,6 +163,9 @@ fn what_is_clean_is_kept_beside_the_limit() {
     assert!(cache.add(clean(12, 2), 6, false) && cache.add(clean(14, 1), 6, false));
     assert_eq!((places(&cache), cache.clean), (vec![(0, 8), (8, 4), (12, 3)], 11 * MIB));
     assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none());
+    assert_eq!(cache.make_room(4 * MIB, 4 * MIB, 9).unwrap().block, kept(8, 4).block, "what counts goes");
+    assert_eq!((places(&cache), cache.clean), (vec![(0, 8), (12, 3)], 11 * MIB));
+    assert!(cache.make_room(4 * MIB, 0, 9).is_none(), "that would not help");
     cache.take(0, 2 * MIB);
     assert!(cache.entries[0].since != 5, "the rest waits for another block as long as it did for this one");
     assert_eq!(cache.clean, 9 * MIB);
@@ -310,10 +313,10 @@ fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_
     assert!(cache.add(kept(0, 8), 5, true) && cache.add(kept(20, 4), 7, false));
     assert_eq!((cache.bytes, cache.refused), (12 * MIB, 8 * MIB));
     assert!(cache.make_room(4 * MIB, 8 * MIB, 9).is_none(), "it holds no slices");
-    assert_eq!(cache.oldest(5 + AGAIN - 1, 0), Some(1));
-    assert_eq!(cache.oldest(5 + AGAIN, 0), Some(0));
+    assert_eq!(cache.oldest(5 + AGAIN - 1, 0, |_| true), Some(1));
+    assert_eq!(cache.oldest(5 + AGAIN, 0, |_| true), Some(0));
     assert_eq!(
-        cache.oldest(4, 0),
+        cache.oldest(4, 0, |_| true),
         Some(1),
         "not tried again by a thread that read the clock before it was refused"
     );

@@ -18,7 +18,7 @@ fn dense_is_seven_eighths_of_enough() {
     let seen = Density::new();
     assert!(!seen.is_dense(HUGE_PAGE));
     seen.add(HUGE_PAGE, ENOUGH - 1, ENOUGH - 1);
-    assert!(!seen.is_dense(HUGE_PAGE) && !seen.wants(HUGE_PAGE));
+    assert!(!seen.is_dense(HUGE_PAGE) && !seen.wants(HUGE_PAGE, 1));
     seen.add(HUGE_PAGE, 1, 1);
     assert!(seen.is_dense(HUGE_PAGE));
     seen.add(HUGE_PAGE, 8, 0);
@@ -233,7 +233,22 @@ fn one_look_is_enough_at_any_length() {
 fn one_in_sixteen_is_a_control() {
     let seen = Density::new();
     seen.add(HUGE_PAGE, ENOUGH, ENOUGH);
-    assert_eq!((0..160).filter(|_| !seen.wants(HUGE_PAGE)).count(), 10);
+    assert!(!seen.is_time_to_look());
+    let controls: Vec<_> = (0..160).filter(|_| !seen.wants(HUGE_PAGE, 1)).collect();
+    assert_eq!(controls, (0..10).map(|i| CONTROL_AT + CONTROL * i).collect::<Vec<_>>());
+    // The last one is looked at once, some mappings later.
+    assert!(seen.is_time_to_look() && !seen.is_time_to_look());
+    // Of several blocks at a time as many.
+    let (seen, mut blocks) = (Density::new(), 0);
+    seen.add(HUGE_PAGE, ENOUGH, ENOUGH);
+    let mut looks = Vec::new();
+    while blocks < 160 {
+        if seen.is_time_to_look() {
+            looks.push(blocks);
+        }
+        blocks += if seen.wants(HUGE_PAGE, 8) { 8 } else { 1 };
+    }
+    assert_eq!(looks, (0..9).map(|i| 17 + 17 * i).collect::<Vec<_>>());
 }
 
 #[test]
