@@ -96,9 +96,17 @@ enum First {
     HasSparseBuffers,
     FillsBuffersNoMore,
     GrowsWhatWasThere,
+    GivesParts,
     Shrinks,
     IsShortOfAddresses,
     IsSparse,
+}
+
+/// Huge pages of which a part is mapped nowhere, of the whole system: it has all of such a page, until it is
+/// short of memory. `None` where it does not say.
+fn partly_mapped() -> Option<usize> {
+    let path = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/stats/nr_anon_partially_mapped";
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// A table, or a buffer, of a few MiB is enough to know by.
@@ -123,6 +131,7 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         First::HasSparseBuffers,
         First::FillsBuffersNoMore,
         First::GrowsWhatWasThere,
+        First::GivesParts,
         First::Shrinks,
         First::IsShortOfAddresses,
         First::IsSparse,
@@ -269,6 +278,23 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                 let block = unsafe { GLOBAL.realloc(block, layout, 18 * MIB) };
                 assert!(more() >= 18, "{} MiB", more());
                 free(vec![(block, Layout::from_size_align(18 * MIB, 16).unwrap())]);
+            }
+            // What is given back of huge pages, the system really has.
+            First::GivesParts => {
+                let [small, buffers] = [make(80 << 10, 1000, 1000), make(80, MIB, page)];
+                assert!(more() >= 100, "{} MiB of 160", more());
+                let Some(before) = partly_mapped() else { return };
+                let keep = |blocks: &[_], few, of| {
+                    let parts = blocks.chunks(of).map(|blocks| blocks.split_at(few));
+                    let (few, most): (Vec<_>, Vec<_>) = parts.unzip();
+                    free(most.concat());
+                    few.concat()
+                };
+                let few = [keep(&small, 16, 2048), keep(&buffers, 1, 2)];
+                hakmem::purge();
+                let more = partly_mapped().unwrap().saturating_sub(before);
+                assert!(more < 10, "{more} huge pages, of 80 at most");
+                few.into_iter().for_each(free);
             }
             // A heap that was full of small blocks and is not any more.
             First::Shrinks => {

@@ -98,8 +98,8 @@ impl Inherit for Cache {
 /// lock cannot be had, for any mapping.
 fn unmap(kept: Mapping) -> bool {
     if kept.huge {
-        // SAFETY: as below.
-        unsafe { os::split_huge(kept.block, kept.len) };
+        // SAFETY: as below, the first page and the last one.
+        unsafe { kept.split_ends() };
     }
     // SAFETY: every caller has just taken it out of the cache, or has it from the caller of `keep`: ours
     // alone, and mapped.

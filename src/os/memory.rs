@@ -347,25 +347,18 @@ pub(crate) unsafe fn advise_huge(p: *mut u8, len: usize, yes: bool) {
     unsafe { advise(p, len, advice) };
 }
 
-/// Makes a range that ends, or begins, inside huge pages ready to be unmapped. Else these stay whole: the system
-/// unmaps their parts, and gets no memory before it is short of it.
+/// Splits the huge page, if there is one, that holds the page at `p`, without changing what it holds. Else it
+/// stays whole when a part of it is given back: the system unmaps that part, and can use none of its memory
+/// before it is short of memory and looks for such pages. From Linux 5.4 on.
 ///
 /// # Safety
 ///
-/// The range is mapped, ours and page-aligned, and nobody needs its contents any more.
-pub(crate) unsafe fn split_huge(p: *mut u8, len: usize) {
-    const HUGE_PAGE: usize = 2 << 20;
-    debug_assert!(in_pages(p.addr(), len));
-    let (start, end) = (p.addr(), p.addr() + len);
-    let first_whole = start.next_multiple_of(HUGE_PAGE).min(end);
-    let last_whole = (end & !(HUGE_PAGE - 1)).max(first_whole);
-    for (from, to) in [(start, first_whole), (last_whole, end)] {
-        if from != to {
-            // SAFETY: a part of the range, whose contents nobody needs. The system splits a huge page of which
-            // a part is given this advice.
-            unsafe { advise(p.wrapping_add(from - start), to - from, libc::MADV_FREE) };
-        }
-    }
+/// The page is mapped, ours and page-aligned.
+pub(crate) unsafe fn split_huge_page(p: *mut u8) {
+    /// It says that a page is not used; a huge page of which this is said in part is split.
+    const MADV_COLD: libc::c_int = 20;
+    // SAFETY: the page is ours, and this advice does not change its contents.
+    unsafe { advise(p, page_size(), MADV_COLD) };
 }
 
 /// How many pages of a range of at most 2 MiB are resident; `None` when the system does not say.

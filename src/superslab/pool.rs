@@ -11,7 +11,7 @@ use crate::lockfree::slice_sets::span_mask;
 use crate::lockfree::waker;
 use crate::os;
 use crate::superslab::grow::{Spares, grow};
-use crate::superslab::layout::{SLICE_SHIFT, SLICES, SUPERSLAB};
+use crate::superslab::layout::{SLICE_SHIFT, SLICES};
 use crate::superslab::pagemap::FOREIGN;
 use crate::superslab::slab::Slab;
 use crate::superslab::span::{BEHIND_FIRST, Span, usable};
@@ -217,7 +217,7 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
         }
         let desc = Slab::desc(slab);
         if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {
-            os::advise_huge(Slab::base(slab), SUPERSLAB, false);
+            purge::no_more_huge(Slab::base(slab));
             match lock() {
                 Some(mut pool) => {
                     pool.soil(desc);

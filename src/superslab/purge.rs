@@ -88,13 +88,26 @@ fn unmap(desc: DescRef) -> usize {
     resident
 }
 
+/// Withdraws the advice for huge pages, of which a part is about to be given back.
+///
+/// # Safety
+///
+/// `base` is the start of a SuperSlab that stays mapped.
+pub(super) unsafe fn no_more_huge(base: *mut u8) {
+    // SAFETY: all of the SuperSlab, and its first page; neither changes what these hold.
+    unsafe {
+        os::split_huge_page(base);
+        os::advise_huge(base, SUPERSLAB, false);
+    }
+}
+
 /// Gives the hidden slices of a SuperSlab, of which some slices stay, back to the system, and then to the
 /// pool. Returns the bytes that the system has taken.
 fn give_back(desc: DescRef) -> usize {
     if desc.huge.swap(false, Relaxed) {
         // SAFETY: the SuperSlab stays mapped: while some of its slices are hidden it is not entirely free, so
         // nobody unmaps it.
-        unsafe { os::advise_huge(desc.base(), SUPERSLAB, false) };
+        unsafe { no_more_huge(desc.base()) };
     }
     let clean = purge(desc.base(), desc.job.load(Relaxed));
     span_index::put_back(desc, clean);

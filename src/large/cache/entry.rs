@@ -31,6 +31,24 @@ impl Mapping {
         self.begins_at(end(other)) || other.begins_at(end(self))
     }
 
+    /// Splits the huge pages that lie in it only in part, before it is unmapped.
+    ///
+    /// # Safety
+    ///
+    /// It is mapped, ours, and in whole system pages.
+    pub(super) unsafe fn split_ends(&self) {
+        let inside = |end: usize| end & (HUGE_PAGE - 1) != 0;
+        // SAFETY: the first page of it, and the last one.
+        unsafe {
+            if inside(self.block.addr()) {
+                os::split_huge_page(self.block);
+            }
+            if inside(self.end()) {
+                os::split_huge_page(self.block.wrapping_add(self.len - os::page_size()));
+            }
+        }
+    }
+
     /// The length that is left when at least `tail` bytes are cut off the end, if that is worth keeping. Huge
     /// pages are not split: the system could reuse neither part before both are free.
     pub(super) fn without(&self, tail: usize) -> Option<usize> {
