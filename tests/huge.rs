@@ -269,6 +269,21 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                     assert!(more < 60 * size, "{} MiB for a byte here and there", more / MIB);
                     free([dense, sparse].concat());
                 }
+                // Beside others that are filled, but never were part of a batch.
+                let dense = make(60, MIB + page, page);
+                let Some(before) = resident() else { return };
+                let aligned = Layout::from_size_align(MIB + page, 64 << 10).unwrap();
+                let pair = |_| {
+                    // SAFETY: the size is not zero.
+                    let block = unsafe { GLOBAL.alloc(aligned) };
+                    // SAFETY: as long as the block.
+                    unsafe { block.write_bytes(1, aligned.size()) };
+                    [(block, aligned), make(1, MIB + page, 128 << 10)[0]]
+                };
+                let pairs: Vec<_> = (0..200).flat_map(pair).collect();
+                let more = resident().unwrap().saturating_sub(before);
+                assert!(more < 260 * MIB, "{} MiB for 200 and a byte here and there", more / MIB);
+                free([dense, pairs].concat());
             }
             // The half of it that is looked at is shorter than a huge page.
             First::GrowsWhatWasThere => {
@@ -281,8 +296,8 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
             }
             // What is given back of huge pages, the system really has.
             First::GivesParts => {
-                let [small, buffers] = [make(80 << 10, 1000, 1000), make(80, MIB, page)];
-                assert!(more() >= 100, "{} MiB of 160", more());
+                let [small, buffers] = [make(80 << 10, 1000, 1000), make(160, MIB, page)];
+                assert!(more() >= 180, "{} MiB of 240", more());
                 let Some(before) = partly_mapped() else { return };
                 let keep = |blocks: &[_], few, of| {
                     let parts = blocks.chunks(of).map(|blocks| blocks.split_at(few));
@@ -290,11 +305,33 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                     free(most.concat());
                     few.concat()
                 };
-                let few = [keep(&small, 16, 2048), keep(&buffers, 1, 2)];
-                hakmem::purge();
-                let more = partly_mapped().unwrap().saturating_sub(before);
-                assert!(more < 10, "{more} huge pages, of 80 at most");
-                few.into_iter().for_each(free);
+                let few_are = |of: &str| {
+                    hakmem::purge();
+                    let more = partly_mapped().unwrap().saturating_sub(before);
+                    assert!(more < 20, "{more} huge pages of {of}");
+                };
+                let few = keep(&small, 16, 2048);
+                few_are("small blocks");
+                let resize = |(block, layout), size: usize| {
+                    // SAFETY: made with this layout.
+                    let block = unsafe { GLOBAL.realloc(block, layout, size) };
+                    (block, Layout::from_size_align(size, 16).unwrap())
+                };
+                let grown = buffers[..80].iter().step_by(2).map(|&buffer| resize(buffer, 3 * MIB)).collect();
+                free(grown);
+                few_are("buffers that moved");
+                let some = keep(&buffers[80..], 1, 2);
+                few_are("buffers");
+                let shrink = |_| {
+                    let (block, layout) = make(1, 8 * MIB, 8 * MIB)[0];
+                    // SAFETY: inside the block.
+                    unsafe { block.write_bytes(1, 3 * MIB) };
+                    resize((block, layout), 3 * MIB)
+                };
+                let shrunk: Vec<_> = (0..40).map(shrink).collect();
+                few_are("what was cut off");
+                let others = buffers[..80].iter().skip(1).step_by(2).copied().collect();
+                [few, some, shrunk, others].into_iter().for_each(free);
             }
             // A heap that was full of small blocks and is not any more.
             First::Shrinks => {

@@ -10,7 +10,7 @@ use crate::large::cache;
 use crate::large::huge::{Mapping, SHORTEST};
 use crate::os;
 use crate::superslab::thp::HUGE_PAGE;
-use crate::sync::AtomicBool;
+use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
 use core::ptr;
 
@@ -26,8 +26,11 @@ const LONGEST_BLOCK: usize = 2 * HUGE_PAGE;
 /// A block that has no more small pages than this, in bytes, is better alone.
 const FEW: usize = HUGE_PAGE / 8;
 
-/// Whether memory was seen to be locked as soon as it is mapped. Relaxed: a hint.
-static LOCKED: AtomicBool = AtomicBool::new(false);
+/// For so many blocks there is no batch because memory was seen to be locked as soon as it was mapped. Relaxed:
+/// a hint.
+static LOCKED: AtomicUsize = AtomicUsize::new(0);
+/// How many these are at first.
+const PASSED_OVER: usize = 256;
 
 /// How long a batch for blocks of `len` bytes should be, where there are `in_use` bytes of large blocks.
 /// `None` if each is better alone.
@@ -43,10 +46,15 @@ fn length(len: usize, in_use: usize) -> Option<usize> {
 /// The same, as things are. `None` also where too much of earlier batches is unused.
 pub(super) fn length_for(len: usize) -> Option<usize> {
     let options = options::get();
-    if options.purge_delay == 0 || options.large_cache == 0 || LOCKED.load(Relaxed) {
+    if options.purge_delay == 0 || options.large_cache == 0 {
         return None;
     }
     let total = length(len, LARGE_IN_USE.load(Relaxed))?;
+    let locked = LOCKED.load(Relaxed);
+    if locked != 0 {
+        LOCKED.store(locked - 1, Relaxed);
+        return None;
+    }
     if cache::unused() > total / 2 {
         cache::forget_some();
         return None;
@@ -64,7 +72,7 @@ pub(super) fn alloc(len: usize, total: usize) -> Option<Mapping> {
     // SAFETY: this only asks the system, about a page of a mapping of ours.
     if unsafe { os::resident_pages(batch, os::page_size()) } == Some(1) {
         // Memory is locked, and so resident at once: a block needs no page faults, and the others may not come.
-        LOCKED.store(true, Relaxed);
+        LOCKED.store(PASSED_OVER, Relaxed);
         // SAFETY: mapped just now with this length, and nobody else knows it.
         unsafe { os::discard(batch, total) };
         return None;
@@ -141,9 +149,7 @@ mod tests {
             cache::drain();
             LARGE_IN_USE.store(80 * MIB, Relaxed);
             // What other tests have lost.
-            while cache::unused() != 0 {
-                cache::forget_some();
-            }
+            (0..1000).for_each(|_| cache::forget_some());
             let total = length_for(MIB).unwrap();
             assert_eq!(total, 8 * MIB);
             alloc(MIB, total).unwrap();

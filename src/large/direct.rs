@@ -61,7 +61,7 @@ pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) 
         // prepared.
         if pagemap::prepare_direct(kept.block) {
             // Clearing memory that was hardly touched would make all of it resident.
-            // SAFETY: out of the cache, so ours alone, and in whole system pages.
+            // SAFETY: out of the cache, so ours may_share, and in whole system pages.
             let purged =
                 || clear && huge::is_better_purged(kept) && unsafe { os::purge(kept.block, kept.len) };
             let zero = kept.clean || purged();
@@ -81,7 +81,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
     // Not to clear it: that would touch the new part, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
-        // SAFETY: out of the cache, so ours alone.
+        // SAFETY: out of the cache, so ours may_share.
         let block = unsafe { extend(kept, len, keeps_huge_pages_when_moved(kept)) };
         if !block.is_null() {
             return Allocation { ptr: block, zeroed: false };
@@ -97,7 +97,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
     if len >= huge::SHORTEST {
         look_at_earlier(huge::control(len), huge::look_back);
     }
-    let total = if growing || align > os::page_size() { None } else { batch::length_for(len) };
+    let may_share = !growing && align <= os::page_size();
+    let total = if may_share { batch::length_for(len) } else { None };
     let wanted = match total {
         Some(total) => huge::wants_huge_batch(len, total / len),
         None => huge::wants_huge_mapping(len),
@@ -131,7 +132,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
         // SAFETY: a whole mapping of ours.
         unsafe { os::advise_huge(block, len, huge) };
     }
-    if len >= huge::SHORTEST && !huge {
+    // Shorter than a huge page, only those that could have been part of a batch.
+    if !huge && (len >= HUGE_PAGE || len >= huge::SHORTEST && may_share) {
         look_at_earlier(huge::remember(block, len), huge::look_back);
     }
     pagemap::set_direct(block, entry(Mapping { block, len, huge, clean: true }) | FRESH as u64);
@@ -159,7 +161,7 @@ pub(super) fn usable(address: *mut u8) -> usize {
     mapping(address, pagemap::direct(address)).len
 }
 
-/// Takes a mapping that is freed out of the page map: it is the caller's alone then. `None` if another thread
+/// Takes a mapping that is freed out of the page map: it is the caller's may_share then. `None` if another thread
 /// has just freed it.
 ///
 /// # Safety
@@ -180,7 +182,7 @@ pub(super) unsafe fn claim(address: *mut u8) -> Option<Mapping> {
 
 /// Cuts off what a mapping has beyond `size` bytes, if that is enough to be kept, and most of it was touched:
 /// a buffer that is filled again would fault all of it in. What was never touched the system takes back at no
-/// cost, and keeping it would only drop memory that is of use. Returns it: the caller's alone, and the rest
+/// cost, and keeping it would only drop memory that is of use. Returns it: the caller's may_share, and the rest
 /// stays a block.
 ///
 /// # Safety
@@ -247,13 +249,17 @@ static MOVES: Pause = Pause::up_to(1 << 16);
 ///
 /// # Safety
 ///
-/// The mapping is whole, and the caller's alone. After success only the result may be used.
+/// The mapping is whole, and the caller's may_share. After success only the result may be used.
 unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
     if !pagemap::prepare_direct(old.block) {
         return ptr::null_mut();
     }
     let becomes_huge = len > old.len && !old.huge && huge::wants_huge_grown(len);
     let huge = old.huge || becomes_huge;
+    if huge && len < old.len {
+        // SAFETY: the end of the caller's mapping, which goes.
+        unsafe { Mapping { block: old.block.wrapping_add(len), len: old.len - len, ..old }.split_ends() };
+    }
     // SAFETY: the caller's mapping, which it uses only by way of the result.
     let block = match unsafe { os::remap(old.block, old.len, len) } {
         Ok(()) => old.block,
@@ -298,6 +304,10 @@ unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
         // SAFETY: mapped just now with this length, and nobody else knows it.
         unsafe { os::discard_uncounted(target, len) };
     } else if !target.is_null() {
+        if old.huge {
+            // SAFETY: the caller's mapping.
+            unsafe { old.split_ends() };
+        }
         // What is refused once may be refused for long, as at the limit of mappings.
         let remap = if MOVES.was_refused() { os::remap_to_marked } else { os::remap_to };
         // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.

@@ -35,6 +35,8 @@ const LOOKS: usize = 16;
 const SHORT_LOOKS: usize = 4;
 /// The shortest mapping that is looked at: most are longer, since what is not longer is a run.
 pub(super) const SHORTEST: usize = HUGE_PAGE / 2 - SLICE;
+/// The same while little is known: of the smallest and the largest system pages it has enough.
+const SHORTEST_CLOSE: usize = HUGE_PAGE / 2;
 /// After so many close looks at what was not dense there are no more: they cost as many system calls.
 const TRIES: usize = 16;
 /// To find out whether a mapping is sparse, one system page of each of this many parts is looked at.
@@ -63,9 +65,11 @@ struct Density {
     resident: AtomicUsize,
     /// Blocks that were likely to be dense, and got huge pages, controls included.
     made: AtomicUsize,
-    /// How many there are when the next control is due, and when the last one is looked at.
+    /// How many there are when the next control is due, and when the last one is looked at; where that is, null
+    /// until it is made.
     control_at: AtomicUsize,
     look_at: AtomicUsize,
+    control: AtomicPtr<u8>,
     /// The length of the longest mapping, in bytes, that was dense, or had huge pages and was touched all
     /// over. Reduced by one that is not dense.
     longest: AtomicUsize,
@@ -95,6 +99,7 @@ impl Density {
             made: AtomicUsize::new(0),
             control_at: AtomicUsize::new(CONTROL_AT),
             look_at: AtomicUsize::new(usize::MAX),
+            control: AtomicPtr::new(ptr::null_mut()),
             longest: AtomicUsize::new(0),
             tries: AtomicUsize::new(0),
             cleared: AtomicUsize::new(0),
@@ -163,9 +168,17 @@ impl Density {
         if is_control {
             self.control_at.store(made + CONTROL, Relaxed);
             self.look_at.store(made + LATER, Relaxed);
+            self.control.store(ptr::null_mut(), Relaxed);
         }
         self.made.store(made + if is_control { 1 } else { blocks }, Relaxed);
         !is_control
+    }
+
+    /// Notes a new mapping without huge pages: the control, if there is to be one.
+    fn made_without(&self, block: *mut u8) {
+        if self.look_at.load(Relaxed) != usize::MAX && self.control.load(Relaxed).is_null() {
+            self.control.store(block, Relaxed);
+        }
     }
 
     /// Whether the last control is to be looked at now. Only once.
@@ -223,13 +236,14 @@ pub(super) fn newest() -> *mut u8 {
 
 /// Remembers a new mapping of `len` bytes in place of the oldest one. Returns that, which may be gone by now.
 pub(super) fn remember(block: *mut u8, len: usize) -> *mut u8 {
+    seen(len).made_without(block);
     recent(len).remember(block)
 }
 
 /// The last control among mappings as long as this one, if it is time to look at it; otherwise null. It may
 /// be gone by now.
 pub(super) fn control(len: usize) -> *mut u8 {
-    if seen(len).is_time_to_look() { recent(len).newest() } else { ptr::null_mut() }
+    if seen(len).is_time_to_look() { seen(len).control.load(Relaxed) } else { ptr::null_mut() }
 }
 
 /// Whether a mapping of `len` bytes should have huge pages.
@@ -313,7 +327,7 @@ pub(super) fn look_closely(mapping: Mapping, from: usize) -> bool {
 impl Density {
     /// [`look_closely`].
     fn look_closely(&self, mapping: Mapping, from: usize) -> bool {
-        if mapping.huge || mapping.len < SHORTEST || !self.knows_little() {
+        if mapping.huge || mapping.len < SHORTEST_CLOSE || !self.knows_little() {
             return false;
         }
         // Whole system pages, so at least as many parts.

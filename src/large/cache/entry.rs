@@ -31,12 +31,12 @@ impl Mapping {
         self.begins_at(end(other)) || other.begins_at(end(self))
     }
 
-    /// Splits the huge pages that lie in it only in part, before it is unmapped.
+    /// Splits the huge pages that lie in it only in part, before it is unmapped or moved.
     ///
     /// # Safety
     ///
     /// It is mapped, ours, and in whole system pages.
-    pub(super) unsafe fn split_ends(&self) {
+    pub(in crate::large) unsafe fn split_ends(&self) {
         let inside = |end: usize| end & (HUGE_PAGE - 1) != 0;
         // SAFETY: the first page of it, and the last one.
         unsafe {

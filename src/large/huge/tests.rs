@@ -67,13 +67,17 @@ fn one_dense_mapping_is_enough_and_sparse_ones_are_not_looked_at_for_ever() {
     let seen = Density::new();
     assert!(seen.knows_little());
     for _ in 1..TRIES {
-        assert!(!seen.add_close(SHORTEST, 16, 13));
+        assert!(!seen.add_close(SHORTEST_CLOSE, 16, 13));
     }
-    assert!(seen.knows_little() && !seen.is_dense(SHORTEST), "they do not count");
-    assert!(seen.add_close(SHORTEST, 16, 14) && !seen.knows_little() && seen.is_dense(LONGER * SHORTEST));
+    assert!(seen.knows_little() && !seen.is_dense(SHORTEST_CLOSE), "they do not count");
+    assert!(
+        seen.add_close(SHORTEST_CLOSE, 16, 14)
+            && !seen.knows_little()
+            && seen.is_dense(LONGER * SHORTEST_CLOSE)
+    );
     let seen = Density::new();
     for _ in 0..TRIES {
-        assert!(seen.knows_little() && !seen.add_close(SHORTEST, 16, 0));
+        assert!(seen.knows_little() && !seen.add_close(SHORTEST_CLOSE, 16, 0));
     }
     assert!(!seen.knows_little());
 }
@@ -199,21 +203,21 @@ fn a_mapping_that_is_hardly_touched_is_always_sparse() {
 #[cfg_attr(miri, ignore)]
 fn one_mapping_is_looked_at_closely() {
     with_mapping(HUGE_PAGE, HUGE_PAGE / 2, |mapping| {
-        let half = Mapping { len: SHORTEST, ..mapping };
+        let half = Mapping { len: SHORTEST_CLOSE, ..mapping };
         let seen = Density::new();
         assert!(!seen.look_closely(Mapping { huge: true, ..half }, 0));
-        assert!(!seen.look_closely(Mapping { len: SHORTEST - os::page_size(), ..half }, 0), "short");
+        assert!(!seen.look_closely(Mapping { len: SHORTEST_CLOSE - os::page_size(), ..half }, 0), "short");
         assert_eq!(seen.tries.load(Relaxed), 0);
         assert!(!seen.look_closely(mapping, 0), "half of it");
-        assert!(!seen.look_closely(mapping, SHORTEST), "the other half");
-        assert!(!seen.look_closely(half, SHORTEST), "nothing of it");
+        assert!(!seen.look_closely(mapping, SHORTEST_CLOSE), "the other half");
+        assert!(!seen.look_closely(half, SHORTEST_CLOSE), "nothing of it");
         assert_eq!((seen.tries.load(Relaxed), seen.looked.load(Relaxed)), (2, 0));
         assert!(seen.look_closely(half, 0));
         assert_eq!((seen.looked.load(Relaxed), seen.resident.load(Relaxed)), (LOOKS, LOOKS));
         assert!(!seen.look_closely(half, 0), "enough is known");
         // Less than a page for each look.
         let seen = Density::new();
-        assert!(seen.look_closely(half, SHORTEST - 4 * os::page_size()));
+        assert!(seen.look_closely(half, SHORTEST_CLOSE - 4 * os::page_size()));
         assert_eq!(seen.looked.load(Relaxed), 4);
     });
 }
@@ -222,7 +226,7 @@ fn one_mapping_is_looked_at_closely() {
 #[test]
 #[cfg_attr(miri, ignore)]
 fn one_look_is_enough_at_any_length() {
-    let len = SHORTEST + LOOKS / 2 * os::page_size();
+    let len = SHORTEST_CLOSE + LOOKS / 2 * os::page_size();
     with_mapping(len, len, |mapping| {
         let seen = Density::new();
         assert!(seen.look_closely(mapping, 0) && !seen.knows_little());
@@ -237,6 +241,10 @@ fn one_in_sixteen_is_a_control() {
     let controls: Vec<_> = (0..160).filter(|_| !seen.wants(HUGE_PAGE, 1)).collect();
     assert_eq!(controls, (0..10).map(|i| CONTROL_AT + CONTROL * i).collect::<Vec<_>>());
     // The last one is looked at once, some mappings later.
+    let [first, second] = [1, 2].map(ptr::without_provenance_mut);
+    seen.made_without(first);
+    seen.made_without(second);
+    assert!(seen.control.load(Relaxed) == first);
     assert!(seen.is_time_to_look() && !seen.is_time_to_look());
     // Of several blocks at a time as many.
     let (seen, mut blocks) = (Density::new(), 0);
