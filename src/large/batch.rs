@@ -17,17 +17,17 @@ use core::ptr;
 /// A batch has at most one part in this many of the bytes of large blocks in use. If no more blocks come, a
 /// part of one huge page is wasted, until the cache gives the rest back.
 const PART: usize = 4;
-/// The most blocks that a batch holds. Huge pages do not tell how much of them is touched: when blocks are not
-/// filled any more, so many may be resident as a whole before that is noticed, beside those up to the next
-/// control.
+/// The most blocks that a batch holds. Huge pages do not tell how much of them is touched: when blocks are
+/// not filled any more, so many may be resident as a whole before that is noticed, beside those up to the
+/// next control.
 const MOST: usize = 8;
 /// The longest block: of longer ones hardly any part has no huge pages.
 const LONGEST_BLOCK: usize = 2 * HUGE_PAGE;
 /// A block that has no more small pages than this, in bytes, is better alone.
 const FEW: usize = HUGE_PAGE / 8;
 
-/// For so many blocks there is no batch because memory was seen to be locked as soon as it was mapped. Relaxed:
-/// a hint.
+/// For so many blocks there is no batch because memory was seen to be locked as soon as it was mapped.
+/// Relaxed: a hint.
 static LOCKED: AtomicUsize = AtomicUsize::new(0);
 /// How many these are at first.
 const PASSED_OVER: usize = 256;
@@ -71,7 +71,7 @@ pub(super) fn alloc(len: usize, total: usize) -> Option<Mapping> {
     }
     // SAFETY: this only asks the system, about a page of a mapping of ours.
     if unsafe { os::resident_pages(batch, os::page_size()) } == Some(1) {
-        // Memory is locked, and so resident at once: a block needs no page faults, and the others may not come.
+        // Memory is locked, and so resident at once: a block needs no page faults, and others may not come.
         LOCKED.store(PASSED_OVER, Relaxed);
         // SAFETY: mapped just now with this length, and nobody else knows it.
         unsafe { os::discard(batch, total) };

@@ -234,8 +234,8 @@ impl Cache {
         Some(free)
     }
 
-    /// The entry that has been kept longest, of those that `may_go` accepts, if that is `least` milliseconds or
-    /// more.
+    /// The entry that has been kept longest, of those that `may_go` accepts, if that is `least` milliseconds
+    /// or more.
     fn oldest(&self, now: u32, least: u32, may_go: impl Fn(&Entry) -> bool) -> Option<usize> {
         let age = |entry: &Entry| elapsed(entry.since, now);
         let due = self.used().filter(|(_, e)| age(e) >= e.term(least) && may_go(e));

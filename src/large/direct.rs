@@ -61,7 +61,7 @@ pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) 
         // prepared.
         if pagemap::prepare_direct(kept.block) {
             // Clearing memory that was hardly touched would make all of it resident.
-            // SAFETY: out of the cache, so ours may_share, and in whole system pages.
+            // SAFETY: out of the cache, so ours alone, and in whole system pages.
             let purged =
                 || clear && huge::is_better_purged(kept) && unsafe { os::purge(kept.block, kept.len) };
             let zero = kept.clean || purged();
@@ -81,7 +81,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
     // Not to clear it: that would touch the new part, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
     if let Some(kept) = part {
-        // SAFETY: out of the cache, so ours may_share.
+        // SAFETY: out of the cache, so ours alone.
         let block = unsafe { extend(kept, len, keeps_huge_pages_when_moved(kept)) };
         if !block.is_null() {
             return Allocation { ptr: block, zeroed: false };
@@ -161,7 +161,7 @@ pub(super) fn usable(address: *mut u8) -> usize {
     mapping(address, pagemap::direct(address)).len
 }
 
-/// Takes a mapping that is freed out of the page map: it is the caller's may_share then. `None` if another thread
+/// Takes a mapping that is freed out of the page map: it is the caller's alone then. `None` if another thread
 /// has just freed it.
 ///
 /// # Safety
@@ -182,7 +182,7 @@ pub(super) unsafe fn claim(address: *mut u8) -> Option<Mapping> {
 
 /// Cuts off what a mapping has beyond `size` bytes, if that is enough to be kept, and most of it was touched:
 /// a buffer that is filled again would fault all of it in. What was never touched the system takes back at no
-/// cost, and keeping it would only drop memory that is of use. Returns it: the caller's may_share, and the rest
+/// cost, and keeping it would only drop memory that is of use. Returns it: the caller's alone, and the rest
 /// stays a block.
 ///
 /// # Safety
@@ -249,7 +249,7 @@ static MOVES: Pause = Pause::up_to(1 << 16);
 ///
 /// # Safety
 ///
-/// The mapping is whole, and the caller's may_share. After success only the result may be used.
+/// The mapping is whole, and the caller's alone. After success only the result may be used.
 unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
     if !pagemap::prepare_direct(old.block) {
         return ptr::null_mut();

@@ -7,8 +7,10 @@
 //!
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 
+mod recent;
+
 use crate::base::options::{self, Thp};
-use crate::base::table::Table;
+use crate::large::huge::recent::Recent;
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::thp::{HUGE_PAGE, is_most, is_ours, said_or};
@@ -65,8 +67,8 @@ struct Density {
     resident: AtomicUsize,
     /// Blocks that were likely to be dense, and got huge pages, controls included.
     made: AtomicUsize,
-    /// How many there are when the next control is due, and when the last one is looked at; where that is, null
-    /// until it is made.
+    /// How many there are when the next control is due, and when the last one is looked at; where that is,
+    /// null until it is made.
     control_at: AtomicUsize,
     look_at: AtomicUsize,
     control: AtomicPtr<u8>,
@@ -157,8 +159,8 @@ impl Density {
         looked >= ENOUGH && is_most(resident, looked) && len / LONGER <= self.longest.load(Relaxed)
     }
 
-    /// Whether the next mapping, for that many blocks of `len` bytes, should have huge pages. If not, one block
-    /// may be a control.
+    /// Whether the next mapping, for that many blocks of `len` bytes, should have huge pages. If not, one
+    /// block may be a control.
     fn wants(&self, len: usize, blocks: usize) -> bool {
         if !self.is_dense(len) {
             return false;
@@ -191,31 +193,7 @@ impl Density {
     }
 }
 
-/// Recent mappings without huge pages. A program that frees nothing is judged by the oldest of them when it
-/// makes another.
-struct Recent {
-    places: Table<AtomicPtr<u8>, 4>,
-    next: AtomicUsize,
-}
-
-impl Recent {
-    const fn new() -> Self {
-        let places = Table([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
-        Self { places, next: AtomicUsize::new(0) }
-    }
-
-    /// The last one.
-    fn newest(&self) -> *mut u8 {
-        self.places[self.next.load(Relaxed).wrapping_sub(1)].load(Relaxed)
-    }
-
-    /// Remembers a new one in place of the oldest. Returns that.
-    fn remember(&self, block: *mut u8) -> *mut u8 {
-        self.places[self.next.fetch_add(1, Relaxed)].swap(block, Relaxed)
-    }
-}
-
-/// Those of at least 2 MiB.
+/// Recent mappings of at least 2 MiB without huge pages.
 static RECENT: Recent = Recent::new();
 /// Shorter ones.
 static RECENT_SHORT: Recent = Recent::new();

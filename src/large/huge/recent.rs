@@ -1,0 +1,31 @@
+//! Mappings that were made a short time ago. They may be gone by now: they are not accessed.
+
+use crate::base::table::Table;
+use crate::sync::Ordering::Relaxed;
+use crate::sync::{AtomicPtr, AtomicUsize};
+use core::ptr;
+
+/// Recent mappings without huge pages. A program that frees nothing is judged by the oldest of them when it
+/// makes another.
+pub(super) struct Recent {
+    places: Table<AtomicPtr<u8>, 4>,
+    next: AtomicUsize,
+}
+
+impl Recent {
+    /// None yet.
+    pub(super) const fn new() -> Self {
+        let places = Table([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
+        Self { places, next: AtomicUsize::new(0) }
+    }
+
+    /// The last one.
+    pub(super) fn newest(&self) -> *mut u8 {
+        self.places[self.next.load(Relaxed).wrapping_sub(1)].load(Relaxed)
+    }
+
+    /// Remembers a new one in place of the oldest. Returns that.
+    pub(super) fn remember(&self, block: *mut u8) -> *mut u8 {
+        self.places[self.next.fetch_add(1, Relaxed)].swap(block, Relaxed)
+    }
+}
