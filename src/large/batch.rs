@@ -40,7 +40,7 @@ fn length(len: usize, in_use: usize) -> Option<usize> {
     }
     // So many that the least part of them lies in small pages, behind the last huge page.
     let totals = (2..=MOST.min(in_use / PART / len)).rev().map(|blocks| blocks * len);
-    totals.filter(|&total| total >= HUGE_PAGE).min_by_key(|total| total % HUGE_PAGE * len / total)
+    totals.filter(|&total| total >= HUGE_PAGE).min_by_key(|&total| total % HUGE_PAGE * len / total.max(1))
 }
 
 /// The same, as things are. `None` also where too much of earlier batches is unused.

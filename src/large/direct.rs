@@ -100,7 +100,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
     let may_share = !growing && align <= os::page_size();
     let total = if may_share { batch::length_for(len) } else { None };
     let wanted = match total {
-        Some(total) => huge::wants_huge_batch(len, total / len),
+        Some(total) => huge::wants_huge_batch(len, total / len.max(1)),
         None => huge::wants_huge_mapping(len),
     };
     if let Some(first) = total.filter(|_| wanted).and_then(|total| batch::alloc(len, total)) {

@@ -272,7 +272,7 @@ pub(super) fn look_back(mapping: Mapping) {
     let resident = unsafe { os::resident_pages(mapping.block, mapping.len) };
     if let Some(resident) = resident.filter(|_| !mapping.huge && mapping.len >= SHORTEST) {
         // As many as are enough.
-        SHORT.add(mapping.len, ENOUGH, resident * ENOUGH / (mapping.len / os::page_size()));
+        SHORT.add(mapping.len, ENOUGH, resident * ENOUGH / (mapping.len / os::page_size()).max(1));
     }
 }
 
