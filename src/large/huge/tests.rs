@@ -1,4 +1,5 @@
 use super::*;
+use crate::large::huge::sample::scattered;
 
 /// Sparse buffers of a MiB say nothing about long mappings, nor those about buffers.
 #[test]
