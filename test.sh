@@ -122,7 +122,8 @@ step "hardened mode: the shadow model, the C interface and real programs"
 )
 
 step "every benchmark runs"
-cargo bench --quiet -- --test
+# As the lints have built the other allocators' C and C++, which takes minutes; `cargo bench` builds them anew.
+cargo bench --profile dev --quiet -- --test
 
 step "oldest Rust (rust-version)"
 spent target/debug target/release target/doc target/tmp

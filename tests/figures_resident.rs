@@ -63,14 +63,14 @@ fn the_estimate_follows_the_kernel() {
     worker.end();
 }
 
-/// Slabs of which all but a few blocks are free are given back in part; what is then free there is fresh, and
+/// Slabs of which all but some blocks are free are given back in part; what is then free there is fresh, and
 /// not resident.
 #[test]
 #[cfg_attr(miri, ignore)]
 fn slabs_given_back_in_part() {
     let _alone = alone();
     const TOUCHED: usize = 100 * MIB;
-    for (size, keep) in [(200, 100), (2048, 50), (5000, 40), (48, 1000)] {
+    for (size, keep) in [(200, 100), (2048, 50), (5000, 40), (48, 1000), (4000, 4), (3000, 5)] {
         let (worker, count) = (Worker::new(), TOUCHED / size);
         // Resident from the start.
         let mut list = vec![(1, size); count];

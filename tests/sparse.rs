@@ -1,9 +1,11 @@
-//! Slabs with hardly a block in use, of which whole free pages are given back: what is in use stays as it is.
+//! Slabs of which whole free pages are given back, without a request if hardly a block is in use: what is in use
+//! stays as it is.
 
 mod support;
 
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
+use std::sync::mpsc;
 use std::thread;
 use support::{in_own_process, in_own_processes, resident};
 
@@ -120,5 +122,62 @@ fn what_is_given_back_first_is_in_slabs_of_large_blocks() {
         let (small, large) = (given_back(64), given_back(3072));
         assert!(large > 4 * small && large > MIB as u64, "{small} and {large} bytes");
         kept.into_iter().for_each(|(block, size)| free(block, size));
+    });
+}
+
+#[test]
+fn on_request_the_free_pages_of_slabs_go_back_however_much_of_these_is_in_use() {
+    let name = "on_request_the_free_pages_of_slabs_go_back_however_much_of_these_is_in_use";
+    // Of blocks of the one size the others stay, and so many percent of the pages at most.
+    let sizes = [(4096, 2, 55), (20_000, 2, 55), (60_000, 2, 65), (1000, 8, 65)];
+    let owners = ["this thread", "one that sleeps", "one that has ended"];
+    let cases: Vec<_> = owners.into_iter().flat_map(|owner| sizes.map(|size| (owner, size))).collect();
+    in_own_processes(name, &cases, |(owner, (size, keep, part))| {
+        let fill = move || {
+            let before = resident();
+            let blocks: Vec<_> = (0..24 * MIB / size).map(|_| make(size)).collect();
+            let peak = resident() - before;
+            let (kept, rest): (Vec<_>, Vec<_>) =
+                blocks.into_iter().enumerate().partition(|(i, _)| i % keep == 0);
+            rest.into_iter().for_each(|(_, block)| free(block, size));
+            (before, peak, kept)
+        };
+        let check_all = |kept: &[(usize, usize)]| kept.iter().for_each(|&(_, block)| check(block, size));
+        thread::scope(|scope| {
+            let ((send, filled), (stop, stopped)) = (mpsc::channel(), mpsc::channel::<()>());
+            let (before, peak, kept) = if owner == "this thread" {
+                fill()
+            } else {
+                let worker = scope.spawn(move || {
+                    send.send(fill()).unwrap();
+                    if owner == "one that sleeps" {
+                        // Until the other side is dropped.
+                        let _ = stopped.recv();
+                    }
+                });
+                if owner == "one that has ended" {
+                    worker.join().unwrap();
+                }
+                filled.recv().unwrap()
+            };
+            for _ in 0..2 {
+                hakmem::purge();
+                let left = resident() - before;
+                assert!(left < peak * part / 100 + 2 * MIB, "{owner}, {size}: {left} of {peak} bytes");
+                check_all(&kept);
+            }
+            // What was given back is used again, beside what was kept; and again when that has been freed.
+            for _ in 0..2 {
+                let again: Vec<_> = (0..24 * MIB / size).map(|_| make(size)).collect();
+                check_all(&kept);
+                again.into_iter().for_each(|block| free(block, size));
+                hakmem::purge();
+                check_all(&kept);
+            }
+            kept.into_iter().for_each(|(_, block)| free(block, size));
+            drop(stop);
+        });
+        hakmem::purge();
+        assert_eq!(hakmem::stats().allocated_bytes, 0);
     });
 }

@@ -8,7 +8,7 @@ use crate::superslab::slab::Slab;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
-use crate::tiny::partial_purge::{self, Chosen};
+use crate::tiny::partial_purge::{self, Among, Chosen};
 use core::ptr;
 
 impl Heap {
@@ -123,7 +123,7 @@ impl Heap {
         }
     }
 
-    /// Flushes the heap, gives empty slabs back to the pool, and purges all sparse ones.
+    /// Flushes the heap, gives empty slabs back to the pool, and purges all others.
     ///
     /// # Safety
     ///
@@ -139,12 +139,14 @@ impl Heap {
             }
             (*heap).bins.trim(&(*heap).counters);
             let (bins, nobody) = (&raw mut (*heap).bins, ptr::null_mut());
-            loop {
-                let chosen = Chosen::from(bins, nobody, 0);
-                if chosen.slabs().is_empty() {
-                    break;
+            for among in [Among::Sparse(0), Among::Partial(os::now_ms())] {
+                loop {
+                    let chosen = Chosen::from(bins, nobody, among);
+                    if chosen.slabs().is_empty() {
+                        break;
+                    }
+                    chosen.purge(bins, nobody, false);
                 }
-                chosen.purge(bins, nobody, false);
             }
         }
     }

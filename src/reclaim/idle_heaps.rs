@@ -17,11 +17,12 @@ use crate::front::{registry, thread, visitor};
 use crate::lockfree::ready_list::nodes;
 use crate::os::{self, futex};
 use crate::reclaim::{drain_magazines, left_heaps, sparse_orphans};
+use crate::superslab::layout::SLICE;
 use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::sync::Ordering::Release;
 use crate::tiny::bins::Bins;
-use crate::tiny::partial_purge::{self, Chosen};
+use crate::tiny::partial_purge::{self, Among, Chosen};
 use crate::tiny::release;
 use core::ptr;
 
@@ -34,7 +35,7 @@ mod tests;
 const TRIES: usize = 64;
 /// After this many tries in a row it sleeps for a moment.
 const TRIES_AT_ONCE: usize = 8;
-/// Batches of sparse slabs that are purged in one visit. An owner that wakes up waits as long as that takes.
+/// Batches of slabs that are purged in one visit. An owner that wakes up waits as long as that takes.
 const BATCHES: usize = 8;
 
 /// Takes in what was freed to the heap of `owner`, unless the owner is inside, or somebody else visits.
@@ -79,17 +80,30 @@ pub(crate) fn everyone() {
         // SAFETY: the calling thread's heap.
         unsafe { Heap::flush_outbox(mine) };
         registry::give_up_rest(true);
+        // An owner at work may make slabs partial all the time: so many visits have to do.
+        let (since, mut visited, mut visits) = (os::now_ms(), ptr::null_mut(), 0);
         each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
             visit.withdraw(false);
             visit.take_in(false);
-            if visit.purge_sparse_batches() { Outcome::More } else { Outcome::Done }
+            if visit.purge_batches(Among::Sparse(0)) {
+                return Outcome::More;
+            }
+            if visited != heap {
+                (visited, visits) = (heap, visit.enough());
+            }
+            visits = visits.saturating_sub(1);
+            if visit.purge_batches(Among::Partial(since)) && visits != 0 {
+                Outcome::More
+            } else {
+                Outcome::Done
+            }
         });
         // SAFETY: the calling thread's heap, entered as long as the orphans are in its bins.
         unsafe {
             let _entered = Heap::enter(mine);
-            partial_purge::purge_orphans(&raw mut (*mine).bins);
+            partial_purge::purge_orphans(&raw mut (*mine).bins, true);
         }
     });
 }
@@ -165,7 +179,7 @@ pub(crate) fn idle(now: u32) -> bool {
             }
             visit.take_in(false);
             // What is left after this is for the next call.
-            more |= seen.is_emptied() && visit.purge_sparse_batches();
+            more |= seen.is_emptied() && visit.purge_batches(Among::Sparse(0));
             Outcome::Done
         });
         left || missed || more
@@ -328,15 +342,21 @@ impl Visit {
         });
     }
 
-    /// Purges idle memory in some sparse slabs. False when there are none left.
-    fn purge_sparse(&self) -> bool {
+    /// In how many visits every slab of the heap can be purged, or more.
+    fn enough(&self) -> usize {
+        // SAFETY: we visit the heap of these bins, so nobody else changes the number.
+        1 + unsafe { (*self.heap).bins.bytes() } / (SLICE * BATCHES)
+    }
+
+    /// Purges idle memory in some of these slabs. False when there are none left.
+    fn purge(&self, among: Among) -> bool {
         let owner = Heap::owner(self.heap);
         // SAFETY: heap records are never unmapped.
         let lock = unsafe { Heap::lock(self.heap) };
         // SAFETY: only the address of a part of that record.
         let bins = unsafe { &raw mut (*self.heap).bins };
         // SAFETY: we visit the heap of these bins, so nobody else changes their lists.
-        let chosen = unsafe { Chosen::from(bins, lock.hazard(), 0) };
+        let chosen = unsafe { Chosen::from(bins, lock.hazard(), among) };
         if chosen.slabs().is_empty() {
             return false;
         }
@@ -353,10 +373,10 @@ impl Visit {
         hazard.is_some()
     }
 
-    /// [Purges](Visit::purge_sparse) as many batches as an owner that wakes up may have to wait for. False
-    /// when there are no sparse slabs left.
-    fn purge_sparse_batches(&self) -> bool {
-        (0..BATCHES).all(|_| self.purge_sparse())
+    /// [Purges](Visit::purge) as many batches as an owner that wakes up may have to wait for. False when there
+    /// are no such slabs left.
+    fn purge_batches(&self, among: Among) -> bool {
+        (0..BATCHES).all(|_| self.purge(among))
     }
 }
 

@@ -39,7 +39,7 @@ pub(super) unsafe fn purge_quiet(mine: *mut Heap) -> bool {
     unsafe {
         let _entered = Heap::enter(mine);
         if before != 0 && now == 0 {
-            partial_purge::purge_orphans(&raw mut (*mine).bins);
+            partial_purge::purge_orphans(&raw mut (*mine).bins, false);
             PURGED_AT.store(os::now_ms(), Relaxed);
             TOOK.store(os::elapsed(begun, os::now_ms()), Relaxed);
         }

@@ -129,8 +129,9 @@ impl Bins {
                 Listed::Full if !few => Listed::Partial,
                 Listed::Full => Listed::Sparse,
                 Listed::Partial if few => Listed::Sparse,
-                // The blocks freed since it was purged may hold most of its memory.
-                Listed::Purged if used as i32 <= (*slab).low => Listed::Sparse,
+                // The blocks freed since it was purged may hold much of its memory.
+                Listed::Purged if used as i32 <= (*slab).low && few => Listed::Sparse,
+                Listed::Purged if used as i32 <= (*slab).low => Listed::Partial,
                 _ => return false,
             };
             Bins::unlink(bins, slab);
@@ -230,6 +231,19 @@ impl Bins {
             if list == Listed::Sparse {
                 idle::count(&mut (*bins).untold, (*slab).slices as i32);
             }
+        }
+    }
+
+    /// Puts a slab at the end of a list.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::push`]; the list is not that of sparse slabs.
+    pub(super) unsafe fn push_last(bins: *mut Bins, slab: *mut Slab, list: Listed) {
+        // SAFETY: as in `push`.
+        unsafe {
+            Slab::enlist(slab, list);
+            Bins::list_of(bins, slab).push_back(slab);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Partial purge: in slabs with hardly a block in use, the system pages that are free as a whole are given
-//! back.
+//! Partial purge: in slabs with hardly a block in use, and on request in all others, the system pages that are
+//! free as a whole are given back.
 //!
 //! A slab's span is divided into *granules*, of one system page each, or more where the span has too many for
 //! the mask. A granule in which no block is in use is *purged*: the blocks that lie in it, or reach into it,
@@ -29,7 +29,45 @@ const BATCH: usize = 8;
 /// How many slabs of a class, those that became sparse last, are left alone: they may be on their way to
 /// empty, as one slab after the other is when a program frees everything in order.
 const NEWEST: usize = 4;
-/// Some sparse slabs with something to purge.
+/// Of a slab with more blocks in use, of which no part is purged yet, one granule in so many has to be idle.
+/// What is less is not worth that its SuperSlab loses its huge pages, and that frees into the slab are checked
+/// by a division.
+const WORTH: usize = 8;
+
+/// The slabs among which [some are chosen](Chosen::from).
+#[derive(Clone, Copy)]
+pub(crate) enum Among {
+    /// Sparse ones that are not purged, but for so many of each class that became sparse last.
+    Sparse(usize),
+    /// Partial ones, but for those that have been looked at since this time, in milliseconds.
+    Partial(u32),
+}
+
+impl Among {
+    /// What is purged because too much lies idle.
+    const EXCESS: Among = Among::Sparse(NEWEST);
+
+    /// Whether `slab`, the first of its list or behind another one of which this is true, is among them.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the rights of the slab's owner.
+    unsafe fn has(self, slab: *mut Slab, now: u32) -> bool {
+        // SAFETY: by the caller's clause it may read these fields.
+        unsafe {
+            match self {
+                Among::Sparse(_) => (*slab).list == Listed::Sparse,
+                // What has been looked at is behind the others. Nothing tells a slab that was looked at a few
+                // weeks ago, when the clock showed the same, but then it is the next request's.
+                Among::Partial(since) => {
+                    os::elapsed((*slab).purged_at, now) > os::elapsed(idle::before_regret(since), now)
+                }
+            }
+        }
+    }
+}
+
+/// Some sparse or partial slabs with something to purge.
 pub(crate) struct Chosen {
     slabs: [*mut Slab; BATCH],
     count: usize,
@@ -37,21 +75,26 @@ pub(crate) struct Chosen {
 
 impl Chosen {
     /// Chooses some slabs of `bins`, but none that the owner seems to be at, as `name` is what it [has
-    /// named](Bins::is_named), and none of the `newest` few of each class. Those with the largest blocks come
-    /// first: where one block is left, fewer of their pages hold it, and they have fewer free blocks to walk.
+    /// named](Bins::is_named). Those with the largest blocks come first: where one block is left, fewer of
+    /// their pages hold it, and they have fewer free blocks to walk.
     ///
     /// # Safety
     ///
     /// The caller holds the lock of the heap that `bins` are part of, as a visitor, or as its owner with a
     /// null for `name`.
-    pub(crate) unsafe fn from(bins: *mut Bins, name: *mut u8, newest: usize) -> Chosen {
+    pub(crate) unsafe fn from(bins: *mut Bins, name: *mut u8, among: Among) -> Chosen {
         let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
+        let now = os::now_ms();
         for class in (1..=CLASSES).rev() {
             // SAFETY: only the holder of the lock uses the lists, and slabs stay while they are listed. They
             // are not current; since they are not marked yet, `is_named` gives a hint.
             unsafe {
-                let (mut slab, mut seen) = ((&(*bins).sparse)[class].first(), 0);
-                while !slab.is_null() && (*slab).list == Listed::Sparse {
+                let (list, newest) = match among {
+                    Among::Sparse(newest) => (&raw const (*bins).sparse, newest),
+                    Among::Partial(_) => (&raw const (*bins).partial, 0),
+                };
+                let (mut slab, mut seen) = ((&*list)[class].first(), 0);
+                while !slab.is_null() && among.has(slab, now) {
                     let Some(place) = chosen.slabs.get_mut(chosen.count) else { return chosen };
                     seen += 1;
                     if seen > newest && !Bins::is_named(slab, name) {
@@ -82,15 +125,21 @@ impl Chosen {
         idle::fade(os::now_ms());
         let mut bytes = 0;
         for &slab in self.slabs() {
-            // SAFETY: under the lock the slab is still in the list of sparse ones, so it is no current slab;
-            // mark and name keep the owner of a visited heap away from its record.
+            // SAFETY: under the lock the slab is still in the list from which it was chosen, so it is no
+            // current slab; mark and name keep the owner of a visited heap away from its record.
             unsafe {
                 if Bins::is_named(slab, name) {
                     continue;
                 }
+                let (list, before) = ((*slab).list, (*slab).purged.load(Relaxed));
                 Bins::unlink(bins, slab);
                 bytes += purge(slab, excess);
-                Bins::push(bins, slab, Listed::Purged);
+                if list == Listed::Partial && (*slab).purged.load(Relaxed) == before {
+                    (*slab).purged_at = idle::before_regret(os::now_ms());
+                    Bins::push_last(bins, slab, Listed::Partial);
+                } else {
+                    Bins::push(bins, slab, Listed::Purged);
+                }
             }
         }
         bytes
@@ -106,17 +155,17 @@ pub(crate) unsafe fn purge_excess(bins: *mut Bins) {
     if idle::is_due() {
         let nobody = ptr::null_mut();
         // SAFETY: the caller holds the lock as the heap's owner.
-        idle::spend(unsafe { Chosen::from(bins, nobody, NEWEST).purge(bins, nobody, true) });
+        idle::spend(unsafe { Chosen::from(bins, nobody, Among::EXCESS).purge(bins, nobody, true) });
     }
 }
 
-/// Releases orphans that have been emptied, and purges what is idle in sparse ones, which `bins` adopt for a
-/// moment. Returns the bytes given back by the latter.
+/// Releases orphans that have been emptied, and purges what is idle in sparse ones, or with `all` in the others,
+/// too. `bins` adopt them for a moment. Returns the bytes given back by the latter.
 ///
 /// # Safety
 ///
 /// The calling thread owns the heap that `bins` are part of, and has entered its lock.
-pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
+pub(crate) unsafe fn purge_orphans(bins: *mut Bins, all: bool) -> usize {
     let mut bytes = 0;
     release::release_emptied();
     for class in 1..=CLASSES as u8 {
@@ -137,7 +186,7 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
             // SAFETY: the slab is ours, and in no list of `bins`; we hold the lock, so no visitor is at it.
             unsafe {
                 let used = Slab::in_use(slab);
-                if used != 0 && used <= Slab::few(slab) {
+                if used != 0 && (all || used <= Slab::few(slab)) {
                     bytes += purge(slab, false);
                 }
                 if !release::part_with(&mut (*bins).slices, slab, false) {
@@ -149,8 +198,8 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
     bytes
 }
 
-/// Gives back the granules of a slab in which no block is in use. Returns the bytes given back. `excess`:
-/// because too much lies idle, which may be regretted.
+/// Gives back the granules of a slab in which no block is in use, if they are [worth](WORTH) it. Returns the
+/// bytes given back. `excess`: because too much lies idle, which may be regretted.
 ///
 /// # Safety
 ///
@@ -159,10 +208,15 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins) -> usize {
 unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
     // SAFETY: the caller has the rights of the owner: it may take the chain, which belongs to the slab's free
     // blocks then, and alone uses the list of these and the fields.
-    let (granules, idle) = unsafe {
+    let (granules, idle, least) = unsafe {
         free_list::drain(slab);
         let (granules, before) = (Granules::of(slab), (*slab).purged.load(Relaxed));
-        let idle = idle_granules(slab, &granules, before);
+        let any = before != 0 || Slab::in_use(slab) <= Slab::few(slab);
+        let least = if any { 1 } else { granules.count.div_ceil(WORTH) };
+        let mut idle = idle_granules(slab, &granules, before);
+        if (idle.count_ones() as usize) < least {
+            idle = 0;
+        }
         if idle != 0 {
             unlist(slab, &granules, idle);
             let (bump, end) = ((*slab).bump, (*slab).end);
@@ -176,10 +230,10 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
             (*slab).inverse.store(0, Relaxed);
             pool::not_filled(slab);
         }
-        (granules, idle)
+        (granules, idle, least)
     };
     // SAFETY: the caller has the rights of the owner.
-    let mut bytes = if excess { 0 } else { unsafe { purge_fresh(slab, &granules) } };
+    let mut bytes = if excess { 0 } else { unsafe { purge_fresh(slab, &granules, least) } };
     for run in Run::each(idle) {
         let len = (run.count as usize) << granules.shift;
         // SAFETY: whole system pages of the slab's span. No block in use or on a list touches them, and none
@@ -191,20 +245,21 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
     bytes
 }
 
-/// Gives back what lies above `bump`, if it may be resident: it is left over from another slab or a
-/// large block, or a huge page brought it. Returns the bytes given back.
+/// Gives back what lies above `bump`, if it may be resident (it is left over from another slab or a large block,
+/// or a huge page brought it) and has at least so many granules. Returns the bytes given back.
 ///
 /// # Safety
 ///
 /// As [`purge`].
-unsafe fn purge_fresh(slab: *mut Slab, granules: &Granules) -> usize {
+unsafe fn purge_fresh(slab: *mut Slab, granules: &Granules, least: usize) -> usize {
     // SAFETY: the caller has the rights of the owner. Unless memory was revived, no block has been handed out
     // above `bump`.
     unsafe {
         let from = (*slab).bump.map_addr(|a| a.next_multiple_of(1 << granules.shift));
         let to = granules.span.wrapping_add(granules.count << granules.shift);
         let len = to.addr().saturating_sub(from.addr());
-        if len == 0 || (*slab).revived || (*slab).fresh_purged || !pool::was_dirty(slab) {
+        if len < least << granules.shift || (*slab).revived || (*slab).fresh_purged || !pool::was_dirty(slab)
+        {
             return 0;
         }
         pool::not_filled(slab);
@@ -344,3 +399,6 @@ pub(crate) unsafe fn block_at(slab: *mut Slab, address: *mut u8) -> Option<bool>
         Some(Granules::of(slab).touching(address, address.wrapping_add(stride)) & purged != 0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,8 +45,8 @@ impl Slab {
 
     /// Notes which list the slab is in. Sets `low`, so that a free needs one comparison to learn whether the
     /// slab has to change its list: from the partial ones when few blocks are in use ([`Slab::few`]); from
-    /// the purged ones when half as many are in use as when it was purged; from the full ones at once; and as
-    /// the current slab never.
+    /// the purged ones when half as many are in use as when it was purged, or if these were more than few, an
+    /// eighth less; from the full ones at once; and as the current slab never.
     ///
     /// # Safety
     ///
@@ -58,7 +58,11 @@ impl Slab {
             (*slab).low = match list {
                 Listed::Current => i32::MIN,
                 Listed::Partial => Slab::few(slab) as i32,
-                Listed::Purged => (Slab::in_use(slab) / 2) as i32,
+                Listed::Purged => {
+                    let used = Slab::in_use(slab);
+                    let low = if used <= Slab::few(slab) { used / 2 } else { used - used.div_ceil(8) };
+                    low as i32
+                }
                 Listed::None | Listed::Full | Listed::Sparse => 0,
             };
             let full = if list == Listed::Full { FULL } else { 0 };

@@ -47,7 +47,7 @@ unsafe fn second(block: *mut u8) -> *mut usize {
 /// # Safety
 ///
 /// It is in use, and of 16 bytes or more.
-unsafe fn free(slab: *mut Slab, block: *mut u8) -> bool {
+pub(crate) unsafe fn free(slab: *mut Slab, block: *mut u8) -> bool {
     // SAFETY: the caller's clause.
     unsafe {
         Block::set_mark(block.cast(), SECRET, true);
