@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Files in the package, and bytes in all of them. Files are small (about 200 lines), so there are many.
-const MOST_FILES: usize = 250;
+const MOST_FILES: usize = 275;
 const MOST_BYTES: usize = 15 << 17;
 /// Bytes of the file that is published.
 const MOST_PACKED: u64 = 1 << 19;

@@ -1,5 +1,5 @@
-//! Slabs of which whole free pages are given back, without a request if hardly a block is in use: what is in use
-//! stays as it is.
+//! Slabs of which whole free pages are given back, without a request if hardly a block is in use: what is in
+//! use stays as it is.
 
 mod support;
 

@@ -8,7 +8,8 @@ use crate::api::{process, profile};
 use crate::base::options::Options;
 use crate::front::visitor;
 use crate::os;
-use crate::reclaim::{background, purge};
+use crate::reclaim::background;
+use crate::reclaim::purge::{self, Extent};
 use core::alloc::{GlobalAlloc, Layout};
 
 /// The allocator. All instances share the heaps of the process; an instance holds nothing but its options.
@@ -82,13 +83,14 @@ unsafe impl GlobalAlloc for Hakmem {
 /// bytes that were.
 ///
 /// Cached blocks return to their slabs, and empty slabs to the pool. The pool's free slices, whole free pages
-/// of slabs that are hardly used, and what is kept of freed large mappings go back to the system.
+/// of other slabs (an eighth of a slab at least, unless hardly a block of it is in use), and what is kept of
+/// freed large mappings go back to the system.
 ///
 /// Other threads are not stopped. A thread that is inside an allocation at each of several looks keeps what
 /// it has. Every thread keeps the topmost block of each magazine, the slabs that it allocates from unless
 /// hardly a block of them is in use, and remote frees that it has not sent yet (256 KiB at most).
 pub fn purge() -> usize {
-    purge::purge_from(true)
+    purge::purge_from(Extent::Pages)
 }
 
 /// Starts the background thread, if there is none. It gives back memory that has been free for the purge

@@ -13,7 +13,8 @@ use crate::api::{control, profile_file, report};
 use crate::base::options;
 use crate::front::{registry, thread};
 use crate::guard;
-use crate::reclaim::{background, purge};
+use crate::reclaim::background;
+use crate::reclaim::purge::{self, Extent};
 use crate::superslab::{pagemap, pool};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::AcqRel;
@@ -84,7 +85,7 @@ fn unload() {
     control::stop_listening(options::get().profile_signal);
     thread::unhook();
     guard::uninstall();
-    purge::purge_from(true);
+    purge::purge_from(Extent::Pages);
     let mut others = false;
     registry::each_owned(|_| others = true);
     // What other threads may be using, in a process that ends, stays if any have heaps. Whoever samples has

@@ -123,12 +123,13 @@ impl Heap {
         }
     }
 
-    /// Flushes the heap, gives empty slabs back to the pool, and purges all others.
+    /// Flushes the heap, gives empty slabs back to the pool, and purges sparse ones, or with `all` the
+    /// others, too.
     ///
     /// # Safety
     ///
     /// The calling thread owns the heap.
-    pub(crate) unsafe fn trim(heap: *mut Heap) {
+    pub(crate) unsafe fn trim(heap: *mut Heap, all: bool) {
         // SAFETY: the calling thread owns the heap, so it may enter it; then the bins are its own as well.
         unsafe {
             let _entered = Heap::enter(heap);
@@ -139,7 +140,8 @@ impl Heap {
             }
             (*heap).bins.trim(&(*heap).counters);
             let (bins, nobody) = (&raw mut (*heap).bins, ptr::null_mut());
-            for among in [Among::Sparse(0), Among::Partial(os::now_ms())] {
+            let partial = all.then(|| Among::Partial(os::now_ms()));
+            for among in [Some(Among::Sparse(0)), partial].into_iter().flatten() {
                 loop {
                     let chosen = Chosen::from(bins, nobody, among);
                     if chosen.slabs().is_empty() {

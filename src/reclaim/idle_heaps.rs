@@ -58,9 +58,9 @@ pub(crate) extern "C" fn take_in(owner: *mut Owner) {
 }
 
 /// Takes in what was freed to any other heap, empties all magazines and run caches, gives up what threads
-/// that have ended did not, and purges idle memory in slabs, orphans included. A heap whose owner is inside
-/// at every try stays as it is.
-pub(crate) fn everyone() {
+/// that have ended did not, and purges idle memory in sparse slabs, or with `all` in the others, too, orphans
+/// included. A heap whose owner is inside at every try stays as it is.
+pub(crate) fn everyone(all: bool) {
     thread::with_heap(None, |mine| {
         if mine.is_null() {
             return;
@@ -90,6 +90,9 @@ pub(crate) fn everyone() {
             if visit.purge_batches(Among::Sparse(0)) {
                 return Outcome::More;
             }
+            if !all {
+                return Outcome::Done;
+            }
             if visited != heap {
                 (visited, visits) = (heap, visit.enough());
             }
@@ -103,7 +106,7 @@ pub(crate) fn everyone() {
         // SAFETY: the calling thread's heap, entered as long as the orphans are in its bins.
         unsafe {
             let _entered = Heap::enter(mine);
-            partial_purge::purge_orphans(&raw mut (*mine).bins, true);
+            partial_purge::purge_orphans(&raw mut (*mine).bins, all);
         }
     });
 }
@@ -373,8 +376,8 @@ impl Visit {
         hazard.is_some()
     }
 
-    /// [Purges](Visit::purge) as many batches as an owner that wakes up may have to wait for. False when there
-    /// are no such slabs left.
+    /// [Purges](Visit::purge) as many batches as an owner that wakes up may have to wait for. False when
+    /// there are no such slabs left.
     fn purge_batches(&self, among: Among) -> bool {
         (0..BATCHES).all(|_| self.purge(among))
     }

@@ -7,17 +7,28 @@ use crate::superslab::purge;
 use crate::sync::Ordering::Relaxed;
 use crate::{hardened, large, os};
 
-/// Gives back to the system what the calling thread's heap and the shared caches hold, and with `all` what
-/// other heaps hold, too. Returns how many bytes.
-pub(crate) fn purge_from(all: bool) -> usize {
+/// How far a purge goes.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Extent {
+    /// What the calling thread's heap and the shared caches hold.
+    Mine,
+    /// What other heaps hold, too.
+    All,
+    /// Free pages of slabs in use besides. They stay mapped, so that no limit and no other block has them.
+    Pages,
+}
+
+/// Gives back to the system what can be given back. Returns how many bytes.
+pub(crate) fn purge_from(extent: Extent) -> usize {
+    let pages = extent == Extent::Pages;
     let before = os::PURGED.load(Relaxed);
     let heap = thread::own_heap();
     if !heap.is_null() {
         // SAFETY: `own_heap` returns the calling thread's heap.
-        unsafe { Heap::trim(heap) };
+        unsafe { Heap::trim(heap, pages) };
     }
-    if all {
-        idle_heaps::everyone();
+    if extent != Extent::Mine {
+        idle_heaps::everyone(pages);
     }
     large::drain();
     purge::everything();

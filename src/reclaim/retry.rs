@@ -6,7 +6,8 @@ use crate::base::{counters, limits, options};
 use crate::front::heap::Heap;
 use crate::front::{registry, thread};
 use crate::os::{held, returning};
-use crate::reclaim::{left_heaps, purge};
+use crate::reclaim::left_heaps;
+use crate::reclaim::purge::{self, Extent};
 use crate::superslab::layout::SUPERSLAB;
 use crate::superslab::pagemap::DIRECT;
 use crate::superslab::pool;
@@ -99,7 +100,7 @@ fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
         return Allocation::NONE;
     }
     // The caches of others may have had what is needed, though the system has taken nothing back.
-    let tries = purge::purge_from(!again) > 0 || !again;
+    let tries = purge::purge_from(if again { Extent::Mine } else { Extent::All }) > 0 || !again;
     let allocation = if tries { attempt() } else { Allocation::NONE };
     let helped = !allocation.ptr.is_null();
     if helped || !again {
@@ -182,7 +183,7 @@ fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
 fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     let due = held::purge_is_due(need.max(SUPERSLAB), options::get().purge_delay, os::now_ms());
     if due {
-        purge::purge_from(true);
+        purge::purge_from(Extent::All);
         held::purged(os::now_ms());
         let allocation = attempt();
         if !allocation.ptr.is_null() {

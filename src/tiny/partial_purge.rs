@@ -1,5 +1,5 @@
-//! Partial purge: in slabs with hardly a block in use, and on request in all others, the system pages that are
-//! free as a whole are given back.
+//! Partial purge: in slabs with hardly a block in use, and on request in all others, the system pages that
+//! are free as a whole are given back.
 //!
 //! A slab's span is divided into *granules*, of one system page each, or more where the span has too many for
 //! the mask. A granule in which no block is in use is *purged*: the blocks that lie in it, or reach into it,
@@ -30,8 +30,8 @@ const BATCH: usize = 8;
 /// empty, as one slab after the other is when a program frees everything in order.
 const NEWEST: usize = 4;
 /// Of a slab with more blocks in use, of which no part is purged yet, one granule in so many has to be idle.
-/// What is less is not worth that its SuperSlab loses its huge pages, and that frees into the slab are checked
-/// by a division.
+/// What is less is not worth that its SuperSlab loses its huge pages, and that frees into the slab are
+/// checked by a division.
 const WORTH: usize = 8;
 
 /// The slabs among which [some are chosen](Chosen::from).
@@ -159,8 +159,8 @@ pub(crate) unsafe fn purge_excess(bins: *mut Bins) {
     }
 }
 
-/// Releases orphans that have been emptied, and purges what is idle in sparse ones, or with `all` in the others,
-/// too. `bins` adopt them for a moment. Returns the bytes given back by the latter.
+/// Releases orphans that have been emptied, and purges what is idle in sparse ones, or with `all` in the
+/// others, too. `bins` adopt them for a moment. Returns the bytes given back by the latter.
 ///
 /// # Safety
 ///
@@ -245,8 +245,8 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
     bytes
 }
 
-/// Gives back what lies above `bump`, if it may be resident (it is left over from another slab or a large block,
-/// or a huge page brought it) and has at least so many granules. Returns the bytes given back.
+/// Gives back what lies above `bump`, if it may be resident (it is left over from another slab or a large
+/// block, or a huge page brought it) and has at least so many granules. Returns the bytes given back.
 ///
 /// # Safety
 ///

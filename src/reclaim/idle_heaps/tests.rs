@@ -126,7 +126,7 @@ fn an_owner_that_is_unsettled_comes_to_its_slow_paths() {
             unsettle();
             assert!(held(other) == 1 && (*other).run_cache.is_closed() && !(*other).run_cache.has(2));
             assert!(Heap::alloc_from_slab(other, CLASS.into()).ptr.is_null());
-            everyone();
+            everyone(true);
             held(other) == 1
         }
     }));

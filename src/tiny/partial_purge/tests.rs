@@ -19,7 +19,7 @@ fn with_full_slab(f: impl FnOnce(*mut Bins, *mut Slab, Vec<*mut u8>, &Counters))
     with_slab(class, slices, false, |bins, slab, counters| {
         // SAFETY: bins and slab are this thread's alone.
         unsafe {
-            let blocks = (0..(*slab).last / (*slab).stride + 1);
+            let blocks = 0..(*slab).last / (*slab).stride + 1;
             let blocks = blocks.map(|_| Bins::alloc(bins, class, counters).ptr).collect();
             Bins::set_all_aside(bins);
             f(bins, slab, blocks, counters);
@@ -57,7 +57,7 @@ fn a_partial_slab_is_purged_on_request_if_an_eighth_of_it_is_idle() {
             let since = os::now_ms();
             let left = give(least - 1);
             assert!((*slab).list == Listed::Partial && left > Slab::few(slab));
-            // What lies idle is left alone, since it is not sparse, and at the first request since it is little.
+            // Left alone: it is not sparse, and at the first request too little of it is idle.
             assert!(Chosen::from(bins, ptr::null_mut(), Among::EXCESS).slabs().is_empty());
             assert!(Chosen::from(bins, ptr::null_mut(), Among::Sparse(0)).slabs().is_empty());
             assert!(request(bins, since));
