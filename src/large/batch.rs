@@ -107,14 +107,14 @@ mod tests {
         for alone in [SHORTEST - PAGE, HUGE_PAGE, HUGE_PAGE + FEW, LONGEST_BLOCK, LONGEST_BLOCK + MIB] {
             assert_eq!(length(alone, 1 << 40), None, "{alone}");
         }
-        for len in [SHORTEST, HUGE_PAGE - PAGE, HUGE_PAGE + FEW + PAGE, LONGEST_BLOCK - PAGE] {
-            let total = length(len, 1 << 40).unwrap();
-            assert!(total % len == 0 && total >= HUGE_PAGE && (2..=MOST).contains(&(total / len)), "{len}");
+        assert_eq!(FEW, 256 << 10);
+        let lens = (SHORTEST..LONGEST_BLOCK).step_by(PAGE).filter(|len| len % HUGE_PAGE > FEW);
+        for (len, most) in lens.flat_map(|len| (3..=MOST).map(move |most| (len, most))) {
+            let total = length(len, most * PART * len).unwrap();
+            assert!(total % len == 0 && total >= HUGE_PAGE && (2..=most).contains(&(total / len)), "{len}");
             let small = |total: usize| (total % HUGE_PAGE) as f64 / total as f64;
-            assert!(
-                (2..=MOST).all(|n| n * len < HUGE_PAGE || small(total) <= small(n * len) + 1e-5),
-                "{len}"
-            );
+            let fewer = (2..=most).filter(|n| n * len >= HUGE_PAGE).map(|n| small(n * len));
+            assert!(fewer.into_iter().all(|other| small(total) <= other + 1e-5), "{len}, {most}");
         }
     }
 
@@ -152,6 +152,12 @@ mod tests {
             (0..1000).for_each(|_| cache::forget_some());
             let total = length_for(MIB).unwrap();
             assert_eq!(total, 8 * MIB);
+            LOCKED.store(2, Relaxed);
+            let locked = [(); 3].map(|()| (length_for(MIB), LOCKED.load(Relaxed)));
+            assert_eq!(locked, [(None, 1), (None, 0), (Some(total), 0)]);
+            alloc(MIB, 5 * MIB).unwrap();
+            assert_eq!((cache::unused(), length_for(MIB)), (4 * MIB, Some(total)), "a half is allowed");
+            cache::take_kept(4 * MIB, 1, false).unwrap();
             alloc(MIB, total).unwrap();
             assert_eq!((cache::unused(), length_for(MIB)), (7 * MIB, None), "it is not used up");
             cache::drain();
