@@ -140,8 +140,9 @@ impl Heap {
             }
             (*heap).bins.trim(&(*heap).counters);
             let (bins, nobody) = (&raw mut (*heap).bins, ptr::null_mut());
-            let partial = all.then(|| Among::Partial(os::now_ms()));
-            for among in [Some(Among::Sparse(0)), partial].into_iter().flatten() {
+            // What is purged first serves first, and what has hardly a block in use may become empty.
+            let partial = all.then_some(Among::Partial);
+            for among in partial.into_iter().chain([Among::Sparse(0)]) {
                 loop {
                     let chosen = Chosen::from(bins, nobody, among);
                     if chosen.slabs().is_empty() {

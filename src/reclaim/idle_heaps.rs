@@ -80,28 +80,20 @@ pub(crate) fn everyone(all: bool) {
         // SAFETY: the calling thread's heap.
         unsafe { Heap::flush_outbox(mine) };
         registry::give_up_rest(true);
-        // An owner at work may make slabs partial all the time: so many visits have to do.
-        let (since, mut visited, mut visits) = (os::now_ms(), ptr::null_mut(), 0);
+        // An owner at work may have more to purge all the time: so many visits have to do.
+        let (mut visited, mut visits) = (ptr::null_mut(), 0);
         each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
             visit.withdraw(false);
             visit.take_in(false);
-            if visit.purge_batches(Among::Sparse(0)) {
-                return Outcome::More;
-            }
-            if !all {
-                return Outcome::Done;
-            }
             if visited != heap {
                 (visited, visits) = (heap, visit.enough());
             }
             visits = visits.saturating_sub(1);
-            if visit.purge_batches(Among::Partial(since)) && visits != 0 {
-                Outcome::More
-            } else {
-                Outcome::Done
-            }
+            // As in `Heap::trim`: partial ones first.
+            let more = all && visit.purge_batches(Among::Partial) || visit.purge_batches(Among::Sparse(0));
+            if more && visits != 0 { Outcome::More } else { Outcome::Done }
         });
         // SAFETY: the calling thread's heap, entered as long as the orphans are in its bins.
         unsafe {
@@ -203,7 +195,11 @@ fn each_other(mine: *mut Heap, tries: usize, mut f: impl FnMut(*mut Heap) -> Out
             drop(visits);
             match outcome {
                 Outcome::Done => return,
-                Outcome::More => {}
+                Outcome::More => {
+                    tried = 0;
+                    // Else its owner, which the visits keep waiting, would get in after the last of them.
+                    futex::pause();
+                }
                 Outcome::NotEntered if tried + 1 < tries && !os::barrier::is_missing() => tried += 1,
                 Outcome::NotEntered | Outcome::Locked => {
                     missed = true;

@@ -40,7 +40,7 @@ pub(crate) enum Listed {
     Full,
     /// Has hardly a block in use.
     Sparse,
-    /// Has hardly a block in use, and what was idle in it has been given back.
+    /// What was idle in it has been given back: it has hardly a block in use, or that was asked for.
     Purged,
 }
 

@@ -1,8 +1,8 @@
 //! The slabs that one heap owns, by class: where its blocks come from when a magazine is empty.
 //!
 //! Each class has a current slab, which serves allocations; partial slabs, which have free blocks, fullest
-//! first as far as that is cheap to know; and sparse slabs, which have hardly a block in use and serve last
-//! ([`partial_purge`](super::partial_purge)). Full slabs are listed only so that they can be found when the
+//! first as far as that is cheap to know; and sparse slabs, which have hardly a block in use and serve last,
+//! with those of which a part was purged on request ([`partial_purge`](super::partial_purge)). Full slabs are listed only so that they can be found when the
 //! thread ends.
 //!
 //! Everything that changes these lists ([`lists`](super::lists)) runs under the heap's
@@ -40,7 +40,7 @@ pub(crate) struct Bins {
     /// check. Written under the heap's lock.
     current: Table<AtomicPtr<Slab>, KINDS>,
     pub(super) partial: Table<List<Slab>, KINDS>,
-    /// Slabs with something to purge come first, purged ones last.
+    /// Sparse slabs come first, and then purged ones, sparse or not.
     pub(super) sparse: Table<List<Slab>, KINDS>,
     /// Full slabs of all classes.
     pub(super) full: List<Slab>,

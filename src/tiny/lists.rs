@@ -132,10 +132,17 @@ impl Bins {
                 // The blocks freed since it was purged may hold much of its memory.
                 Listed::Purged if used as i32 <= (*slab).low && few => Listed::Sparse,
                 Listed::Purged if used as i32 <= (*slab).low => Listed::Partial,
+                // Enough has been freed since.
+                Listed::Partial if Slab::is_spared(slab) && used as i32 <= (*slab).low => Listed::Partial,
                 _ => return false,
             };
             Bins::unlink(bins, slab);
-            Bins::push(bins, slab, to);
+            if to == Listed::Partial && (*slab).purged.load(Relaxed) != 0 {
+                // What is resident serves first.
+                Bins::push_last(bins, slab, to);
+            } else {
+                Bins::push(bins, slab, to);
+            }
             if few && list != Listed::Purged {
                 Bins::count_emptied(bins, slab, 1);
             }

@@ -35,36 +35,12 @@ const NEWEST: usize = 4;
 const WORTH: usize = 8;
 
 /// The slabs among which [some are chosen](Chosen::from).
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Among {
     /// Sparse ones that are not purged, but for so many of each class that became sparse last.
     Sparse(usize),
-    /// Partial ones, but for those that have been looked at since this time, in milliseconds.
-    Partial(u32),
-}
-
-impl Among {
-    /// What is purged because too much lies idle.
-    const EXCESS: Among = Among::Sparse(NEWEST);
-
-    /// Whether `slab`, the first of its list or behind another one of which this is true, is among them.
-    ///
-    /// # Safety
-    ///
-    /// The caller has the rights of the slab's owner.
-    unsafe fn has(self, slab: *mut Slab, now: u32) -> bool {
-        // SAFETY: by the caller's clause it may read these fields.
-        unsafe {
-            match self {
-                Among::Sparse(_) => (*slab).list == Listed::Sparse,
-                // What has been looked at is behind the others. Nothing tells a slab that was looked at a few
-                // weeks ago, when the clock showed the same, but then it is the next request's.
-                Among::Partial(since) => {
-                    os::elapsed((*slab).purged_at, now) > os::elapsed(idle::before_regret(since), now)
-                }
-            }
-        }
-    }
+    /// Partial ones, but for those that [were spared](Slab::is_spared).
+    Partial,
 }
 
 /// Some sparse or partial slabs with something to purge.
@@ -84,20 +60,20 @@ impl Chosen {
     /// null for `name`.
     pub(crate) unsafe fn from(bins: *mut Bins, name: *mut u8, among: Among) -> Chosen {
         let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
-        let now = os::now_ms();
         for class in (1..=CLASSES).rev() {
             // SAFETY: only the holder of the lock uses the lists, and slabs stay while they are listed. They
             // are not current; since they are not marked yet, `is_named` gives a hint.
             unsafe {
-                let (list, newest) = match among {
-                    Among::Sparse(newest) => (&raw const (*bins).sparse, newest),
-                    Among::Partial(_) => (&raw const (*bins).partial, 0),
+                let (mut slab, newest) = match among {
+                    Among::Sparse(newest) => ((&(*bins).sparse)[class].first(), newest),
+                    Among::Partial => ((&(*bins).partial)[class].first(), 0),
                 };
-                let (mut slab, mut seen) = ((&*list)[class].first(), 0);
-                while !slab.is_null() && among.has(slab, now) {
+                let mut seen = 0;
+                // Behind the sparse ones are those that are purged.
+                while !slab.is_null() && (among == Among::Partial || (*slab).list == Listed::Sparse) {
                     let Some(place) = chosen.slabs.get_mut(chosen.count) else { return chosen };
                     seen += 1;
-                    if seen > newest && !Bins::is_named(slab, name) {
+                    if seen > newest && !Slab::is_spared(slab) && !Bins::is_named(slab, name) {
                         *place = slab;
                         chosen.count += 1;
                     }
@@ -135,8 +111,8 @@ impl Chosen {
                 Bins::unlink(bins, slab);
                 bytes += purge(slab, excess);
                 if list == Listed::Partial && (*slab).purged.load(Relaxed) == before {
-                    (*slab).purged_at = idle::before_regret(os::now_ms());
                     Bins::push_last(bins, slab, Listed::Partial);
+                    Slab::spare(slab);
                 } else {
                     Bins::push(bins, slab, Listed::Purged);
                 }
@@ -155,7 +131,7 @@ pub(crate) unsafe fn purge_excess(bins: *mut Bins) {
     if idle::is_due() {
         let nobody = ptr::null_mut();
         // SAFETY: the caller holds the lock as the heap's owner.
-        idle::spend(unsafe { Chosen::from(bins, nobody, Among::EXCESS).purge(bins, nobody, true) });
+        idle::spend(unsafe { Chosen::from(bins, nobody, Among::Sparse(NEWEST)).purge(bins, nobody, true) });
     }
 }
 
@@ -213,10 +189,13 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
         let (granules, before) = (Granules::of(slab), (*slab).purged.load(Relaxed));
         let any = before != 0 || Slab::in_use(slab) <= Slab::few(slab);
         let least = if any { 1 } else { granules.count.div_ceil(WORTH) };
-        let mut idle = idle_granules(slab, &granules, before);
-        if (idle.count_ones() as usize) < least {
-            idle = 0;
-        }
+        let idle = if Slab::free_bytes(slab) < least << granules.shift {
+            // Not even if all that is free lay side by side: the list need not be walked.
+            0
+        } else {
+            idle_granules(slab, &granules, before)
+        };
+        let idle = if (idle.count_ones() as usize) < least { 0 } else { idle };
         if idle != 0 {
             unlist(slab, &granules, idle);
             let (bump, end) = ((*slab).bump, (*slab).end);

@@ -46,7 +46,7 @@ impl Slab {
     /// Notes which list the slab is in. Sets `low`, so that a free needs one comparison to learn whether the
     /// slab has to change its list: from the partial ones when few blocks are in use ([`Slab::few`]); from
     /// the purged ones when half as many are in use as when it was purged, or if these were more than few, an
-    /// eighth less; from the full ones at once; and as the current slab never.
+    /// [eighth less](Slab::eighth_less); from the full ones at once; and as the current slab never.
     ///
     /// # Safety
     ///
@@ -60,13 +60,57 @@ impl Slab {
                 Listed::Partial => Slab::few(slab) as i32,
                 Listed::Purged => {
                     let used = Slab::in_use(slab);
-                    let low = if used <= Slab::few(slab) { used / 2 } else { used - used.div_ceil(8) };
-                    low as i32
+                    if used <= Slab::few(slab) { (used / 2) as i32 } else { Slab::eighth_less(slab) }
                 }
                 Listed::None | Listed::Full | Listed::Sparse => 0,
             };
             let full = if list == Listed::Full { FULL } else { 0 };
             (*slab).used.store(Slab::in_use(slab) | full, Ordering::Relaxed);
+        }
+    }
+
+    /// So many blocks are in use when an eighth of those that are now has been freed.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner.
+    unsafe fn eighth_less(slab: *mut Slab) -> i32 {
+        // SAFETY: the caller's clause.
+        let used = unsafe { Slab::in_use(slab) };
+        (used - used.div_ceil(8)) as i32
+    }
+
+    /// Notes that purging the slab, a partial one, brought nothing. Then it [is spared](Slab::is_spared) until
+    /// an eighth of the blocks in use has been freed, or it is listed elsewhere.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner, and has just [enlisted](Slab::enlist) it.
+    pub(crate) unsafe fn spare(slab: *mut Slab) {
+        // SAFETY: only the owner, that is the caller, accesses `low`.
+        unsafe { (*slab).low = ((*slab).low + 1).max(Slab::eighth_less(slab)) }
+    }
+
+    /// Whether the slab is one that [`Slab::spare`] was told of, and is to be left alone.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner, or visits the heap in whose lists it is.
+    pub(crate) unsafe fn is_spared(slab: *mut Slab) -> bool {
+        // SAFETY: the caller's clause; both are read by the owner's rights.
+        unsafe { (*slab).list == Listed::Partial && (*slab).low > Slab::few(slab) as i32 }
+    }
+
+    /// Bytes of the blocks that are not in use.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner.
+    pub(crate) unsafe fn free_bytes(slab: *mut Slab) -> usize {
+        // SAFETY: by the caller's clause nobody else writes these fields.
+        unsafe {
+            let stride = (*slab).stride as usize;
+            ((*slab).last as usize + stride).saturating_sub(Slab::in_use(slab) as usize * stride)
         }
     }
 

@@ -32,10 +32,10 @@ fn with_full_slab(f: impl FnOnce(*mut Bins, *mut Slab, Vec<*mut u8>, &Counters))
 /// # Safety
 ///
 /// The bins are this thread's alone.
-unsafe fn request(bins: *mut Bins, since: u32) -> bool {
+unsafe fn request(bins: *mut Bins) -> bool {
     // SAFETY: the caller's clause.
     unsafe {
-        let chosen = Chosen::from(bins, ptr::null_mut(), Among::Partial(since));
+        let chosen = Chosen::from(bins, ptr::null_mut(), Among::Partial);
         chosen.purge(bins, ptr::null_mut(), false);
         !chosen.slabs().is_empty()
     }
@@ -54,30 +54,32 @@ fn a_partial_slab_is_purged_on_request_if_an_eighth_of_it_is_idle() {
                 }
                 blocks.len() as u32
             };
-            let since = os::now_ms();
             let left = give(least - 1);
             assert!((*slab).list == Listed::Partial && left > Slab::few(slab));
             // Left alone: it is not sparse, and at the first request too little of it is idle.
-            assert!(Chosen::from(bins, ptr::null_mut(), Among::EXCESS).slabs().is_empty());
+            assert!(Chosen::from(bins, ptr::null_mut(), Among::Sparse(NEWEST)).slabs().is_empty());
             assert!(Chosen::from(bins, ptr::null_mut(), Among::Sparse(0)).slabs().is_empty());
-            assert!(request(bins, since));
+            assert!(request(bins));
             assert!((*slab).list == Listed::Partial && (*slab).purged.load(Relaxed) == 0);
-            assert!(!request(bins, since), "it has been looked at");
-            let left = give(1);
-            assert!(!request(bins, since));
-            assert!(request(bins, os::now_ms().wrapping_add(1)), "another request");
-            assert!((*slab).list == Listed::Purged && (*slab).free.is_null());
-            assert_eq!((*slab).purged.load(Relaxed).count_ones() as usize, least);
-            assert!(!request(bins, os::now_ms().wrapping_add(1)), "it is in another list");
-            // After an eighth more it is looked at again.
-            let eighth = left.div_ceil(8);
-            give(eighth as usize - 1);
-            assert!((*slab).list == Listed::Purged);
+            // It is looked at again after an eighth more, whether something was purged or not.
+            let eighth = left.div_ceil(8) as usize;
+            let left = give(eighth - 1);
+            assert!(!request(bins) && (*slab).list == Listed::Partial);
+            let left = left - 1;
             give(1);
-            assert!((*slab).list == Listed::Partial && (*slab).purged.load(Relaxed) != 0);
-            assert!(request(bins, os::now_ms().wrapping_add(1)));
-            assert!((*slab).list == Listed::Purged);
-            assert_eq!((*slab).purged.load(Relaxed).count_ones(), least as u32 + eighth);
+            assert!(request(bins) && (*slab).list == Listed::Purged && (*slab).free.is_null());
+            let idle = || (*slab).purged.load(Relaxed).count_ones() as usize;
+            assert_eq!(idle(), least - 1 + eighth);
+            let next = left.div_ceil(8) as usize;
+            give(next - 1);
+            assert!(!request(bins) && (*slab).list == Listed::Purged);
+            give(1);
+            assert!(
+                (*slab).list == Listed::Partial && !Slab::is_spared(slab) && idle() == least - 1 + eighth
+            );
+            // Then also what is less than an eighth of the slab.
+            assert!(request(bins) && (*slab).list == Listed::Purged);
+            assert_eq!(idle(), least - 1 + eighth + next);
             Bins::unlink(bins, slab);
         }
     });
@@ -96,10 +98,9 @@ fn what_was_purged_on_request_is_handed_out_after_all_else() {
             let mut others: Vec<_> = core::iter::from_fn(more).collect();
             Bins::set_all_aside(bins);
             let (kept, gone) = blocks.split_at(blocks.len() / 2);
-            let since = os::now_ms();
             gone.iter().for_each(|&block| _ = free(first, block));
             Bins::relist(bins, first);
-            assert!(request(bins, since) && (*first).list == Listed::Purged);
+            assert!(request(bins) && (*first).list == Listed::Purged);
             let other = others.pop().unwrap();
             free(second, other);
             Bins::relist(bins, second);
@@ -114,6 +115,48 @@ fn what_was_purged_on_request_is_handed_out_after_all_else() {
             Bins::set_all_aside(bins);
             Bins::unlink(bins, first);
             Bins::unlink(bins, second);
+        }
+    });
+}
+
+#[test]
+fn slabs_with_something_to_purge_are_found_wherever_they_are_and_serve_after_others() {
+    with_full_slab(|bins, first, blocks, counters| {
+        // SAFETY: bins, slabs and blocks are this thread's alone.
+        unsafe {
+            let class = class_of_pages();
+            let second = Slab::claim(Slab::desc(first), 24, 4, class as u8);
+            Slab::make(second, stride(class), false, (*bins).owner);
+            (*bins).make_current(second);
+            let more = || Some(Bins::alloc(bins, class, counters).ptr).filter(|block| !block.is_null());
+            let others: Vec<_> = core::iter::from_fn(more).collect();
+            Bins::set_all_aside(bins);
+            let give = |slab, blocks: &[*mut u8]| {
+                for &block in blocks {
+                    free(slab, block);
+                    Bins::relist(bins, slab);
+                }
+            };
+            let half = blocks.len() / 2;
+            give(first, &blocks[half..]);
+            assert!(request(bins) && (*first).list == Listed::Purged);
+            // Nothing is gained by one block, and then the slab is spared.
+            give(second, &others[..1]);
+            let order = || {
+                let partial = (&(*bins).partial)[class].first();
+                (partial, if partial.is_null() { partial } else { List::<Slab>::next(partial) })
+            };
+            Slab::spare(second);
+            assert!(order() == (second, ptr::null_mut()) && !request(bins));
+            // An eighth more of the first: behind the other one, which has nothing purged.
+            give(first, &blocks[..half.div_ceil(8)]);
+            assert!(order() == (second, first) && !Slab::is_spared(first) && Slab::is_spared(second));
+            assert!(request(bins) && (*first).list == Listed::Purged && !request(bins));
+            // As it is, whatever was noted when it was in the list before.
+            Bins::unlink(bins, second);
+            Bins::push(bins, second, Listed::Partial);
+            assert!(!Slab::is_spared(second));
+            [first, second].into_iter().for_each(|slab| Bins::unlink(bins, slab));
         }
     });
 }
