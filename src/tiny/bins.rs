@@ -2,8 +2,8 @@
 //!
 //! Each class has a current slab, which serves allocations; partial slabs, which have free blocks, fullest
 //! first as far as that is cheap to know; and sparse slabs, which have hardly a block in use and serve last,
-//! with those of which a part was purged on request ([`partial_purge`](super::partial_purge)). Full slabs are listed only so that they can be found when the
-//! thread ends.
+//! with those of which a part was purged on request ([`partial_purge`](super::partial_purge)). Full slabs are
+//! listed only so that they can be found when the thread ends.
 //!
 //! Everything that changes these lists ([`lists`](super::lists)) runs under the heap's
 //! [lock](crate::lockfree::biased_lock). Only [`Bins::alloc`] and [`Bins::push_free`] run without it, and

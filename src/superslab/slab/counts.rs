@@ -80,8 +80,8 @@ impl Slab {
         (used - used.div_ceil(8)) as i32
     }
 
-    /// Notes that purging the slab, a partial one, brought nothing. Then it [is spared](Slab::is_spared) until
-    /// an eighth of the blocks in use has been freed, or it is listed elsewhere.
+    /// Notes that purging the slab, a partial one, brought nothing. Then it [is spared](Slab::is_spared)
+    /// until an eighth of the blocks in use has been freed, or it is listed elsewhere.
     ///
     /// # Safety
     ///
