@@ -141,10 +141,10 @@ impl Heap {
             (*heap).bins.trim(&(*heap).counters);
             let (bins, nobody) = (&raw mut (*heap).bins, ptr::null_mut());
             // What is purged first serves first, and what has hardly a block in use may become empty.
-            let partial = all.then_some(Among::Partial);
-            for among in partial.into_iter().chain([Among::Sparse(0)]) {
+            let partial = all.then_some(Among::PARTIAL);
+            for mut among in partial.into_iter().chain([Among::Sparse(0)]) {
                 loop {
-                    let chosen = Chosen::from(bins, nobody, among);
+                    let chosen = Chosen::from(bins, nobody, &mut among);
                     if chosen.slabs().is_empty() {
                         break;
                     }

@@ -22,7 +22,7 @@ use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
 use crate::sync::Node;
 use crate::sync::Ordering::Release;
 use crate::tiny::bins::Bins;
-use crate::tiny::partial_purge::{self, Among, Chosen};
+use crate::tiny::partial_purge::{self, Among, BATCH, Chosen};
 use crate::tiny::release;
 use core::ptr;
 
@@ -81,18 +81,19 @@ pub(crate) fn everyone(all: bool) {
         unsafe { Heap::flush_outbox(mine) };
         registry::give_up_rest(true);
         // An owner at work may have more to purge all the time: so many visits have to do.
-        let (mut visited, mut visits) = (ptr::null_mut(), 0);
+        let (mut visited, mut visits, mut partial) = (ptr::null_mut(), 0, Among::PARTIAL);
         each_other(mine, TRIES, |heap| {
             // SAFETY: `each_other` holds the visitors' lock meanwhile.
             let Some(visit) = (unsafe { Visit::enter(heap) }) else { return Outcome::NotEntered };
             visit.withdraw(false);
             visit.take_in(false);
             if visited != heap {
-                (visited, visits) = (heap, visit.enough());
+                (visited, visits, partial) = (heap, visit.enough(), Among::PARTIAL);
             }
             visits = visits.saturating_sub(1);
             // As in `Heap::trim`: partial ones first.
-            let more = all && visit.purge_batches(Among::Partial) || visit.purge_batches(Among::Sparse(0));
+            let more = all && visits != 0 && visit.purge_batches(&mut partial)
+                || visit.purge_batches(&mut Among::Sparse(0));
             if more && visits != 0 { Outcome::More } else { Outcome::Done }
         });
         // SAFETY: the calling thread's heap, entered as long as the orphans are in its bins.
@@ -174,7 +175,7 @@ pub(crate) fn idle(now: u32) -> bool {
             }
             visit.take_in(false);
             // What is left after this is for the next call.
-            more |= seen.is_emptied() && visit.purge_batches(Among::Sparse(0));
+            more |= seen.is_emptied() && visit.purge_batches(&mut Among::Sparse(0));
             Outcome::Done
         });
         left || missed || more
@@ -344,11 +345,11 @@ impl Visit {
     /// In how many visits every slab of the heap can be purged, or more.
     fn enough(&self) -> usize {
         // SAFETY: we visit the heap of these bins, so nobody else changes the number.
-        1 + unsafe { (*self.heap).bins.bytes() } / (SLICE * BATCHES)
+        3 + unsafe { (*self.heap).bins.bytes() } / (SLICE * BATCHES * BATCH)
     }
 
     /// Purges idle memory in some of these slabs. False when there are none left.
-    fn purge(&self, among: Among) -> bool {
+    fn purge(&self, among: &mut Among) -> bool {
         let owner = Heap::owner(self.heap);
         // SAFETY: heap records are never unmapped.
         let lock = unsafe { Heap::lock(self.heap) };
@@ -374,7 +375,7 @@ impl Visit {
 
     /// [Purges](Visit::purge) as many batches as an owner that wakes up may have to wait for. False when
     /// there are no such slabs left.
-    fn purge_batches(&self, among: Among) -> bool {
+    fn purge_batches(&self, among: &mut Among) -> bool {
         (0..BATCHES).all(|_| self.purge(among))
     }
 }

@@ -70,7 +70,7 @@ pub(crate) struct Slab {
     /// by statistics.
     pub(crate) used: AtomicU32,
     /// The slab has to change its list when `used` is at or below this, both read as signed: see
-    /// [`Slab::enlist`]. Owner only.
+    /// [`Slab::enlist`]. Of a slab in no list: see [`Slab::not_due`]. Owner only.
     pub(crate) low: i32,
     /// Blocks waiting on `remote` that `used` does not count any more. Written by the owner, read by
     /// statistics.

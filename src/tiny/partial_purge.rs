@@ -11,116 +11,28 @@
 //! widens the allowance for a while. The cost is bounded: after the first GiB only a limited amount is purged
 //! in a second ([`idle`]).
 
+mod chosen;
+
+pub(crate) use chosen::{Among, BATCH, Chosen};
+
 use crate::base::list::List;
 use crate::base::table::Table;
 use crate::os;
 use crate::superslab::granules::{Granules, Run};
-use crate::superslab::slab::{Block, Listed, Slab, ZERO};
+use crate::superslab::slab::{Block, Slab, ZERO};
 use crate::superslab::{orphans, pool};
 use crate::sync::Node;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
 use crate::tiny::{free_list, idle, release};
+use chosen::NEWEST;
 use core::ptr;
 
-/// The most slabs that are chosen at a time.
-const BATCH: usize = 8;
-/// How many slabs of a class, those that became sparse last, are left alone: they may be on their way to
-/// empty, as one slab after the other is when a program frees everything in order.
-const NEWEST: usize = 4;
 /// Of a slab with more blocks in use, of which no part is purged yet, one granule in so many has to be idle.
 /// What is less is not worth that its SuperSlab loses its huge pages, and that frees into the slab are
 /// checked by a division.
 const WORTH: usize = 8;
-
-/// The slabs among which [some are chosen](Chosen::from).
-#[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Among {
-    /// Sparse ones that are not purged, but for so many of each class that became sparse last.
-    Sparse(usize),
-    /// Partial ones, but for those that [were spared](Slab::is_spared).
-    Partial,
-}
-
-/// Some sparse or partial slabs with something to purge.
-pub(crate) struct Chosen {
-    slabs: [*mut Slab; BATCH],
-    count: usize,
-}
-
-impl Chosen {
-    /// Chooses some slabs of `bins`, but none that the owner seems to be at, as `name` is what it [has
-    /// named](Bins::is_named). Those with the largest blocks come first: where one block is left, fewer of
-    /// their pages hold it, and they have fewer free blocks to walk.
-    ///
-    /// # Safety
-    ///
-    /// The caller holds the lock of the heap that `bins` are part of, as a visitor, or as its owner with a
-    /// null for `name`.
-    pub(crate) unsafe fn from(bins: *mut Bins, name: *mut u8, among: Among) -> Chosen {
-        let mut chosen = Chosen { slabs: [ptr::null_mut(); BATCH], count: 0 };
-        for class in (1..=CLASSES).rev() {
-            // SAFETY: only the holder of the lock uses the lists, and slabs stay while they are listed. They
-            // are not current; since they are not marked yet, `is_named` gives a hint.
-            unsafe {
-                let (mut slab, newest) = match among {
-                    Among::Sparse(newest) => ((&(*bins).sparse)[class].first(), newest),
-                    Among::Partial => ((&(*bins).partial)[class].first(), 0),
-                };
-                let mut seen = 0;
-                // Behind the sparse ones are those that are purged.
-                while !slab.is_null() && (among == Among::Partial || (*slab).list == Listed::Sparse) {
-                    let Some(place) = chosen.slabs.get_mut(chosen.count) else { return chosen };
-                    seen += 1;
-                    if seen > newest && !Slab::is_spared(slab) && !Bins::is_named(slab, name) {
-                        *place = slab;
-                        chosen.count += 1;
-                    }
-                    slab = List::<Slab>::next(slab);
-                }
-            }
-        }
-        chosen
-    }
-
-    /// The slabs that were chosen.
-    pub(crate) fn slabs(&self) -> &[*mut Slab] {
-        self.slabs.get(..self.count).unwrap_or_default()
-    }
-
-    /// Purges what is idle in the slabs, except in one that the owner may be at. Returns the bytes given
-    /// back. `excess`: because too much lies idle, not because somebody asks for it.
-    ///
-    /// # Safety
-    ///
-    /// The caller has held the lock of the bins' heap since it chose the slabs. A visitor has marked them as
-    /// `VISITED`, and `name` is what the owner has named, read after the barrier that must follow. The owner
-    /// itself passes null.
-    pub(crate) unsafe fn purge(&self, bins: *mut Bins, name: *mut u8, excess: bool) -> usize {
-        idle::fade(os::now_ms());
-        let mut bytes = 0;
-        for &slab in self.slabs() {
-            // SAFETY: under the lock the slab is still in the list from which it was chosen, so it is no
-            // current slab; mark and name keep the owner of a visited heap away from its record.
-            unsafe {
-                if Bins::is_named(slab, name) {
-                    continue;
-                }
-                let (list, before) = ((*slab).list, (*slab).purged.load(Relaxed));
-                Bins::unlink(bins, slab);
-                bytes += purge(slab, excess);
-                if list == Listed::Partial && (*slab).purged.load(Relaxed) == before {
-                    Bins::push_last(bins, slab, Listed::Partial);
-                    Slab::spare(slab);
-                } else {
-                    Bins::push(bins, slab, Listed::Purged);
-                }
-            }
-        }
-        bytes
-    }
-}
 
 /// Purges some sparse slabs if too much lies idle in those of all heaps.
 ///
@@ -131,7 +43,9 @@ pub(crate) unsafe fn purge_excess(bins: *mut Bins) {
     if idle::is_due() {
         let nobody = ptr::null_mut();
         // SAFETY: the caller holds the lock as the heap's owner.
-        idle::spend(unsafe { Chosen::from(bins, nobody, Among::Sparse(NEWEST)).purge(bins, nobody, true) });
+        idle::spend(unsafe {
+            Chosen::from(bins, nobody, &mut Among::Sparse(NEWEST)).purge(bins, nobody, true)
+        });
     }
 }
 
@@ -162,8 +76,9 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins, all: bool) -> usize {
             // SAFETY: the slab is ours, and in no list of `bins`; we hold the lock, so no visitor is at it.
             unsafe {
                 let used = Slab::in_use(slab);
-                if used != 0 && (all || used <= Slab::few(slab)) {
+                if used != 0 && (used <= Slab::few(slab) || all && Slab::is_due(slab)) {
                     bytes += purge(slab, false);
+                    Slab::not_due(slab);
                 }
                 if !release::part_with(&mut (*bins).slices, slab, false) {
                     Bins::keep(bins, slab);

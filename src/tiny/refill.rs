@@ -151,7 +151,10 @@ impl Bins {
             (*slab).owner.store(self.owner, Release);
             (*slab).used.store(adopted.in_use, Relaxed);
             (*slab).counted.store(0, Relaxed);
+            // With what was noted of the orphan.
+            let low = (*slab).low;
             Slab::enlist(slab, Listed::None);
+            (*slab).low = low;
             free_list::prepend(slab, adopted.chain.head);
             // From here on other threads may publish the slab, and then find us as its owner.
             let chain = (*slab).remote.rearm();

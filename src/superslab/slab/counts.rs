@@ -44,9 +44,10 @@ impl Slab {
     }
 
     /// Notes which list the slab is in. Sets `low`, so that a free needs one comparison to learn whether the
-    /// slab has to change its list: from the partial ones when few blocks are in use ([`Slab::few`]); from
-    /// the purged ones when half as many are in use as when it was purged, or if these were more than few, an
-    /// [eighth less](Slab::eighth_less); from the full ones at once; and as the current slab never.
+    /// slab has to change its list: from the partial ones when few blocks are in use ([`Slab::few`]), or
+    /// earlier to be looked at again ([`Slab::spare`]); from the purged ones when half as many are in use as
+    /// when it was purged, or if these were more than few, an [eighth less](Slab::eighth_less); from the full
+    /// ones at once; and as the current slab never.
     ///
     /// # Safety
     ///
@@ -101,7 +102,29 @@ impl Slab {
         unsafe { (*slab).list == Listed::Partial && (*slab).low > Slab::few(slab) as i32 }
     }
 
-    /// Bytes of the blocks that are not in use.
+    /// Notes that the slab, which is in no list, was purged, or that this brought nothing. Then it is not
+    /// [due](Slab::is_due) until an eighth of the blocks in use has been freed, or it is listed. An orphan
+    /// keeps that.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner.
+    pub(crate) unsafe fn not_due(slab: *mut Slab) {
+        // SAFETY: only the owner, that is the caller, accesses `low`.
+        unsafe { (*slab).low = Slab::eighth_less(slab) }
+    }
+
+    /// Whether [`Slab::not_due`] was not said of the slab, or is over.
+    ///
+    /// # Safety
+    ///
+    /// The caller is the slab's owner.
+    pub(crate) unsafe fn is_due(slab: *mut Slab) -> bool {
+        // SAFETY: as there.
+        unsafe { (*slab).low == 0 || Slab::in_use(slab) as i32 <= (*slab).low }
+    }
+
+    /// Bytes of the blocks that are not in use, and of what is left behind the last block, at most.
     ///
     /// # Safety
     ///
@@ -110,7 +133,7 @@ impl Slab {
         // SAFETY: by the caller's clause nobody else writes these fields.
         unsafe {
             let stride = (*slab).stride as usize;
-            ((*slab).last as usize + stride).saturating_sub(Slab::in_use(slab) as usize * stride)
+            ((*slab).last as usize + 2 * stride).saturating_sub(Slab::in_use(slab) as usize * stride)
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::counters::Counters;
+use crate::superslab::slab::Listed;
 use crate::tiny::bins::tests::{free, with_slab};
 use crate::tiny::classes::stride;
 use std::vec::Vec;
@@ -35,7 +36,7 @@ fn with_full_slab(f: impl FnOnce(*mut Bins, *mut Slab, Vec<*mut u8>, &Counters))
 unsafe fn request(bins: *mut Bins) -> bool {
     // SAFETY: the caller's clause.
     unsafe {
-        let chosen = Chosen::from(bins, ptr::null_mut(), Among::Partial);
+        let chosen = Chosen::from(bins, ptr::null_mut(), &mut Among::Partial(CLASSES));
         chosen.purge(bins, ptr::null_mut(), false);
         !chosen.slabs().is_empty()
     }
@@ -57,8 +58,8 @@ fn a_partial_slab_is_purged_on_request_if_an_eighth_of_it_is_idle() {
             let left = give(least - 1);
             assert!((*slab).list == Listed::Partial && left > Slab::few(slab));
             // Left alone: it is not sparse, and at the first request too little of it is idle.
-            assert!(Chosen::from(bins, ptr::null_mut(), Among::Sparse(NEWEST)).slabs().is_empty());
-            assert!(Chosen::from(bins, ptr::null_mut(), Among::Sparse(0)).slabs().is_empty());
+            assert!(Chosen::from(bins, ptr::null_mut(), &mut Among::Sparse(NEWEST)).slabs().is_empty());
+            assert!(Chosen::from(bins, ptr::null_mut(), &mut Among::Sparse(0)).slabs().is_empty());
             assert!(request(bins));
             assert!((*slab).list == Listed::Partial && (*slab).purged.load(Relaxed) == 0);
             // It is looked at again after an eighth more, whether something was purged or not.
@@ -157,6 +158,41 @@ fn slabs_with_something_to_purge_are_found_wherever_they_are_and_serve_after_oth
             Bins::push(bins, second, Listed::Partial);
             assert!(!Slab::is_spared(second));
             [first, second].into_iter().for_each(|slab| Bins::unlink(bins, slab));
+        }
+    });
+}
+
+/// So that no request looks at it again for nothing.
+#[test]
+fn an_orphan_is_not_due_until_an_eighth_more_of_it_is_free() {
+    let _alone = orphans::ALONE.lock();
+    with_full_slab(|bins, slab, mut blocks, _| {
+        // SAFETY: bins, slab and blocks are this thread's alone, and so are orphans while we have the lock.
+        unsafe {
+            let least = Granules::of(slab).count.div_ceil(WORTH);
+            let mut give = |count| (0..count).for_each(|_| _ = free(slab, blocks.pop().unwrap()));
+            // As an orphan, which is ours again afterwards, in no list.
+            let purged = |all| {
+                assert!(release::part_with(&mut 1000, slab, false));
+                purge_orphans(bins, all);
+                let orphan = orphans::adopt((*slab).class).unwrap();
+                assert!(orphan.slab == slab);
+                (*bins).install_adopted(orphan);
+                (*slab).purged.load(Relaxed).count_ones() as usize
+            };
+            Bins::unlink(bins, slab);
+            give(least - 1);
+            assert!(Slab::is_due(slab) && purged(true) == 0 && !Slab::is_due(slab));
+            let eighth = Slab::in_use(slab).div_ceil(8) as usize;
+            give(eighth - 1);
+            assert!(!Slab::is_due(slab) && purged(true) == 0);
+            give(1);
+            assert!(Slab::is_due(slab) && purged(false) == 0, "only sparse ones");
+            assert_eq!(purged(true), least - 1 + eighth);
+            assert!(!Slab::is_due(slab));
+            Bins::push(bins, slab, Listed::Full);
+            Bins::unlink(bins, slab);
+            assert!(Slab::is_due(slab), "it was listed meanwhile");
         }
     });
 }
