@@ -28,6 +28,33 @@ fn with_full_slab(f: impl FnOnce(*mut Bins, *mut Slab, Vec<*mut u8>, &Counters))
     });
 }
 
+/// [`with_full_slab`] with a second slab, which is full as well.
+fn with_full_slabs(f: impl FnOnce(*mut Bins, [*mut Slab; 2], [Vec<*mut u8>; 2], &Counters)) {
+    let class = class_of_pages();
+    with_full_slab(|bins, first, blocks, counters| {
+        // SAFETY: bins and slabs are this thread's alone; the place of the second is free.
+        unsafe {
+            let second = Slab::claim(Slab::desc(first), 24, 4, class as u8);
+            Slab::make(second, stride(class), false, (*bins).owner);
+            (*bins).make_current(second);
+            let others = core::iter::from_fn(|| more(bins, counters)).collect();
+            Bins::set_all_aside(bins);
+            f(bins, [first, second], [blocks, others], counters);
+        }
+    });
+}
+
+/// A block of the current slab, if it has one.
+///
+/// # Safety
+///
+/// The bins are this thread's alone.
+unsafe fn more(bins: *mut Bins, counters: &Counters) -> Option<*mut u8> {
+    // SAFETY: the caller's clause.
+    let block = unsafe { Bins::alloc(bins, class_of_pages(), counters).ptr };
+    (!block.is_null()).then_some(block)
+}
+
 /// Whether something is chosen, after which it is purged.
 ///
 /// # Safety
@@ -88,16 +115,10 @@ fn a_partial_slab_is_purged_on_request_if_an_eighth_of_it_is_idle() {
 
 #[test]
 fn what_was_purged_on_request_is_handed_out_after_all_else() {
-    with_full_slab(|bins, first, blocks, counters| {
+    with_full_slabs(|bins, [first, second], [blocks, mut others], counters| {
+        let class = class_of_pages() as u8;
         // SAFETY: bins, slabs and blocks are this thread's alone.
         unsafe {
-            let class = class_of_pages();
-            let second = Slab::claim(Slab::desc(first), 24, 4, class as u8);
-            Slab::make(second, stride(class), false, (*bins).owner);
-            (*bins).make_current(second);
-            let more = || Some(Bins::alloc(bins, class, counters).ptr).filter(|block| !block.is_null());
-            let mut others: Vec<_> = core::iter::from_fn(more).collect();
-            Bins::set_all_aside(bins);
             let (kept, gone) = blocks.split_at(blocks.len() / 2);
             gone.iter().for_each(|&block| _ = free(first, block));
             Bins::relist(bins, first);
@@ -106,8 +127,8 @@ fn what_was_purged_on_request_is_handed_out_after_all_else() {
             free(second, other);
             Bins::relist(bins, second);
             // The one block that is at hand, and then those in purged memory, each once.
-            assert_eq!((*bins).refill(class as u8, counters).ptr, other);
-            let next = || more().unwrap_or_else(|| (*bins).refill(class as u8, counters).ptr);
+            assert_eq!((*bins).refill(class, counters).ptr, other);
+            let next = || more(bins, counters).unwrap_or_else(|| (*bins).refill(class, counters).ptr);
             let mut again: Vec<_> = gone.iter().map(|_| next()).collect();
             again.sort_unstable();
             assert_eq!(again, gone);
@@ -122,16 +143,10 @@ fn what_was_purged_on_request_is_handed_out_after_all_else() {
 
 #[test]
 fn slabs_with_something_to_purge_are_found_wherever_they_are_and_serve_after_others() {
-    with_full_slab(|bins, first, blocks, counters| {
+    with_full_slabs(|bins, [first, second], [blocks, others], _| {
+        let class = class_of_pages();
         // SAFETY: bins, slabs and blocks are this thread's alone.
         unsafe {
-            let class = class_of_pages();
-            let second = Slab::claim(Slab::desc(first), 24, 4, class as u8);
-            Slab::make(second, stride(class), false, (*bins).owner);
-            (*bins).make_current(second);
-            let more = || Some(Bins::alloc(bins, class, counters).ptr).filter(|block| !block.is_null());
-            let others: Vec<_> = core::iter::from_fn(more).collect();
-            Bins::set_all_aside(bins);
             let give = |slab, blocks: &[*mut u8]| {
                 for &block in blocks {
                     free(slab, block);
