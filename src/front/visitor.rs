@@ -31,6 +31,13 @@ pub(crate) struct Visits {
     _signals: Blocked,
 }
 
+impl Visits {
+    /// Whether somebody waits for the end of this visit: the owner of the heap, or another visitor.
+    pub(crate) fn are_waited_for(&self) -> bool {
+        VISITS.is_waited_for()
+    }
+}
+
 /// Waits some milliseconds at most for the right to visit.
 pub(crate) fn lock() -> Option<Visits> {
     visits(|| VISITS.lock_soon())

@@ -283,6 +283,11 @@ impl<T: Inherit> Lock<T> {
         self.word.load(Ordering::Relaxed) == 0 && self.overdue.load(Ordering::Relaxed) == 0
     }
 
+    /// Whether a thread may be asleep until the holder, the caller, unlocks.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & WAITED_FOR != 0
+    }
+
     /// Whether a thread holds the lock.
     pub(crate) fn is_held(&self) -> bool {
         self.word.load(Ordering::Relaxed) & !FLAGS != 0

@@ -25,8 +25,10 @@ fn a_failed_try_does_not_release_the_lock() {
 fn waiting_is_limited_and_an_overdue_holder_is_not_waited_for_again() {
     static LOCK: Lock<u32> = Lock::new(0);
     let held = LOCK.lock();
+    assert!(!LOCK.is_waited_for());
     thread::spawn(|| {
         assert!(LOCK.lock_soon().is_none());
+        assert!(LOCK.is_waited_for());
         assert_ne!(LOCK.overdue.load(Ordering::Relaxed), 0);
         assert!(LOCK.lock_soon().is_none());
     })

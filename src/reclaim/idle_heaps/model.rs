@@ -1,6 +1,6 @@
 //! Models of visits: a heap as it ships, its owner at work beside its lock, and a visitor in it.
 
-use super::{Visit, mark};
+use super::visit::{Visit, mark};
 use crate::front::heap::Heap;
 use crate::front::heap::frees::Freed;
 use crate::front::{registry, visitor};

@@ -5,7 +5,7 @@
 use super::*;
 use crate::large::child;
 use crate::superslab::layout::SLICE;
-use crate::superslab::slab::Block;
+use crate::superslab::slab::{Block, Slab};
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::free::push_remote;
 use core::cell::Cell;
