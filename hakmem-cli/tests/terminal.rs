@@ -59,7 +59,7 @@ impl Terminal {
 
     #[track_caller]
     fn wait_for(&self, text: &str) {
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(100);
         while !self.screen().contains(text) {
             assert!(std::time::Instant::now() < end, "waited in vain for {text:?} on:\n{}", self.screen());
             std::thread::sleep(std::time::Duration::from_millis(5));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub fn until(what: &str, mut f: impl FnMut() -> bool) {
     let start = Instant::now();
     while !f() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}: {:?}", hakmem::stats());
+        assert!(start.elapsed() < Duration::from_secs(300), "{what}: {:?}", hakmem::stats());
         std::thread::sleep(Duration::from_millis(5));
     }
 }

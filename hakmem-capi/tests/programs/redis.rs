@@ -26,7 +26,7 @@ fn ask(side: &Side, command: &[&str]) -> String {
 fn wait(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(30), "{what}: still not after 30 s");
+        assert!(start.elapsed() < Duration::from_secs(150), "{what}: still not after 150 s");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

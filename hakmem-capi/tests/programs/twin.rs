@@ -205,14 +205,15 @@ impl Side {
         // `timeout` ends the whole process group, grandchildren too; the limit around it is only for
         // `timeout` itself.
         let mut command = Command::new("timeout");
-        command.arg("--kill-after=5").arg(self.limit.as_secs().to_string()).arg("env");
+        let limit = self.limit.as_secs() * u64::from(support::SLOWER);
+        command.arg("--kill-after=5").arg(limit.to_string()).arg("env");
         command.args(self.environment().iter().map(|(key, value)| format!("{key}={value}")));
         command.args(step).current_dir(&self.dir).env_clear().env("PATH", &self.env["PATH"]);
         let output = support::run(&mut command, self.limit + Duration::from_secs(20));
         let under = if self.records.is_some() { "under the library" } else { "under glibc" };
         let why = match output.status.code() {
             Some(0) => return output,
-            Some(124 | 137) => format!("was killed, perhaps after its {} s", self.limit.as_secs()),
+            Some(124 | 137) => format!("was killed, perhaps after its {limit} s"),
             _ => format!("failed: {}", output.status),
         };
         panic!(
