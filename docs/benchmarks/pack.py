@@ -20,13 +20,17 @@ from page import OURS, PROGRAMS, Experiment, geometric, rows_of
 RAW = (".json", ".txt")
 # Their resident memory over time is left out: no table has it, and it takes much room.
 WITHOUT_TIMELINE = ("sizes.json", "presets.json")
+# Of the others so many points of each line are kept at most.
+POINTS = 100
 
 
-def without_timeline(data):
+def with_points(data, most):
+    """The same experiment with lines of at most so many points."""
     experiment = json.loads(data)
     for workload in experiment["workloads"]:
         for row in workload["rows"]:
-            row["timeline"] = []
+            line = row["timeline"]
+            row["timeline"] = line[::-(-len(line) // most)] if line and most else []
     return json.dumps(experiment, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -36,8 +40,8 @@ def archive(folder, out):
         for path in sorted(path for path in folder.iterdir() if path.suffix in RAW):
             entry = tarfile.TarInfo(f"{folder.name}/{path.name}")
             data = path.read_bytes()
-            if path.name in WITHOUT_TIMELINE:
-                data = without_timeline(data)
+            if b'"timeline"' in data:
+                data = with_points(data, 0 if path.name in WITHOUT_TIMELINE else POINTS)
             entry.size, entry.mode = len(data), 0o644
             tar.addfile(entry, io.BytesIO(data))
 
