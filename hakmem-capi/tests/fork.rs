@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use support::{compile, expect_ok, lib, preloaded};
 
 /// Only a program that hangs takes as long.
-const LIMIT: Duration = Duration::from_secs(900);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// `long` if a long run was asked for.
 fn forks(short: u32, long: u32) -> u32 {
