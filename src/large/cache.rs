@@ -9,8 +9,9 @@ mod entry;
 mod expiry;
 mod spare;
 mod stack;
+mod take;
 
-use crate::base::counters::{LARGE_CACHE_HITS, LARGE_IN_USE};
+use crate::base::counters::LARGE_IN_USE;
 use crate::base::options;
 use crate::base::pause::Pause;
 use crate::base::table::Table;
@@ -23,7 +24,6 @@ use crate::os::futex::{Inherit, Lock};
 use crate::os::returning::Returning;
 use crate::os::{self, Unmapped, elapsed, now_ms};
 use crate::superslab::decay::Regret;
-use crate::superslab::layout::SLICE;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 
@@ -32,22 +32,21 @@ use clean::lost;
 pub(super) use clean::{forget_some, keep_clean, unused};
 pub(crate) use expiry::{drain, due_in, tick, tick_at};
 pub(crate) use spare::spare;
+pub(super) use take::{grows_fresh, take_behind, take_kept, take_part};
 
 /// Places in the cache.
 const ENTRIES: usize = 64;
-/// A mapping is handed out whole if it is longer than needed by at most one part in this many; else it is
-/// cut.
-const SLACK: usize = 8;
 /// One part in this many of the bytes of large blocks in use may be kept, if that is more than the option
 /// says.
 const KEPT_PART: usize = 2;
 /// How much regret may widen the limit, in multiples of the option.
 const WIDEST: usize = 4;
-/// A mapping is made longer only if it has at least one part in this many of the new length.
-const PART: usize = 4;
 
 struct Cache {
     entries: Table<Entry, ENTRIES>,
+    /// No place from here on has anything. The first free place is filled first, so this is little above the
+    /// number of those in use, and a search looks at no more.
+    top: usize,
     /// What the system has refused to unmap when there was no place for it.
     stack: Stack,
     /// Bytes of everything that is kept, in a place or on the stack.
@@ -81,6 +80,8 @@ impl Inherit for Cache {
             return;
         }
         // The sums anew from what is there.
+        self.top = ENTRIES;
+        self.lower_top();
         let stacked = self.stack.bytes();
         (self.bytes, self.refused, self.clean) = (stacked, stacked, 0);
         for entry in &self.entries.0 {
@@ -147,7 +148,7 @@ fn missed(regret: &Regret, len: usize, now: u32) {
 impl Cache {
     const fn new() -> Self {
         let entries = Table([const { Entry::empty() }; ENTRIES]);
-        Self { entries, stack: Stack::new(), bytes: 0, refused: 0, clean: 0 }
+        Self { entries, top: 0, stack: Stack::new(), bytes: 0, refused: 0, clean: 0 }
     }
 
     /// Keeps the sums right when `before` bytes in one place, or on the stack, have become `after`.
@@ -183,15 +184,24 @@ impl Cache {
 
     /// The places that are not empty, with their indices.
     fn used(&self) -> impl Iterator<Item = (usize, &Entry)> {
-        self.entries.0.iter().enumerate().filter(|(_, e)| e.len() != 0)
+        self.entries.0.iter().take(self.top).enumerate().filter(|(_, e)| e.len() != 0)
     }
 
-    /// Changes an entry and keeps the sums right.
+    /// Puts the bound of the searches right behind the last place in use, if it is not below that.
+    fn lower_top(&mut self) {
+        while self.top > 0 && self.entries[self.top - 1].len() == 0 {
+            self.top -= 1;
+        }
+    }
+
+    /// Changes an entry and keeps the sums, and the bound of the searches, right.
     fn with<T>(&mut self, index: usize, f: impl FnOnce(&mut Entry) -> T) -> T {
         let entry = &mut self.entries[index];
         let before = entry.len();
         let result = f(entry);
         let (after, refused, clean) = (entry.len(), entry.refused, entry.clean);
+        self.top = self.top.max(index + 1);
+        self.lower_top();
         self.changed(before, after, refused);
         if clean {
             self.clean = self.clean - before + after;
@@ -248,7 +258,7 @@ impl Cache {
         // It is as old as its longest part: else a short block that comes and goes would keep what is beside
         // it for ever.
         let (mut since, mut longest) = (now, kept.len);
-        for i in 0..ENTRIES {
+        for i in 0..self.top {
             let other = &self.entries[i];
             let alike = other.huge == kept.huge && other.refused == refused && other.clean == kept.clean;
             if alike && other.len() != 0 && other.kept().is_beside(&kept) {
@@ -283,79 +293,6 @@ impl Cache {
 /// The number of bytes that are kept.
 pub(crate) fn kept() -> usize {
     BYTES.load(Relaxed)
-}
-
-/// Takes memory of at least `len` bytes at a multiple of `align`. Unless it is clean, its contents are
-/// unknown. For a block that is `growing`: out of the longest, and not right behind another block, which may
-/// grow, too. What is clean comes last, since it costs page faults.
-pub(super) fn take_kept(len: usize, align: usize, growing: bool) -> Option<Mapping> {
-    let can_regret = REGRET.dropped() != 0;
-    if kept() < len && !can_regret {
-        return None;
-    }
-    let fits = |block: *mut u8, bytes: usize| bytes >= len && block.addr() & (align - 1) == 0;
-    let mut cache = CACHE.lock_soon()?;
-    let all = cache.used().filter(|(_, e)| fits(e.block, e.len()));
-    let best = if growing {
-        all.max_by_key(|(_, e)| (!e.clean, e.len()))
-    } else {
-        all.min_by_key(|(_, e)| (e.clean, e.len()))
-    };
-    let found = if let Some((mut i, entry)) = best {
-        let whole = entry.len() - len <= len / SLACK;
-        let len = if whole { entry.len() } else { len };
-        if growing && entry.follows {
-            i = cache.halve(i, len, align).unwrap_or(i);
-        }
-        cache.take(i, len)
-    } else if let Some(mut popped) = cache.pop(fits) {
-        let rest = popped.len - len;
-        if rest >= SLICE {
-            cache.push(Mapping { block: popped.block.wrapping_add(len), len: rest, ..popped });
-            popped.len = len;
-        }
-        popped
-    } else {
-        if can_regret {
-            missed(&REGRET, len, now_ms());
-        }
-        return None;
-    };
-    drop(cache);
-    if !found.clean {
-        LARGE_CACHE_HITS.fetch_add(1, Relaxed);
-    }
-    Some(found)
-}
-
-/// Notes that a block grows by `len` bytes, none of which are kept.
-pub(super) fn grows_fresh(len: usize) {
-    if REGRET.dropped() != 0 {
-        missed(&REGRET, len, now_ms());
-    }
-}
-
-/// Takes the longest memory that is kept, if it is shorter than `len` bytes but a good part of it: to be made
-/// longer.
-pub(super) fn take_part(len: usize) -> Option<Mapping> {
-    if kept() < len / PART {
-        return None;
-    }
-    let mut cache = CACHE.lock_soon()?;
-    let (longest, entry) = cache.used().filter(|(_, e)| !e.clean).max_by_key(|(_, e)| e.len())?;
-    let part = entry.len();
-    (part >= len / PART && part < len).then(|| cache.take(longest, part))
-}
-
-/// Takes at least `len` bytes of memory that begins at `end`, the end of a block that grows. Returns how many
-/// bytes.
-pub(super) fn take_behind(end: *mut u8, len: usize, huge: bool) -> Option<usize> {
-    if kept() < len {
-        return None;
-    }
-    let mut cache = CACHE.lock_soon()?;
-    let i = cache.used().find(|(_, e)| e.kept().begins_at(end) && e.len() >= len && e.huge == huge)?.0;
-    Some(cache.take(i, len).len)
 }
 
 /// Keeps memory, as far as the limit allows. Makes room by dropping the oldest, and unmaps what is too old.

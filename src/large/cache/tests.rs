@@ -2,6 +2,7 @@ use crate::base::options::Thp;
 use crate::large::cache::spare::Pages;
 use crate::large::cache::*;
 use crate::superslab::decay;
+use crate::superslab::layout::SLICE;
 #[cfg(not(loom))]
 use crate::superslab::layout::SUPERSLAB;
 use core::ptr;
@@ -19,6 +20,8 @@ fn places(cache: &Cache) -> Vec<(usize, usize)> {
     let mut places: Vec<_> = cache.used().map(place).collect();
     places.sort();
     assert_eq!(cache.bytes, places.iter().map(|p| p.1 * MIB).sum());
+    let last = cache.entries.0.iter().rposition(|e| e.len() != 0);
+    assert_eq!(cache.top, last.map_or(0, |last| last + 1), "the last place in use, and no more");
     places
 }
 
@@ -278,12 +281,13 @@ fn what_is_allowed_grows_with_what_is_in_use() {
 
 /// Where a fork has torn the cache, and only there.
 fn sums_are_made_anew(cache: &mut Cache) {
-    let sums = (cache.bytes, cache.refused, cache.clean);
-    (cache.bytes, cache.refused, cache.clean) = (1, 2, 3);
+    let all = |cache: &Cache| (cache.bytes, cache.refused, cache.clean, cache.top);
+    let sums = all(cache);
+    (cache.bytes, cache.refused, cache.clean, cache.top) = (1, 2, 3, 0);
     cache.inherit(false);
-    assert_eq!((cache.bytes, cache.refused, cache.clean), (1, 2, 3));
+    assert_eq!(all(cache), (1, 2, 3, 0));
     cache.inherit(true);
-    assert_eq!((cache.bytes, cache.refused, cache.clean), sums);
+    assert_eq!(all(cache), sums);
 }
 
 #[repr(align(65536))]
