@@ -94,6 +94,7 @@ fn instructions_of_each_entry() {
         ("realloc_null", "64", 50.0),
         ("free_null", "0", 50.0),
         ("burst", "64", 1000.0),
+        ("two", "1048576", 50.0),
     ];
     let others = others
         .map(|(kind, size, batch)| compare(&format!("{kind}_{size}"), each(&program, kind, size, batch)));

@@ -58,6 +58,15 @@ __attribute__((noinline)) static void burst(size_t size, long rounds) {
     }
 }
 
+/* Two blocks in turn: large ones, which are kept when they are freed. */
+__attribute__((noinline)) static void two(size_t size, long rounds) {
+    for (long r = 0; r < rounds; r++)
+        for (int i = 0; i < BATCH; i++) {
+            free(blocks[i & 1]);
+            blocks[i & 1] = malloc(size);
+        }
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 4);
     size_t size = (size_t)atol(argv[2]);
@@ -69,6 +78,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "realloc_moved")) moved(size, rounds);
     else if (!strcmp(argv[1], "free_null")) nothing(size, rounds);
     else if (!strcmp(argv[1], "burst")) burst(size, rounds);
+    else if (!strcmp(argv[1], "two")) two(size, rounds);
     else CHECK(!"a known kind");
     return 0;
 }
