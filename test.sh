@@ -8,9 +8,12 @@ cd "$(dirname "$0")"
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 if [ "$(id -u)" = 0 ]; then .ci/install; fi
 
+for_peers=()
 if [ -n "${CI:-}" ]; then
     # A third of the disk space, and what no test needs.
     export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=line-tables-only
+    # Builds the other allocators' C and C++ in half the time that gcc takes.
+    for_peers=(env CC=clang CXX=clang++)
 fi
 
 step() { printf '\n== %s (%s, %s free)\n' "$1" "$(date +%H:%M:%S)" "$(df --output=avail -h . | tail -n 1 | tr -d ' ')"; }
@@ -19,8 +22,7 @@ spent() { [ -z "${CI:-}" ] || rm -rf "$@"; }
 
 step "formatting and lints"
 cargo fmt --all --check
-# Builds the other allocators' C and C++, too, which clang does in half the time that gcc takes.
-CC=clang CXX=clang++ cargo clippy --workspace --all-targets --quiet -- -D warnings
+"${for_peers[@]}" cargo clippy --workspace --all-targets --quiet -- -D warnings
 # With other features, as programs that depend on the crate see it.
 for features in --no-default-features --all-features "--features asan" "--features checked,valgrind"; do
     # shellcheck disable=SC2086
@@ -68,24 +70,26 @@ loom() {
     # Runs each model as it is, first of all.
     CARGO_TARGET_DIR="$PWD/target/loom" .ci/weaken
 }
+# FOLDER FLAGS ARGUMENTS...
 miri() {
-    # The two that run at once do not build Miri's standard library at once.
+    # The two that run at once do not build Miri's standard library at once. What it builds of this project is
+    # read as each test begins, so each has a folder of its own.
     flock "$logs" cargo +nightly miri setup
     # Provenance is strict: no pointer is made of a number. The two other flags take no check away: the clocks
     # are the system's (without isolation), and memory is kept by design, for the next thread (leaks).
-    MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks $1" \
-        CARGO_TARGET_DIR=target/miri HAKMEM_SHADOW_ROUNDS=20 cargo +nightly miri test "${@:2}"
+    MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks $2" \
+        CARGO_TARGET_DIR=$1 HAKMEM_SHADOW_ROUNDS=20 cargo +nightly miri test "${@:3}"
 }
 models=(--test miri --test races --test hardened_races --test shadow)
 loom_and_stacked_borrows() {
     loom
     spent target/loom
     step "Miri, Stacked Borrows"
-    miri "" "${models[@]}"
+    miri target/miri "" "${models[@]}"
     # The beginnings of some of the fuzzer's programs; `.ci/deep miri` takes them whole.
-    miri "" --test fuzz_corpus the_corpus
+    miri target/miri "" --test fuzz_corpus the_corpus
 }
-tree_borrows() { miri -Zmiri-tree-borrows "${models[@]}"; }
+tree_borrows() { miri target/miri-tree -Zmiri-tree-borrows "${models[@]}"; }
 if [ "${1:-}" != --quick ]; then
     beside "lock-free types under loom, every memory ordering is needed; Miri, Stacked Borrows" \
         loom_and_stacked_borrows
@@ -126,7 +130,7 @@ step "hardened mode: the shadow model, the C interface and real programs"
 
 step "every benchmark runs"
 # As the lints have built the other allocators' C and C++, which takes minutes; `cargo bench` builds them anew.
-CC=clang CXX=clang++ cargo bench --profile dev --quiet -- --test
+"${for_peers[@]}" cargo bench --profile dev --quiet -- --test
 
 step "oldest Rust (rust-version)"
 spent target/debug target/release target/doc target/tmp
@@ -136,9 +140,9 @@ spent target/msrv
 step "musl, and 64-bit Arm under emulation"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER=qemu-aarch64
-# Optimised, but not as a whole, which takes more than half of a build's time.
-export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 cargo test --release --target x86_64-unknown-linux-musl --test shadow --test global_alloc
+# What is emulated is optimised, but not as a whole, which takes more than half of a build's time.
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 HAKMEM_SHADOW_ROUNDS=2000 cargo test --release --target aarch64-unknown-linux-musl --test shadow
 cargo build --quiet --target aarch64-unknown-linux-gnu -p hakmem-alloc
 spent target/*-linux-* target/debug target/release
@@ -166,7 +170,9 @@ HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target
 # Statistics, asked for while other threads work.
 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
     cargo +nightly test "${plain[@]}" -Zbuild-std --target x86_64-unknown-linux-gnu --test figures asking
-ended "Miri, Tree Borrows" tree_borrows
-ended "loom; Miri, Stacked Borrows" loom_and_stacked_borrows
+failed=0
+ended "Miri, Tree Borrows" tree_borrows || failed=1
+ended "loom; Miri, Stacked Borrows" loom_and_stacked_borrows || failed=1
+[ $failed = 0 ]
 
 step "done"

@@ -44,8 +44,8 @@ const WIDEST: usize = 4;
 
 struct Cache {
     entries: Table<Entry, ENTRIES>,
-    /// No place from here on has anything. The first free place is filled first, so this is little above the
-    /// number of those in use, and a search looks at no more.
+    /// No place from here on has anything, so no search of what is kept goes on. As a rule this is little
+    /// above the number of places in use, since the first free one is filled first.
     top: usize,
     /// What the system has refused to unmap when there was no place for it.
     stack: Stack,

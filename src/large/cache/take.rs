@@ -26,7 +26,8 @@ pub(in crate::large) fn take_kept(len: usize, align: usize, growing: bool) -> Op
     let fits = |block: *mut u8, bytes: usize| bytes >= len && block.addr() & (align - 1) == 0;
     let mut cache = CACHE.lock_soon()?;
     let all = cache.used().filter(|(_, e)| fits(e.block, e.len()));
-    // Keys of one word: pairs with a `bool` were copied bytewise from place to place, 1 µs in each search.
+    // Keys of one word: of pairs with a `bool` the bytes between the two were copied from place to place in
+    // overlapping words, for which some processors wait (docs/decisions/048).
     let best = if growing {
         all.max_by_key(|(_, e)| e.len() | if e.clean { 0 } else { SIGN })
     } else {
