@@ -18,10 +18,13 @@ const ALLOWED: Allowed = if cfg!(miri) { Allowed::MIRI } else { Allowed::ALL };
 
 fn corpus() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.sort();
-    assert!((20..200).contains(&files.len()), "{} files", files.len());
-    if takes_its_time() { files.into_iter().step_by(12).collect() } else { files }
+    let entries = std::fs::read_dir(&folder).unwrap();
+    // Names, since paths are compared part by part, which took half of the time under Miri.
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert!((20..200).contains(&names.len()), "{} files", names.len());
+    let step = if takes_its_time() { 12 } else { 1 };
+    names.into_iter().step_by(step).map(|name| folder.join(name)).collect()
 }
 
 /// Miri does, which runs a part of the corpus, if it is not told to take all of it.

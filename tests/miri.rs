@@ -5,7 +5,6 @@
 
 use hakmem::{ClassStats, Hakmem, Options, Stats, Thp, class_stats, purge, stats};
 use std::alloc::{GlobalAlloc, Layout};
-use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard};
@@ -59,19 +58,24 @@ impl Block {
     }
 
     fn ends(&self) -> [*mut usize; 2] {
-        [0, self.size / 8 - 1].map(|word| self.start.cast::<usize>().wrapping_add(word))
+        let first = self.start.cast::<usize>();
+        [first, first.wrapping_add(self.size / 8 - 1)]
     }
 
     fn signed(self) -> Self {
         assert!(!self.start.is_null());
-        // SAFETY: inside the block.
-        self.ends().into_iter().for_each(|end| unsafe { end.write(!self.start.addr()) });
+        for end in self.ends() {
+            // SAFETY: inside the block.
+            unsafe { end.write(!self.start.addr()) };
+        }
         self
     }
 
     fn check(&self) {
-        // SAFETY: inside the block, written by `signed`.
-        self.ends().into_iter().for_each(|end| assert_eq!(unsafe { end.read() }, !self.start.addr()));
+        for end in self.ends() {
+            // SAFETY: inside the block, written by `signed`.
+            assert_eq!(unsafe { end.read() }, !self.start.addr());
+        }
     }
 
     fn resize(self, size: usize) -> Self {
@@ -196,12 +200,15 @@ fn blocks_in_each_others_way_are_sent_in_the_end() {
     let mut blocks = many(5 * 31 * SLICE / SIZE + 64, SIZE);
     let first = blocks.split_off(blocks.len() - 64);
     // One block of each slab, by place; then those of the places that two slabs have, one after the other.
-    let mut places: BTreeMap<usize, BTreeMap<usize, Block>> = BTreeMap::new();
+    let mut places: [Vec<Block>; 128] = [const { Vec::new() }; 128];
     for block in blocks {
-        places.entry(block.slice() % 128).or_default().insert(block.slice(), block);
+        let place = &mut places[block.slice() % 128];
+        if place.iter().all(|other| other.slice() != block.slice()) {
+            place.push(block);
+        }
     }
-    places.retain(|_, slabs| slabs.len() > 1);
-    let pairs: Vec<_> = places.into_values().flat_map(BTreeMap::into_values).take(2 * PAIRS).collect();
+    let shared = places.into_iter().filter(|slabs| slabs.len() > 1);
+    let pairs: Vec<_> = shared.flatten().take(2 * PAIRS).collect();
     assert_eq!(pairs.len(), 2 * PAIRS, "with so many slabs");
     apart(|| {
         drop(first);

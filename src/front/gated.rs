@@ -159,11 +159,11 @@ impl Heap {
                 return Pushed::Unserved;
             }
             let gate = Heap::gate(heap);
-            if own(MagazineTops::top(heap.cast(), kind)) >= own(gate.limits.0.get_unchecked(kind)) {
+            if own(MagazineTops::top(heap.cast(), kind)) >= own(gate.limits.get_unchecked(kind)) {
                 return Pushed::Full;
             }
             // The push moves the slot of the client's next allocation up, into the magazine perhaps.
-            let pushes = gate.pushes.0.get_unchecked(kind);
+            let pushes = gate.pushes.get_unchecked(kind);
             pushes.set(pushes.get().wrapping_sub(1));
             if pushes.get() < 0 {
                 return Pushed::Unserved;
@@ -213,7 +213,7 @@ impl Heap {
     pub(crate) unsafe fn free_armed_full(heap: *mut Heap, block: *mut u8, kind: usize) -> Freed {
         // SAFETY: as in `push_armed`; the heap is armed.
         unsafe {
-            if Heap::gate(heap).notices.0.get_unchecked(kind).get() != QUIET {
+            if Heap::gate(heap).notices.get_unchecked(kind).get() != QUIET {
                 return Freed::Unserved;
             }
             Heap::return_to_slab(heap, block, kind)

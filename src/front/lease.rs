@@ -1,6 +1,6 @@
 //! What a heap has beyond others while it is armed: see [`gate`](super::gate).
 
-use crate::base::table::Table;
+use crate::base::table::CellTable;
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::pagemap::KINDS;
 use crate::sync::Ordering::{Relaxed, Release};
@@ -42,13 +42,13 @@ pub(super) fn arm_from_the_start() {
 #[repr(C, align(64))]
 pub(crate) struct Gate {
     /// The ends of the magazines, while the heap is armed.
-    pub(super) limits: Table<AtomicPtr<Slot>, KINDS>,
+    pub(super) limits: CellTable<AtomicPtr<Slot>, KINDS>,
     /// How many blocks may be pushed into each magazine, if it has room, until the client's next allocation
     /// comes into it; none if that is 0 or less.
-    pub(super) pushes: Table<Cell<isize>, KINDS>,
+    pub(super) pushes: CellTable<Cell<isize>, KINDS>,
     /// The magazines' own notices.
-    pub(super) notices: Table<Cell<u8>, KINDS>,
-    pub(super) leases: Table<Lease, KINDS>,
+    pub(super) notices: CellTable<Cell<u8>, KINDS>,
+    pub(super) leases: CellTable<Lease, KINDS>,
     /// The arming that this heap follows.
     pub(super) epoch: Cell<u32>,
     /// The state of the generator of random numbers.
@@ -56,7 +56,7 @@ pub(crate) struct Gate {
     /// Which clients have asked for the block that was just allocated, until they get it.
     pub(super) due: Cell<u8>,
     /// Which clients ask for the next block of each class.
-    clients: Table<Cell<u8>, KINDS>,
+    clients: CellTable<Cell<u8>, KINDS>,
     /// The classes, a bit each, whose next allocation of a client was drawn by the parent of this process.
     inherited: Cell<u64>,
 }

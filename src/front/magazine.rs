@@ -10,7 +10,7 @@
 //! and full at once. So is every class of the placeholders, the constant heaps of threads that have none of
 //! their own.
 
-use crate::base::table::Table;
+use crate::base::table::{CellTable, Table};
 use crate::front::fast_path::{MagazineTops, missing};
 use crate::front::lease::Gate;
 use crate::lockfree::magazine_slots::Slot;
@@ -85,9 +85,9 @@ const _: () = assert!((MAX_LOG as usize) < SPARES);
 /// relaxed: the heap's lock orders those of the owner and of visitors, and statistics need no order.
 pub(crate) struct Magazines {
     /// By kind: [`QUIET`] if a block that finds the magazine full just returns to its slab.
-    notices: Table<Cell<u8>, KINDS>,
+    notices: CellTable<Cell<u8>, KINDS>,
     /// log2 of the slots, by class; 0 where there is no magazine. Written under the heap's lock.
-    logs: Table<AtomicU8, KINDS>,
+    logs: CellTable<AtomicU8, KINDS>,
     /// The classes that have a magazine, a bit for each.
     present: Cell<u64>,
     /// Bytes of blocks for which there is room beyond [`FREE_BYTES`] each.
@@ -106,7 +106,7 @@ pub(crate) struct Magazines {
     drained: AtomicU64,
     /// Arrays that magazines have grown or shrunk out of, by log2 of their slots, linked through their first
     /// slot.
-    spare: Table<Cell<*mut Slot>, SPARES>,
+    spare: CellTable<Cell<*mut Slot>, SPARES>,
 }
 
 /// A notice: the magazine stays as it is when it is full.
@@ -123,8 +123,8 @@ impl Magazines {
     /// No magazines, and no room for any.
     pub(crate) const fn none() -> Self {
         Self {
-            notices: Table([const { Cell::new(SMALL) }; KINDS]),
-            logs: Table([const { AtomicU8::new(0) }; KINDS]),
+            notices: CellTable::new([const { Cell::new(SMALL) }; KINDS]),
+            logs: CellTable::new([const { AtomicU8::new(0) }; KINDS]),
             present: Cell::new(0),
             extra: Cell::new(0),
             peak: Cell::new(0),
@@ -132,7 +132,7 @@ impl Magazines {
             most: AtomicPtr::new(ptr::null_mut()),
             end: AtomicPtr::new(ptr::null_mut()),
             drained: AtomicU64::new(0),
-            spare: Table([const { Cell::new(ptr::null_mut()) }; SPARES]),
+            spare: CellTable::new([const { Cell::new(ptr::null_mut()) }; SPARES]),
         }
     }
 
@@ -142,7 +142,7 @@ impl Magazines {
     #[inline(always)]
     pub(crate) fn frees_to_slab(&self, kind: usize) -> bool {
         // SAFETY: the table has an entry for every kind, and all callers pass one.
-        unsafe { self.notices.0.get_unchecked(kind) }.get() == QUIET
+        unsafe { self.notices.get_unchecked(kind) }.get() == QUIET
     }
 
     /// Whether the heap is armed, and `kind` a size class.
@@ -151,7 +151,7 @@ impl Magazines {
     #[inline(always)]
     pub(super) fn is_armed(&self, kind: usize) -> bool {
         // SAFETY: the table has an entry for every kind, and all callers pass one.
-        unsafe { self.notices.0.get_unchecked(kind) }.get() == ARMED
+        unsafe { self.notices.get_unchecked(kind) }.get() == ARMED
     }
 
     /// Forgets all magazines. New ones will get their arrays between `at` and `end`, if they are `enabled`.
@@ -166,17 +166,17 @@ impl Magazines {
             tops.limit[kind].store(missing(), Relaxed);
         }
         // Loops of their own, which become a few long stores.
-        for (kind, notice) in self.notices.0.iter().enumerate() {
+        for (kind, notice) in self.notices.iter().enumerate() {
             notice.set(if !enabled && (1..=CLASSES).contains(&kind) { QUIET } else { SMALL });
         }
-        self.logs.0.iter().for_each(|log| log.store(0, Relaxed));
+        self.logs.iter().for_each(|log| log.store(0, Relaxed));
         self.present.set(0);
         tops.classes.set(C_TABLE);
         self.extra.set(0);
         self.at.set(if enabled { at } else { end }.cast());
         self.end.store(end.cast(), Relaxed);
         self.drained.store(0, Relaxed);
-        self.spare.0.iter().for_each(|spare| spare.set(ptr::null_mut()));
+        self.spare.iter().for_each(|spare| spare.set(ptr::null_mut()));
     }
 
     /// Notes that the magazine of `class` has run empty.
@@ -187,7 +187,7 @@ impl Magazines {
     #[inline(always)]
     pub(crate) unsafe fn on_miss(&self, class: usize) {
         // SAFETY: the table has an entry for every class.
-        unsafe { self.notices.0.get_unchecked(class) }.set(MISSED);
+        unsafe { self.notices.get_unchecked(class) }.set(MISSED);
     }
 
     /// The classes that have a magazine.

@@ -8,7 +8,7 @@
 
 use crate::base::counters::Counter;
 use crate::base::options;
-use crate::base::table::Table;
+use crate::base::table::CellTable;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap;
 use crate::superslab::pagemap::RUN;
@@ -35,12 +35,12 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// lock, which orders the accesses of the owner and of visitors: so all of them are relaxed.
 pub(crate) struct RunCache {
     /// The runs; null where a place is free. Read by the owner without the heap's lock, too.
-    runs: Table<AtomicPtr<u8>, PLACES>,
+    runs: CellTable<AtomicPtr<u8>, PLACES>,
     /// A byte for each place: the slices of the run there, or 0. Read by the owner without the heap's lock,
     /// too.
     sizes: Counter,
     /// When each run was put there, in milliseconds.
-    since: Table<Cell<u32>, PLACES>,
+    since: CellTable<Cell<u32>, PLACES>,
     /// When the ages were last looked at, in milliseconds.
     looked: Cell<u32>,
     /// Slices for which there is room in all. Read by the owner without the heap's lock, too.
@@ -65,9 +65,9 @@ impl RunCache {
     /// A run cache that can hold nothing.
     pub(crate) const fn none() -> Self {
         Self {
-            runs: Table([const { AtomicPtr::new(ptr::null_mut()) }; PLACES]),
+            runs: CellTable::new([const { AtomicPtr::new(ptr::null_mut()) }; PLACES]),
             sizes: Counter::new(),
-            since: Table([const { Cell::new(0) }; PLACES]),
+            since: CellTable::new([const { Cell::new(0) }; PLACES]),
             looked: Cell::new(0),
             most: AtomicU32::new(0),
             allocs: Counter::new(),
@@ -230,7 +230,7 @@ impl RunCache {
 
     /// Whether `block` is the start of a run here. Needs no lock.
     pub(crate) fn holds(&self, block: *mut u8) -> bool {
-        !block.is_null() && self.runs.0.iter().any(|run| run.load(Relaxed) == block)
+        !block.is_null() && self.runs.iter().any(|run| run.load(Relaxed) == block)
     }
 
     /// Gives back what is too old, while the owner does something else that is rare. Under the heap's lock.

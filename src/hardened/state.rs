@@ -4,7 +4,7 @@
 use crate::base::misuse::Fault;
 use crate::base::options::Hardened;
 use crate::base::prefetch::prefetch;
-use crate::base::table::Table;
+use crate::base::table::CellTable;
 use crate::hardened::pace::Pace;
 use crate::hardened::parts::{MOST_HELD, Parts};
 use crate::hardened::place::Place;
@@ -31,9 +31,9 @@ pub(crate) struct State {
     /// Whether the thread is in a function of this file: a signal handler that has interrupted it gets its
     /// blocks elsewhere.
     busy: Cell<bool>,
-    sources: Table<Source, KINDS>,
+    sources: CellTable<Source, KINDS>,
     /// How often it takes blocks of the classes that [`shared`] serves.
-    pub(super) paces: Table<Pace, KINDS>,
+    pub(super) paces: CellTable<Pace, KINDS>,
     /// See [`State::set`]: one more than that; 0 before it is known.
     pub(super) set: Cell<usize>,
     /// The places in `ring` of the oldest block in the quarantine, and of the next one: of so many blocks
@@ -46,7 +46,7 @@ pub(crate) struct State {
     allocations: AtomicUsize,
     /// For who samples blocks: all zero at first, and where the second is, the first is drawn anew.
     pub(crate) sampler: [Cell<u64>; 2],
-    ring: Table<Cell<Held>, MOST_HELD>,
+    ring: CellTable<Cell<Held>, MOST_HELD>,
 }
 
 /// A thread is in a function of this file until this is dropped. A signal handler of the thread sees what was
@@ -303,7 +303,7 @@ impl State {
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn retire(&self) {
         let Some(_busy) = self.enter() else { return };
-        for source in &self.sources.0 {
+        for source in self.sources.iter() {
             if let Some(slab) = source.slab.take() {
                 source.put_back(slab);
                 lists::drop_current(slab);
@@ -329,7 +329,7 @@ impl State {
     pub(crate) fn forget(&self) {
         self.first.set(self.next.get());
         self.bytes.set(0);
-        self.sources.0.iter().for_each(Source::forget);
+        self.sources.iter().for_each(Source::forget);
         self.busy.set(false);
     }
 

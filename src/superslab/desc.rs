@@ -1,6 +1,7 @@
 //! Descriptors: what the pool knows about each SuperSlab, in atomics.
 
 use crate::base::list::{Linked, Links, List};
+use crate::base::table::CellTable;
 use crate::lockfree::slice_sets::{Sets, Slices};
 use crate::os;
 use crate::superslab::layout::SLICE;
@@ -21,7 +22,7 @@ struct Chunk {
     /// How many descriptors have ever been in use. May exceed [`FIT`] for a moment, when somebody has looked
     /// in vain.
     used: AtomicUsize,
-    descs: [Desc; FIT],
+    descs: CellTable<Desc, FIT>,
 }
 
 /// How many descriptors fit in a chunk, besides its other fields.

@@ -5,7 +5,7 @@
 //! whose free emptied it: that thread is about to unlink it.
 
 use crate::base::list::List;
-use crate::base::table::Table;
+use crate::base::table::{CellTable, Table};
 use crate::lockfree::ready_list::{ReadyList, nodes};
 use crate::lockfree::remote_stack::Chain;
 use crate::os::futex::{Inherit, Lock};
@@ -38,7 +38,7 @@ unsafe impl Send for Lists {}
 static LISTS: Lock<Lists> = Lock::new(Lists(Table([const { List::new() }; KINDS])));
 /// How many slabs of each class are listed, so that a refill that would find none does not take the lock.
 /// Changed under the lock; relaxed, because it is only a hint without it.
-static COUNTS: Table<AtomicUsize, KINDS> = Table([const { AtomicUsize::new(0) }; KINDS]);
+static COUNTS: CellTable<AtomicUsize, KINDS> = CellTable::new([const { AtomicUsize::new(0) }; KINDS]);
 /// Slabs that have been emptied and are still listed: see [`release_emptied`].
 static EMPTIED: ReadyList<Slab> = ReadyList::new();
 

@@ -218,26 +218,32 @@ fn direct_slot(address: *const u8) -> Option<&'static AtomicPtr<u8>> {
 #[inline(always)]
 fn slot(address: *const u8) -> Option<&'static AtomicPtr<u8>> {
     let (root, branch, leaf) = direct_place(address);
+    // Here are no references to whole tables, since Miri would look at each of their entries.
     // Acquire, twice: pairs with the release in `grown`.
-    // SAFETY: null, or a branch or leaf that `grown` has mapped. These are zero at first, consist of atomics,
-    // and are unmapped only when nobody calls the library any more.
-    unsafe {
-        let branches = DIRECT_ROOT[root].load(Ordering::Acquire).as_ref()?;
-        reads(branches);
-        let leaves = branches[branch].load(Ordering::Acquire).as_ref()?;
-        reads(leaves);
-        Some(&leaves[leaf])
+    let branches = DIRECT_ROOT[root].load(Ordering::Acquire);
+    if branches.is_null() {
+        return None;
     }
+    reads(branches);
+    // SAFETY: a branch that `grown` has mapped. It is zero at first, consists of atomics, and is unmapped
+    // only when nobody calls the library any more.
+    let leaves = unsafe { &(*branches)[branch] }.load(Ordering::Acquire);
+    if leaves.is_null() {
+        return None;
+    }
+    reads(leaves);
+    // SAFETY: as for the branch.
+    Some(unsafe { &(*leaves)[leaf] })
 }
 
-/// What `slot` points at. Maps and counts it if there is nothing yet; `None` if there is no memory for it.
-fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
+/// What `slot` points at. Maps and counts it if there is nothing yet; null if there is no memory for it.
+fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> *mut T {
     // Acquire, here and below: pairs with the release below.
     let mut at = slot.load(Ordering::Acquire);
     if at.is_null() {
         let fresh = os::map_uncounted(bytes_of::<T>()).cast::<T>();
         if fresh.is_null() {
-            return None;
+            return fresh;
         }
         // The system has cleared it.
         wrote(fresh);
@@ -253,9 +259,7 @@ fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> Option<&'static T> {
         }
     }
     reads(at);
-    // SAFETY: mapped by this function, zero at first, which is valid for both types, and unmapped only when
-    // nobody calls the library any more.
-    unsafe { at.as_ref() }
+    at
 }
 
 /// Bytes that are mapped for a `T`.
@@ -266,8 +270,12 @@ fn bytes_of<T>() -> usize {
 /// Prepares both the map and the side table for a direct mapping at `address`.
 pub(crate) fn prepare_direct(address: *const u8) -> bool {
     let (root, branch, _) = direct_place(address);
-    let grow = |branches: &Branch| grown(&branches[branch], &DIRECT_LEAVES).is_some();
-    prepare(address) && grown(&DIRECT_ROOT[root], &BRANCHES).is_some_and(grow)
+    if !prepare(address) {
+        return false;
+    }
+    let branches = grown(&DIRECT_ROOT[root], &BRANCHES);
+    // SAFETY: a branch that `grown` has mapped, as in `slot`.
+    !branches.is_null() && !grown(unsafe { &(*branches)[branch] }, &DIRECT_LEAVES).is_null()
 }
 
 /// Enters a direct mapping, for which [`direct`] will return `entry`. Needs [`prepare_direct`].

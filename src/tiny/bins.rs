@@ -14,7 +14,7 @@
 use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::prefetch::prefetch;
-use crate::base::table::Table;
+use crate::base::table::{CellTable, Table};
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
@@ -38,7 +38,7 @@ pub(crate) struct Bins {
     pub(crate) secret: usize,
     /// The slab that each class allocates from. [`NO_SLAB`] where there is none, so [`Bins::alloc`] needs no
     /// check. Written under the heap's lock.
-    current: Table<AtomicPtr<Slab>, KINDS>,
+    current: CellTable<AtomicPtr<Slab>, KINDS>,
     pub(super) partial: Table<List<Slab>, KINDS>,
     /// Sparse slabs come first, and then purged ones, sparse or not.
     pub(super) sparse: Table<List<Slab>, KINDS>,
@@ -62,7 +62,7 @@ impl Bins {
     /// No slabs.
     pub(crate) const fn new() -> Self {
         Self {
-            current: Table([const { AtomicPtr::new(no_slab()) }; KINDS]),
+            current: CellTable::new([const { AtomicPtr::new(no_slab()) }; KINDS]),
             owner: ptr::null_mut(),
             secret: 0,
             partial: Table([const { List::new() }; KINDS]),

@@ -136,7 +136,7 @@ impl Heap {
     unsafe fn hash(heap: *const Heap, read: impl Fn(&AtomicPtr<Slot>) -> *mut Slot) -> usize {
         // SAFETY: mapped, by the caller's clause; the references are to atomics only.
         unsafe {
-            let tops = (*heap).tops.top.0.iter().map(|top| read(top).addr());
+            let tops = (*heap).tops.top.iter().map(|top| read(top).addr());
             let sum = tops.fold(0usize, |sum, top| sum.rotate_left(5) ^ top);
             let past =
                 [&(*heap).counters.home_local, &(*heap).counters.home_foreign, &(*heap).run_cache.frees];

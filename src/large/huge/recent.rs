@@ -1,6 +1,6 @@
 //! Mappings that were made a short time ago. They may be gone by now: they are not accessed.
 
-use crate::base::table::Table;
+use crate::base::table::CellTable;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicPtr, AtomicUsize};
 use core::ptr;
@@ -8,14 +8,14 @@ use core::ptr;
 /// Recent mappings without huge pages. A program that frees nothing is judged by the oldest of them when it
 /// makes another.
 pub(super) struct Recent {
-    places: Table<AtomicPtr<u8>, 4>,
+    places: CellTable<AtomicPtr<u8>, 4>,
     next: AtomicUsize,
 }
 
 impl Recent {
     /// None yet.
     pub(super) const fn new() -> Self {
-        let places = Table([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
+        let places = CellTable::new([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
         Self { places, next: AtomicUsize::new(0) }
     }
 
