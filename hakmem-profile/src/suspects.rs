@@ -11,6 +11,9 @@ const POINTS: usize = 120;
 const FEWEST: usize = 8;
 /// Sampled blocks that must have been added.
 const SAMPLES: u64 = 5;
+/// Growth, in standard deviations of what chance makes of it: which blocks are sampled is random, and the
+/// difference of two such numbers has about their sum for its variance.
+const DEVIATIONS: f64 = 2.0;
 /// Kendall's tau between time and live bytes, after the start and in the last half.
 const TAU: (f64, f64) = (0.6, 0.3);
 /// The least share in all that is live at the end.
@@ -93,7 +96,8 @@ fn judge(
     let (start, end) = (series[first], *series.last()?);
     let growth = end.0 - start.0;
     let samples = end.1 - start.1;
-    if samples < SAMPLES as i64 || growth < SHARE * after {
+    let chance = DEVIATIONS * ((start.1 + end.1) as f64).sqrt();
+    if samples < SAMPLES as i64 || (samples as f64) < chance || growth < SHARE * after {
         return None;
     }
     let points: Vec<(f64, f64)> =

@@ -190,3 +190,22 @@ fn a_leak_is_suspected_and_nothing_else() {
     }
     assert!(suspects::find(&profile(&small())).is_empty());
 }
+
+/// 200 samples that become 215 may be chance: another draw of as many blocks. Ten that become 25 are not.
+#[test]
+fn what_chance_explains_is_no_suspect() {
+    let rising = |first: u64, each: u64| {
+        let mut writer = Writer::new(&process());
+        let stack = writer.stack(&[0x1000], StackEnd::Complete);
+        let site = writer.site(&Site { stack: stack as usize, thread: 1, tag: None, size: 64 });
+        for step in 0..20 {
+            let row = row(10_000, first + each * step, 0, 0.0);
+            writer.snapshot(step * 1_000_000_000, Why::Timer, &Totals::default(), &[(site, row)]);
+        }
+        suspects::find(&profile(writer.bytes())).len()
+    };
+    // From the fifth point to the last one: 10 to 25, 10 to 40, 200 to 215, 4 to 19.
+    assert_eq!([(6, 1), (2, 2), (196, 1), (0, 1)].map(|(first, each)| rising(first, each)), [1, 1, 0, 1]);
+    // 20 to 35 and 22 to 37: twice the deviation is 14.8 and 15.4.
+    assert_eq!([rising(16, 1), rising(18, 1)], [1, 0]);
+}
