@@ -282,11 +282,43 @@ impl Process {
     }
 }
 
-/// How long ago a process was started, by the 22nd field of its `stat`.
-pub fn age(pid: i32) -> Option<Duration> {
+/// Fields of a process's `stat`, by their numbers in proc(5), none of them the first two.
+fn stat<const N: usize>(pid: i32, fields: [usize; N]) -> Option<[u64; N]> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second one is its name in parentheses, with whatever is in that.
-    let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(19)?.parse().ok()?;
+    let rest: Vec<&str> = stat.rsplit_once(") ")?.1.trim_end().split(' ').collect();
+    let mut values = [0; N];
+    for (value, field) in values.iter_mut().zip(fields) {
+        *value = rest.get(field.checked_sub(3)?)?.parse().ok()?;
+    }
+    Some(values)
+}
+
+/// What the kernel knows of the environment that a process was started with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Environment {
+    /// Nothing yet: it becomes another program just now.
+    Unknown,
+    /// It has none, or has ended.
+    None,
+    /// There is one.
+    Some,
+}
+
+/// The environment of a process that may be looked into; that of another one seems unknown.
+pub fn environment(pid: i32) -> Option<Environment> {
+    // The bytes of its address space, and where its environment begins and ends.
+    let [size, start, end] = stat(pid, [23, 50, 51])?;
+    Some(match (size, end) {
+        (1.., 0) => Environment::Unknown,
+        _ if start == end => Environment::None,
+        _ => Environment::Some,
+    })
+}
+
+/// How long ago a process was started.
+pub fn age(pid: i32) -> Option<Duration> {
+    let [ticks] = stat(pid, [22])?;
     let each = u64::try_from(sysconf(SysconfVar::CLK_TCK).ok()??).ok()?;
     let started = Duration::from_millis(ticks * 1000 / each);
     Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?).checked_sub(started)

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::attach::{self, LOADING, LOOK, Process};
+use super::attach::{self, Environment, LOADING, LOOK, Process};
 
 /// Processes named in one line.
 const NAMED: usize = 3;
@@ -38,11 +38,26 @@ pub fn find(prefix: &Path) -> Vec<i32> {
     found
 }
 
-/// Whether the environment that a process was started with says so. Some overwrite it, for their title.
+/// Whether the environment that a process was started with says so, or is not known yet. Some overwrite it,
+/// for their title.
 fn is_told(pid: i32, prefix: &Path) -> bool {
     let expected = [b"HAKMEM_PROFILE=", prefix.as_os_str().as_bytes()].concat();
-    let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    environment.split(|&byte| byte == 0).any(|entry| entry == expected)
+    // Once more where it comes while it is looked at.
+    for _ in 0..2 {
+        // Another user's cannot be read.
+        let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { return false };
+        if !environment.is_empty() {
+            return environment.split(|&byte| byte == 0).any(|entry| entry == expected);
+        }
+        // It is empty while a process becomes another program: the kernel has taken the old one's memory away
+        // and not set up the new one's environment yet.
+        match attach::environment(pid) {
+            Some(Environment::Unknown) => return true,
+            Some(Environment::None) | None => return false,
+            Some(Environment::Some) => {}
+        }
+    }
+    false
 }
 
 /// That they go on, and what to do about it.
@@ -60,6 +75,8 @@ pub fn said(pids: &[i32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -72,5 +89,42 @@ mod tests {
         let line = said(&[7, 8, 9, 10, 11]);
         assert!(line.starts_with("processes 7, 8, 9 and 2 more, started by it, go on: `"), "{line}");
         assert_eq!(find(Path::new("/no/such/prefix")), [0; 0]);
+    }
+
+    #[test]
+    fn who_is_just_starting_is_told() {
+        let prefix = Path::new("/a/prefix");
+        let mut unknown = 0;
+        for _ in 0..300 {
+            let mut sleep = Command::new("sleep");
+            // This goes on as soon as the new program has memory of its own, mostly before its environment is
+            // there.
+            let mut child = sleep.arg("10").env("HAKMEM_PROFILE", prefix).spawn().unwrap();
+            let pid = child.id() as i32;
+            unknown += usize::from(attach::environment(pid) == Some(Environment::Unknown));
+            let told = is_told(pid, prefix);
+            let others = attach::environment(pid) == Some(Environment::Some) && is_told(pid, Path::new("/a"));
+            child.kill().unwrap();
+            assert!(told && !others);
+            // It has ended, and is not waited for.
+            let ended = || attach::environment(pid) == Some(Environment::None);
+            while !ended() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(!is_told(pid, prefix));
+            child.wait().unwrap();
+            assert!(attach::environment(pid).is_none() && !is_told(pid, prefix));
+        }
+        println!("{unknown} of 300 were seen without their environment");
+
+        let mut sleep = Command::new("sleep");
+        let mut child = sleep.arg("10").env_clear().spawn().unwrap();
+        let pid = child.id() as i32;
+        while attach::environment(pid) == Some(Environment::Unknown) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(attach::environment(pid) == Some(Environment::None) && !is_told(pid, prefix));
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
