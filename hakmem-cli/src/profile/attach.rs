@@ -305,12 +305,14 @@ pub enum Environment {
     Some,
 }
 
-/// The environment of a process that may be looked into; that of another one seems unknown.
+/// The environment of a process that may be looked into.
 pub fn environment(pid: i32) -> Option<Environment> {
-    // The bytes of its address space, and where its environment begins and ends.
-    let [size, start, end] = stat(pid, [23, 50, 51])?;
-    Some(match (size, end) {
-        (1.., 0) => Environment::Unknown,
+    // The bytes of its address space, where its code begins, and where its environment begins and ends. The
+    // code comes last when a program is started, and the environment grows before.
+    let [size, code, start, end] = stat(pid, [23, 26, 50, 51])?;
+    Some(match (size, code) {
+        (0, _) => Environment::None,
+        (_, 0) => Environment::Unknown,
         _ if start == end => Environment::None,
         _ => Environment::Some,
     })

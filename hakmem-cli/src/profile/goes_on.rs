@@ -97,10 +97,12 @@ mod tests {
         let mut unknown = 0;
         for _ in 0..300 {
             let mut sleep = Command::new("sleep");
-            // This goes on as soon as the new program has memory of its own, mostly before its environment is
-            // there.
+            // This goes on when the new program has memory of its own, mostly before its environment is there.
             let mut child = sleep.arg("10").env("HAKMEM_PROFILE", prefix).spawn().unwrap();
             let pid = child.id() as i32;
+            // The kernel lets the parent go on a moment before that.
+            let ours = std::env::current_exe().unwrap();
+            while std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == ours) {}
             unknown += usize::from(attach::environment(pid) == Some(Environment::Unknown));
             let told = is_told(pid, prefix);
             let others = attach::environment(pid) == Some(Environment::Some) && is_told(pid, Path::new("/a"));
