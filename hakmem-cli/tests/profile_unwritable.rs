@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use hakmem_profile::file::Why;
+use support::disk::Disk;
 use support::ends::*;
 use support::{Ended, finish, hakmem, real, run};
 
@@ -22,14 +23,28 @@ fn check_line(ended: &Ended, path: &Path) {
 
 #[test]
 fn a_full_disk_is_said_once() {
+    let Some(disk) = Disk::new("256K") else { return };
+    disk.fill();
+    let mut steps = Steps::start(disk.path(), "p");
+    (0..2).for_each(|_| steps.step());
+    let path = steps.path.clone();
+    check_line(&steps.end(), &path);
+    assert!(!path.exists() && std::fs::read_dir(disk.path()).unwrap().count() == 1, "no part of it stays");
+}
+
+/// Its name can be guessed. Who may write to the folder could have any file of the user's overwritten.
+#[test]
+fn a_link_that_waits_for_the_file_is_not_followed() {
     let folder = tempfile::tempdir().unwrap();
-    let child = ends(folder.path(), &["link", "/dev/full"]).stderr(Stdio::piped()).spawn().unwrap();
+    let target = folder.path().join("target");
+    std::fs::write(&target, "somebody's").unwrap();
+    let child = ends(folder.path(), &["link", "target"]).stderr(Stdio::piped()).spawn().unwrap();
     let path = folder.path().join(format!("p.{}.hakprof", child.id()));
     let ended = finish(child);
-    assert_eq!(ended.code(), Some(0));
-    check_line(&ended, &path);
-    // Neither is a link replaced by a file, nor a device.
-    assert_eq!(std::fs::read_link(&path).unwrap(), Path::new("/dev/full"));
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), ""));
+    assert_eq!(std::fs::read(&target).unwrap(), b"somebody's");
+    assert!(path.symlink_metadata().unwrap().is_file());
+    assert_eq!(read(&path).end, Some(Why::End));
 }
 
 /// A longer write would raise a signal that ends the program.

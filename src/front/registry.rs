@@ -373,7 +373,10 @@ fn walk(mut heap: *mut Heap, mut f: impl FnMut(*mut Heap)) {
 /// allocates gets a new record.
 pub(crate) fn unmap() {
     // SAFETY: the caller makes sure that no other thread has a heap or asks for one.
-    unsafe { FREE.clear() };
+    unsafe {
+        FREE.clear();
+        PURGED.clear();
+    }
     // Acquire: as in `each`.
     walk(ALL.swap(NO_HEAP, Ordering::Acquire), |heap| {
         // SAFETY: a record from `acquire`, mapped with that length.

@@ -24,12 +24,13 @@ impl File {
         Some(file)
     }
 
-    /// Opens a file that exists for appending.
+    /// Opens a file that exists for appending. Neither follows a link nor waits: what is there may be
+    /// somebody else's by now.
     pub(crate) fn append_existing(path: &CStr) -> Option<File> {
-        Self::open(path, libc::O_WRONLY | libc::O_APPEND)
+        Self::open(path, libc::O_WRONLY | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_NONBLOCK)
     }
 
-    /// Opens what is no file of its own (see [`replace`]) for writing from its beginning.
+    /// Opens what is no file (see [`write_to`]) for writing from its beginning.
     fn create(path: &CStr) -> Option<File> {
         Self::open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC)
     }
@@ -109,15 +110,27 @@ const ENDING: [u8; 15] = *b".0000000000.new";
 /// Bytes of a name to which that can be added on any file system.
 const SHORT: usize = 64;
 
-/// Replaces the file at `path` by one with these bytes, at once: nobody ever sees a part of them. Returns
-/// what is there now; `None`, with the file as it was, when the system refuses. What is no file (a device, a
-/// pipe, a link to something) stays and is written to.
+/// Writes these bytes to a file, as far as that has room for them. How it is then; `None` if it has not.
+#[unsafe(link_section = "hakmem_rare")]
+fn filled(file: &File, bytes: &[u8]) -> Option<State> {
+    (fits(file, bytes.len()) && write(file.fd(), bytes)).then(|| file.state())
+}
+
+/// Puts these bytes where the program has said: [replaces](replace) a file, but what is none (a device, a
+/// pipe, a link to something) stays and is written to. False when the system refuses.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn write_to(path: &CStr, bytes: &[u8]) -> bool {
+    if kind(path).is_some_and(|kind| kind != libc::S_IFREG) {
+        return File::create(path).is_some_and(|file| filled(&file, bytes).is_some());
+    }
+    replace(path, bytes).is_some()
+}
+
+/// Replaces what is at `path` by a file with these bytes, at once: nobody ever sees a part of them. Returns
+/// what is there now; `None`, with all as it was, when the system refuses. A link is replaced and not
+/// followed, and nothing else that is there is opened: who can guess the path may have put it there.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> Option<State> {
-    let filled = |file: &File| (fits(file, bytes.len()) && write(file.fd(), bytes)).then(|| file.state());
-    if kind(path).is_some_and(|kind| kind != libc::S_IFREG) {
-        return File::create(path).as_ref().and_then(filled);
-    }
     // Beside it, since a file is renamed within its file system only.
     // Another thread may be writing another one.
     // SAFETY: the call has no preconditions, and cannot fail.
@@ -134,7 +147,7 @@ pub(crate) fn replace(path: &CStr, bytes: &[u8]) -> Option<State> {
     name.iter_mut().zip(old.iter().chain(&ending)).for_each(|(to, from)| *to = *from);
     let beside = CStr::from_bytes_until_nul(&beside).ok()?;
     let file = File::create_new(beside)?;
-    let whole = filled(&file);
+    let whole = filled(&file, bytes);
     drop(file);
     // SAFETY: both are C strings that outlive the calls.
     unsafe {

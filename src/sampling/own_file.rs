@@ -81,6 +81,8 @@ pub(crate) fn append_to(path: &CStr, why: Why, totals: &Totals) -> bool {
         return true;
     };
     seal(&mut out, if is_new { MAGIC.len() } else { 0 });
+    #[cfg(test)]
+    tests::during_write();
     let done = out.is_empty() || {
         let written = match file {
             Some(file) if !is_new => append(&file, &out),

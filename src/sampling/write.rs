@@ -45,8 +45,9 @@ pub(crate) enum Why {
 /// The figures of a snapshot that the allocator knows: see the format.
 pub(crate) type Totals = [u64; 8];
 
-/// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole. False, after
-/// which `path` is as it was, when there is no memory, or the system refuses.
+/// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole, or to what is
+/// there and is no file. False, after which a file is as it was, when there is no memory, or the system
+/// refuses.
 pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     look_for_modules();
     let Some(mut out) = with_store(true, |store| {
@@ -57,7 +58,7 @@ pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
         return false;
     };
     seal(&mut out, MAGIC.len());
-    let done = !out.is_empty() && file::replace(path, &out).is_some();
+    let done = !out.is_empty() && file::write_to(path, &out);
     out.clear();
     done
 }

@@ -5,8 +5,6 @@
 use super::*;
 use crate::sampling::store::{Sample, Store};
 use std::ffi::CString;
-use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,30 +35,17 @@ impl Profile {
 
     /// Adds a sample at another place each time, so that there is something to write.
     fn sample(&self, number: usize) {
-        let sample = Sample {
-            address: number << 12,
-            size: 4096,
-            rate: 1 << 20,
-            thread: 1,
-            tag: 0,
-            now: 0,
-            mapped: 0,
-            addresses: &[number],
-            end: 0,
-        };
-        assert_eq!(with_store(true, |store| store.allocated(&sample, || [0; 16])), Some(true));
+        sample(number);
     }
 
     /// Adds one whose block is free again.
     fn sample_freed(&self, number: usize) {
-        self.sample(number);
-        with_store(true, |store| store.freed(number << 12, 1 << 20, 1)).unwrap();
+        sample_freed(number);
     }
 
     fn append(&self, why: Why) -> bool {
         append_to(&self.text, why, &[0; 8])
     }
-
     fn bytes(&self) -> Vec<u8> {
         fs::read(&self.path).unwrap()
     }
@@ -112,6 +97,34 @@ impl Profile {
     fn names(&self) -> usize {
         fs::read_dir(&self.folder).unwrap().count()
     }
+}
+
+fn sample(number: usize) {
+    let sample = Sample {
+        address: number << 12,
+        size: 4096,
+        rate: 1 << 20,
+        thread: 1,
+        tag: 0,
+        now: 0,
+        mapped: 0,
+        addresses: &[number],
+        end: 0,
+    };
+    assert_eq!(with_store(true, |store| store.allocated(&sample, || [0; 16])), Some(true));
+}
+
+fn sample_freed(number: usize) {
+    sample(number);
+    with_store(true, |store| store.freed(number << 12, 1 << 20, 1)).unwrap();
+}
+
+/// What happens once while the file is being written.
+static DURING: Mutex<Option<Box<dyn FnOnce() + Send>>> = Mutex::new(None);
+
+pub(super) fn during_write() {
+    let during = DURING.lock().unwrap().take();
+    during.into_iter().for_each(|during| during());
 }
 
 impl Drop for Profile {
@@ -249,6 +262,37 @@ fn a_link_in_the_place_of_the_file_that_is_not_whole_is_not_followed() {
     assert_eq!(profile.frames(SNAPSHOT), 1);
 }
 
+/// The path can be guessed, and in a folder that others may write to somebody may have put something there. A
+/// pipe that nobody reads would be waited for.
+#[test]
+fn what_somebody_has_put_in_the_place_of_the_file_is_replaced_and_not_opened() {
+    let profile = Profile::new("planted");
+    let target = profile.folder.join("target");
+    fs::write(&target, "somebody's").unwrap();
+    for why in [Why::Timer, Why::Asked] {
+        // The first time the file is not there yet, the second time it is the one that is appended to.
+        let _ = fs::remove_file(&profile.path);
+        symlink(&target, &profile.path).unwrap();
+        profile.sample(1);
+        assert!(profile.append(why));
+        assert_eq!(fs::read(&target).unwrap(), b"somebody's");
+        assert!(fs::symlink_metadata(&profile.path).unwrap().is_file() && profile.frames(SNAPSHOT) == 1);
+        fs::remove_file(&profile.path).unwrap();
+        // SAFETY: a C string that outlives the call.
+        assert_eq!(unsafe { libc::mkfifo(profile.text.as_ptr(), 0o600) }, 0);
+        assert!(profile.append(why));
+        assert!(fs::symlink_metadata(&profile.path).unwrap().is_file() && profile.frames(SNAPSHOT) == 1);
+        // A link to the file itself leads to no other, and is none.
+        let moved = profile.folder.join("moved");
+        fs::rename(&profile.path, &moved).unwrap();
+        symlink(&moved, &profile.path).unwrap();
+        let before = fs::read(&moved).unwrap();
+        assert!(profile.append(why));
+        assert_eq!(fs::read(&moved).unwrap(), before);
+        assert!(fs::symlink_metadata(&profile.path).unwrap().is_file() && profile.frames(SNAPSHOT) == 1);
+    }
+}
+
 #[test]
 fn long_paths_work() {
     let profile = Profile::new("deep");
@@ -318,7 +362,6 @@ fn the_file_agrees_when_sites_are_given_up() {
 #[test]
 fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
     let profile = Profile::new("meanwhile");
-    // More than a pipe of one page takes.
     let bound = 2000;
     with_store(true, |store| store.bounds.sites = bound).unwrap();
     let some = |numbers: std::ops::Range<usize>| numbers.for_each(|number| profile.sample_freed(number));
@@ -330,23 +373,20 @@ fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
     let folds = || with_store(true, |store| (store.folds, store.gone.len())).unwrap();
     let before = folds();
     assert!(before.0 > 0 && before.1 > 0);
-    // Who writes to a pipe waits there.
     let aside = profile.folder.join("aside");
     fs::rename(&profile.path, &aside).unwrap();
-    // SAFETY: a C string that outlives the call.
-    assert_eq!(unsafe { libc::mkfifo(profile.text.as_ptr(), 0o600) }, 0);
-    let mut pipe = fs::File::options().read(true).write(true).open(&profile.path).unwrap();
-    // SAFETY: touches no memory.
-    assert!(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, 1) } > 0);
-    std::thread::scope(|scope| {
-        let writer = scope.spawn(|| append_to(&profile.text, Why::Timer, &[0; 8]));
-        pipe.read_exact(&mut [0]).unwrap();
-        some(middle..3 * bound);
-        assert_ne!(folds(), before);
-        // Nobody reads any more.
-        drop(pipe);
-        assert!(!writer.join().unwrap());
-    });
+    let folder = profile.folder.with_extension("away");
+    *DURING.lock().unwrap() = Some(Box::new({
+        let (from, to) = (profile.folder.clone(), folder.clone());
+        move || {
+            (middle..3 * bound).for_each(sample_freed);
+            // Nobody may write there.
+            fs::rename(from, to).unwrap();
+        }
+    }));
+    assert!(!profile.append(Why::Timer));
+    assert_ne!(folds(), before);
+    fs::rename(&folder, &profile.folder).unwrap();
     fs::rename(&aside, &profile.path).unwrap();
     profile.sample(3 * bound);
     assert!(profile.append(Why::Timer));
