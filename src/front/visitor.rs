@@ -117,9 +117,9 @@ impl Seen {
         }
     }
 
-    /// Notes that the heap's magazines have been emptied, which made its activity `activity`.
-    pub(crate) fn emptied(&self, activity: usize) {
-        self.activity.store(activity, Relaxed);
+    /// Notes that the heap's magazines have been emptied since the last look. That is no activity, and what
+    /// the owner has done meanwhile is seen by the next look.
+    pub(crate) fn emptied(&self) {
         self.emptied.store(true, Relaxed);
     }
 
@@ -141,9 +141,12 @@ mod tests {
         assert_eq!(seen.look(8, 1260, 250), Look::Active, "it has done something");
         assert_eq!(seen.look(8, 1509, 250), Look::Active);
         assert_eq!(seen.look(8, 1510, 250), Look::Idle);
-        seen.emptied(9);
-        assert_eq!((seen.look(9, 1520, 250), seen.look(9, 5000, 250)), (Look::Emptied, Look::Emptied));
-        assert_eq!(seen.look(10, 5001, 250), Look::Active);
+        seen.emptied();
+        assert_eq!((seen.look(8, 1520, 250), seen.look(8, 5000, 250)), (Look::Emptied, Look::Emptied));
+        assert_eq!(seen.look(9, 5000, 250), Look::Active, "it has filled some again");
+        assert_eq!(seen.look(9, 5250, 250), Look::Idle);
+        seen.emptied();
+        assert_eq!(seen.look(10, 5251, 250), Look::Active);
         assert!(!seen.is_emptied());
         assert_eq!(seen.look(11, 3, 0), Look::Idle, "no delay");
     }

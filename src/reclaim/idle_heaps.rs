@@ -135,8 +135,8 @@ pub(crate) fn idle(now: u32) -> bool {
         }
         let left = each_other(mine, 1, |heap| {
             // SAFETY: a heap record, which is never unmapped; these fields and counters are atomic.
-            let (seen, activity) = unsafe { (&(*heap).seen, || Heap::activity(heap)) };
-            match seen.look(activity(), now, delay) {
+            let (seen, activity) = unsafe { (&(*heap).seen, Heap::activity(heap)) };
+            match seen.look(activity, now, delay) {
                 Look::Active => return Outcome::NotEntered,
                 Look::Emptied => return Outcome::Done,
                 Look::Idle => {}
@@ -146,7 +146,7 @@ pub(crate) fn idle(now: u32) -> bool {
             // SAFETY: `mine` is the calling thread's heap, and `each_other` leaves it out.
             unsafe { visit.empty_caches(mine) };
             drop(visit);
-            seen.emptied(activity());
+            seen.emptied();
             Outcome::Done
         });
         // SAFETY: the calling thread's heap.
