@@ -1,6 +1,7 @@
 //! All heaps, and a stack of the records that are free.
 
 use crate::front::heap::{Heap, NO_HEAP, RECORD};
+use crate::front::visitor;
 use crate::hardened;
 use crate::lockfree::ready_list::nodes;
 use crate::lockfree::record_stack::RecordStack;
@@ -66,6 +67,12 @@ fn take(thread: usize) -> *mut Heap {
         heap = unsafe { PURGED.pop() };
     }
     let fresh = heap.is_null();
+    if !fresh && visitor::was_stopped() {
+        // The fork that made this process may have stopped that visitor while it looked whether this one has
+        // an owner, and then nobody has freed its lock.
+        // SAFETY: a record that is the caller's alone; nobody visits here any more.
+        unsafe { Heap::lock(heap).inherit() };
+    }
     if fresh {
         heap = os::map_uncounted(RECORD).cast();
         if heap.is_null() {

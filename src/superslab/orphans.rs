@@ -132,16 +132,46 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
     let mut lists = LISTS.lock_soon()?;
     let mut slab = lists.0[class as usize].first();
     while !slab.is_null() {
-        // SAFETY: a listed slab is unlinked, under the lock that we hold, before it is released: so its
-        // record is valid.
-        if let Some((chain, in_use)) = unsafe { (*slab).remote.adopt() } {
-            unlink(&mut lists, slab);
-            return Some(Adopted { slab, chain, in_use });
+        let adopted = take(&mut lists, slab);
+        if adopted.is_some() {
+            return adopted;
         }
         // SAFETY: the slab is still listed, and the lock is ours.
         slab = unsafe { List::<Slab>::next(slab) };
     }
     None
+}
+
+/// About how many orphans of `class` there are.
+pub(crate) fn count(class: u8) -> usize {
+    COUNTS[class as usize].load(Ordering::Relaxed)
+}
+
+/// [`adopt`] for who looks at all of them: from the other end than where those are put that are abandoned.
+/// So this and [`abandon`], as often as there are orphans, reach each of them once, and leave them in the
+/// order in which they were.
+pub(crate) fn adopt_last(class: u8) -> Option<Adopted> {
+    let mut lists = LISTS.lock_soon()?;
+    let mut slab = lists.0[class as usize].last();
+    while !slab.is_null() {
+        let adopted = take(&mut lists, slab);
+        if adopted.is_some() {
+            return adopted;
+        }
+        // SAFETY: the slab is still listed, and the lock is ours.
+        slab = unsafe { List::<Slab>::previous(slab) };
+    }
+    None
+}
+
+/// Adopts this one of the listed slabs. `None` if it has been emptied.
+#[inline]
+fn take(lists: &mut Lists, slab: *mut Slab) -> Option<Adopted> {
+    // SAFETY: a listed slab is unlinked, under the lock that the caller holds, before it is released: so its
+    // record is valid.
+    let (chain, in_use) = unsafe { (*slab).remote.adopt() }?;
+    unlink(lists, slab);
+    Some(Adopted { slab, chain, in_use })
 }
 
 /// Takes a slab that the caller has emptied off its list and calls `release` with it: see

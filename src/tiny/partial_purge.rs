@@ -15,7 +15,6 @@ mod chosen;
 
 pub(crate) use chosen::{Among, BATCH, Chosen};
 
-use crate::base::list::List;
 use crate::base::table::Table;
 use crate::os;
 use crate::superslab::granules::{Granules, Run};
@@ -59,22 +58,14 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins, all: bool) -> usize {
     let mut bytes = 0;
     release::release_emptied();
     for class in 1..=CLASSES as u8 {
-        // All of a class are adopted before the first is abandoned again; otherwise the same one would come
-        // each time.
-        let mut adopted = List::<Slab>::new();
-        while let Some(orphan) = orphans::adopt(class) {
+        // One at a time: the others can be had by who needs a block meanwhile.
+        for _ in 0..orphans::count(class) {
+            let Some(orphan) = orphans::adopt_last(class) else { break };
             let slab = orphan.slab;
-            // SAFETY: the bins are this thread's, and the orphan was adopted just now. It is in no list, so
-            // its links are free to use.
+            // SAFETY: the bins are this thread's, and the orphan was adopted just now: so it is ours, and in
+            // no list of `bins`. We hold the lock, so no visitor is at it.
             unsafe {
                 (*bins).install_adopted(orphan);
-                adopted.push_front(slab);
-            }
-        }
-        // SAFETY: the list is local, and its slabs belong to us.
-        while let Some(slab) = unsafe { adopted.pop_front() } {
-            // SAFETY: the slab is ours, and in no list of `bins`; we hold the lock, so no visitor is at it.
-            unsafe {
                 let used = Slab::in_use(slab);
                 if used != 0 && (used <= Slab::few(slab) || all && Slab::is_due(slab)) {
                     bytes += purge(slab, false);

@@ -34,6 +34,28 @@ fn a_child_can_use_a_record_that_a_visitor_was_looking_at() {
     unsafe { recycle(heap) };
 }
 
+/// Where another thread than the one that forked is the first to notice, records are not repaired before they
+/// are used.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn a_child_that_nobody_repairs_can_use_such_a_record() {
+    let _alone = orphans::ALONE.lock();
+    assert!(child::is_so(|| {
+        let heap = record();
+        // SAFETY: a record, which stays mapped; and nobody has it, and it holds nothing.
+        let lock = unsafe {
+            recycle(heap);
+            Heap::lock(heap)
+        };
+        core::mem::forget(visitor::lock());
+        let visits = lock.visit();
+        visitor::look_who_was_stopped();
+        // This would wait for the visitor.
+        let next = acquire();
+        visits && next == heap && !lock.enter(|| panic!("waits for a visitor that does not exist"))
+    }));
+}
+
 #[test]
 fn slabs_that_a_thread_could_not_give_up_are_given_up_later() {
     let _alone = orphans::ALONE.lock();
@@ -246,8 +268,10 @@ fn all_records_are_unmapped_in_the_end() {
         assert!(is_mapped(heap) && is_mapped(other));
         // One that is free, and one whose memory has gone back.
         let free = [acquire(), acquire()];
-        // SAFETY: of ours, and nobody uses them any more.
-        free.map(|heap| unsafe { release_heap(heap) });
+        for heap in free {
+            // SAFETY: of ours, and nobody uses it any more.
+            unsafe { release_heap(heap) };
+        }
         purge_free();
         // SAFETY: the same.
         unsafe { release_heap(acquire()) };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::counters::Counters;
+use crate::base::list::List;
 use crate::superslab::slab::Listed;
 use crate::tiny::bins::tests::{free, with_slab};
 use crate::tiny::classes::stride;
