@@ -123,7 +123,8 @@ pub fn stop_background() {
 ///
 /// From now on the allocator makes only the calls that any allocator makes: `mmap`, `munmap`, `mremap`,
 /// `madvise` and `futex`. It reads the clock without a system call, and uses `write` to say why the process
-/// is about to be aborted. What needs other calls is not done any more:
+/// is about to be aborted. The child of a fork asks for its number once (`getpid`). What needs other calls is
+/// not done any more:
 ///
 /// * Memory that was freed to a thread which sleeps, or that lies in such a thread's magazines, stays there
 ///   until the thread is back.

@@ -60,7 +60,9 @@ fn allocate(size: usize, align: usize, grows: bool, options: Option<&Options>) -
     }
     profile_file::tick_if_on();
     // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
-    or_reclaim(size, || process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align, grows) }))
+    or_reclaim(size, align, || {
+        process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align, grows) })
+    })
 }
 
 /// [`alloc`] for the thread that has `heap`.

@@ -25,7 +25,7 @@ use core::ptr;
 pub(super) fn refill(size: usize, align: usize, class: u8, options: Option<&Options>) -> Allocation {
     request::look();
     background::tick();
-    or_reclaim(stride(class as usize) as usize, || {
+    or_reclaim(stride(class as usize) as usize, 1, || {
         process::with_heap(options, |heap| {
             if heap.is_null() {
                 return Allocation::NONE;
@@ -79,7 +79,7 @@ fn large_block(
     request::look();
     background::tick();
     profile_file::tick_if_on();
-    or_reclaim(size, || {
+    or_reclaim(size, align, || {
         process::with_heap(options, |heap| {
             if hardened::is_on() {
                 // SAFETY: `with_heap` passes null or a heap that the calling thread owns.

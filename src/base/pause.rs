@@ -27,6 +27,7 @@ impl Pause {
     }
 
     /// Whether the last try was refused.
+    #[cfg(test)]
     pub(crate) fn was_refused(&self) -> bool {
         self.length.load(Relaxed) != 0
     }

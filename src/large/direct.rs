@@ -12,6 +12,8 @@ use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, DIRECT};
 use crate::superslab::slab::Allocation;
 use crate::superslab::thp::{self, HUGE_PAGE};
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::Relaxed;
 use core::ptr;
 
 /// Unit of the place within the slice: the smallest system page.
@@ -28,6 +30,21 @@ const FRESH: usize = HUGE << 1;
 fn entry(block: Mapping) -> u64 {
     let place = (block.block.addr() & (SLICE - 1)) / UNIT;
     (block.len | place | if block.huge { HUGE } else { 0 }) as u64
+}
+
+/// Gives the pages of a mapping back to the system: see [`os::purge`].
+///
+/// # Safety
+///
+/// As there, for all of it.
+unsafe fn purge(mapping: Mapping) -> bool {
+    // SAFETY: the caller's clause is the same.
+    unsafe {
+        if mapping.huge {
+            mapping.split_ends();
+        }
+        os::purge(mapping.block, mapping.len)
+    }
 }
 
 /// The mapping at `block` that has this entry.
@@ -62,8 +79,7 @@ pub(super) fn alloc_kept(size: usize, align: usize, clear: bool, growing: bool) 
         if pagemap::prepare_direct(kept.block) {
             // Clearing memory that was hardly touched would make all of it resident.
             // SAFETY: out of the cache, so ours alone, and in whole system pages.
-            let purged =
-                || clear && huge::is_better_purged(kept) && unsafe { os::purge(kept.block, kept.len) };
+            let purged = || clear && huge::is_better_purged(kept) && unsafe { purge(kept) };
             let zero = kept.clean || purged();
             pagemap::set_direct(kept.block, entry(kept) | if zero { FRESH as u64 } else { 0 });
             return Allocation { ptr: kept.block, zeroed: zero };
@@ -204,7 +220,8 @@ pub(super) unsafe fn cut(address: *mut u8, size: usize) -> Option<Mapping> {
 }
 
 /// Lets the system grow, shrink or move a mapping. Does not move it if that could lose the alignment. Null if
-/// it cannot.
+/// it cannot grow; one that cannot shrink, because that would make one mapping too many, stays as long as it
+/// is and gives back the pages.
 ///
 /// # Safety
 ///
@@ -235,14 +252,25 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
     }
     // SAFETY: the caller's mapping, whole, which only we have claimed in the map.
     let moved = unsafe { extend(old, len, align <= os::page_size()) };
-    if moved.is_null() {
-        pagemap::set_direct(address, before);
+    if !moved.is_null() {
+        return moved;
     }
-    moved
+    let stays = len < old.len;
+    if stays {
+        let tail = Mapping { block: address.wrapping_add(len), len: old.len - len, ..old };
+        // SAFETY: the end of the caller's mapping, in whole system pages, which the caller does not use any
+        // more.
+        unsafe { purge(tail) };
+    }
+    pagemap::set_direct(address, before);
+    if stays { address } else { ptr::null_mut() }
 }
 
 /// How long no mapping is moved after the system has refused to move one: at most 65,536 milliseconds.
 static MOVES: Pause = Pause::up_to(1 << 16);
+/// Whether it has ever refused one. Relaxed: who does not see it yet may lose address space, as the first one
+/// does.
+static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Resizes a mapping that is not in the map, in place or, if `may_move` says so, by moving it, and enters it
 /// there. Null, and nothing changed, if neither is possible.
@@ -264,7 +292,7 @@ unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
     let block = match unsafe { os::remap(old.block, old.len, len) } {
         Ok(()) => old.block,
         // The first move that is refused costs address space: see `os::remap_to`.
-        Err(NotResized::NoRoom) if may_move && !MOVES.is_on(os::now_ms()) => {
+        Err(NotResized::NoRoom) if may_move && len > old.len && !MOVES.is_on(os::now_ms()) => {
             // SAFETY: `remap` has failed and changed nothing, so the mapping still is what the caller says.
             unsafe { move_to_new(old, len, huge) }
         }
@@ -308,12 +336,14 @@ unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
             // SAFETY: the caller's mapping.
             unsafe { old.split_ends() };
         }
-        // What is refused once may be refused for long, as at the limit of mappings.
-        let remap = if MOVES.was_refused() { os::remap_to_marked } else { os::remap_to };
+        // What is refused once may be refused again, as for a process that stays near the limit of mappings.
+        let remap = if REFUSED.load(Relaxed) { os::remap_to_marked } else { os::remap_to };
         // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
         let moved = unsafe { remap(old.block, old.len, len, target) };
         MOVES.tried(moved, os::now_ms());
-        if moved {
+        if !moved {
+            REFUSED.store(true, Relaxed);
+        } else {
             held::release_excess(old.len, len);
             return target;
         }

@@ -243,7 +243,12 @@ pub(super) fn wants_huge_batch(len: usize, blocks: usize) -> bool {
 
 /// Whether a mapping that has grown to `len` bytes should have huge pages from now on.
 pub(super) fn wants_huge_grown(len: usize) -> bool {
-    is_ours() && len >= 2 * HUGE_PAGE && SEEN.is_dense(len)
+    match options::get().thp {
+        Thp::Never => false,
+        // What was too short for one.
+        Thp::Always => len >= HUGE_PAGE,
+        Thp::Auto | Thp::Folios => len >= 2 * HUGE_PAGE && SEEN.is_dense(len),
+    }
 }
 
 /// Whether a mapping of `len` bytes should have huge pages into which a shorter block is copied that grows:

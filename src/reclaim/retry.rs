@@ -22,11 +22,11 @@ mod tests;
 const _: () = assert!(held::LEAST_STEP == SUPERSLAB);
 
 /// Runs `attempt`, and again after reclaiming memory if it was refused. `need` is the least number of bytes
-/// that the block takes.
+/// that the block takes, `align` what its address has to be a multiple of.
 #[inline]
-pub(crate) fn or_reclaim(need: usize, attempt: impl Fn() -> Allocation) -> Allocation {
+pub(crate) fn or_reclaim(need: usize, align: usize, attempt: impl Fn() -> Allocation) -> Allocation {
     let allocation = attempt();
-    if allocation.ptr.is_null() { again(need, &attempt) } else { allocation }
+    if allocation.ptr.is_null() { again(need, align, &attempt) } else { allocation }
 }
 
 /// Set while the last reclaim did not help: see [`reclaimed`].
@@ -67,10 +67,13 @@ const fn is_beyond_addresses(need: usize) -> bool {
     need >> 48 != 0
 }
 
-/// Whether `need` bytes can never be had, whatever is given back. Then nobody's caches are emptied.
-fn is_hopeless(need: usize) -> bool {
+/// Whether `need` bytes at a multiple of `align` can never be had, whatever is given back. Then nobody's caches
+/// are emptied.
+fn is_hopeless(need: usize, align: usize) -> bool {
+    // As a rule it has so much address space to be looked for in. SuperSlabs have that alignment anyway.
+    let place = if align > SUPERSLAB { need.saturating_add(align) } else { need };
     // A smaller block may find room in memory that other threads cache.
-    if need <= large::MAX_RUN {
+    if place <= large::MAX_RUN {
         return held::is_beyond_hard(need, usize::MAX);
     }
     // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
@@ -85,7 +88,8 @@ fn is_hopeless(need: usize) -> bool {
         return true;
     }
     // It may be not the size that the system refuses, but one more mapping.
-    is_beyond_addresses(need) || need > back && !os::could_map(need - back) && os::could_map(os::page_size())
+    is_beyond_addresses(place)
+        || place > back && !os::could_map(place - back) && os::could_map(os::page_size())
 }
 
 /// Gives back what can be given back at once, and tries again. If the same has just been done and did not
@@ -140,7 +144,7 @@ fn when_returned(mut seen: u32, attempt: &dyn Fn() -> Allocation) -> Allocation 
 
 #[cold]
 #[inline(never)]
-fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
+fn again(need: usize, align: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     if left_heaps::exist() {
         // Before there is more memory, what a fork has left behind is used.
         thread::with_heap(None, |heap| {
@@ -156,7 +160,7 @@ fn again(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     }
     let refusals = held::refusals();
     let returned = returning::returned();
-    let hopeless = is_hopeless(need);
+    let hopeless = is_hopeless(need, align);
     let mut allocation = if hopeless {
         Allocation::NONE
     } else if held::limited() {
@@ -217,5 +221,5 @@ pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize)
         return moved;
     }
     let growth = size.saturating_sub(large::usable_checked(block, kind, "realloc"));
-    if growth == 0 || is_hopeless(growth) { moved } else { within_limits(growth, &attempt).ptr }
+    if growth == 0 || is_hopeless(growth, 1) { moved } else { within_limits(growth, &attempt).ptr }
 }

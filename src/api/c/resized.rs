@@ -4,6 +4,8 @@ use crate::api::c::{MIN_ALIGN, free, free_of_kind, malloc, malloc_growing, or_en
 use crate::api::hardened::{self, Said};
 use crate::api::{guard, slow_path};
 use crate::superslab::pagemap::{self, FOREIGN, HARDENED, RUN};
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::{CLASSES, MAX_SMALL, class_of, stride};
 use core::ptr;
 
@@ -53,8 +55,18 @@ unsafe extern "C" fn shrunk(block: *mut u8, size: usize, kind: usize) -> *mut u8
     }
 }
 
+/// Whether a block has stayed larger than its program thinks: see [`moved`]. Relaxed: whoever frees such a
+/// block got it after this was set, by the program's own synchronisation.
+static STAYED: AtomicBool = AtomicBool::new(false);
+
+/// Whether some small block may be of a larger class than its size needs.
+pub(super) fn some_stayed() -> bool {
+    STAYED.load(Relaxed)
+}
+
 /// Moves the contents of a small block, `bytes` of them, to a new one of `size` bytes. What stays where it is
-/// is not told here, so that it needs no stack frame.
+/// is not told here, so that it needs no stack frame. If there is no memory, a block that shrinks stays: many
+/// programs rely on that.
 ///
 /// # Safety
 ///
@@ -63,7 +75,12 @@ unsafe extern "C" fn shrunk(block: *mut u8, size: usize, kind: usize) -> *mut u8
 #[inline(never)]
 unsafe extern "C" fn moved(block: *mut u8, size: usize, kind: usize, bytes: usize) -> *mut u8 {
     let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
-    if !new.is_null() {
+    if new.is_null() {
+        if bytes == size {
+            STAYED.store(true, Relaxed);
+            return block;
+        }
+    } else {
         // SAFETY: both blocks have so many bytes and are the caller's; nobody uses the old one after the
         // copy.
         unsafe {

@@ -1,5 +1,6 @@
 //! Frees that say how large the block is.
 
+use crate::api::c::resized::some_stayed;
 use crate::api::c::{MIN_ALIGN, free, free_of_kind};
 use crate::api::hardened::{self, Said};
 use crate::api::slow_path;
@@ -38,9 +39,11 @@ pub unsafe fn free_sized(block: *mut u8, size: usize, function: &str) {
 unsafe fn free_sized_rest(block: *mut u8, size: usize, function: &str) {
     if !block.is_null() {
         let kind = pagemap::kind(block);
-        // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block.
+        // Too small for the block's class: neither `malloc` nor a `realloc` in place makes such a block, if
+        // there is memory.
         let stride = stride(kind as usize) as usize;
-        if stride != 0 && size <= stride / 2 && class_of(size.max(1), MIN_ALIGN) != kind {
+        let too_small = stride != 0 && size <= stride / 2 && class_of(size.max(1), MIN_ALIGN) != kind;
+        if too_small && !some_stayed() {
             misuse::report(function, block, Fault::FreedSize);
         }
     }

@@ -60,7 +60,8 @@ fn what_could_never_be_had_is_refused_without_a_search() {
         let before = cached_runs();
         let (heap, run) = heap_and_large(3 * SLICE);
         let large = large::alloc(3 * MIB, 1).ptr;
-        assert!(!is_hopeless(64 * MIB) && is_hopeless(1 << 50), "the system decides");
+        assert!(!is_hopeless(64 * MIB, 1) && is_hopeless(1 << 50, 1), "the system decides");
+        assert!(is_hopeless(64, 1 << 62) && is_hopeless(64, 1 << 47) && !is_hopeless(64, 64 * MIB));
 
         // A run in a thread's cache counts as in use, and goes back.
         // SAFETY: a block in use, which nobody uses after this; the heap is this thread's, and entered.
@@ -72,22 +73,22 @@ fn what_could_never_be_had_is_refused_without_a_search() {
         let in_use = counters::LARGE_IN_USE.load(Relaxed) - cached_runs();
         assert!(in_use >= 3 * MIB && held::bytes() > in_use);
         held::set(0, in_use + 2 * MIB);
-        assert!(!is_hopeless(2 * MIB) && is_hopeless(2 * MIB + 1));
+        assert!(!is_hopeless(2 * MIB, 1) && is_hopeless(2 * MIB + 1, 1));
         // Small blocks may find room in what others cache, whatever is in use.
         held::set(0, MIB / 2);
-        assert!(!is_hopeless(MIB / 2) && is_hopeless(MIB / 2 + 1));
+        assert!(!is_hopeless(MIB / 2, 1) && is_hopeless(MIB / 2 + 1, 1));
 
         // After a reclaim there is only what has been freed since.
         let held = held::bytes() - spare();
         held::set(0, held + 2 * MIB);
         in_vain();
-        assert!(!is_hopeless(2 * MIB) && is_hopeless(2 * MIB + 1));
+        assert!(!is_hopeless(2 * MIB, 1) && is_hopeless(2 * MIB + 1, 1));
         let returning = returning::Returning::begin();
-        assert!(!is_hopeless(2 * MIB + 1), "more may be on its way");
+        assert!(!is_hopeless(2 * MIB + 1, 1), "more may be on its way");
         drop(returning);
-        assert!(is_hopeless(2 * MIB + 1) && !has_ready());
+        assert!(is_hopeless(2 * MIB + 1, 1) && !has_ready());
         ready(heap);
-        assert!(has_ready() && !is_hopeless(2 * MIB + 1), "others have freed something");
+        assert!(has_ready() && !is_hopeless(2 * MIB + 1, 1), "others have freed something");
         held::set(0, 0);
         // SAFETY: a block in use, which nobody uses after this.
         unsafe { large::free(large, DIRECT, "free") };
@@ -184,23 +185,23 @@ fn the_hard_limit_is_counted_when_it_has_refused() {
         let (_, block) = heap_and_large(2 * MIB);
         let hits = || held::HARD_HITS.load(Relaxed);
         let calls = Cell::new(0);
-        assert_eq!((or_reclaim(8, attempt(&calls, 1)).ptr.is_null(), calls.get(), hits()), (false, 1, 0));
+        assert_eq!((or_reclaim(8, 1, attempt(&calls, 1)).ptr.is_null(), calls.get(), hits()), (false, 1, 0));
         calls.set(0);
-        let _ = or_reclaim(8, attempt(&calls, 99));
+        let _ = or_reclaim(8, 1, attempt(&calls, 99));
         // Nothing has been freed since, so a shorter span is all that is left to try.
         for (need, tries) in [(8, 2), (MAX_SMALL, 2), (MAX_SMALL + 1, 1)] {
             in_vain();
             calls.set(0);
-            assert!(or_reclaim(need, attempt(&calls, 99)).ptr.is_null());
+            assert!(or_reclaim(need, 1, attempt(&calls, 99)).ptr.is_null());
             assert_eq!((calls.get(), hits()), (tries, 0), "{need}");
         }
         held::set(0, MIB);
         calls.set(0);
-        assert!(or_reclaim(2 * MIB, attempt(&calls, 2)).ptr.is_null());
+        assert!(or_reclaim(2 * MIB, 1, attempt(&calls, 2)).ptr.is_null());
         assert_eq!((calls.get(), hits()), (1, 1), "hopeless");
         held::set(0, held::bytes() + 16 * MIB);
         calls.set(0);
-        assert!(!or_reclaim(2 * MIB, attempt(&calls, 2)).ptr.is_null());
+        assert!(!or_reclaim(2 * MIB, 1, attempt(&calls, 2)).ptr.is_null());
         assert_eq!(hits(), 1);
         // A mapping that cannot grow in place, and is not tried again without hope.
         held::set(0, held::bytes());
