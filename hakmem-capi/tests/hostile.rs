@@ -119,6 +119,15 @@ fn no_mapping_more_is_allowed() {
     print!("{}", expect_ok(&mut preloaded(program), LIMIT));
 }
 
+/// Many programs take it for granted, and glibc does not refuse it.
+#[test]
+fn a_block_can_always_be_made_smaller() {
+    let program = compile("gcc", "hostile_shrink.c", &["-ldl"]);
+    for why in ["maps", "memory"] {
+        print!("{why}: {}", expect_ok(preloaded(&program).arg(why), LIMIT));
+    }
+}
+
 #[test]
 fn nothing_is_lost_where_no_mapping_more_is_allowed() {
     let program = compile("gcc", "hostile_gaps.c", &[]);
