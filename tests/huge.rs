@@ -392,22 +392,3 @@ fn advice_is_seen_where_the_kernel_has_huge_pages() {
         });
     }
 }
-
-/// Neither new mappings nor those that grow, however they are filled.
-#[test]
-fn with_never_none_have_them() {
-    if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
-        println!("SKIPPED: under an emulator");
-        return;
-    }
-    options::succeeds("with_never_none_have_them", &[("HAKMEM_THP", "never")], || {
-        let (before, page) = (advised(), 4096);
-        let blocks = [make(2, 5 * MIB, page), make(20 << 14, 64, 64)];
-        let (block, layout) = make(1, 8 * MIB, page)[0];
-        // SAFETY: made with this layout.
-        let block = unsafe { GLOBAL.realloc(block, layout, 12 * MIB) };
-        assert_eq!(advised(), before);
-        blocks.into_iter().for_each(free);
-        free(vec![(block, Layout::from_size_align(12 * MIB, 16).unwrap())]);
-    });
-}

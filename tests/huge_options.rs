@@ -1,0 +1,63 @@
+//! Huge pages where an option decides: all blocks have them, or none.
+
+use advice::{MIB, advised, free, make};
+use hakmem::Hakmem;
+use std::alloc::{GlobalAlloc, Layout};
+
+#[path = "support/huge.rs"]
+mod advice;
+#[path = "support/options.rs"]
+mod options;
+mod support;
+
+#[global_allocator]
+static GLOBAL: Hakmem = Hakmem::new();
+
+/// Whether this runs under an emulator, which does not show advice.
+fn is_emulated() -> bool {
+    let emulated = std::env::var_os("EXPECT_PAGE_SIZE").is_some();
+    if emulated {
+        println!("SKIPPED: under an emulator");
+    }
+    emulated
+}
+
+/// Neither new mappings nor those that grow, however they are filled.
+#[test]
+fn with_never_none_have_them() {
+    if is_emulated() {
+        return;
+    }
+    options::succeeds("with_never_none_have_them", &[("HAKMEM_THP", "never")], || {
+        let (before, page) = (advised(), 4096);
+        let blocks = [make(2, 5 * MIB, page), make(20 << 14, 64, 64)];
+        let (block, layout) = make(1, 8 * MIB, page)[0];
+        // SAFETY: made with this layout.
+        let block = unsafe { GLOBAL.realloc(block, layout, 12 * MIB) };
+        assert_eq!(advised(), before);
+        blocks.into_iter().for_each(free);
+        free(vec![(block, Layout::from_size_align(12 * MIB, 16).unwrap())]);
+    });
+}
+
+/// Also what was too short for one at first: such blocks are made without, while others are in use that may
+/// show whether they are filled.
+#[test]
+fn with_always_what_grows_has_them() {
+    if is_emulated() {
+        return;
+    }
+    options::succeeds("with_always_what_grows_has_them", &[("HAKMEM_THP", "always")], || {
+        let page = 4096;
+        let others = make(4, 5 * MIB, page);
+        let before = advised();
+        assert!(before >= 20 * MIB);
+        let short = make(1, 3 * MIB / 2, page);
+        let (block, layout) = short[0];
+        // SAFETY: made with this layout.
+        let block = unsafe { GLOBAL.realloc(block, layout, 64 * MIB) };
+        assert!(!block.is_null() && advised() - before >= 62 * MIB);
+        free(vec![(block, Layout::from_size_align(64 * MIB, 16).unwrap())]);
+        free(others);
+    });
+}
