@@ -4,17 +4,16 @@
 //! to know only where each begins. The map's side table holds the length and the place within the slice.
 
 use crate::base::options;
-use crate::base::pause::Pause;
 use crate::large::huge::{self, Mapping};
 use crate::large::{batch, cache};
-use crate::os::{self, NotResized, held};
+use crate::os::{self, NotResized};
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, DIRECT};
 use crate::superslab::slab::Allocation;
 use crate::superslab::thp::{self, HUGE_PAGE};
-use crate::sync::AtomicBool;
-use crate::sync::Ordering::Relaxed;
 use core::ptr;
+
+mod moved;
 
 /// Unit of the place within the slice: the smallest system page.
 const UNIT: usize = os::SMALLEST_PAGE;
@@ -266,12 +265,6 @@ pub(super) unsafe fn resize(address: *mut u8, size: usize, align: usize) -> *mut
     if stays { address } else { ptr::null_mut() }
 }
 
-/// How long no mapping is moved after the system has refused to move one: at most 65,536 milliseconds.
-static MOVES: Pause = Pause::up_to(1 << 16);
-/// Whether it has ever refused one. Relaxed: who does not see it yet may lose address space, as the first one
-/// does.
-static REFUSED: AtomicBool = AtomicBool::new(false);
-
 /// Resizes a mapping that is not in the map, in place or, if `may_move` says so, by moving it, and enters it
 /// there. Null, and nothing changed, if neither is possible.
 ///
@@ -291,10 +284,9 @@ unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
     // SAFETY: the caller's mapping, which it uses only by way of the result.
     let block = match unsafe { os::remap(old.block, old.len, len) } {
         Ok(()) => old.block,
-        // The first move that is refused costs address space: see `os::remap_to`.
-        Err(NotResized::NoRoom) if may_move && len > old.len && !MOVES.is_on(os::now_ms()) => {
+        Err(NotResized::NoRoom) if may_move && len > old.len => {
             // SAFETY: `remap` has failed and changed nothing, so the mapping still is what the caller says.
-            unsafe { move_to_new(old, len, huge) }
+            unsafe { moved::to_new(old, len, huge) }
         }
         Err(_) => ptr::null_mut(),
     };
@@ -307,49 +299,6 @@ unsafe fn extend(old: Mapping, len: usize, may_move: bool) -> *mut u8 {
         pagemap::set_direct(block, entry(Mapping { block, len, huge, clean: false }));
     }
     block
-}
-
-/// Moves the pages of a mapping to a new place that the page map can describe. Null, and nothing changed, on
-/// failure.
-///
-/// # Safety
-///
-/// As [`extend`].
-unsafe fn move_to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
-    // Only one of the two places counts as held, so only the difference is reserved.
-    if !held::reserve_growth(old.len, len) {
-        return ptr::null_mut();
-    }
-    let target = if huge && len >= HUGE_PAGE {
-        os::map_aligned_uncounted(len, HUGE_PAGE)
-    } else {
-        os::map_uncounted(len)
-    };
-    // From Linux 6.17 on the system adds what the mapping grows by before it takes off what is replaced, and
-    // where that is too much it leaves the target mapped.
-    let fits = len <= old.len || os::could_map(len - old.len);
-    if !target.is_null() && (!fits || !pagemap::prepare_direct(target)) {
-        // SAFETY: mapped just now with this length, and nobody else knows it.
-        unsafe { os::discard_uncounted(target, len) };
-    } else if !target.is_null() {
-        if old.huge {
-            // SAFETY: the caller's mapping.
-            unsafe { old.split_ends() };
-        }
-        // What is refused once may be refused again, as for a process that stays near the limit of mappings.
-        let remap = if REFUSED.load(Relaxed) { os::remap_to_marked } else { os::remap_to };
-        // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
-        let moved = unsafe { remap(old.block, old.len, len, target) };
-        MOVES.tried(moved, os::now_ms());
-        if !moved {
-            REFUSED.store(true, Relaxed);
-        } else {
-            held::release_excess(old.len, len);
-            return target;
-        }
-    }
-    held::release_excess(len, old.len);
-    ptr::null_mut()
 }
 
 #[cfg(test)]

@@ -40,5 +40,5 @@ pub(crate) use mapping::{could_map, map_aligned, map_aligned_uncounted, map_unco
 pub(crate) use memory::*;
 #[cfg(miri)]
 pub(crate) use mock::is_one_piece;
-pub(crate) use moving::remap_to_marked;
+pub(crate) use moving::{remap_anywhere, remap_to_marked};
 pub(crate) use raw::prctl;

@@ -38,6 +38,31 @@ pub(crate) unsafe fn remap_to_marked(p: *mut u8, old: usize, new: usize, target:
     false
 }
 
+/// Moves pages to where the system has room for `new` bytes, which are more than before. Unlike [`remap_to`]
+/// it never has to have room for both places at once. Null, and nothing changed, when it refuses. The caller
+/// accounts for the bytes held.
+///
+/// # Safety
+///
+/// `p` is a whole mapping of ours of `old` bytes; both sizes are multiples of the page size. After success only
+/// the result may be used.
+#[cold]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn remap_anywhere(p: *mut u8, old: usize, new: usize) -> *mut u8 {
+    if cfg!(miri) {
+        return ptr::null_mut();
+    }
+    calls::keep_errno(|| {
+        // SAFETY: by this function's contract nobody uses the old place after success.
+        let q = unsafe { libc::mremap(p.cast(), old, new, libc::MREMAP_MAYMOVE) };
+        if q == libc::MAP_FAILED {
+            return ptr::null_mut();
+        }
+        count_map(new - old);
+        q.cast()
+    })
+}
+
 /// Whether there is a word at an address, a multiple of 4, with this value. The kernel compares, so that it
 /// need not be mapped.
 #[unsafe(link_section = "hakmem_rare")]

@@ -1,4 +1,5 @@
-/* A realloc that makes a block smaller succeeds where there is no memory, or no mapping more is allowed. */
+/* What realloc does where there is little memory, or no mapping more is allowed: a block can always be made
+ * smaller, and one that grows does not need room for both its lengths. */
 #include "../support/test.h"
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -86,4 +87,37 @@ static int no_memory(void) {
     return puts("ok"), 0;
 }
 
-int main(int argc, char **argv) { return argc > 1 && strcmp(argv[1], "maps") == 0 ? no_mapping_more() : no_memory(); }
+/* Nothing is free behind the second block: it has to move. */
+static int little_addresses(void) {
+    size_t size = 200 * MIB, held = size;
+    unsigned char *first = malloc(64 * MIB), *p = malloc(size);
+    CHECK(first != NULL && p != NULL);
+    fill(p, size, 7);
+    for (size_t at = 0; at < 64 * MIB; at += 4096) first[at] = 1;
+    struct rlimit before;
+    CHECK(getrlimit(RLIMIT_AS, &before) == 0);
+    struct rlimit now = {(rlim_t)(mapped_kib() + (101 << 10)) * 1024, before.rlim_max};
+    CHECK(setrlimit(RLIMIT_AS, &now) == 0);
+    for (int grown = 0;; grown++) {
+        unsigned char *q = realloc(p, size + 4 * MIB);
+        if (q == NULL) {
+            CHECK(errno == ENOMEM && grown >= 20); /* of 25 */
+            break;
+        }
+        p = q, size += 4 * MIB;
+        if (grown % 8 == 0) CHECK(holds(p, held, 7));
+        memset(p + size - 4 * MIB, 1, 4 * MIB);
+    }
+    CHECK(holds(p, held, 7) && p[size - 1] == 1 && p[held] == 1);
+    free(p);
+    /* All that was taken is there again. */
+    CHECK((p = malloc(size)) != NULL);
+    free(p);
+    free(first);
+    return puts("ok"), 0;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return no_memory();
+    return strcmp(argv[1], "maps") == 0 ? no_mapping_more() : little_addresses();
+}

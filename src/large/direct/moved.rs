@@ -1,0 +1,116 @@
+//! Mappings that grow where there is no room behind them: their pages move to another place.
+
+use crate::base::pause::Pause;
+use crate::large::huge::Mapping;
+use crate::os::{self, held, message};
+use crate::superslab::pagemap;
+use crate::superslab::thp::HUGE_PAGE;
+use crate::sync::AtomicBool;
+use crate::sync::Ordering::Relaxed;
+use core::ptr;
+
+/// How long no mapping is moved after the system has refused to move one: at most 65,536 milliseconds.
+static MOVES: Pause = Pause::up_to(1 << 16);
+/// Whether it has ever refused one. Relaxed: who does not see it yet may lose address space, as the first one
+/// does: see [`os::remap_to`].
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Moves the pages of a mapping that grows to `len` bytes to a new place that the page map can describe. Null,
+/// and nothing changed, on failure.
+///
+/// # Safety
+///
+/// The mapping is whole, not in the page map, and the caller's alone. After success only the result may be
+/// used.
+pub(super) unsafe fn to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
+    // Only one of the two places counts as held, so only the difference is reserved.
+    if MOVES.is_on(os::now_ms()) || !held::reserve_growth(old.len, len) {
+        return ptr::null_mut();
+    }
+    if old.huge {
+        // SAFETY: the caller's mapping.
+        unsafe { old.split_ends() };
+    }
+    // SAFETY: the caller's clause is the same, and for the second place the first one has changed nothing.
+    let moved = match unsafe { to_target(old, len, huge) } {
+        Ok(target) => target,
+        Err(NoTarget) => unsafe { anywhere(old, len) },
+    };
+    let (from, to) = if moved.is_null() { (len, old.len) } else { (old.len, len) };
+    held::release_excess(from, to);
+    moved
+}
+
+/// There is no room for both places at once.
+struct NoTarget;
+
+/// Moves the pages to memory that is mapped for them first. Null when the system refuses that.
+///
+/// # Safety
+///
+/// As [`to_new`].
+unsafe fn to_target(old: Mapping, len: usize, huge: bool) -> Result<*mut u8, NoTarget> {
+    let target = if huge && len >= HUGE_PAGE {
+        os::map_aligned_uncounted(len, HUGE_PAGE)
+    } else {
+        os::map_uncounted(len)
+    };
+    if target.is_null() {
+        return Err(NoTarget);
+    }
+    // From Linux 6.17 on the system adds what the mapping grows by before it takes off what is replaced, and
+    // where that is too much it leaves the target mapped.
+    if !os::could_map(len - old.len) || !pagemap::prepare_direct(target) {
+        // SAFETY: mapped just now with this length, and nobody else knows it.
+        unsafe { os::discard_uncounted(target, len) };
+        return Err(NoTarget);
+    }
+    // What is refused once may be refused again, as for a process that stays near the limit of mappings.
+    let remap = if REFUSED.load(Relaxed) { os::remap_to_marked } else { os::remap_to };
+    // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
+    let moved = unsafe { remap(old.block, old.len, len, target) };
+    MOVES.tried(moved, os::now_ms());
+    if !moved {
+        REFUSED.store(true, Relaxed);
+    }
+    Ok(if moved { target } else { ptr::null_mut() })
+}
+
+/// Bytes that the page map needs at most where it has described nothing in the same 512 GiB, but for a leaf
+/// of its own.
+const ROOM: usize = 128 << 10;
+
+/// Lets the system choose the place, which then takes only what the mapping grows by: else a process whose
+/// address space is limited, or whose memory is all accounted for, could not have a block longer than half
+/// of that.
+///
+/// # Safety
+///
+/// As [`to_new`].
+#[cold]
+unsafe fn anywhere(old: Mapping, len: usize) -> *mut u8 {
+    // The page map has to describe the new place, and only afterwards it is known where that is.
+    let room = os::map_uncounted(ROOM);
+    if room.is_null() {
+        return room;
+    }
+    // SAFETY: the mapping is the caller's.
+    let moved = unsafe { os::remap_anywhere(old.block, old.len, len) };
+    // SAFETY: mapped just now with this length, and nobody else knows it.
+    unsafe { os::discard_uncounted(room, ROOM) };
+    if moved.is_null() || pagemap::prepare_direct(moved) {
+        return moved;
+    }
+    // Where it was there is room, unless another thread has taken that or the room for the page map.
+    // SAFETY: the mapping, whole, at its new place, the end of which is cut off; and memory that is mapped here
+    // where it was.
+    let is_back = unsafe {
+        os::discard_uncounted(moved.wrapping_add(old.len), len - old.len);
+        os::claim(old.block, old.len) && os::remap_to(moved, old.len, old.len, old.block)
+    };
+    if !is_back {
+        message::line(format_args!("out of memory: a block has moved, and there is no memory to note where"));
+        message::abort();
+    }
+    ptr::null_mut()
+}
