@@ -59,8 +59,8 @@ fn allocate(size: usize, align: usize, grows: bool, options: Option<&Options>) -
         }
     }
     profile_file::tick_if_on();
-    // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
     or_reclaim(size, align, || {
+        // SAFETY: `with_heap` passes null or a heap that the calling thread owns.
         process::with_heap(options, |heap| unsafe { alloc_from(heap, size, align, grows) })
     })
 }

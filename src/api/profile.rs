@@ -161,8 +161,8 @@ pub(super) fn follow_tracers() {
 /// # Errors
 ///
 /// [`Error::Path`], [`Error::NotRunning`], [`Error::Unavailable`] after
-/// [`few_syscalls`](crate::few_syscalls), and [`Error::File`]; then a file that was at `path` is as it was, but
-/// what a link leads to may be empty.
+/// [`few_syscalls`](crate::few_syscalls), and [`Error::File`]; then a file that was at `path` is as it was,
+/// but what a link leads to may be empty.
 pub fn write(path: &str) -> Result<(), Error> {
     let path = Path::new(path.as_bytes()).ok_or(Error::Path)?;
     write_to(path.as_c_str().ok_or(Error::Path)?)

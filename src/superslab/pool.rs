@@ -2,9 +2,9 @@
 //!
 //! SuperSlabs are kept in buckets by their number of free slices, and the fullest serve first, so that the
 //! emptiest drain. Descriptors lie apart from the SuperSlabs, so a search touches no header page. One lock
-//! guards the index over them. It is held for a few dozen instructions (longer for statistics, and in the child
-//! of a fork), never across a system call, and never across a fork. A thread that does not get it soon changes only the descriptors, and leaves the index to
-//! the next holder of the lock ([`span_index`]).
+//! guards the index over them. It is held for a few dozen instructions (longer for statistics, and in the
+//! child of a fork), never across a system call, and never across a fork. A thread that does not get it soon
+//! changes only the descriptors, and leaves the index to the next holder of the lock ([`span_index`]).
 
 use crate::base::options;
 use crate::lockfree::slice_sets::span_mask;

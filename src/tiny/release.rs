@@ -180,7 +180,7 @@ mod tests {
         const CLASS: u8 = CLASSES as u8;
         let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
         assert!(!base.is_null());
-        // SAFETY: as above.
+        // SAFETY: as in the test above: a place that nobody else knows.
         unsafe {
             let (owner, mut bins) = (Owner::new(), Bins::new());
             bins.owner = (&raw const owner).cast_mut();

@@ -31,10 +31,12 @@ pub(super) unsafe fn to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
         // SAFETY: the caller's mapping.
         unsafe { old.split_ends() };
     }
-    // SAFETY: the caller's clause is the same, and for the second place the first one has changed nothing.
-    let moved = match unsafe { to_target(old, len, huge) } {
-        Ok(target) => target,
-        Err(NoTarget) => unsafe { anywhere(old, len) },
+    // SAFETY: the caller's clause is the same, and where there is no target nothing has changed.
+    let moved = unsafe {
+        match to_target(old, len, huge) {
+            Ok(target) => target,
+            Err(NoTarget) => anywhere(old, len),
+        }
     };
     let (from, to) = if moved.is_null() { (len, old.len) } else { (old.len, len) };
     held::release_excess(from, to);
