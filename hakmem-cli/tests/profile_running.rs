@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -91,6 +93,29 @@ fn a_process_that_runs_is_watched() {
         assert!(ended.line().starts_with("hakmem: ") && ended.line().contains(expected), "{}", ended.stderr);
     }
     assert_eq!(watch("0", &[]).code(), Some(2));
+}
+
+/// The kernel cuts the name of a process after 15 bytes, and a file's may be no text at all.
+#[test]
+fn a_process_with_any_name_is_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["fourteen-bytesé".as_bytes(), b"bad\xffname"].map(OsStr::from_bytes);
+    for (name, shown) in names.into_iter().zip(["fourteen-bytes\u{fffd}", "bad\u{fffd}name"]) {
+        let program = folder.path().join(name);
+        install(&compile("grow.c", "grow", &["-g", "-O1"]), &program, "755");
+        let mut command = Command::new(program);
+        command.current_dir(folder.path()).env("LD_PRELOAD", real()).stdin(Stdio::piped());
+        let growing = Growing(command.spawn().unwrap());
+        let ask = |options: &[&str]| {
+            let mut command = hakmem();
+            run(command.current_dir(folder.path()).args(["profile", "--pid", &growing.pid()]).args(options))
+        };
+        let watch = ask(&["--seconds", "0.5", "--rate", "4K"]);
+        assert_eq!(watch.code(), Some(0), "{}", watch.stderr);
+        let file = folder.path().join(format!("{shown}.profile/{shown}.{}.hakprof", growing.pid()));
+        assert!(file.exists() && watch.stderr.contains("← main"), "{}", watch.stderr);
+        assert!(ask(&["--stop"]).line().ends_with("there is no profile"));
+    }
 }
 
 /// As `program & hakmem profile --pid $!` does it: the process is the shell's still.

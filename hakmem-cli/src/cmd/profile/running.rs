@@ -28,13 +28,12 @@ struct Owner {
 
 impl Owner {
     fn of(pid: i32) -> anyhow::Result<Self> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
-            .with_context(|| format!("process {pid}"))?;
+        let status = sys::proc_text(pid, "status").with_context(|| format!("process {pid}"))?;
         let numbers = |name: &str| -> Vec<u32> {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
             line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
         };
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = sys::proc_text(pid, "comm").unwrap_or_default();
         // The last ones are those by which files are opened.
         let last = |name: &str| numbers(name).last().copied();
         Ok(Self {
