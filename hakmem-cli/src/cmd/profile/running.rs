@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use nix::unistd::{Gid, Uid, geteuid};
 
 use super::take::conclude;
 use super::{Args, Format, prepare_page};
@@ -63,13 +64,12 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
     let (rate, interval) = (args.rate.unwrap_or(512 << 10), args.interval.unwrap_or(Duration::from_secs(1)));
     ensure!(rate != 0, "--rate 0: expected 1 or more bytes");
-    let made = !folder.exists();
-    let files = place(&folder, &owner, made)?;
+    let files = place(&folder, &owner)?;
     let say = |what: &str| report::say(&format!("hakmem: {what}"));
     let begun = process.start(&files.prefix, rate, interval, say);
     // Only if nothing is in it.
     let leave = || {
-        if made {
+        if files.made {
             drop(std::fs::remove_dir(&folder))
         }
     };
@@ -164,9 +164,12 @@ fn refuse_options(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The files of a profile of this process. `made` says that the folder is not there yet.
-fn place(folder: &Path, owner: &Owner, made: bool) -> anyhow::Result<Files> {
-    let mut files = Files::new(folder, &owner.name)?;
+/// The files of a profile of this process.
+fn place(folder: &Path, owner: &Owner) -> anyhow::Result<Files> {
+    // Root may write everywhere, but it is the process that writes.
+    let writer = (geteuid().is_root() && owner.user != 0)
+        .then(|| (Uid::from_raw(owner.user), Gid::from_raw(owner.group)));
+    let mut files = Files::new(folder, &owner.name, writer)?;
     let first = files.name().to_string();
     for number in 2.. {
         let Some(taken) = files.taken(&owner.pid) else { break };
@@ -180,14 +183,10 @@ fn place(folder: &Path, owner: &Owner, made: bool) -> anyhow::Result<Files> {
             ));
         }
     }
-    // Root may write everywhere, but it is the process that writes.
-    if nix::unistd::geteuid().is_root() && owner.user != 0 {
-        if made {
-            let _ = std::os::unix::fs::chown(folder, Some(owner.user), Some(owner.group));
-        }
+    if writer.is_some() {
         let writes = || tempfile::tempfile_in(folder);
         if let Err(error) = sys::as_user(owner.user, owner.group, &owner.groups, writes) {
-            if made {
+            if files.made {
                 let _ = std::fs::remove_dir(folder);
             }
             bail!(

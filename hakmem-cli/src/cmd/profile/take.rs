@@ -54,7 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         prepare_page(folder)?;
     }
     let folder = args.out.clone().unwrap_or_else(|| format!("{}.profile", files::short(&name)).into());
-    let files = Files::new(&folder, files::short(&name))?;
+    let files = Files::new(&folder, files::short(&name), None)?;
 
     let mut command = Command::new(program);
     command.args(rest);
