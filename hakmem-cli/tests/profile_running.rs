@@ -5,6 +5,7 @@
 mod support;
 
 use std::ffi::OsStr;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
@@ -131,6 +132,35 @@ fn a_process_that_is_just_started_is_waited_for() {
     let watch = run(watch.args(["--pid", &growing.pid()]));
     assert_eq!(watch.code(), Some(0), "{}", watch.stderr);
     assert!(watch.stderr.contains("grow  "), "{}", watch.stderr);
+    // It is as young as the command, but its profile has ended.
+    assert!(!watch.stderr.contains("goes on"), "{}", watch.stderr);
+}
+
+/// A child has the profile of the process that forks it, and nobody asks it to end.
+#[test]
+fn who_was_forked_meanwhile_and_goes_on_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut growing = Growing::start(folder.path(), &[]);
+    let (watch, file) = growing.watched(folder.path(), "out");
+    growing.0.stdin.as_mut().unwrap().write_all(b"f").unwrap();
+    let child = || {
+        let files = std::fs::read_dir(folder.path().join("out")).unwrap();
+        let mut files = files.map(|entry| entry.unwrap().path());
+        files.find(|path| *path != file && path.extension() == file.extension())
+    };
+    eventually("the child's first snapshot", || child().is_some());
+    let childs_file = child().unwrap();
+    signal::kill(Pid::from_raw(watch.id() as i32), Signal::SIGINT).unwrap();
+    let watch = finish(watch);
+    assert_eq!(watch.code(), Some(0), "{}", watch.stderr);
+    let name = childs_file.file_name().unwrap().to_str().unwrap();
+    let pid = name.strip_prefix("grow.").unwrap().strip_suffix(".hakprof").unwrap();
+    let expected =
+        format!("hakmem: process {pid}, forked by it, goes on: `hakmem profile --pid {pid} --stop` ");
+    assert!(watch.stderr.lines().last().unwrap().starts_with(&expected), "{}", watch.stderr);
+    let stop = run(hakmem().args(["profile", "--pid", pid, "--stop"]));
+    assert_eq!(stop.code(), Some(0), "{}", stop.stderr);
+    assert!(stop.stderr.contains(&*childs_file.to_string_lossy()), "{}", stop.stderr);
 }
 
 #[test]

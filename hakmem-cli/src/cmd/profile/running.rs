@@ -11,6 +11,7 @@ use super::take::conclude;
 use super::{Args, Format, prepare_page};
 use crate::profile::attach::{Process, Waited};
 use crate::profile::files::{EXTENSION, Files};
+use crate::profile::goes_on;
 use crate::{report, sys};
 
 /// How long to wait for the end of the profile.
@@ -85,9 +86,21 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     // The user may have had enough of this as well: what there is to say about it is the same.
     let asks = waited != Waited::Gone && !ended;
     let silent = asks && process.stop(LAST)? != Waited::Gone && process.stopped()?.is_none();
+    let mut going = goes_on::find(&files.prefix);
+    // It may be as young as this command, and has just been asked.
+    going.retain(|&other| other != pid);
+    let say_who = || {
+        if !going.is_empty() {
+            report::say(&format!("hakmem: {}", goes_on::said(&going, "forked by it")));
+        }
+    };
     let written = files.written();
-    if written.is_empty() && !(answered && silent) {
-        leave();
+    if written.is_empty() {
+        say_who();
+        // Those that go on need it.
+        if !(answered && silent) && going.is_empty() {
+            leave();
+        }
     }
     if silent && written.is_empty() {
         ensure!(
@@ -109,8 +122,9 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         "no profile of process {pid}: it has not begun one, or may not write to {}",
         folder.display()
     );
-    let whole = conclude(args, &written, &folder)?;
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let whole = conclude(args, &written, &folder);
+    say_who();
+    Ok(if whole? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Ends a profile that somebody else has begun, and shows it.

@@ -89,10 +89,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let going = goes_on::find(&files.prefix);
+    let who = || goes_on::said(&going, "started by it");
     let written = files.written();
     let whole = if written.is_empty() && !going.is_empty() {
         // The folder is needed.
-        report::say(&format!("hakmem: no profile of {name} yet: {}", goes_on::said(&going)));
+        report::say(&format!("hakmem: no profile of {name} yet: {}", who()));
         false
     } else if written.is_empty() {
         let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
@@ -107,7 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })
     };
     if !written.is_empty() && !going.is_empty() {
-        report::say(&format!("hakmem: {}", goes_on::said(&going)));
+        report::say(&format!("hakmem: {}", who()));
     }
     // Leaving runs no destructors, and this owns a temporary folder.
     drop(preload);
