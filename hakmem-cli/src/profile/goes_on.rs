@@ -101,7 +101,8 @@ mod tests {
         let mut unknown = 0;
         for _ in 0..300 {
             let mut sleep = Command::new("sleep");
-            // This goes on when the new program has memory of its own, mostly before its environment is there.
+            // This goes on when the new program has memory of its own, mostly before its environment is
+            // there.
             let mut child = sleep.arg("10").env("HAKMEM_PROFILE", prefix).spawn().unwrap();
             let pid = child.id() as i32;
             // The kernel lets the parent go on a moment before that.
