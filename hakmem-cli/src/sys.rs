@@ -123,6 +123,12 @@ pub fn as_user<T: Send>(user: u32, group: u32, groups: &[u32], act: impl FnOnce(
     std::thread::scope(|scope| scope.spawn(run).join().expect("the closure does not panic"))
 }
 
+/// What the kernel says of a process in one of its files, with a replacement for what is no character: it
+/// cuts a name after 15 bytes wherever that is, and paths have any bytes.
+pub fn proc_text(pid: i32, file: &str) -> io::Result<String> {
+    std::fs::read(format!("/proc/{pid}/{file}")).map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
 /// Lets `signal` through to this thread.
 pub fn unblock(signal: i32) {
     let mut set = MaybeUninit::<libc::sigset_t>::zeroed();

@@ -4,6 +4,9 @@
 
 mod support;
 
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -93,6 +96,29 @@ fn a_process_that_runs_is_watched() {
     assert_eq!(watch("0", &[]).code(), Some(2));
 }
 
+/// The kernel cuts the name of a process after 15 bytes, and a file's may be no text at all.
+#[test]
+fn a_process_with_any_name_is_watched() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["fourteen-bytesé".as_bytes(), b"bad\xffname"].map(OsStr::from_bytes);
+    for (name, shown) in names.into_iter().zip(["fourteen-bytes\u{fffd}", "bad\u{fffd}name"]) {
+        let program = folder.path().join(name);
+        install(&compile("grow.c", "grow", &["-g", "-O1"]), &program, "755");
+        let mut command = Command::new(program);
+        command.current_dir(folder.path()).env("LD_PRELOAD", real()).stdin(Stdio::piped());
+        let growing = Growing(command.spawn().unwrap());
+        let ask = |options: &[&str]| {
+            let mut command = hakmem();
+            run(command.current_dir(folder.path()).args(["profile", "--pid", &growing.pid()]).args(options))
+        };
+        let watch = ask(&["--seconds", "0.5", "--rate", "4K"]);
+        assert_eq!(watch.code(), Some(0), "{}", watch.stderr);
+        let file = folder.path().join(format!("{shown}.profile/{shown}.{}.hakprof", growing.pid()));
+        assert!(file.exists() && watch.stderr.contains("← main"), "{}", watch.stderr);
+        assert!(ask(&["--stop"]).line().ends_with("there is no profile"));
+    }
+}
+
 /// As `program & hakmem profile --pid $!` does it: the process is the shell's still.
 #[test]
 fn a_process_that_is_just_started_is_waited_for() {
@@ -106,6 +132,35 @@ fn a_process_that_is_just_started_is_waited_for() {
     let watch = run(watch.args(["--pid", &growing.pid()]));
     assert_eq!(watch.code(), Some(0), "{}", watch.stderr);
     assert!(watch.stderr.contains("grow  "), "{}", watch.stderr);
+    // It is as young as the command, but its profile has ended.
+    assert!(!watch.stderr.contains("goes on"), "{}", watch.stderr);
+}
+
+/// A child has the profile of the process that forks it, and nobody asks it to end.
+#[test]
+fn who_was_forked_meanwhile_and_goes_on_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut growing = Growing::start(folder.path(), &[]);
+    let (watch, file) = growing.watched(folder.path(), "out");
+    growing.0.stdin.as_mut().unwrap().write_all(b"f").unwrap();
+    let child = || {
+        let files = std::fs::read_dir(folder.path().join("out")).unwrap();
+        let mut files = files.map(|entry| entry.unwrap().path());
+        files.find(|path| *path != file && path.extension() == file.extension())
+    };
+    eventually("the child's first snapshot", || child().is_some());
+    let childs_file = child().unwrap();
+    signal::kill(Pid::from_raw(watch.id() as i32), Signal::SIGINT).unwrap();
+    let watch = finish(watch);
+    assert_eq!(watch.code(), Some(0), "{}", watch.stderr);
+    let name = childs_file.file_name().unwrap().to_str().unwrap();
+    let pid = name.strip_prefix("grow.").unwrap().strip_suffix(".hakprof").unwrap();
+    let expected =
+        format!("hakmem: process {pid}, forked by it, goes on: `hakmem profile --pid {pid} --stop` ");
+    assert!(watch.stderr.lines().last().unwrap().starts_with(&expected), "{}", watch.stderr);
+    let stop = run(hakmem().args(["profile", "--pid", pid, "--stop"]));
+    assert_eq!(stop.code(), Some(0), "{}", stop.stderr);
+    assert!(stop.stderr.contains(&*childs_file.to_string_lossy()), "{}", stop.stderr);
 }
 
 #[test]

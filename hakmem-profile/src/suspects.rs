@@ -1,5 +1,7 @@
 //! Leak suspects: call stacks whose live bytes grow over the timeline and do not stop, with the evidence.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 
 use crate::file::{Row, Why};
@@ -52,54 +54,89 @@ pub fn find(profile: &Profile) -> Vec<Suspect> {
     if picked.len() < FEWEST {
         return Vec::new();
     }
-    // Live bytes and samples of each stack at each point.
-    let stacks = profile.stacks.len();
-    let mut series: Vec<Vec<(f64, i64)>> = vec![Vec::with_capacity(picked.len()); stacks];
-    let mut now = vec![(0.0, 0i64); stacks];
-    let mut rows = vec![Row::default(); profile.raw.sites.len()];
-    let mut next = picked.iter().copied().peekable();
-    profile.replay(
-        profile.raw.snapshots.len(),
-        |i, _, changes| {
-            for (site, old, new) in changes {
-                let more = new.live as i64 - old.live as i64;
-                let (bytes, samples) = &mut now[profile.stack_of(*site)];
-                *bytes += more as f64 * profile.weight(*site);
-                *samples += more;
-            }
-            if next.next_if_eq(&i).is_some() {
-                series.iter_mut().zip(&now).for_each(|(series, now)| series.push(*now));
-            }
-        },
-        &mut rows,
-    );
     let times: Vec<u64> = picked.iter().map(|&i| profile.raw.snapshots[i].time).collect();
     let first = times.partition_point(|time| *time < times[times.len() - 1] / 5);
-    let sum = |i: usize| series.iter().map(|series| series[i].0).sum::<f64>();
-    let (before, after) = (sum(first), sum(times.len() - 1));
-    let mut suspects: Vec<Suspect> = series
+    // A point of each stack twice: a large profile has a million stacks, of which few grow.
+    let (mut start, mut end) = (Vec::new(), vec![(0.0, 0); profile.stacks.len()]);
+    replay(profile, &picked, |at, changes| {
+        changes.for_each(|(stack, change)| add(&mut end[stack], change));
+        if at == Some(first) {
+            start.clone_from(&end);
+        }
+    });
+    let sum = |points: &[Point]| points.iter().map(|(bytes, _)| *bytes).sum::<f64>();
+    let all = (sum(&start), sum(&end));
+    let growing: Vec<usize> =
+        (0..end.len()).filter(|&stack| has_grown(start[stack], end[stack], all.1)).collect();
+    let mut suspects: Vec<Suspect> = series(profile, &picked, &growing)
         .iter()
-        .enumerate()
-        .filter_map(|(stack, series)| judge(stack, &times, series, first, (before, after)))
+        .zip(&growing)
+        .filter_map(|(series, &stack)| judge(stack, &times, series, first, all))
         .collect();
     suspects.sort_by(|a, b| b.slope.total_cmp(&a.slope));
     suspects
 }
 
+/// Estimated live bytes and live samples of a stack at one time.
+type Point = (f64, i64);
+
+fn add(point: &mut Point, change: Point) {
+    point.0 += change.0;
+    point.1 += change.1;
+}
+
+/// Goes through all snapshots up to the last of these, and calls `see` after each: which of them it is, and
+/// which stacks have changed by what.
+fn replay(
+    profile: &Profile,
+    picked: &[usize],
+    mut see: impl FnMut(Option<usize>, &mut dyn Iterator<Item = (usize, Point)>),
+) {
+    let Some(&last) = picked.last() else { return };
+    let see = |i: usize, _: &[Row], changes: &[(usize, Row, Row)]| {
+        let mut changes = changes.iter().map(|(site, old, new)| {
+            let more = new.live as i64 - old.live as i64;
+            (profile.stack_of(*site), (more as f64 * profile.weight(*site), more))
+        });
+        see(picked.binary_search(&i).ok(), &mut changes);
+    };
+    profile.replay(last, see, &mut vec![Row::default(); profile.raw.sites.len()]);
+}
+
+/// How these stacks were at each of the snapshots.
+fn series(profile: &Profile, picked: &[usize], stacks: &[usize]) -> Vec<Vec<Point>> {
+    let places: HashMap<usize, usize> = stacks.iter().enumerate().map(|(i, stack)| (*stack, i)).collect();
+    let mut now = vec![(0.0, 0); stacks.len()];
+    let mut series = vec![Vec::with_capacity(picked.len()); stacks.len()];
+    replay(profile, picked, |at, changes| {
+        for (stack, change) in changes {
+            if let Some(&place) = places.get(&stack) {
+                add(&mut now[place], change);
+            }
+        }
+        if at.is_some() {
+            series.iter_mut().zip(&now).for_each(|(series, now)| series.push(*now));
+        }
+    });
+    series
+}
+
+/// Whether a stack has grown by more than chance explains, and by a share in all that lives at the end.
+fn has_grown(start: Point, end: Point, all: f64) -> bool {
+    let samples = end.1 - start.1;
+    let chance = DEVIATIONS * ((start.1 + end.1) as f64).sqrt();
+    samples >= SAMPLES as i64 && samples as f64 >= chance && end.0 - start.0 >= SHARE * all
+}
+
+/// The suspect that a stack is which has grown.
 fn judge(
     stack: usize,
     times: &[u64],
-    series: &[(f64, i64)],
+    series: &[Point],
     first: usize,
     (before, after): (f64, f64),
 ) -> Option<Suspect> {
     let (start, end) = (series[first], *series.last()?);
-    let growth = end.0 - start.0;
-    let samples = end.1 - start.1;
-    let chance = DEVIATIONS * ((start.1 + end.1) as f64).sqrt();
-    if samples < SAMPLES as i64 || (samples as f64) < chance || growth < SHARE * after {
-        return None;
-    }
     let points: Vec<(f64, f64)> =
         times.iter().zip(series).skip(first).map(|(time, (bytes, _))| (*time as f64 / 1e9, *bytes)).collect();
     let half = &points[points.len() / 2..];
@@ -118,8 +155,8 @@ fn judge(
         shrank: share(|change| change < -0.5),
         from: start.0,
         to: end.0,
-        samples,
-        of_growth: (all > 0.0).then_some(growth / all),
+        samples: end.1 - start.1,
+        of_growth: (all > 0.0).then_some((end.0 - start.0) / all),
         series: times.iter().copied().zip(series.iter().map(|(bytes, _)| *bytes)).collect(),
     })
 }

@@ -126,12 +126,15 @@ pub(crate) fn file_name(path: &str) -> &str {
 /// Finds functions, and keeps what it has found, for all profiles of a run.
 pub struct Symbols {
     debug: PathBuf,
-    objects: HashMap<Module, Option<Rc<Object>>>,
-    /// The functions at a call, by the number of the module.
+    /// The numbers of files, by path and then by build id. A file is mapped in several pieces, and at other
+    /// addresses in every process.
+    numbers: HashMap<PathBuf, Vec<(Vec<u8>, usize)>>,
+    /// What is known of a file, by its number.
+    objects: HashMap<usize, Option<Rc<Object>>>,
+    /// The functions at a call, by the number of the file and the place in it.
     places: HashMap<(usize, u64), Rc<Frames>>,
     /// All functions that were found, each kept once.
     frames: HashSet<Rc<Frame>>,
-    modules: HashMap<Module, usize>,
     notes: Vec<String>,
 }
 
@@ -151,10 +154,10 @@ impl Symbols {
     pub fn with_debug_folder(debug: PathBuf) -> Self {
         Self {
             debug,
+            numbers: HashMap::new(),
             objects: HashMap::new(),
             places: HashMap::new(),
             frames: HashSet::new(),
-            modules: HashMap::new(),
             notes: Vec::new(),
         }
     }
@@ -202,20 +205,26 @@ impl Symbols {
             let frame = Frame { function: format!("{address:#x}"), ..Frame::default() };
             return Rc::new(vec![self.one(frame)]);
         };
-        let number = match self.modules.get(module) {
-            Some(known) => *known,
-            None => {
-                self.modules.insert(module.clone(), self.modules.len());
-                self.modules.len() - 1
-            }
-        };
-        if let Some(known) = self.places.get(&(number, call)) {
+        let number = self.number(module);
+        let offset = call - module.start + module.offset;
+        if let Some(known) = self.places.get(&(number, offset)) {
             return known.clone();
         }
-        let found = self.in_module(module, call);
+        let found = self.in_module(module, number, offset);
         let found: Rc<Frames> = Rc::new(found.into_iter().map(|frame| self.one(frame)).collect());
-        self.places.insert((number, call), found.clone());
+        self.places.insert((number, offset), found.clone());
         found
+    }
+
+    /// The number of a module's file.
+    fn number(&mut self, module: &Module) -> usize {
+        let find = |(build_id, number): &(Vec<u8>, usize)| (*build_id == module.build_id).then_some(*number);
+        let known = self.numbers.get(&module.path).and_then(|builds| builds.iter().find_map(find));
+        known.unwrap_or_else(|| {
+            let number = self.numbers.values().map(Vec::len).sum();
+            self.numbers.entry(module.path.clone()).or_default().push((module.build_id.clone(), number));
+            number
+        })
     }
 
     /// The one that is kept of equal functions.
@@ -228,14 +237,13 @@ impl Symbols {
         frame
     }
 
-    fn in_module(&mut self, module: &Module, call: u64) -> Vec<Frame> {
+    fn in_module(&mut self, module: &Module, number: usize, offset: u64) -> Vec<Frame> {
         let path = module.path.to_string_lossy();
         let name = file_name(path.trim_end_matches(" (deleted)"));
         if name.is_empty() || path.starts_with('[') && name != "[vdso]" {
             return vec![Frame { function: "(code made at run time)".into(), ..Frame::default() }];
         }
-        let offset = call - module.start + module.offset;
-        let object = self.object(module);
+        let object = self.object(module, number);
         // Whatever the file is called.
         let ours = object.as_ref().and_then(|object| object.own_name.clone()).filter(|name| is_ours(name));
         let name = ours.as_deref().unwrap_or(name);
@@ -253,10 +261,8 @@ impl Symbols {
         frames
     }
 
-    fn object(&mut self, module: &Module) -> Option<Rc<Object>> {
-        // One file is mapped in several pieces.
-        let key = Module { start: 0, end: 0, offset: 0, ..module.clone() };
-        if let Some(known) = self.objects.get(&key) {
+    fn object(&mut self, module: &Module, number: usize) -> Option<Rc<Object>> {
+        if let Some(known) = self.objects.get(&number) {
             return known.clone();
         }
         let path = module.path.to_string_lossy();
@@ -267,7 +273,7 @@ impl Symbols {
         // Of the allocator nothing is shown.
         self.notes.extend(note.filter(|_| !is_ours(&path)));
         let object = object.map(Rc::new);
-        self.objects.insert(key, object.clone());
+        self.objects.insert(number, object.clone());
         object
     }
 }
@@ -353,6 +359,26 @@ mod tests {
         for file in ["/home/me/library/src/main.rs", "/rustc/src/main.rs", "/home/me/bytes/src/a.rs", "a.c"] {
             assert!(!plumbing(file), "{file}");
         }
+    }
+
+    #[test]
+    fn a_file_is_looked_into_once_for_all_processes() {
+        let mut symbols = Symbols::with_debug_folder("/no/such/folder".into());
+        let mut look = |start, build| {
+            let path = "/no/such/program".into();
+            let module = Module { start, end: start + 0x1000, offset: 0x2000, build_id: vec![build], path };
+            let raw = Raw { modules: vec![vec![module]], ..Raw::default() };
+            let found = symbols.at(&raw, Some(0), start + 0x11);
+            assert_eq!(found[0].function, "program+0x2010");
+            (found, symbols.places.len(), symbols.numbers.len(), symbols.notes().len())
+        };
+        let first = look(0x10_0000, 1);
+        for process in 2..100 {
+            let next = look(process * 0x10_0000, 1);
+            assert!(Rc::ptr_eq(&next.0, &first.0) && (next.1, next.2, next.3) == (1, 1, 1));
+        }
+        let rebuilt = look(0x10_0000, 2);
+        assert_eq!((rebuilt.1, rebuilt.3), (2, 2));
     }
 
     #[test]

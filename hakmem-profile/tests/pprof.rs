@@ -197,6 +197,28 @@ fn profiles_of_others_are_read() {
     );
 }
 
+/// A location of 8,192 functions that is named twice, and one that is named once more; then 2^28 functions in
+/// stacks that are deep but not too deep.
+#[test]
+fn endless_stacks_are_refused() {
+    let mut message = proto::Profile { string_table: vec![String::new()], ..Default::default() };
+    message.sample_type.push(proto::ValueType::default());
+    message.function.push(proto::Function { id: 1, ..Default::default() });
+    let line = vec![proto::Line { function_id: 1, line: 1 }; 8192];
+    message.location.push(proto::Location { id: 1, line, ..Default::default() });
+    let stack = |depth| proto::Sample { location_id: vec![1; depth], value: vec![1], label: vec![] };
+    let mut read = |samples| {
+        message.sample = samples;
+        let decoded = pprof::decode(&message.encode_to_vec());
+        decoded.map(|read| read.samples[0].frames.len()).map_err(|error| error.to_string())
+    };
+    assert_eq!(read(vec![stack(2)]), Ok(16384));
+    let expected = "one of its call stacks has 24576 functions, and 16384 may be read";
+    assert_eq!(read(vec![stack(3)]), Err(expected.into()));
+    let expected = "its call stacks have 268451840 functions together, and 268435456 may be read";
+    assert_eq!(read(vec![stack(2); (1 << 14) + 1]), Err(expected.into()));
+}
+
 #[test]
 fn go_opens_it() {
     let Some(go) = go() else { return };

@@ -142,6 +142,52 @@ fn stripped_programs_are_found_in_separate_files() {
     assert!(names(&frames)[0].starts_with("walk+0x"), "a debug file of another build");
 }
 
+/// Makes a program's link to a debug file say this.
+fn link(program: &Path, name: &str, checksum: u32) {
+    let section = program.with_extension("link");
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.resize(name.len() / 4 * 4 + 4, 0);
+    bytes.extend(checksum.to_le_bytes());
+    std::fs::write(&section, bytes).unwrap();
+    let add = format!(".gnu_debuglink={}", section.display());
+    run(Command::new("objcopy").args(["-R", ".gnu_debuglink", "--add-section", &add]).arg(program));
+}
+
+/// A profile may come from anywhere, and name anything.
+#[test]
+fn only_files_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path(), "walk.c");
+    let debug = folder.path().join("walk.debug");
+    run(Command::new("objcopy").arg("--only-keep-debug").arg(&program).arg(&debug));
+    run(Command::new("strip").arg(&program));
+    // Without an end that is waited for in vain, whatever was done with them.
+    let function = |raw: Raw| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            sender.send(look(&raw, Path::new("/no/such/folder")).0[0].function.clone())
+        });
+        receiver.recv_timeout(std::time::Duration::from_secs(60)).expect("it goes on reading")
+    };
+    let mut crc = flate2::Crc::new();
+    crc.update(&std::fs::read(&debug).unwrap());
+    // The name is what counts.
+    link(&program, "no/such/walk.debug", crc.sum());
+    assert_eq!(function(record(&program)), "grow");
+
+    std::fs::remove_file(&debug).unwrap();
+    link(&program, &format!("{}dev/zero", "../".repeat(20)), 7);
+    assert!(function(record(&program)).starts_with("walk+0x"));
+    link(&program, "walk.debug", 7);
+    std::os::unix::fs::symlink("/dev/zero", &debug).unwrap();
+    assert!(function(record(&program)).starts_with("walk+0x"));
+
+    let raw = record(&program);
+    std::fs::remove_file(&program).unwrap();
+    run(Command::new("mkfifo").arg(&program));
+    assert!(function(raw).starts_with("walk+0x"));
+}
+
 #[test]
 fn another_build_under_the_same_name_is_not_believed() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
 //! `hakmem profile`: who holds a program's memory, and who allocated it.
 
+mod largest;
 mod running;
 mod take;
 

@@ -100,7 +100,7 @@ fn resident_pages(file: &File) -> Option<u64> {
 
 /// The process group of `pid`: the third field after the name, which is in brackets and may hold anything.
 fn group_of(pid: i32) -> Option<i32> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = crate::sys::proc_text(pid, "stat").ok()?;
     text.rsplit_once(')')?.1.split_whitespace().nth(2)?.parse().ok()
 }
 

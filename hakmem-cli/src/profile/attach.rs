@@ -87,8 +87,7 @@ impl Process {
 
     /// The same, of one that has it now.
     pub fn find_now(pid: i32) -> anyhow::Result<Option<Self>> {
-        let maps =
-            std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(|error| refused(pid, &error))?;
+        let maps = sys::proc_text(pid, "maps").map_err(|error| refused(pid, &error))?;
         let mut seen: Vec<&str> = Vec::new();
         for line in maps.lines() {
             // The path begins behind five fields and is the rest of the line.
@@ -284,7 +283,7 @@ impl Process {
 
 /// Fields of a process's `stat`, by their numbers in proc(5), none of them the first two.
 fn stat<const N: usize>(pid: i32, fields: [usize; N]) -> Option<[u64; N]> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = sys::proc_text(pid, "stat").ok()?;
     // The second one is its name in parentheses, with whatever is in that.
     let rest: Vec<&str> = stat.rsplit_once(") ")?.1.trim_end().split(' ').collect();
     let mut values = [0; N];

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -10,6 +13,7 @@ use std::time::SystemTime;
 use anyhow::{Context, bail, ensure};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::{Gid, Uid, fchown, geteuid};
 
 use crate::report;
 
@@ -32,6 +36,39 @@ pub fn short(name: &str) -> &str {
 /// Of the folder itself, where no file is needed for it.
 const LOCK: FlockArg = FlockArg::LockExclusiveNonblock;
 
+/// Makes the folder, and what it is in. Whether it was not there before.
+fn make(folder: &Path) -> io::Result<bool> {
+    folder.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    match std::fs::create_dir(folder) {
+        Ok(()) => Ok(true),
+        Err(_) if folder.is_dir() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens the folder. One that was `made` just now is no link, unless somebody who may write beside it has put
+/// one in its place since.
+fn open(folder: &Path, made: bool) -> io::Result<File> {
+    let mut options = File::options();
+    if !made {
+        return options.read(true).open(folder);
+    }
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    // A slash at the end would have a link followed all the same.
+    options.read(true).custom_flags(flags).open(folder.components().collect::<PathBuf>())
+}
+
+/// Gives a folder that was made just now to somebody else. Who may write beside it may have put another one
+/// in its place: not what is somebody's already, or has something in it.
+fn give(folder: &File, (user, group): (Uid, Gid)) -> io::Result<()> {
+    let ours = folder.metadata()?.uid() == geteuid().as_raw();
+    let mut entries = std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))?;
+    if ours && entries.next().is_none() {
+        fchown(folder, Some(user), Some(group))?;
+    }
+    Ok(())
+}
+
 /// The files of one run: those of its folder that were not there before.
 #[derive(Clone)]
 pub struct Files {
@@ -40,6 +77,8 @@ pub struct Files {
     /// What the allocator makes its files' names of.
     pub prefix: PathBuf,
     before: BTreeMap<PathBuf, Option<SystemTime>>,
+    /// Whether the folder was not there before.
+    pub made: bool,
     /// The lock of the folder, which ends with this command.
     _turn: Option<Arc<Flock<File>>>,
 }
@@ -47,15 +86,20 @@ pub struct Files {
 impl Files {
     /// The files that a run will write to a folder. Their names begin with `name`, and where another run
     /// writes there at the time with a number as well: each takes for its own what has appeared under its
-    /// name.
-    pub fn new(folder: &Path, name: &str) -> anyhow::Result<Self> {
+    /// name. `heir` gets a folder that was not there before.
+    pub fn new(folder: &Path, name: &str, heir: Option<(Uid, Gid)>) -> anyhow::Result<Self> {
         let context = || format!("cannot write profiles to {}", folder.display());
         if folder.exists() && !folder.is_dir() {
             bail!("{}: it is no folder; name another with --out", context());
         }
         let advice = || format!("{}; name another folder with --out", context());
-        std::fs::create_dir_all(folder).with_context(advice)?;
-        let (name, turn) = match Flock::lock(File::open(folder).with_context(advice)?, LOCK) {
+        let made = make(folder).with_context(advice)?;
+        let opened = open(folder, made).with_context(advice)?;
+        if let Some(heir) = heir.filter(|_| made) {
+            // Who asked for it finds out whether that user can write there.
+            let _ = give(&opened, heir);
+        }
+        let (name, turn) = match Flock::lock(opened, LOCK) {
             Ok(turn) => (name.to_string(), Some(Arc::new(turn))),
             Err((_, Errno::EWOULDBLOCK)) => {
                 let own = format!("{name}-{}", std::process::id());
@@ -71,7 +115,7 @@ impl Files {
         // Absolute, for programs that go elsewhere.
         let folder = folder.canonicalize().with_context(advice)?;
         tempfile::tempfile_in(&folder).with_context(advice)?;
-        let files = Self { prefix: PathBuf::new(), folder, name, before: BTreeMap::new(), _turn: turn };
+        let files = Self { prefix: PathBuf::new(), folder, name, before: BTreeMap::new(), made, _turn: turn };
         files.renamed(|name| name)
     }
 
@@ -134,5 +178,51 @@ mod tests {
         assert_eq!(short(&"x".repeat(80)), "x".repeat(80));
         assert_eq!(short(&"x".repeat(255)), "x".repeat(80));
         assert_eq!(short(&("x".repeat(79) + "é")), "x".repeat(79));
+    }
+
+    #[test]
+    fn a_link_is_followed_only_where_the_folder_was_there() {
+        let place = tempfile::tempdir().unwrap();
+        let (theirs, link) = (place.path().join("theirs"), place.path().join("link"));
+        std::fs::create_dir(&theirs).unwrap();
+        std::os::unix::fs::symlink(&theirs, &link).unwrap();
+        let files = Files::new(&link, "x", None).unwrap();
+        assert!(!files.made && files.prefix == theirs.canonicalize().unwrap().join("x"));
+        // Of these it was found that they were not there, and then they were.
+        for name in [link.clone(), link.join(""), link.join(".")] {
+            assert!(open(&name, false).is_ok() && open(&name, true).is_err(), "{name:?}");
+        }
+        let deep = place.path().join("a/b/");
+        assert!(Files::new(&deep, "x", None).unwrap().made && !Files::new(&deep, "x", None).unwrap().made);
+    }
+
+    #[test]
+    fn only_a_folder_of_ours_with_nothing_in_it_is_given_away() {
+        if !geteuid().is_root() {
+            println!("SKIPPED: only root may give files away");
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let new = |name: &str, id: u32| {
+            let folder = place.path().join(name);
+            drop(Files::new(&folder, "x", Some((id.into(), id.into()))).unwrap());
+            folder
+        };
+        let owner = |folder: &Path| folder.metadata().map(|data| (data.uid(), data.gid())).unwrap();
+        let made = new("made", 65534);
+        assert_eq!(owner(&made), (65534, 65534));
+        // It is there now.
+        new("made", 1);
+        assert_eq!(owner(&made), (65534, 65534));
+        let give_to = |folder: &Path| give(&open(folder, true).unwrap(), (1.into(), 1.into()));
+        give_to(&made).unwrap();
+        assert_eq!(owner(&made), (65534, 65534));
+        let ours = place.path().join("ours");
+        std::fs::create_dir_all(ours.join("something")).unwrap();
+        give_to(&ours).unwrap();
+        assert_eq!(owner(&ours).0, 0);
+        std::fs::remove_dir(ours.join("something")).unwrap();
+        give_to(&ours).unwrap();
+        assert_eq!(owner(&ours), (1, 1));
     }
 }

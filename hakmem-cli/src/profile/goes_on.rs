@@ -12,25 +12,29 @@ const NAMED: usize = 3;
 /// Those that still write to files whose names begin with `prefix`.
 pub fn find(prefix: &Path) -> Vec<i32> {
     let own = std::process::id() as i32;
-    // Who is older than this command was not started by it, and need not be looked at. Ages are of whole
-    // ticks.
+    // Who is older than this command has nothing to do with what that has begun, and need not be looked at.
+    // Ages are of whole ticks.
     let Some(ours) = attach::age(own) else { return Vec::new() };
     let ours = ours + Duration::from_millis(20);
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let young = numbers.filter(|&pid| pid != own && attach::age(pid).is_some_and(|age| age <= ours));
-    // Another user's, and what has just ended, cannot be looked into.
-    let prefix_of = |pid| Process::find_now(pid).ok().flatten()?.prefix().ok().flatten();
     let writes = |&pid: &i32| {
         loop {
             // Asked before: what is told to write there, and just becoming another program, or loading the
             // library, cannot be looked into yet.
             let young = is_told(pid, prefix) && attach::age(pid).is_some_and(|age| age < LOADING);
-            match prefix_of(pid) {
-                Some(path) if path == prefix => return true,
-                _ if !young => return false,
-                _ => std::thread::sleep(LOOK),
+            // Another user's, and what has just ended, cannot be looked into.
+            let process = Process::find_now(pid).ok().flatten();
+            let path = process.as_ref().and_then(|process| process.prefix().ok().flatten());
+            if path.is_some_and(|path| path == prefix) {
+                // It keeps that path when its profile has ended, and so do children that it forks then.
+                return process.is_some_and(|process| matches!(process.stopped(), Ok(None)));
             }
+            if !young {
+                return false;
+            }
+            std::thread::sleep(LOOK);
         }
     };
     let mut found: Vec<i32> = young.filter(writes).collect();
@@ -60,14 +64,14 @@ fn is_told(pid: i32, prefix: &Path) -> bool {
     false
 }
 
-/// That they go on, and what to do about it.
-pub fn said(pids: &[i32]) -> String {
+/// That they go on, and what to do about it. `why` says what they have to do with what was profiled.
+pub fn said(pids: &[i32], why: &str) -> String {
     let named: Vec<String> = pids.iter().take(NAMED).map(i32::to_string).collect();
     let (what, go) = if pids.len() == 1 { ("process", "goes") } else { ("processes", "go") };
     let more = pids.len() - named.len();
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     format!(
-        "{what} {}{more}, started by it, {go} on: `hakmem profile --pid {} --stop` ends the profile and shows it",
+        "{what} {}{more}, {why}, {go} on: `hakmem profile --pid {} --stop` ends the profile and shows it",
         named.join(", "),
         named.first().map_or("PID", String::as_str)
     )
@@ -81,13 +85,13 @@ mod tests {
 
     #[test]
     fn who_goes_on_is_named() {
-        let line = said(&[7]);
+        let line = said(&[7], "started by it");
         assert!(
             line.starts_with("process 7, started by it, goes on: `hakmem profile --pid 7 --stop`"),
             "{line}"
         );
-        let line = said(&[7, 8, 9, 10, 11]);
-        assert!(line.starts_with("processes 7, 8, 9 and 2 more, started by it, go on: `"), "{line}");
+        let line = said(&[7, 8, 9, 10, 11], "forked by it");
+        assert!(line.starts_with("processes 7, 8, 9 and 2 more, forked by it, go on: `"), "{line}");
         assert_eq!(find(Path::new("/no/such/prefix")), [0; 0]);
     }
 
@@ -97,7 +101,8 @@ mod tests {
         let mut unknown = 0;
         for _ in 0..300 {
             let mut sleep = Command::new("sleep");
-            // This goes on when the new program has memory of its own, mostly before its environment is there.
+            // This goes on when the new program has memory of its own, mostly before its environment is
+            // there.
             let mut child = sleep.arg("10").env("HAKMEM_PROFILE", prefix).spawn().unwrap();
             let pid = child.id() as i32;
             // The kernel lets the parent go on a moment before that.

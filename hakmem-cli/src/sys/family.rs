@@ -87,9 +87,30 @@ fn all() -> Vec<Process> {
 }
 
 fn read(pid: i32) -> Option<Process> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = super::proc_text(pid, "stat").ok()?;
     // The name before is in brackets and may hold anything.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     Some(Process { pid, parent: fields.next()?.parse().ok()?, ended })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel cuts the name after 15 bytes, inside the last character.
+    #[test]
+    fn a_member_may_have_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("fourteen-bytesé");
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(program).arg("100").spawn().unwrap();
+        let pid = child.id() as i32;
+        let named = std::fs::read(format!("/proc/{pid}/comm")).unwrap();
+        let parent = read(pid).map(|one| one.parent);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(named, b"fourteen-bytes\xc3\n");
+        assert_eq!(parent, Some(std::process::id() as i32));
+    }
 }

@@ -1,7 +1,8 @@
-/* Holds more and more, until its input ends. */
+/* Holds more and more, until its input ends. For each byte of that it forks a child, which goes on likewise. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static struct block { struct block *next; char bytes[248]; } *held;
 
@@ -14,8 +15,10 @@ __attribute__((noinline)) static void grow(void) {
 
 int main(void) {
     struct pollfd input = {.fd = 0, .events = POLLIN};
-    while (poll(&input, 1, 1) <= 0)
+    for (;;) {
+        char byte;
+        if (poll(&input, 1, 1) > 0 && (read(0, &byte, 1) <= 0 || fork() < 0)) return 0;
         for (int i = 0; i < 20; i++)
             grow();
-    return 0;
+    }
 }

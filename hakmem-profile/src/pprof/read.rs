@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::rc::Rc;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use flate2::read::MultiGzDecoder;
 use prost::Message;
 
@@ -39,6 +39,19 @@ pub struct Sample {
 /// What a compressed profile may grow to: what is larger is hardly one.
 const LARGEST: u64 = 4 << 30;
 
+/// What one profile may stand for, if it is one. A few bytes can stand for any number of functions: a
+/// location may have many, and each stack name it as often as it likes. So it is with their names.
+struct Limits {
+    /// Functions of one stack.
+    depth: usize,
+    /// Functions of all stacks.
+    functions: usize,
+    /// Bytes in the names of the functions, files and modules of all locations.
+    names: usize,
+}
+
+const LIMITS: Limits = Limits { depth: 1 << 14, functions: 1 << 28, names: LARGEST as usize };
+
 /// Whether these bytes may be a profile: those of gzip.
 pub fn is_gzip(bytes: &[u8]) -> bool {
     bytes.starts_with(&[0x1f, 0x8b])
@@ -55,7 +68,40 @@ pub fn decode(bytes: &[u8]) -> anyhow::Result<Decoded> {
         bytes
     };
     let message = proto::Profile::decode(message).ok().filter(|message| !message.sample_type.is_empty());
-    message.and_then(|message| resolve(&message)).context("it is no profile in pprof's format")
+    let wrong = "it is no profile in pprof's format";
+    let message = message.context(wrong)?;
+    refuse_endless(&message, &LIMITS)?;
+    resolve(&message).context(wrong)
+}
+
+/// Refuses what would take more memory than any profile, before it does.
+fn refuse_endless(message: &proto::Profile, limits: &Limits) -> anyhow::Result<()> {
+    let length = |index: i64| {
+        usize::try_from(index).ok().and_then(|index| message.string_table.get(index)).map_or(0, String::len)
+    };
+    let named = |one: &proto::Function| (one.id, length(one.name) + length(one.filename));
+    let functions: HashMap<u64, usize> = message.function.iter().map(named).collect();
+    let modules: HashMap<u64, usize> =
+        message.mapping.iter().map(|mapping| (mapping.id, length(mapping.filename))).collect();
+    let (mut depths, mut names) = (HashMap::new(), 0usize);
+    for location in &message.location {
+        depths.insert(location.id, location.line.len().max(1));
+        let module = modules.get(&location.mapping_id).copied().unwrap_or_default();
+        let of_line = |line: &proto::Line| functions.get(&line.function_id).map_or(0, |name| name + module);
+        names = location.line.iter().map(of_line).fold(names, usize::saturating_add);
+    }
+    let most = limits.names;
+    ensure!(names <= most, "the names of its functions have {names} bytes together, and {most} may be read");
+    let (mut all, most) = (0usize, limits.depth);
+    for sample in &message.sample {
+        let of_one = |id| depths.get(id).copied().unwrap_or_default();
+        let depth = sample.location_id.iter().map(of_one).fold(0, usize::saturating_add);
+        ensure!(depth <= most, "one of its call stacks has {depth} functions, and {most} may be read");
+        all = all.saturating_add(depth);
+    }
+    let most = limits.functions;
+    ensure!(all <= most, "its call stacks have {all} functions together, and {most} may be read");
+    Ok(())
 }
 
 /// Replaces numbers by what they stand for; `None` where they stand for nothing.
@@ -131,5 +177,40 @@ impl Decoded {
         let bytes =
             find(bytes).with_context(|| format!("it has no such figures (--what), only: {}", types()))?;
         Ok((find(objects), bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_bytes_do_not_stand_for_any_amount() {
+        let function = proto::Function { id: 1, name: 1, filename: 2, ..Default::default() };
+        let line = vec![proto::Line { function_id: 1, line: 1 }; 100];
+        let location = proto::Location { id: 1, mapping_id: 1, line, ..Default::default() };
+        let stack = |depth| proto::Sample { location_id: vec![1; depth], ..Default::default() };
+        let mut message = proto::Profile {
+            string_table: ["", "name", "file", "module"].map(String::from).to_vec(),
+            mapping: vec![proto::Mapping { id: 1, filename: 3, ..Default::default() }],
+            location: vec![location],
+            function: vec![function],
+            sample: vec![stack(10), stack(10)],
+            ..Default::default()
+        };
+        let said = |message: &proto::Profile, depth, functions, names| {
+            let limits = Limits { depth, functions, names };
+            refuse_endless(message, &limits).map_or_else(|error| error.to_string(), |()| String::new())
+        };
+        assert_eq!(said(&message, 1000, 2000, 1400), "");
+        let expected = "one of its call stacks has 1000 functions, and 999 may be read";
+        assert_eq!(said(&message, 999, 2000, 1400), expected);
+        let expected = "its call stacks have 2000 functions together, and 1999 may be read";
+        assert_eq!(said(&message, 1000, 1999, 1400), expected);
+        let expected = "the names of its functions have 1400 bytes together, and 1399 may be read";
+        assert_eq!(said(&message, 1000, 2000, 1399), expected);
+        // A place of which no function is known stands for one.
+        message.location[0].line.clear();
+        assert_eq!(said(&message, 10, 20, 0), "");
     }
 }

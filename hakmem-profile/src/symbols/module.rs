@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use addr2line::Loader;
@@ -152,9 +153,20 @@ fn same(one: &[u8], other: &[u8]) -> bool {
     one.is_empty() || other.is_empty() || one == other
 }
 
+/// Opens a file that a profile, or a file of one, names, which may be anything: a pipe has nothing to read as
+/// long as nobody writes, some devices have no end, and others do something when they are opened.
+fn open(path: &Path) -> Option<File> {
+    if !path.is_file() {
+        return None;
+    }
+    // What has come there since is not waited for.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
 /// Reads what the file at `path` says about itself.
 fn head(path: &Path) -> Option<Head> {
-    let cache = ReadCache::new(File::open(path).ok()?);
+    let cache = ReadCache::new(open(path)?);
     let file = object::File::parse(&cache).ok()?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let segments = file.segments().map(|segment| {
@@ -199,6 +211,8 @@ fn separate(path: &Path, own: Option<&Head>, build_id: &[u8], debug: &Path) -> O
         return Some(found);
     }
     let (name, crc) = own?.link.as_ref()?;
+    // No folders are in it, unless somebody wants to have other files read.
+    let name = Path::new(name).file_name()?;
     let folder = path.parent()?;
     let global = debug.join(folder.strip_prefix("/").unwrap_or(folder));
     [folder.to_path_buf(), folder.join(".debug"), global]
@@ -209,7 +223,7 @@ fn separate(path: &Path, own: Option<&Head>, build_id: &[u8], debug: &Path) -> O
 
 /// The checksum that a link to a debug file holds.
 fn checksum(path: &Path) -> Option<u32> {
-    let mut file = File::open(path).ok()?;
+    let mut file = open(path)?;
     let (mut crc, mut buffer) = (flate2::Crc::new(), vec![0; 1 << 16]);
     loop {
         match file.read(&mut buffer).ok()? {
@@ -232,7 +246,7 @@ fn load(path: &Path, debug: &Path) -> Option<Loader> {
 fn symbols(tables: &[PathBuf]) -> Vec<Symbol> {
     let mut all = Vec::new();
     for path in tables {
-        let Some(cache) = File::open(path).ok().map(ReadCache::new) else { continue };
+        let Some(cache) = open(path).map(ReadCache::new) else { continue };
         let Ok(file) = object::File::parse(&cache) else { continue };
         let functions = file
             .symbols()

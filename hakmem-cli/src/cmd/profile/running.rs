@@ -5,11 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use nix::unistd::{Gid, Uid, geteuid};
 
 use super::take::conclude;
 use super::{Args, Format, prepare_page};
 use crate::profile::attach::{Process, Waited};
 use crate::profile::files::{EXTENSION, Files};
+use crate::profile::goes_on;
 use crate::{report, sys};
 
 /// How long to wait for the end of the profile.
@@ -28,13 +30,12 @@ struct Owner {
 
 impl Owner {
     fn of(pid: i32) -> anyhow::Result<Self> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))
-            .with_context(|| format!("process {pid}"))?;
+        let status = sys::proc_text(pid, "status").with_context(|| format!("process {pid}"))?;
         let numbers = |name: &str| -> Vec<u32> {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
             line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
         };
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        let name = sys::proc_text(pid, "comm").unwrap_or_default();
         // The last ones are those by which files are opened.
         let last = |name: &str| numbers(name).last().copied();
         Ok(Self {
@@ -64,13 +65,12 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
     let (rate, interval) = (args.rate.unwrap_or(512 << 10), args.interval.unwrap_or(Duration::from_secs(1)));
     ensure!(rate != 0, "--rate 0: expected 1 or more bytes");
-    let made = !folder.exists();
-    let files = place(&folder, &owner, made)?;
+    let files = place(&folder, &owner)?;
     let say = |what: &str| report::say(&format!("hakmem: {what}"));
     let begun = process.start(&files.prefix, rate, interval, say);
     // Only if nothing is in it.
     let leave = || {
-        if made {
+        if files.made {
             drop(std::fs::remove_dir(&folder))
         }
     };
@@ -86,9 +86,21 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     // The user may have had enough of this as well: what there is to say about it is the same.
     let asks = waited != Waited::Gone && !ended;
     let silent = asks && process.stop(LAST)? != Waited::Gone && process.stopped()?.is_none();
+    let mut going = goes_on::find(&files.prefix);
+    // It may be as young as this command, and has just been asked.
+    going.retain(|&other| other != pid);
+    let say_who = || {
+        if !going.is_empty() {
+            report::say(&format!("hakmem: {}", goes_on::said(&going, "forked by it")));
+        }
+    };
     let written = files.written();
-    if written.is_empty() && !(answered && silent) {
-        leave();
+    if written.is_empty() {
+        say_who();
+        // Those that go on need it.
+        if !(answered && silent) && going.is_empty() {
+            leave();
+        }
     }
     if silent && written.is_empty() {
         ensure!(
@@ -110,8 +122,9 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         "no profile of process {pid}: it has not begun one, or may not write to {}",
         folder.display()
     );
-    let whole = conclude(args, &written, &folder)?;
-    Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let whole = conclude(args, &written, &folder);
+    say_who();
+    Ok(if whole? { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Ends a profile that somebody else has begun, and shows it.
@@ -165,9 +178,12 @@ fn refuse_options(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The files of a profile of this process. `made` says that the folder is not there yet.
-fn place(folder: &Path, owner: &Owner, made: bool) -> anyhow::Result<Files> {
-    let mut files = Files::new(folder, &owner.name)?;
+/// The files of a profile of this process.
+fn place(folder: &Path, owner: &Owner) -> anyhow::Result<Files> {
+    // Root may write everywhere, but it is the process that writes.
+    let writer = (geteuid().is_root() && owner.user != 0)
+        .then(|| (Uid::from_raw(owner.user), Gid::from_raw(owner.group)));
+    let mut files = Files::new(folder, &owner.name, writer)?;
     let first = files.name().to_string();
     for number in 2.. {
         let Some(taken) = files.taken(&owner.pid) else { break };
@@ -181,14 +197,10 @@ fn place(folder: &Path, owner: &Owner, made: bool) -> anyhow::Result<Files> {
             ));
         }
     }
-    // Root may write everywhere, but it is the process that writes.
-    if nix::unistd::geteuid().is_root() && owner.user != 0 {
-        if made {
-            let _ = std::os::unix::fs::chown(folder, Some(owner.user), Some(owner.group));
-        }
+    if writer.is_some() {
         let writes = || tempfile::tempfile_in(folder);
         if let Err(error) = sys::as_user(owner.user, owner.group, &owner.groups, writes) {
-            if made {
+            if files.made {
                 let _ = std::fs::remove_dir(folder);
             }
             bail!(

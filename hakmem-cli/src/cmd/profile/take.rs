@@ -13,6 +13,7 @@ use hakmem_profile::model::{Moment, What};
 use hakmem_profile::symbols::Symbols;
 use hakmem_profile::{collapsed, pprof};
 
+use super::largest::Largest;
 use super::{Args, COLUMNS, Format, choice, prepare_page, write_page};
 use crate::process::Status;
 use crate::profile::alive::{self, Alive};
@@ -29,9 +30,6 @@ const SIGNAL: &str = "HAKMEM_PROFILE_SIGNAL";
 
 /// The option for the time between two snapshots.
 const INTERVAL: &str = "HAKMEM_PROFILE_INTERVAL";
-
-/// Processes that get tables of their own.
-const MOST: usize = 5;
 
 /// Runs the program; returns only when it could not be started, else leaves with the program's own status.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -54,7 +52,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         prepare_page(folder)?;
     }
     let folder = args.out.clone().unwrap_or_else(|| format!("{}.profile", files::short(&name)).into());
-    let files = Files::new(&folder, files::short(&name))?;
+    let files = Files::new(&folder, files::short(&name), None)?;
 
     let mut command = Command::new(program);
     command.args(rest);
@@ -89,10 +87,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let going = goes_on::find(&files.prefix);
+    let who = || goes_on::said(&going, "started by it");
     let written = files.written();
     let whole = if written.is_empty() && !going.is_empty() {
         // The folder is needed.
-        report::say(&format!("hakmem: no profile of {name} yet: {}", goes_on::said(&going)));
+        report::say(&format!("hakmem: no profile of {name} yet: {}", who()));
         false
     } else if written.is_empty() {
         let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
@@ -107,7 +106,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })
     };
     if !written.is_empty() && !going.is_empty() {
-        report::say(&format!("hakmem: {}", goes_on::said(&going)));
+        report::say(&format!("hakmem: {}", who()));
     }
     // Leaving runs no destructors, and this owns a temporary folder.
     drop(preload);
@@ -181,7 +180,7 @@ fn convert(path: &Path, input: &Input, moment: &Moment, what: What, symbols: &mu
 /// everything could be read, written and shown.
 pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyhow::Result<bool> {
     let mut symbols = Symbols::new();
-    let mut inputs: Vec<(f64, Input, Moment)> = Vec::new();
+    let mut inputs = Largest::new();
     let (mut there, mut whole) = ([true; 2], true);
     for path in written {
         let mut read = || -> anyhow::Result<_> {
@@ -194,7 +193,7 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
                 let what = args.what.unwrap_or(What::Peak);
                 let done = convert(path, &input, &moment, what, &mut symbols);
                 there = [there[0] && done[0], there[1] && done[1]];
-                inputs.push((peak, input, moment));
+                inputs.add(peak, (input, moment));
             }
             Err(error) => {
                 whole = false;
@@ -202,17 +201,13 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
             }
         }
     }
-    inputs.sort_by(|(a, ..), (b, ..)| b.total_cmp(a));
     let columns = sys::columns(&std::io::stderr());
-    let largest = inputs.first().map_or(0.0, |(peak, ..)| *peak);
-    let own = inputs.iter().take(MOST).take_while(|(peak, ..)| *peak >= largest / 20.0).count().max(1);
     let mut text = String::new();
-    for (_, input, moment) in inputs.iter().take(own) {
+    for (input, moment) in inputs.shown() {
         text += &format!("\n{}", table::render(&input.profile, moment, &choice(args, columns)));
     }
-    if inputs.len() > own {
-        let sum = inputs[own..].iter().map(|(peak, ..)| *peak).sum();
-        let number = inputs.len() - own;
+    let (number, sum) = inputs.others();
+    if number > 0 {
         let processes = if number == 1 { "process" } else { "processes" };
         text += &format!("\nand {number} more {processes}, together {} at their peaks\n", bytes(sum));
     }
@@ -224,8 +219,7 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
     // There may be room for the page.
     let shown = report::show((text + "\n").as_bytes());
     if let Some(folder) = &args.report {
-        let profiles: Vec<_> =
-            inputs.iter().take(own).map(|(_, input, moment)| (&input.profile, moment)).collect();
+        let profiles: Vec<_> = inputs.shown().map(|(input, moment)| (&input.profile, moment)).collect();
         report::say(&write_page(folder, &profiles, symbols.notes())?);
     }
     Ok(whole && shown && there == [true; 2])
