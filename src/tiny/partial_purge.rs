@@ -15,7 +15,6 @@ mod chosen;
 
 pub(crate) use chosen::{Among, BATCH, Chosen};
 
-use crate::base::pause::Pause;
 use crate::base::table::Table;
 use crate::os;
 use crate::superslab::granules::{Granules, Run};
@@ -33,10 +32,6 @@ use core::ptr;
 /// What is less is not worth that its SuperSlab loses its huge pages, and that frees into the slab are
 /// checked by a division.
 const WORTH: usize = 8;
-
-/// How long nothing is purged after the system has refused, as it does where memory is locked: what is purged
-/// leaves the lists of free blocks, and for nothing then.
-static REFUSED: Pause = Pause::up_to(1024);
 
 /// Purges some sparse slabs if too much lies idle in those of all heaps.
 ///
@@ -107,7 +102,7 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
         } else {
             idle_granules(slab, &granules, before)
         };
-        let idle = if (idle.count_ones() as usize) < least || REFUSED.is_on(now) { 0 } else { idle };
+        let idle = if (idle.count_ones() as usize) < least { 0 } else { idle };
         if idle != 0 {
             unlist(slab, &granules, idle);
             let (bump, end) = ((*slab).bump, (*slab).end);
@@ -115,6 +110,7 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
             if let Some(run) = Run::each(edge).next() {
                 Slab::set_bump(slab, granules.window(run).1.min(end));
             }
+            let now = os::now_ms();
             (*slab).purged_at = if excess { now } else { idle::before_regret(now) };
             (*slab).purged.store(before | idle, Relaxed);
             (*slab).inverse.store(0, Relaxed);
@@ -124,19 +120,13 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
     };
     // SAFETY: the caller has the rights of the owner.
     let mut bytes = if excess { 0 } else { unsafe { purge_fresh(slab, &granules, least) } };
-    let mut refused = false;
     for run in Run::each(idle) {
         let len = (run.count as usize) << granules.shift;
         // SAFETY: whole system pages of the slab's span. No block in use or on a list touches them, and none
         // is handed out of them before `revive`.
         if unsafe { os::purge(granules.range(run).0, len) } {
             bytes += len;
-        } else {
-            refused = true;
         }
-    }
-    if idle != 0 {
-        REFUSED.tried(!refused, now);
     }
     bytes
 }

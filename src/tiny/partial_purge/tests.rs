@@ -3,8 +3,6 @@
 use super::*;
 use crate::base::counters::Counters;
 use crate::base::list::List;
-use crate::os::child;
-use crate::superslab::layout::SUPERSLAB;
 use crate::superslab::slab::Listed;
 use crate::tiny::bins::tests::{free, with_slab};
 use crate::tiny::classes::stride;
@@ -213,36 +211,4 @@ fn an_orphan_is_not_due_until_an_eighth_more_of_it_is_free() {
             assert!(Slab::is_due(slab), "it was listed meanwhile");
         }
     });
-}
-
-/// Free blocks stay on their lists where the system would not take their memory anyway.
-#[test]
-fn where_memory_is_locked_little_is_tried() {
-    let _alone = orphans::ALONE.lock();
-    assert!(child::is_so(|| {
-        with_full_slabs(|bins, slabs, blocks, _| {
-            // SAFETY: bins, slabs and blocks are this thread's alone.
-            unsafe {
-                let span = Granules::of(slabs[0]).span;
-                assert_eq!(libc::mlock(span.cast(), SUPERSLAB - (span.addr() & (SUPERSLAB - 1))), 0);
-                for (slab, blocks) in slabs.into_iter().zip(blocks) {
-                    Bins::unlink(bins, slab);
-                    blocks[1..].iter().for_each(|&block| _ = free(slab, block));
-                }
-                let purged = |slab| (purge(slab, false), (*slab).purged.load(Relaxed) != 0);
-                // How it finds out.
-                assert_eq!(purged(slabs[0]), (0, true));
-                assert!(REFUSED.was_refused());
-                // However long this takes.
-                REFUSED.tried(false, os::now_ms() + 100_000);
-                assert_eq!(purged(slabs[1]), (0, false));
-                assert_eq!(libc::munlock(span.cast(), SUPERSLAB - (span.addr() & (SUPERSLAB - 1))), 0);
-                REFUSED.tried(true, os::now_ms());
-                let (bytes, any) = purged(slabs[1]);
-                assert!(bytes != 0 && any && !REFUSED.was_refused());
-                slabs.into_iter().for_each(|slab| Bins::push(bins, slab, Listed::Full));
-            }
-        });
-        true
-    }));
 }
