@@ -58,21 +58,26 @@ pub(crate) fn borrow() -> *mut Heap {
     heap
 }
 
-/// Takes a record, as the heap of `thread`: see [`Heap::thread`].
-fn take(thread: usize) -> *mut Heap {
+/// Takes a record that nobody has; null if there is none.
+fn pop(records: &RecordStack<Heap>) -> *mut Heap {
     // SAFETY: all records that were ever pushed are still mapped, until `unmap`.
-    let mut heap = unsafe { FREE.pop() };
-    if heap.is_null() {
-        // SAFETY: the same.
-        heap = unsafe { PURGED.pop() };
-    }
-    let fresh = heap.is_null();
-    if !fresh && visitor::was_stopped() {
+    let heap = unsafe { records.pop() };
+    if !heap.is_null() && visitor::was_stopped() {
         // The fork that made this process may have stopped that visitor while it looked whether this one has
         // an owner, and then nobody has freed its lock.
         // SAFETY: a record that is the caller's alone; nobody visits here any more.
         unsafe { Heap::lock(heap).inherit() };
     }
+    heap
+}
+
+/// Takes a record, as the heap of `thread`: see [`Heap::thread`].
+fn take(thread: usize) -> *mut Heap {
+    let mut heap = pop(&FREE);
+    if heap.is_null() {
+        heap = pop(&PURGED);
+    }
+    let fresh = heap.is_null();
     if fresh {
         heap = os::map_uncounted(RECORD).cast();
         if heap.is_null() {
@@ -194,7 +199,7 @@ pub(crate) fn give_up_rest(all: bool) {
     // pushed; so its link is ours as well, and who still reads it has come too late and does not use it.
     unsafe {
         while holding > 0 || keeping > 0 {
-            let heap = FREE.pop();
+            let heap = pop(&FREE);
             if heap.is_null() {
                 // The rest are somebody else's meanwhile, or a fork has cut off who had them.
                 fewer(&HOLDING, holding);

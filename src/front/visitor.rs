@@ -57,6 +57,8 @@ fn visits(take: impl FnOnce() -> Option<Guard<'static, ()>>) -> Option<Visits> {
 
 /// In the child of a fork: see [`Lock::inherit`]. Returns whether the fork has stopped a visitor.
 pub(crate) fn inherit() -> bool {
+    // Whatever was so in the parent.
+    STOPPED.store(false, Relaxed);
     let visited = VISITS.is_held();
     VISITS.inherit();
     visited
@@ -179,7 +181,7 @@ mod tests {
             look_who_was_stopped();
             assert!(was_stopped() && VISITS.is_held());
             // It is this thread's, and stays so.
-            inherit() && VISITS.is_held()
+            inherit() && VISITS.is_held() && !was_stopped()
         }));
     }
 

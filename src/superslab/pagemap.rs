@@ -150,12 +150,18 @@ pub(crate) fn kind_published(address: *const u8) -> u8 {
 
 /// Makes sure that the map has a leaf for `address`. False if there is no memory for one.
 pub(crate) fn prepare(address: *const u8) -> bool {
+    prepare_by(address, &mut os::map_uncounted)
+}
+
+/// [`prepare`], with memory from `map`.
+#[inline(always)]
+fn prepare_by(address: *const u8, map: &mut impl FnMut(usize) -> *mut u8) -> bool {
     let index = (slice_number(address) >> LEAF_SHIFT) as usize;
     let slot = &ROOT_TABLE[index];
     // Acquire, here and below: pairs with the release below. The caller will write into the leaf.
     let mut at = slot.load(Ordering::Acquire);
     if at == absent(index) {
-        let leaf = os::map_uncounted(LEAF);
+        let leaf = map(LEAF);
         if leaf.is_null() {
             return false;
         }
@@ -236,12 +242,14 @@ fn slot(address: *const u8) -> Option<&'static AtomicPtr<u8>> {
     Some(unsafe { &(*leaves)[leaf] })
 }
 
-/// What `slot` points at. Maps and counts it if there is nothing yet; null if there is no memory for it.
-fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize) -> *mut T {
+/// What `slot` points at. Maps it by `map` and counts it if there is nothing yet; null if there is no memory
+/// for it.
+#[inline(always)]
+fn grown<T>(slot: &AtomicPtr<T>, count: &AtomicUsize, map: &mut impl FnMut(usize) -> *mut u8) -> *mut T {
     // Acquire, here and below: pairs with the release below.
     let mut at = slot.load(Ordering::Acquire);
     if at.is_null() {
-        let fresh = os::map_uncounted(bytes_of::<T>()).cast::<T>();
+        let fresh = map(bytes_of::<T>()).cast::<T>();
         if fresh.is_null() {
             return fresh;
         }
@@ -269,13 +277,56 @@ fn bytes_of<T>() -> usize {
 
 /// Prepares both the map and the side table for a direct mapping at `address`.
 pub(crate) fn prepare_direct(address: *const u8) -> bool {
+    prepare_direct_by(address, &mut os::map_uncounted)
+}
+
+/// [`prepare_direct`], with memory from `map`, in whole pages, zeroed, and unmapped like what
+/// [`os::map_uncounted`] returns.
+#[inline(always)]
+fn prepare_direct_by(address: *const u8, map: &mut impl FnMut(usize) -> *mut u8) -> bool {
     let (root, branch, _) = direct_place(address);
-    if !prepare(address) {
+    if !prepare_by(address, map) {
         return false;
     }
-    let branches = grown(&DIRECT_ROOT[root], &BRANCHES);
+    let branches = grown(&DIRECT_ROOT[root], &BRANCHES, map);
     // SAFETY: a branch that `grown` has mapped, as in `slot`.
-    !branches.is_null() && !grown(unsafe { &(*branches)[branch] }, &DIRECT_LEAVES).is_null()
+    !branches.is_null() && !grown(unsafe { &(*branches)[branch] }, &DIRECT_LEAVES, map).is_null()
+}
+
+/// Memory for all that [`prepare_direct`] may need for one address, whichever that is: for who learns the
+/// address when it is too late to go without.
+pub(crate) struct Reserve {
+    at: *mut u8,
+    left: usize,
+}
+
+impl Reserve {
+    /// `None` if there is no memory.
+    pub(crate) fn new() -> Option<Self> {
+        let left = LEAF + bytes_of::<Branch>() + bytes_of::<DirectLeaf>();
+        let at = os::map_uncounted(left);
+        if at.is_null() { None } else { Some(Self { at, left }) }
+    }
+
+    /// [`prepare_direct`], which cannot fail.
+    pub(crate) fn prepare_direct(mut self, address: *const u8) {
+        let prepared = prepare_direct_by(address, &mut |len| {
+            let at = self.at;
+            self.at = at.wrapping_add(len);
+            self.left -= len;
+            at
+        });
+        debug_assert!(prepared);
+    }
+}
+
+impl Drop for Reserve {
+    fn drop(&mut self) {
+        if self.left != 0 {
+            // SAFETY: the end of what `new` has mapped, of which no part was taken.
+            unsafe { os::discard_uncounted(self.at, self.left) };
+        }
+    }
 }
 
 /// Enters a direct mapping, for which [`direct`] will return `entry`. Needs [`prepare_direct`].

@@ -88,7 +88,6 @@ pub(crate) unsafe fn purge_orphans(bins: *mut Bins, all: bool) -> usize {
 /// The slab is the caller's: it owns it, or visits its heap, with the duties of [`Chosen::purge`]. It is not
 /// current.
 unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
-    let now = os::now_ms();
     // SAFETY: the caller has the rights of the owner: it may take the chain, which belongs to the slab's free
     // blocks then, and alone uses the list of these and the fields.
     let (granules, idle, least) = unsafe {

@@ -134,7 +134,7 @@ pub(crate) unsafe fn disown(slab: *mut Slab) -> GivenUp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os;
+    use crate::os::{self, child};
     use crate::superslab::desc::Desc;
     use crate::superslab::layout::SUPERSLAB;
     use crate::superslab::slab::Owner;
@@ -175,39 +175,45 @@ mod tests {
 
     /// Who looks at all orphans reaches each of them once, while the others can be adopted.
     #[test]
+    #[cfg_attr(miri, ignore = "forks")]
     fn orphans_are_gone_through_from_the_last_to_the_first() {
         let _alone = orphans::ALONE.lock();
         const CLASS: u8 = CLASSES as u8;
-        let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
-        assert!(!base.is_null());
-        // SAFETY: as in the test above: a place that nobody else knows.
-        unsafe {
-            let (owner, mut bins) = (Owner::new(), Bins::new());
-            bins.owner = (&raw const owner).cast_mut();
-            let slabs = [8, 16, 24].map(|first| {
-                let slab = Slab::claim(Desc::stand_in(base), first, 8, CLASS);
-                Slab::make(slab, stride(CLASS as usize), false, bins.owner);
-                Slab::count_taken(slab);
-                assert!(part_with(&mut 8, slab, false));
-                slab
-            });
-            let before = orphans::count(CLASS);
-            let mut seen = std::vec::Vec::new();
-            for _ in 0..before {
-                let orphan = orphans::adopt_last(CLASS).unwrap();
-                let slab = orphan.slab;
-                seen.push(slab);
-                assert_eq!(orphans::count(CLASS), before - 1);
-                bins.install_adopted(orphan);
-                assert!(part_with(&mut 8, slab, false));
+        // Nobody else frees blocks of orphans there.
+        let is_so = child::is_so(|| {
+            let base = os::map_aligned(core::ptr::null_mut(), SUPERSLAB, SUPERSLAB);
+            assert!(!base.is_null());
+            // SAFETY: as in the test above: a place that nobody else knows.
+            unsafe {
+                let (owner, mut bins) = (Owner::new(), Bins::new());
+                bins.owner = (&raw const owner).cast_mut();
+                let slabs = [8, 16, 24].map(|first| {
+                    let slab = Slab::claim(Desc::stand_in(base), first, 8, CLASS);
+                    Slab::make(slab, stride(CLASS as usize), false, bins.owner);
+                    Slab::count_taken(slab);
+                    assert!(part_with(&mut 8, slab, false));
+                    slab
+                });
+                let before = orphans::count(CLASS);
+                let mut seen = std::vec::Vec::new();
+                for _ in 0..before {
+                    let orphan = orphans::adopt_last(CLASS).unwrap();
+                    let slab = orphan.slab;
+                    seen.push(slab);
+                    assert_eq!(orphans::count(CLASS), before - 1);
+                    bins.install_adopted(orphan);
+                    assert!(part_with(&mut 8, slab, false));
+                }
+                seen.retain(|slab| slabs.contains(slab));
+                assert_eq!(seen, slabs);
+                // They are as they were, the last one that was given up in front.
+                for slab in slabs.into_iter().rev() {
+                    assert_eq!(orphans::adopt(CLASS).unwrap().slab, slab);
+                }
+                os::discard(base, SUPERSLAB);
             }
-            seen.retain(|slab| slabs.contains(slab));
-            assert_eq!(seen, slabs);
-            // They are as they were, the last one that was given up in front.
-            for slab in slabs.into_iter().rev() {
-                assert_eq!(orphans::adopt(CLASS).unwrap().slab, slab);
-            }
-            os::discard(base, SUPERSLAB);
-        }
+            true
+        });
+        assert!(is_so);
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::base::pause::Pause;
 use crate::large::huge::Mapping;
-use crate::os::{self, held, message};
-use crate::superslab::pagemap;
+use crate::os::{self, held};
+use crate::superslab::pagemap::{self, Reserve};
 use crate::superslab::thp::HUGE_PAGE;
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::Relaxed;
@@ -15,8 +15,8 @@ static MOVES: Pause = Pause::up_to(1 << 16);
 /// does: see [`os::remap_to`].
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Moves the pages of a mapping that grows to `len` bytes to a new place that the page map can describe. Null,
-/// and nothing changed, on failure.
+/// Moves the pages of a mapping that grows to `len` bytes to a new place that the page map can describe.
+/// Null, and nothing changed, on failure.
 ///
 /// # Safety
 ///
@@ -26,10 +26,6 @@ pub(super) unsafe fn to_new(old: Mapping, len: usize, huge: bool) -> *mut u8 {
     // Only one of the two places counts as held, so only the difference is reserved.
     if MOVES.is_on(os::now_ms()) || !held::reserve_growth(old.len, len) {
         return ptr::null_mut();
-    }
-    if old.huge {
-        // SAFETY: the caller's mapping.
-        unsafe { old.split_ends() };
     }
     // SAFETY: the caller's clause is the same, and where there is no target nothing has changed.
     let moved = unsafe {
@@ -70,7 +66,10 @@ unsafe fn to_target(old: Mapping, len: usize, huge: bool) -> Result<*mut u8, NoT
     // What is refused once may be refused again, as for a process that stays near the limit of mappings.
     let remap = if REFUSED.load(Relaxed) { os::remap_to_marked } else { os::remap_to };
     // SAFETY: the old place is the caller's, and the new one was mapped just now and may be replaced.
-    let moved = unsafe { remap(old.block, old.len, len, target) };
+    let moved = unsafe {
+        split(old);
+        remap(old.block, old.len, len, target)
+    };
     MOVES.tried(moved, os::now_ms());
     if !moved {
         REFUSED.store(true, Relaxed);
@@ -78,13 +77,10 @@ unsafe fn to_target(old: Mapping, len: usize, huge: bool) -> Result<*mut u8, NoT
     Ok(if moved { target } else { ptr::null_mut() })
 }
 
-/// Bytes that the page map needs at most where it has described nothing in the same 512 GiB, but for a leaf
-/// of its own.
-const ROOM: usize = 128 << 10;
-
-/// Lets the system choose the place, which then takes only what the mapping grows by: else a process whose
-/// address space is limited, or whose memory is all accounted for, could not have a block longer than half
-/// of that.
+/// Lets the system choose the place, which then takes only what the mapping grows by, and some for the page
+/// map: else a process whose address space is limited, or whose memory is all accounted for, could not have a
+/// block longer than half of that. There is no pause after a refusal, since what has no room may have it a
+/// moment later.
 ///
 /// # Safety
 ///
@@ -92,27 +88,26 @@ const ROOM: usize = 128 << 10;
 #[cold]
 unsafe fn anywhere(old: Mapping, len: usize) -> *mut u8 {
     // The page map has to describe the new place, and only afterwards it is known where that is.
-    let room = os::map_uncounted(ROOM);
-    if room.is_null() {
-        return room;
-    }
+    let Some(reserve) = Reserve::new() else { return ptr::null_mut() };
     // SAFETY: the mapping is the caller's.
-    let moved = unsafe { os::remap_anywhere(old.block, old.len, len) };
-    // SAFETY: mapped just now with this length, and nobody else knows it.
-    unsafe { os::discard_uncounted(room, ROOM) };
-    if moved.is_null() || pagemap::prepare_direct(moved) {
-        return moved;
-    }
-    // Where it was there is room, unless another thread has taken that or the room for the page map.
-    // SAFETY: the mapping, whole, at its new place, the end of which is cut off; and memory that is mapped here
-    // where it was.
-    let is_back = unsafe {
-        os::discard_uncounted(moved.wrapping_add(old.len), len - old.len);
-        os::claim(old.block, old.len) && os::remap_to(moved, old.len, old.len, old.block)
+    let moved = unsafe {
+        split(old);
+        os::remap_anywhere(old.block, old.len, len)
     };
-    if !is_back {
-        message::line(format_args!("out of memory: a block has moved, and there is no memory to note where"));
-        message::abort();
+    if !moved.is_null() {
+        reserve.prepare_direct(moved);
     }
-    ptr::null_mut()
+    moved
+}
+
+/// Splits the huge pages at the ends of a mapping that is about to move.
+///
+/// # Safety
+///
+/// The mapping is whole, and the caller's.
+unsafe fn split(old: Mapping) {
+    if old.huge {
+        // SAFETY: the caller's clause is the same.
+        unsafe { old.split_ends() };
+    }
 }

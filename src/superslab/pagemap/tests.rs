@@ -47,3 +47,23 @@ fn a_direct_mapping_is_claimed_once() {
     assert!(!clear_direct(base, 42));
     assert_eq!(kind(base), FOREIGN);
 }
+
+/// Also where nothing has been described before; and what is not needed goes back.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn a_reserve_is_enough_for_any_address() {
+    assert!(crate::os::child::is_so(|| {
+        // Of 512 GiB in which there is nothing.
+        let far = ptr::without_provenance::<u8>(0x2345_6789_0000);
+        let mapped = || os::MAPPED.load(Ordering::Relaxed);
+        let (kind_before, before) = (kind(far), mapped());
+        Reserve::new().unwrap().prepare_direct(far);
+        let first = mapped() - before;
+        set_direct(far, 0x7000);
+        let described = (kind(far), direct(far)) == (DIRECT, 0x7000);
+        Reserve::new().unwrap().prepare_direct(far);
+        let all = LEAF + bytes_of::<Branch>() + bytes_of::<DirectLeaf>();
+        drop(Reserve::new());
+        kind_before == FOREIGN && described && first == all && mapped() - before == all
+    }));
+}
