@@ -44,8 +44,8 @@ pub(crate) unsafe fn remap_to_marked(p: *mut u8, old: usize, new: usize, target:
 ///
 /// # Safety
 ///
-/// `p` is a whole mapping of ours of `old` bytes; both sizes are multiples of the page size. After success only
-/// the result may be used.
+/// `p` is a whole mapping of ours of `old` bytes; both sizes are multiples of the page size. After success
+/// only the result may be used.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn remap_anywhere(p: *mut u8, old: usize, new: usize) -> *mut u8 {

@@ -67,8 +67,8 @@ const fn is_beyond_addresses(need: usize) -> bool {
     need >> 48 != 0
 }
 
-/// Whether `need` bytes at a multiple of `align` can never be had, whatever is given back. Then nobody's caches
-/// are emptied.
+/// Whether `need` bytes at a multiple of `align` can never be had, whatever is given back. Then nobody's
+/// caches are emptied.
 fn is_hopeless(need: usize, align: usize) -> bool {
     // As a rule it has so much address space to be looked for in. SuperSlabs have that alignment anyway.
     let place = if align > SUPERSLAB { need.saturating_add(align) } else { need };

@@ -45,8 +45,8 @@ pub(crate) enum Why {
 /// The figures of a snapshot that the allocator knows: see the format.
 pub(crate) type Totals = [u64; 8];
 
-/// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole, or to what is
-/// there and is no file. False, after which a file is as it was, when there is no memory, or the system
+/// Writes all that was gathered to a new file at `path`, which becomes visible when it is whole, or to what
+/// is there and is no file. False, after which a file is as it was, when there is no memory, or the system
 /// refuses.
 pub(crate) fn write_to(path: &CStr, why: Why, totals: &Totals) -> bool {
     look_for_modules();
