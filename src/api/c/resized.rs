@@ -1,8 +1,9 @@
 //! `realloc`.
 
-use crate::api::c::{MIN_ALIGN, free, free_of_kind, malloc, malloc_growing, or_enomem};
+use crate::api::c::{MIN_ALIGN, free, free_of_kind, malloc, malloc_growing, malloc_hit, or_enomem};
 use crate::api::hardened::{self, Said};
 use crate::api::{guard, slow_path};
+use crate::os::keep_errno;
 use crate::superslab::pagemap::{self, FOREIGN, HARDENED, RUN};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::Relaxed;
@@ -51,12 +52,38 @@ unsafe extern "C" fn shrunk(block: *mut u8, size: usize, kind: usize) -> *mut u8
             free_of_kind(block, kind);
             return ptr::null_mut();
         }
-        if class_of(size, MIN_ALIGN) as usize == kind { block } else { moved(block, size, kind, size) }
+        if class_of(size, MIN_ALIGN) as usize == kind {
+            return block;
+        }
+        let new = malloc_hit(size);
+        if new.is_null() {
+            return shrunk_slow(block, size, kind);
+        }
+        replace(block, new, kind, size);
+        new
     }
 }
 
-/// Whether a block has stayed larger than its program thinks: see [`moved`]. Relaxed: whoever frees such a
-/// block got it after this was set, by the program's own synchronisation.
+/// [`shrunk`] when no magazine has a block. If there is no memory, the block stays as it is, since many
+/// programs rely on that they can make it smaller all the same.
+///
+/// # Safety
+///
+/// As [`shrunk`]; `size` is not 0.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn shrunk_slow(block: *mut u8, size: usize, kind: usize) -> *mut u8 {
+    // SAFETY: the caller's clause is the same.
+    let new = keep_errno(|| unsafe { moved(block, size, kind, size) });
+    if !new.is_null() {
+        return new;
+    }
+    STAYED.store(true, Relaxed);
+    block
+}
+
+/// Whether a block has stayed larger than its program thinks: see [`shrunk_slow`]. Relaxed: whoever frees
+/// such a block got it after this was set, by the program's own synchronisation.
 static STAYED: AtomicBool = AtomicBool::new(false);
 
 /// Whether some small block may be of a larger class than its size needs.
@@ -65,8 +92,7 @@ pub(super) fn some_stayed() -> bool {
 }
 
 /// Moves the contents of a small block, `bytes` of them, to a new one of `size` bytes. What stays where it is
-/// is not told here, so that it needs no stack frame. If there is no memory, a block that shrinks stays: many
-/// programs rely on that.
+/// is not told here, so that it needs no stack frame.
 ///
 /// # Safety
 ///
@@ -75,20 +101,26 @@ pub(super) fn some_stayed() -> bool {
 #[inline(never)]
 unsafe extern "C" fn moved(block: *mut u8, size: usize, kind: usize, bytes: usize) -> *mut u8 {
     let new = if size > MAX_SMALL { malloc_growing(size) } else { malloc(size) };
-    if new.is_null() {
-        if bytes == size {
-            STAYED.store(true, Relaxed);
-            return block;
-        }
-    } else {
-        // SAFETY: both blocks have so many bytes and are the caller's; nobody uses the old one after the
-        // copy.
-        unsafe {
-            ptr::copy_nonoverlapping(block, new, bytes);
-            free_of_kind(block, kind);
-        }
+    if !new.is_null() {
+        // SAFETY: the caller's clause; a new block of `size` bytes, which are as many or more.
+        unsafe { replace(block, new, kind, bytes) };
     }
     new
+}
+
+/// Copies `bytes` bytes to a new block and frees the old one.
+///
+/// # Safety
+///
+/// Both blocks have so many bytes and are the caller's, which does not use the old one any more. `kind` is
+/// its class.
+#[inline(always)]
+unsafe fn replace(block: *mut u8, new: *mut u8, kind: usize, bytes: usize) {
+    // SAFETY: the caller's clause; they are two blocks.
+    unsafe {
+        ptr::copy_nonoverlapping(block, new, bytes);
+        free_of_kind(block, kind);
+    }
 }
 
 /// [`realloc`] of a large or foreign block.
