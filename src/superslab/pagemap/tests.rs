@@ -54,7 +54,7 @@ fn a_direct_mapping_is_claimed_once() {
 fn a_reserve_is_enough_for_any_address() {
     assert!(crate::os::child::is_so(|| {
         // Of 512 GiB in which there is nothing.
-        let far = ptr::without_provenance::<u8>(0x2345_6789_0000);
+        let far = ptr::without_provenance::<u8>(0x3456_789a_0000);
         let mapped = || os::MAPPED.load(Ordering::Relaxed);
         let (kind_before, before) = (kind(far), mapped());
         Reserve::new().unwrap().prepare_direct(far);
