@@ -167,8 +167,6 @@ pub(crate) struct Policy {
     widest: usize,
     /// When the pool was last searched for slices that are due by age, in milliseconds.
     pub(super) looked: u32,
-    /// When the background thread last did that, in milliseconds.
-    pub(super) seen: u32,
     /// While it is on, nothing is given back for exceeding the allowance, because the system has refused
     /// everything: locked memory, for example.
     pub(super) pause: Pause,
@@ -183,7 +181,6 @@ impl Policy {
             always: ALLOWED,
             widest: usize::MAX,
             looked: 0,
-            seen: 0,
             pause: Pause::up_to(PAUSE),
         }
     }

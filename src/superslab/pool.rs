@@ -273,13 +273,13 @@ mod tests {
     fn is_exact() -> bool {
         let figures = |pool: &State| {
             let listed: Vec<usize> = (0..=SLICES).map(|free| pool.bucket(free).count()).collect();
-            let kept = (pool.visits, pool.policy.seen);
+            let kept = (pool.visits, pool.policy.looked);
             (pool.superslabs, pool.used_slices, pool.dirty_slices, listed, kept)
         };
         let mut pool = lock().unwrap();
         // So that it can be seen whether they are kept.
         pool.visits += 1;
-        pool.policy.seen = os::now_ms();
+        pool.policy.looked = os::now_ms();
         let counted = figures(&pool);
         pool.rebuild();
         counted == figures(&pool)
@@ -297,6 +297,9 @@ mod tests {
         let place = Slab::base(first.slab);
         assert!(is_exact());
         let held = POOL.lock();
+        // The background thread is there, though it cannot do anything.
+        purge::SEEN.store(0, Relaxed);
+        assert!(purge::aged(|| false).is_none() && purge::SEEN.load(Relaxed) != 0);
         let (mut spans, mut taken) = (Vec::new(), 0);
         std::thread::scope(|threads| {
             let worker = threads.spawn(|| {

@@ -13,6 +13,7 @@ use crate::superslab::desc::DescRef;
 use crate::superslab::granules::Run;
 use crate::superslab::layout::{HEADER, SLICE, SLICE_SHIFT, SLICES, SUPERSLAB};
 use crate::superslab::span_index::{self, State, lock};
+use crate::sync::AtomicU32;
 use crate::sync::Ordering::{Relaxed, Release};
 
 /// A purge because of the allowance goes below it by one part in this many: slices that are freed next are
@@ -161,7 +162,7 @@ fn is_due(pool: &State, now: u32) -> bool {
 /// delay.
 fn is_over(pool: &State, now: u32, delay: i64) -> bool {
     pool.dirty_slices > pool.policy.allowed(pool.used_slices)
-        && !is_watched(pool, now, delay)
+        && !is_watched(now, delay)
         && !pool.policy.pause.is_on(now)
 }
 
@@ -170,9 +171,14 @@ fn is_time(pool: &State, now: u32, delay: i64) -> bool {
     os::elapsed(pool.policy.looked, now) as i64 > delay / 4
 }
 
+/// When the background thread last looked for slices that are due by age, in milliseconds. Relaxed: a hint.
+/// Not under the lock, which it does not always get: it is there all the same.
+pub(super) static SEEN: AtomicU32 = AtomicU32::new(0);
+
 /// Whether there is a background thread, and its last pass is recent: it may be kept from running.
-fn is_watched(pool: &State, now: u32, delay: i64) -> bool {
-    waker::WATCHED.load(Relaxed) && i64::from(os::elapsed(pool.policy.seen, now)) <= delay + i64::from(REGRET)
+fn is_watched(now: u32, delay: i64) -> bool {
+    waker::WATCHED.load(Relaxed)
+        && i64::from(os::elapsed(SEEN.load(Relaxed), now)) <= delay + i64::from(REGRET)
 }
 
 /// Purges what is due. Not inlined, so that the callers need no room for a job on their stacks.
@@ -218,8 +224,9 @@ fn run_jobs(stop: impl Fn() -> bool, mut fill: impl FnMut(&mut State, &mut Job))
 /// system has taken; `None` if no slices were due.
 pub(crate) fn aged(stop: impl Fn() -> bool) -> Option<usize> {
     let start = os::now_ms();
+    SEEN.store(start, Relaxed);
     run_jobs(stop, |pool, job| {
-        pool.policy.seen = os::now_ms();
+        SEEN.store(os::now_ms(), Relaxed);
         add_aged(pool, start, job);
     })
 }
