@@ -130,16 +130,9 @@ pub(crate) fn adopt(class: u8) -> Option<Adopted> {
         return None;
     }
     let mut lists = LISTS.lock_soon()?;
-    let mut slab = lists.0[class as usize].first();
-    while !slab.is_null() {
-        let adopted = take(&mut lists, slab);
-        if adopted.is_some() {
-            return adopted;
-        }
-        // SAFETY: the slab is still listed, and the lock is ours.
-        slab = unsafe { List::<Slab>::next(slab) };
-    }
-    None
+    let first = lists.0[class as usize].first();
+    // SAFETY: the slab is listed, and the lock is ours.
+    adopt_from(&mut lists, first, |slab| unsafe { List::<Slab>::next(slab) })
 }
 
 /// About how many orphans of `class` there are.
@@ -152,26 +145,29 @@ pub(crate) fn count(class: u8) -> usize {
 /// order in which they were.
 pub(crate) fn adopt_last(class: u8) -> Option<Adopted> {
     let mut lists = LISTS.lock_soon()?;
-    let mut slab = lists.0[class as usize].last();
-    while !slab.is_null() {
-        let adopted = take(&mut lists, slab);
-        if adopted.is_some() {
-            return adopted;
-        }
-        // SAFETY: the slab is still listed, and the lock is ours.
-        slab = unsafe { List::<Slab>::previous(slab) };
-    }
-    None
+    let last = lists.0[class as usize].last();
+    // SAFETY: the slab is listed, and the lock is ours.
+    adopt_from(&mut lists, last, |slab| unsafe { List::<Slab>::previous(slab) })
 }
 
-/// Adopts this one of the listed slabs. `None` if it has been emptied.
+/// Adopts the first of the listed slabs from `slab` on, null for none, that has not been emptied. `next` gives
+/// the one after a listed one.
 #[inline]
-fn take(lists: &mut Lists, slab: *mut Slab) -> Option<Adopted> {
-    // SAFETY: a listed slab is unlinked, under the lock that the caller holds, before it is released: so its
-    // record is valid.
-    let (chain, in_use) = unsafe { (*slab).remote.adopt() }?;
-    unlink(lists, slab);
-    Some(Adopted { slab, chain, in_use })
+fn adopt_from(
+    lists: &mut Lists,
+    mut slab: *mut Slab,
+    next: impl Fn(*mut Slab) -> *mut Slab,
+) -> Option<Adopted> {
+    while !slab.is_null() {
+        // SAFETY: a listed slab is unlinked, under the lock that the caller holds, before it is released: so
+        // its record is valid.
+        if let Some((chain, in_use)) = unsafe { (*slab).remote.adopt() } {
+            unlink(lists, slab);
+            return Some(Adopted { slab, chain, in_use });
+        }
+        slab = next(slab);
+    }
+    None
 }
 
 /// Takes a slab that the caller has emptied off its list and calls `release` with it: see

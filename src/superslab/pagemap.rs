@@ -12,6 +12,12 @@ use crate::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering, reads, wrote};
 use core::cell::UnsafeCell;
 use core::ptr;
 
+mod figures;
+mod reserve;
+
+pub(crate) use figures::figures;
+pub(crate) use reserve::Reserve;
+
 /// log2 of the entries of a leaf. A leaf is touched only where something lives, but each entry of the root is
 /// a pointer that the dynamic linker has to relocate when a process starts. With leaves a quarter as long,
 /// the root's 2,048 entries and their relocations would take 64 KiB.
@@ -293,42 +299,6 @@ fn prepare_direct_by(address: *const u8, map: &mut impl FnMut(usize) -> *mut u8)
     !branches.is_null() && !grown(unsafe { &(*branches)[branch] }, &DIRECT_LEAVES, map).is_null()
 }
 
-/// Memory for all that [`prepare_direct`] may need for one address, whichever that is: for who learns the
-/// address when it is too late to go without.
-pub(crate) struct Reserve {
-    at: *mut u8,
-    left: usize,
-}
-
-impl Reserve {
-    /// `None` if there is no memory.
-    pub(crate) fn new() -> Option<Self> {
-        let left = LEAF + bytes_of::<Branch>() + bytes_of::<DirectLeaf>();
-        let at = os::map_uncounted(left);
-        if at.is_null() { None } else { Some(Self { at, left }) }
-    }
-
-    /// [`prepare_direct`], which cannot fail.
-    pub(crate) fn prepare_direct(mut self, address: *const u8) {
-        let prepared = prepare_direct_by(address, &mut |len| {
-            let at = self.at;
-            self.at = at.wrapping_add(len);
-            self.left -= len;
-            at
-        });
-        debug_assert!(prepared);
-    }
-}
-
-impl Drop for Reserve {
-    fn drop(&mut self) {
-        if self.left != 0 {
-            // SAFETY: the end of what `new` has mapped, of which no part was taken.
-            unsafe { os::discard_uncounted(self.at, self.left) };
-        }
-    }
-}
-
 /// Enters a direct mapping, for which [`direct`] will return `entry`. Needs [`prepare_direct`].
 pub(crate) fn set_direct(address: *const u8, entry: u64) {
     if let Some(slot) = direct_slot(address) {
@@ -360,32 +330,6 @@ pub(crate) fn set_hardened(address: *const u8, slices: usize, record: *const u8)
 #[inline(always)]
 pub(crate) fn hardened(address: *const u8) -> *mut u8 {
     slot(address).map_or(ptr::null_mut(), |slot| slot.load(Ordering::Relaxed))
-}
-
-/// The bytes of address space that the map takes, and an estimate of how many of them are resident, for
-/// `superslabs` bytes of SuperSlabs and `direct` bytes of direct mappings: the entries for these, as if they
-/// lay side by side, and a system page of every leaf.
-pub(crate) fn figures(superslabs: usize, direct: usize) -> (usize, usize) {
-    let [leaves, tables, branches] =
-        [&LEAVES, &DIRECT_LEAVES, &BRANCHES].map(|count| count.load(Ordering::Relaxed));
-    figures_of(leaves, tables, branches, superslabs, direct)
-}
-
-/// [`figures`], for so many leaves of the map, and leaves and branches of the side table.
-fn figures_of(
-    leaves: usize,
-    tables: usize,
-    branches: usize,
-    superslabs: usize,
-    direct: usize,
-) -> (usize, usize) {
-    let (tables_bytes, branches_bytes) = (tables * bytes_of::<DirectLeaf>(), branches * bytes_of::<Branch>());
-    let page = os::page_size();
-    let part = |bytes: usize| bytes & !(page - 1);
-    let map = leaves * page + part((superslabs + direct) / SLICE);
-    let table = tables * page + part(direct / SLICE * size_of::<AtomicPtr<u8>>());
-    let resident = map.min(leaves * LEAF) + table.min(tables_bytes) + branches * page;
-    (leaves * LEAF + tables_bytes + branches_bytes, resident)
 }
 
 /// Gives all leaves back to the system. Nobody calls the library any more.

@@ -33,16 +33,6 @@ impl Profile {
         Self { folder, path, text, _one: one }
     }
 
-    /// Adds a sample at another place each time, so that there is something to write.
-    fn sample(&self, number: usize) {
-        sample(number);
-    }
-
-    /// Adds one whose block is free again.
-    fn sample_freed(&self, number: usize) {
-        sample_freed(number);
-    }
-
     fn append(&self, why: Why) -> bool {
         append_to(&self.text, why, &[0; 8])
     }
@@ -99,6 +89,7 @@ impl Profile {
     }
 }
 
+/// Adds a sample at another place each time, so that there is something to write.
 fn sample(number: usize) {
     let sample = Sample {
         address: number << 12,
@@ -114,6 +105,7 @@ fn sample(number: usize) {
     assert_eq!(with_store(true, |store| store.allocated(&sample, || [0; 16])), Some(true));
 }
 
+/// Adds one whose block is free again.
 fn sample_freed(number: usize) {
     sample(number);
     with_store(true, |store| store.freed(number << 12, 1 << 20, 1)).unwrap();
@@ -191,14 +183,14 @@ fn what_is_ours_no_more_is_begun_anew() {
     for (i, meddle) in meddle.into_iter().enumerate() {
         // Ours is appended to.
         for snapshot in 1..4 {
-            profile.sample(4 * i + snapshot);
+            sample(4 * i + snapshot);
             assert!(profile.append(Why::Timer));
             let expected = if i == 0 { snapshot } else { snapshot + 1 };
             let frames = [PROCESS, SNAPSHOT].map(|kind| profile.frames(kind));
             assert_eq!(frames, [1, expected], "{i}");
         }
         meddle();
-        profile.sample(4 * i + 4);
+        sample(4 * i + 4);
         assert!(profile.append(Why::Timer));
         // All sites in one.
         assert_eq!([PROCESS, SITES, SNAPSHOT].map(|kind| profile.frames(kind)), [1; 3], "{i}");
@@ -212,7 +204,7 @@ fn what_could_not_be_written_is_written_later() {
     let (path, aside) = (&profile.path, profile.folder.with_extension("aside"));
     // From the first one on.
     fs::rename(&profile.folder, &aside).unwrap();
-    profile.sample(1);
+    sample(1);
     assert!(!profile.append(Why::Timer) && !profile.append(Why::Timer));
     fs::rename(&aside, &profile.folder).unwrap();
     assert!(profile.append(Why::Timer));
@@ -220,11 +212,11 @@ fn what_could_not_be_written_is_written_later() {
     assert_eq!([PROCESS, SITES, SNAPSHOT].map(|kind| profile.frames(kind)), [1; 3]);
     // What is there meanwhile stays as it was, and is gone on with.
     fs::rename(&profile.folder, &aside).unwrap();
-    profile.sample(2);
+    sample(2);
     assert!(!profile.append(Why::Timer) && !profile.append(Why::End));
     fs::rename(&aside, &profile.folder).unwrap();
     assert_eq!(profile.bytes(), rows);
-    profile.sample(3);
+    sample(3);
     assert!(profile.append(Why::Timer));
     assert_eq!(profile.samples(), (3, 0));
     assert!(profile.append(Why::End));
@@ -270,10 +262,10 @@ fn what_somebody_has_put_in_the_place_of_the_file_is_replaced_and_not_opened() {
     let target = profile.folder.join("target");
     fs::write(&target, "somebody's").unwrap();
     for why in [Why::Timer, Why::Asked] {
-        // The first time the file is not there yet, the second time it is the one that is appended to.
+        // At first the file is not there yet, and later it is the one that was appended to.
         let _ = fs::remove_file(&profile.path);
         symlink(&target, &profile.path).unwrap();
-        profile.sample(1);
+        sample(1);
         assert!(profile.append(why));
         assert_eq!(fs::read(&target).unwrap(), b"somebody's");
         assert!(fs::symlink_metadata(&profile.path).unwrap().is_file() && profile.frames(SNAPSHOT) == 1);
@@ -312,7 +304,7 @@ fn long_paths_work() {
 #[test]
 fn long_names_work() {
     let profile = Profile::new("name");
-    profile.sample(1);
+    sample(1);
     for (i, name) in (1..256).map(|len| "n".repeat(len)).enumerate() {
         let path = profile.folder.join(&name);
         assert!(write_anew(&path), "{} bytes", name.len());
@@ -330,7 +322,7 @@ fn the_file_agrees_when_sites_are_given_up() {
     let mut number = 1;
     for round in 0..6 {
         for _ in 0..35 {
-            profile.sample_freed(number);
+            sample_freed(number);
             number += 1;
         }
         if round == 3 {
@@ -364,7 +356,7 @@ fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
     let profile = Profile::new("meanwhile");
     let bound = 2000;
     with_store(true, |store| store.bounds.sites = bound).unwrap();
-    let some = |numbers: std::ops::Range<usize>| numbers.for_each(|number| profile.sample_freed(number));
+    let some = |numbers: std::ops::Range<usize>| numbers.for_each(sample_freed);
     some(1..bound);
     assert!(profile.append(Why::Timer));
     // The file is not told of these.
@@ -388,7 +380,7 @@ fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
     assert_ne!(folds(), before);
     fs::rename(&folder, &profile.folder).unwrap();
     fs::rename(&aside, &profile.path).unwrap();
-    profile.sample(3 * bound);
+    sample(3 * bound);
     assert!(profile.append(Why::Timer));
     assert_eq!(profile.samples().0, 3 * bound as u64);
 }
@@ -397,7 +389,7 @@ fn what_is_given_up_during_a_write_that_fails_is_not_forgotten() {
 #[test]
 fn the_end_waits_for_who_writes() {
     let profile = Profile::new("waits");
-    profile.sample(1);
+    sample(1);
     let held = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,5 +1,6 @@
 //! Tests of the page map.
 
+use super::figures::figures_of;
 use super::*;
 
 #[test]
