@@ -224,9 +224,10 @@ size_t hak_purge(void);
 
 // Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it
 // when it makes others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex,
-// write where it reports a misuse, and getpid once in the child of a fork, and leaves undone what needs others. Statistics need others: do not
-// ask for them. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too, where this library is
-// preloaded or linked, and so does HAKMEM_FEW_SYSCALLS=on, from the start.
+// write where it reports a misuse, and getpid once in the child of a fork, and leaves undone what needs
+// others. Statistics need others: do not ask for them. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP)
+// say so, too, where this library is preloaded or linked, and so does HAKMEM_FEW_SYSCALLS=on, from the
+// start.
 void hak_few_syscalls(void);
 
 // Sets limits on the bytes held from the system, in place of HAKMEM_SOFT_LIMIT and HAKMEM_HARD_LIMIT or of

@@ -116,9 +116,10 @@ pub extern "C" fn hak_purge() -> usize {
 
 /// Says that the process is about to confine itself to some system calls, with a seccomp filter that ends it
 /// when it makes others: from now on the allocator makes none but mmap, munmap, mremap, madvise and futex,
-/// write where it reports a misuse, and getpid once in the child of a fork, and leaves undone what needs others. Statistics need others: do not
-/// ask for them. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP) say so, too, where this library is
-/// preloaded or linked, and so does HAKMEM_FEW_SYSCALLS=on, from the start.
+/// write where it reports a misuse, and getpid once in the child of a fork, and leaves undone what needs
+/// others. Statistics need others: do not ask for them. prctl(PR_SET_NO_NEW_PRIVS) and prctl(PR_SET_SECCOMP)
+/// say so, too, where this library is preloaded or linked, and so does HAKMEM_FEW_SYSCALLS=on, from the
+/// start.
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_few_syscalls() {
     core_c::few_syscalls();

@@ -150,8 +150,8 @@ pub(crate) fn adopt_last(class: u8) -> Option<Adopted> {
     adopt_from(&mut lists, last, |slab| unsafe { List::<Slab>::previous(slab) })
 }
 
-/// Adopts the first of the listed slabs from `slab` on, null for none, that has not been emptied. `next` gives
-/// the one after a listed one.
+/// Adopts the first of the listed slabs from `slab` on, null for none, that has not been emptied. `next`
+/// gives the one after a listed one.
 #[inline]
 fn adopt_from(
     lists: &mut Lists,

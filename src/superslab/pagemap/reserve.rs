@@ -3,8 +3,8 @@
 use crate::os;
 use crate::superslab::pagemap::{Branch, DirectLeaf, LEAF, bytes_of, prepare_direct_by};
 
-/// Memory for all that [`prepare_direct`](super::prepare_direct) may need for one address, whichever that is: for who learns the
-/// address when it is too late to go without.
+/// Memory for all that [`prepare_direct`](super::prepare_direct) may need for one address, whichever that is:
+/// for who learns the address when it is too late to go without.
 pub(crate) struct Reserve {
     at: *mut u8,
     left: usize,
