@@ -18,11 +18,23 @@
 //! another thread owns the slab, blocks go there in bundles and without locks. `docs/architecture.md` in the
 //! repository describes the whole.
 //!
-//! Settings come from the environment (`HAKMEM_*`) or from [`Hakmem::with_options`].
+//! Settings come from the environment (`HAKMEM_*`) or from [`Hakmem::with_options`]. It runs on Linux, on x86-64
+//! and 64-bit Arm, with glibc or musl. What it notices of misuse (a block freed twice, say) ends the process with
+//! one line: `docs/misuse.md`.
+//!
+//! # Features
+//!
+//! * `profile` (on by default): heap profiles ([`profile`]), and the call stacks of sampled guard pages.
+//! * `checked`: every free is checked at once.
+//! * `asan`, `valgrind`: for AddressSanitizer and memcheck, which then see each block.
 #![cfg_attr(not(any(loom, test)), no_std)]
 
 // One line where it cannot run, and not an error for each function of the system that is not there.
-#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
+#[cfg(not(all(
+    target_os = "linux",
+    target_pointer_width = "64",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
 compile_error!("Hakmem runs on Linux only, on x86-64 and 64-bit Arm");
 
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
@@ -61,7 +73,7 @@ mod tiny;
 pub use self::{
     api::global::{Hakmem, few_syscalls, purge, start_background, stop_background},
     api::profile::{self, scope},
-    base::limits::{InvalidLimits, Limits, on_soft_limit, set_limits},
+    base::limits::{InvalidLimits, Limits, limits, on_soft_limit, set_limits},
     base::options::{Foreign, Hardened, Options, Preset, StatsFormat, Thp},
     stats::{ClassStats, Stats, class_stats, stats},
 };

@@ -270,7 +270,9 @@ fn impossible_limits_change_nothing() {
     assert_eq!(hakmem::set_limits(Limits { soft: 2, hard: 1 }), Err(InvalidLimits));
     assert!(InvalidLimits.to_string().contains("soft limit is above the hard limit"));
     assert!(make(11 * MIB).is_null(), "those of before");
+    assert_ne!(hakmem::limits(), Limits { soft: 2, hard: 1 });
     assert_eq!(hakmem::set_limits(Limits { soft: 1, hard: 0 }), Ok(()));
+    assert_eq!(hakmem::limits(), Limits { soft: 1, hard: 0 });
     let block = make(11 * MIB);
     assert!(!block.is_null());
     free(block, 11 * MIB);

@@ -93,15 +93,15 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
     if options != 0 {
         return libc::EINVAL;
     }
-    let m = mallinfo2();
+    let m = core_c::info();
     let format = c"<malloc version=\"1\">\n\
         <total type=\"rest\" size=\"%zu\"/>\n\
         <total type=\"mmap\" count=\"%zu\" size=\"%zu\"/>\n\
         <system type=\"current\" size=\"%zu\"/>\n\
         <aspace type=\"total\" size=\"%zu\"/>\n\
         </malloc>\n";
-    let system = hakmem_core::stats().bytes_mapped as usize;
+    let (blocks, bytes) = (m.mapped_blocks, m.mapped_bytes);
     // SAFETY: the caller's stream; five numbers of the type that the format names.
-    unsafe { libc::fprintf(stream, format.as_ptr(), m.fordblks, m.hblks, m.hblkhd, system, system) };
+    unsafe { libc::fprintf(stream, format.as_ptr(), m.free, blocks, bytes, m.mapped, m.mapped) };
     0
 }

@@ -1,4 +1,5 @@
-//! The same under names of their own, for programs that want Hakmem beside another allocator.
+//! The same under names of their own, for programs that want Hakmem's by name whatever `malloc` is, and what
+//! only Hakmem has.
 //! `include/hakmem.h` is made from this file and `prefix_stats.rs` by cbindgen.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -133,6 +134,26 @@ pub extern "C" fn hak_few_syscalls() {
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_set_limits(soft: usize, hard: usize) -> c_int {
     if core_c::set_limits(soft, hard) { 0 } else { libc::EINVAL }
+}
+
+/// Stores the limits as they are, from the options or as set since, in `soft` and `hard`, unless these are
+/// NULL; 0 is none. `errno` is left alone.
+///
+/// # Safety
+///
+/// Each is NULL or can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_get_limits(soft: *mut usize, hard: *mut usize) {
+    let limits = core_c::limits();
+    // SAFETY: by this function's contract.
+    unsafe {
+        if !soft.is_null() {
+            soft.write(limits.0);
+        }
+        if !hard.is_null() {
+            hard.write(limits.1);
+        }
+    }
 }
 
 /// Sets what is called when more than the soft limit is held in spite of giving memory back, in place of what

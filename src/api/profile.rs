@@ -18,7 +18,7 @@
 //! ```
 
 use crate::api::{control, profile_file};
-use crate::base::options::{self, Path};
+use crate::base::options;
 use crate::front::heap::Heap;
 use crate::front::{lease, thread};
 use crate::guard;
@@ -66,7 +66,7 @@ impl fmt::Display for Error {
             Error::Running => "there is a profile already: stop it first",
             Error::NotRunning => "there is no profile: start one first",
             Error::Unavailable => "no memory for a profile, few system calls only are allowed, or built without the feature \"profile\"",
-            Error::Path => "the path of a profile has 1 to 255 bytes, and none of them is zero",
+            Error::Path => "the path of a profile has 1 to 1312 bytes, and none of them is zero",
             Error::File => "the file of the profile cannot be written",
         })
     }
@@ -155,8 +155,8 @@ pub(super) fn follow_tracers() {
 }
 
 /// Writes what has been gathered to a new file at `path`, which replaces one that is there, when it is whole.
-/// A relative path begins in the working directory. What is no file, such as a pipe or a link, stays, and is
-/// written to. The profile goes on.
+/// A relative path begins in the working directory; a path has at most 1312 bytes. What is no file, such as a
+/// pipe or a link, stays, and is written to. The profile goes on.
 ///
 /// # Errors
 ///
@@ -164,8 +164,12 @@ pub(super) fn follow_tracers() {
 /// [`few_syscalls`](crate::few_syscalls), and [`Error::File`]; then a file that was at `path` is as it was,
 /// but what a link leads to may be empty.
 pub fn write(path: &str) -> Result<(), Error> {
-    let path = Path::new(path.as_bytes()).ok_or(Error::Path)?;
-    write_to(path.as_c_str().ok_or(Error::Path)?)
+    // With the zero that ends it.
+    let mut bytes = [0; os::file::LONGEST + 1];
+    if path.len() < bytes.len() && !path.contains('\0') {
+        bytes.iter_mut().zip(path.as_bytes()).for_each(|(to, from)| *to = *from);
+    }
+    write_to(CStr::from_bytes_until_nul(&bytes).map_err(|_| Error::Path)?)
 }
 
 /// [`write()`] with a C string.

@@ -35,8 +35,9 @@ impl core::error::Error for InvalidLimits {}
 /// Sets the limits of the process. They replace those set before, and those of the options.
 ///
 /// What counts is [`Stats::bytes_held`](crate::Stats::bytes_held): SuperSlabs of 2 MiB each and mappings of
-/// blocks above 960 KiB, including those that are free or kept for reuse. The allocator's own records (some
-/// KiB per thread, at most 9 bytes per 64 KiB) do not count, so a thread can start at the limit. The bytes
+/// blocks above 960 KiB, including those that are free or kept for reuse; in hardened mode more
+/// (`docs/limits.md` in the repository). The allocator's own records (some KiB per thread, at most 9 bytes per
+/// 64 KiB) do not count, so a thread can start at the limit, nor do sampled guard pages and a profile. The bytes
 /// held never exceed the hard limit, however many threads allocate. Before an allocation is refused,
 /// everything that [`purge`](crate::api::global::purge) can give back is given back. A limit below what is
 /// held takes nothing away; it only stops growth. Small blocks need at least one SuperSlab.
@@ -64,6 +65,20 @@ pub fn set_limits(limits: Limits) -> Result<(), InvalidLimits> {
     config.chosen = true;
     held::set(soft, hard);
     Ok(())
+}
+
+/// The limits of the process as they are, from the options or as set since.
+///
+/// ```
+/// use hakmem::Limits;
+///
+/// hakmem::set_limits(Limits { hard: 1 << 30, ..hakmem::limits() }).unwrap();
+/// assert_eq!(hakmem::limits(), Limits { soft: 0, hard: 1 << 30 });
+/// # hakmem::set_limits(Limits::default()).unwrap();
+/// ```
+pub fn limits() -> Limits {
+    let (soft, hard) = held::limits();
+    Limits { soft, hard }
 }
 
 /// Sets the hook that is called when the soft limit has been crossed. It replaces the one set before; `None`

@@ -110,10 +110,11 @@ impl Quarantine {
             return false;
         }
         // There is one at least, the one just added.
-        let index = index.min(self.count - 1);
-        if let Some(later) = self.kept.get_mut(index..self.count) {
+        let index = index.min(self.count.saturating_sub(1));
+        match self.kept.get_mut(index..self.count) {
             // A fork that comes between leaves it torn, and then all are lost.
-            later.rotate_right(1);
+            Some(later) if !later.is_empty() => later.rotate_right(1),
+            _ => {}
         }
         true
     }

@@ -142,7 +142,8 @@ impl Slab {
         bytes: usize,
         region: *mut Region,
     ) -> Option<&'static Slab> {
-        let stride = classes::stride(class) as usize;
+        // There is none of 0 bytes, which the compiler does not see.
+        let stride = (classes::stride(class) as usize).max(1);
         let blocks = bytes / stride;
         let words = blocks.div_ceil(64);
         // The bytes of 64 blocks are a line.

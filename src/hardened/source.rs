@@ -29,6 +29,12 @@ pub(super) struct Source {
     pub(super) uncounted: Cell<i32>,
 }
 
+/// Where in `0..words` to begin: anywhere if there is a random number, or at 0. There is one word at least, which
+/// the compiler does not see.
+fn any_below(words: usize, random: Option<u64>) -> usize {
+    random.and_then(|random| (random as usize).checked_rem(words)).unwrap_or(0)
+}
+
 impl Source {
     pub(super) const fn new() -> Source {
         Source {
@@ -45,7 +51,7 @@ impl Source {
     /// Begins with a slab, which is the owner's alone.
     pub(super) fn begin(&self, slab: &'static Slab, random: Option<u64>) {
         self.uncounted.set(0);
-        self.word.set(random.map_or(0, |random| random as usize % slab.words()));
+        self.word.set(any_below(slab.words(), random));
         self.slab.set(Some(slab));
     }
 
@@ -92,11 +98,7 @@ impl Source {
         let words = slab.words();
         // In a big slab one after the other, from a random one on: there are many, and the processor fetches
         // ahead. In others each is chosen at random.
-        let from = if slab.is_big() {
-            self.word.get()
-        } else {
-            random().map_or(0, |random| random as usize % words)
-        };
+        let from = if slab.is_big() { self.word.get() } else { any_below(words, random()) };
         for word in (from..words).chain(0..from) {
             if slab.word(word).load(Relaxed) == 0 {
                 continue;

@@ -26,6 +26,8 @@ const NAPS: u32 = if cfg!(loom) { 1 } else { 5 };
 const TURNS: u32 = if cfg!(loom) { 3 } else { 64 };
 /// See [`NAPS`].
 const NAP: u32 = 2;
+/// How often [`Lock::lock_patiently`] tries, a millisecond apart at least.
+const TRIES: u32 = if cfg!(loom) { 1 } else { 1_000 };
 
 /// Flags below the holder's [`thread::id`]: a thread may be asleep on this word.
 const WAITED_FOR: usize = 1;
@@ -136,6 +138,21 @@ impl<T: Inherit> Lock<T> {
         // Not `then_some`: that would build the guard in any case, and dropping it would release another
         // thread's lock.
         (free || self.wait(me)).then(|| Guard { lock: self, me })
+    }
+
+    /// Waits for the lock for a second or more: for calls that the program makes on purpose, perhaps in a signal
+    /// handler. Like [`lock_soon`](Lock::lock_soon), does not wait for the calling thread itself.
+    pub(crate) fn lock_patiently(&self) -> Option<Guard<'_, T>> {
+        for _ in 0..TRIES {
+            if let Some(guard) = self.lock_soon() {
+                return Some(guard);
+            }
+            if self.word.load(Ordering::Relaxed) & !FLAGS == thread::id() {
+                return None;
+            }
+            pause();
+        }
+        None
     }
 
     /// Takes the lock if it is free.

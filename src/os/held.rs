@@ -93,6 +93,15 @@ pub(crate) fn set(soft: usize, hard: usize) {
     LEAST.store(0, Relaxed);
 }
 
+/// The soft and the hard limit; 0 is none.
+pub(crate) fn limits() -> (usize, usize) {
+    let of = |limit: &AtomicUsize| match limit.load(Relaxed) {
+        NONE => 0,
+        limit => limit,
+    };
+    (of(&SOFT), of(&HARD))
+}
+
 /// Reserves bytes that are about to be mapped. False, with nothing reserved, when a limit forbids it.
 pub(super) fn reserve(bytes: usize) -> bool {
     let hard = HARD.load(Relaxed);

@@ -215,7 +215,7 @@ pub(crate) fn allocated_large(block: *mut u8, size: usize, tag: u32) {
     // Few different sizes, so that there are few sites: a 64th of a power of two apart. Hardened mode has
     // its small blocks come here too, which count with their size class.
     let rounded = match class_of(size.max(1), 1) {
-        0 => random::round(&COUNTER, size, 1 << size.ilog2().saturating_sub(6)),
+        0 => random::round(&COUNTER, size, 1 << size.max(1).ilog2().saturating_sub(6)),
         class => stride(class as usize) as usize,
     };
     if random::is_taken(&COUNTER, rounded, rate) {

@@ -184,7 +184,12 @@ impl Stacks {
                 continue;
             }
             let next = words + whole.len();
-            self.words.copy_within(whole, words);
+            // Not `copy_within`, which panics where `words` lies behind `start`, as it never does.
+            for (to, from) in (words..next).zip(whole) {
+                if let Some(&word) = self.words.get(from) {
+                    self.words.iter_mut().skip(to).take(1).for_each(|to| *to = word);
+                }
+            }
             self.starts.iter_mut().skip(places).take(1).for_each(|to| *to = words as u32);
             self.numbers.iter_mut().skip(places).take(1).for_each(|to| *to = number);
             // There is room, since there was for more.

@@ -329,7 +329,7 @@ impl Table {
     fn make_room(&self, used: usize) {
         if used < ENTRIES && self.crowded.fetch_add(1, Relaxed) >= used / 16 {
             self.crowded.store(0, Relaxed);
-            self.doubled.store((used * 2 / FEWEST).ilog2() as usize, Relaxed);
+            self.doubled.store((used * 2 / FEWEST).max(1).ilog2() as usize, Relaxed);
         }
     }
 

@@ -326,11 +326,19 @@ pub(super) static POOL: Lock<State> = Lock::new(State::new());
 /// Locks the pool, and rebuilds its index if that is stale. `None` if the lock is not free soon: a signal
 /// handler may have interrupted the thread that holds it.
 pub(super) fn lock() -> Option<Guard<'static, State>> {
-    let mut pool = POOL.lock_soon()?;
+    POOL.lock_soon().map(up_to_date)
+}
+
+/// [`lock`] with more patience: see [`Lock::lock_patiently`].
+pub(super) fn lock_patiently() -> Option<Guard<'static, State>> {
+    POOL.lock_patiently().map(up_to_date)
+}
+
+fn up_to_date(mut pool: Guard<'static, State>) -> Guard<'static, State> {
     if is_stale() {
         pool.rebuild();
     }
-    Some(pool)
+    pool
 }
 
 /// Runs `f` with the pool locked; `None`, and `f` is not run, if [`lock`] fails.

@@ -45,29 +45,32 @@ pub(crate) struct Survey {
 }
 
 /// Calls `f` with the figures of every span in use, and returns figures of everything else. The pool is
-/// locked meanwhile; if its lock is not free soon, all figures are 0.
+/// locked meanwhile. If its lock is not free within a second, or the calling thread itself holds it, in code
+/// that a signal handler has interrupted, all figures are 0.
 pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
     let system_page = os::page_size();
-    span_index::with(|_| {
-        let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
-        for desc in desc::descs() {
-            let mut active = 0;
-            spans(desc, |slab| {
-                // SAFETY: `spans` passes the record of a span in use of `desc`, and we hold the pool's lock.
-                let span = unsafe { look(slab, desc, system_page) };
-                active += span.bytes;
-                f(&span);
-            });
-            let (header, clean) = header_and_clean(clean_slices(desc) & desc.slices.get().free, system_page);
-            all.mapped += SUPERSLAB;
-            all.headers += header;
-            all.clean += clean;
-            // The rest is dirty: also slices that are being purged, in a run cache, or changing hands.
-            all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
-        }
-        all
-    })
-    .unwrap_or_default()
+    span_index::lock_patiently()
+        .map(|_pool| {
+            let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
+            for desc in desc::descs() {
+                let mut active = 0;
+                spans(desc, |slab| {
+                    // SAFETY: `spans` passes the record of a span in use of `desc`, and we hold the pool's lock.
+                    let span = unsafe { look(slab, desc, system_page) };
+                    active += span.bytes;
+                    f(&span);
+                });
+                let (header, clean) =
+                    header_and_clean(clean_slices(desc) & desc.slices.get().free, system_page);
+                all.mapped += SUPERSLAB;
+                all.headers += header;
+                all.clean += clean;
+                // The rest is dirty: also slices that are being purged, in a run cache, or changing hands.
+                all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
+            }
+            all
+        })
+        .unwrap_or_default()
 }
 
 /// Calls `f` with the figures of the span in which each block lies, or with `None` where no block can lie any
@@ -290,8 +293,33 @@ fn above(from: usize, mask: u32) -> usize {
 mod tests {
     use super::*;
     use crate::lockfree::slice_sets::Sets;
+    use crate::superslab::pool::{give_span, take_span};
+    use crate::superslab::span_index::POOL;
 
     const KIB: usize = 1 << 10;
+
+    /// As where several threads ask at once in a process of many slabs.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn statistics_wait_for_the_lock() {
+        if !os::child::is_alone() {
+            return;
+        }
+        let span = take_span(1, RUN, |_| None).unwrap();
+        let held = POOL.lock();
+        std::thread::scope(|threads| {
+            let other = threads.spawn(|| survey(|_| ()).mapped);
+            while !POOL.is_waited_for() {
+                std::thread::yield_now();
+            }
+            // So long nobody waits who has something else to do.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(held);
+            assert_ne!(other.join().unwrap(), 0);
+        });
+        // SAFETY: our own span, given back once.
+        unsafe { give_span(span.slab, 0) };
+    }
 
     #[test]
     fn a_huge_page_is_clean_until_something_in_it_was_used() {

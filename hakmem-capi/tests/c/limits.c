@@ -91,7 +91,14 @@ static void soft(void) {
     int mark;
     size_t limit = stats().bytes_held + 8 * MIB;
     errno = 7;
+    size_t now[2] = {1, 1};
     CHECK(hak_set_limits(2, 1) == EINVAL && errno == 7);
+    hak_get_limits(&now[0], &now[1]);
+    CHECK(now[0] == 0 && now[1] == 0);
+    CHECK(hak_set_limits(limit, limit + 1) == 0);
+    hak_get_limits(&now[0], NULL);
+    hak_get_limits(NULL, &now[1]);
+    CHECK(now[0] == limit && now[1] == limit + 1 && errno == 7);
     CHECK(hak_set_limits(limit, limit) == 0);
     CHECK(hak_set_limits(limit, 0) == 0 && errno == 7);
     hak_on_soft_limit(hear, &mark);

@@ -42,6 +42,12 @@ pub fn set_limits(soft: usize, hard: usize) -> bool {
     limits::set_limits(Limits { soft, hard }).is_ok()
 }
 
+/// The soft and the hard limit.
+pub fn limits() -> (usize, usize) {
+    let Limits { soft, hard } = limits::limits();
+    (soft, hard)
+}
+
 /// Starts a profile. 0, or an error number.
 pub fn profile_start(rate: usize) -> i32 {
     profile::start(rate).map_or_else(number, |()| 0)
@@ -132,6 +138,8 @@ pub struct Info {
     pub free: usize,
     /// Bytes that a purge could give back now.
     pub releasable: usize,
+    /// Bytes of address space of everything.
+    pub mapped: usize,
 }
 
 /// Collects the figures for `mallinfo2`.
@@ -146,6 +154,7 @@ pub fn info() -> Info {
             in_use,
             free: (now.superslabs as usize).saturating_sub(in_use),
             releasable: now.stats.dirty_bytes as usize,
+            mapped: now.stats.bytes_mapped as usize,
         }
     })
 }

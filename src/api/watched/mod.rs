@@ -1,5 +1,5 @@
 //! The entries in builds for tools that watch memory: the features `asan` and `valgrind` (see
-//! `docs/tools.md`, and decision 035). They take the place of [`rust`](super::rust) and [`c`](super::c), and
+//! `docs/tools.md`, and decision 038). They take the place of [`rust`](super::rust) and [`c`](super::c), and
 //! call the allocator below with larger blocks: what lies before and behind the program's bytes is closed to
 //! the program, and so is a freed block for as long as it is kept ([`blocks`]).
 //!

@@ -41,6 +41,20 @@ fn waiting_is_limited_and_an_overdue_holder_is_not_waited_for_again() {
 }
 
 #[test]
+fn who_is_patient_waits_for_an_overdue_holder_but_not_for_itself() {
+    static LOCK: Lock<u32> = Lock::new(0);
+    let held = LOCK.lock();
+    assert!(LOCK.lock_patiently().is_none());
+    let other = thread::spawn(|| *LOCK.lock_patiently().unwrap() += 1);
+    while LOCK.overdue.load(Ordering::Relaxed) == 0 {
+        thread::yield_now();
+    }
+    drop(held);
+    other.join().unwrap();
+    assert_eq!(*LOCK.lock(), 1);
+}
+
+#[test]
 fn waiters_get_the_lock_when_it_is_free() {
     static LOCK: Lock<u32> = Lock::new(0);
     let (rounds, threads) = if cfg!(miri) { (10, 2) } else { (100_000, 4) };
