@@ -4,7 +4,11 @@
 #include <limits.h>
 #include <pthread.h>
 
+int hak_stats(void *out, size_t size);
+#pragma weak hak_stats
+
 static long done;
+static FILE *nowhere;
 
 /* All kinds of entry, with a frame of its own that is as small as can be. */
 static void *all_paths(void *arg) {
@@ -24,6 +28,12 @@ static void *all_paths(void *arg) {
     }
     malloc_trim(0);
     CHECK(mallinfo2().arena > 0);
+    /* Not on the stack; what is in it nobody reads. */
+    static char figures[4096];
+    CHECK(hak_stats == NULL || hak_stats(figures, sizeof figures) == 0);
+#ifdef __GLIBC__
+    CHECK(nowhere == NULL || malloc_info(0, nowhere) == 0);
+#endif
     __atomic_add_fetch(&done, 1, __ATOMIC_RELAXED);
     return arg;
 }
@@ -41,6 +51,7 @@ static void tiny_stacks(void) {
     /* musl allows 2 KiB, on which its own printf has no room. */
     if (least < 16384) least = 16384;
     CHECK(pthread_attr_setstacksize(&attr, least) == 0);
+    CHECK((nowhere = fopen("/dev/null", "w")) != NULL);
     for (int i = 0; i < 100; i++) {
         pthread_t threads[4];
         for (int j = 0; j < 4; j++) CHECK(pthread_create(&threads[j], &attr, all_paths, NULL) == 0);
