@@ -18,9 +18,9 @@
 //! another thread owns the slab, blocks go there in bundles and without locks. `docs/architecture.md` in the
 //! repository describes the whole.
 //!
-//! Settings come from the environment (`HAKMEM_*`) or from [`Hakmem::with_options`]. It runs on Linux, on x86-64
-//! and 64-bit Arm, with glibc or musl. What it notices of misuse (a block freed twice, say) ends the process with
-//! one line: `docs/misuse.md`.
+//! Settings come from the environment (`HAKMEM_*`) or from [`Hakmem::with_options`]. It runs on Linux, on
+//! x86-64 and 64-bit Arm, with glibc or musl. What it notices of misuse (a block freed twice, say) ends the
+//! process with one line: `docs/misuse.md`.
 //!
 //! # Features
 //!
@@ -30,11 +30,7 @@
 #![cfg_attr(not(any(loom, test)), no_std)]
 
 // One line where it cannot run, and not an error for each function of the system that is not there.
-#[cfg(not(all(
-    target_os = "linux",
-    target_pointer_width = "64",
-    any(target_arch = "x86_64", target_arch = "aarch64")
-)))]
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("Hakmem runs on Linux only, on x86-64 and 64-bit Arm");
 
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]

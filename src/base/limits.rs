@@ -36,9 +36,9 @@ impl core::error::Error for InvalidLimits {}
 ///
 /// What counts is [`Stats::bytes_held`](crate::Stats::bytes_held): SuperSlabs of 2 MiB each and mappings of
 /// blocks above 960 KiB, including those that are free or kept for reuse; in hardened mode more
-/// (`docs/limits.md` in the repository). The allocator's own records (some KiB per thread, at most 9 bytes per
-/// 64 KiB) do not count, so a thread can start at the limit, nor do sampled guard pages and a profile. The bytes
-/// held never exceed the hard limit, however many threads allocate. Before an allocation is refused,
+/// (`docs/limits.md` in the repository). The allocator's own records (some KiB per thread, at most 9 bytes
+/// per 64 KiB) do not count, so a thread can start at the limit; nor do sampled guard pages, or a profile.
+/// The bytes held never exceed the hard limit, however many threads allocate. Before an allocation is refused,
 /// everything that [`purge`](crate::api::global::purge) can give back is given back. A limit below what is
 /// held takes nothing away; it only stops growth. Small blocks need at least one SuperSlab.
 ///

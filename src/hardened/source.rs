@@ -29,8 +29,8 @@ pub(super) struct Source {
     pub(super) uncounted: Cell<i32>,
 }
 
-/// Where in `0..words` to begin: anywhere if there is a random number, or at 0. There is one word at least, which
-/// the compiler does not see.
+/// Where in `0..words` to begin: anywhere if there is a random number, or at 0. There is one word at least,
+/// which the compiler does not see.
 fn any_below(words: usize, random: Option<u64>) -> usize {
     random.and_then(|random| (random as usize).checked_rem(words)).unwrap_or(0)
 }

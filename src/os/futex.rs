@@ -140,8 +140,8 @@ impl<T: Inherit> Lock<T> {
         (free || self.wait(me)).then(|| Guard { lock: self, me })
     }
 
-    /// Waits for the lock for a second or more: for calls that the program makes on purpose, perhaps in a signal
-    /// handler. Like [`lock_soon`](Lock::lock_soon), does not wait for the calling thread itself.
+    /// Waits for the lock for a second or more: for calls that the program makes on purpose, perhaps in a
+    /// signal handler. Like [`lock_soon`](Lock::lock_soon), does not wait for the calling thread itself.
     pub(crate) fn lock_patiently(&self) -> Option<Guard<'_, T>> {
         for _ in 0..TRIES {
             if let Some(guard) = self.lock_soon() {

@@ -49,28 +49,24 @@ pub(crate) struct Survey {
 /// that a signal handler has interrupted, all figures are 0.
 pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
     let system_page = os::page_size();
-    span_index::lock_patiently()
-        .map(|_pool| {
-            let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
-            for desc in desc::descs() {
-                let mut active = 0;
-                spans(desc, |slab| {
-                    // SAFETY: `spans` passes the record of a span in use of `desc`, and we hold the pool's lock.
-                    let span = unsafe { look(slab, desc, system_page) };
-                    active += span.bytes;
-                    f(&span);
-                });
-                let (header, clean) =
-                    header_and_clean(clean_slices(desc) & desc.slices.get().free, system_page);
-                all.mapped += SUPERSLAB;
-                all.headers += header;
-                all.clean += clean;
-                // The rest is dirty: also slices that are being purged, in a run cache, or changing hands.
-                all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
-            }
-            all
-        })
-        .unwrap_or_default()
+    let Some(_pool) = span_index::lock_patiently() else { return Survey::default() };
+    let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
+    for desc in desc::descs() {
+        let mut active = 0;
+        spans(desc, |slab| {
+            // SAFETY: `spans` passes the record of a span in use of `desc`, and we hold the pool's lock.
+            let span = unsafe { look(slab, desc, system_page) };
+            active += span.bytes;
+            f(&span);
+        });
+        let (header, clean) = header_and_clean(clean_slices(desc) & desc.slices.get().free, system_page);
+        all.mapped += SUPERSLAB;
+        all.headers += header;
+        all.clean += clean;
+        // The rest is dirty: also slices that are being purged, in a run cache, or changing hands.
+        all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
+    }
+    all
 }
 
 /// Calls `f` with the figures of the span in which each block lies, or with `None` where no block can lie any
