@@ -38,9 +38,9 @@ impl core::error::Error for InvalidLimits {}
 /// blocks above 960 KiB, including those that are free or kept for reuse; in hardened mode more
 /// (`docs/limits.md` in the repository). The allocator's own records (some KiB per thread, at most 9 bytes
 /// per 64 KiB) do not count, so a thread can start at the limit; nor do sampled guard pages, or a profile.
-/// The bytes held never exceed the hard limit, however many threads allocate. Before an allocation is refused,
-/// everything that [`purge`](crate::api::global::purge) can give back is given back. A limit below what is
-/// held takes nothing away; it only stops growth. Small blocks need at least one SuperSlab.
+/// The bytes held never exceed the hard limit, however many threads allocate. Before an allocation is
+/// refused, everything that [`purge`](crate::api::global::purge) can give back is given back. A limit
+/// below what is held takes nothing away; it only stops growth. Small blocks need at least one SuperSlab.
 ///
 /// While more than the soft limit is held, memory is given back again each time that it has grown by another
 /// 16th of the limit (at least 2 MiB).
