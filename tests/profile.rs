@@ -181,6 +181,22 @@ fn a_path_with_a_zero_byte_is_not_the_one_before_it() {
 }
 
 #[test]
+fn a_path_may_have_more_than_255_bytes() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    hakmem::profile::start(1000).unwrap();
+    let folder = std::env::temp_dir().join(format!("hakmem-long-{}", std::process::id()));
+    let within = folder.join("a".repeat(200)).join("b".repeat(200));
+    std::fs::create_dir_all(&within).unwrap();
+    let path = within.join("profile");
+    let written = hakmem::profile::write(path.to_str().unwrap());
+    let longer = hakmem::profile::write(&"c/".repeat(700));
+    hakmem::profile::stop();
+    let found = path.exists();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!((written, found, longer), (Ok(()), true, Err(hakmem::profile::Error::Path)));
+}
+
+#[test]
 fn it_can_be_switched_on_and_off_at_any_time() {
     let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let (stop, passed) = (AtomicBool::new(false), Mutex::new(Vec::new()));
