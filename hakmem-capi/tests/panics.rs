@@ -1,6 +1,6 @@
 //! No panic is reachable from an entry of the library: its code is searched for calls and jumps that lead to
 //! one, of x86-64. A function whose address is taken counts as called there: threads, handlers and callbacks
-//! begin so. One whose address lies in a table (options, closures) counts as called by whoever has the library.
+//! begin so. One whose address lies in a table (of options, of a closure) counts as an entry.
 #![cfg(target_arch = "x86_64")]
 
 mod support;
