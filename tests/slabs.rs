@@ -323,6 +323,27 @@ fn the_last_frees_race_with_the_end_of_the_owner() {
     });
 }
 
+/// Full slabs that a thread has left have nothing for the next one that needs a block, however many they are.
+#[test]
+fn a_refill_adopts_few_full_slabs() {
+    alone(|| {
+        let left = apart(|| take_many(SIZE, 40 * PER_SLAB));
+        let mut mine = Vec::new();
+        // Those that have something come first.
+        let (spans, adopted) = loop {
+            let (spans, (adopted, block)) =
+                added(|s| s.refill_span, || added(|s| s.refill_orphan, || take(SIZE)));
+            mine.push(block);
+            if spans != 0 || adopted > 1 {
+                break (spans, adopted);
+            }
+        };
+        assert_eq!((spans, adopted), (1, 16));
+        give_many(mine, SIZE);
+        give_many(left, SIZE);
+    });
+}
+
 /// An owner makes something new of a slab that others have emptied and knows that they have done with it from
 /// the slab alone. For ThreadSanitizer: nothing else orders what they did to the blocks before what it does.
 #[test]

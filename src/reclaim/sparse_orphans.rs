@@ -48,3 +48,50 @@ pub(super) unsafe fn purge_quiet(mine: *mut Heap) -> bool {
         now != 0 || !all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::thread;
+    use crate::os::child::is_so;
+
+    /// Whether orphans are purged now, when they were last so many milliseconds ago.
+    fn are_purged(ago: u32) -> bool {
+        let before = os::now_ms().wrapping_sub(ago);
+        PURGED_AT.store(before, Relaxed);
+        // SAFETY: `with_heap` passes the calling thread's heap.
+        thread::with_heap(None, |mine| unsafe { purge_quiet(mine) });
+        PURGED_AT.load(Relaxed) != before
+    }
+
+    /// As in a server in which some thread always frees what another one has left.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn orphans_that_change_all_the_time_are_purged_all_the_same() {
+        assert!(is_so(|| {
+            TOOK.store(0, Relaxed);
+            CHANGING.store(0, Relaxed);
+            let mut times = 0..20;
+            let first = times.position(|_| {
+                orphans::note_change();
+                are_purged(1 << 24)
+            });
+            first == Some(MOST_CHANGING as usize)
+        }));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn orphans_are_purged_for_a_part_of_the_time_only() {
+        const HOURS: u32 = 1 << 24;
+        assert!(is_so(|| {
+            orphans::take_changed();
+            let are_purged = |ago| {
+                CHANGING.store(1, Relaxed);
+                TOOK.store(HOURS / TIME_PART, Relaxed);
+                are_purged(ago)
+            };
+            !are_purged(HOURS / 2) && are_purged(HOURS)
+        }));
+    }
+}

@@ -345,6 +345,12 @@ mod tests {
         assert!(desc.has_job_of_another(another) && !desc.has_job_of_another(this));
         assert_eq!(desc.end_job(0b0100), Sets { free: 0b1100, dirty: 0b0001 });
         assert!(!desc.has_job() && !desc.has_job_of_another(another));
+        // What was to be unmapped may go on in use, and the next job be another one.
+        desc.slices.set(Sets { free: 0b1100, dirty: 0b0101 });
+        desc.unmapping.store(true, Relaxed);
+        assert_eq!(desc.begin_job(), (0b0100, 0b0101));
+        desc.end_job(0);
+        assert!(!desc.unmapping.load(Relaxed));
         desc.slices.set(Sets { free: u32::MAX, dirty: 0 });
         assert_eq!(desc.begin_job(), (u32::MAX, 0));
         assert!(desc.is_hidden());

@@ -13,9 +13,9 @@ use std::vec::Vec;
 
 /// Whether `f` says so in a child whose only thread has no heap yet.
 fn is_so(f: impl FnOnce() -> bool) -> bool {
+    let _alone = orphans::ALONE.lock();
     // Before the fork, since another thread may be initialising: the child would wait for it.
     with_heap(None, |_| ());
-    let _alone = orphans::ALONE.lock();
     child::is_so(|| {
         forget_key_users();
         leave_heap();

@@ -21,3 +21,24 @@ fn figures_are_read_while_slabs_come_and_go() {
         }
     });
 }
+
+#[test]
+fn figures_count_each_block_once() {
+    let slab = Slab::make_usual(41).unwrap();
+    let counts = || {
+        let figures = slab.figures();
+        [figures.fresh, figures.free, figures.used, figures.held]
+    };
+    assert_eq!(counts(), [slab.blocks(), 0, 0, 0]);
+    for (index, state) in [FREE, USED, USED, HELD, HELD, HELD].into_iter().enumerate() {
+        slab.state(index).store(state, Relaxed);
+    }
+    assert_eq!(counts(), [slab.blocks() - 6, 1, 2, 3]);
+    let figures = slab.figures();
+    assert_eq!((figures.class, figures.bytes, figures.stride), (41, slab.slices() * SLICE, slab.stride()));
+    assert!(slab.blocks() > 6 && slab.blocks() * slab.stride() <= figures.bytes);
+    (0..6).for_each(|index| slab.state(index).store(FRESH, Relaxed));
+    slab.place.store(DEAD, Relaxed);
+    // SAFETY: dead, and no block was handed out.
+    unsafe { slab.release() };
+}

@@ -130,3 +130,22 @@ fn purged_slices_are_zero_but_for_the_header() {
         assert_eq!(zero(0b111, system_page), clean);
     }
 }
+
+/// It may be stopped, or have no processor to run on.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn a_background_thread_that_does_not_come_is_not_waited_for() {
+    const DELAY: i64 = 250;
+    const NOW: u32 = 1 << 20;
+    assert!(os::child::is_so(|| {
+        let is_watched = |ago| {
+            SEEN.store(NOW - ago, Relaxed);
+            is_watched(NOW, DELAY)
+        };
+        waker::WATCHED.store(false, Relaxed);
+        let is_absent = !is_watched(0);
+        waker::WATCHED.store(true, Relaxed);
+        let last = DELAY as u32 + REGRET;
+        is_absent && is_watched(0) && is_watched(last) && !is_watched(last + 1)
+    }));
+}
