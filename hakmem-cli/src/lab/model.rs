@@ -143,6 +143,13 @@ pub enum Unit {
 }
 
 /// One workload under every subject.
+impl Unit {
+    /// Whether it is one of time.
+    pub fn is_time(self) -> bool {
+        matches!(self, Unit::Seconds | Unit::Nanoseconds)
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Workload {
     /// Its name.
@@ -199,22 +206,36 @@ pub struct Summary {
     /// The largest.
     pub maximum: f64,
     /// Against the baseline; none for the baseline itself, and where the baseline has no figure or 0.
-    pub ratio: Option<Interval>,
+    pub ratio: Option<Ratio>,
 }
 
-/// The median of the ratios of runs to the baseline's run in the same round, under 1 is better, and its
-/// interval.
+/// The ratios of runs to the baseline's run in the same round; under 1 is better.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// Their median.
+    pub median: f64,
+    /// Its interval; none of fewer runs than [`crate::lab::stats::LEAST_RUNS`].
+    #[serde(flatten)]
+    pub interval: Option<Interval>,
+}
+
+/// An interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The median of the ratios.
-    pub median: f64,
-    /// The interval's lower end.
+    /// The lower end.
     pub low: f64,
-    /// The interval's upper end.
+    /// The upper end.
     pub high: f64,
 }
 
 /// A verdict against the baseline: see [`crate::lab::stats`].
+impl Interval {
+    /// Whether there is a difference at all, large or small.
+    pub fn excludes_one(self) -> bool {
+        self.low > 1.0 || self.high < 1.0
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {

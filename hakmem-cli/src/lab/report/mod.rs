@@ -1,5 +1,6 @@
 //! What came out, for people and for programs.
 
+mod about;
 mod csv;
 pub mod html;
 mod terminal;
