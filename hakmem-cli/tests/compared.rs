@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{Ended, compile, hakmem, run};
+use support::{Ended, compile, fake, hakmem, run, script};
 
 /// A comparison of two names of the C library's allocator.
 fn ab(arguments: &[&str], program: &[&str]) -> (Ended, Value) {
@@ -65,4 +65,19 @@ fn the_largest_numbers_are_numbers() {
     let ended = run(command.args(["--", "true"]));
     assert!(ended.stdout().contains("of 2 tries NEUTRAL"), "{}", ended.stderr);
     assert!(ended.stdout().contains("  0\n"), "the seed after the largest: {}", ended.stdout());
+}
+
+#[test]
+fn what_may_not_be_called_is_warned_of() {
+    let program = compile("own.c", "own-malloc", &["-O0", "-fno-builtin"]);
+    let (ended, experiment) = ab(&["--rounds=1"], &[program.to_str().unwrap()]);
+    let warnings = experiment["warnings"].to_string();
+    assert!(warnings.contains("same MAY NOT BE COMPARED: "), "{warnings}");
+    assert!(warnings.contains("/nothing.so defines no malloc"), "{warnings}");
+    assert!(warnings.contains("NO ALLOCATOR MAY BE COMPARED: "), "{warnings}");
+    assert!(warnings.contains("/own-malloc defines malloc itself"), "{warnings}");
+    assert_eq!(ended.code(), Some(0), "no more than a warning: {warnings}");
+    let (_, experiment) = ab(&["--rounds=1"], &["true"]);
+    let warnings = experiment["warnings"].to_string();
+    assert!(!warnings.contains("defines malloc itself"), "{warnings}");
 }
