@@ -81,3 +81,16 @@ fn what_may_not_be_called_is_warned_of() {
     let warnings = experiment["warnings"].to_string();
     assert!(!warnings.contains("defines malloc itself"), "{warnings}");
 }
+
+#[test]
+fn hakmem_has_the_version_of_its_library() {
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=hakmem", "--rounds=1", "--warmups=0", "--json=-", "--", "true"]);
+    let ended = run(command.env("HAKMEM_LIB", fake()));
+    let experiment: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(experiment["subjects"][0]["version"], "Hakmem 9.8.7", "{}", ended.stderr);
+    let nothing = compile("plain.c", "nothing.so", &["-shared", "-fPIC", "-Dmain=unused"]);
+    let ended = run(command.env("HAKMEM_LIB", &nothing));
+    let expected = format!("hakmem: {}: not Hakmem's library; ", nothing.display());
+    assert!(ended.code() == Some(2) && ended.line().starts_with(&expected), "{}", ended.stderr);
+}
