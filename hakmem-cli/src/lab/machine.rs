@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use super::group;
 use super::model::Machine;
 
 /// Describes this machine. Takes a moment, to see how busy it is.
@@ -24,9 +25,9 @@ pub fn describe() -> Machine {
     }
 }
 
-/// Bytes that programs could still get without swapping.
+/// Bytes that programs could still get without swapping, and without being killed for them.
 pub fn available_memory() -> u64 {
-    kibibytes("MemAvailable").unwrap_or(u64::MAX)
+    kibibytes("MemAvailable").unwrap_or(u64::MAX).min(group::room())
 }
 
 fn read(path: &str) -> String {

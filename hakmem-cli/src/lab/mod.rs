@@ -8,6 +8,7 @@ pub mod budgets;
 mod callgrind;
 mod equal;
 pub mod experiment;
+mod group;
 pub mod instructions;
 mod machine;
 pub mod model;
