@@ -94,3 +94,21 @@ fn hakmem_has_the_version_of_its_library() {
     let expected = format!("hakmem: {}: not Hakmem's library; ", nothing.display());
     assert!(ended.code() == Some(2) && ended.line().starts_with(&expected), "{}", ended.stderr);
 }
+
+#[test]
+fn an_exit_status_that_changes_by_itself_accuses_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    // Every run leaves with the number of those before it: both allocators have many codes.
+    let script = format!("cd '{}' && echo >>runs && exit $(wc -l <runs)", folder.path().display());
+    let (ended, experiment) = ab(&["--rounds=2"], &["sh", "-c", &script]);
+    let warnings = experiment["warnings"].to_string();
+    assert!(warnings.contains("exit status changes from run to run under glibc alone ("), "{warnings}");
+    assert!(!warnings.contains("EXIT STATUS DIFFERS") && !warnings.contains("under every"), "{warnings}");
+    assert_eq!(ended.code(), Some(0), "{warnings}");
+    // Only what is preloaded into it makes it leave with 1, in one run of three.
+    let script = format!("cd '{}'; test -z \"$LD_PRELOAD\" || ! mkdir once 2>&-", folder.path().display());
+    let (ended, experiment) = ab(&["--rounds=2"], &["sh", "-c", &script]);
+    let failure = experiment["workloads"][0]["rows"][1]["failure"].to_string();
+    assert!(failure.contains("exits with 1 in 1 of 3 runs, under glibc with 0"), "{failure}");
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+}

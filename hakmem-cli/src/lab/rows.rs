@@ -16,8 +16,8 @@ pub struct Track {
     pub latencies: Vec<hakmem_workloads::Latency>,
     /// Of every run, warm-ups included.
     pub outputs: Vec<(Digest, Digest)>,
-    /// The exit code of the last run.
-    pub exit: Option<i32>,
+    /// The exit codes likewise.
+    pub exits: Vec<i32>,
 }
 
 impl Track {
@@ -29,7 +29,7 @@ impl Track {
             timelines: Vec::new(),
             latencies: Vec::new(),
             outputs: Vec::new(),
-            exit: None,
+            exits: Vec::new(),
         }
     }
 
