@@ -112,3 +112,16 @@ fn an_exit_status_that_changes_by_itself_accuses_nobody() {
     assert!(failure.contains("exits with 1 in 1 of 3 runs, under glibc with 0"), "{failure}");
     assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
 }
+
+#[test]
+fn what_cannot_be_started_any_more_costs_no_earlier_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = script(&folder.path().join("once"), "#!/bin/sh\ntest -z \"$LD_PRELOAD\" || rm $0\n", "755");
+    let (ended, experiment) = ab(&["--rounds=3", "--warmups=0", "--seed=1"], &[program.to_str().unwrap()]);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    let rows = &experiment["workloads"][0]["rows"];
+    for row in rows.as_array().unwrap() {
+        assert!(row["failure"].as_str().unwrap().contains("once: program not found (round "), "{rows}");
+    }
+    assert_eq!(rows[1]["runs"].as_array().unwrap().len(), 1, "{rows}");
+}

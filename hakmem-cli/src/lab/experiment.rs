@@ -53,6 +53,8 @@ pub struct Conductor<'a> {
     differs: bool,
     /// Processor seconds that the runs used.
     used: f64,
+    /// Whether any run did.
+    succeeded: bool,
 }
 
 /// Runs `tasks` and puts the figures together. `metrics` is every metric that may occur, in order.
@@ -77,6 +79,7 @@ pub fn conduct(
         warnings: warnings::before(&machine, found, tasks, schedule),
         differs: false,
         used: 0.0,
+        succeeded: false,
     };
     sys::trim();
     let before = Usage::now();
@@ -157,9 +160,19 @@ impl Conductor<'_> {
                 self.progress.set_message(format!("{}: {label}, {}", task.name, subject.name));
                 if track.failure.is_none() {
                     equal &= self.schedule.no_equal_memory || equalise(need);
-                    let measured = self.once(task, i, track, round.map(|round| (round, place)), &label)?;
-                    need = need.max(measured.unwrap_or(0));
-                    least = least.min(measured.unwrap_or(u64::MAX));
+                    let counted = round.map(|round| (round, place));
+                    let measured = self.once(task, i, track, counted, &label);
+                    let peak = match measured {
+                        // It may have taken hours to get here.
+                        Err(error) if self.succeeded => {
+                            track.failure = Some(format!("{error:#} ({label})"));
+                            None
+                        }
+                        measured => measured?,
+                    };
+                    self.succeeded |= peak.is_some();
+                    need = need.max(peak.unwrap_or(0));
+                    least = least.min(peak.unwrap_or(u64::MAX));
                 }
                 self.progress.inc(1);
             }
@@ -172,7 +185,7 @@ impl Conductor<'_> {
         }
         // Between fork and exec the child touches code, which the kernel maps 64 KiB at a time: 0.7 MiB were
         // seen.
-        let floor = sys::forked_peak()? + (1 << 20);
+        let floor = sys::forked_peak().map_or(0, |peak| peak + (1 << 20));
         if least <= floor {
             self.warnings.push(format!(
                 "{}: a peak resident size under {} KiB cannot be told from this command's own",
