@@ -89,6 +89,7 @@ fn figures_of_a_workload_and_latencies_are_reported() {
         );
         assert!(row["latency"]["timer_ns"].as_f64().unwrap() > 0.0);
     }
+    assert!(experiment["warnings"].to_string().contains("--latency: times, and the verdicts on them"));
 }
 
 #[test]
