@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The version of this format; a reader refuses others.
 pub const FORMAT: u32 = 1;
@@ -96,9 +96,10 @@ pub struct Subject {
     /// Its name in every report.
     pub name: String,
     /// What is preloaded; none for the C library's own.
+    #[serde(serialize_with = "lossy")]
     pub library: Option<PathBuf>,
     /// The program that it is built into, run instead of the task's; none where it is preloaded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, serialize_with = "lossy", skip_serializing_if = "Option::is_none")]
     pub program: Option<PathBuf>,
     /// Its version where that is known, such as a package's.
     pub version: Option<String>,
@@ -142,7 +143,6 @@ pub enum Unit {
     Ratio,
 }
 
-/// One workload under every subject.
 impl Unit {
     /// Whether it is one of time.
     pub fn is_time(self) -> bool {
@@ -150,6 +150,7 @@ impl Unit {
     }
 }
 
+/// One workload under every subject.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Workload {
     /// Its name.
@@ -228,7 +229,6 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// A verdict against the baseline: see [`crate::lab::stats`].
 impl Interval {
     /// Whether there is a difference at all, large or small.
     pub fn excludes_one(self) -> bool {
@@ -236,6 +236,7 @@ impl Interval {
     }
 }
 
+/// A verdict against the baseline: see [`crate::lab::stats`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
@@ -281,9 +282,34 @@ pub enum Outcome {
     Unknown,
 }
 
+/// A path with a replacement for what is no character: JSON has no other bytes, and the figures are worth more
+/// than the path.
+fn lossy<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.to_string_lossy()).serialize(to)
+}
+
 impl Experiment {
     /// The metric of this key.
     pub fn metric(&self, key: &str) -> Option<&Metric> {
         self.metrics.iter().find(|metric| metric.key == key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_path_may_have_any_bytes() {
+        let path = Some(PathBuf::from(OsStr::from_bytes(b"/a\xff.so")));
+        let subject = Subject { library: path.clone(), program: path, ..Subject::default() };
+        let read: Subject = serde_json::from_str(&serde_json::to_string(&subject).unwrap()).unwrap();
+        let shown = Some(PathBuf::from("/a\u{fffd}.so"));
+        assert_eq!((&read.library, &read.program), (&shown, &shown));
+        let none = serde_json::to_value(Subject::default()).unwrap();
+        assert!(none["library"].is_null() && none.get("program").is_none());
     }
 }
