@@ -82,7 +82,7 @@ pub fn conduct(
         succeeded: false,
     };
     sys::trim();
-    let before = Usage::now();
+    let (before, own_before) = (Usage::now(), own_time());
     let mut workloads = Vec::new();
     for task in tasks {
         workloads.push(conductor.task(task)?);
@@ -90,7 +90,7 @@ pub fn conduct(
     conductor.progress.finish_and_clear();
     let usage = before.and_then(|before| Some(Usage::now()?.since(&before)));
     // What the runs had done elsewhere cannot be told from what others did.
-    let own = (!tasks.iter().any(|task| task.apart)).then(|| conductor.used + own_time());
+    let own = (!tasks.iter().any(|task| task.apart)).then(|| conductor.used + own_time() - own_before);
     conductor.warnings.extend(usage.map(|usage| warnings::busy(usage, own)).unwrap_or_default());
     Ok(Experiment {
         format: FORMAT,
@@ -177,6 +177,7 @@ impl Conductor<'_> {
                 self.progress.inc(1);
             }
         }
+        self.compare_exits(&mut tracks, &task.name);
         if !equal {
             self.warnings.push(format!(
                 "{}: too little memory is free to make it equal before each run; page faults may cost unequally",
@@ -190,7 +191,6 @@ impl Conductor<'_> {
             self.warnings.push(format!(
                 "{}: a peak resident size under {} KiB cannot be told from this command's own",
                 task.name,
-        self.compare_exits(&mut tracks, &task.name);
                 floor / 1024
             ));
         }
@@ -278,7 +278,8 @@ impl Conductor<'_> {
         Ok(Some(measured.used.peak))
     }
 
-    /// A program that leaves with another exit code than under the baseline has failed.
+    /// A program that leaves with another exit code than under the baseline has failed, unless the code changes
+    /// from run to run under that, too.
     fn compare_exits(&mut self, tracks: &mut [Track], name: &str) {
         let subjects = &self.found.subjects;
         let alive = |i: &usize| tracks[*i].failure.is_none();
