@@ -210,6 +210,16 @@ impl Conductor<'_> {
         }
         let mut codes: Vec<i32> = tracks
             .iter()
+        let left = tracks.iter().zip(&self.found.subjects).filter(|(track, _)| track.left);
+        let left: Vec<_> = left.map(|(_, subject)| subject.name.as_str()).collect();
+        if !left.is_empty() {
+            self.warnings.push(format!(
+                "{}: what it had started was still running when it had ended itself (under {}), and was ended \
+                 then: a program that goes on in the background is measured only until it is there",
+                task.name,
+                left.join(", ")
+            ));
+        }
             .filter(|track| track.failure.is_none())
             .flat_map(|track| track.exits.clone())
             .collect();

@@ -18,6 +18,8 @@ pub struct Track {
     pub outputs: Vec<(Digest, Digest)>,
     /// The exit codes likewise.
     pub exits: Vec<i32>,
+    /// Whether any of them left something behind that lived on.
+    pub left: bool,
 }
 
 impl Track {
@@ -30,6 +32,7 @@ impl Track {
             latencies: Vec::new(),
             outputs: Vec::new(),
             exits: Vec::new(),
+            left: false,
         }
     }
 
