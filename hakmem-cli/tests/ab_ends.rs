@@ -125,3 +125,24 @@ fn orphans_that_have_ended_do_not_pile_up() {
     let ended = run(command.args(["sh", "-c", script]));
     assert_eq!(ended.code(), Some(0), "{}", ended.stdout());
 }
+
+#[test]
+fn a_run_during_which_the_command_was_stopped_is_repeated() {
+    let place = tempfile::tempdir().unwrap();
+    let (runs, go) = (place.path().join("runs"), place.path().join("go"));
+    let script =
+        format!("echo $$ >>'{}'; until test -e '{}'; do sleep 0.01; done", runs.display(), go.display());
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=glibc", "--rounds=1", "--warmups=0", "--", "sh", "-c", &script]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let own = child.id() as i32;
+    let program = number(&runs);
+    kill(Pid::from_raw(own), Signal::SIGTSTP).unwrap();
+    eventually("the command stops", || state(own) == Some('T'));
+    std::fs::write(&go, "").unwrap();
+    eventually("the program ends", || state(program) == Some('Z'));
+    kill(Pid::from_raw(own), Signal::SIGCONT).unwrap();
+    let ended = finish(child);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert_eq!(std::fs::read_to_string(&runs).unwrap().lines().count(), 2);
+}

@@ -15,7 +15,7 @@ use super::run::{self, Ended, Job, Measured};
 use super::subjects::Found;
 use super::tasks::{self, Task};
 use super::{stats, warnings};
-use crate::sys::{self, interrupt::Folder};
+use crate::sys::{self, interrupt, interrupt::Folder};
 
 /// How to measure, for clap.
 #[derive(clap::Args, Clone, Debug)]
@@ -53,7 +53,9 @@ pub struct Conductor<'a> {
     differs: bool,
     /// Processor seconds that the runs used.
     used: f64,
-    /// Whether any run did.
+    /// Whether memory was equal before every run of the task.
+    equal: bool,
+    /// Whether any run succeeded.
     succeeded: bool,
 }
 
@@ -79,6 +81,7 @@ pub fn conduct(
         warnings: warnings::before(&machine, found, tasks, schedule),
         differs: false,
         used: 0.0,
+        equal: true,
         succeeded: false,
     };
     sys::trim();
@@ -148,7 +151,7 @@ impl Conductor<'_> {
         let mut tracks: Vec<Track> =
             self.found.broken.iter().map(|broken| Track::new(broken.clone())).collect();
         let (mut need, mut least) = (0, u64::MAX);
-        let mut equal = true;
+        self.equal = true;
         let warmups = usize::from(self.schedule.warmups);
         for pass in 0..warmups + usize::from(self.schedule.rounds) {
             let mut order: Vec<usize> = (0..tracks.len()).collect();
@@ -159,9 +162,8 @@ impl Conductor<'_> {
                 let label = round.map_or("warm-up".to_string(), |round| format!("round {}", round + 1));
                 self.progress.set_message(format!("{}: {label}, {}", task.name, subject.name));
                 if track.failure.is_none() {
-                    equal &= self.schedule.no_equal_memory || equalise(need);
                     let counted = round.map(|round| (round, place));
-                    let measured = self.once(task, i, track, counted, &label);
+                    let measured = self.once(task, i, track, counted, &label, need);
                     let peak = match measured {
                         // It may have taken hours to get here.
                         Err(error) if self.succeeded => {
@@ -178,7 +180,7 @@ impl Conductor<'_> {
             }
         }
         self.compare_exits(&mut tracks, &task.name);
-        if !equal {
+        if !self.equal {
             self.warnings.push(format!(
                 "{}: too little memory is free to make it equal before each run; page faults may cost unequally",
                 task.name
@@ -208,8 +210,6 @@ impl Conductor<'_> {
             self.differs |= compared.differs;
             self.warnings.extend(compared.warnings);
         }
-        let mut codes: Vec<i32> = tracks
-            .iter()
         let left = tracks.iter().zip(&self.found.subjects).filter(|(track, _)| track.left);
         let left: Vec<_> = left.map(|(_, subject)| subject.name.as_str()).collect();
         if !left.is_empty() {
@@ -220,6 +220,8 @@ impl Conductor<'_> {
                 left.join(", ")
             ));
         }
+        let mut codes: Vec<i32> = tracks
+            .iter()
             .filter(|track| track.failure.is_none())
             .flat_map(|track| track.exits.clone())
             .collect();
@@ -239,6 +241,7 @@ impl Conductor<'_> {
         track: &mut Track,
         counted: Option<(usize, usize)>,
         label: &str,
+        need: u64,
     ) -> anyhow::Result<Option<u64>> {
         let folder = task.worker.then(|| Folder::new(tempfile::tempdir)).transpose()?;
         let result = folder.as_ref().map(|folder| folder.path().join("result.json"));
@@ -249,8 +252,8 @@ impl Conductor<'_> {
         let timeout = self.schedule.timeout;
         let job =
             Job { program: &task.program, arguments: &arguments, input: task.input.as_deref(), timeout };
-        let measured = run::run(&job, &self.found.subjects[i])?;
-        self.used += measured.used.user + measured.used.system;
+        let measured = self.undisturbed(&job, i, need)?;
+        track.left |= measured.left;
         let fail = |why: String| Some(format!("{why} ({label})"));
         let words = |measured: &Measured| {
             let words = measured.last_words();
@@ -288,8 +291,22 @@ impl Conductor<'_> {
         Ok(Some(measured.used.peak))
     }
 
-    /// A program that leaves with another exit code than under the baseline has failed, unless the code changes
-    /// from run to run under that, too.
+    /// A run, after memory for `need` bytes was made equal, in which this command was not stopped: while it
+    /// stands still nobody sees when the program ends.
+    fn undisturbed(&mut self, job: &Job, i: usize, need: u64) -> anyhow::Result<Measured> {
+        loop {
+            self.equal &= self.schedule.no_equal_memory || equalise(need);
+            let pauses = interrupt::pauses();
+            let measured = run::run(job, &self.found.subjects[i])?;
+            self.used += measured.used.user + measured.used.system;
+            if interrupt::pauses() == pauses {
+                return Ok(measured);
+            }
+        }
+    }
+
+    /// A program that leaves with another exit code than under the baseline has failed, unless the code
+    /// changes from run to run under that, too.
     fn compare_exits(&mut self, tracks: &mut [Track], name: &str) {
         let subjects = &self.found.subjects;
         let alive = |i: &usize| tracks[*i].failure.is_none();

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ static HELD: Mutex<Held> = Mutex::new(Held { group: 0, watched: false, family: N
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
+/// How often this process went on after it had been stopped.
+static PAUSES: AtomicU32 = AtomicU32::new(0);
+
 fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -57,7 +60,19 @@ pub fn watch() -> io::Result<()> {
             unsafe { libc::signal(signal, handler) };
         }
     }
+    let handler = continued as extern "C" fn(i32) as libc::sighandler_t;
+    // SAFETY: the handler only adds to a number.
+    unsafe { libc::signal(libc::SIGCONT, handler) };
     Ok(())
+}
+
+/// How often this process was stopped, by Ctrl-Z or otherwise, and went on again since [`watch`].
+pub fn pauses() -> u32 {
+    PAUSES.load(Ordering::SeqCst)
+}
+
+extern "C" fn continued(_: i32) {
+    PAUSES.fetch_add(1, Ordering::SeqCst);
 }
 
 extern "C" fn arrived(signal: i32) {
