@@ -146,3 +146,90 @@ fn a_run_during_which_the_command_was_stopped_is_repeated() {
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     assert_eq!(std::fs::read_to_string(&runs).unwrap().lines().count(), 2);
 }
+
+#[test]
+fn a_pipe_gets_the_results() {
+    let place = tempfile::tempdir().unwrap();
+    let pipe = place.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let path = pipe.clone();
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=glibc", "--rounds=1", "--warmups=0", "--json"]).arg(&pipe);
+    let ended = run(command.args(["--", "true"]));
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let experiment: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert!(experiment["workloads"][0]["rows"][0]["failure"].is_null(), "{experiment}");
+}
+
+#[test]
+fn what_was_started_before_is_not_ended() {
+    let place = tempfile::tempdir().unwrap();
+    let marker = place.path().join("marker");
+    // A child of the shell, and so of the command that the shell becomes.
+    let script = format!(
+        "sleep 1000 >/dev/null 2>&1 & echo $! >{}; exec '{}' ab --allocators=glibc --rounds=1 --warmups=0 true",
+        marker.display(),
+        env!("CARGO_BIN_EXE_hakmem")
+    );
+    let ended = run(Command::new("sh").args(["-c", &script]));
+    let before = number(&marker);
+    let found = state(before);
+    let _ = kill(Pid::from_raw(before), Signal::SIGKILL);
+    assert_eq!((ended.code(), found), (Some(0), Some('S')), "{}", ended.stderr);
+}
+
+#[test]
+fn a_stopped_program_is_not_waited_for() {
+    let ended = once("kill -STOP $$", |_| ());
+    assert!(failure(&ended).starts_with("stopped by SIGSTOP"), "{}", failure(&ended));
+    // Which goes on at once is not stopped.
+    let hold = compile("hold.c", "hold", &["-O0"]);
+    let ended = once(&format!("'{}' & kill -STOP $!; kill -CONT $!; wait", hold.display()), |_| ());
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_program_that_prints_without_end_is_ended() {
+    let Some(disk) = Disk::new("8M") else { return };
+    let ended = once("head -c 5000000 /dev/zero; exec sleep 1000", |command| {
+        command.env("TMPDIR", disk.path());
+    });
+    let expected =
+        format!("printed over 4.0 MiB, which are kept in {}, and was ended", disk.path().display());
+    assert!(failure(&ended).starts_with(&expected), "{}", failure(&ended));
+}
+
+#[test]
+fn a_full_disk_is_named_where_output_goes_there() {
+    let Some(disk) = Disk::new("8M") else { return };
+    let fill = disk.path().join("fill");
+    let script = format!("cat /dev/zero >'{}' 2>/dev/null; seq 100000", fill.display());
+    let with = |command: &mut Command| {
+        command.env("TMPDIR", disk.path());
+    };
+    let ended = once(&script, with);
+    let expected = format!("not compared: the disk of {} is full", disk.path().display());
+    assert!(failure(&ended).starts_with(&expected), "{}", failure(&ended));
+    // It still is: nothing is begun.
+    let ended = once("touch /no/such/folder/x", with);
+    assert_eq!(ended.code(), Some(2));
+    let expected = format!("hakmem: {}: the disk is full", disk.path().display());
+    assert!(ended.line().starts_with(&expected), "{}", ended.line());
+}
+
+/// The results go to all places that take them, and what does not is said.
+#[test]
+fn one_place_that_is_full_costs_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = hakmem();
+    command.current_dir(&folder).args(["ab", "--allocators=glibc", "--rounds=1", "--warmups=0"]);
+    command.args(["--json=/dev/full", "--csv=/dev/full", "--markdown=tables.md", "--report=page"]);
+    let ended = run(command.args(["--", "true"]));
+    assert_eq!(ended.code(), Some(2), "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches("hakmem: /dev/full: No space left").count(), 2, "{}", ended.stderr);
+    assert!(ended.stdout().contains("glibc"), "{}", ended.stdout());
+    for name in ["tables.md", "page/index.html", "page/experiment.json"] {
+        assert!(std::fs::metadata(folder.path().join(name)).is_ok_and(|meta| meta.len() > 0), "{name}");
+    }
+}
