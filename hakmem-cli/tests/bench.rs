@@ -108,6 +108,17 @@ fn presets_and_the_overview() {
 }
 
 #[test]
+fn a_trace_may_be_called_like_an_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/traces/gcc.trace");
+    std::fs::copy(trace, folder.path().join("-x.trace")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hakmem"));
+    command.current_dir(&folder).args(["replay", "--allocators=glibc", "--rounds=1", "--warmups=0"]);
+    let output = command.args(["--repeat=1", "--", "-x.trace"]).output().unwrap();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+#[test]
 fn the_list_names_every_workload() {
     let list = text(&hakmem(&["bench", "--list"]).stdout);
     for workload in hakmem_workloads::all() {
