@@ -12,7 +12,7 @@ mod group;
 pub mod instructions;
 mod machine;
 pub mod model;
-mod output;
+pub mod output;
 pub mod report;
 mod resident;
 mod rows;
