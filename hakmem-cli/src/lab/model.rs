@@ -282,8 +282,8 @@ pub enum Outcome {
     Unknown,
 }
 
-/// A path with a replacement for what is no character: JSON has no other bytes, and the figures are worth more
-/// than the path.
+/// A path with a replacement for what is no character: JSON has no other bytes, and the figures are worth
+/// more than the path.
 fn lossy<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
     path.as_ref().map(|path| path.to_string_lossy()).serialize(to)
 }
