@@ -93,7 +93,8 @@ fn a_signal_before_the_trace_is_in_its_place_leaves_nothing() {
 fn a_disk_that_does_not_tell_its_room_takes_a_recording() {
     let Some(disk) = Disk::of("ramfs", "8M") else { return };
     let file = disk.path().join("x.trace");
-    let ended = record(&file, &["sh", "-c", ":"]);
+    // More processes than a chunk is for.
+    let ended = record(&file, &["sh", "-c", "cat </dev/null; cat </dev/null"]);
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     let trace = hakmem_trace::Trace::read(&file).unwrap();
     assert!(!trace.processes.is_empty() && !trace.truncated);

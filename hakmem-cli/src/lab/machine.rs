@@ -159,11 +159,12 @@ mod tests {
     #[test]
     fn usage() {
         // The first processor is somebody else's.
-        let text =
-            |own: &str| format!("cpu  9999 0 0 9999 0 0 0 0 0 0\ncpu0 500 0 0 7000 0\n{own}\nintr 1 2\n");
-        let own = |line: &str| Usage::parse(&text(line), |cpu| cpu != 0).unwrap();
-        let before = own("cpu1 60 0 50 400 50 0 0 0 0 0\ncpu2 40 0 0 400 0 0 0 0 0 0");
-        let after = own("cpu1 130 0 60 450 50 0 10 5 0 0\ncpu2 50 0 0 440 0 0 0 5 0 0");
+        let own = |lines: &str| {
+            let text = format!("cpu  9999 0 0 9999 0 0 0 0 0 0\n{lines}\nintr 1 2\n");
+            Usage::parse(&text, |cpu| cpu != 0).unwrap()
+        };
+        let before = own("cpu0 500 0 0 7000 0\ncpu1 60 0 50 400 50 0 0 0 0 0\ncpu2 40 0 0 400 0 0 0 0 0 0");
+        let after = own("cpu0 900 0 0 9000 0\ncpu1 130 0 60 450 50 0 10 5 0 0\ncpu2 50 0 0 440 0 0 0 5 0 0");
         let used = after.since(&before);
         assert_eq!(used, Usage { busy: 100, idle: 90, stolen: 10 });
         assert!((used.busy_share() - 0.55).abs() < 1e-9);
