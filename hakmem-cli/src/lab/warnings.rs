@@ -21,7 +21,7 @@ const TUNABLES: [&str; 6] = ["HAKMEM_", "GLIBC_TUNABLES", "MALLOC_", "JE_MALLOC_
 pub fn before(machine: &Machine, found: &Found, tasks: &[Task], schedule: &Schedule) -> Vec<String> {
     let mut warnings = Vec::new();
     if usize::from(schedule.rounds) < stats::LEAST_RUNS {
-        warnings.push(format!("fewer than {} rounds: no verdicts", stats::LEAST_RUNS));
+        warnings.push(format!("fewer than {} rounds: no intervals and no verdicts", stats::LEAST_RUNS));
     }
     if machine.busy_before > BUSY {
         warnings.push(format!(
