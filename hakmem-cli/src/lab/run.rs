@@ -145,7 +145,6 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     sys::send(-pid, libc::SIGKILL);
     let (change, used) = sys::reap(pid)?;
     running.end_family();
-    drop(running);
     let ended = match (cut.or(output.no_room()?), change) {
         (Some(ended), _) => ended,
         (None, Change::Killed(signal)) => Ended::Killed(signal),

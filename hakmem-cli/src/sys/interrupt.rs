@@ -135,40 +135,49 @@ pub fn begin() {
     }
 }
 
-/// The program that runs, by its number, while this lives.
-pub struct Program(i32);
+/// The program that runs, while this lives.
+pub struct Program {
+    pid: i32,
+    /// Whether it has been waited for, which makes its number free.
+    over: bool,
+}
 
 impl Program {
     /// It leads this process group; there is one such at a time.
     pub fn of_group(group: i32) -> Self {
         held().group = group;
-        Self(group)
+        Self { pid: group, over: false }
     }
 
     /// Sends SIGKILL to it, its group and all that it has started: it may have left the group.
     pub fn strike(&self) {
-        [-self.0, self.0].into_iter().for_each(|one| super::send(one, libc::SIGKILL));
+        [-self.pid, self.pid].into_iter().for_each(|one| super::send(one, libc::SIGKILL));
         held().family.iter().for_each(|family| drop(family.strike()));
     }
 
     /// Reaps what it has started and nobody waits for.
     pub fn reap_orphans(&self) {
-        held().family.iter().for_each(|family| family.reap_besides(self.0));
+        held().family.iter().for_each(|family| family.reap_besides(self.pid));
     }
 
     /// Whether something that it has started lives, when it has ended itself.
     pub fn left_something(&self) -> bool {
-        held().family.as_ref().is_some_and(|family| family.lives_besides(self.0))
+        held().family.as_ref().is_some_and(|family| family.lives_besides(self.pid))
     }
 
     /// Ends what it has left behind in other groups. It must have been waited for.
-    pub fn end_family(&self) {
+    pub fn end_family(mut self) {
+        self.over = true;
         held().family.iter().for_each(Family::end);
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
+        // It could not be watched to its end: others may be measured all the same.
+        if !self.over {
+            self.strike();
+        }
         held().group = 0;
     }
 }
