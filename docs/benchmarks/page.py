@@ -98,7 +98,9 @@ class Rows:
             interval = summary["ratio"]
             if interval:
                 self.ratio[name] = interval["median"]
-                self.mark[name] = "+" if interval["high"] < 1 else "-" if interval["low"] > 1 else " "
+                # Of fewer than five rounds there is no interval.
+                low, high = interval.get("low", 1), interval.get("high", 1)
+                self.mark[name] = "+" if high < 1 else "-" if low > 1 else " "
 
     def against(self, peer, *keys):
         """The median of ours to a peer's run of the same round, in the sum of these metrics."""

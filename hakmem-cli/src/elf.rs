@@ -50,6 +50,15 @@ pub fn is_hakmem(path: &Path) -> bool {
         .is_ok_and(|elf| elf.dynsyms.iter().any(|s| elf.dynstrtab.get_at(s.st_name) == Some("hak_version")))
 }
 
+/// Whether the file at `path` offers a `malloc` of its own to all of its process; none where that cannot be
+/// read.
+pub fn defines_malloc(path: &Path) -> Option<bool> {
+    let bytes = std::fs::read(path).ok()?;
+    let elf = Elf::parse(&bytes).ok()?;
+    let is_malloc = |s: &goblin::elf::Sym| elf.dynstrtab.get_at(s.st_name) == Some("malloc");
+    Some(elf.dynsyms.iter().any(|s| s.st_shndx != 0 && is_malloc(&s)))
+}
+
 /// Whether `path` is a shared library for programs on musl: that has two names, of which glibc has neither.
 pub fn is_for_musl(path: &Path) -> bool {
     let Ok(bytes) = std::fs::read(path) else { return false };

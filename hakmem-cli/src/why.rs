@@ -45,15 +45,28 @@ pub fn locate(program: &OsStr) -> Option<PathBuf> {
 /// The loader that `program` names, or the interpreter of the script that it is.
 #[cfg(feature = "lab")]
 pub fn loader(program: &OsStr) -> Option<String> {
+    dynamic(program).map(|(_, loader)| loader)
+}
+
+/// The file of `program`, or of the interpreter of the script that it is, and the loader which that names.
+#[cfg(feature = "lab")]
+fn dynamic(program: &OsStr) -> Option<(PathBuf, String)> {
     let mut path = locate(program)?;
     for _ in 0..=SCRIPTS {
         match elf::kind(&path) {
             Kind::Script(interpreter) => path = interpreter.into(),
-            Kind::Dynamic(loader) => return Some(loader),
+            Kind::Dynamic(loader) => return Some((path, loader)),
             _ => return None,
         }
     }
     None
+}
+
+/// The file of `program`, or of its interpreter, if that defines malloc: what a program itself defines comes
+/// before all libraries.
+#[cfg(feature = "lab")]
+pub fn defines_malloc(program: &OsStr) -> Option<PathBuf> {
+    dynamic(program).map(|(path, _)| path).filter(|path| elf::defines_malloc(path) == Some(true))
 }
 
 /// Whether it is a file that may be run.
@@ -130,6 +143,25 @@ mod tests {
             assert!(said.contains("/program uses another C library (/lib") || program == "musl", "{said}");
             assert!(said.ends_with(&end), "{said}");
         }
+    }
+
+    #[cfg(feature = "lab")]
+    #[test]
+    fn who_defines_malloc_is_looked_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = "echo 'void *malloc(unsigned long n) { return (void *)(n & 0); } int main(void) { return 0; }' >m.c
+             echo '#include <stdlib.h>' >n.c; echo 'int main(void) { return malloc(1) == 0; }' >>n.c
+             for s in m n; do gcc -w -shared -fPIC -o $s.so $s.c; gcc -w -O0 -fno-builtin -o $s $s.c; done
+             printf '#!%s\\n' \"$PWD/m\" >script; chmod +x script";
+        let done = std::process::Command::new("sh").args(["-ec", line]).current_dir(folder.path()).status();
+        assert!(done.unwrap().success());
+        let file = |name: &str| folder.path().join(name);
+        assert_eq!(elf::defines_malloc(&file("m.so")), Some(true));
+        assert_eq!(elf::defines_malloc(&file("n.so")), Some(false));
+        assert_eq!(elf::defines_malloc(&file("m.c")), None);
+        assert_eq!(defines_malloc(file("n").as_os_str()), None);
+        assert_eq!(defines_malloc(file("m").as_os_str()), Some(file("m")));
+        assert_eq!(defines_malloc(file("script").as_os_str()), Some(file("m")));
     }
 
     #[test]

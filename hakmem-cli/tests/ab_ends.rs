@@ -91,6 +91,76 @@ fn what_is_left_in_a_session_of_its_own_is_ended() {
     let ended = once(&script, |_| ());
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     assert_eq!(state(number(&marker)), None);
+    let said = "what it had started was still running when it had ended itself (under glibc)";
+    assert!(ended.stdout().contains(said), "{}", ended.stdout());
+    let ended = once("sleep 1000 & kill $!; wait", |_| ());
+    assert!(!ended.stdout().contains("was still running"), "{}", ended.stdout());
+}
+
+#[test]
+fn who_leaves_its_group_is_ended_in_time() {
+    let leaves = compile("leaves.c", "leaves", &[]);
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=glibc", "--rounds=1", "--warmups=0", "--timeout=1s", "--json=-", "--"]);
+    let ended = run(command.arg(leaves));
+    assert!(failure(&ended).starts_with("timed out after 1s"), "{}", failure(&ended));
+}
+
+#[test]
+fn orphans_that_have_ended_do_not_pile_up() {
+    // They are children of the command, as the shell itself is.
+    let script = r#"for i in 1 2 3 4 5; do (sh -c 'sleep 0.1' &); done; sleep 1
+        dead='$3 == "Z" && $4 == parent { found = 1 } END { exit !found }'
+        while cat /proc/[0-9]*/stat 2>&- | awk -v parent=$PPID "$dead"; do sleep 0.1; done"#;
+    let mut command = hakmem();
+    command.args([
+        "ab",
+        "--allocators=glibc",
+        "--rounds=1",
+        "--warmups=0",
+        "--timeout=60s",
+        "--json=-",
+        "--",
+    ]);
+    let ended = run(command.args(["sh", "-c", script]));
+    assert_eq!(ended.code(), Some(0), "{}", ended.stdout());
+}
+
+#[test]
+fn a_run_during_which_the_command_was_stopped_is_repeated() {
+    let place = tempfile::tempdir().unwrap();
+    let (runs, go) = (place.path().join("runs"), place.path().join("go"));
+    let script =
+        format!("echo $$ >>'{}'; until test -e '{}'; do sleep 0.01; done", runs.display(), go.display());
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=glibc", "--rounds=1", "--warmups=0", "--", "sh", "-c", &script]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let own = child.id() as i32;
+    let program = number(&runs);
+    // As Ctrl-Z does, which has no effect in an orphaned group.
+    kill(Pid::from_raw(own), Signal::SIGSTOP).unwrap();
+    eventually("the command stops", || state(own) == Some('T'));
+    std::fs::write(&go, "").unwrap();
+    eventually("the program ends", || state(program) == Some('Z'));
+    kill(Pid::from_raw(own), Signal::SIGCONT).unwrap();
+    let ended = finish(child);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    assert_eq!(std::fs::read_to_string(&runs).unwrap().lines().count(), 2);
+}
+
+#[test]
+fn a_pipe_gets_the_results() {
+    let place = tempfile::tempdir().unwrap();
+    let pipe = place.path().join("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let path = pipe.clone();
+    let reader = std::thread::spawn(move || std::fs::read(path).unwrap());
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=glibc", "--rounds=1", "--warmups=0", "--json"]).arg(&pipe);
+    let ended = run(command.args(["--", "true"]));
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let experiment: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert!(experiment["workloads"][0]["rows"][0]["failure"].is_null(), "{experiment}");
 }
 
 #[test]

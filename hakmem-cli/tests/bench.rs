@@ -89,6 +89,7 @@ fn figures_of_a_workload_and_latencies_are_reported() {
         );
         assert!(row["latency"]["timer_ns"].as_f64().unwrap() > 0.0);
     }
+    assert!(experiment["warnings"].to_string().contains("--latency: times, and the verdicts on them"));
 }
 
 #[test]
@@ -104,6 +105,17 @@ fn presets_and_the_overview() {
     if cfg!(debug_assertions) {
         assert!(table.contains("WARNING: this hakmem is a debug build"), "{table}");
     }
+}
+
+#[test]
+fn a_trace_may_be_called_like_an_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/traces/gcc.trace");
+    std::fs::copy(trace, folder.path().join("-x.trace")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hakmem"));
+    command.current_dir(&folder).args(["replay", "--allocators=glibc", "--rounds=1", "--warmups=0"]);
+    let output = command.args(["--repeat=1", "--", "-x.trace"]).output().unwrap();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
 }
 
 #[test]

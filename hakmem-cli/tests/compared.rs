@@ -5,7 +5,7 @@
 mod support;
 
 use serde_json::Value;
-use support::{Ended, compile, hakmem, run};
+use support::{Ended, compile, fake, hakmem, run, script};
 
 /// A comparison of two names of the C library's allocator.
 fn ab(arguments: &[&str], program: &[&str]) -> (Ended, Value) {
@@ -65,4 +65,63 @@ fn the_largest_numbers_are_numbers() {
     let ended = run(command.args(["--", "true"]));
     assert!(ended.stdout().contains("of 2 tries NEUTRAL"), "{}", ended.stderr);
     assert!(ended.stdout().contains("  0\n"), "the seed after the largest: {}", ended.stdout());
+}
+
+#[test]
+fn what_may_not_be_called_is_warned_of() {
+    let program = compile("own.c", "own-malloc", &["-O0", "-fno-builtin"]);
+    let (ended, experiment) = ab(&["--rounds=1"], &[program.to_str().unwrap()]);
+    let warnings = experiment["warnings"].to_string();
+    assert!(warnings.contains("same MAY NOT BE COMPARED: "), "{warnings}");
+    assert!(warnings.contains("/nothing.so defines no malloc"), "{warnings}");
+    assert!(warnings.contains("NO ALLOCATOR MAY BE COMPARED: "), "{warnings}");
+    assert!(warnings.contains("/own-malloc defines malloc itself"), "{warnings}");
+    assert_eq!(ended.code(), Some(0), "no more than a warning: {warnings}");
+    let (_, experiment) = ab(&["--rounds=1"], &["true"]);
+    let warnings = experiment["warnings"].to_string();
+    assert!(!warnings.contains("defines malloc itself"), "{warnings}");
+}
+
+#[test]
+fn hakmem_has_the_version_of_its_library() {
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=hakmem", "--rounds=1", "--warmups=0", "--json=-", "--", "true"]);
+    let ended = run(command.env("HAKMEM_LIB", fake()));
+    let experiment: Value = serde_json::from_slice(&ended.stdout).unwrap();
+    assert_eq!(experiment["subjects"][0]["version"], "Hakmem 9.8.7", "{}", ended.stderr);
+    let nothing = compile("plain.c", "nothing.so", &["-shared", "-fPIC", "-Dmain=unused"]);
+    let ended = run(command.env("HAKMEM_LIB", &nothing));
+    let expected = format!("hakmem: {}: not Hakmem's library; ", nothing.display());
+    assert!(ended.code() == Some(2) && ended.line().starts_with(&expected), "{}", ended.stderr);
+}
+
+#[test]
+fn an_exit_status_that_changes_by_itself_accuses_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    // Every run leaves with the number of those before it: both allocators have many codes.
+    let script = format!("cd '{}' && echo >>runs && exit $(wc -l <runs)", folder.path().display());
+    let (ended, experiment) = ab(&["--rounds=2"], &["sh", "-c", &script]);
+    let warnings = experiment["warnings"].to_string();
+    assert!(warnings.contains("exit status changes from run to run under glibc alone ("), "{warnings}");
+    assert!(!warnings.contains("EXIT STATUS DIFFERS") && !warnings.contains("under every"), "{warnings}");
+    assert_eq!(ended.code(), Some(0), "{warnings}");
+    // Only what is preloaded into it makes it leave with 1, in one run of three.
+    let script = format!("cd '{}'; test -z \"$LD_PRELOAD\" || ! mkdir once 2>&-", folder.path().display());
+    let (ended, experiment) = ab(&["--rounds=2"], &["sh", "-c", &script]);
+    let failure = experiment["workloads"][0]["rows"][1]["failure"].to_string();
+    assert!(failure.contains("exits with 1 in 1 of 3 runs, under glibc with 0"), "{failure}");
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+}
+
+#[test]
+fn what_cannot_be_started_any_more_costs_no_earlier_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = script(&folder.path().join("once"), "#!/bin/sh\ntest -z \"$LD_PRELOAD\" || rm $0\n", "755");
+    let (ended, experiment) = ab(&["--rounds=3", "--warmups=0", "--seed=1"], &[program.to_str().unwrap()]);
+    assert_eq!(ended.code(), Some(1), "{}", ended.stderr);
+    let rows = &experiment["workloads"][0]["rows"];
+    for row in rows.as_array().unwrap() {
+        assert!(row["failure"].as_str().unwrap().contains("once: program not found (round "), "{rows}");
+    }
+    assert_eq!(rows[1]["runs"].as_array().unwrap().len(), 1, "{rows}");
 }

@@ -11,6 +11,7 @@ use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use support::disk::Disk;
 use support::{Ended, compile, eventually, finish, hakmem, run};
 
 fn record(file: &Path, program: &[&str]) -> Ended {
@@ -86,6 +87,17 @@ fn a_signal_before_the_trace_is_in_its_place_leaves_nothing() {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
     assert_eq!(finish(child).status.signal(), Some(libc::SIGTERM));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_disk_that_does_not_tell_its_room_takes_a_recording() {
+    let Some(disk) = Disk::of("ramfs", "8M") else { return };
+    let file = disk.path().join("x.trace");
+    // More processes than a chunk is for.
+    let ended = record(&file, &["sh", "-c", "cat </dev/null; cat </dev/null"]);
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    let trace = hakmem_trace::Trace::read(&file).unwrap();
+    assert!(!trace.processes.is_empty() && !trace.truncated);
 }
 
 #[test]

@@ -77,8 +77,8 @@ pub fn convert(file: &File, names: bool) -> anyhow::Result<Recording> {
         let process = &processes[&number];
         let parent = process.parent(&processes, &order, place);
         let mut builder = Builder::new(if names { process.name.clone() } else { String::new() }, parent);
-        process.merge(file, until, &mut builder).with_context(|| format!("process {}", process.pid))?;
-        trace.processes.push(builder.finish());
+        let merged = process.merge(file, until, &mut builder).and_then(|()| builder.finish());
+        trace.processes.push(merged.with_context(|| format!("process {}", process.pid))?);
     }
     Ok(Recording { trace, failed, disk_full: refused != 0 && word(2) <= chunks })
 }

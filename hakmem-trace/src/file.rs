@@ -181,7 +181,7 @@ mod tests {
             builder.thread(1);
             objects.iter().step_by(3).for_each(|&object| builder.free(object));
             builder.unknown();
-            builder.finish()
+            builder.finish().unwrap()
         });
         Trace { processes: processes.collect(), truncated: true }
     }

@@ -70,7 +70,9 @@ impl Plan {
                 ensure!(spans.len() < u32::MAX as usize, "too many operations");
                 spans.push(0);
             }
-            if step.thread == started {
+            // Those without any event, too, which recordings of earlier versions have: the replay waits for
+            // all.
+            while started <= step.thread {
                 threads[last as usize].ops.push(Op::new(Kind::Start, 0, 0, started));
                 started += 1;
             }
@@ -225,5 +227,24 @@ impl Shared {
 
     fn contains(&self, object: Object) -> bool {
         self.0.get((object / 64) as usize).is_some_and(|bits| bits >> (object % 64) & 1 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::check;
+
+    #[test]
+    fn every_thread_is_started() {
+        // Threads 1 and 3 do nothing: tag 5 names them, and then another.
+        let events = vec![8, 13, 21, 8, 29, 37, 8];
+        let facts = check(&events).unwrap();
+        assert_eq!(facts.threads, 5);
+        let plan = Plan::new(&ProcessTrace { name: String::new(), parent: None, unknown: 0, facts, events })
+            .unwrap();
+        let ops = plan.threads.iter().flat_map(|thread| &thread.ops);
+        let started: Vec<_> = ops.filter(|op| op.kind() == Kind::Start).map(|op| op.slot).collect();
+        assert_eq!(started, [1, 2, 3, 4]);
     }
 }

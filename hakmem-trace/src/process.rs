@@ -115,36 +115,44 @@ pub struct Builder {
     parent: Option<u32>,
     unknown: u64,
     encoder: Encoder,
-    /// The number in the trace of each thread the caller named.
+    /// The thread whose events follow, by the caller's number.
+    thread: u32,
+    /// The number in the trace of each thread that has written an event.
     threads: HashMap<u32, u32>,
 }
 
 impl Builder {
     /// For a process without events so far.
     pub fn new(name: String, parent: Option<u32>) -> Self {
-        Self { name, parent, unknown: 0, encoder: Encoder::default(), threads: HashMap::new() }
+        Self { name, parent, unknown: 0, encoder: Encoder::default(), thread: 0, threads: HashMap::new() }
     }
 
-    /// The events that follow are this thread's, whatever number the caller gives it.
+    /// The events that follow are this thread's, whatever number the caller gives it. Without any it is no
+    /// thread of the trace.
     pub fn thread(&mut self, thread: u32) {
+        self.thread = thread;
+    }
+
+    /// For an event that is really written: one that is left out gives no number to its thread.
+    fn encoder(&mut self) -> &mut Encoder {
         let next = self.threads.len() as u32;
-        let number = *self.threads.entry(thread).or_insert(next);
-        self.encoder.thread(number);
+        self.encoder.thread(*self.threads.entry(self.thread).or_insert(next));
+        &mut self.encoder
     }
 
     /// An allocation; sizes above 2^48 and alignments above 2^47 do not exist.
     pub fn allocate(&mut self, size: u64, align_log2: u8, zeroed: bool) -> Object {
-        self.encoder.allocate(size, align_log2, zeroed)
+        self.encoder().allocate(size, align_log2, zeroed)
     }
 
     /// The end of `object`.
     pub fn free(&mut self, object: Object) {
-        self.encoder.free(object);
+        self.encoder().free(object);
     }
 
     /// A new size for `from`, with a new number.
     pub fn reallocate(&mut self, from: Object, size: u64) -> Object {
-        self.encoder.reallocate(from, size)
+        self.encoder().reallocate(from, size)
     }
 
     /// A free that is left out.
@@ -154,13 +162,14 @@ impl Builder {
 
     /// The process.
     ///
-    /// # Panics
+    /// # Errors
     ///
     /// If the events are not what they must be: an object ended twice, a size or alignment too large.
-    pub fn finish(self) -> ProcessTrace {
-        let facts = check(&self.encoder.bytes).expect("the caller's events are in order");
+    pub fn finish(self) -> anyhow::Result<ProcessTrace> {
         let Self { name, parent, unknown, encoder, .. } = self;
-        ProcessTrace { name, parent, unknown, facts, events: encoder.bytes }
+        let facts = check(&encoder.bytes)
+            .map_err(|(place, what)| anyhow::anyhow!("byte {place} of its events: {what}"))?;
+        Ok(ProcessTrace { name, parent, unknown, facts, events: encoder.bytes })
     }
 }
 
@@ -181,7 +190,7 @@ mod tests {
         builder.thread(7);
         builder.free(c);
         builder.free(d);
-        let process = builder.finish();
+        let process = builder.finish().unwrap();
         let allocate =
             |object, size, align_log2, zeroed| Event::Allocate { object, size, align_log2, zeroed };
         let expected = [
@@ -199,6 +208,16 @@ mod tests {
         assert_eq!((facts.threads, facts.operations(), facts.remote), (2, 7, 4));
         assert_eq!((facts.peak_live, facts.live_at_end, facts.zeroed, facts.aligned), (5000, 0, 1, 1));
         assert_eq!((facts.sizes[0], facts.sizes[6], facts.sizes[7], facts.sizes[13]), (1, 1, 1, 1));
+    }
+
+    #[test]
+    fn wrong_events_are_an_error() {
+        let mut builder = Builder::new(String::new(), None);
+        let object = builder.allocate(1, 0, false);
+        builder.free(object);
+        builder.free(object);
+        let error = builder.finish().unwrap_err().to_string();
+        assert_eq!(error, "byte 2 of its events: an object that is no more");
     }
 
     #[test]

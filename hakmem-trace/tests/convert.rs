@@ -157,6 +157,26 @@ fn an_event_half_written_is_the_end_of_a_chunk() {
     expect(&raw.trace(), 0, &[(0, "0=8"), (0, "1=8")]);
 }
 
+/// As of a forked child that starts a thread and frees what it has of its parent last, or first.
+#[test]
+fn what_writes_nothing_begins_no_thread() {
+    for unknown in [free(30, 0x1000), realloc(30, 0x1000, 9, 90, 0x5000)] {
+        let mut raw = Raw::new();
+        raw.chunk(ONE, &malloc(10, 0x2000, 7));
+        raw.chunk(OTHER, &unknown);
+        raw.refused = !80;
+        expect(&raw.trace(), 0, &[(0, "0=7")]);
+        assert_eq!(raw.trace().processes[0].facts.threads, 1);
+    }
+    let mut raw = Raw::new();
+    raw.chunk(ONE, &free(10, 0x1000));
+    raw.chunk(OTHER, &free(20, 0x1000));
+    raw.chunk((1, 0, 2, 100, 50), &malloc(30, 0x2000, 7));
+    raw.chunk((1, 0, 3, 100, 50), &free(40, 0x2000));
+    expect(&raw.trace(), 0, &[(0, "0=7"), (1, "free 0")]);
+    assert_eq!(raw.trace().processes[0].facts.threads, 2);
+}
+
 #[test]
 fn processes_know_where_they_come_from() {
     let mut raw = Raw::new();

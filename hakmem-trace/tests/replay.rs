@@ -96,7 +96,7 @@ fn mixture(threads: u32, operations: u32, seed: u64) -> ProcessTrace {
             what => live.push(builder.allocate(next(500), 0, what == 4)),
         }
     }
-    builder.finish()
+    builder.finish().unwrap()
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_producer_does_not_run_away() {
         builder.free(object);
     }
     let heap = Checked::default();
-    replay(&Program::new(&builder.finish()).unwrap(), &heap, times(1)).unwrap();
+    replay(&Program::new(&builder.finish().unwrap()).unwrap(), &heap, times(1)).unwrap();
     let most = heap.most.load(Ordering::Relaxed);
     // As many as are allocated in three spans: the two that may be open, and what the first of them began
     // with.
@@ -169,7 +169,7 @@ fn threads_that_come_and_go_are_joined() {
         builder.free(object);
     }
     let heap = Checked::default();
-    let report = replay(&Program::new(&builder.finish()).unwrap(), &heap, times(1)).unwrap();
+    let report = replay(&Program::new(&builder.finish().unwrap()).unwrap(), &heap, times(1)).unwrap();
     assert_eq!(report.operations, 80_000);
     assert_eq!(heap.counts(), [40_000, 0, 0, 40_000]);
 }
@@ -192,6 +192,6 @@ fn what_is_not_made_ready_is_not_replayed() {
     assert_eq!(Program::load(&file, 1).unwrap().operations(), two.facts.operations());
     assert!(Program::load(&file, 2).is_err());
     // Nothing at all.
-    let nothing = Program::new(&Builder::new(String::new(), None).finish()).unwrap();
+    let nothing = Program::new(&Builder::new(String::new(), None).finish().unwrap()).unwrap();
     assert_eq!(replay(&nothing, &Malloc, times(1)).unwrap().operations, 0);
 }

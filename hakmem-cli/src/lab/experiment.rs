@@ -15,7 +15,7 @@ use super::run::{self, Ended, Job, Measured};
 use super::subjects::Found;
 use super::tasks::{self, Task};
 use super::{stats, warnings};
-use crate::sys::{self, interrupt::Folder};
+use crate::sys::{self, interrupt, interrupt::Folder};
 
 /// How to measure, for clap.
 #[derive(clap::Args, Clone, Debug)]
@@ -53,6 +53,10 @@ pub struct Conductor<'a> {
     differs: bool,
     /// Processor seconds that the runs used.
     used: f64,
+    /// Whether memory was equal before every run of the task.
+    equal: bool,
+    /// Whether any run succeeded.
+    succeeded: bool,
 }
 
 /// Runs `tasks` and puts the figures together. `metrics` is every metric that may occur, in order.
@@ -77,9 +81,11 @@ pub fn conduct(
         warnings: warnings::before(&machine, found, tasks, schedule),
         differs: false,
         used: 0.0,
+        equal: true,
+        succeeded: false,
     };
     sys::trim();
-    let before = Usage::now();
+    let (before, own_before) = (Usage::now(), own_time());
     let mut workloads = Vec::new();
     for task in tasks {
         workloads.push(conductor.task(task)?);
@@ -87,7 +93,7 @@ pub fn conduct(
     conductor.progress.finish_and_clear();
     let usage = before.and_then(|before| Some(Usage::now()?.since(&before)));
     // What the runs had done elsewhere cannot be told from what others did.
-    let own = (!tasks.iter().any(|task| task.apart)).then(|| conductor.used + own_time());
+    let own = (!tasks.iter().any(|task| task.apart)).then(|| conductor.used + own_time() - own_before);
     conductor.warnings.extend(usage.map(|usage| warnings::busy(usage, own)).unwrap_or_default());
     Ok(Experiment {
         format: FORMAT,
@@ -145,7 +151,7 @@ impl Conductor<'_> {
         let mut tracks: Vec<Track> =
             self.found.broken.iter().map(|broken| Track::new(broken.clone())).collect();
         let (mut need, mut least) = (0, u64::MAX);
-        let mut equal = true;
+        self.equal = true;
         let warmups = usize::from(self.schedule.warmups);
         for pass in 0..warmups + usize::from(self.schedule.rounds) {
             let mut order: Vec<usize> = (0..tracks.len()).collect();
@@ -156,16 +162,25 @@ impl Conductor<'_> {
                 let label = round.map_or("warm-up".to_string(), |round| format!("round {}", round + 1));
                 self.progress.set_message(format!("{}: {label}, {}", task.name, subject.name));
                 if track.failure.is_none() {
-                    equal &= self.schedule.no_equal_memory || equalise(need);
-                    let measured = self.once(task, i, track, round.map(|round| (round, place)), &label)?;
-                    need = need.max(measured.unwrap_or(0));
-                    least = least.min(measured.unwrap_or(u64::MAX));
+                    let counted = round.map(|round| (round, place));
+                    let measured = self.once(task, i, track, counted, &label, need);
+                    let peak = match measured {
+                        // It may have taken hours to get here.
+                        Err(error) if self.succeeded => {
+                            track.failure = Some(format!("{error:#} ({label})"));
+                            None
+                        }
+                        measured => measured?,
+                    };
+                    self.succeeded |= peak.is_some();
+                    need = need.max(peak.unwrap_or(0));
+                    least = least.min(peak.unwrap_or(u64::MAX));
                 }
                 self.progress.inc(1);
             }
-            self.compare_exits(&mut tracks, &task.name);
         }
-        if !equal {
+        self.compare_exits(&mut tracks, &task.name);
+        if !self.equal {
             self.warnings.push(format!(
                 "{}: too little memory is free to make it equal before each run; page faults may cost unequally",
                 task.name
@@ -173,7 +188,7 @@ impl Conductor<'_> {
         }
         // Between fork and exec the child touches code, which the kernel maps 64 KiB at a time: 0.7 MiB were
         // seen.
-        let floor = sys::forked_peak()? + (1 << 20);
+        let floor = sys::forked_peak().map_or(0, |peak| peak + (1 << 20));
         if least <= floor {
             self.warnings.push(format!(
                 "{}: a peak resident size under {} KiB cannot be told from this command's own",
@@ -195,8 +210,24 @@ impl Conductor<'_> {
             self.differs |= compared.differs;
             self.warnings.extend(compared.warnings);
         }
-        let codes = tracks.iter().filter(|track| track.failure.is_none()).find_map(|track| track.exit);
-        if let Some(code) = codes.filter(|&code| code != 0) {
+        let left = tracks.iter().zip(&self.found.subjects).filter(|(track, _)| track.left);
+        let left: Vec<_> = left.map(|(_, subject)| subject.name.as_str()).collect();
+        if !left.is_empty() {
+            self.warnings.push(format!(
+                "{}: what it had started was still running when it had ended itself (under {}), and was ended \
+                 then: a program that goes on in the background is measured only until it is there",
+                task.name,
+                left.join(", ")
+            ));
+        }
+        let mut codes: Vec<i32> = tracks
+            .iter()
+            .filter(|track| track.failure.is_none())
+            .flat_map(|track| track.exits.clone())
+            .collect();
+        codes.sort_unstable();
+        codes.dedup();
+        if let Some(code) = codes.first().filter(|code| codes.len() == 1 && **code != 0) {
             self.warnings.push(format!("{}: exits with {code} under every allocator", task.name));
         }
         Ok(self.workload(task, tracks))
@@ -210,6 +241,7 @@ impl Conductor<'_> {
         track: &mut Track,
         counted: Option<(usize, usize)>,
         label: &str,
+        need: u64,
     ) -> anyhow::Result<Option<u64>> {
         let folder = task.worker.then(|| Folder::new(tempfile::tempdir)).transpose()?;
         let result = folder.as_ref().map(|folder| folder.path().join("result.json"));
@@ -220,8 +252,8 @@ impl Conductor<'_> {
         let timeout = self.schedule.timeout;
         let job =
             Job { program: &task.program, arguments: &arguments, input: task.input.as_deref(), timeout };
-        let measured = run::run(&job, &self.found.subjects[i])?;
-        self.used += measured.used.user + measured.used.system;
+        let measured = self.undisturbed(&job, i, need)?;
+        track.left |= measured.left;
         let fail = |why: String| Some(format!("{why} ({label})"));
         let words = |measured: &Measured| {
             let words = measured.last_words();
@@ -232,7 +264,7 @@ impl Conductor<'_> {
             return Ok(None);
         }
         match measured.ended {
-            Ended::Exited(code) if !task.worker || code == 0 => track.exit = Some(code),
+            Ended::Exited(code) if !task.worker || code == 0 => track.exits.push(code),
             ended => {
                 track.failure = fail(format!("{}{}", ended.in_words(timeout), words(&measured)));
                 return Ok(None);
@@ -259,7 +291,22 @@ impl Conductor<'_> {
         Ok(Some(measured.used.peak))
     }
 
-    /// A program that leaves with another exit code than under the baseline has failed.
+    /// A run, after memory for `need` bytes was made equal, in which this command was not stopped: while it
+    /// stands still nobody sees when the program ends.
+    fn undisturbed(&mut self, job: &Job, i: usize, need: u64) -> anyhow::Result<Measured> {
+        loop {
+            self.equal &= self.schedule.no_equal_memory || equalise(need);
+            let pauses = interrupt::pauses();
+            let measured = run::run(job, &self.found.subjects[i])?;
+            self.used += measured.used.user + measured.used.system;
+            if interrupt::pauses() == pauses {
+                return Ok(measured);
+            }
+        }
+    }
+
+    /// A program that leaves with another exit code than under the baseline has failed, unless the code
+    /// changes from run to run under that, too.
     fn compare_exits(&mut self, tracks: &mut [Track], name: &str) {
         let subjects = &self.found.subjects;
         let alive = |i: &usize| tracks[*i].failure.is_none();
@@ -267,10 +314,21 @@ impl Conductor<'_> {
         let Some(reference) = baseline.filter(alive).or_else(|| (0..tracks.len()).find(|i| alive(i))) else {
             return;
         };
-        let Some(expected) = tracks[reference].exit else { return };
-        for (track, subject) in tracks.iter_mut().zip(subjects) {
-            if let Some(code) = track.exit.filter(|code| *code != expected && track.failure.is_none()) {
-                let why = format!("exits with {code}, under {} with {expected}", subjects[reference].name);
+        let (codes, reference) = (&tracks[reference].exits, &subjects[reference].name);
+        let Some(&expected) = codes.first() else { return };
+        if let Some(other) = codes.iter().find(|code| **code != expected) {
+            self.warnings.push(format!(
+                "{name}: its exit status changes from run to run under {reference} alone ({expected}, {other}), so \
+                 it is not compared"
+            ));
+            return;
+        }
+        for (track, subject) in tracks.iter_mut().zip(subjects).filter(|(track, _)| track.failure.is_none()) {
+            let mut differing = track.exits.iter().filter(|code| **code != expected);
+            if let Some(code) = differing.next() {
+                let (count, all) = (1 + differing.count(), track.exits.len());
+                let part = if count < all { format!(" in {count} of {all} runs") } else { String::new() };
+                let why = format!("exits with {code}{part}, under {reference} with {expected}");
                 self.warnings.push(format!("{name}: EXIT STATUS DIFFERS: under {} it {why}", subject.name));
                 track.failure = Some(why);
                 self.differs = true;

@@ -3,6 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
+use nix::sched::sched_getaffinity;
+use nix::unistd::Pid;
+
+use super::group;
 use super::model::Machine;
 
 /// Describes this machine. Takes a moment, to see how busy it is.
@@ -24,9 +28,9 @@ pub fn describe() -> Machine {
     }
 }
 
-/// Bytes that programs could still get without swapping.
+/// Bytes that programs could still get without swapping, and without being killed for them.
 pub fn available_memory() -> u64 {
-    kibibytes("MemAvailable").unwrap_or(u64::MAX)
+    kibibytes("MemAvailable").unwrap_or(u64::MAX).min(group::room())
 }
 
 fn read(path: &str) -> String {
@@ -83,7 +87,8 @@ fn virtualisation() -> String {
     named.into_iter().find(|name| !name.is_empty()).unwrap_or_else(|| "a hypervisor, unnamed".to_string())
 }
 
-/// Processor time of the whole machine, in the kernel's ticks.
+/// Processor time of the processors that this process may use, in the kernel's ticks. What others have to
+/// themselves neither disturbs nor is to hide what does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     busy: u64,
@@ -94,20 +99,26 @@ pub struct Usage {
 impl Usage {
     /// Since boot.
     pub fn now() -> Option<Self> {
-        Self::parse(&fs::read_to_string("/proc/stat").ok()?)
+        let set = sched_getaffinity(Pid::from_raw(0)).ok();
+        let usable = |cpu| set.is_none_or(|set| set.is_set(cpu).unwrap_or(false));
+        Self::parse(&fs::read_to_string("/proc/stat").ok()?, usable)
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        let fields: Vec<u64> = text
-            .lines()
-            .next()?
-            .strip_prefix("cpu ")?
-            .split_whitespace()
-            .map_while(|field| field.parse().ok())
-            .collect();
-        // user nice system idle iowait irq softirq steal
-        let get = |i: usize| fields.get(i).copied().unwrap_or(0);
-        Some(Self { busy: get(0) + get(1) + get(2) + get(5) + get(6), idle: get(3) + get(4), stolen: get(7) })
+    /// The sum of the lines of those processors; none where there are none.
+    fn parse(text: &str, usable: impl Fn(usize) -> bool) -> Option<Self> {
+        let one = |line: &str| {
+            let (cpu, fields) = line.strip_prefix("cpu")?.split_once(' ')?;
+            let fields: Vec<u64> = fields.split_whitespace().map_while(|field| field.parse().ok()).collect();
+            // user nice system idle iowait irq softirq steal
+            let get = |i: usize| fields.get(i).copied().unwrap_or(0);
+            let busy = get(0) + get(1) + get(2) + get(5) + get(6);
+            usable(cpu.parse().ok()?).then(|| Self { busy, idle: get(3) + get(4), stolen: get(7) })
+        };
+        text.lines().filter_map(one).reduce(|all, one| Self {
+            busy: all.busy + one.busy,
+            idle: all.idle + one.idle,
+            stolen: all.stolen + one.stolen,
+        })
     }
 
     /// What was used after `before`.
@@ -147,15 +158,21 @@ mod tests {
 
     #[test]
     fn usage() {
-        let before = Usage::parse("cpu  100 0 50 800 50 0 0 0 0 0\ncpu0 1").unwrap();
-        let after = Usage::parse("cpu  180 0 60 890 50 0 10 10 0 0\n").unwrap();
+        // The first processor is somebody else's.
+        let own = |lines: &str| {
+            let text = format!("cpu  9999 0 0 9999 0 0 0 0 0 0\n{lines}\nintr 1 2\n");
+            Usage::parse(&text, |cpu| cpu != 0).unwrap()
+        };
+        let before = own("cpu0 500 0 0 7000 0\ncpu1 60 0 50 400 50 0 0 0 0 0\ncpu2 40 0 0 400 0 0 0 0 0 0");
+        let after = own("cpu0 900 0 0 9000 0\ncpu1 130 0 60 450 50 0 10 5 0 0\ncpu2 50 0 0 440 0 0 0 5 0 0");
         let used = after.since(&before);
         assert_eq!(used, Usage { busy: 100, idle: 90, stolen: 10 });
         assert!((used.busy_share() - 0.55).abs() < 1e-9);
         assert!((used.stolen_share() - 0.05).abs() < 1e-9);
         assert!((used.foreign_share(0.5) - 0.30).abs() < 1e-9);
         assert_eq!(used.foreign_share(10.0), 0.0);
-        assert_eq!(Usage::parse("nonsense"), None);
+        assert_eq!(Usage::parse("nonsense", |_| true), None);
+        assert!(Usage::now().unwrap().total() > 1.0);
     }
 
     #[test]

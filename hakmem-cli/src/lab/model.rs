@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// The version of this format; a reader refuses others.
 pub const FORMAT: u32 = 1;
@@ -96,9 +96,10 @@ pub struct Subject {
     /// Its name in every report.
     pub name: String,
     /// What is preloaded; none for the C library's own.
+    #[serde(serialize_with = "lossy")]
     pub library: Option<PathBuf>,
     /// The program that it is built into, run instead of the task's; none where it is preloaded.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, serialize_with = "lossy", skip_serializing_if = "Option::is_none")]
     pub program: Option<PathBuf>,
     /// Its version where that is known, such as a package's.
     pub version: Option<String>,
@@ -140,6 +141,13 @@ pub enum Unit {
     Count,
     /// A plain ratio, such as resident over live bytes.
     Ratio,
+}
+
+impl Unit {
+    /// Whether it is one of time.
+    pub fn is_time(self) -> bool {
+        matches!(self, Unit::Seconds | Unit::Nanoseconds)
+    }
 }
 
 /// One workload under every subject.
@@ -199,19 +207,33 @@ pub struct Summary {
     /// The largest.
     pub maximum: f64,
     /// Against the baseline; none for the baseline itself, and where the baseline has no figure or 0.
-    pub ratio: Option<Interval>,
+    pub ratio: Option<Ratio>,
 }
 
-/// The median of the ratios of runs to the baseline's run in the same round, under 1 is better, and its
-/// interval.
+/// The ratios of runs to the baseline's run in the same round; under 1 is better.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// Their median.
+    pub median: f64,
+    /// Its interval; none of fewer runs than [`crate::lab::stats::LEAST_RUNS`].
+    #[serde(flatten)]
+    pub interval: Option<Interval>,
+}
+
+/// An interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The median of the ratios.
-    pub median: f64,
-    /// The interval's lower end.
+    /// The lower end.
     pub low: f64,
-    /// The interval's upper end.
+    /// The upper end.
     pub high: f64,
+}
+
+impl Interval {
+    /// Whether there is a difference at all, large or small.
+    pub fn excludes_one(self) -> bool {
+        self.low > 1.0 || self.high < 1.0
+    }
 }
 
 /// A verdict against the baseline: see [`crate::lab::stats`].
@@ -260,9 +282,34 @@ pub enum Outcome {
     Unknown,
 }
 
+/// A path with a replacement for what is no character: JSON has no other bytes, and the figures are worth
+/// more than the path.
+fn lossy<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    path.as_ref().map(|path| path.to_string_lossy()).serialize(to)
+}
+
 impl Experiment {
     /// The metric of this key.
     pub fn metric(&self, key: &str) -> Option<&Metric> {
         self.metrics.iter().find(|metric| metric.key == key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    use super::*;
+
+    #[test]
+    fn a_path_may_have_any_bytes() {
+        let path = Some(PathBuf::from(OsStr::from_bytes(b"/a\xff.so")));
+        let subject = Subject { library: path.clone(), program: path, ..Subject::default() };
+        let read: Subject = serde_json::from_str(&serde_json::to_string(&subject).unwrap()).unwrap();
+        let shown = Some(PathBuf::from("/a\u{fffd}.so"));
+        assert_eq!((&read.library, &read.program), (&shown, &shown));
+        let none = serde_json::to_value(Subject::default()).unwrap();
+        assert!(none["library"].is_null() && none.get("program").is_none());
     }
 }

@@ -84,7 +84,7 @@ impl Output {
 }
 
 /// Bytes that can be written to the disk of `file`.
-fn room(file: &File) -> io::Result<u64> {
+pub fn room(file: &File) -> io::Result<u64> {
     let disk = nix::sys::statvfs::fstatvfs(file)?;
     if disk.blocks() == 0 {
         // One that does not tell.

@@ -16,8 +16,10 @@ pub struct Track {
     pub latencies: Vec<hakmem_workloads::Latency>,
     /// Of every run, warm-ups included.
     pub outputs: Vec<(Digest, Digest)>,
-    /// The exit code of the last run.
-    pub exit: Option<i32>,
+    /// The exit codes likewise.
+    pub exits: Vec<i32>,
+    /// Whether any of them left something behind that lived on.
+    pub left: bool,
 }
 
 impl Track {
@@ -29,7 +31,8 @@ impl Track {
             timelines: Vec::new(),
             latencies: Vec::new(),
             outputs: Vec::new(),
-            exit: None,
+            exits: Vec::new(),
+            left: false,
         }
     }
 
@@ -62,8 +65,8 @@ impl Track {
                 .collect();
             row.summaries.extend(stats::summary(&values, &pairs, seed).map(|summary| (key, summary)));
         }
-        let ratio = row.summaries.get(primary).filter(|summary| summary.runs >= stats::LEAST_RUNS);
-        row.verdict = ratio.and_then(|summary| summary.ratio).map(stats::verdict);
+        let ratio = row.summaries.get(primary).and_then(|summary| summary.ratio);
+        row.verdict = ratio.and_then(stats::verdict);
         row.timeline = median_run(&row.runs).map(|i| self.timelines[i].clone()).unwrap_or_default();
         row
     }
@@ -116,7 +119,8 @@ mod tests {
         let base = track(&[1.0, 2.0, 4.0, 8.0, 0.5]);
         let row = track(&[0.9, 1.8, 3.6, 7.2, 0.45]).row("x", Some(&base.runs), "wall", 1);
         let ratio = row.summaries["wall"].ratio.unwrap();
-        assert!((ratio.median - 0.9).abs() < 1e-9 && (ratio.high - 0.9).abs() < 1e-9, "{ratio:?}");
+        let high = ratio.interval.unwrap().high;
+        assert!((ratio.median - 0.9).abs() < 1e-9 && (high - 0.9).abs() < 1e-9, "{ratio:?}");
         assert_eq!(row.verdict, Some(crate::lab::model::Verdict::Go));
         assert_eq!(row.timeline, [(1.8, 1)], "of the run with the median time");
         assert_eq!(row.summaries["major"].ratio, None, "nothing to divide by");

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
@@ -17,12 +17,15 @@ use super::output::{Digest, Output, last_line};
 use super::resident::Sampler;
 use crate::preload::Preload;
 use crate::process;
-use crate::report::mebibytes;
+use crate::report::{mebibytes, printable};
 use crate::sys::interrupt::{self, Program};
 use crate::sys::{self, Change};
 
 /// How often to look, at the least, whether a program has to be ended.
 const LOOK: Duration = Duration::from_millis(100);
+/// So long a program may live on that was killed: the kernel has to give back its memory, and may have to
+/// write down its core.
+const GRACE: Duration = Duration::from_secs(60);
 
 /// What to run.
 pub struct Job<'a> {
@@ -69,6 +72,8 @@ pub struct Measured {
     pub errors: String,
     /// The loader's complaint, if it left the library out.
     pub refused: bool,
+    /// Whether something that it had started lived on when it had ended by itself; that was ended then.
+    pub left: bool,
     /// Resident bytes of its process group over time: seconds, bytes.
     pub timeline: Vec<(f64, u64)>,
 }
@@ -104,7 +109,8 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     let mut sampler = Sampler::new(pid, start);
     let handle = sys::ProcessHandle::open(pid)?;
     // Why it was not let go on.
-    let (mut cut, mut waited) = (None, Duration::ZERO);
+    let (mut cut, mut killed) = (None, Duration::ZERO);
+    let mut waited = Duration::ZERO;
     loop {
         let step = sampler.interval().min(LOOK);
         if handle.wait(step)? {
@@ -115,21 +121,30 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
             sampler.sample();
             waited = Duration::ZERO;
         }
+        running.reap_orphans();
         if cut.is_none() {
             cut = output.too_much()?.or_else(|| stopped(pid));
             cut = cut.or((start.elapsed() >= job.timeout).then_some(Ended::TimedOut));
-            if cut.is_some() {
-                sys::send(-pid, libc::SIGKILL);
-            }
+            killed = start.elapsed();
+        }
+        if let Some(ended) = cut {
+            // More than once: what it starts meanwhile may leave the group, too.
+            running.strike();
+            ensure!(
+                start.elapsed() < killed + GRACE,
+                "{}: {}, and process {pid} cannot be killed",
+                printable(program),
+                ended.in_words(job.timeout)
+            );
         }
     }
     let wall = start.elapsed().as_secs_f64();
+    let left = cut.is_none() && running.left_something();
     // What it left behind in the background would disturb the next run. Before it is reaped: then the number
     // is free.
     sys::send(-pid, libc::SIGKILL);
     let (change, used) = sys::reap(pid)?;
     running.end_family();
-    drop(running);
     let ended = match (cut.or(output.no_room()?), change) {
         (Some(ended), _) => ended,
         (None, Change::Killed(signal)) => Ended::Killed(signal),
@@ -141,7 +156,7 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     // What was cut off may be long, and is not compared.
     let (stdout, stderr) =
         if matches!(ended, Ended::Exited(_)) { output.digests()? } else { Default::default() };
-    Ok(Measured { ended, wall, used, stdout, stderr, errors, refused, timeline: sampler.finish() })
+    Ok(Measured { ended, wall, used, stdout, stderr, errors, refused, left, timeline: sampler.finish() })
 }
 
 impl Measured {

@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 use statrs::statistics::{Data, Max, Min, OrderStatistics};
 
-use super::model::{Interval, Summary, Verdict};
+use super::model::{Interval, Ratio, Summary, Verdict};
 
 /// The level of the intervals.
 pub const CONFIDENCE: f64 = 0.95;
@@ -24,11 +24,15 @@ pub fn median(values: &[f64]) -> f64 {
     Data::new(values.to_vec()).median()
 }
 
-/// The median of `ratios` and its bootstrap interval. None without ratios.
-pub fn interval(ratios: &[f64], seed: u64) -> Option<Interval> {
-    if ratios.is_empty() {
-        return None;
-    }
+/// The median of `ratios`, and its interval unless they are too few for one. None without ratios.
+pub fn ratio(ratios: &[f64], seed: u64) -> Option<Ratio> {
+    let interval = || interval(ratios, seed);
+    let interval = (ratios.len() >= LEAST_RUNS).then(interval);
+    (!ratios.is_empty()).then(|| Ratio { median: median(ratios), interval })
+}
+
+/// The bootstrap interval of the median of `ratios`, which are some.
+fn interval(ratios: &[f64], seed: u64) -> Interval {
     let mut random = StdRng::seed_from_u64(seed);
     let mut sample = vec![0.0; ratios.len()];
     let medians: Vec<f64> = (0..RESAMPLES)
@@ -39,7 +43,7 @@ pub fn interval(ratios: &[f64], seed: u64) -> Option<Interval> {
         .collect();
     let mut medians = Data::new(medians);
     let tail = (1.0 - CONFIDENCE) / 2.0;
-    Some(Interval { median: median(ratios), low: medians.quantile(tail), high: medians.quantile(1.0 - tail) })
+    Interval { low: medians.quantile(tail), high: medians.quantile(1.0 - tail) }
 }
 
 /// Summarises `values`; `pairs` are (this subject's, the baseline's) of the same round, empty for the
@@ -58,22 +62,24 @@ pub fn summary(values: &[f64], pairs: &[(f64, f64)], seed: u64) -> Option<Summar
         median: median(values),
         minimum: data.min(),
         maximum: data.max(),
-        ratio: if complete { interval(&ratios, seed) } else { None },
+        ratio: if complete { ratio(&ratios, seed) } else { None },
     })
 }
 
-/// With fewer runs than this the interval means too little for a verdict.
+/// Of fewer runs there is no interval, and so no verdict: the bootstrap of a few ratios spans no more than
+/// these, and covers the true one far less often than it says.
 pub const LEAST_RUNS: usize = 5;
 
 /// The rule of the project: a difference counts when it is large enough *and* the interval excludes "none".
-pub fn verdict(ratio: Interval) -> Verdict {
-    if ratio.median <= GO && ratio.high < 1.0 {
+pub fn verdict(ratio: Ratio) -> Option<Verdict> {
+    let interval = ratio.interval?;
+    Some(if ratio.median <= GO && interval.high < 1.0 {
         Verdict::Go
-    } else if ratio.median > NO_GO && ratio.low > 1.0 {
+    } else if ratio.median > NO_GO && interval.low > 1.0 {
         Verdict::NoGo
     } else {
         Verdict::Neutral
-    }
+    })
 }
 
 /// The geometric mean; none of nothing and of values that are not above 0.
@@ -91,14 +97,28 @@ mod tests {
     #[test]
     fn median_of_pairs_and_its_interval() {
         let ratios: Vec<f64> = (0..11).map(|i| 0.90 + 0.01 * f64::from(i)).collect();
-        let interval = interval(&ratios, 1).unwrap();
-        assert!((interval.median - 0.95).abs() < 1e-9);
+        let ratio = ratio(&ratios, 1).unwrap();
+        assert!((ratio.median - 0.95).abs() < 1e-9);
+        let interval = ratio.interval.unwrap();
         assert!(interval.low >= 0.90 && interval.low < 0.95, "{interval:?}");
         assert!(interval.high <= 1.00 && interval.high > 0.95, "{interval:?}");
-        assert_eq!(super::interval(&ratios, 1), Some(interval), "the same seed, the same interval");
-        assert_eq!(super::interval(&[], 1), None);
-        let same = super::interval(&[1.5], 1).unwrap();
-        assert_eq!((same.low, same.median, same.high), (1.5, 1.5, 1.5));
+        assert_eq!(super::ratio(&ratios, 1), Some(ratio), "the same seed, the same interval");
+        assert_eq!(super::ratio(&[], 1), None);
+        let same = super::ratio(&[1.5; LEAST_RUNS], 1).unwrap();
+        assert_eq!((same.median, same.interval), (1.5, Some(Interval { low: 1.5, high: 1.5 })));
+    }
+
+    #[test]
+    fn a_few_runs_have_no_interval_and_no_verdict() {
+        let few = ratio(&[0.5; LEAST_RUNS - 1], 1).unwrap();
+        assert_eq!((few.median, few.interval, verdict(few)), (0.5, None, None));
+        let json = serde_json::to_string(&few).unwrap();
+        assert_eq!(json, r#"{"median":0.5}"#);
+        assert_eq!(serde_json::from_str::<Ratio>(&json).unwrap(), few);
+        let enough = ratio(&[0.5; LEAST_RUNS], 1).unwrap();
+        let json = serde_json::to_string(&enough).unwrap();
+        assert_eq!(json, r#"{"median":0.5,"low":0.5,"high":0.5}"#);
+        assert_eq!(serde_json::from_str::<Ratio>(&json).unwrap(), enough);
     }
 
     #[test]
@@ -107,7 +127,7 @@ mod tests {
         let covered = (0..200)
             .filter(|&seed| {
                 let ratios: Vec<f64> = (0..10).map(|_| 1.0 + 0.1 * (random.random::<f64>() - 0.5)).collect();
-                let interval = interval(&ratios, seed).unwrap();
+                let interval = interval(&ratios, seed);
                 interval.low <= 1.0 && 1.0 <= interval.high
             })
             .count();
@@ -116,7 +136,9 @@ mod tests {
 
     #[test]
     fn verdicts() {
-        let verdict = |median, low, high| super::verdict(Interval { median, low, high });
+        let verdict = |median, low, high| {
+            super::verdict(Ratio { median, interval: Some(Interval { low, high }) }).unwrap()
+        };
         assert_eq!(verdict(0.95, 0.93, 0.97), Verdict::Go);
         assert_eq!(verdict(0.95, 0.93, 1.01), Verdict::Neutral);
         assert_eq!(verdict(0.995, 0.992, 0.998), Verdict::Neutral);

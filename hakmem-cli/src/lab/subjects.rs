@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 
 pub use self::linked::common_name;
 pub use self::own::GLIBC;
@@ -171,13 +171,20 @@ impl Choice {
         if wanted(HAKMEM) || settings_only {
             let path = library::find(self.lib.as_deref())?;
             loadable::ask_loader(&path).with_context(|| path.display().to_string())?;
-            let version = Some(format!("Hakmem {}", env!("CARGO_PKG_VERSION")));
+            ensure!(
+                elf::is_hakmem(&path),
+                "{}: not Hakmem's library; --with NAME=PATH compares another allocator",
+                path.display()
+            );
+            let version = own::hakmems_version(&path).map(|version| format!("Hakmem {version}"));
             found.add(subject(HAKMEM, Some(path.clone()), version.clone()), None);
             for subject in settings::subjects(self, &path, version)? {
                 found.add(subject, None);
             }
         } else if self.has_settings() {
             bail!("--env and --preset are settings of Hakmem, which --allocators leaves out");
+        } else if self.lib.is_some() {
+            bail!("--lib is Hakmem's library, which --allocators leaves out");
         }
         for peer in PEERS.iter().filter(|peer| wanted(peer.name)) {
             match peer.files.iter().find_map(|file| locate(file)) {
@@ -342,6 +349,11 @@ mod tests {
         let mut env = choice(&["glibc"]);
         env.preset = vec!["memory".into()];
         assert!(error(env).contains("leaves out"));
+        let mut lib = choice(&["glibc"]);
+        lib.lib = locate("libc.so.6");
+        assert_eq!(error(lib.clone()), "--lib is Hakmem's library, which --allocators leaves out");
+        lib.allocators.push("hakmem".into());
+        assert!(error(lib).contains("not Hakmem's library; --with NAME=PATH compares"));
         assert!(named_path("x").is_err() && named_path("=x").is_err() && named_path("x=").is_err());
     }
 

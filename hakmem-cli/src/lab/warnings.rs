@@ -7,7 +7,8 @@ use super::output::Digest;
 use super::stats;
 use super::subjects::Found;
 use super::tasks::Task;
-use crate::why;
+use crate::report::printable;
+use crate::{elf, why};
 
 /// Above this share of all processors' time others disturb.
 const BUSY: f64 = 0.05;
@@ -20,7 +21,7 @@ const TUNABLES: [&str; 6] = ["HAKMEM_", "GLIBC_TUNABLES", "MALLOC_", "JE_MALLOC_
 pub fn before(machine: &Machine, found: &Found, tasks: &[Task], schedule: &Schedule) -> Vec<String> {
     let mut warnings = Vec::new();
     if usize::from(schedule.rounds) < stats::LEAST_RUNS {
-        warnings.push(format!("fewer than {} rounds: no verdicts", stats::LEAST_RUNS));
+        warnings.push(format!("fewer than {} rounds: no intervals and no verdicts", stats::LEAST_RUNS));
     }
     if machine.busy_before > BUSY {
         warnings.push(format!(
@@ -60,6 +61,31 @@ pub fn before(machine: &Machine, found: &Found, tasks: &[Task], schedule: &Sched
                 break;
             }
             warnings.push(format!("{}: {name} CANNOT BE COMPARED: {reason}", task.name));
+        }
+    }
+    warnings.extend(not_called(found, tasks));
+    warnings
+}
+
+/// Who may not be called although the loader preloads it. No more than a warning: `dlsym` and pointers may
+/// lead to it all the same.
+fn not_called(found: &Found, tasks: &[Task]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let preloaded = || found.subjects.iter().filter_map(|one| Some((&one.name, one.library.as_deref()?)));
+    for (name, library) in preloaded().filter(|(_, library)| elf::defines_malloc(library) == Some(false)) {
+        let library = printable(library.as_os_str());
+        warnings.push(format!(
+            "{name} MAY NOT BE COMPARED: {library} defines no malloc, so programs are on their own"
+        ));
+    }
+    let mut programs: Vec<_> = tasks.iter().map(|task| &task.program).collect();
+    programs.dedup();
+    if preloaded().next().is_some() {
+        for file in programs.into_iter().filter_map(|program| why::defines_malloc(program)) {
+            let file = printable(file.as_os_str());
+            warnings.push(format!(
+                "NO ALLOCATOR MAY BE COMPARED: {file} defines malloc itself, so it is on its own under all"
+            ));
         }
     }
     warnings

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 
 /// How often to look whether all have ended, and how long to wait in between: a second in all.
@@ -18,7 +18,7 @@ pub struct Family {
 }
 
 /// A process, as its `stat` tells.
-struct Process {
+pub struct Process {
     pid: i32,
     parent: i32,
     ended: bool,
@@ -45,20 +45,39 @@ impl Family {
     /// Kills all of it; reaps what has become children of this process, if told to.
     pub fn kill(&self, reap: bool) {
         for _ in 0..LOOKS {
-            let members = self.members();
-            for one in &members {
-                if !one.ended {
-                    super::send(one.pid, libc::SIGKILL);
-                } else if reap {
-                    // Of another's child there is nothing to be had.
-                    let _ = waitpid(Pid::from_raw(one.pid), Some(WaitPidFlag::WNOHANG));
-                }
+            let members = self.strike();
+            for one in members.iter().filter(|one| one.ended && reap) {
+                // Of another's child there is nothing to be had.
+                let _ = waitpid(Pid::from_raw(one.pid), Some(WaitPidFlag::WNOHANG));
             }
             // Those of others that have ended go with their parents.
             if members.iter().all(|one| one.ended && !reap) {
                 return;
             }
             std::thread::sleep(WAIT);
+        }
+    }
+
+    /// Sends SIGKILL to all that live, once, and returns all that there were.
+    pub fn strike(&self) -> Vec<Process> {
+        let members = self.members();
+        members.iter().filter(|one| !one.ended).for_each(|one| super::send(one.pid, libc::SIGKILL));
+        members
+    }
+
+    /// Whether any but `pid` lives.
+    pub fn lives_besides(&self, pid: i32) -> bool {
+        self.members().iter().any(|one| one.pid != pid && !one.ended)
+    }
+
+    /// Reaps orphans that have ended, which would stay there until the end: there may be no more processes
+    /// then. Not `pid`, of which the figures are wanted.
+    pub fn reap_besides(&self, pid: i32) {
+        let ask = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while let Ok(WaitStatus::Exited(ended, _) | WaitStatus::Signaled(ended, ..)) = waitid(Id::All, ask) {
+            if ended.as_raw() == pid || waitpid(ended, Some(WaitPidFlag::WNOHANG)).is_err() {
+                return;
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::IntoRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ static HELD: Mutex<Held> = Mutex::new(Held { group: 0, watched: false, family: N
 static PIPE: AtomicI32 = AtomicI32::new(-1);
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
+/// How often this process went on after it had been stopped.
+static PAUSES: AtomicU32 = AtomicU32::new(0);
+
 fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -57,7 +60,19 @@ pub fn watch() -> io::Result<()> {
             unsafe { libc::signal(signal, handler) };
         }
     }
+    let handler = continued as extern "C" fn(i32) as libc::sighandler_t;
+    // SAFETY: the handler only adds to a number.
+    unsafe { libc::signal(libc::SIGCONT, handler) };
     Ok(())
+}
+
+/// How often this process was stopped, by Ctrl-Z or otherwise, and went on again since [`watch`].
+pub fn pauses() -> u32 {
+    PAUSES.load(Ordering::SeqCst)
+}
+
+extern "C" fn continued(_: i32) {
+    PAUSES.fetch_add(1, Ordering::SeqCst);
 }
 
 extern "C" fn arrived(signal: i32) {
@@ -121,23 +136,48 @@ pub fn begin() {
 }
 
 /// The program that runs, while this lives.
-pub struct Program;
+pub struct Program {
+    pid: i32,
+    /// Whether it has been waited for, which makes its number free.
+    over: bool,
+}
 
 impl Program {
     /// It leads this process group; there is one such at a time.
     pub fn of_group(group: i32) -> Self {
         held().group = group;
-        Self
+        Self { pid: group, over: false }
+    }
+
+    /// Sends SIGKILL to it, its group and all that it has started: it may have left the group.
+    pub fn strike(&self) {
+        [-self.pid, self.pid].into_iter().for_each(|one| super::send(one, libc::SIGKILL));
+        held().family.iter().for_each(|family| drop(family.strike()));
+    }
+
+    /// Reaps what it has started and nobody waits for.
+    pub fn reap_orphans(&self) {
+        held().family.iter().for_each(|family| family.reap_besides(self.pid));
+    }
+
+    /// Whether something that it has started lives, when it has ended itself.
+    pub fn left_something(&self) -> bool {
+        held().family.as_ref().is_some_and(|family| family.lives_besides(self.pid))
     }
 
     /// Ends what it has left behind in other groups. It must have been waited for.
-    pub fn end_family(&self) {
+    pub fn end_family(mut self) {
+        self.over = true;
         held().family.iter().for_each(Family::end);
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
+        // It could not be watched to its end: others may be measured all the same.
+        if !self.over {
+            self.strike();
+        }
         held().group = 0;
     }
 }

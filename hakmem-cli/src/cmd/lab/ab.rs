@@ -143,15 +143,16 @@ fn fairness(mut found: Found, mut schedule: Schedule, task: &Task, tries: u16) -
         )?;
         let row = &experiment.workloads[0].rows[1];
         let ratio = row.summaries.get("wall").and_then(|summary| summary.ratio);
-        let (Some(ratio), Some(verdict)) = (ratio, row.verdict) else {
+        let interval = ratio.and_then(|ratio| ratio.interval);
+        let (Some(ratio), Some(interval), Some(verdict)) = (ratio, interval, row.verdict) else {
             bail!("no figures: {}", row.failure.as_deref().unwrap_or("the baseline failed"));
         };
         differing += usize::from(verdict != Verdict::Neutral);
         say(&format!(
             "{try_:3}  {:.4} [{:.4}, {:.4}]  {:7}  {}",
             ratio.median,
-            ratio.low,
-            ratio.high,
+            interval.low,
+            interval.high,
             report::word(verdict),
             experiment.method.seed
         ))?;

@@ -74,7 +74,14 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
     let found = args.choice.find()?;
     let chosen = args.workloads.join(" ");
     let title = format!("hakmem bench {}", if chosen.is_empty() { "(all workloads)" } else { &chosen });
-    let experiment = experiment::conduct(title, &found, &args.schedule, &tasks, metrics())?;
+    let mut experiment = experiment::conduct(title, &found, &args.schedule, &tasks, metrics())?;
+    if args.latency {
+        experiment.warnings.push(
+            "--latency: times, and the verdicts on them, include reading the clock at every call; compare times \
+             without it"
+                .into(),
+        );
+    }
     args.outputs.deliver(&experiment)?;
     Ok(if experiment::is_clean(&experiment) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

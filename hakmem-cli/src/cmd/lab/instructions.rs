@@ -57,9 +57,7 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     if let Some(path) = args.json.as_deref().filter(|path| path.as_os_str() != "-") {
-        // What is there stays until there is something better.
-        let mut options = std::fs::File::options();
-        options.append(true).create(true).open(path).with_context(|| path.display().to_string())?;
+        crate::lab::report::prepare(path)?;
     }
     if let Some(file) = file.as_deref().filter(|_| args.bless) {
         Budgets::prepare(file)?;

@@ -10,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 use hakmem_trace::{Recording, Trace, convert, raw, replaceable};
 use tempfile::NamedTempFile;
 
+use crate::lab::output::room;
 use crate::library::RECORDER;
 use crate::process::Status;
 use crate::sys::interrupt;
@@ -204,8 +205,7 @@ fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> 
     let folder = folder.canonicalize().with_context(|| format!("{}: {}", context(), folder.display()))?;
     let mut file = tempfile::Builder::new().prefix(PREFIX).tempfile_in(&folder).with_context(context)?;
     // On old kernels, a write into a hole that the disk has no room for kills the program.
-    let space = nix::sys::statvfs::statvfs(&folder).with_context(context)?;
-    let free = space.blocks_available() * space.fragment_size();
+    let free = room(file.as_file()).with_context(context)?;
     if let Some(limit) = asked {
         ensure!(limit <= free, "{} has only {} free for --limit", folder.display(), report::mebibytes(free));
     }

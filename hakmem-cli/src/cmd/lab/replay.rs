@@ -89,7 +89,9 @@ fn task(file: &Path, args: &Args) -> anyhow::Result<Task> {
     let bytes = replayed.iter().map(|process| bytes(&process.facts)).fold(0, u64::saturating_add);
     let repeat = args.repeat.unwrap_or_else(|| enough(operations, bytes, args.touch));
     let program = std::env::current_exe().context("this command's own file")?.into_os_string();
-    let mut arguments: Vec<OsString> = vec!["replay-worker".into(), file.into()];
+    // No option, whatever the name of the file begins with.
+    let path = Path::new(".").join(file);
+    let mut arguments: Vec<OsString> = vec!["replay-worker".into(), path.into()];
     if let Some(process) = args.process {
         arguments.extend(["--process".into(), process.to_string().into()]);
     }

@@ -44,7 +44,11 @@ pub fn write(experiment: &Experiment, out: &mut dyn Write) -> anyhow::Result<()>
                     [summary.median, summary.minimum, summary.maximum].map(|value| value.to_string()),
                 );
                 line.extend(match summary.ratio {
-                    Some(ratio) => [ratio.median, ratio.low, ratio.high].map(|value| format!("{value:.4}")),
+                    Some(ratio) => {
+                        let ends = ratio.interval;
+                        [Some(ratio.median), ends.map(|ends| ends.low), ends.map(|ends| ends.high)]
+                            .map(|value| value.map_or(String::new(), |value| format!("{value:.4}")))
+                    }
                     None => Default::default(),
                 });
                 let verdict = row.verdict.filter(|_| metric.key == workload.primary).map_or("", word);
@@ -57,7 +61,8 @@ pub fn write(experiment: &Experiment, out: &mut dyn Write) -> anyhow::Result<()>
     Ok(())
 }
 
-fn unit(unit: Unit) -> &'static str {
+/// A unit in a word.
+pub fn unit(unit: Unit) -> &'static str {
     match unit {
         Unit::Seconds => "s",
         Unit::Nanoseconds => "ns",

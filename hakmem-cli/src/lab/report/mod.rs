@@ -1,5 +1,6 @@
 //! What came out, for people and for programs.
 
+mod about;
 mod csv;
 pub mod html;
 mod terminal;
@@ -45,11 +46,7 @@ impl Outputs {
         for path in
             [&self.json, &self.csv, &self.markdown].into_iter().flatten().filter(|path| !is_stdout(path))
         {
-            File::options()
-                .append(true)
-                .create(true)
-                .open(path)
-                .with_context(|| path.display().to_string())?;
+            prepare(path)?;
         }
         if let Some(dir) = &self.report {
             std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
@@ -91,6 +88,16 @@ impl Outputs {
         errors.for_each(|error| crate::report::say(&format!("hakmem: {error:#}")));
         last.map_or(Ok(()), Err)
     }
+}
+
+/// Finds out whether a file can be written to; what is in it stays until there is something better. A pipe is
+/// left alone: its reader would take that for the end.
+pub fn prepare(path: &Path) -> anyhow::Result<()> {
+    if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+        return Ok(());
+    }
+    let opened = File::options().append(true).create(true).open(path);
+    opened.map(drop).with_context(|| path.display().to_string())
 }
 
 fn is_stdout(path: &Path) -> bool {

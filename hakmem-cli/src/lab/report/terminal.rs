@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::csv::word;
+use super::about::About;
+use super::csv::{unit, word};
 use super::units::figure;
-use crate::lab::model::{Experiment, Interval, Outcome, Row, Unit, Workload};
+use crate::lab::model::{Experiment, Outcome, Ratio, Row, Unit, Workload};
 use crate::lab::stats;
 
 /// The whole experiment: all metrics where there is one workload or `full`, else the most important ones.
@@ -99,14 +100,18 @@ fn head(experiment: &Experiment, text: &mut String) {
     let _ = writeln!(
         text,
         "{}: {} runs of each after {} not counted, shuffled rounds, memory {} before each, seed {}; ratios are to the {} \
-         run of the same round: median and {:.0}% interval",
+         run of the same round: median{}",
         experiment.when,
         method.rounds,
         method.warmups,
         if method.equal_memory { "made equal" } else { "NOT made equal" },
         method.seed,
         method.baseline,
-        method.confidence * 100.0
+        if method.rounds < stats::LEAST_RUNS {
+            ", of too few for an interval".to_string()
+        } else {
+            format!(" and {:.0}% interval", method.confidence * 100.0)
+        }
     );
 }
 
@@ -124,9 +129,12 @@ fn strings<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(String::from).to_vec()
 }
 
-/// "0.873 [0.861, 0.884]".
-fn interval(ratio: Option<Interval>) -> String {
-    ratio.map_or(String::new(), |r| format!("{:.3} [{:.3}, {:.3}]", r.median, r.low, r.high))
+/// "0.873 [0.861, 0.884]", or "0.873" of too few runs.
+fn interval(ratio: Option<Ratio>) -> String {
+    ratio.map_or(String::new(), |ratio| match ratio.interval {
+        Some(ends) => format!("{:.3} [{:.3}, {:.3}]", ratio.median, ends.low, ends.high),
+        None => format!("{:.3}", ratio.median),
+    })
 }
 
 fn verdict(row: &Row) -> String {
@@ -257,16 +265,25 @@ pub fn outcome(outcome: Outcome) -> &'static str {
 fn overview(experiment: &Experiment, text: &mut String, style: &str) {
     let others: Vec<_> =
         experiment.subjects.iter().filter(|subject| subject.name != experiment.method.baseline).collect();
-    for (what, key) in [("time", None), ("peak resident memory", Some("peak"))] {
-        let mut header = vec![format!("{what}, ratio to {}", experiment.method.baseline)];
+    for about in About::all(experiment, experiment.metric("peak")) {
+        let workloads = about.workloads(experiment);
+        let mut header = vec![format!("{}, ratio to {}", about.title(), experiment.method.baseline)];
+        header.extend(about.is_mixed().then(|| "metric".to_string()));
+        let left = header.len();
         header.extend(others.iter().map(|subject| subject.name.clone()));
-        let mut table = table(header, 1, style);
+        let mut table = table(header, left, style);
         let mut all: Vec<Vec<f64>> = vec![Vec::new(); others.len()];
-        for workload in &experiment.workloads {
+        for (_, workload) in &workloads {
             let mut cells = vec![workload.name.clone()];
+            if about.is_mixed() {
+                let metric = experiment.metric(&workload.primary);
+                cells.push(metric.map_or(workload.primary.clone(), |metric| {
+                    format!("{} ({})", metric.label, unit(metric.unit))
+                }));
+            }
             for (subject, all) in others.iter().zip(&mut all) {
                 let row = workload.rows.iter().find(|row| row.subject == subject.name);
-                let summary = row.and_then(|row| row.summaries.get(key.unwrap_or(&workload.primary)));
+                let summary = row.and_then(|row| row.summaries.get(about.key(workload)));
                 let ratio = summary.and_then(|summary| summary.ratio).map(|ratio| ratio.median);
                 all.extend(ratio);
                 cells.push(ratio.map_or("-".to_string(), |ratio| format!("{ratio:.3}")));
@@ -274,12 +291,45 @@ fn overview(experiment: &Experiment, text: &mut String, style: &str) {
             table.add_row(cells);
         }
         let complete = |all: &Vec<f64>| {
-            let mean = stats::geometric_mean(all).filter(|_| all.len() == experiment.workloads.len());
+            let mean = stats::geometric_mean(all).filter(|_| all.len() == workloads.len());
             mean.map_or("-".to_string(), |mean| format!("{mean:.3}"))
         };
-        let mut cells = vec!["geometric mean".to_string()];
-        cells.extend(all.iter().map(complete));
-        table.add_row(cells);
+        if !about.is_mixed() {
+            let mut cells = vec!["geometric mean".to_string()];
+            cells.extend(all.iter().map(complete));
+            table.add_row(cells);
+        }
         let _ = writeln!(text, "\n{table}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::report::html::fixture::experiment;
+
+    #[test]
+    fn memory_is_not_among_the_times() {
+        let mut experiment = experiment(2, 3, 5);
+        experiment.workloads[1].primary = "held".into();
+        let mut text = String::new();
+        overview(&experiment, &mut text, presets::ASCII_MARKDOWN);
+        let tables: Vec<Vec<&str>> =
+            text.trim().split("\n\n").map(|table| table.lines().skip(2).collect()).collect();
+        let [time, other, memory] = &tables[..] else { panic!("{text}") };
+        assert!(text.contains("main metric, ratio to glibc"), "{text}");
+        let figure = |i: usize, key: &str| {
+            let ratio = experiment.workloads[i].rows[1].summaries[key].ratio;
+            format!("{:.3}", ratio.unwrap().median)
+        };
+        let words = |line: &str| line.split('|').map(|cell| cell.trim().to_string()).collect::<Vec<_>>();
+        assert_eq!(other.len(), 1, "no mean: {text}");
+        let name = &experiment.workloads[1].name;
+        assert_eq!(words(other[0])[1..4], [name, "resident over live (ratio)", &figure(1, "held")]);
+        assert_eq!((time.len(), memory.len()), (3, 4), "{text}");
+        assert!(!time.iter().any(|line| line.contains(name)), "{text}");
+        let ratio = |i: usize| experiment.workloads[i].rows[1].summaries["per_op"].ratio.unwrap().median;
+        let expected = format!("{:.3}", (ratio(0) * ratio(2)).sqrt());
+        assert_eq!(words(time[2])[1..3], ["geometric mean", &expected]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
 use super::{Found, Subject};
 use crate::why;
@@ -13,11 +13,13 @@ impl Found {
         let mut found =
             Self { subjects: Vec::new(), missing: Vec::new(), broken: Vec::new(), baseline: String::new() };
         for (name, path) in programs {
-            // A name without a slash is not looked for where the shell would.
-            let real = path.canonicalize().with_context(|| format!("--linked {name}={}", path.display()))?;
-            let broken = why::is_executable(&real).then_some(());
-            broken.with_context(|| format!("--linked {name}={}: not a program", path.display()))?;
-            found.add(Subject { name: name.clone(), program: Some(real), ..Subject::default() }, None);
+            let context = || format!("--linked {name}={}", path.display());
+            std::fs::metadata(path).with_context(context)?;
+            ensure!(why::is_executable(path), "{}: not a program", context());
+            // A name without a slash is not looked for where the shell would. Links stay: by its own name a
+            // program may know what to do, or where its files are.
+            let program = std::path::absolute(path).with_context(context)?;
+            found.add(Subject { name: name.clone(), program: Some(program), ..Subject::default() }, None);
         }
         found.check(baseline, false)?;
         Ok(found)
@@ -67,5 +69,14 @@ mod tests {
         let found = Found::linked(&named(&["/bin/sh"]), None).unwrap();
         assert_eq!(found.baseline, "/bin/sh");
         assert!(found.subjects[0].library.is_none() && found.subjects[0].program.is_some());
+    }
+
+    #[test]
+    fn a_link_is_started_by_its_own_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/bin/sh", &link).unwrap();
+        let found = Found::linked(&named(&[link.to_str().unwrap()]), None).unwrap();
+        assert_eq!(found.subjects[0].program.as_ref(), Some(&link));
     }
 }

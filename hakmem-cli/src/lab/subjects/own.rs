@@ -1,11 +1,13 @@
-//! The allocator that a program has of its own: that of its C library.
+//! The allocator that a program has of its own, that of its C library; and which Hakmem it is.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use super::super::model::Subject;
 use super::super::run::{self, Job};
 use super::super::{machine, output};
 use super::{TRIAL, subject};
+use crate::records::Records;
 use crate::{elf, why};
 
 /// That of glibc.
@@ -32,6 +34,24 @@ pub fn of(program: &OsStr) -> Subject {
         Some(_) if ours.name != GLIBC => subject(GLIBC, None, None),
         _ => ours,
     }
+}
+
+/// The version of Hakmem that `library` is, which need not be that of this command: it says so where it has
+/// started. `None` where it is for another C library than this command, or does not say.
+pub fn hakmems_version(library: &Path) -> Option<String> {
+    if elf::is_for_musl(library) != cfg!(target_env = "musl") {
+        return None;
+    }
+    let (records, program) = (Records::new().ok()?, std::env::current_exe().ok()?);
+    let arguments = ["--version".into()];
+    let job = Job { program: program.as_os_str(), arguments: &arguments, input: None, timeout: TRIAL };
+    let mut trial = subject(super::HAKMEM, Some(library.into()), None);
+    trial.environment = vec![
+        ("HAKMEM_STATS".into(), "json".into()),
+        ("HAKMEM_STATS_FILE".into(), records.path().to_str()?.into()),
+    ];
+    run::run(&job, &trial).ok()?;
+    records.summary(0).version
 }
 
 /// What the loader of musl, which is all of musl, says of itself when it is given nothing to load.

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::lab::model::{Interval, Row, Summary};
+use crate::lab::model::{Ratio, Row, Summary};
 use crate::lab::report::html::fixture;
 
 /// An experiment in which each workload has one figure of each subject; none where it failed.
@@ -14,7 +14,7 @@ fn experiment(subjects: &[&str], workloads: &[(&str, &str, &[Option<f64>])]) -> 
         let rows = subjects.iter().zip(*values).map(|(subject, value)| {
             let summary = value.map(|median| {
                 let ratio = base.filter(|_| *subject != GLIBC).map(|base| median / base);
-                let ratio = ratio.map(|median| Interval { median, low: median, high: median });
+                let ratio = ratio.map(|median| Ratio { median, interval: None });
                 (figure.to_string(), Summary { runs: 1, median, minimum: median, maximum: median, ratio })
             });
             Row {

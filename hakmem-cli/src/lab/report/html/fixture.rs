@@ -178,7 +178,7 @@ fn summarise(row: &mut Row, metrics: &[Metric], base: Option<&Row>) {
             row.summaries.insert(metric.key.clone(), summary);
         }
     }
-    row.verdict = row.summaries.get("per_op").and_then(|summary| summary.ratio).map(stats::verdict);
+    row.verdict = row.summaries.get("per_op").and_then(|summary| summary.ratio).and_then(stats::verdict);
 }
 
 /// Takes a row's figures away, as the harness does when a run fails.

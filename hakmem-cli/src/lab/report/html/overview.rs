@@ -3,7 +3,8 @@
 use maud::{Markup, html};
 
 use super::{Report, memory, page};
-use crate::lab::model::{Interval, Metric, Workload};
+use crate::lab::model::{Ratio, Workload};
+use crate::lab::report::about::About;
 use crate::lab::report::word;
 use crate::lab::stats;
 
@@ -12,15 +13,14 @@ pub fn render(report: &Report) -> Markup {
     html! {
         section aria-labelledby="overview" {
             h2 #overview { "Overview" }
-            (heat(report, None))
-            @if let Some(metric) = memory(report.experiment) { (heat(report, Some(metric))) }
+            @for about in About::all(report.experiment, memory(report.experiment)) { (heat(report, about)) }
             (page::gallery(&report.overview))
         }
     }
 }
 
-/// Ratios of the workloads' main metrics, or of `metric`, to the baseline.
-fn heat(report: &Report, metric: Option<&Metric>) -> Markup {
+/// Ratios to the baseline.
+fn heat(report: &Report, about: About) -> Markup {
     let experiment = report.experiment;
     let baseline = &experiment.method.baseline;
     let others: Vec<&str> = experiment
@@ -32,47 +32,52 @@ fn heat(report: &Report, metric: Option<&Metric>) -> Markup {
     if others.is_empty() {
         return html! {};
     }
-    let key = |workload: &Workload| metric.map_or(workload.primary.clone(), |metric| metric.key.clone());
+    let workloads = about.workloads(experiment);
+    let sure = experiment.method.rounds >= stats::LEAST_RUNS;
+    let main = !matches!(about, About::Metric(_));
     let label = |workload: &Workload| {
         experiment.metric(&workload.primary).map_or(workload.primary.clone(), |metric| metric.label.clone())
     };
     let means = others.iter().map(|name| {
         let ratios =
-            experiment.workloads.iter().map(|workload| Some(ratio(workload, &key(workload), name)?.median));
+            workloads.iter().map(|(_, workload)| Some(ratio(workload, about.key(workload), name)?.median));
         ratios.collect::<Option<Vec<f64>>>().and_then(|ratios| stats::geometric_mean(&ratios))
     });
-    let what = metric.map_or("Main metric of each workload", |metric| metric.label.as_str());
     html! {
         div.scroll {
             table.heat {
                 caption {
-                    b { (what) ", ratio to " (baseline) }
-                    ": median of the pairwise ratios of " (experiment.method.rounds) " rounds. Blue is better, orange is "
-                    "worse, bold where the interval excludes 1; – where there is no ratio."
+                    b { (about.title()) ", ratio to " (baseline) }
+                    ": median of the pairwise ratios of " (experiment.method.rounds) " rounds"
+                    @if sure { ". Blue is better, orange is worse, bold where the interval excludes 1" }
+                    @else { ", which are too few to tell a difference from chance" }
+                    "; – where there is no ratio."
                 }
                 thead {
                     tr {
                         th scope="col" { "Workload" }
-                        @if metric.is_none() { th scope="col" { "Metric" } }
+                        @if main { th scope="col" { "Metric" } }
                         @for name in &others { th.number scope="col" { (page::name(report, name)) } }
                     }
                 }
                 tbody {
-                    @for (workload, slug) in experiment.workloads.iter().zip(&report.slugs) {
+                    @for (place, workload) in &workloads {
                         tr {
-                            th scope="row" { a href={ "#" (slug) } { (workload.name) } }
-                            @if metric.is_none() { td { (label(workload)) } }
-                            @for name in &others { (cell(workload, &key(workload), name)) }
+                            th scope="row" { a href={ "#" (report.slugs[*place]) } { (workload.name) } }
+                            @if main { td { (label(workload)) } }
+                            @for name in &others { (cell(workload, about.key(workload), name)) }
                         }
                     }
                 }
-                tfoot {
-                    tr {
-                        th scope="row" colspan=[metric.is_none().then_some("2")] { "Geometric mean" }
-                        @for mean in means {
-                            @match mean {
-                                Some(mean) => td.number style=(shade(mean)) { (format!("{mean:.3}")) },
-                                None => td.number title="not all workloads have a ratio above 0" { "–" },
+                @if !about.is_mixed() {
+                    tfoot {
+                        tr {
+                            th scope="row" colspan=[main.then_some("2")] { "Geometric mean" }
+                            @for mean in means {
+                                @match mean {
+                                    Some(mean) => td.number style=[sure.then(|| shade(mean))] { (format!("{mean:.3}")) },
+                                    None => td.number title="not all workloads have a ratio above 0" { "–" },
+                                }
                             }
                         }
                     }
@@ -82,7 +87,7 @@ fn heat(report: &Report, metric: Option<&Metric>) -> Markup {
     }
 }
 
-fn ratio(workload: &Workload, key: &str, subject: &str) -> Option<Interval> {
+fn ratio(workload: &Workload, key: &str, subject: &str) -> Option<Ratio> {
     workload.rows.iter().find(|row| row.subject == subject)?.summaries.get(key)?.ratio
 }
 
@@ -92,17 +97,13 @@ fn cell(workload: &Workload, key: &str, subject: &str) -> Markup {
     let verdict = row.filter(|_| key == workload.primary).and_then(|row| row.verdict).map_or("", word);
     html! {
         @match ratio(workload, key, subject) {
-            Some(ratio) => td.number.sure[excludes_one(ratio)] style=(shade(ratio.median))
-                title=(format!("{:.3} to {:.3} {verdict}", ratio.low, ratio.high)) { (format!("{:.3}", ratio.median)) },
+            Some(Ratio { median, interval: Some(ends) }) => td.number.sure[ends.excludes_one()] style=(shade(median))
+                title=(format!("{:.3} to {:.3} {verdict}", ends.low, ends.high)) { (format!("{median:.3}")) },
+            Some(Ratio { median, interval: None }) => td.number { (format!("{median:.3}")) },
             None if failed => td.number.failed { "failed" },
             None => td.number { "–" },
         }
     }
-}
-
-/// Whether there is a difference at all, large or small.
-pub fn excludes_one(ratio: Interval) -> bool {
-    ratio.low > 1.0 || ratio.high < 1.0
 }
 
 /// A background: none at 1, full at twice or half.

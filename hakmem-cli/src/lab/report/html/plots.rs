@@ -8,6 +8,7 @@ mod ratio;
 
 use super::palette::Palette;
 use crate::lab::model::{Experiment, Metric, Workload};
+use crate::lab::report::about::About;
 
 /// A plot.
 pub struct Plot {
@@ -28,10 +29,8 @@ pub fn of_all(experiment: &Experiment, palette: &Palette) -> Vec<Plot> {
     if experiment.workloads.len() < 2 {
         return Vec::new();
     }
-    let memory = super::memory(experiment);
-    let memory =
-        memory.and_then(|metric| ratio::of_all(experiment, Some(metric), "overview-memory", palette));
-    [ratio::of_all(experiment, None, "overview-time", palette), memory].into_iter().flatten().collect()
+    let all = About::all(experiment, super::memory(experiment)).into_iter();
+    all.filter_map(|about| ratio::of_all(experiment, about, palette)).collect()
 }
 
 /// Of one workload: those for which there are figures.

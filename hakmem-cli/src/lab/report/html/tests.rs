@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::fixture::{experiment, fail, verdicts, without_ratios};
 use super::*;
-use crate::lab::model::{Interval, Outcome, Target, Verdict};
+use crate::lab::model::{Interval, Outcome, Ratio, Target, Verdict};
 use crate::lab::stats;
 
 fn written(experiment: &Experiment) -> (tempfile::TempDir, String) {
@@ -23,9 +23,10 @@ fn count(page: &str, what: &str) -> usize {
     page.matches(what).count()
 }
 
-/// One with all that occurs: several workloads, a failure, odd names, all verdicts.
+/// One with all that occurs: several workloads, one of memory, a failure, odd names, all verdicts.
 fn rich() -> Experiment {
     let mut experiment = experiment(6, 5, 10);
+    experiment.workloads[3].primary = "held".into();
     fail(&mut experiment.workloads[1].rows[4], "killed by signal 11 (SIGSEGV) in round 2 <&\">");
     fail(&mut experiment.workloads[2].rows[0], "timed out after 120 s");
     without_ratios(&mut experiment.workloads[2]);
@@ -57,8 +58,8 @@ fn everything_is_on_the_page() {
             let summary = row.summaries["per_op"];
             let shown = crate::lab::report::units::figure(summary.median, Unit::Nanoseconds);
             assert!(page.contains(&format!("<span class=\"median\">{shown}</span>")), "{shown}");
-            if let Some(ratio) = summary.ratio {
-                assert!(page.contains(&format!("[{:.3}, {:.3}]", ratio.low, ratio.high)));
+            if let Some(ends) = summary.ratio.and_then(|ratio| ratio.interval) {
+                assert!(page.contains(&format!("[{:.3}, {:.3}]", ends.low, ends.high)));
             }
         }
     }
@@ -79,6 +80,7 @@ fn everything_is_on_the_page() {
     assert_eq!(plots.len(), count(&page, "<svg "), "{plots:?}");
     for expected in [
         "overview-time.svg",
+        "overview-main.svg",
         "overview-memory.svg",
         "larson-ratio.svg",
         "larson-memory-ratio.svg",
@@ -162,6 +164,14 @@ fn odd_experiments_make_a_page() {
     let page = written(&experiment(3, 1, 1)).1;
     assert!(page.contains("1 run of each") && page.contains("1 round after"));
 
+    for (rounds, sure) in [(stats::LEAST_RUNS - 1, false), (stats::LEAST_RUNS, true)] {
+        let page = written(&experiment(3, 2, rounds)).1;
+        for mark in ["background:rgba(", "class=\"ratio ", "<small>[", "number sure", "% interval, "] {
+            assert_eq!(page.contains(mark), sure, "{mark} after {rounds} rounds");
+        }
+        assert_eq!(page.contains("too few for an interval"), !sure);
+    }
+
     let mut bare = experiment(3, 2, 2);
     for row in bare.workloads.iter_mut().flat_map(|workload| &mut workload.rows) {
         row.timeline.clear();
@@ -202,7 +212,8 @@ fn no_figure_is_too_odd() {
             for row in strange.workloads.iter_mut().flat_map(|workload| &mut workload.rows) {
                 for summary in row.summaries.values_mut() {
                     (summary.median, summary.minimum, summary.maximum) = (one, one, other);
-                    summary.ratio = summary.ratio.map(|_| Interval { median: one, low: one, high: other });
+                    let interval = Some(Interval { low: one, high: other });
+                    summary.ratio = summary.ratio.map(|_| Ratio { median: one, interval });
                 }
                 for (i, run) in row.runs.iter_mut().enumerate() {
                     run.values.values_mut().for_each(|value| *value = if i == 0 { one } else { other });
@@ -221,7 +232,7 @@ fn the_stated_rule_is_the_one_that_is_used() {
     let verdict = |percent: f64| {
         let median = 1.0 + percent / 100.0;
         let (low, high) = if percent < 0.0 { (median, 0.999) } else { (1.001, median) };
-        stats::verdict(Interval { median, low, high })
+        stats::verdict(Ratio { median, interval: Some(Interval { low, high }) }).unwrap()
     };
     assert_eq!(verdict(-page::GO - 0.01), Verdict::Go);
     assert_eq!(verdict(-page::GO + 0.01), Verdict::Neutral);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use super::{Report, overview, page};
-use crate::lab::model::{Interval, Metric, Row, Summary, Unit, Verdict, Workload};
+use super::{Report, page};
+use crate::lab::model::{Metric, Ratio, Row, Summary, Unit, Verdict, Workload};
 use crate::lab::report::units::figure;
 use crate::lab::report::word;
 
@@ -156,18 +156,22 @@ fn cell(summary: &Summary, unit: Unit) -> Markup {
     html! {
         span.median { (figure(summary.median, unit)) }
         span.range { (figure(summary.minimum, unit)) " – " (figure(summary.maximum, unit)) }
-        @if let Some(ratio) = summary.ratio { (interval(ratio)) }
+        @if let Some(ratio) = summary.ratio { (shown(ratio)) }
     }
 }
 
-fn interval(ratio: Interval) -> Markup {
-    let class = match (overview::excludes_one(ratio), ratio.median < 1.0) {
+fn shown(ratio: Ratio) -> Markup {
+    let sure = ratio.interval.is_some_and(|ends| ends.excludes_one());
+    let class = match (sure, ratio.median < 1.0) {
         (false, _) => "ratio",
         (true, true) => "ratio better",
         (true, false) => "ratio worse",
     };
     html! {
-        span class=(class) { (format!("×{:.3}", ratio.median)) " " small { (format!("[{:.3}, {:.3}]", ratio.low, ratio.high)) } }
+        span class=(class) {
+            (format!("×{:.3}", ratio.median))
+            @if let Some(ends) = ratio.interval { " " small { (format!("[{:.3}, {:.3}]", ends.low, ends.high)) } }
+        }
     }
 }
 

@@ -92,9 +92,8 @@ pub fn against_time(
     palette: &Palette,
 ) -> Option<Plot> {
     let memory = crate::lab::report::html::memory(experiment)?;
-    let timed = |unit| matches!(unit, Unit::Seconds | Unit::Nanoseconds);
-    let time = experiment.metric(&workload.primary).filter(|metric| timed(metric.unit));
-    let time = time.or_else(|| experiment.metrics.iter().find(|metric| timed(metric.unit)))?;
+    let time = experiment.metric(&workload.primary).filter(|metric| metric.unit.is_time());
+    let time = time.or_else(|| experiment.metrics.iter().find(|metric| metric.unit.is_time()))?;
     let mut clouds = Vec::new();
     for row in &workload.rows {
         let both = |values: &std::collections::BTreeMap<String, f64>| {
