@@ -98,8 +98,9 @@ class Rows:
             interval = summary["ratio"]
             if interval:
                 self.ratio[name] = interval["median"]
-                # Of fewer than five rounds there is no interval.
-                low, high = interval.get("low", 1), interval.get("high", 1)
+                # Of fewer than five rounds there is no interval, or one of an older file that says nothing.
+                few = len(row["runs"]) < 5
+                low, high = (1, 1) if few else (interval["low"], interval["high"])
                 self.mark[name] = "+" if high < 1 else "-" if low > 1 else " "
 
     def against(self, peer, *keys):

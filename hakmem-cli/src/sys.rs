@@ -186,6 +186,22 @@ pub struct Used {
     pub major: u64,
 }
 
+/// A child that has ended and was not waited for, if there is one. nix has this call, too, but fails where
+/// the child was ended by a real-time signal.
+pub fn ended_child() -> Option<i32> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: the out-pointer points at a live value of the right type, all zero, which is valid for it; the
+    // call leaves it so or fills it in as for a SIGCHLD.
+    let pid = unsafe {
+        if libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), options) == -1 {
+            return None;
+        }
+        info.assume_init().si_pid()
+    };
+    (pid != 0).then_some(pid)
+}
+
 /// Waits for the end of child `pid`.
 pub fn reap(pid: i32) -> io::Result<(Change, Used)> {
     let mut status = 0;

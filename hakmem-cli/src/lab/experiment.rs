@@ -17,6 +17,9 @@ use super::tasks::{self, Task};
 use super::{stats, warnings};
 use crate::sys::{self, interrupt, interrupt::Folder};
 
+/// How often a run is made at most during which this command was stopped: something may do that all the time.
+const TRIES: u32 = 4;
+
 /// How to measure, for clap.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Schedule {
@@ -294,7 +297,7 @@ impl Conductor<'_> {
     /// A run, after memory for `need` bytes was made equal, in which this command was not stopped: while it
     /// stands still nobody sees when the program ends.
     fn undisturbed(&mut self, job: &Job, i: usize, need: u64) -> anyhow::Result<Measured> {
-        loop {
+        for _ in 0..TRIES {
             self.equal &= self.schedule.no_equal_memory || equalise(need);
             let pauses = interrupt::pauses();
             let measured = run::run(job, &self.found.subjects[i])?;
@@ -303,6 +306,7 @@ impl Conductor<'_> {
                 return Ok(measured);
             }
         }
+        anyhow::bail!("this command was stopped during each of {TRIES} runs")
     }
 
     /// A program that leaves with another exit code than under the baseline has failed, unless the code

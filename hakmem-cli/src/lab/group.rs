@@ -9,22 +9,22 @@ struct Version {
     mount: &'static str,
     limits: &'static [&'static str],
     usage: &'static str,
-    /// In `memory.stat`: files that nobody has used lately, which the kernel drops before it runs short.
-    inactive: &'static str,
+    /// In `memory.stat`: files, and records of them, which the kernel drops before it runs short.
+    dropped: &'static [&'static str],
 }
 
 const V1: Version = Version {
     mount: "sys/fs/cgroup/memory",
     limits: &["memory.limit_in_bytes"],
     usage: "memory.usage_in_bytes",
-    inactive: "total_inactive_file",
+    dropped: &["total_inactive_file", "total_active_file"],
 };
 // Above `memory.high` the kernel does not kill, but holds up whoever asks for more.
 const V2: Version = Version {
     mount: "sys/fs/cgroup",
     limits: &["memory.max", "memory.high"],
     usage: "memory.current",
-    inactive: "inactive_file",
+    dropped: &["inactive_file", "active_file", "slab_reclaimable"],
 };
 
 /// Bytes that every group this process is in still allows, as far as they tell.
@@ -57,10 +57,10 @@ fn of_group(version: &Version, group: &Path) -> Option<u64> {
     let number = |name: &str| text(name)?.trim().parse::<u64>().ok();
     let limit = version.limits.iter().filter_map(|name| number(name)).min()?;
     let stat = text("memory.stat").unwrap_or_default();
-    let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
-    let inactive =
-        lines.find(|(name, _)| *name == version.inactive).and_then(|(_, value)| value.parse().ok());
-    Some(limit.saturating_sub(number(version.usage)?.saturating_sub(inactive.unwrap_or(0))))
+    let lines = stat.lines().filter_map(|line| line.split_once(' '));
+    let dropped = lines.filter(|(name, _)| version.dropped.contains(name));
+    let dropped: u64 = dropped.filter_map(|(_, value)| value.parse::<u64>().ok()).sum();
+    Some(limit.saturating_sub(number(version.usage)?.saturating_sub(dropped)))
 }
 
 #[cfg(test)]

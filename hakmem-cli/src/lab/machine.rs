@@ -104,7 +104,8 @@ impl Usage {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?, usable)
     }
 
-    /// The sum of the lines of those processors; none where there are none.
+    /// The sum of the lines of those processors; of all, where none of these is told, as in containers that
+    /// number theirs anew.
     fn parse(text: &str, usable: impl Fn(usize) -> bool) -> Option<Self> {
         let one = |line: &str| {
             let (cpu, fields) = line.strip_prefix("cpu")?.split_once(' ')?;
@@ -112,13 +113,16 @@ impl Usage {
             // user nice system idle iowait irq softirq steal
             let get = |i: usize| fields.get(i).copied().unwrap_or(0);
             let busy = get(0) + get(1) + get(2) + get(5) + get(6);
-            usable(cpu.parse().ok()?).then(|| Self { busy, idle: get(3) + get(4), stolen: get(7) })
+            Some((cpu.parse().ok(), Self { busy, idle: get(3) + get(4), stolen: get(7) }))
         };
-        text.lines().filter_map(one).reduce(|all, one| Self {
+        let lines = || text.lines().filter_map(one);
+        let used = lines().filter(|(cpu, _)| cpu.is_some_and(&usable)).map(|(_, one)| one);
+        let used = used.reduce(|all, one| Self {
             busy: all.busy + one.busy,
             idle: all.idle + one.idle,
             stolen: all.stolen + one.stolen,
-        })
+        });
+        used.or_else(|| lines().find(|(cpu, _)| cpu.is_none()).map(|(_, all)| all))
     }
 
     /// What was used after `before`.

@@ -139,7 +139,7 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
         }
     }
     let wall = start.elapsed().as_secs_f64();
-    let left = cut.is_none() && running.left_something();
+    let left = cut.is_none() && running.leaves_something();
     // What it left behind in the background would disturb the next run. Before it is reaped: then the number
     // is free.
     sys::send(-pid, libc::SIGKILL);
@@ -156,6 +156,7 @@ pub fn run(job: &Job, subject: &Subject) -> anyhow::Result<Measured> {
     // What was cut off may be long, and is not compared.
     let (stdout, stderr) =
         if matches!(ended, Ended::Exited(_)) { output.digests()? } else { Default::default() };
+    let left = left && matches!(ended, Ended::Exited(_));
     Ok(Measured { ended, wall, used, stdout, stderr, errors, refused, left, timeline: sampler.finish() })
 }
 

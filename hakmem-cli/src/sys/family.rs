@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::wait::{Id, WaitPidFlag, waitid, waitpid};
 use nix::unistd::Pid;
 
 /// How often to look whether all have ended, and how long to wait in between: a second in all.
@@ -73,11 +73,9 @@ impl Family {
     /// Reaps orphans that have ended, which would stay there until the end: there may be no more processes
     /// then. Not `pid`, of which the figures are wanted.
     pub fn reap_besides(&self, pid: i32) {
-        let ask = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        while let Ok(WaitStatus::Exited(ended, _) | WaitStatus::Signaled(ended, ..)) = waitid(Id::All, ask) {
-            if ended.as_raw() == pid || waitpid(ended, Some(WaitPidFlag::WNOHANG)).is_err() {
-                return;
-            }
+        while let Some(ended) = super::ended_child().filter(|&ended| ended != pid) {
+            // An error also where it was ended by a signal that nix does not know; then it is reaped as well.
+            let _ = waitpid(Pid::from_raw(ended), Some(WaitPidFlag::WNOHANG));
         }
     }
 

@@ -160,15 +160,26 @@ impl Program {
         held().family.iter().for_each(|family| family.reap_besides(self.pid));
     }
 
-    /// Whether something that it has started lives, when it has ended itself.
-    pub fn left_something(&self) -> bool {
-        held().family.as_ref().is_some_and(|family| family.lives_besides(self.pid))
+    /// Whether something that it has started goes on when it has ended itself. What notices that, and ends
+    /// within a second, does not.
+    pub fn leaves_something(&self) -> bool {
+        let lives = || held().family.as_ref().is_some_and(|family| family.lives_besides(self.pid));
+        !(0..50).any(|_| {
+            let over = !lives();
+            if !over {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            over
+        })
     }
 
     /// Ends what it has left behind in other groups. It must have been waited for.
     pub fn end_family(mut self) {
         self.over = true;
-        held().family.iter().for_each(Family::end);
+        let mut held = held();
+        // It was reaped, so another group may get the number.
+        held.group = 0;
+        held.family.iter().for_each(Family::end);
     }
 }
 

@@ -40,6 +40,9 @@ pub struct Outputs {
     full: bool,
 }
 
+/// Writes the results in one of the forms.
+type Fill = fn(&Experiment, &mut dyn Write) -> anyhow::Result<()>;
+
 impl Outputs {
     /// Finds out before the measurement whether the results can be written.
     pub fn prepare(&self) -> anyhow::Result<()> {
@@ -68,21 +71,21 @@ impl Outputs {
                 crate::report::say(&format!("hakmem: warning: {warning}"));
             }
         }
-        if let Some(path) = &self.json {
-            done.push(write(path, |out| Ok(writeln!(out, "{}", serde_json::to_string(experiment)?)?)));
-        }
-        if let Some(path) = &self.csv {
-            done.push(write(path, |out| csv::write(experiment, out)));
-        }
-        if let Some(path) = &self.markdown {
-            done.push(write(path, |out| Ok(out.write_all(terminal::markdown(experiment).as_bytes())?)));
-        }
         if let Some(dir) = &self.report {
             let page = html::write(experiment, dir).with_context(|| dir.display().to_string());
             done.push(page.map(|_| {
                 crate::report::say(&format!("hakmem: report: {}", dir.join("index.html").display()));
             }));
         }
+        let json: Fill = |experiment, out| Ok(writeln!(out, "{}", serde_json::to_string(experiment)?)?);
+        let csv: Fill = |experiment, out| csv::write(experiment, out);
+        let markdown: Fill = |experiment, out| Ok(out.write_all(terminal::markdown(experiment).as_bytes())?);
+        let all = [(&self.json, json), (&self.csv, csv), (&self.markdown, markdown)];
+        let mut files: Vec<_> =
+            all.into_iter().filter_map(|(path, fill)| Some((path.as_ref()?, fill))).collect();
+        // A pipe last: it may be that nobody reads it.
+        files.sort_by_key(|(path, _)| is_special(path));
+        done.extend(files.into_iter().map(|(path, fill)| write(path, |out| fill(experiment, out))));
         let mut errors = done.into_iter().filter_map(Result::err);
         let last = errors.next_back();
         errors.for_each(|error| crate::report::say(&format!("hakmem: {error:#}")));
@@ -93,11 +96,16 @@ impl Outputs {
 /// Finds out whether a file can be written to; what is in it stays until there is something better. A pipe is
 /// left alone: its reader would take that for the end.
 pub fn prepare(path: &Path) -> anyhow::Result<()> {
-    if std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir()) {
+    if is_special(path) {
         return Ok(());
     }
     let opened = File::options().append(true).create(true).open(path);
     opened.map(drop).with_context(|| path.display().to_string())
+}
+
+/// Whether there is a pipe or a device.
+fn is_special(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|meta| !meta.is_file() && !meta.is_dir())
 }
 
 fn is_stdout(path: &Path) -> bool {
