@@ -342,22 +342,4 @@ impl State {
 const _: () = assert!(size_of::<State>() <= 256 << 10, "it has room in the record of a heap");
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A thread may end by a jump out of a signal handler that has interrupted it here.
-    #[test]
-    fn the_next_owner_finds_nothing_begun() {
-        // SAFETY: all zero is valid.
-        let state = unsafe { Box::<State>::new_zeroed().assume_init() };
-        core::mem::forget(state.enter());
-        state.next.set(3);
-        assert!(state.enter().is_none());
-        state.begin();
-        assert!(state.enter().is_some() && state.first.get() == 3);
-        // What nobody has left in the middle stays.
-        state.next.set(7);
-        state.begin();
-        assert_eq!((state.first.get(), state.next.get()), (3, 7));
-    }
-}
+mod tests;

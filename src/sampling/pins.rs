@@ -34,3 +34,6 @@ pub(super) fn measure(store: &mut Store) {
     }
     gone.clear();
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,6 +12,8 @@ use std::time::{Duration, SystemTime};
 use std::vec::Vec;
 use std::{format, fs};
 
+mod snapshots;
+
 /// The process's own profile, which one test has at a time.
 struct Profile {
     folder: PathBuf,

@@ -63,6 +63,48 @@ fn memory_that_is_mapped_later_is_no_peak() {
     assert_eq!(peak_after_growth(1000), 1001);
 }
 
+/// Adds blocks of 4,096 bytes until so many live, where the process has `mapped` so much at the most. Returns
+/// how many lived whenever that was said to be the peak.
+fn peaks(store: &mut Store, live: std::ops::RangeInclusive<usize>, mapped: usize) -> Vec<usize> {
+    let is_peak = |&n: &usize| {
+        let before = store.peak;
+        let sample = Sample { rate: 4096, mapped, ..sample(0xa0_0000 + n * 64, 4096, &[5]) };
+        assert!(store.allocated(&sample, || [0; 16]));
+        store.peak != before
+    };
+    live.filter(is_peak).collect()
+}
+
+/// Each of these samples stands for 6,480 bytes, so that the standard deviation of what `n` say is 0.6065
+/// times the root of `n` samples.
+#[test]
+fn what_chance_explains_is_no_peak() {
+    let mut store = Store::new();
+    // The next one comes when three times that are more.
+    assert_eq!(peaks(&mut store, 1..=37, 0), [1, 3, 7, 12, 19, 27, 37]);
+    // No less counts after some have gone.
+    (28..=37).for_each(|n| store.freed(0xa0_0000 + n * 64, 4096, 1005));
+    assert_eq!(peaks(&mut store, 28..=49, 0), [49]);
+    store.clear();
+}
+
+/// It is known then that more lives than ever.
+#[test]
+fn after_more_is_mapped_each_rise_is_a_peak_until_that_much_was_sampled() {
+    let mut store = Store::new();
+    peaks(&mut store, 1..=37, 0);
+    assert_eq!(peaks(&mut store, 38..=40, 0), []);
+    // As many samples as 2 MiB are, rounded up.
+    let counts = (SUPERSLAB as f64 / (4096.0 / random::probability(4096, 4096))).ceil() as usize;
+    assert_eq!(counts, 324);
+    assert!(peaks(&mut store, 41..=40 + counts, 1).into_iter().eq(41..=40 + counts));
+    // From then on chance explains 34 more again.
+    assert_eq!(peaks(&mut store, 365..=398, 1), []);
+    assert_eq!(peaks(&mut store, 399..=399, 1), [399]);
+    assert!(peaks(&mut store, 400..=410, 2).into_iter().eq(400..=410));
+    store.clear();
+}
+
 #[test]
 fn a_block_whose_free_was_not_seen_does_not_count_twice() {
     let mut store = Store::new();

@@ -1,6 +1,7 @@
 //! Tests of frames.
 
 use super::*;
+use std::vec;
 use std::vec::Vec;
 
 fn note(store: &mut Store, number: u32, addresses: &[usize]) {
@@ -27,14 +28,19 @@ fn frames(store: &Store, have: &mut Written) -> Vec<(u32, u32)> {
     let mut now = *have;
     assert!(put_named_stacks(store, &mut out, *have, &mut now));
     *have = now;
-    let mut rest = &out[..];
-    let mut found = Vec::new();
-    while !rest.is_empty() {
-        let number = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap());
-        found.push((number(0), number(8)));
-        rest = &rest[number(4) as usize + 16..];
-    }
+    let found = kinds(&out);
     out.clear();
+    found
+}
+
+/// Kind, and number of things, of each of these frames.
+fn kinds(mut frames: &[u8]) -> Vec<(u32, u32)> {
+    let mut found = Vec::new();
+    while !frames.is_empty() {
+        let number = |at: usize| u32::from_le_bytes(frames[at..at + 4].try_into().unwrap());
+        found.push((number(0), number(8)));
+        frames = &frames[number(4) as usize + 16..];
+    }
     found
 }
 
@@ -69,4 +75,35 @@ fn stacks_stand_behind_the_list_that_names_them() {
     assert_eq!(all, [(MODULES, 2), (STACKS, 2), (MODULES, 3), (STACKS, 1), (MODULES, 1), (STACKS, 1)]);
     store.clear();
     assert_eq!(store.lists.earlier().count(), 0);
+}
+
+/// A row may be passed on to a thread of another name after the file was told the first one.
+#[test]
+fn all_rows_of_threads_are_written_again_when_one_was_renamed() {
+    let mut store = Store::new();
+    let add = |store: &mut Store, thread: u32| {
+        assert_eq!(store.threads.row_of(thread, || [thread as u8; 16], |_| false), Some(thread));
+    };
+    // The file has been begun already.
+    let mut have = Written { begun: 1, ..Written::default() };
+    let mut rows = |store: &mut Store| {
+        let mut out = Grown::new();
+        have = put(store, &mut out, have, Why::Timer, &[0; 8]).unwrap();
+        let found = kinds(&out);
+        out.clear();
+        let of_threads = found.into_iter().filter(|frame| frame.0 == kind::THREADS);
+        of_threads.map(|frame| frame.1).collect::<Vec<_>>()
+    };
+    [1, 2].into_iter().for_each(|thread| add(&mut store, thread));
+    assert_eq!([rows(&mut store), rows(&mut store)], [vec![2], vec![]]);
+    // Only the new one.
+    add(&mut store, 3);
+    assert_eq!([rows(&mut store), rows(&mut store)], [vec![1], vec![]]);
+    store.threads.renamed += 1;
+    assert_eq!([rows(&mut store), rows(&mut store)], [vec![3], vec![]]);
+    // One is renamed while another one comes.
+    add(&mut store, 4);
+    store.threads.renamed += 1;
+    assert_eq!([rows(&mut store), rows(&mut store)], [vec![4], vec![]]);
+    store.clear();
 }
