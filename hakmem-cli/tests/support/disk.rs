@@ -9,13 +9,13 @@ use tempfile::TempDir;
 pub struct Disk(TempDir);
 
 impl Disk {
-    /// Of so many bytes, such as "8M". `None`, with a line that says so, where none can be mounted.
+    /// Of so many bytes, such as "8M". `None`, which is said, where none can be mounted.
     pub fn new(size: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(folder.path());
         if !mount.status().is_ok_and(|status| status.success()) {
-            println!("SKIPPED: no file system can be mounted here");
+            super::skips::skip("no file system can be mounted here");
             return None;
         }
         Some(Self(folder))
