@@ -3,6 +3,8 @@
 
 #[path = "support/slabs.rs"]
 mod support;
+#[path = "support/waiting.rs"]
+mod waiting;
 
 use hakmem::{purge, stats};
 use std::collections::{BTreeMap, BTreeSet};
@@ -328,11 +330,7 @@ fn the_last_frees_race_with_the_end_of_the_owner() {
 #[test]
 fn what_others_did_to_a_slab_is_over_when_its_pages_serve_again() {
     static STEP: AtomicUsize = AtomicUsize::new(0);
-    let reach = |step| {
-        while STEP.load(Relaxed) != step {
-            thread::yield_now();
-        }
-    };
+    let reach = |step| waiting::until("the other thread hangs", || STEP.load(Relaxed) == step);
     alone(|| {
         let blocks = take_many(SIZE, 10 * PER_SLAB);
         let slabs = by_slab(&blocks);
