@@ -20,8 +20,8 @@ fn bytes(value: &str) -> usize {
     value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// Resident bytes: of the process, or, where the system gives huge pages to all that do not refuse, of what is
-/// mapped with advice, which is the allocator's. Rust's own memory and the stacks have huge pages then.
+/// Resident bytes: of the process, or, where the system gives huge pages to all that do not refuse, of what
+/// is mapped with advice, which is the allocator's. Rust's own memory and the stacks have huge pages then.
 fn resident() -> usize {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     if enabled.contains("[always]") {

@@ -198,8 +198,8 @@ mod tests {
         bytes
     }
 
-    /// Where the system gives huge pages: else there is nothing to see. Alone: what the child of another test's
-    /// fork shares is not split.
+    /// Where the system gives huge pages: else there is nothing to see. Alone: what the child of another
+    /// test's fork shares is not split.
     #[test]
     fn a_huge_page_is_split() {
         const HUGE_PAGE: usize = 2 << 20;

@@ -23,8 +23,8 @@ pub fn output_within(limit: Duration, command: &mut Command) -> Output {
     finish(limit, child, command)
 }
 
-/// Waits for `child`, and reads its output until nobody has a pipe of it any more, for so long at most. It and
-/// its process group, if it has one of its own, are killed then, and the test fails: `what` says of whom.
+/// Waits for `child`, and reads its output until nobody has a pipe of it any more, for so long at most. It
+/// and its process group, if it has one of its own, are killed then, and the test fails: `what` says of whom.
 pub fn finish(limit: Duration, mut child: Child, what: impl std::fmt::Debug) -> Output {
     let stdout = child.stdout.take().map(drain);
     let stderr = child.stderr.take().map(drain);

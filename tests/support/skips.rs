@@ -26,7 +26,7 @@ pub fn skip(reason: impl Display) {
     }
 }
 
-/// Whether a program is there, as `found` says. If not that is said, or is a failure where it is [`required`].
+/// Whether a program is there, as `found` says. If not that is said, or fails where it is [`required`].
 pub fn is_there(program: impl Display, found: bool) -> bool {
     if !found {
         assert!(!required(), "{program} is missing, and HAKMEM_REQUIRE_PROGRAMS is set");

@@ -5,7 +5,8 @@ use crate::twin::{Twin, which};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A Python 3 that has its test suite, past any shim on the search path. `None`, which is said, if there is none.
+/// A Python 3 that has its test suite, past any shim on the search path. `None`, which is said, if there is
+/// none.
 fn python_with_tests() -> Option<PathBuf> {
     // Debian's own is asked too: the first on the path may be one without its tests.
     for candidate in [which("python3"), Some(PathBuf::from("/usr/bin/python3"))].into_iter().flatten() {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Whether one of `programs`, pairs of a program and its Debian package, is not installed. Says so, or fails if
-/// every program is required.
+/// Whether one of `programs`, pairs of a program and its Debian package, is not installed. Says so, or fails
+/// if every program is required.
 pub fn missing(programs: &[(&str, &str)]) -> bool {
     let absent: Vec<_> = programs.iter().filter(|(program, _)| which(program).is_none()).collect();
     for (program, package) in &absent {

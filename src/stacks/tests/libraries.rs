@@ -17,8 +17,8 @@ impl Drop for Library {
     }
 }
 
-/// A shared library made of C source. `None`, which is said, where there is no compiler or no `dlopen`, or where
-/// it makes code for another machine.
+/// A shared library made of C source. `None`, which is said, where there is no compiler for this machine, or
+/// no `dlopen`.
 fn library(name: &str, source: &str) -> Option<Library> {
     let folder = std::env::temp_dir().join(format!("hakmem-stacks-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
