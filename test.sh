@@ -8,13 +8,32 @@ cd "$(dirname "$0")"
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 if [ "$(id -u)" = 0 ]; then .ci/install; fi
 
-for_peers=()
+# The last net against what hangs, on CI, where nobody looks on: about twice the longest that any of these has taken.
+# One for a group of its own, with all that it has started; and one in the group of what goes on beside.
+net=(env) net_beside=(env)
 if [ -n "${CI:-}" ]; then
     # A third of the disk space, and what no test needs.
     export CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_DEBUG=line-tables-only
-    # Builds the other allocators' C and C++ in half the time that gcc takes.
-    for_peers=(env CC=clang CXX=clang++)
+    net=(timeout --kill-after=60 60m) net_beside=(timeout --foreground --kill-after=60 120m)
 fi
+cargo() { "${net[@]}" cargo "$@"; }
+# Builds the other allocators' C and C++ in half the time that gcc takes.
+for_peers() { if [ -n "${CI:-}" ]; then CC=clang CXX=clang++ "$@"; else "$@"; fi; }
+
+logs=$(mktemp -d)
+# What the tests skip, each of them: tests/support/skips.rs.
+export TEST_SKIPS=$logs/skips
+declare -A running=()
+end_all() {
+    for name in "${!running[@]}"; do
+        kill -- "-${running[$name]}" 2>/dev/null || true
+        printf '\n== was going on: %s\n' "$name"
+        cat "$logs/$name"
+    done
+    if [ -s "$TEST_SKIPS" ]; then printf '\n== skipped\n' && sort "$TEST_SKIPS" | uniq -c; fi
+    rm -rf "$logs"
+}
+trap end_all EXIT
 
 step() { printf '\n== %s (%s, %s free)\n' "$1" "$(date +%H:%M:%S)" "$(df --output=avail -h . | tail -n 1 | tr -d ' ')"; }
 # On CI, where nobody builds again and the disk may be small: what no later step uses goes.
@@ -22,7 +41,7 @@ spent() { [ -z "${CI:-}" ] || rm -rf "$@"; }
 
 step "formatting and lints"
 cargo fmt --all --check
-"${for_peers[@]}" cargo clippy --workspace --all-targets --quiet -- -D warnings
+for_peers cargo clippy --workspace --all-targets --quiet -- -D warnings
 # With other features, as programs that depend on the crate see it.
 for features in --no-default-features --all-features "--features asan" "--features checked,valgrind"; do
     # shellcheck disable=SC2086
@@ -34,8 +53,11 @@ cargo clippy -p hakmem-cli --no-default-features --all-targets --quiet -- -D war
 
 # The workspaces of their own lock what the crate needs, too: they are built with --locked, by hand.
 needs() { sed -n '/^name = "hakmem-alloc"/,/^$/s/^ "\([^ "]*\).*/\1/p' "$1"; }
+needs Cargo.lock >"$logs/needs"
+test -s "$logs/needs" || { echo "Cargo.lock: nothing is found of hakmem-alloc" >&2 && exit 1; }
 for workspace in fuzz benches/rust-programs; do
-    diff <(needs Cargo.lock) <(needs $workspace/Cargo.lock) || {
+    needs $workspace/Cargo.lock >"$logs/its-needs"
+    diff "$logs/needs" "$logs/its-needs" || {
         echo "$workspace/Cargo.lock: cargo update --workspace --manifest-path $workspace/Cargo.toml" >&2
         exit 1
     }
@@ -43,16 +65,9 @@ done
 
 # These use one core each for minutes, so they go on beside all else, with what that leaves: it often waits.
 # What they print comes at the end.
-logs=$(mktemp -d)
-declare -A running=()
-end_all() {
-    for group in "${running[@]}"; do kill -- "-$group" 2>/dev/null || true; done
-    rm -rf "$logs"
-}
-trap end_all EXIT
 beside() {
     set -m # in a process group of its own, which can be ended as a whole
-    "$2" >"$logs/$2" 2>&1 &
+    { net=("${net_beside[@]}"); "$2"; } >"$logs/$2" 2>&1 &
     running[$2]=$!
     set +m
     renice -n 19 -g "${running[$2]}" >/dev/null
@@ -61,6 +76,9 @@ beside() {
 ended() {
     local failed=0
     wait "${running[$2]}" || failed=$?
+    # What it may have left.
+    kill -- "-${running[$2]}" 2>/dev/null || true
+    unset "running[$2]"
     step "ended: $1"
     cat "$logs/$2"
     return $failed
@@ -68,12 +86,12 @@ ended() {
 
 loom() {
     # Runs each model as it is, first of all.
-    CARGO_TARGET_DIR="$PWD/target/loom" .ci/weaken
+    CARGO_TARGET_DIR="$PWD/target/loom" "${net[@]}" .ci/weaken
 }
 # FOLDER FLAGS ARGUMENTS...
 miri() {
     # When nothing else wants to run: beside two such that are only nice, processes that come and go took 30%
-    # longer. Not loom, whose models are chosen by the time that they take.
+    # longer.
     chrt --idle --pid 0 "$BASHPID" || true
     # The two that run at once do not build Miri's standard library at once. What it builds of this project is
     # read as each test begins, so each has a folder of its own.
@@ -133,7 +151,7 @@ step "hardened mode: the shadow model, the C interface and real programs"
 
 step "every benchmark runs"
 # As the lints have built the other allocators' C and C++, which takes minutes; `cargo bench` builds them anew.
-"${for_peers[@]}" cargo bench --profile dev --quiet -- --test
+for_peers cargo bench --profile dev --quiet -- --test
 
 step "oldest Rust (rust-version)"
 spent target/debug target/release target/doc target/tmp

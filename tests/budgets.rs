@@ -1,17 +1,11 @@
 //! Instructions of the Rust interface, counted by callgrind and compared with the budget.
 
+use skips::has;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether valgrind is there; in CI it must be.
-fn valgrind() -> bool {
-    let found = Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "valgrind is missing, and CI must have it");
-        println!("SKIPPED: valgrind is missing (apt-get install valgrind)");
-    }
-    found
-}
+#[path = "support/skips.rs"]
+mod skips;
 
 /// Builds the example with the release profile: fat LTO, as the budgets say.
 fn build() -> PathBuf {
@@ -49,7 +43,7 @@ fn per_round(program: &Path, kind: &str, rounds: usize) -> f64 {
 
 #[test]
 fn instructions_are_within_the_budget() {
-    if !valgrind() {
+    if !has("valgrind") {
         return;
     }
     let program = build();

@@ -1,9 +1,10 @@
 //! Huge pages must not make resident what a program does not touch; and what it does touch, such as tables
 //! that double, should have them. Whether the system has any does not matter here.
 
-use advice::{MIB, advice_can_be_seen, advised, flagged, free, is_flagged, make};
+use advice::{MIB, advice_can_be_seen, advised, flagged, free, is_flagged, make, resident_with_advice};
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
+use support::skips::skip;
 
 #[path = "support/huge.rs"]
 mod advice;
@@ -19,20 +20,26 @@ fn bytes(value: &str) -> usize {
     value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
 }
 
-/// Resident bytes, or nothing where that cannot be said, or where the system gives huge pages to all that do
-/// not refuse: Rust's own memory and the stacks then have them.
-fn resident() -> Option<usize> {
+/// Resident bytes: of the process, or, where the system gives huge pages to all that do not refuse, of what
+/// is mapped with advice, which is the allocator's. Rust's own memory and the stacks have huge pages then.
+fn resident() -> usize {
     let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if enabled.contains("[always]") {
+        return resident_with_advice();
+    }
     // In KiB, whatever the size of a page.
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    (!enabled.contains("[always]")).then_some(bytes(line))
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    bytes(status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap())
 }
 
 fn a_program_with_sparse_blocks() {
-    let Some(before) = resident() else { return };
+    let before = resident();
+    let touched = resident_with_advice();
     let sparse = [make(64, 5 * MIB, 256 << 10), make(200, 400 << 10, 128 << 10)];
-    let more = resident().unwrap().saturating_sub(before);
+    // At least what is touched is seen, where advice is at all.
+    let seen = resident_with_advice().saturating_sub(touched);
+    assert!(seen > 5 * MIB || !advice_can_be_seen(), "{seen} bytes");
+    let more = resident().saturating_sub(before);
     assert!(more < 128 * MIB, "{} MiB for a byte here and there", more / MIB);
     for blocks in sparse {
         free(blocks);
@@ -44,10 +51,10 @@ fn a_sparse_table_of_a_dense_program() {
     // blocks.
     free(make(40, 3 * MIB, 4096));
     let dense = [make(24, 2 * MIB, 4096), make(200, 300 << 10, 4096), make(20_000, 1000, 500)];
-    let Some(before) = resident() else { return };
+    let before = resident();
     // A table that is hardly touched.
     let table = make(1, 1024 * MIB, 4 * MIB);
-    let more = resident().unwrap().saturating_sub(before);
+    let more = resident().saturating_sub(before);
     assert!(more < 64 * MIB, "{} MiB for a byte in every 4 MiB", more / MIB);
     free(table);
     for blocks in dense {
@@ -114,8 +121,7 @@ fn partly_mapped() -> Option<usize> {
 fn the_second_table_has_huge_pages_if_the_first_was_filled() {
     // Set where test.sh emulates other page sizes: there no processes can be started, nor advice be seen.
     if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
-        println!("SKIPPED: under an emulator");
-        return;
+        return skip("under an emulator");
     }
     let cases = [
         First::FreesOne,
@@ -197,16 +203,16 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
             }
             First::ThenSparse => {
                 free(make(1, small, page));
-                let Some(before) = resident() else { return };
+                let before = resident();
                 let sparse = make(64, 5 * MIB, 256 << 10);
-                let more = resident().unwrap().saturating_sub(before);
+                let more = resident().saturating_sub(before);
                 assert!(more < 64 * MIB, "{} MiB for a byte here and there", more / MIB);
                 free(sparse);
             }
             // Zeros in the same memory again: what nobody has touched of it stays as it is.
             First::ClearsAgain => {
                 free(make(1, 8 * MIB, page));
-                let Some(before) = resident() else { return };
+                let before = resident();
                 let layout = Layout::from_size_align(30 * MIB, 16).unwrap();
                 for _ in 0..3 {
                     // SAFETY: the size is not zero; one byte of it is written to; freed with its layout.
@@ -214,7 +220,7 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                         let block = GLOBAL.alloc_zeroed(layout);
                         assert!(*block.add(12 * MIB) == 0);
                         *block.add(12 * MIB) = 1;
-                        let more = resident().unwrap().saturating_sub(before);
+                        let more = resident().saturating_sub(before);
                         assert!(more < 8 * MIB, "{} MiB for a byte", more / MIB);
                         GLOBAL.dealloc(block, layout);
                     }
@@ -223,12 +229,12 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
             // And what is full is cleared where it is: to give it back would cost more.
             First::ClearsWhatIsFull => {
                 free(make(1, 8 * MIB, page));
-                let Some(before) = resident() else { return };
+                let before = resident();
                 let layout = Layout::from_size_align(8 * MIB, 16).unwrap();
                 // SAFETY: the size is not zero; freed with its layout.
                 unsafe {
                     let block = GLOBAL.alloc_zeroed(layout);
-                    let less = before.saturating_sub(resident().unwrap());
+                    let less = before.saturating_sub(resident());
                     assert!(less < MIB, "{} KiB", less >> 10);
                     assert!((0..8 * MIB).step_by(page).all(|at| *block.add(at) == 0));
                     GLOBAL.dealloc(block, layout);
@@ -244,34 +250,34 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
             First::FillsBuffers => {
                 let few = make(7, MIB, page);
                 assert_eq!(more(), 0, "a small program");
-                let Some(before) = resident() else { return };
+                let before = resident();
                 let (one, more_than_two) = (make(60, MIB + page, page), make(20, 5 * MIB / 2, page));
-                let longer = resident().unwrap().saturating_sub(before) / MIB;
+                let longer = resident().saturating_sub(before) / MIB;
                 assert!(more() >= 90, "{} MiB of 110", more());
                 assert!((105..118).contains(&longer), "{longer} MiB for 110");
                 [few, one, more_than_two].into_iter().for_each(free);
             }
             First::HasSparseBuffers => {
-                let Some(before) = resident() else { return };
+                let before = resident();
                 let sparse = make(100, MIB + page, 128 << 10);
-                let resident = resident().unwrap().saturating_sub(before);
+                let longer = resident().saturating_sub(before);
                 assert_eq!(more(), 0);
-                assert!(resident < 20 * MIB, "{} MiB for a byte here and there", resident / MIB);
+                assert!(longer < 20 * MIB, "{} MiB for a byte here and there", longer / MIB);
                 free(sparse);
             }
             // Huge pages do not say so, but controls do.
             First::FillsBuffersNoMore => {
                 for size in [MIB + page, 5 * MIB / 2] {
                     let dense = make(60, size, page);
-                    let Some(before) = resident() else { return };
+                    let before = resident();
                     let sparse = make(200, size, 128 << 10);
-                    let more = resident().unwrap().saturating_sub(before);
+                    let more = resident().saturating_sub(before);
                     assert!(more < 60 * size, "{} MiB for a byte here and there", more / MIB);
                     free([dense, sparse].concat());
                 }
                 // Beside others that are filled, but never were part of a batch.
                 let dense = make(60, MIB + page, page);
-                let Some(before) = resident() else { return };
+                let before = resident();
                 let aligned = Layout::from_size_align(MIB + page, 64 << 10).unwrap();
                 let pair = |_| {
                     // SAFETY: the size is not zero.
@@ -281,7 +287,7 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                     [(block, aligned), make(1, MIB + page, 128 << 10)[0]]
                 };
                 let pairs: Vec<_> = (0..200).flat_map(pair).collect();
-                let more = resident().unwrap().saturating_sub(before);
+                let more = resident().saturating_sub(before);
                 assert!(more < 260 * MIB, "{} MiB for 200 and a byte here and there", more / MIB);
                 free([dense, pairs].concat());
             }

@@ -3,6 +3,7 @@
 use advice::{MIB, advice_can_be_seen, advised, free, make};
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
+use support::skips::skip;
 
 #[path = "support/huge.rs"]
 mod advice;
@@ -17,7 +18,7 @@ static GLOBAL: Hakmem = Hakmem::new();
 fn is_emulated() -> bool {
     let emulated = std::env::var_os("EXPECT_PAGE_SIZE").is_some();
     if emulated {
-        println!("SKIPPED: under an emulator");
+        skip("under an emulator");
     }
     emulated
 }
@@ -49,8 +50,7 @@ fn with_always_what_grows_has_them() {
     }
     options::succeeds("with_always_what_grows_has_them", &[("HAKMEM_THP", "always")], || {
         if !advice_can_be_seen() {
-            println!("SKIPPED: the kernel has no huge pages, or does not show the advice");
-            return;
+            return skip("the kernel has no huge pages, or does not show the advice");
         }
         let page = 4096;
         let others = make(4, 5 * MIB, page);

@@ -2,8 +2,12 @@
 //! allocator.
 
 use hakmem::{Hakmem, Options, Thp};
+use skips::skip;
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::{Mutex, MutexGuard};
+
+#[path = "support/skips.rs"]
+mod skips;
 
 /// Nothing goes back for its age, so that no clock matters.
 #[global_allocator]
@@ -99,8 +103,7 @@ fn blocks_that_grow_in_turn_do_not_stand_in_each_others_way() {
     // With pages of 16 KiB Debian's emulator (7.2) has lost a page of a library's data after such moves, in 3
     // of 14 runs of this file, and in each of this test alone: with 64 KiB, and on machines, in none.
     if std::env::var("EXPECT_PAGE_SIZE").is_ok_and(|size| size == "16384") {
-        println!("SKIPPED: under an emulator");
-        return;
+        return skip("under an emulator");
     }
     let _alone = alone();
     free(make(32 * MIB), 32 * MIB);

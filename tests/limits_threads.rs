@@ -5,6 +5,7 @@ mod processes;
 #[path = "support/limits.rs"]
 mod support;
 
+use processes::skips::skip;
 use std::sync::Barrier;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
@@ -50,8 +51,7 @@ fn while_they_keep(count: usize, make_run: impl Fn() -> (*mut u8, usize), f: imp
 fn what_sleeping_threads_keep_goes_before_anything_is_refused() {
     // No processes can be started under the emulator of other page sizes.
     if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
-        println!("SKIPPED: under an emulator");
-        return;
+        return skip("under an emulator");
     }
     let name = "what_sleeping_threads_keep_goes_before_anything_is_refused";
     let cases: [fn(); 4] =
@@ -144,10 +144,12 @@ fn while_it_is_given_back() {
             given.wait();
             // At different moments of what the other thread does.
             (0..round * 50).for_each(|_| std::hint::spin_loop());
+            let since = Instant::now();
             let block = make(SIZE);
-            if block.is_null() {
+            // It does not wait for ever: 100 times a millisecond, in which the other thread may not run.
+            if block.is_null() && since.elapsed() < Duration::from_millis(100) {
                 refused.fetch_add(1, SeqCst);
-            } else {
+            } else if !block.is_null() {
                 free(block, SIZE);
             }
             taken.wait();
@@ -160,8 +162,7 @@ fn while_it_is_given_back() {
 fn at_the_limit_with_locked_memory() {
     // SAFETY: no preconditions.
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) } != 0 {
-        println!("SKIPPED: memory cannot be locked here");
-        return;
+        return skip("memory cannot be locked here");
     }
     // Three of them fit into a SuperSlab. The last two of these and the thread's make one full that is new.
     let (start, size) = (held(), 500 << 10);

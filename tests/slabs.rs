@@ -3,6 +3,8 @@
 
 #[path = "support/slabs.rs"]
 mod support;
+#[path = "support/waiting.rs"]
+mod waiting;
 
 use hakmem::{purge, stats};
 use std::collections::{BTreeMap, BTreeSet};
@@ -349,11 +351,7 @@ fn a_refill_adopts_few_full_slabs() {
 #[test]
 fn what_others_did_to_a_slab_is_over_when_its_pages_serve_again() {
     static STEP: AtomicUsize = AtomicUsize::new(0);
-    let reach = |step| {
-        while STEP.load(Relaxed) != step {
-            thread::yield_now();
-        }
-    };
+    let reach = |step| waiting::until("the other thread hangs", || STEP.load(Relaxed) == step);
     alone(|| {
         let blocks = take_many(SIZE, 10 * PER_SLAB);
         let slabs = by_slab(&blocks);

@@ -1,6 +1,8 @@
 //! A Rust library that has Hakmem as its allocator, loaded and unloaded by a host that has another one.
 
 mod support;
+#[path = "support/waiting.rs"]
+mod waiting;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::PathBuf;
@@ -282,16 +284,13 @@ fn its_own_thread_ends_and_its_statistics_are_printed() {
         let before = threads();
         for round in 1..=10 {
             let plugin = Plugin::load();
-            while threads() == before {
+            waiting::until("it has no thread", || {
                 assert!(plugin.work(100_000) >= 100_000);
-            }
+                threads() != before
+            });
             plugin.unload();
             // The thread has ended; its entry goes a moment later.
-            let gone = (0..1000).any(|_| {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-                threads() == before
-            });
-            assert!(gone, "its thread is still there");
+            waiting::until("its thread is still there", || threads() == before);
             let text = std::fs::read_to_string(&file).unwrap();
             assert_eq!(text.matches("\"event\":\"exit\"").count(), round, "{text}");
         }

@@ -8,6 +8,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+#[path = "support/skips.rs"]
+mod skips;
+
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 fn root() -> PathBuf {
@@ -16,12 +19,7 @@ fn root() -> PathBuf {
 
 /// Whether `command` works; says so if not.
 fn has(what: &str, command: &mut Command) -> bool {
-    let found = command.output().is_ok_and(|output| output.status.success());
-    if !found {
-        assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none(), "{what} is missing");
-        println!("skipped: {what} is missing");
-    }
-    found
+    skips::is_there(what, command.output().is_ok_and(|output| output.status.success()))
 }
 
 fn text(output: &Output) -> String {

@@ -7,6 +7,7 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use support::skips::is_there;
 use support::{compile, expect_ok, lib, preloaded, run, scratch};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -34,14 +35,9 @@ fn settle(complaints: impl IntoIterator<Item = Option<String>>) {
     assert!(complaints.is_empty(), "over budget:\n{}", complaints.join("\n"));
 }
 
-/// Whether a tool is there and works here; says so if not. In CI (`CI` is set) a missing tool is an error.
+/// Whether a tool is there and works here; see [`is_there`].
 fn works(tool: &str, args: &[&str]) -> bool {
-    let found = Command::new(tool).args(args).output().is_ok_and(|o| o.status.success());
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "{tool} is missing, and CI must have it");
-        println!("skipped: {tool} is missing");
-    }
-    found
+    is_there(tool, Command::new(tool).args(args).output().is_ok_and(|o| o.status.success()))
 }
 
 /// The instructions of a whole run of `program`, with the library preloaded or without.

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
-use support::{compile, expect_ok, lib, preloaded, run, scratch};
+use support::{SLOWER, compile, expect_ok, lib, limited, preloaded, run, scratch};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -67,7 +67,9 @@ fn nobody_reads() {
     let status = |command: &mut Command| {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(ours);
-        command.stdout(std::process::Stdio::null()).stderr(OwnedFd::from(theirs)).status().unwrap()
+        let child =
+            command.stdout(std::process::Stdio::null()).stderr(OwnedFd::from(theirs)).spawn().unwrap();
+        limited::finish(LIMIT * SLOWER, child, command).status
     };
     assert!(status(&mut ends("return")).success());
     assert!(status(ends("return").env("HAKMEM_STATS", "table").env("HAKMEM_UNKNOWN", "1")).success());

@@ -2,13 +2,15 @@
 
 #![cfg(feature = "lab")]
 
+mod support;
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
 
 use serde_json::Value;
+use support::{eventually, finish, state};
 use tempfile::TempDir;
 
 fn hakmem(arguments: &[&str]) -> Output {
@@ -97,7 +99,7 @@ fn one_allocators_failure_does_not_stop_the_others() {
     let prints = library(&folder, "prints", "write(1, \"surprise\", 8);");
     let (experiment, status) = ab(&[
         "--allocators=glibc,hakmem",
-        "--timeout=2s",
+        "--timeout=20s",
         "--with",
         &with("crash", &crash),
         "--with",
@@ -114,7 +116,7 @@ fn one_allocators_failure_does_not_stop_the_others() {
     assert_eq!(status, 1);
     let failure = |name| row(&experiment, name)["failure"].as_str().unwrap_or("none").to_string();
     assert!(failure("crash").contains("killed by SIGSEGV"), "{}", failure("crash"));
-    assert!(failure("hang").contains("timed out after 2s"), "{}", failure("hang"));
+    assert!(failure("hang").contains("timed out after 20s"), "{}", failure("hang"));
     assert!(failure("exit").contains("exits with 7, under glibc with 0"), "{}", failure("exit"));
     for name in ["glibc", "hakmem", "prints"] {
         assert_eq!(failure(name), "none");
@@ -351,26 +353,16 @@ fn an_interrupt_ends_the_program_too() {
             Ok(())
         });
     }
-    let mut child = command.spawn().unwrap();
-    let pid = loop {
-        match std::fs::read_to_string(&marker).unwrap_or_default().trim().parse::<i32>() {
-            Ok(pid) => break pid,
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    };
+    let child = command.spawn().unwrap();
+    let pid = || std::fs::read_to_string(&marker).unwrap_or_default().trim().parse::<i32>().ok();
+    eventually("the program begins", || pid().is_some());
+    let pid = pid().unwrap();
     // SAFETY: takes plain numbers.
     unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
-    let status = child.wait().unwrap();
-    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(libc::SIGINT));
+    let ended = finish(child);
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.status), Some(libc::SIGINT));
     // The orphan is reaped by whoever is in charge of that; until then it is a zombie at most.
-    for _ in 0..100 {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        if stat.is_empty() || stat.contains(") Z ") {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("process {pid} is still there");
+    eventually("the program ends", || state(pid).is_none_or(|letter| letter == 'Z'));
 }
 
 #[test]

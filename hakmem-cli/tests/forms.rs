@@ -7,6 +7,7 @@ mod support;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use support::skips::skip;
 use support::{compile, hakmem, install, real, run};
 
 const FORMS: [&str; 13] = [
@@ -62,8 +63,7 @@ fn every_form_of_allocation_is_seen() {
 #[test]
 fn another_users_process_is_none_of_ours() {
     if !nix::unistd::getuid().is_root() {
-        println!("SKIPPED: only root can be somebody else");
-        return;
+        return skip("only root can be somebody else");
     }
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();

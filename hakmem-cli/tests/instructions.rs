@@ -8,22 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use support::skips::has;
 use support::{clean, hakmem, real};
 use tempfile::TempDir;
 
 /// The budgets of the repository.
 fn budgets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/instructions.json")
-}
-
-/// Whether valgrind is there; in CI it must be.
-fn valgrind() -> bool {
-    let found = Command::new("valgrind").arg("--version").output().is_ok_and(|o| o.status.success());
-    if !found {
-        assert!(std::env::var_os("CI").is_none(), "valgrind is missing, and CI must have it");
-        println!("SKIPPED: valgrind is missing (apt-get install valgrind)");
-    }
-    found
 }
 
 /// Exit status, standard output, standard error.
@@ -47,7 +38,7 @@ fn write(folder: &TempDir, figures: &Value) -> String {
 
 #[test]
 fn hakmem_is_within_its_budgets() {
-    if !valgrind() {
+    if !has("valgrind") {
         return;
     }
     let file = budgets();
@@ -59,7 +50,7 @@ fn hakmem_is_within_its_budgets() {
 
 #[test]
 fn too_much_fails_and_is_named_and_can_be_blessed() {
-    if !valgrind() {
+    if !has("valgrind") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -85,7 +76,7 @@ fn too_much_fails_and_is_named_and_can_be_blessed() {
 
 #[test]
 fn one_that_cannot_be_counted_does_not_stop_the_others() {
-    if !valgrind() {
+    if !has("valgrind") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

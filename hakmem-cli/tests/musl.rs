@@ -9,25 +9,17 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
+use support::skips::has;
 use support::{Ended, compile, compile_by, hakmem, real, run, script};
 
 const LOADER: &str = "/lib/ld-musl-x86_64.so.1";
 
 /// Whether there is a compiler for musl.
 fn has_musl() -> bool {
-    let found =
-        Command::new("musl-gcc").arg("--version").output().is_ok_and(|output| output.status.success());
-    if !found {
-        assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none(), "musl-gcc is missing");
-        // Past the test harness's capture.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: musl-gcc is missing (apt-get install musl-tools)");
-    }
-    found
+    has("musl-gcc")
 }
 
 /// A program for musl that exits with 0.

@@ -137,6 +137,36 @@ fn a_process_that_becomes_another_program_begins_anew() {
     assert_eq!((count(&raw, OWN), count(&raw, HELD)), ((MORE, MORE), (0, 0)));
 }
 
+/// Wherever it is cut, a file of a real program holds what was written before.
+#[test]
+fn a_profile_is_readable_wherever_it_is_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.hakprof");
+    let mut child = ends(folder.path(), &["own"]).spawn().unwrap();
+    let written = folder.path().join(format!("p.{}.hakprof", child.id()));
+    assert!(child.wait().unwrap().success());
+    let bytes = std::fs::read(&written).unwrap();
+    let whole = read(&written);
+    assert!(whole.cut.is_none() && whole.snapshots.len() >= 2, "{} snapshots", whole.snapshots.len());
+    // From its first snapshot on: before that there is no file.
+    let first =
+        (0..bytes.len()).find(|&end| file::read(&bytes[..end]).is_ok_and(|raw| !raw.snapshots.is_empty()));
+    let (mut cut, mut shown) = (0, 0);
+    for end in first.unwrap()..bytes.len() {
+        let raw = file::read(&bytes[..end]).unwrap_or_else(|error| panic!("cut at {end}: {error}"));
+        assert!(whole.snapshots.starts_with(&raw.snapshots) && raw.end.is_none(), "cut at {end}");
+        // Between two frames it is not, and there it ends as if the process had been killed.
+        cut += usize::from(raw.cut.is_some());
+        if raw.cut.is_some() && cut % 500 == 1 {
+            std::fs::write(&path, &bytes[..end]).unwrap();
+            let ended = run(hakmem().arg("profile").arg(&path).args(["--group", "thread"]));
+            assert_eq!(ended.code(), Some(0), "cut at {end}: {}", ended.stderr);
+            shown += 1;
+        }
+    }
+    assert!(cut > 0 && shown > 0, "{cut} of {} places are within a frame", bytes.len());
+}
+
 /// What the program has written when it is killed can be read, however far the next piece has come.
 #[test]
 fn a_profile_is_readable_whenever_the_process_is_killed() {

@@ -16,6 +16,7 @@ use std::time::Duration;
 use hakmem_profile::file;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
+use support::skips::skip;
 use support::{compile, eventually, finish, hakmem, install, real, run, state};
 
 /// A program that grows until this is dropped.
@@ -70,7 +71,17 @@ fn a_process_that_runs_is_watched() {
     };
     // Again and again: nothing is left of the profile before, but its file.
     for again in [false, true] {
-        let ended = watch(&growing.pid(), &["--seconds", "1.5", "--rate", "4K", "--interval", "100ms"]);
+        let mut command = hakmem();
+        command.current_dir(folder.path()).args(["profile", "--pid", &growing.pid(), "--seconds", "1000"]);
+        command.args(["--rate", "4K", "--interval", "100ms"]).stdin(Stdio::null()).stderr(Stdio::piped());
+        let command = command.spawn().unwrap();
+        // Enough to suspect something by, however long that takes.
+        let name = if again { "grow-2" } else { "grow" };
+        let file = folder.path().join(format!("grow.profile/{name}.{}.hakprof", growing.pid()));
+        let snapshots = || file::read(&std::fs::read(&file).ok()?).ok().map(|raw| raw.snapshots.len());
+        eventually("15 snapshots", || snapshots().is_some_and(|count| count >= 15));
+        signal::kill(Pid::from_raw(command.id() as i32), Signal::SIGINT).unwrap();
+        let ended = finish(command);
         assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
         for expected in ["grow  ", "← main", "Leak suspects", "allocated before the profile began"] {
             assert!(ended.stderr.contains(expected), "{}", ended.stderr);
@@ -182,9 +193,7 @@ fn a_signal_starts_and_stops_a_profile() {
         let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap().trim();
         u64::from_str_radix(mask, 16).unwrap() & 1 << (libc::SIGUSR2 - 1) != 0
     };
-    while !handled() {
-        std::thread::yield_now();
-    }
+    eventually("the signal is handled", handled);
     // A profile that was asked for otherwise changes nothing of what the signal means.
     let mut command = hakmem();
     let other = command.current_dir(folder.path()).args(["profile", "--seconds", "0.3", "--rate", "1K"]);
@@ -194,17 +203,11 @@ fn a_signal_starts_and_stops_a_profile() {
     assert!(!file.exists(), "it waits for the signal");
     nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).unwrap();
     // It begins when the program next needs memory from a slab, and shows at the first snapshot.
-    while !file.exists() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually("the first snapshot", || file.exists());
     nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).unwrap();
     let ended = || file::read(&std::fs::read(&file).ok()?).ok().filter(|raw| raw.end.is_some());
-    let raw = loop {
-        if let Some(raw) = ended() {
-            break raw;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    eventually("the profile ends", || ended().is_some());
+    let raw = ended().unwrap();
     assert!(raw.snapshots.last().unwrap().rows.iter().any(|(_, row)| row.live > 0));
     assert_eq!(raw.process.rate, 4096);
 }
@@ -240,14 +243,33 @@ fn of_two_that_ask_at_once_one_is_refused() {
     let growing = Growing::start(folder.path(), &[]);
     let watch = |out: &str| {
         let mut command = hakmem();
-        command.current_dir(folder.path()).args(["profile", "--seconds", "3", "--rate", "4K", "--out", out]);
+        command.current_dir(folder.path()).args([
+            "profile",
+            "--seconds",
+            "1000",
+            "--rate",
+            "4K",
+            "--out",
+            out,
+        ]);
         command.args(["--pid", &growing.pid()]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    let ended = ["one", "two"].map(watch).map(finish);
-    let (taken, refused) = if ended[0].code() == Some(0) { (0, 1) } else { (1, 0) };
-    assert_eq!(ended[taken].code(), Some(0), "{}", ended[taken].stderr);
-    assert_eq!(ended[refused].code(), Some(2), "{}", ended[refused].stderr);
-    assert!(ended[refused].line().contains("there is a profile already"), "{}", ended[refused].stderr);
+    let mut one = watch("one");
+    let mut two = watch("two");
+    let mut first_ends = false;
+    eventually("one is refused", || {
+        first_ends = one.try_wait().unwrap().is_some();
+        first_ends || two.try_wait().unwrap().is_some()
+    });
+    let (taken, refused, out) = if first_ends { (two, one, "two") } else { (one, two, "one") };
+    let refused = finish(refused);
+    assert_eq!(refused.code(), Some(2), "{}", refused.stderr);
+    assert!(refused.line().contains("there is a profile already"), "{}", refused.stderr);
+    let file = folder.path().join(out).join(format!("grow.{}.hakprof", growing.pid()));
+    eventually("the other's first snapshot", || file.exists());
+    signal::kill(Pid::from_raw(taken.id() as i32), Signal::SIGINT).unwrap();
+    let taken = finish(taken);
+    assert_eq!(taken.code(), Some(0), "{}", taken.stderr);
 }
 
 /// A process that takes nothing from a slab cannot begin: that is said, and what to do about it.
@@ -362,8 +384,7 @@ fn a_library_whose_file_is_gone_is_found() {
 #[test]
 fn another_users_process_writes_to_a_folder_of_its_own() {
     if !nix::unistd::getuid().is_root() {
-        println!("SKIPPED: only root may ask another user's process");
-        return;
+        return skip("only root may ask another user's process");
     }
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();

@@ -79,7 +79,11 @@ fn programs_in_c() {
                  SELECT count(*) FROM (SELECT printf('%08d-%s', x, hex(x*7919)) y FROM c ORDER BY y)";
     reaches_the_start("sqlite3", &["sqlite3", ":memory:", query]);
     reaches_the_start("jq", &["jq", "-n", "[range(20000) | {id: ., name: \"n\\(.)\"}] | length"]);
-    reaches_the_start("git", &["git", "-C", env!("CARGO_MANIFEST_DIR"), "log", "-5", "-p", "--stat"]);
+    // A history of its own: this may be no checkout, or one that belongs to somebody else.
+    let folder = tempfile::tempdir().unwrap();
+    let script =
+        "cd $0 && git init -q && seq 20000 >a && git add a && seq 9 20009 | rev >a && git diff --stat -p";
+    reaches_the_start("git", &["bash", "-c", script, folder.path().to_str().unwrap()]);
     // Threads.
     reaches_the_start("xz", &["xz", "-T4", "-0", "--block-size=16KiB", "-k", "-c", "/bin/bash"]);
     let script = "redis-server --port 0 --unixsocket $0/s --save '' --daemonize no --dir $0 >/dev/null & \

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use hakmem_trace::{Event, ProcessTrace, Trace};
 use hakmem_workloads::Report;
+use support::skips::skip;
 use support::{Ended, compile, hakmem, run};
 use tempfile::TempDir;
 
@@ -286,8 +287,7 @@ fn a_disk_that_fills_up_ends_the_recording_and_not_the_program() {
     let mounted =
         Command::new("mount").args(["-t", "tmpfs", "-o", "size=4M", "none"]).arg(place.0.path()).status();
     if !mounted.is_ok_and(|status| status.success()) {
-        println!("SKIPPED: no file system can be mounted here");
-        return;
+        return skip("no file system can be mounted here");
     }
     let _mounted = Mounted(place.0.path().into());
     let (allocate, fill) = (allocate(), place.0.path().join("fill"));

@@ -1,6 +1,7 @@
 //! For tests: the child of a fork, in which no other thread runs.
 
 use std::cell::Cell;
+use std::io::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 use std::string::String;
@@ -10,10 +11,31 @@ std::thread_local! {
     static HAS_PASSED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Set in such a process.
+const ALONE: &str = "TEST_ALONE";
+
+/// No test takes as many seconds alone, unless it hangs.
+const LIMIT: libc::c_uint = 900;
+
+/// Says that the calling test leaves something out, past the harness's capture, and in the file that
+/// `TEST_SKIPS` names, if it does. As `tests/support/skips.rs` does for other tests.
+pub(crate) fn skip(reason: &str) {
+    let line = std::format!("SKIPPED: {}: {reason}\n", std::thread::current().name().unwrap_or("a test"));
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    if let Some(path) = std::env::var_os("TEST_SKIPS") {
+        let file = std::fs::File::options().create(true).append(true).open(path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("TEST_SKIPS");
+    }
+}
+
 /// Whether the calling test runs in a process of its own, where no other test is at anything. Elsewhere it
 /// runs this test in one, from its beginning, and fails if it does not pass there: the caller is done then.
 pub(crate) fn is_alone() -> bool {
     if std::env::args().any(|arg| arg == "--test-threads=1") {
+        if std::env::var_os(ALONE).is_some() {
+            // SAFETY: takes a number. The signal ends the process.
+            unsafe { libc::alarm(LIMIT) };
+        }
         return true;
     }
     if !HAS_PASSED.get() {
@@ -35,12 +57,17 @@ fn passes_alone() -> bool {
     let name = thread.name().expect("the thread of a test");
     let out = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", name, "--include-ignored", "--test-threads=1", "--nocapture"])
+        .env(ALONE, "1")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&out.stdout);
+    let error = String::from_utf8_lossy(&out.stderr);
     let passes = out.status.success() && text.contains("1 passed");
+    for line in error.lines().filter(|line| line.starts_with("SKIPPED: ")) {
+        let _ = std::io::stderr().write_all(std::format!("{line}\n").as_bytes());
+    }
     if !passes {
-        std::eprintln!("{name}, alone: {}\n{text}{}", out.status, String::from_utf8_lossy(&out.stderr));
+        std::eprintln!("{name}, alone: {}\n{text}{error}", out.status);
     }
     passes
 }

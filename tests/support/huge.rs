@@ -40,23 +40,40 @@ pub fn is_flagged(block: *mut u8, flag: &str) -> bool {
     mappings(flag).iter().any(|mapping| mapping.contains(&block.addr()))
 }
 
+/// The addresses of a mapping, of whose lines this is the first: "from-to permissions ...".
+fn addresses(line: &str) -> Option<Range<usize>> {
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    let (from, to) = line.split(' ').next()?.split_once('-')?;
+    Some(address(from)?..address(to)?)
+}
+
 /// The addresses of mappings that have this flag, and can be written to: not those of guard pages.
 fn mappings(flag: &str) -> Vec<Range<usize>> {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-    let address = |text| usize::from_str_radix(text, 16).ok();
     let (mut mapping, mut found) = (0..0, Vec::new());
     for line in smaps.lines() {
-        // The first line of a mapping is "from-to permissions ...".
-        let mut words = line.split(' ');
-        let first = words.next().and_then(|word| word.split_once('-'));
-        if let Some((from, to)) = first.and_then(|(from, to)| address(from).zip(address(to))) {
-            let writable = words.next().is_some_and(|permissions| permissions.starts_with("rw"));
-            mapping = from..if writable { to } else { from };
+        if let Some(range) = addresses(line) {
+            let writable = line.split(' ').nth(1).is_some_and(|permissions| permissions.starts_with("rw"));
+            mapping = if writable { range } else { range.start..range.start };
         } else if line.strip_prefix("VmFlags:").is_some_and(|flags| flags.split(' ').any(|f| f == flag)) {
             found.push(mapping.clone());
         }
     }
     found
+}
+
+/// Resident bytes of mappings for which huge pages have been advised, or advised against.
+pub fn resident_with_advice() -> usize {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let (mut resident, mut bytes) = (0, 0);
+    for line in smaps.lines() {
+        if let Some(kib) = line.strip_prefix("Rss:") {
+            resident = kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            bytes += if flags.split(' ').any(|f| f == "hg" || f == "nh") { resident } else { 0 };
+        }
+    }
+    bytes
 }
 
 /// Bytes of mappings for which huge pages have been advised.

@@ -3,6 +3,9 @@
 
 use std::process::Command;
 
+pub mod limited;
+pub mod skips;
+
 /// Runs `f` in a process of its own, in which it is the only test: `name` is the calling test's.
 pub fn in_own_process(name: &str, f: impl FnOnce()) {
     in_own_processes(name, &[()], |()| f());
@@ -16,13 +19,14 @@ pub fn in_own_processes<T: Copy>(name: &str, cases: &[T], f: impl FnOnce(T)) {
     }
     for case in 0..cases.len() {
         let mut child = Command::new(std::env::current_exe().unwrap());
-        let child =
-            child.args([name, "--exact", "--nocapture"]).env(CASE, case.to_string()).output().unwrap();
+        child.args([name, "--exact", "--nocapture"]).env(CASE, case.to_string());
+        let child = limited::output(&mut child);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let status = child.status;
         assert!(status.success(), "case {case}: {status}\n{}\n{}", text(&child.stdout), text(&child.stderr));
         assert!(text(&child.stdout).contains("1 passed"), "no test of the name {name}");
         print!("{}", text(&child.stdout));
+        skips::pass_on(&child.stderr);
     }
 }
 

@@ -3,6 +3,14 @@
 
 use std::process::{Command, Output};
 
+// Some tests have these by `mod.rs`, too.
+#[allow(clippy::duplicate_mod)]
+#[path = "limited.rs"]
+mod limited;
+#[allow(clippy::duplicate_mod)]
+#[path = "skips.rs"]
+pub mod skips;
+
 /// Says which test's process this is.
 const CASE: &str = "TEST_WITH_OPTIONS";
 
@@ -13,12 +21,9 @@ pub fn process(name: &str, options: &[(&str, &str)], f: impl FnOnce()) -> Option
         f();
         return None;
     }
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--nocapture", "--test-threads=1"])
-        .envs(options.iter().copied())
-        .env(CASE, name)
-        .output();
-    Some(output.unwrap())
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]);
+    Some(limited::output(command.envs(options.iter().copied()).env(CASE, name)))
 }
 
 /// [`process`], which has to succeed.
@@ -26,5 +31,6 @@ pub fn succeeds(name: &str, options: &[(&str, &str)], f: impl FnOnce()) {
     if let Some(output) = process(name, options, f) {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{options:?}: {output:?}");
+        skips::pass_on(&output.stderr);
     }
 }

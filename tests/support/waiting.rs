@@ -1,4 +1,5 @@
 //! For tests that wait for what another thread does.
+#![allow(dead_code)]
 
 use std::time::{Duration, Instant};
 

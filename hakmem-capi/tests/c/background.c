@@ -220,7 +220,7 @@ static void signals(void) {
 }
 
 static void child(int i, int handlers) {
-    alarm(60);
+    end_if_hung(60);
     CHECK(thread_id() == 0);
     if (i % 3 == 0 && hak_background_stop) hak_background_stop();
     if (i % 3 == 1) {

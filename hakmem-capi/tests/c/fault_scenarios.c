@@ -138,7 +138,7 @@ static void in_child(void (*work)(void)) {
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        alarm(60);
+        end_if_hung(60);
         work();
         _exit(0);
     }

@@ -8,6 +8,7 @@
  *
  *   FAULT="n"      the n-th call of the process fails, with the error that such a call is likeliest to have
  *   FAULT="n 1"    with another error, where there is one
+ *   FAULT="0 0 name"   the first call of this name
  *
  * A line on standard error names the call that has failed. What cannot fail is not counted: to wake by a
  * futex, to close, to ask for a number of one's own. A wait ends early, as by a signal. */
@@ -38,6 +39,8 @@
 extern const char *hak_version(void) __attribute__((weak));
 
 static long chosen = -1, other, calls;
+static const char *kind;
+static int kind_has_failed;
 static uintptr_t from, to;
 
 static long raw(long n, long a, long b, long c, long d, long e, long f) {
@@ -148,7 +151,8 @@ __attribute__((constructor)) static void start(void) {
     }
     char *end;
     long n = strtol(text, &end, 10);
-    other = strtol(end, NULL, 10);
+    other = strtol(end, &end, 10);
+    if (n == 0) kind = end + (*end == ' ');
     __atomic_store_n(&chosen, n, __ATOMIC_RELEASE);
     stop_calls();
 }
@@ -157,7 +161,9 @@ __attribute__((constructor)) static void start(void) {
 static int fails(const char *name, void *caller, int error, int another) {
     start();
     if ((uintptr_t)caller < from || (uintptr_t)caller >= to) return 0;
-    if (__atomic_add_fetch(&calls, 1, __ATOMIC_ACQ_REL) != __atomic_load_n(&chosen, __ATOMIC_ACQUIRE)) return 0;
+    int is_chosen = __atomic_add_fetch(&calls, 1, __ATOMIC_ACQ_REL) == __atomic_load_n(&chosen, __ATOMIC_ACQUIRE);
+    if (kind) is_chosen = !strcmp(name, kind) && !__atomic_exchange_n(&kind_has_failed, 1, __ATOMIC_ACQ_REL);
+    if (!is_chosen) return 0;
     error = other ? another : error;
     char line[100];
     int length = snprintf(line, sizeof line, "fault: %s fails with %d\n", name, error);

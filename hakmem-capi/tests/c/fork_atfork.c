@@ -60,7 +60,7 @@ int main(int argc, char **argv) {
         pid_t pid = fork();
         CHECK(pid >= 0);
         if (pid == 0) {
-            alarm(30);
+            end_if_hung(30);
             stop = 1;
             for (int j = 0; j < 3; j++) /* made in the parent by the prepare handler */
                 for (int k = 0; k < 8; k++)

@@ -1,6 +1,7 @@
 /* The child of a process that has a background thread and other threads ends with its last thread, which leaves
  * without `exit`. Without other threads, too: `fork_background alone`. */
 #include "../support/test.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -14,6 +15,15 @@ static void *sleeper(void *unused) {
     return unused;
 }
 
+static int threads(void) {
+    int count = -2; /* "." and ".." */
+    DIR *folder = opendir("/proc/self/task");
+    CHECK(folder != NULL);
+    while (readdir(folder)) count++;
+    closedir(folder);
+    return count;
+}
+
 int main(int argc, char **argv) {
     static char *blocks[BLOCKS];
     pthread_t thread;
@@ -22,7 +32,8 @@ int main(int argc, char **argv) {
     /* As much as the background thread has to look after. */
     for (int i = 0; i < BLOCKS; i++) CHECK((blocks[i] = memset(malloc(BYTES), 1, BYTES)));
     for (int i = 0; i < BLOCKS / 2; i++) free(blocks[i]);
-    usleep(100000);
+    /* Beside the first, the sleeper and the background thread. However long that takes to begin. */
+    while (threads() < (argc == 1 ? 3 : 2)) usleep(1000);
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {

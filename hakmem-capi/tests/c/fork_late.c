@@ -28,7 +28,7 @@ int main(int argc, char **argv) {
         usleep(f % 50 * 100);
         pid_t child = _Fork();
         if (child == 0) {
-            alarm(100);
+            end_if_hung(100);
             pthread_t thread;
             CHECK(pthread_create(&thread, NULL, works, NULL) == 0 && pthread_join(thread, NULL) == 0);
             works(NULL);

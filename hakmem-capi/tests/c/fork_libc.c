@@ -115,7 +115,7 @@ static void fork_once(int raw) {
     pid_t pid = raw ? _Fork() : fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        alarm(30);
+        end_if_hung(30);
         if (forks % 2) { /* more than what is at hand: it comes from where other threads were at work */
             void *kept[40];
             for (int i = 0; i < 40; i++) CHECK((kept[i] = malloc(1000u << i % 9)) != NULL);
@@ -140,7 +140,7 @@ static void on_signal(int number) {
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        alarm(30);
+        end_if_hung(30);
         in_child = 1;
         return;
     }

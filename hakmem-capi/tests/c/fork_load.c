@@ -101,7 +101,7 @@ static void *churn(void *arg) {
 static void child(uint64_t seed) {
     uint64_t state = seed | 1;
     box *mine[100];
-    alarm(30);
+    end_if_hung(30);
     for (int i = 0; i < 100; i++) mine[i] = make(&state);
     for (int i = 0; i < HAMMERS; i++)
         for (int j = 0; j < SLOTS; j++)
@@ -129,7 +129,7 @@ static void fork_once(uint64_t seed, int depth) {
     if (pid == 0) {
         if (depth > 0) { /* first deeper, then the rest, which frees what was inherited */
             pthread_t thread;
-            alarm(60);
+            end_if_hung(60);
             uintptr_t packed = seed * 8 + (unsigned)depth - 1;
             CHECK(pthread_create(&thread, NULL, fork_in_thread, (void *)packed) == 0);
             short_life((void *)(uintptr_t)seed);

@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
     for (int i = atoi(argv[2]); i > 0; i--) {
         pid_t child = raw ? (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0) : _Fork();
         if (child == 0) {
-            alarm(100);
+            end_if_hung(100);
             pthread_t thread[THREADS];
             for (uintptr_t t = 0; t < THREADS; t++) CHECK(pthread_create(&thread[t], NULL, works, (void *)(t + 1)) == 0);
             works((void *)9);

@@ -2,7 +2,8 @@
 
 use crate::inputs;
 use crate::support;
-use crate::twin::{Twin, missing, skip, which};
+use crate::support::skips::is_there;
+use crate::twin::{Twin, missing, which};
 use std::path::Path;
 
 #[test]
@@ -158,8 +159,8 @@ fn copy_sources(from: &Path, to: &Path) {
 /// cargo and the linker are served; rustc brings an allocator of its own, which no preload replaces.
 #[test]
 fn cargo_builds_this_project() {
-    if which("rustc").is_none() {
-        return skip("SKIPPED: rustc is missing (install it from https://rustup.rs)");
+    if !is_there("rustc (from https://rustup.rs)", which("rustc").is_some()) {
+        return;
     }
     if missing(&[("cc", "gcc")]) {
         return;

@@ -1,10 +1,12 @@
 //! Python: modules of its own test suite, and a mixed load, all with every object from `malloc`.
 
-use crate::twin::{Twin, skip, which};
+use crate::support::skips::is_there;
+use crate::twin::{Twin, which};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A Python 3 that has its test suite, past any shim on the search path; `None` if there is no such Python.
+/// A Python 3 that has its test suite, past any shim on the search path. `None`, which is said, if there is
+/// none.
 fn python_with_tests() -> Option<PathBuf> {
     // Debian's own is asked too: the first on the path may be one without its tests.
     for candidate in [which("python3"), Some(PathBuf::from("/usr/bin/python3"))].into_iter().flatten() {
@@ -14,16 +16,13 @@ fn python_with_tests() -> Option<PathBuf> {
             return Some(PathBuf::from(String::from_utf8(answer.stdout).unwrap().trim()));
         }
     }
+    is_there("python3 with its tests (apt-get install python3 libpython3.11-testsuite)", false);
     None
 }
 
 /// Compares how each test of `module` ends on both allocators; at least `passing` of them must pass.
 fn own_tests(module: &str, passing: usize) {
-    let Some(python) = python_with_tests() else {
-        return skip(
-            "SKIPPED: python3 with its test suite is missing (apt-get install python3 libpython3.11-testsuite)",
-        );
-    };
+    let Some(python) = python_with_tests() else { return };
     Twin::new(&format!("python-{module}"), 200).compare(|side| {
         side.file("outcomes.py", include_str!("outcomes.py"));
         // Without this, Python's own pools would serve nearly everything.
@@ -64,11 +63,7 @@ fn python_test_os() {
 
 #[test]
 fn python_mixed_load() {
-    let Some(python) = python_with_tests() else {
-        return skip(
-            "SKIPPED: python3 with its test suite is missing (apt-get install python3 libpython3.11-testsuite)",
-        );
-    };
+    let Some(python) = python_with_tests() else { return };
     Twin::new("python", 100).processes(2).compare(|side| {
         side.file("work.py", include_str!("work.py"));
         side.env("PYTHONHASHSEED", "0");

@@ -2,32 +2,20 @@
 //! compared.
 
 use crate::support;
+use crate::support::skips::is_there;
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Whether one of `programs`, pairs of a program and its Debian package, is not installed.
-///
-/// Says so on stderr (past the test harness's capture), or fails if `HAKMEM_REQUIRE_PROGRAMS` is 1.
+/// Whether one of `programs`, pairs of a program and its Debian package, is not installed. Says so, or fails
+/// if every program is required.
 pub fn missing(programs: &[(&str, &str)]) -> bool {
     let absent: Vec<_> = programs.iter().filter(|(program, _)| which(program).is_none()).collect();
     for (program, package) in &absent {
-        skip(&format!("SKIPPED: {program} is missing (apt-get install {package})"));
+        is_there(format_args!("{program} (apt-get install {package})"), false);
     }
     !absent.is_empty()
-}
-
-/// Says that a test is skipped because a program is missing, or fails if every program is required.
-pub fn skip(why: &str) {
-    assert!(std::env::var_os("HAKMEM_REQUIRE_PROGRAMS").is_none_or(|v| v != "1"), "{why}");
-    note(why);
-}
-
-/// A line on stderr, past the test harness's capture.
-pub fn note(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Where `program` is on the search path.

@@ -2,9 +2,14 @@
 #![allow(dead_code, missing_docs)]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+#[path = "../../../tests/support/limited.rs"]
+pub mod limited;
+#[path = "../../../tests/support/skips.rs"]
+pub mod skips;
 
 /// The workspace root.
 pub fn root() -> PathBuf {
@@ -85,43 +90,14 @@ pub fn preloaded(program: impl AsRef<std::ffi::OsStr>) -> Command {
 /// one that they are written for.
 pub const SLOWER: u32 = 5;
 
-/// Runs `command` to its end and returns its output, killing it and failing the test after [`SLOWER`]
-/// times `limit`.
+/// Runs `command` to its end, in a process group of its own, and returns its output, killing that and failing
+/// the test after [`SLOWER`] times `limit`.
 pub fn run(command: &mut Command, limit: Duration) -> Output {
-    let limit = limit * SLOWER;
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let stdout = drain(child.stdout.take().unwrap());
-    let stderr = drain(child.stderr.take().unwrap());
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > limit {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("{command:?} was still running after {limit:?}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    Output { status, stdout: stdout.join().unwrap(), stderr: stderr.join().unwrap() }
+    limited::output_within(limit * SLOWER, command)
 }
 
-/// Reads a pipe to its end on a thread of its own, so that a chatty program never blocks on a full one.
-fn drain(mut pipe: impl std::io::Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.read_to_end(&mut bytes);
-        bytes
-    })
-}
-
-/// Runs `command`, fails the test unless it exits with 0, and returns what it printed on stdout.
+/// Runs `command`, fails the test unless it exits with 0, and returns what it printed on stdout. Says what it
+/// has skipped.
 pub fn expect_ok(command: &mut Command, limit: Duration) -> String {
     let output = run(command, limit);
     assert!(
@@ -131,5 +107,6 @@ pub fn expect_ok(command: &mut Command, limit: Duration) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     );
+    skips::skipped_in(&output.stdout);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -37,6 +37,10 @@ __attribute__((constructor)) static void check_who_serves(void) {
     }
 }
 
+/* A signal ends the process, which has no children that count on it, if it takes so many seconds on an idle
+ * machine: see SLOWER in mod.rs. Not inherited by what it forks. */
+static inline void end_if_hung(unsigned seconds) { alarm(5 * seconds); }
+
 static inline uint64_t next_random(uint64_t *state) {
     uint64_t x = *state;
     x ^= x << 13;

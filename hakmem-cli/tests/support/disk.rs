@@ -9,7 +9,7 @@ use tempfile::TempDir;
 pub struct Disk(TempDir);
 
 impl Disk {
-    /// Of so many bytes, such as "8M". `None`, with a line that says so, where none can be mounted.
+    /// Of so many bytes, such as "8M". `None`, which is said, where none can be mounted.
     pub fn new(size: &str) -> Option<Self> {
         Self::of("tmpfs", size)
     }
@@ -20,7 +20,7 @@ impl Disk {
         let mut mount = Command::new("mount");
         mount.args(["-t", kind, "-o", &format!("size={size}"), "none"]).arg(folder.path());
         if !mount.status().is_ok_and(|status| status.success()) {
-            println!("SKIPPED: no file system can be mounted here");
+            super::skips::skip("no file system can be mounted here");
             return None;
         }
         Some(Self(folder))

@@ -4,17 +4,19 @@
 pub mod disk;
 #[cfg(feature = "profile")]
 pub mod ends;
+#[path = "../../../tests/support/limited.rs"]
+pub mod limited;
 #[cfg(feature = "profile")]
 pub mod saved;
+#[path = "../../../tests/support/skips.rs"]
+pub mod skips;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// No run of a test takes longer, unless something hangs.
@@ -150,39 +152,22 @@ pub fn run(command: &mut Command) -> Ended {
     finish(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
-/// Waits for `child`; kills it and fails when it takes too long.
-pub fn finish(mut child: Child) -> Ended {
-    let stdout = child.stdout.take().map(drain);
-    let stderr = child.stderr.take().map(drain);
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > LIMIT {
-            let _ = child.kill();
-            panic!("still running after {LIMIT:?}");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let collect = |thread: Option<JoinHandle<Vec<u8>>>| thread.map(|t| t.join().unwrap()).unwrap_or_default();
-    Ended { status, stdout: collect(stdout), stderr: String::from_utf8_lossy(&collect(stderr)).into_owned() }
-}
-
-fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        let _ = pipe.read_to_end(&mut bytes);
-        bytes
-    })
+/// Waits for `child`; kills it and fails when it takes too long, or what it has left has its output.
+pub fn finish(child: Child) -> Ended {
+    let ended = limited::finish(LIMIT, child, "the command");
+    Ended {
+        status: ended.status,
+        stdout: ended.stdout,
+        stderr: String::from_utf8_lossy(&ended.stderr).into_owned(),
+    }
 }
 
 /// Waits until `condition` holds.
 #[track_caller]
-pub fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(100), "waited in vain: {what}");
+        assert!(start.elapsed() < LIMIT, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
