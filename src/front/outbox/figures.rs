@@ -50,6 +50,8 @@ impl Outbox {
     /// alone.
     pub(crate) fn forget_resident(&self) {
         self.opened.set(false);
+        // In the child of a fork, of a thread that it does not have, something may have been left here.
+        self.aside.store(0, Relaxed);
         self.resident.store(0, Relaxed);
     }
 

@@ -209,6 +209,28 @@ fn what_an_outbox_had_under_its_last_owner_is_not_sent() {
     });
 }
 
+/// As the record of a thread that the child of a fork does not have: nobody has sent what was there.
+#[test]
+fn what_was_given_back_with_its_memory_is_not_looked_for() {
+    with_outbox(true, |outbox, _, make| {
+        let (first, second) = (make(3, 8), make(4 * 32 + 3, 8));
+        add(outbox, first);
+        add(outbox, second);
+        assert_eq!(outbox.aside.load(Relaxed), 1);
+        let bytes = outbox.bundles.load(Relaxed).cast::<u8>().wrapping_sub(BYTES - BUNDLE_BYTES);
+        // SAFETY: the memory that it had before, and nobody else's.
+        unsafe { bytes.write_bytes(0, BYTES) };
+        outbox.forget_resident();
+        assert!(outbox.resident_bytes() == 0 && !outbox.may_hold(second, ptr::null_mut()));
+        // SAFETY: the same memory, which is zero.
+        unsafe { outbox.reset(bytes, true) };
+        let block = add(outbox, second);
+        // SAFETY: the outbox is this thread's alone.
+        unsafe { assert!(outbox.flush().is_null()) };
+        assert_eq!((sent(first), sent(second)), ([].into(), [block].into()));
+    });
+}
+
 #[test]
 fn one_of_two_owners_is_visited_and_the_other_later() {
     let (first, second) = (Owner::new(), Owner::new());
