@@ -186,8 +186,9 @@ impl Live {
                 return false;
             }
             // SAFETY: mapped just now, large enough, and nobody else has it. All zero is a table without
-            // tags.
+            // tags, once it knows its words.
             let tags = unsafe {
+                (*new).words = new.add(1).cast();
                 (*new).count = count;
                 (*new).bytes = bytes;
                 (*new).older = old;
@@ -220,7 +221,9 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// The head of a table. The words lie behind it.
 #[repr(C)]
 struct Tags {
-    /// A power of two.
+    /// Not found from a reference to the head, by which nothing behind it may be reached.
+    words: *const AtomicU64,
+    /// Of the words; a power of two.
     count: usize,
     bytes: usize,
     older: *const Tags,
@@ -241,7 +244,7 @@ impl Tags {
     fn word(&self, hash: u64) -> &AtomicU64 {
         let at = (hash >> 40) as usize & (self.count - 1);
         // SAFETY: `count` words lie behind the head, in the same mapping.
-        unsafe { &*ptr::from_ref(self).add(1).cast::<AtomicU64>().add(at) }
+        unsafe { &*self.words.add(at) }
     }
 
     /// Puts the tag of `new` in the place of `old`, where 0 is none. For the holder of the store. False when
