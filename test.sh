@@ -188,9 +188,11 @@ spent target/pages
 step "ThreadSanitizer"
 HAKMEM_SHADOW_ROUNDS=4000 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
     cargo +nightly test "${plain[@]}" -Zbuild-std --target x86_64-unknown-linux-gnu --test shadow
-# Statistics, asked for while other threads work.
+# Statistics, asked for while other threads work; and a slab that is made anew of one that others have emptied.
 RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
     cargo +nightly test "${plain[@]}" -Zbuild-std --target x86_64-unknown-linux-gnu --test figures asking
+RUSTFLAGS="-Zsanitizer=thread" CARGO_TARGET_DIR=target/tsan \
+    cargo +nightly test "${plain[@]}" -Zbuild-std --target x86_64-unknown-linux-gnu --test slabs what_others_did
 failed=0
 ended "Miri, Tree Borrows" tree_borrows || failed=1
 ended "loom; Miri, Stacked Borrows" loom_and_stacked_borrows || failed=1
