@@ -95,7 +95,7 @@ miri() {
     chrt --idle --pid 0 "$BASHPID" || true
     # The two that run at once do not build Miri's standard library at once. What it builds of this project is
     # read as each test begins, so each has a folder of its own.
-    flock "$logs" cargo +nightly miri setup
+    flock "$logs" "${net[@]}" cargo +nightly miri setup
     # Provenance is strict: no pointer is made of a number. The two other flags take no check away: the clocks
     # are the system's (without isolation), and memory is kept by design, for the next thread (leaks).
     MIRIFLAGS="-Zmiri-strict-provenance -Zmiri-disable-isolation -Zmiri-ignore-leaks $2" \

@@ -129,7 +129,7 @@ fn orphans_that_have_ended_do_not_pile_up() {
 /// As helpers that Python leaves for a moment do.
 #[test]
 fn what_ends_by_itself_is_not_said_to_go_on() {
-    let ended = once("sleep 0.3 & exit 0", |_| ());
+    let ended = once("sleep 0.05 & exit 0", |_| ());
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
     assert!(!ended.stdout().contains("was still running"), "{}", ended.stdout());
 }

@@ -184,7 +184,11 @@ pub(super) fn write_to(path: &CStr) -> Result<(), Error> {
     if os::is_confined() {
         return Err(Error::Unavailable);
     }
-    if sampling::write_to(path, Why::Asked, &profile_file::totals()) { Ok(()) } else { Err(Error::File) }
+    if sampling::write_to(path, Why::Asked, &profile_file::totals(Why::Asked)) {
+        Ok(())
+    } else {
+        Err(Error::File)
+    }
 }
 
 /// Charges what the calling thread allocates to `tag` until the result is dropped: a request, a query, a

@@ -110,7 +110,7 @@ fn append(why: Why) -> bool {
     control::prefix(&mut path);
     let _ = write!(path, ".{}.hakprof\0", os::process_id());
     let Ok(path) = CStr::from_bytes_until_nul(path.bytes()) else { return true };
-    let done = sampling::append_to(path, why, &totals());
+    let done = sampling::append_to(path, why, &totals(why));
     if !done && !SAID.swap(true, Relaxed) {
         let path = Shown(path.to_bytes());
         let again = if why == Why::Timer { ", and tries again later" } else { "" };
@@ -124,8 +124,9 @@ fn append(why: Why) -> bool {
 
 /// The allocator's figures.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn totals() -> Totals {
-    Snapshot::with(|now| {
+pub(super) fn totals(why: Why) -> Totals {
+    // The timer's snapshot is made within an allocation.
+    Snapshot::with_patience(why != Why::Timer, |now| {
         let s = &now.stats;
         let kept = large::kept().saturating_sub(large::clean()) as u64;
         [

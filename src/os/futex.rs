@@ -9,7 +9,7 @@
 //!   a lock, and then wait, by way of the C library's own locks, for a thread that waits here: `fork` takes
 //!   those locks, and a thread that holds a `FILE` allocates. Each caller says what it does without the lock.
 
-use crate::os::{process, raw, thread};
+use crate::os::{elapsed, now_ms, process, raw, thread};
 use crate::sync::{AtomicUsize, Ordering};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -26,8 +26,8 @@ const NAPS: u32 = if cfg!(loom) { 1 } else { 5 };
 const TURNS: u32 = if cfg!(loom) { 3 } else { 64 };
 /// See [`NAPS`].
 const NAP: u32 = 2;
-/// How often [`Lock::lock_patiently`] tries, a millisecond apart at least.
-const TRIES: u32 = if cfg!(loom) { 1 } else { 1_000 };
+/// For how many milliseconds [`Lock::lock_patiently`] tries again.
+const PATIENCE: u32 = if cfg!(loom) { 0 } else { 1_000 };
 
 /// Flags below the holder's [`thread::id`]: a thread may be asleep on this word.
 const WAITED_FOR: usize = 1;
@@ -140,19 +140,20 @@ impl<T: Inherit> Lock<T> {
         (free || self.wait(me)).then(|| Guard { lock: self, me })
     }
 
-    /// Waits for the lock for a second or more: for calls that the program makes on purpose, perhaps in a
+    /// Waits for the lock for about a second: for calls that the program makes on purpose, perhaps in a
     /// signal handler. Like [`lock_soon`](Lock::lock_soon), does not wait for the calling thread itself.
     pub(crate) fn lock_patiently(&self) -> Option<Guard<'_, T>> {
-        for _ in 0..TRIES {
+        let begun = now_ms();
+        loop {
             if let Some(guard) = self.lock_soon() {
                 return Some(guard);
             }
-            if self.word.load(Ordering::Relaxed) & !FLAGS == thread::id() {
+            let is_ours = self.word.load(Ordering::Relaxed) & !FLAGS == thread::id();
+            if is_ours || elapsed(begun, now_ms()) >= PATIENCE {
                 return None;
             }
             pause();
         }
-        None
     }
 
     /// Takes the lock if it is free.

@@ -83,8 +83,8 @@ impl ClassStats {
 
 /// Adds up the spans in use. Afterwards `blocks` still includes those in magazines and outboxes: see
 /// [`finish`].
-pub(super) fn look(classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
-    survey::survey(|span| {
+pub(super) fn look(patient: bool, classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
+    survey::survey(patient, |span| {
         let row = if span.class == RUN { ClassStats::RUNS } else { (span.class as usize).wrapping_sub(1) };
         let Some(class) = classes.get_mut(row) else { return };
         class.blocks += span.used as u64;

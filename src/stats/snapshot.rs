@@ -136,7 +136,7 @@ figures! {
 /// Adds everything up, in one walk over all slabs under the pool's lock, and asks the kernel. Stops no
 /// thread, and costs nothing unless it is called.
 ///
-/// Waits for that lock for a second at most, and not at all in a signal handler that has interrupted the
+/// Waits for that lock for about a second, and not at all in a signal handler that has interrupted the
 /// thread while it held it. Without the lock it knows nothing of slabs: their blocks and their memory are
 /// left out, so `free_bytes`, `fresh_bytes` and `dirty_bytes` are 0.
 pub fn stats() -> Stats {
@@ -166,7 +166,7 @@ pub fn stats() -> Stats {
 /// }
 /// ```
 pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
-    Snapshot::now().classes
+    Snapshot::now(true).classes
 }
 
 /// All figures at one moment, except for the kernel's.
@@ -181,15 +181,20 @@ impl Snapshot {
     /// Calls `f` with the figures of this moment. They are kept in a mapping of their own: the stack may be
     /// small, and the heap is what they describe.
     pub(crate) fn with<T>(f: impl FnOnce(&Self) -> T) -> T {
+        Self::with_patience(true, f)
+    }
+
+    /// [`with`](Self::with), which waits for the pool's lock only if `patient`: not within an allocation.
+    pub(crate) fn with_patience<T>(patient: bool, f: impl FnOnce(&Self) -> T) -> T {
         let len = size_of::<Self>().next_multiple_of(os::page_size());
         let memory = os::map_uncounted(len).cast::<Self>();
         if memory.is_null() {
-            return Self::with_on_stack(f);
+            return Self::with_on_stack(patient, f);
         }
         // SAFETY: mapped just above, so large enough, aligned, and ours alone. All fields are integers, for
         // which zeros are valid.
         let snapshot = unsafe { &mut *memory };
-        snapshot.look();
+        snapshot.look(patient);
         snapshot.stats.bytes_mapped -= len as u64;
         let result = f(snapshot);
         // SAFETY: the mapping from above, whole; `snapshot` is not used any more.
@@ -199,18 +204,18 @@ impl Snapshot {
 
     #[cold]
     #[inline(never)]
-    fn with_on_stack<T>(f: impl FnOnce(&Self) -> T) -> T {
-        f(&Self::now())
+    fn with_on_stack<T>(patient: bool, f: impl FnOnce(&Self) -> T) -> T {
+        f(&Self::now(patient))
     }
 
     /// The figures of this moment, for Rust's interface, which returns them by value.
-    fn now() -> Self {
+    fn now(patient: bool) -> Self {
         let mut snapshot = Self {
             stats: Stats::default(),
             classes: [ClassStats::default(); ClassStats::COUNT],
             superslabs: 0,
         };
-        snapshot.look();
+        snapshot.look(patient);
         snapshot
     }
 
@@ -219,12 +224,12 @@ impl Snapshot {
     #[cold]
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
-    fn look(&mut self) {
+    fn look(&mut self, patient: bool) {
         let Self { stats: s, classes, superslabs } = self;
         *s = counted();
         let mut heaps = Heaps::default();
         ClassStats::clear(classes);
-        let survey = classes::look(classes);
+        let survey = classes::look(patient, classes);
         registry::each(|heap| heaps.add(heap, s, classes));
         let hardened = hardened::is_on().then(|| classes::look_hardened(classes));
         s.outbox_blocks = s.home_foreign;

@@ -45,11 +45,12 @@ pub(crate) struct Survey {
 }
 
 /// Calls `f` with the figures of every span in use, and returns figures of everything else. The pool is
-/// locked meanwhile. If its lock is not free within a second, or the calling thread itself holds it, in code
-/// that a signal handler has interrupted, all figures are 0.
-pub(crate) fn survey(mut f: impl FnMut(&SpanFigures)) -> Survey {
+/// locked meanwhile. If its lock is not free soon, or within a second if who asks is `patient`, or the
+/// calling thread itself holds it, in code that a signal handler has interrupted, all figures are 0.
+pub(crate) fn survey(patient: bool, mut f: impl FnMut(&SpanFigures)) -> Survey {
     let system_page = os::page_size();
-    let Some(_pool) = span_index::lock_patiently() else { return Survey::default() };
+    let locked = if patient { span_index::lock_patiently() } else { span_index::lock() };
+    let Some(_pool) = locked else { return Survey::default() };
     let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
     for desc in desc::descs() {
         let mut active = 0;
@@ -304,7 +305,7 @@ mod tests {
         let span = take_span(1, RUN, |_| None).unwrap();
         let held = POOL.lock();
         std::thread::scope(|threads| {
-            let other = threads.spawn(|| survey(|_| ()).mapped);
+            let other = threads.spawn(|| survey(true, |_| ()).mapped);
             while !POOL.is_waited_for() {
                 std::thread::yield_now();
             }

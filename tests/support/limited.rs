@@ -19,6 +19,14 @@ pub fn output(command: &mut Command) -> Output {
 /// The same with another limit.
 pub fn output_within(limit: Duration, command: &mut Command) -> Output {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Should the test be killed, which no longer kills it as one of its group.
+    // SAFETY: a plain system call, after which nothing is done but to start the program.
+    unsafe {
+        piped.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        })
+    };
     let child = piped.process_group(0).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     finish(limit, child, command)
 }
@@ -46,7 +54,7 @@ pub fn finish(limit: Duration, mut child: Child, what: impl std::fmt::Debug) -> 
         pipe.map_or(Vec::new(), |pipe| {
             pipe.recv_timeout(left).unwrap_or_else(|_| {
                 end_group(&child);
-                panic!("{what:?} has ended, but something had its pipes for {limit:?}")
+                panic!("{what:?} has ended, but something had its pipes for {left:?}")
             })
         })
     };

@@ -45,7 +45,11 @@ fn who_is_patient_waits_for_an_overdue_holder_but_not_for_itself() {
     static LOCK: Lock<u32> = Lock::new(0);
     let held = LOCK.lock();
     assert!(LOCK.lock_patiently().is_none());
-    let other = thread::spawn(|| *LOCK.lock_patiently().unwrap() += 1);
+    // More than once, should this thread be kept from running for that long.
+    let other = thread::spawn(|| {
+        let mut locked = std::iter::repeat_with(|| LOCK.lock_patiently()).flatten();
+        *locked.next().unwrap() += 1;
+    });
     while LOCK.overdue.load(Ordering::Relaxed) == 0 {
         thread::yield_now();
     }
