@@ -9,57 +9,15 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use hakmem_profile::file;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
+use support::growing::Growing;
 use support::skips::skip;
 use support::{compile, eventually, finish, hakmem, install, real, run, state};
-
-/// A program that grows until this is dropped.
-struct Growing(Child);
-
-impl Growing {
-    fn start(folder: &Path, set: &[(&str, &str)]) -> Self {
-        let program = compile("grow.c", "grow", &["-g", "-O1"]);
-        let mut command = Command::new(program);
-        command.current_dir(folder).env("LD_PRELOAD", real()).envs(set.iter().copied());
-        Self(command.stdin(Stdio::piped()).spawn().unwrap())
-    }
-
-    /// A watch of it that goes on until something ends it, and has written something.
-    fn watched(&self, folder: &Path, out: &str) -> (Child, PathBuf) {
-        let mut command = hakmem();
-        command.current_dir(folder).args([
-            "profile",
-            "--seconds",
-            "1000",
-            "--rate",
-            "4K",
-            "--interval",
-            "50ms",
-        ]);
-        command.args(["--out", out, "--pid", &self.pid()]).stdin(Stdio::null()).stderr(Stdio::piped());
-        let command = command.spawn().unwrap();
-        let file = folder.join(out).join(format!("grow.{}.hakprof", self.pid()));
-        eventually("the first snapshot", || file.exists());
-        (command, file)
-    }
-
-    fn pid(&self) -> String {
-        self.0.id().to_string()
-    }
-}
-
-impl Drop for Growing {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        assert!(self.0.wait().unwrap().success());
-    }
-}
 
 #[test]
 fn a_process_that_runs_is_watched() {

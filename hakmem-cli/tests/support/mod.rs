@@ -4,6 +4,7 @@
 pub mod disk;
 #[cfg(feature = "profile")]
 pub mod ends;
+pub mod growing;
 #[path = "../../../tests/support/limited.rs"]
 pub mod limited;
 #[cfg(feature = "profile")]
