@@ -67,7 +67,8 @@ pub fn set_limits(limits: Limits) -> Result<(), InvalidLimits> {
     Ok(())
 }
 
-/// The limits of the process as they are, from the options or as set since.
+/// The limits of the process as they are, from the options, which are read before the first allocation, or as
+/// set since.
 ///
 /// ```
 /// use hakmem::Limits;

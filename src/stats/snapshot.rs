@@ -138,7 +138,7 @@ figures! {
 ///
 /// Waits for that lock for about a second, and not at all in a signal handler that has interrupted the
 /// thread while it held it. Without the lock it knows nothing of slabs: their blocks and their memory are
-/// left out, so `free_bytes`, `fresh_bytes` and `dirty_bytes` are 0.
+/// left out.
 pub fn stats() -> Stats {
     let mut stats = Snapshot::with(|now| now.stats);
     stats.peak_resident_bytes = os::peak_resident();
