@@ -1,6 +1,7 @@
 //! The fuzzer's kept corpus, and programs of random bytes: what `fuzz/` runs without end, for a moment.
 //!
-//! `HAKMEM_SHADOW_ROUNDS` is how many random ones, `HAKMEM_SHADOW_SEED` which.
+//! `HAKMEM_SHADOW_ROUNDS` is how many random ones, `HAKMEM_SHADOW_SEED` which; `HAKMEM_CORPUS_PART=2/3` replays
+//! the second of three parts of the corpus, so that several processes share it.
 
 mod support;
 
@@ -25,6 +26,17 @@ fn corpus() -> Vec<PathBuf> {
     assert!((20..200).contains(&names.len()), "{} files", names.len());
     let step = if takes_its_time() { 12 } else { 1 };
     names.into_iter().step_by(step).map(|name| folder.join(name)).collect()
+}
+
+/// Which part of the corpus this process replays, counted from one, and of how many.
+fn part_of_all() -> (usize, usize) {
+    let Ok(text) = std::env::var("HAKMEM_CORPUS_PART") else { return (1, 1) };
+    let parse = || {
+        let (part, parts) = text.split_once('/')?;
+        let (part, parts): (usize, usize) = (part.parse().ok()?, parts.parse().ok()?);
+        (1..=parts).contains(&part).then_some((part, parts))
+    };
+    parse().unwrap_or_else(|| panic!("HAKMEM_CORPUS_PART={text}: 2/3 is the second of three parts"))
 }
 
 /// Miri does, which runs a part of the corpus, if it is not told to take all of it.
@@ -92,7 +104,8 @@ fn the_corpus_is_replayed() {
         let (mut operations, mut refused, mut held) = (0, 0, 0);
         // All of it as the options are by default; of the rest a part each.
         let step = if std::env::vars().any(|(name, _)| OPTIONS.contains(&name.as_str())) { 12 } else { 1 };
-        for file in corpus().into_iter().step_by(step) {
+        let (part, parts) = part_of_all();
+        for file in corpus().into_iter().step_by(step).skip(part - 1).step_by(parts) {
             // The name of the file that fails is the last one.
             println!("{}", file.display());
             let report = run(&read(&file));

@@ -16,6 +16,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// The version of this header; `hak_version` says that of the library, which may be another one.
+#define HAKMEM_VERSION_MAJOR 0
+#define HAKMEM_VERSION_MINOR 1
+#define HAKMEM_VERSION_PATCH 0
+// In one number, to be compared: 1.2.3 is 10203.
+#define HAKMEM_VERSION (HAKMEM_VERSION_MAJOR * 10000 + HAKMEM_VERSION_MINOR * 100 + HAKMEM_VERSION_PATCH)
+
 // What the allocator has done and holds, summed over all threads. Counts and bytes.
 //
 // While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and

@@ -72,7 +72,8 @@ fn here(path: &str) -> PathBuf {
 
 /// The header that belongs to the sources as they are now.
 fn generated() -> String {
-    let config = cbindgen::Config::from_file(here("cbindgen.toml")).expect("cbindgen.toml is valid");
+    let mut config = cbindgen::Config::from_file(here("cbindgen.toml")).expect("cbindgen.toml is valid");
+    config.after_includes = Some(version_macros());
     let bindings = cbindgen::Builder::new()
         .with_config(config)
         .with_src(here("src/prefix.rs"))
@@ -82,6 +83,24 @@ fn generated() -> String {
     let mut text = Vec::new();
     bindings.write(&mut text);
     String::from_utf8(text).unwrap()
+}
+
+/// What a program that is compiled for several versions asks by `#if`.
+fn version_macros() -> String {
+    let parts = [
+        ("MAJOR", env!("CARGO_PKG_VERSION_MAJOR")),
+        ("MINOR", env!("CARGO_PKG_VERSION_MINOR")),
+        ("PATCH", env!("CARGO_PKG_VERSION_PATCH")),
+    ];
+    let parts: String =
+        parts.iter().map(|(name, value)| format!("#define HAKMEM_VERSION_{name} {value}\n")).collect();
+    format!(
+        "\n// The version of this header; `hak_version` says that of the library, which may be another one.\n\
+        {parts}\
+        // In one number, to be compared: 1.2.3 is 10203.\n\
+        #define HAKMEM_VERSION \
+        (HAKMEM_VERSION_MAJOR * 10000 + HAKMEM_VERSION_MINOR * 100 + HAKMEM_VERSION_PATCH)"
+    )
 }
 
 /// The header in the repository, which `HAKMEM_BLESS=1` first brings up to date.

@@ -137,6 +137,14 @@ int main(void) {
     CHECK(stats.bytes_mapped > 0 && stats.bytes_mapped < (uint64_t)1 << 40);
     (void)hak_purge();
     CHECK(hak_version() != NULL && hak_version() == hak_version());
+    {
+        char text[40];
+        sprintf(text, "%d.%d.%d", HAKMEM_VERSION_MAJOR, HAKMEM_VERSION_MINOR, HAKMEM_VERSION_PATCH);
+        CHECK(strcmp(text, hak_version()) == 0);
+    }
+#if HAKMEM_VERSION < 100 || HAKMEM_VERSION >= 1000000
+#error "the number in hakmem.h is no version"
+#endif
     printf("%s\n", hak_version());
     return 0;
 }
