@@ -1,6 +1,6 @@
 //! Huge pages where an option decides: all blocks have them, or none.
 
-use advice::{MIB, advice_can_be_seen, advised, free, make};
+use advice::{MIB, advice_can_be_seen, advised, free, is_flagged, make};
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
 use support::skips::skip;
@@ -63,5 +63,32 @@ fn with_always_what_grows_has_them() {
         assert!(!block.is_null() && advised() - before >= 62 * MIB);
         free(vec![(block, Layout::from_size_align(64 * MIB, 16).unwrap())]);
         free(others);
+    });
+}
+
+/// Arrays that a program makes before it fills them. CI's machine has `madvise`; the other half was seen by hand.
+#[test]
+fn very_long_blocks_have_what_the_system_gives_to_all_memory() {
+    if is_emulated() {
+        return;
+    }
+    options::succeeds("very_long_blocks_have_what_the_system_gives_to_all_memory", &[], || {
+        if !advice_can_be_seen() {
+            return skip("the kernel has no huge pages, or does not show the advice");
+        }
+        let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap();
+        let given = setting.contains("[always]");
+        let (short, long) = (make(2, 20 * MIB, 20 * MIB), make(3, 64 * MIB, 64 * MIB));
+        assert!(short.iter().all(|&(block, _)| is_flagged(block, "nh")));
+        assert!(
+            long.iter().all(|&(block, _)| is_flagged(block, if given { "hg" } else { "nh" })),
+            "{setting}"
+        );
+        // From then on it is known how blocks are used. Nothing is kept that the next one could be made of.
+        free(short);
+        hakmem::purge();
+        let sparse = make(1, 64 * MIB, 64 * MIB);
+        assert!(is_flagged(sparse[0].0, "nh"));
+        [long, sparse].into_iter().for_each(free);
     });
 }

@@ -9,6 +9,7 @@
 
 mod recent;
 mod sample;
+mod unasked;
 
 use crate::base::options::{self, Thp};
 use crate::large::huge::recent::Recent;
@@ -228,7 +229,7 @@ pub(super) fn control(len: usize) -> *mut u8 {
 
 /// Whether a mapping of `len` bytes should have huge pages.
 pub(crate) fn wants_huge_mapping(len: usize) -> bool {
-    said_or(|| len >= HUGE_PAGE && SEEN.wants(len, 1))
+    said_or(|| len >= HUGE_PAGE && SEEN.wants_or(len, unasked::are_given))
 }
 
 /// Whether that many blocks of `len` bytes should have huge pages together.

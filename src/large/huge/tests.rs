@@ -285,3 +285,23 @@ fn a_mapping_that_grows_is_looked_at_in_steps() {
     let doubling: Vec<usize> = (20..34).map(|log| 1 << log).collect();
     assert_eq!(steps(&doubling), doubling.len() - 1);
 }
+
+/// Where the system gives huge pages to all memory, arrays that a program makes before it fills them have them, too,
+/// until something is known.
+#[test]
+fn the_longest_mappings_are_left_to_the_system_while_nothing_is_known() {
+    let seen = Density::new();
+    assert!(seen.wants_or(unasked::LONG, || true) && !seen.wants_or(unasked::LONG, || false));
+    assert!(!seen.wants_or(unasked::LONG - 1, || panic!("asked for a short one")));
+    // What a close look saw that came too early does not count.
+    assert!(!seen.add_close(unasked::LONG, ENOUGH, 0));
+    assert!(seen.wants_or(unasked::LONG, || true));
+    seen.add(unasked::LONG, ENOUGH, 0);
+    assert!(!seen.wants_or(unasked::LONG, || true), "it is known that they are sparse");
+    for _ in 0..100 {
+        seen.add(unasked::LONG, ENOUGH, ENOUGH);
+    }
+    assert!(seen.wants_or(unasked::LONG, || panic!("asked though they are known to be dense")));
+    let longer = 2 * LONGER * unasked::LONG;
+    assert!(seen.wants_or(longer, || true) && !seen.wants_or(longer, || false), "dense ones were shorter");
+}
