@@ -119,19 +119,49 @@ fn the_layout_of_another_block_is_told() {
     assert!(error.contains("realloc(") && error.contains("size mismatch"), "{error}");
 }
 
+fn address_space() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').next().unwrap().parse::<usize>().unwrap() * PAGE
+}
+
+fn limit_address_space(most: usize) {
+    let limit = libc::rlimit { rlim_cur: most as u64, rlim_max: most as u64 };
+    // SAFETY: a limit of this process.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+}
+
+/// A block may be too long for a copy, and grow by what is kept of another one.
+#[test]
+fn what_is_kept_goes_back_before_a_block_cannot_grow() {
+    in_own_process("what_is_kept_goes_back_before_a_block_cannot_grow", || {
+        const MIB: usize = 1 << 20;
+        // SAFETY: the sizes are not zero; blocks are freed with their layout.
+        unsafe {
+            // What lies behind the one that grows is in use: it can't just take the other one's memory.
+            let sizes = [8 * MIB, 600 * MIB, 8 * MIB, 60 * MIB];
+            let [behind, block, between, freed] = sizes.map(|size| GLOBAL.alloc(layout(size)));
+            assert!([behind, block, between, freed].iter().all(|block| !block.is_null()));
+            // So that it is worth keeping.
+            (0..60 * MIB).step_by(PAGE).for_each(|at| freed.add(at).write(1));
+            block.write(7);
+            limit_address_space(address_space() + 20 * MIB);
+            GLOBAL.dealloc(freed, layout(60 * MIB));
+            let grown = GLOBAL.realloc(block, layout(600 * MIB), 650 * MIB);
+            assert!(!grown.is_null() && grown.read() == 7);
+            // More than there is fails as ever, and leaves it alone.
+            assert!(GLOBAL.realloc(grown, layout(650 * MIB), 900 * MIB).is_null() && grown.read() == 7);
+            GLOBAL.dealloc(grown, layout(650 * MIB));
+            [behind, between].into_iter().for_each(|block| GLOBAL.dealloc(block, layout(8 * MIB)));
+        }
+    });
+}
+
 /// Address space that the system has refused for a move is not lost: a buffer that doubles as far as there is
 /// room takes no more the next time.
 #[test]
 fn refused_moves_cost_no_address_space() {
     in_own_process("refused_moves_cost_no_address_space", || {
-        let address_space = || {
-            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-            statm.split(' ').next().unwrap().parse::<usize>().unwrap() * PAGE
-        };
-        let most = (address_space() + (1000 << 20)) as u64;
-        let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-        // SAFETY: a limit of this process.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+        limit_address_space(address_space() + (1000 << 20));
         let double = || {
             let mut size = 1 << 20;
             // SAFETY: the sizes are not zero; the block is freed with its layout.

@@ -146,23 +146,26 @@ pub(super) unsafe fn reallocate(
     options: Option<&Options>,
 ) -> *mut u8 {
     let is_large = stride(kind as usize) == 0;
-    if is_large && class_of(size, align) == 0 && size <= isize::MAX as usize {
-        let lifted = if sampling::is_on() { sampling::lift(block) } else { None };
+    let stays_large = is_large && class_of(size, align) == 0 && size <= isize::MAX as usize;
+    if stays_large {
         // SAFETY: a large block of that kind, which only the caller uses.
-        let moved = unsafe { retry::resize(block, kind, size, align) };
-        if let Some(lifted) = lifted {
-            sampling::put_down(lifted, moved.is_null());
-        }
+        let moved = seen_by_profile(block, size, || unsafe { retry::resize(block, kind, size, align) });
         if !moved.is_null() {
-            if sampling::is_on() {
-                profile::resized(moved, size);
-            }
             return moved;
         }
     }
     let new = if size > old { alloc_growing(size, align, options) } else { alloc(size, align, options) };
     if new.ptr.is_null() {
-        return if is_large && size <= old && may_stay { block } else { ptr::null_mut() };
+        if is_large && size <= old && may_stay {
+            return block;
+        }
+        if stays_large && size > old {
+            // SAFETY: as above, and it is still unchanged.
+            return seen_by_profile(block, size, || unsafe {
+                retry::resize_at_last(block, kind, size, align)
+            });
+        }
+        return ptr::null_mut();
     }
     if is_large && sampling::is_on() {
         sampling::freed_large(block);
@@ -178,6 +181,19 @@ pub(super) unsafe fn reallocate(
         }
     }
     new.ptr
+}
+
+/// Runs `resize`, which resizes a large block to `size` bytes or returns null, and tells a heap profile.
+fn seen_by_profile(block: *mut u8, size: usize, resize: impl FnOnce() -> *mut u8) -> *mut u8 {
+    let lifted = if sampling::is_on() { sampling::lift(block) } else { None };
+    let moved = resize();
+    if let Some(lifted) = lifted {
+        sampling::put_down(lifted, moved.is_null());
+    }
+    if !moved.is_null() && sampling::is_on() {
+        profile::resized(moved, size);
+    }
+    moved
 }
 
 /// Allocates a block of `size` bytes for contents that have outgrown their block. A large one lies where it

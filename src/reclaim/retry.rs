@@ -15,6 +15,7 @@ use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::MAX_SMALL;
 use crate::{hardened, large, os};
+use core::ptr;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -210,16 +211,53 @@ fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
 ///
 /// As [`large::resize`].
 pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: this function's contract is that of `large::resize`.
+    let moved = unsafe { large::resize(block, kind, size, align) };
+    if !moved.is_null() || !held::limited() {
+        return moved;
+    }
+    // SAFETY: it has failed, so the block is as it was.
+    unsafe { grow_by(block, kind, size, align, within_limits) }
+}
+
+/// Tries to resize a large block once more, when there is no memory for a copy either: it may be too long for one,
+/// and what we keep enough for what it lacks. Null if not.
+///
+/// # Safety
+///
+/// As [`large::resize`].
+#[cold]
+pub(crate) unsafe fn resize_at_last(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
+    if held::limited() {
+        // As `resize` has done.
+        return ptr::null_mut();
+    }
+    // SAFETY: this function's contract is that of `grow_by`.
+    unsafe { grow_by(block, kind, size, align, |_, attempt| reclaimed(attempt)) }
+}
+
+/// Resizes a mapping that is to grow after `reclaim` has made room, unless there cannot be any. Null then, or if it
+/// fails.
+///
+/// # Safety
+///
+/// As [`large::resize`].
+unsafe fn grow_by(
+    block: *mut u8,
+    kind: u8,
+    size: usize,
+    align: usize,
+    reclaim: impl FnOnce(usize, &dyn Fn() -> Allocation) -> Allocation,
+) -> *mut u8 {
+    if kind != DIRECT {
+        return ptr::null_mut();
+    }
     let attempt = || {
         // SAFETY: this function's contract is that of `large::resize`. While it fails, the block is
         // unchanged, so trying again is allowed.
         let moved = unsafe { large::resize(block, kind, size, align) };
         Allocation { ptr: moved, zeroed: false }
     };
-    let moved = attempt().ptr;
-    if !moved.is_null() || kind != DIRECT || !held::limited() {
-        return moved;
-    }
     let growth = size.saturating_sub(large::usable_checked(block, kind, "realloc"));
-    if growth == 0 || is_hopeless(growth, 1) { moved } else { within_limits(growth, &attempt).ptr }
+    if growth == 0 || is_hopeless(growth, 1) { ptr::null_mut() } else { reclaim(growth, &attempt).ptr }
 }
