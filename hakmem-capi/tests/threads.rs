@@ -2,10 +2,11 @@
 
 mod support;
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::Duration;
-use support::{compile, expect_ok, preloaded};
+use support::{compile, expect_ok, lib, preloaded, run};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -30,6 +31,18 @@ fn blocks_of_a_living_thread_freed_by_another() {
 #[test]
 fn blocks_freed_by_a_thread_that_never_allocated() {
     check(foreign(), &["never"]);
+}
+
+#[test]
+fn blocks_freed_by_a_thread_for_whose_heap_there_is_no_room() {
+    let program = compile("gcc", "thread_no_room.c", &["-pthread", lib().to_str().unwrap()]);
+    check(&program, &[]);
+    for (misuse, says) in [("twice", "double free"), ("interior", "not the start of a block")] {
+        let output = run(preloaded(&program).arg(misuse), LIMIT);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{misuse}: {error}");
+        assert!(error.contains(says), "{misuse}: {error}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::front::fast_path::MagazineTops;
 use crate::front::gated::Pushed;
 use crate::front::heap::Heap;
 use crate::front::heap::frees::{Freed, RemoteFreed};
-use crate::front::{large_blocks, thread, tls};
+use crate::front::{large_blocks, suspects, thread, tls};
 use crate::reclaim::idle_heaps;
 use crate::superslab::pagemap::{self, FOREIGN, HARDENED};
 use crate::superslab::slab::Slab;
@@ -212,12 +212,14 @@ pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
         // SAFETY: no size class, so the page map's answer; nobody uses the block.
         return unsafe { free_large(block, kind as u8, "free", Said::Nothing) };
     }
-    thread::with_heap_to_free(|heap| {
-        if !heap.is_null() {
-            // SAFETY: `with_heap_to_free` passes a heap that the calling thread owns. `kind` is a size class.
-            unsafe { Heap::free(heap, block, kind as u8) }
+    // SAFETY: `with_heap_to_free` passes a heap that the calling thread owns, or null if it has none. `kind` is a size
+    // class.
+    thread::with_heap_to_free(|heap| unsafe {
+        if heap.is_null() {
+            suspects::free_without_heap(block, kind as u8)
+        } else {
+            Heap::free(heap, block, kind as u8)
         }
-        // Without memory for a heap the block is lost. The next call may find some.
     });
 }
 

@@ -14,7 +14,7 @@ mod model;
 mod outbox;
 pub(crate) mod registry;
 pub(crate) mod run_cache;
-mod suspects;
+pub(crate) mod suspects;
 pub(crate) mod thread;
 pub(crate) mod tls;
 pub(crate) mod visitor;

@@ -58,6 +58,11 @@ pub(crate) fn borrow() -> *mut Heap {
     heap
 }
 
+/// The secret of all heaps' marks.
+pub(crate) fn secret() -> usize {
+    SECRET.load(Ordering::Relaxed)
+}
+
 /// Takes a record that nobody has; null if there is none.
 fn pop(records: &RecordStack<Heap>) -> *mut Heap {
     // SAFETY: all records that were ever pushed are still mapped, until `unmap`.
@@ -94,7 +99,7 @@ fn take(thread: usize) -> *mut Heap {
         if keeps_any(heap) {
             fewer(&KEEPING, 1);
         }
-        Heap::reset(heap, SECRET.load(Ordering::Relaxed), fresh, live(), thread);
+        Heap::reset(heap, secret(), fresh, live(), thread);
     }
     if fresh {
         let mut head = ALL.load(Ordering::Relaxed);

@@ -1,8 +1,9 @@
-//! Frees of what looks free already: finding out whether it is.
+//! Frees of what looks free already: finding out whether it is. And frees of threads that can't have a heap.
 
 use crate::base::misuse::{self, Fault};
 use crate::front::heap::{GATE_AT, Heap};
 use crate::front::registry;
+use crate::sampling;
 use crate::superslab::slab::{Block, Slab};
 use crate::tiny::bins::UNMARKED;
 use crate::tiny::classes::CLASSES;
@@ -64,6 +65,24 @@ impl Heap {
             Heap::send_home(heap, block, class);
         }
     }
+}
+
+/// Frees a block for a thread that has no heap, because there is no memory for one: when memory is short, what is
+/// freed is needed most.
+///
+/// # Safety
+///
+/// The block was freed as one of `class`, a size class, and the program does not use it any more. The calling thread
+/// has no heap.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) unsafe fn free_without_heap(block: *mut u8, class: u8) {
+    if sampling::is_on() && sampling::may_hold(block) {
+        sampling::freed(block);
+    }
+    // SAFETY: the caller's clauses are the same.
+    unsafe { free::send_without_heap(registry::secret(), block, class as usize) }
 }
 
 /// Whether a block that is marked as free may be in another thread's outbox, on its way to a slab of this
