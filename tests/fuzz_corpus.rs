@@ -1,7 +1,7 @@
 //! The fuzzer's kept corpus, and programs of random bytes: what `fuzz/` runs without end, for a moment.
 //!
-//! `HAKMEM_SHADOW_ROUNDS` is how many random ones, `HAKMEM_SHADOW_SEED` which; `HAKMEM_CORPUS_PART=2/3` replays
-//! the second of three parts of the corpus, so that several processes share it.
+//! `HAKMEM_SHADOW_ROUNDS` is how many random ones, `HAKMEM_SHADOW_SEED` which; `HAKMEM_CORPUS_PART=2/3`
+//! replays the second of three parts of the corpus, so that several processes share it.
 
 mod support;
 

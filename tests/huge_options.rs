@@ -66,7 +66,8 @@ fn with_always_what_grows_has_them() {
     });
 }
 
-/// Arrays that a program makes before it fills them. CI's machine has `madvise`; the other half was seen by hand.
+/// Arrays that a program makes before it fills them. CI's machine has `madvise`; the other half was seen by
+/// hand.
 #[test]
 fn very_long_blocks_have_what_the_system_gives_to_all_memory() {
     if is_emulated() {

@@ -212,8 +212,8 @@ pub(super) unsafe extern "C" fn free_cold(block: *mut u8, kind: usize) {
         // SAFETY: no size class, so the page map's answer; nobody uses the block.
         return unsafe { free_large(block, kind as u8, "free", Said::Nothing) };
     }
-    // SAFETY: `with_heap_to_free` passes a heap that the calling thread owns, or null if it has none. `kind` is a size
-    // class.
+    // SAFETY: `with_heap_to_free` passes a heap that the calling thread owns, or null if it has none. `kind`
+    // is a size class.
     thread::with_heap_to_free(|heap| unsafe {
         if heap.is_null() {
             suspects::free_without_heap(block, kind as u8)

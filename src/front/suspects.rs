@@ -67,13 +67,13 @@ impl Heap {
     }
 }
 
-/// Frees a block for a thread that has no heap, because there is no memory for one: when memory is short, what is
-/// freed is needed most.
+/// Frees a block for a thread that has no heap, because there is no memory for one: when memory is short,
+/// what is freed is needed most.
 ///
 /// # Safety
 ///
-/// The block was freed as one of `class`, a size class, and the program does not use it any more. The calling thread
-/// has no heap.
+/// The block was freed as one of `class`, a size class, and the program does not use it any more. The calling
+/// thread has no heap.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]

@@ -220,8 +220,8 @@ pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize)
     unsafe { grow_by(block, kind, size, align, within_limits) }
 }
 
-/// Tries to resize a large block once more, when there is no memory for a copy either: it may be too long for one,
-/// and what we keep enough for what it lacks. Null if not.
+/// Tries to resize a large block once more, when there is no memory for a copy either: it may be too long for
+/// one, and what we keep enough for what it lacks. Null if not.
 ///
 /// # Safety
 ///
@@ -236,8 +236,8 @@ pub(crate) unsafe fn resize_at_last(block: *mut u8, kind: u8, size: usize, align
     unsafe { grow_by(block, kind, size, align, |_, attempt| reclaimed(attempt)) }
 }
 
-/// Resizes a mapping that is to grow after `reclaim` has made room, unless there cannot be any. Null then, or if it
-/// fails.
+/// Resizes a mapping that is to grow after `reclaim` has made room, unless there cannot be any. Null then, or
+/// if it fails.
 ///
 /// # Safety
 ///

@@ -122,13 +122,13 @@ unsafe extern "C" fn look_closer(bins: *mut Bins, slab: *mut Slab, address: *mut
     false
 }
 
-/// Sends a block to its slab for a thread that has no heap, so that the slab is not its own. Reports misuse instead if
-/// it is no block, or is marked as free. `secret` is that of the marks.
+/// Sends a block to its slab for a thread that has no heap, so that the slab is not its own. Reports misuse
+/// instead if it is no block, or is marked as free. `secret` is that of the marks.
 ///
 /// # Safety
 ///
-/// `address` was freed as a block of `class`, a size class, and the program does not use it any more. The calling thread
-/// has no heap.
+/// `address` was freed as a block of `class`, a size class, and the program does not use it any more. The
+/// calling thread has no heap.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
@@ -137,8 +137,8 @@ pub(crate) unsafe fn send_without_heap(secret: usize, address: *mut u8, class: u
         return complain(address);
     }
     let block = address.cast::<Block>();
-    // SAFETY: as in `validate`: the slice has a record, which the block keeps. Once the block is known to be one that is
-    // not free it is ours, and on its way to the slab it still counts as in use.
+    // SAFETY: as in `validate`: the slice has a record, which the block keeps. Once the block is known to be
+    // one that is not free it is ours, and on its way to the slab it still counts as in use.
     let fault = unsafe {
         let slab = Slab::of(address);
         match partial_purge::block_at(slab, address) {
@@ -149,8 +149,8 @@ pub(crate) unsafe fn send_without_heap(secret: usize, address: *mut u8, class: u
                 if class != UNMARKED {
                     Block::set_mark(block, secret, true);
                 }
-                // The owner may be due for a visit, which takes a heap: the next thread that sends it something will
-                // see that.
+                // The owner may be due for a visit, which takes a heap: the next thread that sends it
+                // something will see that.
                 push_remote(slab, block, block, 1);
                 return;
             }

@@ -286,8 +286,8 @@ fn a_mapping_that_grows_is_looked_at_in_steps() {
     assert_eq!(steps(&doubling), doubling.len() - 1);
 }
 
-/// Where the system gives huge pages to all memory, arrays that a program makes before it fills them have them, too,
-/// until something is known.
+/// Where the system gives huge pages to all memory, arrays that a program makes before it fills them have
+/// them, too, until something is known.
 #[test]
 fn the_longest_mappings_are_left_to_the_system_while_nothing_is_known() {
     let seen = Density::new();

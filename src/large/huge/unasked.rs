@@ -1,6 +1,7 @@
-//! Huge pages where nobody has asked for them: the system may give them to all memory (`enabled` is `always`).
-//! There a very long mapping of which nothing is known has them, as it would with any other allocator: a program
-//! that makes its few arrays first and fills them then would otherwise keep small pages for as long as it runs.
+//! Huge pages where nobody has asked for them: the system may give them to all memory (`enabled` is
+//! `always`). There a very long mapping of which nothing is known has them, as it would with any other
+//! allocator: a program that makes its few arrays first and fills them then would otherwise keep small pages
+//! for as long as it runs.
 
 use crate::large::huge::{Density, ENOUGH};
 use crate::os;
@@ -8,8 +9,8 @@ use crate::superslab::thp::{HUGE_PAGE, is_most};
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
 
-/// Mappings of at least so many bytes. If one is touched in a few places only, that costs as many huge pages: what is
-/// as long as this and hardly used is rare.
+/// Mappings of at least so many bytes. If one is touched in a few places only, that costs as many huge pages:
+/// what is as long as this and hardly used is rare.
 pub(super) const LONG: usize = 16 * HUGE_PAGE;
 
 const UNKNOWN: usize = 0;
@@ -32,8 +33,8 @@ pub(super) fn are_given() -> bool {
     }
 }
 
-/// Touches some memory, and sees whether more becomes resident. The setting itself is in a file, and files are not
-/// ours to open in other people's processes.
+/// Touches some memory, and sees whether more becomes resident. The setting itself is in a file, and files
+/// are not ours to open in other people's processes.
 #[unsafe(link_section = "hakmem_rare")]
 fn look() -> bool {
     let block = os::map_aligned_uncounted(HUGE_PAGE, HUGE_PAGE);
@@ -50,8 +51,8 @@ fn look() -> bool {
 }
 
 impl Density {
-    /// Whether a mapping of `len` bytes should have huge pages: as [`wants`](Self::wants) says, or because it is a very
-    /// long one, what was seen so far was not sparse, and it is the system's choice.
+    /// Whether a mapping of `len` bytes should have huge pages: as [`wants`](Self::wants) says, or because it
+    /// is a very long one, what was seen so far was not sparse, and it is the system's choice.
     pub(super) fn wants_or(&self, len: usize, are_given: impl FnOnce() -> bool) -> bool {
         let (looked, resident) = (self.looked.load(Relaxed), self.resident.load(Relaxed));
         let sparse = looked >= ENOUGH && !is_most(resident, looked);
