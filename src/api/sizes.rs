@@ -1,7 +1,12 @@
 //! How many bytes a block has, and how many one would have.
 
-use crate::api::{hardened, slow_path};
+use crate::api::hardened;
+#[cfg(not(any(feature = "asan", feature = "valgrind")))]
+use crate::api::slow_path;
+#[cfg(any(feature = "asan", feature = "valgrind"))]
+use crate::api::watched;
 use crate::large;
+#[cfg(not(any(feature = "asan", feature = "valgrind")))]
 use crate::superslab::pagemap;
 use crate::tiny::classes::{class_of, stride};
 use core::alloc::Layout;
@@ -49,7 +54,7 @@ pub unsafe fn usable_size(block: *const u8) -> usize {
     }
     #[cfg(any(feature = "asan", feature = "valgrind"))]
     // SAFETY: the caller's clause is the same.
-    return unsafe { crate::api::watched::usable(block, "usable_size") };
+    return unsafe { watched::usable(block, "usable_size") };
     #[cfg(not(any(feature = "asan", feature = "valgrind")))]
     slow_path::usable(block, pagemap::kind(block), "usable_size")
 }
