@@ -69,9 +69,10 @@ mod tiny;
 pub use self::{
     api::global::{Hakmem, few_syscalls, purge, start_background, stop_background},
     api::profile::{self, scope},
-    base::limits::{InvalidLimits, Limits, limits, on_soft_limit, set_limits},
+    api::sizes::{good_size, usable_size},
+    base::limits::{InvalidLimits, Limits, bytes_held, limits, on_soft_limit, set_limits},
     base::options::{Foreign, Hardened, Options, Preset, StatsFormat, Thp},
-    stats::{ClassStats, Stats, class_stats, stats},
+    stats::{ClassStats, Stats, StatsReport, class_stats, stats, stats_report},
 };
 
 #[cfg(all(

@@ -15,6 +15,7 @@ fn held_is_exact() {
     let start = held();
     let block = make(5 * MIB);
     assert_eq!(held(), start + 5 * MIB);
+    assert_eq!(hakmem::bytes_held(), held(), "the figure by itself");
     // SAFETY: made with this layout.
     let block = unsafe { OURS.realloc(block, layout(5 * MIB), 9 * MIB) };
     assert_eq!(held(), start + 9 * MIB);
@@ -25,7 +26,7 @@ fn held_is_exact() {
     free(block, 3 * MIB);
     assert_eq!(held(), start + 3 * MIB, "kept for reuse");
     hakmem::purge();
-    assert_eq!(held(), start);
+    assert_eq!((held(), hakmem::bytes_held()), (start, start));
     // Alignments for which more is mapped at first.
     let aligned = Layout::from_size_align(3 * MIB, 64 * MIB).unwrap();
     // SAFETY: the size is not zero; freed with its layout.

@@ -214,6 +214,12 @@ void *hak_aligned_alloc(size_t align, size_t size);
 // `ptr` is NULL or a block of this allocator.
 size_t hak_usable_size(void *ptr);
 
+// How many bytes `hak_malloc(size)` really gives, at least `size`: who asks for that many instead wastes
+// nothing. It is `size` itself where that is more than can be allocated, and in hardened mode, whose blocks
+// have what was asked for, as all with sampled guard pages have. A block above 960 KiB may get more;
+// `hak_usable_size` says what a block has got.
+size_t hak_good_size(size_t size);
+
 // Frees a block of `size` bytes, as asked for. A size that it cannot have ends the process (with
 // HAKMEM_FOREIGN=warn it is reported, and the block freed): more than its usable size, or for a small block
 // at most half of that and of another size class.
@@ -328,6 +334,22 @@ int hak_class_stats(size_t index, struct hak_class_stats_t *out, size_t size);
 
 // Writes the statistics to standard error: as one line of JSON, or as a table.
 void hak_stats_print(bool json);
+
+// Hands the statistics to `write`, as one line of JSON or as a table: the text of `hak_stats_print`.
+// `to` is passed on. The `length` bytes at `text`, which no 0 follows and which are there until `write`
+// returns, are the whole text; where there is no memory for that, `write` is called several times, each time
+// with the next part. It may allocate and free, and call all that is here: no lock is held. It must return:
+// to leave it by longjmp or by an exception of C++ is undefined. If `write` is NULL the text goes to
+// standard error. `errno` is left alone, but for what `write` does.
+//
+// # Safety
+//
+// `write` may be called with `to`, and does not unwind.
+void hak_stats_write(void (*write)(void *to, const char *text, size_t length), void *to, bool json);
+
+// The bytes that count against the limits of `hak_set_limits`, as they are now: `bytes_held` of `hak_stats`,
+// without a look at all slabs. It costs next to nothing: a service may ask at every request.
+size_t hak_bytes_held(void);
 
 #ifdef __cplusplus
 }  // extern "C"

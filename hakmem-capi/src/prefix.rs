@@ -82,6 +82,15 @@ pub unsafe extern "C" fn hak_usable_size(ptr: *mut c_void) -> usize {
     unsafe { core_c::usable_size(ptr.cast(), "hak_usable_size") }
 }
 
+/// How many bytes `hak_malloc(size)` really gives, at least `size`: who asks for that many instead wastes
+/// nothing. It is `size` itself where that is more than can be allocated, and in hardened mode, whose blocks
+/// have what was asked for, as all with sampled guard pages have. A block above 960 KiB may get more;
+/// `hak_usable_size` says what a block has got.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_good_size(size: usize) -> usize {
+    core_c::good_size(size)
+}
+
 /// Frees a block of `size` bytes, as asked for. A size that it cannot have ends the process (with
 /// HAKMEM_FOREIGN=warn it is reported, and the block freed): more than its usable size, or for a small block
 /// at most half of that and of another size class.

@@ -1,7 +1,7 @@
 //! Statistics, for C.
 //! `include/hakmem.h` is made from this file and `prefix.rs` by cbindgen.
 
-use core::ffi::c_int;
+use core::ffi::{c_char, c_int, c_void};
 use hakmem_core::__c as core_c;
 
 /// What the allocator has done and holds, summed over all threads. Counts and bytes.
@@ -261,4 +261,32 @@ pub unsafe extern "C" fn hak_class_stats(index: usize, out: *mut hak_class_stats
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_stats_print(json: bool) {
     core_c::print_stats(json);
+}
+
+/// Hands the statistics to `write`, as one line of JSON or as a table: the text of `hak_stats_print`.
+/// `to` is passed on. The `length` bytes at `text`, which no 0 follows and which are there until `write`
+/// returns, are the whole text; where there is no memory for that, `write` is called several times, each time
+/// with the next part. It may allocate and free, and call all that is here: no lock is held. It must return:
+/// to leave it by longjmp or by an exception of C++ is undefined. If `write` is NULL the text goes to
+/// standard error. `errno` is left alone, but for what `write` does.
+///
+/// # Safety
+///
+/// `write` may be called with `to`, and does not unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hak_stats_write(
+    write: Option<unsafe extern "C" fn(to: *mut c_void, text: *const c_char, length: usize)>,
+    to: *mut c_void,
+    json: bool,
+) {
+    let Some(write) = write else { return core_c::print_stats(json) };
+    // SAFETY: the caller's clause; the text stays as it is until `write` returns.
+    core_c::write_stats(json, &mut |text| unsafe { write(to, text.as_ptr().cast(), text.len()) });
+}
+
+/// The bytes that count against the limits of `hak_set_limits`, as they are now: `bytes_held` of `hak_stats`,
+/// without a look at all slabs. It costs next to nothing: a service may ask at every request.
+#[unsafe(no_mangle)]
+pub extern "C" fn hak_bytes_held() -> usize {
+    core_c::bytes_held()
 }

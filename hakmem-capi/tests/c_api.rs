@@ -197,6 +197,19 @@ fn prefixed_functions() {
     }
 }
 
+/// What a block has and what it would have are the same, also in hardened mode.
+#[test]
+fn sizes() {
+    for how in [Link::Shared, Link::Static] {
+        let program = build("sizes.c", how, &["-std=c99", "-pedantic"]);
+        let usual = [("HAKMEM_HARDENED", "off"), ("HAKMEM_LARGE_CACHE", "0")];
+        assert_eq!(expect_ok(Command::new(&program).envs(usual), LIMIT), "sizes ok\n", "{how:?}");
+        let mut hardened = Command::new(&program);
+        hardened.env("HAKMEM_HARDENED", "on").arg("exact");
+        assert_eq!(expect_ok(&mut hardened, LIMIT), "sizes ok\n", "{how:?}");
+    }
+}
+
 /// Copies of the shared library under names of their own: the loader takes them for different libraries.
 fn copies(test: &str, count: usize) -> Vec<PathBuf> {
     let dir = scratch(test);

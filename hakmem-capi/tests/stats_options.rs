@@ -134,18 +134,23 @@ fn figures_move() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// `hak_stats_print` in both forms, on stderr and nowhere else.
+/// How `stats_print.c` prints: by `hak_stats_print`, `hak_stats_write`, and that without a callback.
+const BY: [&[&str]; 3] = [&[], &["write"], &["null"]];
+
+/// `hak_stats_print` in both forms, on stderr and nowhere else, and the text of `hak_stats_write`.
 #[test]
 fn printed_on_request() {
-    let program = build("stats_print.c", Link::Shared, &["-std=c99", "-pedantic"]);
-    let output = run(Command::new(&program).arg("json"), LIMIT);
-    assert!(output.status.success() && output.stdout.is_empty());
-    let text = stderr(&output);
-    assert_eq!(text.lines().count(), 1, "{text}");
-    assert_figures(&text);
-    let output = run(Command::new(&program).arg("table"), LIMIT);
-    assert!(output.status.success() && output.stdout.is_empty());
-    assert_table(&stderr(&output));
+    let program = build("stats_print.c", Link::Shared, &["-std=gnu99", "-pedantic"]);
+    for by in BY {
+        let output = run(Command::new(&program).args(["json", ""]).args(by), LIMIT);
+        assert!(output.status.success() && output.stdout.is_empty(), "{by:?}: {}", output.status);
+        let text = stderr(&output);
+        assert_eq!(text.lines().count(), 1, "{by:?}: {text}");
+        assert_figures(&text);
+        let output = run(Command::new(&program).args(["table", ""]).args(by), LIMIT);
+        assert!(output.status.success() && output.stdout.is_empty(), "{by:?}: {}", output.status);
+        assert_table(&stderr(&output));
+    }
 }
 
 /// A block of every class: nothing is cut off, in either form, also when there is no memory for the text.
@@ -159,23 +164,23 @@ fn every_class_is_printed() {
         assert all(x['blocks'] >= n + 1 for n, x in enumerate(c[:-2])) and c[-2]['blocks'] == 61 + 62, c\n\
         assert c[-1]['blocks'] == 1 and sum(x['active_bytes'] for x in c) == r['active_bytes'], c\n\
         print(len(c), *(x['class'] for x in c))";
-    for how in ["all", "limit"] {
-        let output = run(Command::new(&program).args(["json", how]), LIMIT);
-        assert!(output.status.success(), "{how}: {}", output.status);
+    for (how, by) in ["all", "limit"].into_iter().flat_map(|how| BY.map(|by| (how, by))) {
+        let output = run(Command::new(&program).args(["json", how]).args(by), LIMIT);
+        assert!(output.status.success(), "{how} {by:?}: {}", output.status);
         let text = stderr(&output);
-        assert!(text.lines().count() == 1 && text.ends_with("]}\n"), "{how}: {text}");
+        assert!(text.lines().count() == 1 && text.ends_with("]}\n"), "{how} {by:?}: {text}");
         assert_figures(&text);
         let rows = expect_ok(Command::new("python3").args(["-c", script, &text]), LIMIT);
         let (count, classes) = rows.trim().split_once(' ').unwrap();
-        assert_eq!(count, "58", "{how}: {text}");
+        assert_eq!(count, "58", "{how} {by:?}: {text}");
 
-        let output = run(Command::new(&program).args(["table", how]), LIMIT);
+        let output = run(Command::new(&program).args(["table", how]).args(by), LIMIT);
         let text = stderr(&output);
         assert_table(&text);
         let (_, table) = text.split_once("\nclass ").expect("a table of classes");
         let table: Vec<&str> = table.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
-        assert_eq!(table.join(" "), classes, "{how}: {text}");
-        assert!(text.ends_with(" %\n"), "{how}: {text}");
+        assert_eq!(table.join(" "), classes, "{how} {by:?}: {text}");
+        assert!(text.ends_with(" %\n"), "{how} {by:?}: {text}");
     }
 }
 

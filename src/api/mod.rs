@@ -17,6 +17,7 @@ mod report;
 mod request;
 #[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(dead_code))]
 mod rust;
+pub(crate) mod sizes;
 mod slow_free;
 mod slow_path;
 mod unload;

@@ -3,7 +3,7 @@
 use crate::api::folder;
 use crate::base::once::Once;
 use crate::base::options::{self, StatsFormat};
-use crate::os::file::{File, Identity};
+use crate::os::file::{self, File, Identity};
 use crate::os::message::{self, Text};
 use crate::{os, stats};
 use core::ffi::CStr;
@@ -42,7 +42,8 @@ pub(super) fn announce() {
 pub(super) fn print_at_exit() {
     let format = options::get().stats;
     if format != StatsFormat::None {
-        with_stats_file(|fd| stats::write(fd, format == StatsFormat::Json));
+        let json = format == StatsFormat::Json;
+        with_stats_file(|fd| stats::write(json, &mut |text| _ = file::write(fd, text)));
     }
 }
 

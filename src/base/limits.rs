@@ -82,6 +82,23 @@ pub fn limits() -> Limits {
     Limits { soft, hard }
 }
 
+/// The bytes that count against the limits, as they are now: [`Stats::bytes_held`](crate::Stats::bytes_held)
+/// by itself. What [`set_limits`] says of it holds whether there are limits or not.
+///
+/// One atomic load: a service may ask at every request, and shed load before an allocation is refused. Other
+/// threads may grow or give back meanwhile. It falls when memory goes back to the system, not when a block is
+/// freed.
+///
+/// ```
+/// let limit = hakmem::limits().soft;
+/// if limit != 0 && hakmem::bytes_held() > limit / 10 * 9 {
+///     // Refuse new work, or drop what is cached.
+/// }
+/// ```
+pub fn bytes_held() -> usize {
+    held::bytes()
+}
+
 /// Sets the hook that is called when the soft limit has been crossed. It replaces the one set before; `None`
 /// removes it.
 ///

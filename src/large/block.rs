@@ -25,6 +25,16 @@ fn is_run(size: usize, align: usize) -> bool {
     size <= MAX_RUN && align <= SLICE
 }
 
+/// The bytes of a block that is made for `size` bytes at a multiple of `align`; one that was kept may have
+/// more. `None` if that overflows.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn bytes_for(size: usize, align: usize) -> Option<usize> {
+    match run_slices(size, align) {
+        Some(slices) => Some(slices * SLICE),
+        None => direct::length_for(size),
+    }
+}
+
 /// Allocates a block of `size` bytes (at most `isize::MAX`) at a multiple of `align`. Null if there is no
 /// memory.
 pub(crate) fn alloc(size: usize, align: usize) -> Allocation {

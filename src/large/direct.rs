@@ -53,7 +53,7 @@ fn mapping(block: *mut u8, entry: u64) -> Mapping {
 }
 
 /// The length of the mapping for a block of `size` bytes; `None` if that overflows.
-fn length_for(size: usize) -> Option<usize> {
+pub(super) fn length_for(size: usize) -> Option<usize> {
     size.max(SLICE).checked_next_multiple_of(os::page_size())
 }
 

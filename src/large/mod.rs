@@ -11,8 +11,8 @@ pub(crate) mod huge;
 mod run;
 
 pub(crate) use block::{
-    MAX_RUN, alloc, alloc_growing, alloc_to_clear, free, free_replaced, give_run, grows_into_kept, resize,
-    run_slices, usable_checked,
+    MAX_RUN, alloc, alloc_growing, alloc_to_clear, bytes_for, free, free_replaced, give_run, grows_into_kept,
+    resize, run_slices, usable_checked,
 };
 pub(crate) use cache::{clean, drain, due_in, inherit as inherit_cache, kept, spare, tick, tick_at};
 pub(crate) use run::slices as slices_of_run;

@@ -10,13 +10,14 @@ use core::fmt::{self, Write};
 /// everything in one go: a line of JSON with every class has about 20 KiB. Longer text is written in pieces.
 const TEXT: usize = 64 << 10;
 
-/// Writes the statistics to a file descriptor, as a table or as one line of JSON.
+/// Hands the statistics to `put`, as a table or as one line of JSON: as a whole, or in pieces where there is
+/// no memory for it. `put` may be the program's, and do what it likes: no lock is held, and nothing that it
+/// asks for is half done.
+#[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn write(fd: i32, json: bool) {
+pub(crate) fn write(json: bool, put: &mut dyn FnMut(&[u8])) {
     Snapshot::with(|now| {
-        let mut s = now.stats;
-        s.peak_resident_bytes = os::peak_resident();
-        s.resident_kernel_bytes = os::resident();
+        let s = now.stats.with_kernel();
         let memory = os::map_uncounted(TEXT);
         let mut few = [0; 256];
         let buffer = if memory.is_null() {
@@ -26,7 +27,7 @@ pub(crate) fn write(fd: i32, json: bool) {
             // below.
             unsafe { core::slice::from_raw_parts_mut(memory, TEXT) }
         };
-        let mut out = Lines::new(fd, buffer);
+        let mut out = Lines::new(put, buffer);
         let _ = if json { line(&mut out, &s, &now.classes) } else { table(&mut out, &s, &now.classes) };
         out.flush();
         if !memory.is_null() {
@@ -37,18 +38,17 @@ pub(crate) fn write(fd: i32, json: bool) {
 }
 
 /// Writes one line of JSON.
-fn line(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
+pub(super) fn line(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
     let (version, pid) = (env!("CARGO_PKG_VERSION"), os::process_id());
     write!(out, "{{\"hakmem\":\"{version}\",\"event\":\"exit\",\"pid\":{pid}")?;
-    s.each(|name, value| {
-        let _ = write!(out, ",\"{name}\":{value}");
-    });
+    let mut done = Ok(());
+    s.each(|name, value| done = done.and_then(|()| write!(out, ",\"{name}\":{value}")));
+    done?;
     let mut before = ",\"classes\":[";
     for (row, class) in used(classes) {
         write!(out, "{before}{{\"class\":\"{}\"", Name(row, class))?;
-        class.each(|name, value| {
-            let _ = write!(out, ",\"{name}\":{value}");
-        });
+        class.each(|name, value| done = done.and_then(|()| write!(out, ",\"{name}\":{value}")));
+        done?;
         out.write_str("}")?;
         before = ",";
     }
@@ -59,7 +59,7 @@ fn line(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result 
 }
 
 /// Writes all figures, where the memory is, and the classes in use.
-fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
+pub(super) fn table(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
     write!(out, "hakmem {} statistics\n{s}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "{}", ClassStats::HEADING)?;
     for (row, class) in used(classes) {

@@ -140,10 +140,14 @@ figures! {
 /// thread while it held it. Without the lock it knows nothing of slabs: their blocks and their memory are
 /// left out.
 pub fn stats() -> Stats {
-    let mut stats = Snapshot::with(|now| now.stats);
-    stats.peak_resident_bytes = os::peak_resident();
-    stats.resident_kernel_bytes = os::resident();
-    stats
+    Snapshot::with(|now| now.stats).with_kernel()
+}
+
+impl Stats {
+    /// These figures and the kernel's.
+    pub(super) fn with_kernel(self) -> Self {
+        Self { peak_resident_bytes: os::peak_resident(), resident_kernel_bytes: os::resident(), ..self }
+    }
 }
 
 /// Figures by size class, in ascending order, then of runs ([`ClassStats::RUNS`]) and direct mappings

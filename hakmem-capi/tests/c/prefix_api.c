@@ -21,7 +21,7 @@ static int allocates(void) {
         unsigned char *p = (unsigned char *)hak_malloc(n), *q;
         void *a = NULL;
         CHECK(p != NULL);
-        CHECK(hak_usable_size(p) >= n);
+        CHECK(hak_usable_size(p) >= n && hak_good_size(n) >= n);
         memset(p, 0x11, hak_usable_size(p));
         p = (unsigned char *)hak_realloc(p, 2 * n + 1);
         CHECK(p != NULL && hak_usable_size(p) >= 2 * n + 1);
@@ -122,6 +122,7 @@ static int figures_of_other_versions(void) {
     one.slabs = 4711;
     CHECK(hak_class_stats(1, &one, offsetof(hak_class_stats_t, slabs)) == 0);
     CHECK(one.block_bytes == 16 && one.slabs == 4711);
+    CHECK(hak_bytes_held() == now.bytes_held && hak_bytes_held() > 0);
     CHECK(hak_stats(NULL, sizeof now) == EINVAL && hak_class_stats(0, NULL, sizeof one) == EINVAL);
     CHECK(errno == 4242);
     return 0;

@@ -3,13 +3,14 @@
 pub use crate::api::control::{CONTROL, Control};
 pub use crate::api::global::{few_syscalls, purge, stop_background};
 pub use crate::api::process::start_background;
+pub use crate::api::sizes::good_size_in_c as good_size;
 use crate::api::{process, profile};
 use crate::base::limits::{self, Limits};
-pub use crate::base::limits::{CHook, on_soft_limit_c as on_soft_limit};
+pub use crate::base::limits::{CHook, bytes_held, on_soft_limit_c as on_soft_limit};
 use crate::base::options;
 use crate::front::thread;
-use crate::os::{self, message};
-use crate::stats::{ClassStats, Snapshot};
+use crate::os::{self, file, message};
+use crate::stats::{self, ClassStats, Snapshot};
 use core::ffi::CStr;
 
 /// As [`few_syscalls`], for a process that confines itself. A child of `vfork` does so before it calls
@@ -167,5 +168,10 @@ pub fn class_stats(index: usize) -> Option<ClassStats> {
 
 /// Writes the statistics to standard error.
 pub fn print_stats(json: bool) {
-    crate::stats::write(2, json);
+    stats::write(json, &mut |text| _ = file::write(2, text));
+}
+
+/// Hands the statistics to `put`, in one piece or several.
+pub fn write_stats(json: bool, put: &mut dyn FnMut(&[u8])) {
+    stats::write(json, put);
 }

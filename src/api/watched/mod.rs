@@ -21,6 +21,16 @@ pub(super) unsafe fn alloc(layout: Layout, options: &Options) -> *mut u8 {
     blocks::alloc(layout.size(), layout.align(), false, Some(options))
 }
 
+/// The bytes that were asked for; 0 after reporting misuse on behalf of `function`.
+///
+/// # Safety
+///
+/// `block` is one of this allocator.
+pub(super) unsafe fn usable(block: *mut u8, function: &str) -> usize {
+    // SAFETY: the caller's clause is the same.
+    unsafe { blocks::size(block, function) }
+}
+
 /// `GlobalAlloc::dealloc`.
 ///
 /// # Safety
