@@ -23,6 +23,21 @@
 // In one number, to be compared: 1.2.3 is 10203.
 #define HAKMEM_VERSION (HAKMEM_VERSION_MAJOR * 10000 + HAKMEM_VERSION_MINOR * 100 + HAKMEM_VERSION_PATCH)
 
+// What these functions return, for compilers that want to know.
+#if defined(__GNUC__)
+#define HAK_USED __attribute__((warn_unused_result))
+#define HAK_NEW __attribute__((malloc, warn_unused_result))
+#define HAK_SIZE(bytes) __attribute__((alloc_size(bytes)))
+#define HAK_SIZES(count, bytes) __attribute__((alloc_size(count, bytes)))
+#define HAK_ALIGN(align) __attribute__((alloc_align(align)))
+#else
+#define HAK_USED
+#define HAK_NEW
+#define HAK_SIZE(bytes)
+#define HAK_SIZES(count, bytes)
+#define HAK_ALIGN(align)
+#endif
+
 // What the allocator has done and holds, summed over all threads. Counts and bytes.
 //
 // While no thread allocates or frees, all of it is exact but for `resident_bytes`, `metadata_bytes` and
@@ -170,7 +185,7 @@ extern "C" {
 #endif // __cplusplus
 
 // Allocates `size` bytes. NULL and ENOMEM when there is no memory.
-void *hak_malloc(size_t size);
+void *hak_malloc(size_t size) HAK_NEW HAK_SIZE(1);
 
 // Frees a block. NULL is fine; `errno` is left alone.
 //
@@ -180,7 +195,7 @@ void *hak_malloc(size_t size);
 void hak_free(void *ptr);
 
 // Allocates `count` times `size` bytes, all zero. NULL and ENOMEM when that overflows or there is no memory.
-void *hak_calloc(size_t count, size_t size);
+void *hak_calloc(size_t count, size_t size) HAK_NEW HAK_SIZES(1, 2);
 
 // Resizes a block; it may move. With size 0 it is freed and NULL returned. If `ptr` is NULL a block is
 // allocated, whatever the size. NULL and ENOMEM when there is no memory; then the block stays as it is.
@@ -188,14 +203,14 @@ void *hak_calloc(size_t count, size_t size);
 // # Safety
 //
 // `ptr` is NULL or a block of this allocator.
-void *hak_realloc(void *ptr, size_t size);
+void *hak_realloc(void *ptr, size_t size) HAK_USED HAK_SIZE(2);
 
 // Resizes a block to `count` times `size` bytes, as `hak_realloc` does. NULL and ENOMEM when that overflows.
 //
 // # Safety
 //
 // `ptr` is NULL or a block of this allocator.
-void *hak_reallocarray(void *ptr, size_t count, size_t size);
+void *hak_reallocarray(void *ptr, size_t count, size_t size) HAK_USED HAK_SIZES(2, 3);
 
 // Allocates `size` bytes at a multiple of `align`. 0, EINVAL or ENOMEM; ENOMEM is in `errno`, too.
 //
@@ -205,9 +220,10 @@ void *hak_reallocarray(void *ptr, size_t count, size_t size);
 int hak_posix_memalign(void **out, size_t align, size_t size);
 
 // Allocates `size` bytes at a multiple of `align`, a power of two. NULL and EINVAL or ENOMEM otherwise.
-void *hak_aligned_alloc(size_t align, size_t size);
+void *hak_aligned_alloc(size_t align, size_t size) HAK_NEW HAK_ALIGN(1) HAK_SIZE(2);
 
-// The bytes that a block has: at least what was asked for. 0 for NULL.
+// The bytes that a block has: at least what was asked for. 0 for NULL. What lies beyond that, compilers may
+// take to be no part of the block (`_FORTIFY_SOURCE`): who wants to use it asks for `hak_good_size` bytes.
 //
 // # Safety
 //

@@ -6,6 +6,7 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use hakmem_core::__c as core_c;
 
 /// Allocates `size` bytes. NULL and ENOMEM when there is no memory.
+/// cbindgen:postfix=HAK_NEW HAK_SIZE(1)
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_malloc(size: usize) -> *mut c_void {
     crate::malloc(size)
@@ -23,6 +24,7 @@ pub unsafe extern "C" fn hak_free(ptr: *mut c_void) {
 }
 
 /// Allocates `count` times `size` bytes, all zero. NULL and ENOMEM when that overflows or there is no memory.
+/// cbindgen:postfix=HAK_NEW HAK_SIZES(1, 2)
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_calloc(count: usize, size: usize) -> *mut c_void {
     crate::calloc(count, size)
@@ -34,6 +36,7 @@ pub extern "C" fn hak_calloc(count: usize, size: usize) -> *mut c_void {
 /// # Safety
 ///
 /// `ptr` is NULL or a block of this allocator.
+/// cbindgen:postfix=HAK_USED HAK_SIZE(2)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hak_realloc(ptr: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: passed on.
@@ -45,6 +48,7 @@ pub unsafe extern "C" fn hak_realloc(ptr: *mut c_void, size: usize) -> *mut c_vo
 /// # Safety
 ///
 /// `ptr` is NULL or a block of this allocator.
+/// cbindgen:postfix=HAK_USED HAK_SIZES(2, 3)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hak_reallocarray(ptr: *mut c_void, count: usize, size: usize) -> *mut c_void {
     match count.checked_mul(size) {
@@ -66,12 +70,14 @@ pub unsafe extern "C" fn hak_posix_memalign(out: *mut *mut c_void, align: usize,
 }
 
 /// Allocates `size` bytes at a multiple of `align`, a power of two. NULL and EINVAL or ENOMEM otherwise.
+/// cbindgen:postfix=HAK_NEW HAK_ALIGN(1) HAK_SIZE(2)
 #[unsafe(no_mangle)]
 pub extern "C" fn hak_aligned_alloc(align: usize, size: usize) -> *mut c_void {
     crate::aligned_alloc(align, size)
 }
 
-/// The bytes that a block has: at least what was asked for. 0 for NULL.
+/// The bytes that a block has: at least what was asked for. 0 for NULL. What lies beyond that, compilers may
+/// take to be no part of the block (`_FORTIFY_SOURCE`): who wants to use it asks for `hak_good_size` bytes.
 ///
 /// # Safety
 ///

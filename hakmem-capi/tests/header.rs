@@ -73,7 +73,7 @@ fn here(path: &str) -> PathBuf {
 /// The header that belongs to the sources as they are now.
 fn generated() -> String {
     let mut config = cbindgen::Config::from_file(here("cbindgen.toml")).expect("cbindgen.toml is valid");
-    config.after_includes = Some(version_macros());
+    config.after_includes = Some(format!("{}\n{ATTRIBUTES}", version_macros()));
     let bindings = cbindgen::Builder::new()
         .with_config(config)
         .with_src(here("src/prefix.rs"))
@@ -84,6 +84,24 @@ fn generated() -> String {
     bindings.write(&mut text);
     String::from_utf8(text).unwrap()
 }
+
+/// What compilers are told of the functions that allocate, as they know it of `malloc`: for `_FORTIFY_SOURCE`,
+/// analysers and warnings.
+const ATTRIBUTES: &str = "
+// What these functions return, for compilers that want to know.
+#if defined(__GNUC__)
+#define HAK_USED __attribute__((warn_unused_result))
+#define HAK_NEW __attribute__((malloc, warn_unused_result))
+#define HAK_SIZE(bytes) __attribute__((alloc_size(bytes)))
+#define HAK_SIZES(count, bytes) __attribute__((alloc_size(count, bytes)))
+#define HAK_ALIGN(align) __attribute__((alloc_align(align)))
+#else
+#define HAK_USED
+#define HAK_NEW
+#define HAK_SIZE(bytes)
+#define HAK_SIZES(count, bytes)
+#define HAK_ALIGN(align)
+#endif";
 
 /// What a program that is compiled for several versions asks by `#if`.
 fn version_macros() -> String {
@@ -120,11 +138,11 @@ fn code() -> String {
     checked_in().lines().map(|line| line.split("//").next().unwrap()).collect::<Vec<_>>().join("\n")
 }
 
-/// Every identifier in `text` that is followed by an opening parenthesis.
+/// Every name of ours in `text` that is followed by an opening parenthesis.
 fn functions(text: &str) -> BTreeSet<&str> {
     text.match_indices('(')
         .map(|(at, _)| text[..at].rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap())
-        .filter(|name| !name.is_empty())
+        .filter(|name| name.starts_with("hak_"))
         .collect()
 }
 
