@@ -192,8 +192,8 @@ fn a_slab_is_released_after_its_last_use() {
     });
 }
 
-/// In the end: no orphan is left, and each slab went back to the pool, once. Who did not have the orphans' lock
-/// in time has left that to a later call.
+/// In the end: no orphan is left, and each slab went back to the pool, once. Who did not have the orphans'
+/// lock in time has left that to a later call.
 fn is_all_back() -> bool {
     release_emptied();
     orphans::count(CLASS) == 0 && orphans::adopt(CLASS).is_none() && slices_in_use() == 0
@@ -254,8 +254,8 @@ fn a_slab_is_given_up_and_adopted_beside_frees() {
     });
 }
 
-/// Orphans are purged, for which a thread adopts them for a moment, while another one frees the blocks of one,
-/// and so may empty it.
+/// Orphans are purged, for which a thread adopts them for a moment, while another one frees the blocks of
+/// one, and so may empty it.
 #[test]
 fn orphans_are_purged_beside_frees() {
     // There is a count for each class.

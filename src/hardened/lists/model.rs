@@ -1,5 +1,5 @@
-//! Models of slabs that nobody has: while their thread gives them up others free their blocks, list them, take
-//! them and give them back. None is lost that has enough free blocks, and none is anybody's twice.
+//! Models of slabs that nobody has: while their thread gives them up others free their blocks, list them,
+//! take them and give them back. None is lost that has enough free blocks, and none is anybody's twice.
 
 use super::*;
 use crate::hardened::slab::HELD;
