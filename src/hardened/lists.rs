@@ -11,8 +11,8 @@ use crate::os::futex::{Inherit, Lock};
 use crate::os::thread;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::KINDS;
-use crate::sync::Ordering::{Relaxed, SeqCst};
-use crate::sync::{AtomicU32, AtomicUsize};
+use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::{AtomicU32, AtomicUsize, compiler_fence};
 
 /// The slabs of one class that are listed.
 struct Listed(List<Slab>);
@@ -93,7 +93,8 @@ fn slack() -> usize {
 
 /// Whether all blocks of a slab are free.
 fn is_empty(slab: &Slab) -> bool {
-    slab.free.load(SeqCst) == slab.blocks() as i32
+    // Acquire: pairs with the releases of who has freed them, since the memory may go back now.
+    slab.free.load(Acquire) == slab.blocks() as i32
 }
 
 /// A slab of `class` that waits; it is the calling thread's now.
@@ -104,8 +105,10 @@ fn take(class: usize) -> Option<&'static Slab> {
     let slab = unsafe { list.0.first().as_ref()? };
     forget(slab);
     slab.thread.store(thread::id(), Relaxed);
-    // First, here and in `emptied`: a fork may come between, and what is `LISTED` is in the list.
-    slab.place.store(CURRENT, SeqCst);
+    // First, here and in `emptied`: a fork may come between, and what is `LISTED` is in the list. Relaxed, as
+    // all that is done to `place` under the lock: who finds a slab listed looks again under the lock.
+    slab.place.store(CURRENT, Relaxed);
+    compiler_fence(Release);
     // SAFETY: we hold the lock, and this is the first one.
     unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
     Some(slab)
@@ -134,17 +137,22 @@ fn forget(slab: &Slab) {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn drop_used_up(slab: &Slab) -> bool {
     slab.note_filled();
-    slab.place.store(FULL, SeqCst);
-    // SeqCst: see `Place::let_go`. Whoever frees may have been too early to list it.
-    slab.free.load(SeqCst) < slab.enough()
-        || slab.place.compare_exchange(FULL, CURRENT, SeqCst, SeqCst).is_err()
+    // Whoever frees may have been too early to list it. Acquire: the slab may have been another thread's
+    // meanwhile.
+    give_up(slab) < slab.enough() || slab.place.compare_exchange(FULL, CURRENT, Acquire, Relaxed).is_err()
+}
+
+/// Makes the calling thread's slab nobody's. Returns how many free blocks it had then.
+fn give_up(slab: &Slab) -> i32 {
+    // Release: pairs with the acquires of who finds it full, to list it or to have it again.
+    slab.place.store(FULL, Release);
+    slab.recount()
 }
 
 /// Gives up a current slab that may have free blocks, when its thread ends.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn drop_current(slab: &Slab) {
-    slab.place.store(FULL, SeqCst);
-    let free = slab.free.load(SeqCst);
+    let free = give_up(slab);
     if free >= slab.enough() {
         noticed(slab, free);
     }
@@ -157,7 +165,8 @@ pub(super) fn freed(slab: &Slab, free: i32) {
     if free < slab.enough() {
         return;
     }
-    let place = slab.place.load(SeqCst);
+    // Relaxed: by `Place::let_go` this sees what those have stored who have not seen the block.
+    let place = slab.place.load(Relaxed);
     if place == FULL || (place == LISTED && free == slab.blocks() as i32) {
         noticed(slab, free);
     }
@@ -167,16 +176,19 @@ pub(super) fn freed(slab: &Slab, free: i32) {
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 fn noticed(slab: &Slab, free: i32) {
-    if slab.place.compare_exchange(FULL, LISTING, SeqCst, SeqCst).is_ok() {
+    // Acquire: pairs with the release in `give_up`.
+    if slab.place.compare_exchange(FULL, LISTING, Acquire, Relaxed).is_ok() {
         let Some(mut list) = LISTS[slab.class()].lock_soon() else {
-            // The next free tries again.
-            return slab.place.store(FULL, SeqCst);
+            // The next free tries again. Release: passes on what the exchange has acquired.
+            return slab.place.store(FULL, Release);
         };
         // SAFETY: we hold the lock, and by the exchange this slab is in no list and ours to list.
         unsafe { list.0.push_front(core::ptr::from_ref(slab).cast_mut()) };
-        slab.place.store(LISTED, SeqCst);
+        compiler_fence(Release);
+        slab.place.store(LISTED, Relaxed);
     }
-    if free == slab.blocks() as i32 || is_empty(slab) {
+    // Who has freed the last block may have been too early to find it listed.
+    if free == slab.blocks() as i32 || slab.recount() == slab.blocks() as i32 {
         emptied(slab, false);
     }
 }
@@ -187,7 +199,7 @@ fn noticed(slab: &Slab, free: i32) {
 fn emptied(slab: &Slab, all: bool) -> usize {
     let class = slab.class();
     let Some(mut list) = LISTS[class].lock_soon() else { return 0 };
-    if slab.place.load(SeqCst) != LISTED || !is_empty(slab) {
+    if slab.place.load(Relaxed) != LISTED || !is_empty(slab) {
         return 0;
     }
     // Several frees may notice the same slab.
@@ -205,7 +217,8 @@ fn emptied(slab: &Slab, all: bool) -> usize {
         return 0;
     }
     forget(slab);
-    slab.place.store(DEAD, SeqCst);
+    slab.place.store(DEAD, Relaxed);
+    compiler_fence(Release);
     // SAFETY: it was listed, and we hold the lock.
     unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
     drop(list);
@@ -252,7 +265,7 @@ pub(super) fn give_back_idle() {
         return;
     }
     Slab::each_while(|slab| {
-        if slab.place.load(SeqCst) == LISTED && slab.counted.load(Relaxed) {
+        if slab.place.load(Relaxed) == LISTED && slab.counted.load(Relaxed) {
             found += slab.slices();
             if slab.slices() <= left {
                 left -= emptied(slab, true) / SLICE;
@@ -284,12 +297,13 @@ pub(super) fn spare() -> usize {
 pub(super) fn purge() -> usize {
     let mut bytes = 0;
     Slab::each(|slab| {
-        let free = slab.free.load(SeqCst);
-        if slab.place.load(SeqCst) == FULL && free >= slab.enough() {
+        // Relaxed: hints, which are looked at again.
+        let free = slab.free.load(Relaxed);
+        if slab.place.load(Relaxed) == FULL && free >= slab.enough() {
             // Who should have listed it did not get the lock.
             noticed(slab, free);
         }
-        if slab.place.load(SeqCst) == LISTED && is_empty(slab) {
+        if slab.place.load(Relaxed) == LISTED && is_empty(slab) {
             bytes += emptied(slab, true);
         }
     });
@@ -308,5 +322,7 @@ pub(super) fn inherit() {
 #[cfg(test)]
 pub(super) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
+#[cfg(all(test, loom))]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use crate::base::prefetch::prefetch;
 use crate::hardened::slab::{FREE, FRESH, HELD, Slab, USED};
 use crate::hardened::trailer::{self, Fields, TRAILER};
 use crate::hardened::wide;
-use crate::sync::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{AtomicU8, AtomicU64};
 use core::ptr;
 
@@ -191,8 +191,10 @@ impl Place<'_> {
     pub(super) fn let_go(self) -> i32 {
         // In this order, so that a slab of which all blocks are counted has no bit on its way.
         self.give();
-        // SeqCst: either this sees that the slab is full, or who says so sees this block.
-        self.slab.free.fetch_add(1, SeqCst) + 1
+        // Release: pairs with the acquires of who finds all blocks free, and gives the memory back. Acquire:
+        // pairs with the release in `recount`: either that counts this block, or this one, and what it does
+        // next, sees what was stored before.
+        self.slab.free.fetch_add(1, AcqRel) + 1
     }
 
     /// Fetches what [`Place::let_go`] writes to.

@@ -306,9 +306,16 @@ impl Slab {
 
     /// Counts so many blocks more as free, or fewer.
     pub(super) fn count(&self, blocks: i32) {
-        // Release: pairs with the SeqCst of `Place::let_go` and of who looks whether all are free, and then
+        // Release: pairs with the acquires of `Place::let_go` and of who looks whether all are free, and then
         // gives the memory back.
         self.free.fetch_add(blocks, Release);
+    }
+
+    /// How many blocks are free, for who has just stored `place`. By an exchange, so that each free of a block
+    /// comes before it, and is counted, or after it, and then finds what was stored.
+    pub(super) fn recount(&self) -> i32 {
+        // Release: pairs with the acquire in `Place::let_go`.
+        self.free.fetch_add(0, Release)
     }
 
     /// What has become of a block. `index` is below [`Slab::blocks`].

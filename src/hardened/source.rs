@@ -4,7 +4,7 @@
 use crate::base::table::Table;
 use crate::hardened::place::Place;
 use crate::hardened::slab::Slab;
-use crate::sync::Ordering::{Relaxed, SeqCst};
+use crate::sync::Ordering::Relaxed;
 use core::cell::Cell;
 
 /// So many blocks are handed out in the order of their addresses, on average, before the next is chosen at
@@ -124,8 +124,8 @@ impl Source {
     /// Whether no block of the slab is in use, or held.
     pub(super) fn is_all_free(&self, slab: &Slab) -> bool {
         let ready = self.bits.get().count_ones() as i32;
-        // SeqCst: see `Place::let_go`.
-        slab.free.load(SeqCst) + self.uncounted.get() + ready == slab.blocks() as i32
+        // Relaxed: who gives the slab up then counts again.
+        slab.free.load(Relaxed) + self.uncounted.get() + ready == slab.blocks() as i32
     }
 
     /// Puts back into the slab what can still be handed out, and counts it.

@@ -50,6 +50,11 @@ pub(crate) fn level() {
     aside(|| pagemap::unmap_but(before, before));
 }
 
+/// Slices in use beside the one that [`ground`] has taken.
+pub(crate) fn slices_in_use() -> usize {
+    span_index::lock().unwrap().used_slices as usize - 1
+}
+
 /// An owner, which stays.
 pub(crate) fn owner() -> *mut Owner {
     Box::leak(Box::new(Owner::new()))

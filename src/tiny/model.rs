@@ -2,16 +2,17 @@
 
 use crate::base::counters::Counters;
 use crate::lockfree::ready_list::nodes;
-use crate::superslab::model::{figures_agree, ground, level, owner};
+use crate::superslab::model::{figures_agree, ground, level, owner, slices_in_use};
 use crate::superslab::slab::{Block, Listed, Owner, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::loom::{beside, model_of_statics as model, second};
+use crate::sync::loom::{beside, model_of_statics as model, second, spare};
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::stride;
 use crate::tiny::free::push_remote;
 use crate::tiny::free_list;
-use crate::tiny::release::part_with;
+use crate::tiny::partial_purge::purge_orphans;
+use crate::tiny::release::{part_with, release_emptied};
 use loom::thread::JoinHandle;
 use std::boxed::Box;
 use std::vec::Vec;
@@ -35,6 +36,7 @@ fn slab(bins: &mut Bins, blocks: usize) -> (*mut Slab, Vec<*mut Block>) {
         Slab::make(span.slab, stride(CLASS as usize), span.zero, bins.owner);
         bins.make_current(span.slab);
         bins.slices += 1;
+        bins.present |= 1 << CLASS;
         let blocks = (0..blocks).map(|_| Bins::alloc(bins, CLASS as usize, counters).ptr.cast()).collect();
         Bins::current(bins, CLASS as usize).store(no_slab(), Relaxed);
         Slab::enlist(span.slab, Listed::None);
@@ -186,6 +188,119 @@ fn a_slab_is_released_after_its_last_use() {
         if !gone {
             assert_eq!(collect(own.owner, slab), 0);
         }
+        level();
+    });
+}
+
+/// In the end: no orphan is left, and each slab went back to the pool, once. Who did not have the orphans'
+/// lock in time has left that to a later call.
+fn is_all_back() -> bool {
+    release_emptied();
+    orphans::count(CLASS) == 0 && orphans::adopt(CLASS).is_none() && slices_in_use() == 0
+}
+
+/// Gives up all that is in some bins; what was about to be published is by then.
+fn leave(bins: &mut Bins) {
+    // SAFETY: the bins are the calling thread's, and nobody visits them.
+    assert!(unsafe { bins.abandon(&Counters::new(), false) });
+    assert_eq!(bins.bytes(), 0);
+}
+
+/// Two threads empty an orphan each. Both are taken off their list, by one of them or each by its own.
+#[test]
+fn orphans_are_emptied_beside_each_other() {
+    model(Some(4), || {
+        ground();
+        let old = bins();
+        let [(one, its), (two, theirs)] = [(); 2].map(|()| slab(old, 1));
+        assert!(parts_with(old, one) && parts_with(old, two) && orphans::count(CLASS) == 2);
+        let other = freer(one, &its);
+        free(two, &theirs);
+        other.join().unwrap();
+        assert!(is_all_back());
+        level();
+    });
+}
+
+/// A slab is given up, and adopted by who needs one, while a third thread frees its blocks.
+#[test]
+fn a_slab_is_given_up_and_adopted_beside_frees() {
+    model(Some(2), || {
+        ground();
+        let (old, new) = (bins(), bins());
+        let (slab, blocks) = slab(old, 2);
+        let other = freer(slab, &blocks);
+        let new = beside(move || {
+            if let Some(adopted) = orphans::adopt(CLASS) {
+                // SAFETY: the bins are this thread's, and the slab has just been adopted.
+                unsafe { new.install_adopted(adopted) };
+                if !parts_with(new, slab) {
+                    // SAFETY: the slab is still of these bins, and in no list.
+                    unsafe { Bins::keep(new, slab) };
+                }
+            }
+            new
+        });
+        if !parts_with(old, slab) {
+            // SAFETY: as above.
+            unsafe { Bins::keep(old, slab) };
+        }
+        let new = new.join().unwrap();
+        other.join().unwrap();
+        leave(old);
+        leave(new);
+        assert!(is_all_back());
+        level();
+    });
+}
+
+/// Orphans are purged, for which a thread adopts them for a moment, while another one frees the blocks of
+/// one, and so may empty it.
+#[test]
+fn orphans_are_purged_beside_frees() {
+    // There is a count for each class.
+    spare(128);
+    model(Some(3), || {
+        ground();
+        let (old, new) = (bins(), bins());
+        let (slab, blocks) = slab(old, 2);
+        assert!(parts_with(old, slab));
+        let other = freer(slab, &blocks);
+        // SAFETY: the bins are this thread's, and nobody visits them.
+        unsafe { purge_orphans(new, false) };
+        other.join().unwrap();
+        leave(new);
+        assert!(is_all_back());
+        level();
+    });
+}
+
+/// Two threads look for an orphan, of which there is one, while its last block is freed.
+#[test]
+fn an_orphan_is_adopted_by_one() {
+    model(Some(2), || {
+        ground();
+        let (old, new) = (bins(), bins());
+        let (slab, blocks) = slab(old, 1);
+        assert!(parts_with(old, slab));
+        let freer = freer(slab, &blocks);
+        let take = move |bins: &mut Bins| {
+            let adopted = orphans::adopt(CLASS)?;
+            // SAFETY: the bins are the calling thread's, and the slab has just been adopted.
+            unsafe {
+                bins.install_adopted(adopted);
+                Bins::keep(bins, slab);
+            }
+            Some(())
+        };
+        let other = beside(move || (take(new).is_some(), new));
+        let ours = take(old).is_some();
+        let (theirs, new) = other.join().unwrap();
+        freer.join().unwrap();
+        assert!(!(ours && theirs));
+        leave(old);
+        leave(new);
+        assert!(is_all_back());
         level();
     });
 }

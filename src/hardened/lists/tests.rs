@@ -5,6 +5,7 @@ extern crate std;
 use crate::base::list::Linked;
 use crate::hardened::{child, growth};
 use crate::lockfree::waker::WAKER;
+use crate::sync::Ordering::SeqCst;
 use crate::tiny::classes::{self, CLASSES};
 
 /// Whether a look gives this slab back, which is counted as empty.
