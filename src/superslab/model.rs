@@ -50,6 +50,11 @@ pub(crate) fn level() {
     aside(|| pagemap::unmap_but(before, before));
 }
 
+/// How many slices of SuperSlabs are in use, that of [`ground`] included.
+pub(crate) fn slices_in_use() -> usize {
+    span_index::lock().unwrap().used_slices
+}
+
 /// An owner, which stays.
 pub(crate) fn owner() -> *mut Owner {
     Box::leak(Box::new(Owner::new()))
