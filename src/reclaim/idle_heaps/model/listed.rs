@@ -12,9 +12,10 @@ use crate::front::visitor;
 use crate::reclaim::idle_heaps::take_in;
 use crate::reclaim::idle_heaps::visit::Visit;
 use crate::superslab::model::{ground, slices_in_use};
+use crate::superslab::pool;
 use crate::superslab::slab::{Block, Listed, Owner, Slab};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::loom::{aside, beside, model_of_statics as model, spare};
+use crate::sync::loom::{aside, beside, model_of_statics as model, second, spare};
 use crate::sync::{Node, reads, wrote};
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::class_of;
@@ -22,8 +23,15 @@ use crate::tiny::free::push_remote;
 use crate::tiny::idle;
 use crate::tiny::partial_purge::{Among, block_at};
 use core::ptr;
+use loom::thread::JoinHandle;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::vec::Vec;
+
+std::thread_local! {
+    /// Whether a slab that a visitor has released was another thread's afterwards, in some run of the model.
+    static REUSED: Cell<bool> = const { Cell::new(false) };
+}
 
 /// A class with two blocks to a page of the system, and 30 or 32 to a slab.
 const CLASS: u8 = class_of(2048, 1);
@@ -190,20 +198,25 @@ fn finish(heap: *mut Heap, live: &[*mut u8]) {
     end();
 }
 
+/// A thread that visits the heap.
+fn visitor(heap: *mut Heap, visit: fn(&Visit)) -> JoinHandle<()> {
+    let theirs = Carry(heap);
+    beside(move || {
+        let theirs = theirs;
+        let _visits = visitor::try_lock().unwrap();
+        // SAFETY: the only visitor of the model.
+        if let Some(inside) = unsafe { Visit::enter(theirs.0) } {
+            visit(&inside);
+        }
+    })
+}
+
 /// Runs a case beside a visit, with so many changes of thread at most.
 fn visited(bound: usize, case: Case, visit: fn(&Visit)) {
     spare(160);
     model(Some(bound), move || {
         let (heap, slab, blocks) = prepare(&case);
-        let theirs = Carry(heap);
-        let visitor = beside(move || {
-            let theirs = theirs;
-            let _visits = visitor::try_lock().unwrap();
-            // SAFETY: the only visitor of the model.
-            if let Some(inside) = unsafe { Visit::enter(theirs.0) } {
-                visit(&inside);
-            }
-        });
+        let visitor = visitor(heap, visit);
         let remote: Vec<_> = case.remote.iter().map(|&at| blocks[at]).collect();
         let freer = (!remote.is_empty()).then(|| beside(move || _ = send(slab, remote)));
         let live = work(heap, &case, &blocks);
@@ -249,6 +262,29 @@ fn what_is_not_whole_stays_published() {
     visited(2, Case { moves: &[Free(0)], remote: &[3], ..PUBLISHED }, |visit| {
         assert_eq!(visit.take_in(true), 1);
     });
+}
+
+/// What a visitor releases another thread takes at once.
+#[test]
+fn a_slab_that_was_released_is_left_alone() {
+    const EMPTY: Case = Case { blocks: 2, freed: &[], sent: &[0, 1], ..PUBLISHED };
+    spare(160);
+    model(Some(2), || {
+        let (heap, slab, _) = prepare(&EMPTY);
+        let visitor = visitor(heap, |visit| _ = visit.take_in(false));
+        let span = second(|| {
+            let span = pool::take_span(1, CLASS, |_| None).unwrap();
+            // SAFETY: the span was taken just now, and nobody else knows it.
+            unsafe { pool::give_span(span.slab, 1) };
+            span.slab
+        });
+        visitor.join().unwrap();
+        if span == slab {
+            REUSED.set(true);
+        }
+        finish(heap, &[]);
+    });
+    assert!(REUSED.get(), "it never was another's");
 }
 
 /// The last block of a slab comes back: whoever has freed it visits the owner, which is about to look itself.
