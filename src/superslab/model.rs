@@ -50,9 +50,9 @@ pub(crate) fn level() {
     aside(|| pagemap::unmap_but(before, before));
 }
 
-/// Slices in use beside the one that [`ground`] has taken.
+/// How many slices of SuperSlabs are in use, that of [`ground`] included.
 pub(crate) fn slices_in_use() -> usize {
-    span_index::lock().unwrap().used_slices as usize - 1
+    span_index::lock().unwrap().used_slices as usize
 }
 
 /// An owner, which stays.

@@ -115,6 +115,12 @@ pub(super) unsafe fn on_release(slab: *mut Slab) {
     }
 }
 
+/// Slices that heaps have told of: for models.
+#[cfg(all(test, loom))]
+pub(crate) fn told() -> usize {
+    IDLE.load(Relaxed)
+}
+
 /// Lets the regret decay: see [`Regret::fade`].
 pub(super) fn fade(now: u32) {
     SLACK.fade(now);

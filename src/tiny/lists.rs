@@ -9,6 +9,7 @@ use crate::os;
 use crate::superslab::slab::{Listed, Slab};
 use crate::superslab::thp;
 use crate::sync::Ordering::Relaxed;
+use crate::sync::wrote;
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::{idle, release};
 
@@ -228,6 +229,7 @@ impl Bins {
         // SAFETY: the caller holds the heap's lock; the slab is in no list, so its links are free to use, and
         // `enlist` has just written which list it is to be.
         unsafe {
+            wrote(bins);
             Slab::enlist(slab, list);
             let to = Bins::list_of(bins, slab);
             if list == Listed::Purged {
@@ -249,6 +251,7 @@ impl Bins {
     pub(super) unsafe fn push_last(bins: *mut Bins, slab: *mut Slab, list: Listed) {
         // SAFETY: as in `push`.
         unsafe {
+            wrote(bins);
             Slab::enlist(slab, list);
             Bins::list_of(bins, slab).push_back(slab);
         }
@@ -263,6 +266,7 @@ impl Bins {
         // SAFETY: the caller holds the heap's lock, and the slab is in the list of these bins that its `list`
         // field names.
         unsafe {
+            wrote(bins);
             match (*slab).list {
                 Listed::None => return,
                 Listed::Current => Bins::current(bins, (*slab).class as usize).store(no_slab(), Relaxed),

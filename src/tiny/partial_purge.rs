@@ -20,8 +20,8 @@ use crate::os;
 use crate::superslab::granules::{Granules, Run};
 use crate::superslab::slab::{Block, Slab, ZERO};
 use crate::superslab::{orphans, pool};
-use crate::sync::Node;
 use crate::sync::Ordering::Relaxed;
+use crate::sync::{Node, wrote};
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::CLASSES;
 use crate::tiny::{free_list, idle, release};
@@ -91,6 +91,7 @@ unsafe fn purge(slab: *mut Slab, excess: bool) -> usize {
     // SAFETY: the caller has the rights of the owner: it may take the chain, which belongs to the slab's free
     // blocks then, and alone uses the list of these and the fields.
     let (granules, idle, least) = unsafe {
+        wrote(slab);
         free_list::drain(slab);
         let (granules, before) = (Granules::of(slab), (*slab).purged.load(Relaxed));
         let any = before != 0 || Slab::in_use(slab) <= Slab::few(slab);
@@ -217,6 +218,7 @@ unsafe fn unlist(slab: *mut Slab, granules: &Granules, idle: u64) {
             let start = block.cast::<u8>();
             if granules.touching(start, start.wrapping_add(stride)) & idle != 0 {
                 *link = Block::next(block);
+                wrote(block);
             } else {
                 link = Block::link(block);
             }

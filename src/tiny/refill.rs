@@ -7,6 +7,7 @@ use crate::large;
 use crate::superslab::slab::{Allocation, CUT, Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::{Relaxed, Release};
+use crate::sync::wrote;
 use crate::tiny::bins::{Bins, no_slab};
 use crate::tiny::classes::{self, bits};
 use crate::tiny::release::part_with;
@@ -171,6 +172,7 @@ impl Bins {
     pub(super) unsafe fn make_current(&mut self, slab: *mut Slab) {
         // SAFETY: the slab is ours, and the lock keeps visitors out until both fields are written.
         unsafe {
+            wrote(self);
             Slab::enlist(slab, Listed::Current);
             (*slab).rest &= !CUT;
             Bins::current(self, (*slab).class as usize).store(slab, Relaxed);

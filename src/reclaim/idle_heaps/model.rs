@@ -13,6 +13,8 @@ use crate::tiny::free::push_remote;
 use loom::thread;
 use std::vec::Vec;
 
+mod listed;
+
 const CLASS: u8 = 4;
 
 /// What may be passed to another thread.
@@ -22,14 +24,14 @@ struct Carry<T>(T);
 unsafe impl<T> Send for Carry<T> {}
 
 /// A heap with a current slab, of which so many blocks are in use.
-fn heap(blocks: usize) -> (*mut Heap, Vec<*mut u8>) {
+fn heap(class: u8, blocks: usize) -> (*mut Heap, Vec<*mut u8>) {
     aside(|| {
         let heap = registry::acquire();
         assert!(!heap.is_null());
         let blocks = (0..blocks).map(|i| {
             // SAFETY: the heap is this thread's.
             unsafe {
-                if i == 0 { Heap::refill(heap, CLASS) } else { Heap::alloc_from_slab(heap, CLASS as usize) }
+                if i == 0 { Heap::refill(heap, class) } else { Heap::alloc_from_slab(heap, class as usize) }
                     .ptr
             }
         });
@@ -44,10 +46,10 @@ fn end() {
 }
 
 /// Frees a block as its owner does where the magazine has no room.
-fn free(heap: *mut Heap, block: *mut u8) {
+fn free(heap: *mut Heap, class: u8, block: *mut u8) {
     // SAFETY: the heap is this thread's, and nobody uses the block.
     unsafe {
-        match Heap::return_to_slab(heap, block, CLASS as usize) {
+        match Heap::return_to_slab(heap, block, class as usize) {
             Freed::Done => {}
             Freed::Relist(slab) => Heap::relist(heap, slab),
             // The outbox would send it a little later.
@@ -55,7 +57,9 @@ fn free(heap: *mut Heap, block: *mut u8) {
                 let block = block.cast::<Block>();
                 push_remote(slab, block, block, 1);
             }
-            _ => panic!("not freed"),
+            // A part of the slab is purged, so the block has to be looked at more closely.
+            Freed::Invalid => Heap::free_suspect(heap, block, class),
+            Freed::Unserved => panic!("not freed"),
         }
     }
 }
@@ -74,7 +78,7 @@ fn in_use(heap: *mut Heap, slab: *mut Slab) -> u32 {
 fn visited(moves: &'static [Option<usize>], visit: fn(&Visit)) {
     model(Some(3), move || {
         ground();
-        let (heap, mut blocks) = heap(3);
+        let (heap, mut blocks) = heap(CLASS, 3);
         // SAFETY: the heap's slab, which the third block keeps.
         let slab = unsafe { Slab::of(blocks[2]) };
         let theirs = Carry(heap);
@@ -90,7 +94,7 @@ fn visited(moves: &'static [Option<usize>], visit: fn(&Visit)) {
         for step in moves {
             match *step {
                 Some(at) => {
-                    free(heap, blocks[at]);
+                    free(heap, CLASS, blocks[at]);
                     left -= 1;
                 }
                 None => {

@@ -5,8 +5,8 @@ use crate::lockfree::ready_list::nodes;
 use crate::reclaim::drain_magazines;
 use crate::superslab::layout::SLICE;
 use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
-use crate::sync::Node;
 use crate::sync::Ordering::Release;
+use crate::sync::{Node, reads};
 use crate::tiny::bins::Bins;
 use crate::tiny::partial_purge::{Among, BATCH, Chosen};
 use core::ptr;
@@ -177,7 +177,10 @@ pub(super) unsafe fn mark(slab: *mut Slab, owner: *mut Owner) {
     // Release: pairs with the acquire of statistics, which read the slab's fields: see `Slab::make`. For the
     // owner it is the barrier that counts.
     // SAFETY: by this function's contract the record stays a slab's; the field is atomic.
-    unsafe { (*slab).owner.store(owner.map_addr(|a| a | VISITED), Release) }
+    unsafe {
+        reads(&raw const (*slab).start);
+        (*slab).owner.store(owner.map_addr(|a| a | VISITED), Release)
+    }
 }
 
 /// Undoes [`mark`].
@@ -189,5 +192,8 @@ unsafe fn unmark(slab: *mut Slab, owner: *mut Owner) {
     // Release: pairs with the acquire in `free::is_owned_by`, by which the owner sees what was done to the
     // slab.
     // SAFETY: by this function's contract the record is still that slab's; the field is atomic.
-    unsafe { (*slab).owner.store(owner, Release) }
+    unsafe {
+        reads(&raw const (*slab).start);
+        (*slab).owner.store(owner, Release)
+    }
 }

@@ -1,7 +1,7 @@
 //! How many blocks of a slab are in use, and which of its owner's lists it is in for that.
 
 use super::{FULL, Listed, Slab};
-use crate::sync::{Ordering, compiler_fence};
+use crate::sync::{Ordering, compiler_fence, wrote};
 
 impl Slab {
     /// Counts a block as used.
@@ -55,6 +55,7 @@ impl Slab {
     pub(crate) unsafe fn enlist(slab: *mut Slab, list: Listed) {
         // SAFETY: only the owner, that is the caller, accesses `list` and `low` and writes `used`.
         unsafe {
+            wrote(slab);
             (*slab).list = list;
             (*slab).low = match list {
                 Listed::Current => i32::MIN,
@@ -157,6 +158,7 @@ impl Slab {
         // SAFETY: only the owner, that is the caller, writes these fields. They are changed in this order so
         // that the child of a fork in between has too many blocks in use, never too few.
         unsafe {
+            wrote(slab);
             let counted = (*slab).counted.load(Ordering::Relaxed);
             (*slab).counted.store(rest, Ordering::Relaxed);
             compiler_fence(Ordering::Release);
