@@ -2,10 +2,14 @@
 //! all slabs.
 
 mod classes;
+mod kept;
 mod print;
 mod snapshot;
 
 pub use classes::ClassStats;
+#[cfg(all(test, not(any(loom, miri))))]
+pub(crate) use kept::keeps_text;
+pub(crate) use kept::{forget, inherit, keep};
 pub(crate) use print::write;
 pub(crate) use snapshot::Snapshot;
 pub use snapshot::{Stats, class_stats, stats};
