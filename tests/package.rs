@@ -14,7 +14,7 @@ mod skips;
 const MOST_FILES: usize = 275;
 const MOST_BYTES: usize = 15 << 17;
 /// Bytes of the file that is published.
-const MOST_PACKED: u64 = 1 << 19;
+const MOST_PACKED: u64 = 17 << 15;
 
 /// What cargo makes itself.
 const MADE: [&str; 3] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"];

@@ -27,12 +27,14 @@ fn the_line_is_that_of_the_end() {
     });
     let Some(output) = output else { return };
     let text = String::from_utf8(output.stderr).unwrap();
-    let lines: Vec<&str> = text.lines().filter(|line| line.contains("\"exit\"")).collect();
+    let is_line = |line: &&str| line.contains("\"running\"") || line.contains("\"exit\"");
+    let lines: Vec<&str> = text.lines().filter(is_line).collect();
     assert!(output.status.success() && lines.len() == 2, "{text}");
     assert_eq!(names(lines[0]), names(lines[1]));
     assert_eq!(names(lines[0])[..4], ["hakmem", "event", "pid", "allocations"]);
     let begins = |line: &str| line.split_once(",\"allocations\"").unwrap().0.to_owned();
-    assert_eq!(begins(lines[0]), begins(lines[1]), "version and process");
+    assert!(lines[0].contains("\"event\":\"running\""), "{text}");
+    assert_eq!(begins(lines[0]).replace("running", "exit"), begins(lines[1]), "version and process");
 }
 
 /// What the report says of its figures.

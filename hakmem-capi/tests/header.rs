@@ -85,8 +85,8 @@ fn generated() -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// What compilers are told of the functions that allocate, as they know it of `malloc`: for `_FORTIFY_SOURCE`,
-/// analysers and warnings.
+/// What compilers are told of the functions that allocate, as they know it of `malloc`: for
+/// `_FORTIFY_SOURCE`, analysers and warnings.
 const ATTRIBUTES: &str = "
 // What these functions return, for compilers that want to know.
 #if defined(__GNUC__)

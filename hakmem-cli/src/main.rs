@@ -7,6 +7,7 @@
 // What only the lab or the profiler needs of the modules that all share.
 #![cfg_attr(not(all(feature = "lab", feature = "profile")), allow(dead_code))]
 
+mod attach;
 mod cmd;
 mod elf;
 #[cfg(any(feature = "lab", feature = "profile"))]

@@ -12,7 +12,9 @@ use core::{iter, mem};
 #[repr(C)]
 pub struct Control {
     magic: [u8; 8],
-    /// One of [`START`], [`STOP`] and [`TOGGLE`]; 0 for nothing. Written last by who asks.
+    /// In the lowest byte one of [`START`], [`STOP`] and [`TOGGLE`], in the one above it one of [`STATS`] and
+    /// [`FORGET`]; 0 for nothing. Written last by who asks, each byte by itself: a profile and statistics may
+    /// be asked for at once.
     pub(super) request: AtomicU32,
     /// What came of the last request: 0 while it is not known, else [`RUNNING`], [`ENDED`], or
     /// [`REFUSED`] and the number of an error.
@@ -27,6 +29,16 @@ pub struct Control {
     /// The same of the profile that runs, or ran last, which keeps it whatever is asked for meanwhile. Empty
     /// if that has no file of its own.
     running: [AtomicU8; LONGEST],
+    /// What follows is here: not in libraries that are older.
+    knows_statistics: [u8; 8],
+    /// The number of the last question for statistics, which is even for a table, odd for JSON.
+    pub(super) asked: AtomicU32,
+    /// The number of the one that was answered last.
+    pub(super) answered: AtomicU32,
+    /// Where the answer is, until another question or [`FORGET`]; 0 if there is none to be had.
+    pub(super) text: AtomicU64,
+    /// How many bytes it has.
+    pub(super) length: AtomicU64,
 }
 
 /// Start a profile that goes to a file.
@@ -35,6 +47,14 @@ pub(super) const START: u32 = 1;
 pub(super) const STOP: u32 = 2;
 /// One or the other.
 pub(super) const TOGGLE: u32 = 3;
+
+/// The bits of these.
+const PROFILE: u32 = 0xff;
+
+/// Keep the statistics as text. All bits but the lowest byte's belong to these two.
+pub(super) const STATS: u32 = 1 << 8;
+/// The text has been read.
+pub(super) const FORGET: u32 = 2 << 8;
 
 /// There is a profile.
 pub(super) const RUNNING: u32 = 1;
@@ -53,7 +73,20 @@ pub static CONTROL: Control = Control {
     _reserved: AtomicU32::new(0),
     prefix: [const { AtomicU8::new(0) }; 256],
     running: [const { AtomicU8::new(0) }; LONGEST],
+    knows_statistics: *b"HAKSTAT1",
+    asked: AtomicU32::new(0),
+    answered: AtomicU32::new(0),
+    text: AtomicU64::new(0),
+    length: AtomicU64::new(0),
 };
+
+// Where the command finds what is for statistics.
+const _: () = assert!(mem::offset_of!(Control, knows_statistics) == 1568);
+
+/// What the request asks of profiles, and what of statistics.
+pub(super) fn split(request: u32) -> (u32, u32) {
+    (request & PROFILE, request & !PROFILE)
+}
 
 /// Bytes of the longest path that [`prefix`] gives.
 pub(super) const LONGEST: usize = folder::LONGEST + 256;
@@ -113,6 +146,9 @@ pub(super) fn stop_listening(signal: i32) {
 
 /// The handler.
 extern "C" fn ask(_: i32) {
+    // Not an exchange, since it does not matter which statistics are asked for at this very moment: who wants
+    // them asks again, and nobody gets them twice.
+    let (_, statistics) = split(CONTROL.request.load(Relaxed));
     // Release: pairs with the acquire in `obey`.
-    CONTROL.request.store(TOGGLE, Release);
+    CONTROL.request.store(statistics | TOGGLE, Release);
 }

@@ -20,7 +20,7 @@
 //! being taken or given back, bundles in its outbox, a slab that was about to be published, free records of
 //! heaps that it was looking through. It never ends up in two places.
 
-use crate::api::{profile, report};
+use crate::api::{asked, profile, report};
 use crate::base::limits;
 use crate::front::heap::Heap;
 use crate::front::{registry, thread, visitor};
@@ -74,6 +74,7 @@ pub(crate) fn on_fork(noticed: Noticed) {
     limits::inherit();
     sampling::reseed();
     profile::inherit();
+    asked::inherit();
     #[cfg(feature = "profile")]
     crate::stacks::modules::inherit();
     let visited = visitor::inherit();

@@ -1,5 +1,6 @@
 //! The entries: `GlobalAlloc`, the core of the `malloc` family, and the hooks for forks, exit and unloading.
 
+mod asked;
 // With `asan` or `valgrind` only its controls are used.
 #[cfg_attr(any(feature = "asan", feature = "valgrind"), allow(dead_code))]
 pub mod c;

@@ -43,7 +43,7 @@ pub(super) fn print_at_exit() {
     let format = options::get().stats;
     if format != StatsFormat::None {
         let json = format == StatsFormat::Json;
-        with_stats_file(|fd| stats::write(json, &mut |text| _ = file::write(fd, text)));
+        with_stats_file(|fd| stats::write(json, stats::Event::Exit, &mut |text| _ = file::write(fd, text)));
     }
 }
 

@@ -1,7 +1,8 @@
 //! Profiles that are asked for from outside: by the options, by another process, which writes to this one's
 //! memory, by a signal, or by a tracer that attaches to the probes. Nothing runs in between, so those that
-//! come later only leave a word, at which slow paths look.
+//! come later only leave a word, at which slow paths look. Other processes ask for statistics as well.
 
+use crate::api::asked;
 use crate::api::control::{self, CONTROL, ENDED, REFUSED, RUNNING, START, STOP, TOGGLE};
 use crate::api::profile::{self, Error};
 use crate::base::options;
@@ -69,7 +70,8 @@ fn obey() {
         profile::follow_tracers();
     }
     // Acquire: pairs with the release in `ask`. Another process writes the request after the rest, too.
-    let request = CONTROL.request.swap(0, Acquire);
+    let (request, statistics) = control::split(CONTROL.request.swap(0, Acquire));
+    asked::obey(statistics);
     let on = profile::is_on();
     let state = match request {
         START => {
@@ -82,7 +84,7 @@ fn obey() {
             profile::stop();
             ENDED
         }
-        // Another thread was faster, or there are only tracers.
+        // Another thread was faster, or there are only tracers, or statistics.
         _ => return,
     };
     CONTROL.state.store(state, Release);

@@ -18,7 +18,7 @@ use crate::reclaim::purge::{self, Extent};
 use crate::superslab::{pagemap, pool};
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::AcqRel;
-use crate::{large, os, sampling};
+use crate::{large, os, sampling, stats};
 use core::ffi::c_void;
 
 /// Whether there is something to do at the end: since [`init`], and until somebody does it.
@@ -94,6 +94,7 @@ fn unload() {
         return;
     }
     sampling::unmap();
+    stats::forget();
     #[cfg(feature = "profile")]
     crate::stacks::modules::unmap();
     // What follows describes blocks in use, so it stays if there are any.

@@ -311,8 +311,8 @@ impl Slab {
         self.free.fetch_add(blocks, Release);
     }
 
-    /// How many blocks are free, for who has just stored `place`. By an exchange, so that each free of a block
-    /// comes before it, and is counted, or after it, and then finds what was stored.
+    /// How many blocks are free, for who has just stored `place`. By an exchange, so that each free of a
+    /// block comes before it, and is counted, or after it, and then finds what was stored.
     pub(super) fn recount(&self) -> i32 {
         // Release: pairs with the acquire in `Place::let_go`.
         self.free.fetch_add(0, Release)

@@ -2,12 +2,16 @@
 //! all slabs.
 
 mod classes;
+mod kept;
 mod print;
 mod report;
 mod snapshot;
 
 pub use classes::ClassStats;
-pub(crate) use print::write;
+#[cfg(all(test, not(any(loom, miri))))]
+pub(crate) use kept::keeps_text;
+pub(crate) use kept::{forget, inherit, keep};
+pub(crate) use print::{Event, write};
 pub use report::{StatsReport, stats_report};
 pub(crate) use snapshot::Snapshot;
 pub use snapshot::{Stats, class_stats, stats};

@@ -8,16 +8,15 @@ use core::fmt::{self, Write};
 
 /// Bytes of the text buffer, which is neither on the stack nor on the heap. It is large enough to write
 /// everything in one go: a line of JSON with every class has about 20 KiB. Longer text is written in pieces.
-const TEXT: usize = 64 << 10;
+pub(super) const TEXT: usize = 64 << 10;
 
 /// Hands the statistics to `put`, as a table or as one line of JSON: as a whole, or in pieces where there is
 /// no memory for it. `put` may be the program's, and do what it likes: no lock is held, and nothing that it
 /// asks for is half done.
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn write(json: bool, put: &mut dyn FnMut(&[u8])) {
-    Snapshot::with(|now| {
-        let s = now.stats.with_kernel();
+pub(crate) fn write(json: bool, event: Event, put: &mut dyn FnMut(&[u8])) {
+    with_figures(|s, classes| {
         let memory = os::map_uncounted(TEXT);
         let mut few = [0; 256];
         let buffer = if memory.is_null() {
@@ -28,7 +27,7 @@ pub(crate) fn write(json: bool, put: &mut dyn FnMut(&[u8])) {
             unsafe { core::slice::from_raw_parts_mut(memory, TEXT) }
         };
         let mut out = Lines::new(put, buffer);
-        let _ = if json { line(&mut out, &s, &now.classes) } else { table(&mut out, &s, &now.classes) };
+        let _ = if json { line(&mut out, event, s, classes) } else { table(&mut out, s, classes) };
         out.flush();
         if !memory.is_null() {
             // SAFETY: the mapping from above, whole; `out` and its buffer are not used any more.
@@ -37,10 +36,60 @@ pub(crate) fn write(json: bool, put: &mut dyn FnMut(&[u8])) {
     });
 }
 
+/// Writes the statistics of a process that goes on to a new mapping of [`TEXT`] bytes, which is the caller's
+/// then, and says how long they are. `None` when there is no memory for that.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn mapped(json: bool) -> Option<(*mut u8, usize)> {
+    with_figures(|s, classes| {
+        let memory = os::map_uncounted(TEXT);
+        if memory.is_null() {
+            return None;
+        }
+        // SAFETY: mapped just above: `TEXT` zeroed bytes that nobody else has before this returns.
+        let buffer = unsafe { core::slice::from_raw_parts_mut(memory, TEXT) };
+        let mut out = Cut { buffer, len: 0 };
+        let _ = if json { line(&mut out, Event::Running, s, classes) } else { table(&mut out, s, classes) };
+        Some((memory, out.len))
+    })
+}
+
+/// Calls `f` with all figures of this moment.
+#[unsafe(link_section = "hakmem_rare")]
+fn with_figures<T>(f: impl FnOnce(&Stats, &[ClassStats]) -> T) -> T {
+    Snapshot::with(|now| f(&now.stats.with_kernel(), &now.classes))
+}
+
+/// Text in a buffer, cut off where that ends.
+struct Cut<'a> {
+    buffer: &'a mut [u8],
+    len: usize,
+}
+
+impl Write for Cut<'_> {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        let rest = self.buffer.iter_mut().skip(self.len);
+        self.len += rest.zip(s.as_bytes()).map(|(to, from)| *to = *from).count();
+        Ok(())
+    }
+}
+
+/// When figures are written.
+#[derive(Clone, Copy)]
+pub(crate) enum Event {
+    /// At the end of the process.
+    Exit,
+    /// When somebody asks for them.
+    Running,
+}
+
 /// Writes one line of JSON.
-pub(super) fn line(out: &mut impl Write, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
+pub(super) fn line(out: &mut impl Write, event: Event, s: &Stats, classes: &[ClassStats]) -> fmt::Result {
     let (version, pid) = (env!("CARGO_PKG_VERSION"), os::process_id());
-    write!(out, "{{\"hakmem\":\"{version}\",\"event\":\"exit\",\"pid\":{pid}")?;
+    let event = match event {
+        Event::Exit => "exit",
+        Event::Running => "running",
+    };
+    write!(out, "{{\"hakmem\":\"{version}\",\"event\":\"{event}\",\"pid\":{pid}")?;
     let mut done = Ok(());
     s.each(|name, value| done = done.and_then(|()| write!(out, ",\"{name}\":{value}")));
     done?;
@@ -190,7 +239,7 @@ mod tests {
     fn the_longest_text_is_written_in_one_go() {
         let (s, classes) = longest();
         let mut text = String::new();
-        line(&mut text, &s, &classes).unwrap();
+        line(&mut text, Event::Running, &s, &classes).unwrap();
         assert!(text.len() <= TEXT, "{}", text.len());
         assert!(text.ends_with("]}\n") && text.lines().count() == 1);
         assert_eq!(text.matches("\"class\":").count(), ClassStats::COUNT);
@@ -200,18 +249,28 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_is_cut_off() {
+        let mut buffer = [0; 7];
+        let mut out = Cut { buffer: &mut buffer, len: 0 };
+        for word in ["four", "", "more", "and more"] {
+            out.write_str(word).unwrap();
+        }
+        assert_eq!((out.len, &buffer), (7, b"fourmor"));
+    }
+
+    #[test]
     fn only_classes_in_use_are_shown() {
         let mut classes = [ClassStats::default(); ClassStats::COUNT];
         ClassStats::clear(&mut classes);
         let mut text = String::new();
-        line(&mut text, &Stats::default(), &classes).unwrap();
+        line(&mut text, Event::Exit, &Stats::default(), &classes).unwrap();
         assert!(text.ends_with(",\"guard_blocks\":0,\"classes\":[]}\n"), "{text}");
         classes[2].blocks = 3;
         classes[2].allocated_bytes = 72;
         classes[2].active_bytes = 65536;
         classes[ClassStats::RUNS].active_bytes = 65536;
         text.clear();
-        line(&mut text, &Stats::default(), &classes).unwrap();
+        line(&mut text, Event::Exit, &Stats::default(), &classes).unwrap();
         assert!(text.contains(r#""classes":[{"class":"24","block_bytes":24,"blocks":3,"#), "{text}");
         assert!(text.contains(r#"},{"class":"runs","block_bytes":0,"#), "{text}");
         text.clear();

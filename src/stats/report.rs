@@ -39,7 +39,7 @@ pub fn stats_report() -> StatsReport {
 }
 
 impl StatsReport {
-    /// Displays the report as one line of JSON: `hakmem` (the version), `event` (`exit`, whenever it is
+    /// Displays the report as one line of JSON: `hakmem` (the version), `event` (`running`, whenever it is
     /// made), `pid`, the figures under their names, and `classes`, an array of objects for the size classes
     /// that are used.
     pub fn json(&self) -> impl fmt::Display {
@@ -58,6 +58,6 @@ struct Json<'a>(&'a StatsReport);
 
 impl fmt::Display for Json<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        print::line(f, &self.0.stats, &self.0.classes)
+        print::line(f, print::Event::Running, &self.0.stats, &self.0.classes)
     }
 }

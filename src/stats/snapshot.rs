@@ -9,6 +9,7 @@ use crate::sampling;
 use crate::stats::classes::figures;
 use crate::stats::classes::{self, ClassStats};
 use crate::superslab::{grow, pagemap};
+use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
 use crate::{guard, hardened, large, os};
 
@@ -173,6 +174,9 @@ pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
     Snapshot::now(true).classes
 }
 
+/// Bytes mapped for [text that is kept](super::kept). Relaxed: a figure.
+pub(super) static TEXT_BYTES: AtomicUsize = AtomicUsize::new(0);
+
 /// All figures at one moment, except for the kernel's.
 pub(crate) struct Snapshot {
     pub(crate) stats: Stats,
@@ -258,7 +262,7 @@ impl Snapshot {
         s.dirty_bytes = survey.dirty as u64 + kept.saturating_sub(clean);
         let (code, code_resident) = code_bytes();
         let (samples, samples_used) = sampling::bytes();
-        let own = process::bytes() + samples_used + code_resident;
+        let own = process::bytes() + samples_used + code_resident + TEXT_BYTES.load(Relaxed);
         let records = survey.headers + survey.descriptors + map_resident + own;
         s.metadata_bytes = records as u64 + heaps.resident;
         s.resident_bytes = s.active_bytes - s.untouched_bytes + s.dirty_bytes + s.metadata_bytes;

@@ -242,7 +242,7 @@ fn a_slab_is_given_up_and_adopted_beside_frees() {
             new
         });
         if !parts_with(old, slab) {
-            // SAFETY: as above.
+            // SAFETY: the slab is nobody else's, as for the new one.
             unsafe { Bins::keep(old, slab) };
         }
         let new = new.join().unwrap();

@@ -8,6 +8,7 @@ mod lib_path;
 #[cfg(feature = "profile")]
 mod profile;
 mod run;
+mod stats;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,7 @@ struct Cli {
 enum Sub {
     Run(run::Args),
     Lib(lib_path::Args),
+    Stats(stats::Args),
     #[cfg(feature = "profile")]
     Profile(Box<profile::Args>),
     #[cfg(feature = "profile")]
@@ -49,6 +51,7 @@ pub fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Sub::Run(args) => run::execute(args),
         Sub::Lib(args) => lib_path::execute(args),
+        Sub::Stats(args) => stats::execute(args),
         #[cfg(feature = "profile")]
         Sub::Profile(args) => profile::execute(*args),
         #[cfg(feature = "profile")]

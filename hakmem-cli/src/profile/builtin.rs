@@ -5,8 +5,8 @@ use std::path::Path;
 use goblin::elf::Elf;
 use goblin::elf::program_header::{PF_W, PT_LOAD};
 
+use crate::attach::MAGIC;
 use crate::elf::{Kind, kind};
-use crate::profile::attach::MAGIC;
 
 /// What the words begin with by which a profile is asked for (`src/api/control.rs`); zeros follow. They are
 /// in every build of Hakmem.

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use super::attach::{self, Environment, LOADING, LOOK, Process};
+use crate::attach::{self, Environment, LOADING, LOOK, Process};
 
 /// Processes named in one line.
 const NAMED: usize = 3;

@@ -10,7 +10,7 @@ pub use crate::base::limits::{CHook, bytes_held, on_soft_limit_c as on_soft_limi
 use crate::base::options;
 use crate::front::thread;
 use crate::os::{self, file, message};
-use crate::stats::{self, ClassStats, Snapshot};
+use crate::stats::{self, ClassStats, Event, Snapshot};
 use core::ffi::CStr;
 
 /// As [`few_syscalls`], for a process that confines itself. A child of `vfork` does so before it calls
@@ -168,10 +168,10 @@ pub fn class_stats(index: usize) -> Option<ClassStats> {
 
 /// Writes the statistics to standard error.
 pub fn print_stats(json: bool) {
-    stats::write(json, &mut |text| _ = file::write(2, text));
+    stats::write(json, Event::Running, &mut |text| _ = file::write(2, text));
 }
 
 /// Hands the statistics to `put`, in one piece or several.
 pub fn write_stats(json: bool, put: &mut dyn FnMut(&[u8])) {
-    stats::write(json, put);
+    stats::write(json, Event::Running, put);
 }

@@ -9,11 +9,13 @@ use nix::unistd::{Gid, Uid, geteuid};
 
 use super::take::conclude;
 use super::{Args, Format, prepare_page};
-use crate::profile::attach::{Process, Waited};
+use crate::attach::{Process, Waited};
 use crate::profile::files::{EXTENSION, Files};
 use crate::profile::goes_on;
 use crate::{report, sys};
 
+/// What to do about a program with Hakmem built in.
+const BUILT_IN: &str = "start it with `hakmem profile -- PROGRAM`";
 /// How long to wait for the end of the profile.
 const LAST: Duration = Duration::from_secs(10);
 
@@ -59,7 +61,7 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         .ok()
         .filter(|time| !time.is_zero())
         .with_context(|| format!("--seconds {seconds}: expected a number above 0"))?;
-    let mut process = Process::find(pid)?;
+    let mut process = Process::find(pid, BUILT_IN)?;
     let owner = Owner::of(pid)?;
     let name = &owner.name;
     let folder = args.out.clone().unwrap_or_else(|| format!("{name}.profile").into());
@@ -130,7 +132,7 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
 /// Ends a profile that somebody else has begun, and shows it.
 pub fn stop(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     refuse_options(args)?;
-    let process = Process::find(pid)?;
+    let process = Process::find(pid, BUILT_IN)?;
     let owner = Owner::of(pid)?;
     let name = &owner.name;
     ensure!(process.stop(LAST)? != Waited::Gone, "process {pid} has ended, and its profile with it");

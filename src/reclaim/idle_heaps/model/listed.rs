@@ -124,7 +124,7 @@ fn work(heap: *mut Heap, case: &Case, blocks: &[*mut u8]) -> Vec<*mut u8> {
                 // SAFETY: the heap is this thread's.
                 let mut block = unsafe { Heap::alloc_from_slab(heap, CLASS as usize).ptr };
                 if block.is_null() {
-                    // SAFETY: as above.
+                    // SAFETY: the heap is this thread's, as above.
                     block = unsafe { Heap::refill(heap, CLASS).ptr };
                 }
                 assert!(!block.is_null() && !live.contains(&block), "handed out twice");
@@ -184,7 +184,7 @@ fn finish(heap: *mut Heap, live: &[*mut u8]) {
             slabs.iter().for_each(|&slab| count(heap, slab, live));
         }
         live.iter().for_each(|&block| free(heap, CLASS, block));
-        // SAFETY: as above.
+        // SAFETY: the heap is this thread's, and nobody visits it any more.
         unsafe {
             Heap::trim(heap, false);
             assert_eq!((*heap).bins.bytes(), 0, "a slab is lost");

@@ -1,5 +1,9 @@
-//! Asks a process that runs for a profile: writes to a few words in its copy of Hakmem, at which that looks
-//! when it next takes memory from a slab. The process is not stopped, and gets no signal.
+//! Asks a process that runs for a profile, or for statistics (`stats`): writes to a few words in its copy of
+//! Hakmem (`image` finds it), at which that looks when it next takes memory from a slab. The process is not
+//! stopped, and gets no signal.
+
+mod image;
+pub mod stats;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,7 +19,6 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
-use super::image;
 use crate::sys;
 
 /// The name of the pointer to the words, in `libhakmem.so`.
@@ -30,11 +33,14 @@ mod at {
     pub const INTERVAL: u64 = 24;
     pub const PREFIX: u64 = 32;
     pub const RUNNING: u64 = 288;
+    /// What is for statistics, and in that:
+    pub const STATS: u64 = 1568;
+    pub const ASKED: u64 = STATS + 8;
 }
 /// Bytes from [`at::RUNNING`] on.
 const LONGEST: usize = 1280;
-const START: u32 = 1;
-const STOP: u32 = 2;
+const START: u8 = 1;
+const STOP: u8 = 2;
 const RUNNING: u32 = 1;
 const ENDED: u32 = 2;
 // The numbers of `hakmem::profile::Error`.
@@ -68,8 +74,9 @@ pub enum Waited {
 }
 
 impl Process {
-    /// Finds Hakmem in a process. One that was just started has time to load it.
-    pub fn find(pid: i32) -> anyhow::Result<Self> {
+    /// Finds Hakmem in a process. One that was just started has time to load it. `built_in` is what to do
+    /// with a program that has it built in.
+    pub fn find(pid: i32, built_in: &str) -> anyhow::Result<Self> {
         loop {
             // Asked before: who is old enough then and does not have it will not load it any more.
             let young = age(pid).is_some_and(|age| age < LOADING);
@@ -79,7 +86,7 @@ impl Process {
             ensure!(
                 young,
                 "process {pid} does not run on Hakmem's library: start it with `hakmem run`, or with LD_PRELOAD set \
-                 to what `hakmem lib` prints; if it has Hakmem built in, start it with `hakmem profile -- PROGRAM`"
+                 to what `hakmem lib` prints; if it has Hakmem built in, {built_in}"
             );
             std::thread::sleep(LOOK);
         }
@@ -154,7 +161,7 @@ impl Process {
         let waited = self.wait(None, true, say, |state| state != 0)?;
         if waited != Waited::Done {
             // So that it does not begin later.
-            let _ = self.write(self.words + at::REQUEST, &0u32.to_le_bytes());
+            let _ = self.write(self.words + at::REQUEST, &[0]);
             return Ok(waited);
         }
         match self.state()? {
@@ -217,9 +224,10 @@ impl Process {
         self.wait(Some(time), true, |_| (), |state| state == ENDED)
     }
 
-    fn ask(&self, request: u32) -> anyhow::Result<()> {
+    fn ask(&self, request: u8) -> anyhow::Result<()> {
         self.write(self.words + at::STATE, &0u32.to_le_bytes())?;
-        self.write(self.words + at::REQUEST, &request.to_le_bytes())
+        // One byte of the word: another one is for statistics, which somebody may be asking for.
+        self.write(self.words + at::REQUEST, &[request])
     }
 
     fn state(&self) -> anyhow::Result<u32> {
