@@ -23,7 +23,10 @@ for argument in "$@"; do
         *) echo "install.sh: $argument? --library, --list, or nothing (--help)" >&2 && exit 2 ;;
     esac
 done
-prefix=${PREFIX:-/usr/local} root=${DESTDIR:-} libdir=${LIBDIR:-${PREFIX:-/usr/local}/lib}
+prefix=${PREFIX:-/usr/local} root=${DESTDIR:-}
+while [[ $prefix == ?*/ ]]; do prefix=${prefix%/}; done
+libdir=${LIBDIR:-$prefix/lib}
+while [[ $libdir == ?*/ ]]; do libdir=${libdir%/}; done
 for folder in "$prefix" "$libdir"; do
     case $folder in
         /*[[:space:]\\\"\'\$]*) echo "install.sh: pkg-config can't name the folder $folder" >&2 && exit 2 ;;
@@ -47,14 +50,25 @@ link() { # to, where
     if [ $list = yes ]; then echo "$2 -> $1"; else ln -sf "$1" "$root$2" && echo "$root$2 -> $1"; fi
 }
 
-built=target/install/release
+built=target/install/${CARGO_BUILD_TARGET:+$CARGO_BUILD_TARGET/}release
 if [ $list = no ]; then
+    # Before the build, which takes a while.
+    if ! mkdir -p "$root$libdir" || [ ! -w "$root$libdir" ]; then
+        echo "install.sh: $root$libdir can't be written to: PREFIX=… for another folder, or as root" >&2 && exit 1
+    fi
+    # Not an older one, if this time none is made.
+    rm -f $built/libhakmem.* $built/libhakmem_record.so $built/hakmem
     # Without the paths that the sources have here. In the form in which paths may have spaces.
     read -ra flags <<<"${RUSTFLAGS:-}"
+    if [ -n "${CARGO_ENCODED_RUSTFLAGS:-}" ]; then IFS=$'\x1f' read -ra flags <<<"$CARGO_ENCODED_RUSTFLAGS"; fi
     flags+=("--remap-path-prefix=$PWD=hakmem" "--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo")
     CARGO_ENCODED_RUSTFLAGS=$(printf '\x1f%s' "${flags[@]}")
     export CARGO_ENCODED_RUSTFLAGS=${CARGO_ENCODED_RUSTFLAGS#?}
     HAKMEM_SONAME=$soname cargo build --locked --release --target-dir target/install -p hakmem-capi
+    if [ ! -e $built/libhakmem.so ]; then
+        echo "install.sh: the build has made no $built/libhakmem.so (on musl it takes RUSTFLAGS=\"-C \
+target-feature=-crt-static\")" >&2 && exit 1
+    fi
     if [ $command = yes ]; then
         cargo build --locked --release --target-dir target/install -p hakmem-cli -p hakmem-record
     fi
@@ -88,6 +102,9 @@ if [ $command = yes ]; then
     put 755 $built/hakmem "$prefix/bin/hakmem"
     # Where the command looks for it: beside itself, in ../lib or in ../lib/hakmem.
     put 755 $built/libhakmem_record.so "$prefix/lib/hakmem/libhakmem_record.so"
-    [ "$libdir" = "$prefix/lib" ] || link "$libdir/libhakmem.so" "$prefix/lib/hakmem/libhakmem.so"
+    case $libdir in
+        "$prefix/lib" | "$prefix/lib/hakmem") ;;
+        *) link "$libdir/libhakmem.so" "$prefix/lib/hakmem/libhakmem.so" ;;
+    esac
 fi
 if [ $list = no ] && [ -z "$root" ] && [ "$(id -u)" = 0 ]; then ldconfig || true; fi

@@ -93,3 +93,19 @@ fn very_long_blocks_have_what_the_system_gives_to_all_memory() {
         [long, sparse].into_iter().for_each(free);
     });
 }
+
+/// One of these that is hardly touched says so when it is freed.
+#[test]
+fn a_very_long_block_that_was_hardly_used_is_the_last_with_huge_pages() {
+    if is_emulated() {
+        return;
+    }
+    options::succeeds("a_very_long_block_that_was_hardly_used_is_the_last_with_huge_pages", &[], || {
+        let used = make(1, 64 * MIB, 64 * MIB);
+        free(used);
+        hakmem::purge();
+        let next = make(1, 64 * MIB, 64 * MIB);
+        assert!(!is_flagged(next[0].0, "hg"));
+        free(next);
+    });
+}

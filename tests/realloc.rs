@@ -8,8 +8,8 @@ mod support;
 use advice::{advice_can_be_seen, is_flagged};
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
-use support::in_own_process;
 use support::skips::skip;
+use support::{in_own_process, in_own_processes};
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::new();
@@ -133,8 +133,11 @@ fn limit_address_space(most: usize) {
 /// A block may be too long for a copy, and grow by what is kept of another one.
 #[test]
 fn what_is_kept_goes_back_before_a_block_cannot_grow() {
-    in_own_process("what_is_kept_goes_back_before_a_block_cannot_grow", || {
+    // By itself; and beside so many small blocks that a copy might find room, if they were not in use.
+    in_own_processes("what_is_kept_goes_back_before_a_block_cannot_grow", &[0, 30_000], |small| {
         const MIB: usize = 1 << 20;
+        // SAFETY: the size is not zero; they are not freed.
+        (0..small).for_each(|_| assert!(!unsafe { GLOBAL.alloc(layout(32 << 10)) }.is_null()));
         // SAFETY: the sizes are not zero; blocks are freed with their layout.
         unsafe {
             // What lies behind the one that grows is in use: it can't just take the other one's memory.

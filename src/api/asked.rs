@@ -12,7 +12,10 @@ use core::ptr;
 pub(super) fn obey(request: u32) {
     match request {
         STATS => answer(),
-        FORGET => stats::forget(),
+        FORGET if !stats::forget() => {
+            // Again, unless something else is asked for by now, which does away with it, too.
+            let _ = CONTROL.request.compare_exchange(0, FORGET, Relaxed, Relaxed);
+        }
         _ => {}
     }
 }
@@ -33,8 +36,8 @@ fn answer() {
     if none || os::is_confined() {
         return publish(ptr::null(), 0);
     }
-    // Not twice: the first answer is being read.
-    let wanted = || CONTROL.answered.load(Relaxed) != number;
+    // Not twice, nor once another question has been answered: those answers are being read.
+    let wanted = || CONTROL.answered.load(Relaxed) != number && CONTROL.asked.load(Relaxed) == number;
     stats::keep(number & 1 != 0, wanted, publish);
 }
 

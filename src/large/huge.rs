@@ -298,7 +298,8 @@ pub(crate) fn look(mapping: Mapping, from: usize) {
     };
     // What has grown by little may have grown before it was full: that says nothing.
     if from == 0 || !short || is_most(resident, looked) {
-        let add = if mapping.huge { Density::add_huge } else { Density::add };
+        let add_all = !mapping.huge || unasked::is_sparse(mapping.len, looked, resident);
+        let add = if add_all { Density::add } else { Density::add_huge };
         add(&SEEN, mapping.len, looked, resident);
     }
 }

@@ -233,7 +233,13 @@ pub(crate) unsafe fn resize_at_last(block: *mut u8, kind: u8, size: usize, align
         return ptr::null_mut();
     }
     // SAFETY: this function's contract is that of `grow_by`.
-    unsafe { grow_by(block, kind, size, align, |_, attempt| reclaimed(attempt)) }
+    unsafe {
+        grow_by(block, kind, size, align, |_, attempt| {
+            // For the copy all may have gone back already, which was not enough for that.
+            let allocation = attempt();
+            if allocation.ptr.is_null() { reclaimed(attempt) } else { allocation }
+        })
+    }
 }
 
 /// Resizes a mapping that is to grow after `reclaim` has made room, unless there cannot be any. Null then, or

@@ -3,7 +3,7 @@
 
 use crate::os;
 use crate::os::futex::{Inherit, Lock};
-use crate::stats::print::{TEXT, mapped};
+use crate::stats::print::{NotMapped, TEXT, mapped};
 use crate::stats::snapshot::TEXT_BYTES;
 use crate::sync::Ordering::Relaxed;
 use core::{mem, ptr};
@@ -37,25 +37,33 @@ impl Kept {
 static KEPT: Lock<Kept> = Lock::new(Kept(ptr::null_mut()));
 
 /// Keeps the statistics as text, instead of what was kept before, and calls `then` with where that is and
-/// with its length; null when there is no memory for it. Does nothing if that is not `wanted`, or somebody is
-/// at it, perhaps the thread that this one has interrupted.
+/// with its length; null when there is no memory for it. Does nothing if that is not `wanted`, if somebody is
+/// at it, perhaps the thread that this one has interrupted, or if slabs can't be looked at now: who asks does
+/// so again.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn keep(json: bool, wanted: impl FnOnce() -> bool, then: impl FnOnce(*const u8, usize)) {
     let Some(mut kept) = KEPT.try_lock().filter(|_| wanted()) else { return };
     // First, so that it is not in the figures.
     kept.clear();
-    let (memory, len) = mapped(json).unwrap_or((ptr::null_mut(), 0));
+    let (memory, len) = match mapped(json) {
+        Ok(text) => text,
+        Err(NotMapped::NoMemory) => (ptr::null_mut(), 0),
+        Err(NotMapped::Busy) => return,
+    };
     kept.0 = memory;
     TEXT_BYTES.store(if memory.is_null() { 0 } else { TEXT }, Relaxed);
     then(memory, len);
 }
 
-/// Gives back what is kept.
+/// Gives back what is kept. False if somebody is at it.
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn forget() {
-    if let Some(mut kept) = KEPT.try_lock() {
+pub(crate) fn forget() -> bool {
+    let kept = KEPT.try_lock();
+    let had = kept.is_some();
+    if let Some(mut kept) = kept {
         kept.clear();
     }
+    had
 }
 
 /// In the child of a fork: what was asked for is its parent's.

@@ -16,7 +16,8 @@ pub(super) const TEXT: usize = 64 << 10;
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn write(json: bool, event: Event, put: &mut dyn FnMut(&[u8])) {
-    with_figures(|s, classes| {
+    Snapshot::with(|now| {
+        let (s, classes) = (&now.stats.with_kernel(), &now.classes[..]);
         let memory = os::map_uncounted(TEXT);
         let mut few = [0; 256];
         let buffer = if memory.is_null() {
@@ -37,26 +38,31 @@ pub(crate) fn write(json: bool, event: Event, put: &mut dyn FnMut(&[u8])) {
 }
 
 /// Writes the statistics of a process that goes on to a new mapping of [`TEXT`] bytes, which is the caller's
-/// then, and says how long they are. `None` when there is no memory for that.
+/// then, and says how long they are. Not patient, since this runs within an allocation.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn mapped(json: bool) -> Option<(*mut u8, usize)> {
-    with_figures(|s, classes| {
+pub(super) fn mapped(json: bool) -> Result<(*mut u8, usize), NotMapped> {
+    Snapshot::with_patience(false, |now| {
+        if now.missed {
+            return Err(NotMapped::Busy);
+        }
+        let (s, classes) = (&now.stats.with_kernel(), &now.classes[..]);
         let memory = os::map_uncounted(TEXT);
         if memory.is_null() {
-            return None;
+            return Err(NotMapped::NoMemory);
         }
         // SAFETY: mapped just above: `TEXT` zeroed bytes that nobody else has before this returns.
         let buffer = unsafe { core::slice::from_raw_parts_mut(memory, TEXT) };
         let mut out = Cut { buffer, len: 0 };
         let _ = if json { line(&mut out, Event::Running, s, classes) } else { table(&mut out, s, classes) };
-        Some((memory, out.len))
+        Ok((memory, out.len))
     })
 }
 
-/// Calls `f` with all figures of this moment.
-#[unsafe(link_section = "hakmem_rare")]
-fn with_figures<T>(f: impl FnOnce(&Stats, &[ClassStats]) -> T) -> T {
-    Snapshot::with(|now| f(&now.stats.with_kernel(), &now.classes))
+/// Why there is no text.
+pub(super) enum NotMapped {
+    /// Somebody holds the pool's lock: it may be had in a moment.
+    Busy,
+    NoMemory,
 }
 
 /// Text in a buffer, cut off where that ends.

@@ -183,6 +183,8 @@ pub(crate) struct Snapshot {
     pub(crate) classes: [ClassStats; ClassStats::COUNT],
     /// Bytes of address space of SuperSlabs, and of the hardened heap's slabs.
     pub(crate) superslabs: u64,
+    /// Nothing is known of slabs: the pool's lock was not to be had.
+    pub(super) missed: bool,
 }
 
 impl Snapshot {
@@ -222,6 +224,7 @@ impl Snapshot {
             stats: Stats::default(),
             classes: [ClassStats::default(); ClassStats::COUNT],
             superslabs: 0,
+            missed: false,
         };
         snapshot.look(patient);
         snapshot
@@ -233,11 +236,12 @@ impl Snapshot {
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
     fn look(&mut self, patient: bool) {
-        let Self { stats: s, classes, superslabs } = self;
+        let Self { stats: s, classes, superslabs, missed } = self;
         *s = counted();
         let mut heaps = Heaps::default();
         ClassStats::clear(classes);
         let survey = classes::look(patient, classes);
+        *missed = survey.missed;
         registry::each(|heap| heaps.add(heap, s, classes));
         let hardened = hardened::is_on().then(|| classes::look_hardened(classes));
         s.outbox_blocks = s.home_foreign;

@@ -42,15 +42,18 @@ pub(crate) struct Survey {
     pub(crate) clean: usize,
     /// Descriptors, which do not lie in SuperSlabs. They count as resident.
     pub(crate) descriptors: usize,
+    /// The lock was not to be had.
+    pub(crate) missed: bool,
 }
 
 /// Calls `f` with the figures of every span in use, and returns figures of everything else. The pool is
 /// locked meanwhile. If its lock is not free soon, or within a second if who asks is `patient`, or the
-/// calling thread itself holds it, in code that a signal handler has interrupted, all figures are 0.
+/// calling thread itself holds it, in code that a signal handler has interrupted, all figures are 0, and
+/// `missed` is set.
 pub(crate) fn survey(patient: bool, mut f: impl FnMut(&SpanFigures)) -> Survey {
     let system_page = os::page_size();
     let locked = if patient { span_index::lock_patiently() } else { span_index::lock() };
-    let Some(_pool) = locked else { return Survey::default() };
+    let Some(_pool) = locked else { return Survey { missed: true, ..Survey::default() } };
     let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
     for desc in desc::descs() {
         let mut active = 0;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::SigSet;
 
 use super::{LOOK, Process, Waited, at, block, refused, signals};
 use crate::sys;
@@ -45,17 +46,31 @@ impl Process {
     pub fn stats(&self, json: bool, limit: Duration) -> anyhow::Result<Answer> {
         self.words()?;
         block()?;
-        let begun = Instant::now();
-        let Some(_turn) = self.turn_for_stats(limit)? else { return Ok(Answer::None(Waited::Done)) };
+        let (begun, signals) = (Instant::now(), signals());
+        let _turn = match self.turn_for_stats(limit, &signals) {
+            Ok(turn) => turn,
+            Err(waited) => return Ok(Answer::None(waited)),
+        };
         // Another number than of any question before: its answer may come only now. The form goes with it.
-        let number = (self.words()?.asked | 1).wrapping_add(1) | u32::from(json);
-        self.write(self.words + at::ASKED, &number.to_le_bytes())?;
-        let (signals, mut put) = (signals(), None);
+        let Ok(words) = self.words() else { return Ok(Answer::None(Waited::Gone)) };
+        let mut number = (words.asked | 1).wrapping_add(1) | u32::from(json);
+        let (mut asked, mut put) = (false, None);
         let answer = loop {
             // Not in the memory of a program that the process has become meanwhile.
             let Ok(words) = self.words() else { return Ok(Answer::None(Waited::Gone)) };
-            if words.answered == number {
-                break self.text(&words);
+            if asked && words.answered == number {
+                match self.text(&words) {
+                    // A thread of the process that was told to forget an earlier answer may do so only now.
+                    Err(_) if begun.elapsed() < limit => (asked, number) = (false, number.wrapping_add(2)),
+                    answer => break answer,
+                }
+            }
+            if !asked {
+                match self.write(self.words + at::ASKED, &number.to_le_bytes()) {
+                    Ok(()) => (asked, put) = (true, None),
+                    Err(_) if self.words().is_err() => return Ok(Answer::None(Waited::Gone)),
+                    Err(error) => return Err(error),
+                }
             }
             if sys::next_signal(&signals, true).is_some() {
                 break Ok(Answer::None(Waited::Stopped));
@@ -64,8 +79,10 @@ impl Process {
                 break Ok(Answer::None(Waited::Done));
             }
             if put.is_none_or(|put: Instant| put.elapsed() >= AGAIN) {
-                self.write(self.words + BYTE, &[STATS])?;
-                put = Some(Instant::now());
+                match self.write(self.words + BYTE, &[STATS]) {
+                    Err(error) if self.words().is_ok() => break Err(error),
+                    _ => put = Some(Instant::now()),
+                }
             }
             std::thread::sleep(LOOK);
         };
@@ -112,19 +129,22 @@ impl Process {
         Ok(Answer::Text(text.chars().map(shown).collect()))
     }
 
-    /// Keeps others of these commands from asking at once, but not those for profiles. Waits for them, and
-    /// returns `None` if that takes too long.
-    fn turn_for_stats(&self, limit: Duration) -> anyhow::Result<Option<Option<Flock<File>>>> {
-        let Ok(mut folder) = File::open(format!("/proc/{}/task", self.pid)) else { return Ok(Some(None)) };
+    /// Keeps others of these commands from asking at once, but not those for profiles. Waits for them, unless
+    /// that takes too long, or a signal comes.
+    fn turn_for_stats(&self, limit: Duration, signals: &SigSet) -> Result<Option<Flock<File>>, Waited> {
+        let Ok(mut folder) = File::open(format!("/proc/{}/task", self.pid)) else { return Ok(None) };
         let begun = Instant::now();
         loop {
             folder = match Flock::lock(folder, FlockArg::LockExclusiveNonblock) {
-                Ok(turn) => return Ok(Some(Some(turn))),
+                Ok(turn) => return Ok(Some(turn)),
                 Err((folder, Errno::EWOULDBLOCK)) if begun.elapsed() < limit => folder,
-                Err((_, Errno::EWOULDBLOCK)) => return Ok(None),
+                Err((_, Errno::EWOULDBLOCK)) => return Err(Waited::Done),
                 // Where there are no locks, nobody is kept away.
-                Err(_) => return Ok(Some(None)),
+                Err(_) => return Ok(None),
             };
+            if sys::next_signal(signals, true).is_some() {
+                return Err(Waited::Stopped);
+            }
             std::thread::sleep(LOOK);
         }
     }

@@ -13,24 +13,30 @@ use crate::sync::Ordering::Relaxed;
 /// what is as long as this and hardly used is rare.
 pub(super) const LONG: usize = 16 * HUGE_PAGE;
 
-const UNKNOWN: usize = 0;
-const NOT_GIVEN: usize = 1;
-const GIVEN: usize = 2;
+/// How often [`are_given`] looks in vain: there may be no huge page at hand.
+const TRIES: usize = 3;
+const GIVEN: usize = usize::MAX;
 
-/// What [`are_given`] has found, or [`UNKNOWN`]. Relaxed: a figure, on which no other memory depends.
-static FOUND: AtomicUsize = AtomicUsize::new(UNKNOWN);
+/// Looks in vain so far, or [`GIVEN`]. Relaxed: a figure, on which no other memory depends.
+static FOUND: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the system gives huge pages to memory without advice. Looked at once.
+/// Whether the system gives huge pages to memory without advice. Not known where system calls are few.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn are_given() -> bool {
-    match FOUND.load(Relaxed) {
-        UNKNOWN => {
-            let given = look();
-            FOUND.store(if given { GIVEN } else { NOT_GIVEN }, Relaxed);
-            given
-        }
-        found => found == GIVEN,
+    let found = FOUND.load(Relaxed);
+    if found >= TRIES || os::is_confined() {
+        return found == GIVEN;
     }
+    let given = look();
+    FOUND.store(if given { GIVEN } else { found + 1 }, Relaxed);
+    given
+}
+
+/// Whether a mapping of `len` bytes that got huge pages for this reason is hardly used, if so many of those
+/// that were `looked` at are `resident`: other mappings then get none. Less than half of them, since what
+/// doubles when it is full has more.
+pub(super) fn is_sparse(len: usize, looked: usize, resident: usize) -> bool {
+    FOUND.load(Relaxed) == GIVEN && len >= LONG && 2 * resident < looked
 }
 
 /// Touches some memory, and sees whether more becomes resident. The setting itself is in a file, and files
