@@ -203,21 +203,24 @@ fn it_can_be_switched_on_and_off_at_any_time() {
     let rounds = if cfg!(debug_assertions) { 1000 } else { 10_000 };
     thread::scope(|scope| {
         let _stop = Stop(&stop);
-        for seed in 1..4 {
-            let (stop, passed) = (&stop, &passed);
-            scope.spawn(move || work(seed, stop, passed));
-        }
+        let mut threads: Vec<_> = (1..4)
+            .map(|seed| {
+                let (stop, passed) = (&stop, &passed);
+                scope.spawn(move || work(seed, stop, passed))
+            })
+            .collect();
         // Threads that come and go.
-        scope.spawn(|| {
+        threads.push(scope.spawn(|| {
             while !stop.load(Relaxed) {
                 thread::scope(|inner| {
-                    inner.spawn(|| {
+                    let brief = inner.spawn(|| {
                         (0..100).for_each(|i| drop(Block::new(1 + i * 7, i as u8)));
                         passed.lock().unwrap().push(Block::new(77, 7));
                     });
+                    brief.join().unwrap();
                 });
             }
-        });
+        }));
         for round in 0..rounds {
             // Now and then every allocation.
             let rate = if round % 100 == 0 { 1 } else { (1 + round % 7) << 14 };
@@ -229,6 +232,9 @@ fn it_can_be_switched_on_and_off_at_any_time() {
             }
             hakmem::profile::stop();
         }
+        stop.store(true, Relaxed);
+        // The scope would not wait for their ends, in which they give up what their heaps have.
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
     drop(passed);
     // Nothing is left: what the threads held has been freed, and a purge finds it.

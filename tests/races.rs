@@ -8,6 +8,9 @@ use std::thread;
 
 static HAKMEM: Hakmem = Hakmem::new();
 
+/// Figures of the whole process are looked at, so one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// A block and its size.
 struct Block(*mut u8, usize);
 
@@ -20,6 +23,7 @@ fn layout(size: usize) -> Layout {
 
 #[test]
 fn owners_and_visitors_race_for_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let (rounds, purges) = if cfg!(miri) { (20, 3) } else { (20_000, 200) };
     let shared: Mutex<Vec<Block>> = Mutex::default();
     let stop = AtomicBool::new(false);
@@ -79,6 +83,7 @@ fn owners_and_visitors_race_for_nothing() {
 /// What a thread keeps in its heap for itself lies beside what visitors change.
 #[test]
 fn a_scope_begins_beside_a_visit() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     (0..6).for_each(|_| visited());
 }
 

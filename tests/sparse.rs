@@ -150,6 +150,7 @@ fn on_request_the_free_pages_of_slabs_go_back_however_much_of_these_is_in_use() 
         let check_all = |kept: &[(usize, usize)]| kept.iter().for_each(|&(_, block)| check(block, size));
         thread::scope(|scope| {
             let ((send, filled), (stop, stopped)) = (mpsc::channel(), mpsc::channel::<()>());
+            let mut sleeper = None;
             let (before, peak, kept) = if owner == "this thread" {
                 fill()
             } else {
@@ -162,6 +163,8 @@ fn on_request_the_free_pages_of_slabs_go_back_however_much_of_these_is_in_use() 
                 });
                 if owner == "one that has ended" {
                     worker.join().unwrap();
+                } else {
+                    sleeper = Some(worker);
                 }
                 filled.recv().unwrap()
             };
@@ -181,6 +184,10 @@ fn on_request_the_free_pages_of_slabs_go_back_however_much_of_these_is_in_use() 
             }
             kept.into_iter().for_each(|(_, block)| free(block, size));
             drop(stop);
+            // The scope would not wait for its end, in which it gives up what its heap has.
+            if let Some(sleeper) = sleeper {
+                sleeper.join().unwrap();
+            }
         });
         hakmem::purge();
         assert_eq!(hakmem::stats().allocated_bytes, 0);

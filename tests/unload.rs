@@ -237,8 +237,10 @@ fn it_can_allocate_after_its_allocators_end() {
                 let register = plugin.symbol(c"plugin_works_at_its_end");
                 std::mem::transmute::<*mut c_void, extern "C" fn(*mut u8)>(register)(&raw mut done);
             }
-            // A thread that has ended leaves a record that is free.
-            std::thread::scope(|scope| drop(scope.spawn(|| assert!(plugin.work(2000) >= 2000))));
+            // A thread that has ended, which a scope does not wait for, leaves a record that is free.
+            std::thread::scope(|scope| {
+                scope.spawn(|| assert!(plugin.work(2000) >= 2000)).join().unwrap();
+            });
             assert!(plugin.work(2000) >= 2000);
             plugin.unload();
             // SAFETY: written by the plugin.

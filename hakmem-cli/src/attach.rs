@@ -165,7 +165,8 @@ impl Process {
             return Ok(waited);
         }
         match self.state()? {
-            RUNNING => Ok(waited),
+            // It has begun; and somebody else may have ended it since.
+            RUNNING | ENDED => Ok(waited),
             REFUSED_RUNNING => bail!(self.occupied()),
             _ => bail!(
                 "process {}: it has no memory for a profile, or may make few system calls only",

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use support::saved::{profile, put};
-use support::{Ended, eventually, fake, finish, hakmem, real, run, state};
+use support::{Ended, eventually, fake, finish, hakmem, install, real, run, state};
 
 /// `cat` under the profiler, which has answered and ends with its input.
 fn cat(folder: &Path) -> Child {
@@ -64,7 +64,7 @@ fn a_program_with_the_longest_name_is_profiled() {
     let folder = tempfile::tempdir().unwrap();
     for (length, out) in [(255, None), (230, None), (255, Some("out"))] {
         let (name, short) = ("x".repeat(length), "x".repeat(80));
-        std::fs::copy("/bin/cat", folder.path().join(&name)).unwrap();
+        install(Path::new("/bin/cat"), &folder.path().join(&name), "755");
         let mut command = hakmem();
         command.current_dir(folder.path()).env("HAKMEM_LIB", real()).args(["profile", "--rate=1"]);
         command.args(out.map(|out| format!("--out={out}"))).args(["--", &format!("./{name}")]);

@@ -11,6 +11,8 @@ use support::saved::{profile, put, show};
 use support::skips::is_there;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
+/// A browser does not always end, nor is there always room in /dev/shm.
+const BROWSER: [&str; 4] = ["--kill-after=5", "200", CHROMIUM, "--disable-dev-shm-usage"];
 
 /// The page as the browser has it after loading, and after `script`.
 fn dom(page: &Path, script: &str) -> String {
@@ -18,7 +20,8 @@ fn dom(page: &Path, script: &str) -> String {
     let with = page.with_file_name("with.html");
     std::fs::write(&with, text.replace("</body>", &format!("<script>{script}</script></body>"))).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let mut command = Command::new(CHROMIUM);
+    let mut command = Command::new("timeout");
+    command.args(BROWSER);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]);
     command.args([
         "--disable-background-networking",

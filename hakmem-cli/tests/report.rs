@@ -10,11 +10,14 @@ use std::process::Command;
 mod skips;
 
 const CHROMIUM: &str = "/usr/bin/chromium";
+/// A browser does not always end, nor is there always room in /dev/shm.
+const BROWSER: [&str; 4] = ["--kill-after=5", "200", CHROMIUM, "--disable-dev-shm-usage"];
 
 /// The page as the browser has it after loading.
 fn dom(page: &Path) -> String {
     let profile = tempfile::tempdir().unwrap();
-    let output = Command::new(CHROMIUM)
+    let output = Command::new("timeout")
+        .args(BROWSER)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args([
             "--disable-background-networking",

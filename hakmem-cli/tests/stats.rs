@@ -112,8 +112,10 @@ fn a_script_is_asked() {
     let _killed = Killed(python);
     grown(&pid);
     check_table(&stats(&pid, &[]));
-    let value = check_line(&stats(&pid, &["--json"]), &pid);
-    assert!(value["allocated_bytes"].as_u64().unwrap() > 100_000, "{value}");
+    eventually("100 kB", || {
+        let value = check_line(&stats(&pid, &["--json"]), &pid);
+        value["allocated_bytes"].as_u64().unwrap() > 100_000
+    });
     drop(_killed);
     feeder.join().unwrap();
 }

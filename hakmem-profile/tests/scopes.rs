@@ -187,16 +187,21 @@ async fn steps(number: usize) {
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Polls all tasks on several threads, one after the other, until they have ended. Each thread allocates a
-/// block of its own after each poll. Returns how many polls there were, and how many tasks changed threads.
+/// Polls all tasks on several threads until they have ended, each time on another one than before. Each
+/// thread allocates a block of its own after each poll. Returns how many polls there were, and how many tasks
+/// changed threads.
 fn execute(tasks: Vec<Task>, threads: usize) -> (usize, usize) {
     let left = AtomicUsize::new(tasks.len());
-    let queue: Mutex<VecDeque<(Task, Option<thread::ThreadId>)>> =
-        Mutex::new(tasks.into_iter().map(|task| (task, None)).collect());
+    let queues: Vec<Mutex<VecDeque<(Task, Option<thread::ThreadId>)>>> =
+        (0..threads).map(|_| Mutex::new(VecDeque::new())).collect();
+    for (i, task) in tasks.into_iter().enumerate() {
+        queues[i % threads].lock().unwrap().push_back((task, None));
+    }
     let (polls, moved) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
+        for (queue, next) in queues.iter().zip(queues.iter().cycle().skip(1)) {
+            let (left, polls, moved) = (&left, &polls, &moved);
+            scope.spawn(move || {
                 while left.load(Relaxed) > 0 {
                     let Some((mut task, last)) = queue.lock().unwrap().pop_front() else {
                         thread::yield_now();
@@ -210,9 +215,8 @@ fn execute(tasks: Vec<Task>, threads: usize) -> (usize, usize) {
                     if ended {
                         left.fetch_sub(1, Relaxed);
                     } else {
-                        queue.lock().unwrap().push_back((task, Some(here)));
+                        next.lock().unwrap().push_back((task, Some(here)));
                     }
-                    thread::yield_now();
                 }
             });
         }
@@ -241,9 +245,9 @@ fn tasks_are_charged_on_whatever_thread_they_are_polled() {
             keep();
         })));
     }
+    let number = tasks.len();
     let (polls, moved) = execute(tasks, 4);
-    println!("{polls} polls, {moved} of them on another thread than the last");
-    assert!(moved > 0);
+    assert_eq!(moved, polls - number);
     let expected = expected(&[
         ("", 30 + polls as u64),
         ("query", 200),

@@ -78,6 +78,9 @@ pub struct Report {
     pub held: u64,
 }
 
+/// Whether there has been a session in this process.
+static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
+
 /// What the threads of one run share.
 pub(crate) struct Session {
     pub(crate) functions: Functions,
@@ -112,7 +115,11 @@ impl Session {
             refusing: AtomicBool::new(false),
             has_refused: AtomicBool::new(false),
             most_held: AtomicU64::new(u64::MAX),
-            has_background: AtomicBool::new(false),
+            // By the option it begins as soon as there is something to do; what ends a session stops it.
+            has_background: AtomicBool::new(
+                !HAS_BEGUN.swap(true, Relaxed)
+                    && std::env::var("HAKMEM_BACKGROUND").is_ok_and(|value| value != "off"),
+            ),
             has_failed: AtomicBool::new(false),
             held_before: if functions.are_the_core() { hakmem::stats().bytes_held } else { 0 },
             bytes: AtomicUsize::new(0),

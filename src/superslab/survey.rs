@@ -313,7 +313,7 @@ mod tests {
                 std::thread::yield_now();
             }
             // So long nobody waits who has something else to do.
-            std::thread::sleep(std::time::Duration::from_millis(50));
+            std::thread::sleep(std::time::Duration::from_millis(15));
             drop(held);
             assert_ne!(other.join().unwrap(), 0);
         });

@@ -15,10 +15,7 @@ const HUGE: usize = 2 << 20;
 
 /// Touches and frees memory for a run that is expected to need `bytes`. True when that was possible.
 pub fn equalise(bytes: u64) -> bool {
-    let wanted = (bytes as usize).saturating_add(bytes as usize / 4).max(LEAST).next_multiple_of(HUGE);
-    // Never so much that the machine runs short.
-    let allowed = (available_memory() / 2) as usize / HUGE * HUGE;
-    let length = wanted.min(allowed);
+    let (length, enough) = length(bytes, available_memory());
     if length == 0 {
         return false;
     }
@@ -42,14 +39,32 @@ pub fn equalise(bytes: u64) -> bool {
         }
         libc::munmap(start, length);
     }
-    wanted <= allowed
+    enough
+}
+
+/// How much is touched where so much is available, and whether that is what it takes.
+fn length(bytes: u64, available: u64) -> (usize, bool) {
+    let wanted = (bytes as usize).saturating_add(bytes as usize / 4).max(LEAST).next_multiple_of(HUGE);
+    // Never so much that the machine runs short.
+    let allowed = (available / 2) as usize / HUGE * HUGE;
+    (wanted.min(allowed), wanted <= allowed)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::{LEAST, equalise, length};
+
     #[test]
-    fn touches_and_says_when_it_could_not() {
-        assert!(super::equalise(1 << 20));
-        assert!(!super::equalise(u64::MAX / 4));
+    fn no_more_than_half_of_what_is_available() {
+        assert_eq!(length(1 << 20, 1 << 30), (LEAST, true));
+        assert_eq!(length(256 << 20, 1 << 30), (320 << 20, true));
+        assert_eq!(length(512 << 20, 1 << 30), (512 << 20, false));
+        assert_eq!(length(u64::MAX / 4, 1 << 30), (512 << 20, false));
+        assert_eq!(length(1 << 20, 1 << 20), (0, false));
+    }
+
+    #[test]
+    fn says_whether_it_could() {
+        assert!(equalise(1 << 20));
     }
 }

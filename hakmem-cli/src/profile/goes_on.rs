@@ -95,6 +95,12 @@ mod tests {
         assert_eq!(find(Path::new("/no/such/prefix")), [0; 0]);
     }
 
+    /// Whether a process is a copy of this one still.
+    fn is_ours(pid: i32) -> bool {
+        let ours = std::env::current_exe().unwrap();
+        std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == ours)
+    }
+
     #[test]
     fn who_is_just_starting_is_told() {
         let prefix = Path::new("/a/prefix");
@@ -106,8 +112,7 @@ mod tests {
             let mut child = sleep.arg("10").env("HAKMEM_PROFILE", prefix).spawn().unwrap();
             let pid = child.id() as i32;
             // The kernel lets the parent go on a moment before that.
-            let ours = std::env::current_exe().unwrap();
-            while std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == ours) {}
+            while is_ours(pid) {}
             unknown += usize::from(attach::environment(pid) == Some(Environment::Unknown));
             let told = is_told(pid, prefix);
             let others = attach::environment(pid) == Some(Environment::Some) && is_told(pid, Path::new("/a"));
@@ -127,6 +132,7 @@ mod tests {
         let mut sleep = Command::new("sleep");
         let mut child = sleep.arg("10").env_clear().spawn().unwrap();
         let pid = child.id() as i32;
+        while is_ours(pid) {}
         while attach::environment(pid) == Some(Environment::Unknown) {
             std::thread::sleep(Duration::from_millis(1));
         }

@@ -123,7 +123,15 @@ mod tests {
         std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
         let mut child = std::process::Command::new(program).arg("100").spawn().unwrap();
         let pid = child.id() as i32;
-        let named = std::fs::read(format!("/proc/{pid}/comm")).unwrap();
+        // The kernel lets the parent go on a moment before the child has its name.
+        let mut named = Vec::new();
+        for _ in 0..1000 {
+            named = std::fs::read(format!("/proc/{pid}/comm")).unwrap();
+            if named.starts_with(b"fourteen") {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
         let parent = read(pid).map(|one| one.parent);
         child.kill().unwrap();
         child.wait().unwrap();

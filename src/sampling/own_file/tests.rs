@@ -327,7 +327,11 @@ fn the_end_waits_for_who_writes() {
         scope.spawn(|| {
             let _writes = FILE.lock_soon().unwrap();
             held.wait();
-            std::thread::sleep(Duration::from_millis(200));
+            while !FILE.is_waited_for() {
+                std::thread::yield_now();
+            }
+            // So long nobody waits who may do without.
+            std::thread::sleep(Duration::from_millis(20));
         });
         held.wait();
         assert!(profile.append(Why::End) && profile.path.exists());

@@ -249,7 +249,9 @@ fn chromium(arguments: &[&str], page: &Path) -> Option<Vec<u8>> {
         return None;
     }
     let profile = tempfile::tempdir().unwrap();
-    let output = Command::new(program)
+    // A browser does not always end, nor is there always room in /dev/shm.
+    let output = Command::new("timeout")
+        .args(["--kill-after=5", "200", program, "--disable-dev-shm-usage"])
         .args([
             "--headless",
             "--no-sandbox",
