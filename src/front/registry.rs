@@ -6,7 +6,12 @@ use crate::hardened;
 use crate::lockfree::ready_list::nodes;
 use crate::lockfree::record_stack::RecordStack;
 use crate::os;
-use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Node, Ordering, reads, wrote};
+use crate::sync::{AtomicPtr, AtomicUsize, Node, Ordering, reads, wrote};
+use counts::LEFT;
+
+mod counts;
+
+pub(crate) use counts::{EXITED, STARTED, left_behind, live};
 
 /// Records without an owner.
 static FREE: RecordStack<Heap> = RecordStack::new();
@@ -20,12 +25,6 @@ static HOLDING: AtomicUsize = AtomicUsize::new(0);
 static KEEPING: AtomicUsize = AtomicUsize::new(0);
 /// See [`crate::tiny::bins::Bins::secret`].
 static SECRET: AtomicUsize = AtomicUsize::new(0);
-
-/// How often a thread has been given a heap that it has not only borrowed. Relaxed, like [`EXITED`]: a
-/// figure.
-pub(crate) static STARTED: AtomicU64 = AtomicU64::new(0);
-/// How often a heap has been given back that was not borrowed.
-pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);
 
 /// Chooses the secret. Called once, before the first heap is made.
 pub(crate) fn init() {
@@ -299,24 +298,6 @@ pub(crate) unsafe fn release_of(thread: usize) {
             }
         }
     });
-}
-
-/// Heaps that a fork has left behind, of threads that do not exist in this process. Relaxed: a figure.
-static LEFT: AtomicU64 = AtomicU64::new(0);
-
-/// Heaps that are not free.
-fn taken() -> u64 {
-    STARTED.load(Ordering::Relaxed).saturating_sub(EXITED.load(Ordering::Relaxed))
-}
-
-/// About how many threads of this process have a heap.
-pub(crate) fn live() -> usize {
-    taken().saturating_sub(LEFT.load(Ordering::Relaxed)) as usize
-}
-
-/// In the child of a fork: all heaps are left behind, but for so many, which are the survivor's.
-pub(crate) fn left_behind(own: u64) {
-    LEFT.store(taken().saturating_sub(own), Ordering::Relaxed);
 }
 
 /// [`recycle`], for a heap that was left behind.

@@ -84,7 +84,7 @@ impl ClassStats {
 /// Adds up the spans in use. Afterwards `blocks` still includes those in magazines and outboxes: see
 /// [`finish`].
 pub(super) fn look(patient: bool, classes: &mut [ClassStats; ClassStats::COUNT]) -> Survey {
-    survey::survey(patient, |span| {
+    let survey = survey::survey(patient, |span| {
         let row = if span.class == RUN { ClassStats::RUNS } else { (span.class as usize).wrapping_sub(1) };
         let Some(class) = classes.get_mut(row) else { return };
         class.blocks += span.used as u64;
@@ -99,7 +99,12 @@ pub(super) fn look(patient: bool, classes: &mut [ClassStats; ClassStats::COUNT])
         class.free_blocks += span.blocks.saturating_sub(span.fresh + span.used) as u64;
         // The figures of a slab that changes meanwhile may be those of two.
         class.slack_bytes += (span.bytes as u64).saturating_sub(span.blocks as u64 * class.block_bytes);
-    })
+    });
+    if survey.missed {
+        // The lock may have been lost on the way.
+        ClassStats::clear(classes);
+    }
+    survey
 }
 
 /// Adds the slabs of the hardened heap.

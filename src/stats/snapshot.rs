@@ -134,8 +134,8 @@ figures! {
     }
 }
 
-/// Adds everything up, in one walk over all slabs under the pool's lock, and asks the kernel. Stops no
-/// thread, and costs nothing unless it is called.
+/// Adds everything up, in one walk over all slabs under the pool's lock, with breaks for those who wait for
+/// it, and asks the kernel. Stops no thread, and costs nothing unless it is called.
 ///
 /// Waits for that lock for about a second, and not at all in a signal handler that has interrupted the
 /// thread while it held it. Without the lock it knows nothing of slabs: their blocks and their memory are

@@ -2,12 +2,14 @@
 //! used for; in the child of a fork, whose slabs there are.
 
 use crate::os;
+use crate::os::futex::pause;
 use crate::superslab::desc::Desc;
 use crate::superslab::granules::{Granules, Run};
 use crate::superslab::layout::{HEADER, SLICE, SLICE_SHIFT, SLICES, SUPERSLAB};
 use crate::superslab::pagemap::{DIRECT, FOREIGN, HARDENED, RUN, kind_published};
 use crate::superslab::slab::Slab;
 use crate::superslab::slab::glimpse::Glimpse;
+use crate::superslab::span_index::POOL;
 use crate::superslab::{desc, span_index};
 use crate::sync::Ordering::{Acquire, Relaxed};
 
@@ -46,16 +48,32 @@ pub(crate) struct Survey {
     pub(crate) missed: bool,
 }
 
+/// After how many SuperSlabs, a fraction of a millisecond's work, those who need the pool have their turn.
+const AT_ONCE: usize = if cfg!(test) { 2 } else { 128 };
+
 /// Calls `f` with the figures of every span in use, and returns figures of everything else. The pool is
-/// locked meanwhile. If its lock is not free soon, or within a second if who asks is `patient`, or the
-/// calling thread itself holds it, in code that a signal handler has interrupted, all figures are 0, and
-/// `missed` is set.
+/// locked meanwhile, with breaks if others wait and who asks is `patient`. If its lock is not free soon, or
+/// within a second if `patient`, or the calling thread itself holds it, in code that a signal handler has
+/// interrupted, all figures are 0, and `missed` is set; `f` may have been called for some.
 pub(crate) fn survey(patient: bool, mut f: impl FnMut(&SpanFigures)) -> Survey {
     let system_page = os::page_size();
-    let locked = if patient { span_index::lock_patiently() } else { span_index::lock() };
-    let Some(_pool) = locked else { return Survey { missed: true, ..Survey::default() } };
+    let lock = if patient { span_index::lock_patiently } else { span_index::lock };
+    let missed = Survey { missed: true, ..Survey::default() };
+    let Some(mut pool) = lock() else { return missed };
     let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
-    for desc in desc::descs() {
+    // Descriptors stay, with the pool's lock or without. Whether one has a SuperSlab is looked at as it
+    // comes.
+    for (done, desc) in desc::all_descs().enumerate() {
+        if patient && done % AT_ONCE == AT_ONCE - 1 && POOL.is_waited_for() {
+            drop(pool);
+            // Else this thread would mostly have the lock again before who waits is awake.
+            pause();
+            let Some(again) = lock() else { return missed };
+            pool = again;
+        }
+        if desc.base().is_null() {
+            continue;
+        }
         let mut active = 0;
         spans(desc, |slab| {
             // SAFETY: `spans` passes the record of a span in use of `desc`, and we hold the pool's lock.
@@ -70,6 +88,7 @@ pub(crate) fn survey(patient: bool, mut f: impl FnMut(&SpanFigures)) -> Survey {
         // The rest is dirty: also slices that are being purged, in a run cache, or changing hands.
         all.dirty += (SUPERSLAB - header - clean).saturating_sub(active);
     }
+    drop(pool);
     all
 }
 
@@ -294,7 +313,6 @@ mod tests {
     use super::*;
     use crate::lockfree::slice_sets::Sets;
     use crate::superslab::pool::{give_span, take_span};
-    use crate::superslab::span_index::POOL;
 
     const KIB: usize = 1 << 10;
 
@@ -319,6 +337,40 @@ mod tests {
         });
         // SAFETY: our own span, given back once.
         unsafe { give_span(span.slab, 0) };
+    }
+
+    /// However many SuperSlabs there are: nobody waits for all of them.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn who_needs_the_pool_has_it_before_a_survey_ends() {
+        if !os::child::is_alone() {
+            return;
+        }
+        // Each most of a SuperSlab.
+        let spans = [0; 8].map(|_| take_span(SLICES - 8, RUN, |_| None).unwrap());
+        let (mut had_it, mut seen) = (false, 0);
+        // Again if it is not awake within all the breaks.
+        while !had_it && seen < 1000 {
+            std::thread::scope(|threads| {
+                let mut other = None;
+                survey(true, |_| {
+                    seen += 1;
+                    let other = other.get_or_insert_with(|| {
+                        let other = threads.spawn(|| drop(POOL.lock()));
+                        while !POOL.is_waited_for() {
+                            std::thread::yield_now();
+                        }
+                        other
+                    });
+                    had_it |= other.is_finished();
+                });
+            });
+        }
+        assert!(had_it, "of {seen} spans");
+        for span in spans {
+            // SAFETY: our own span, given back once.
+            unsafe { give_span(span.slab, 0) };
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ static void *starts(void *arg) {
     /* The filter is the first thread's, and these inherit it where they are made after it: so it is put
      * on here, too. */
     FILTER(SECCOMP_RET_ALLOW, SECCOMP_RET_KILL_PROCESS, SYS_mmap, SYS_munmap, SYS_mremap, SYS_madvise, SYS_futex, SYS_write,
-           SYS_exit_group);
+           SYS_exit_group, SYS_restart_syscall);
     work(arg);
     pthread_barrier_wait(&meet);
     _exit(0);

@@ -124,6 +124,7 @@ int main(void) {
         }
         pthread_t thread;
         long number = 0;
+        limit_to(1024 * 1024); /* however long it takes until the next one */
         CHECK(pthread_create(&thread, NULL, thread_body, &number) == 0);
         usleep(2000);
         limit_to(32 * 1024); /* falls while the thread runs */
