@@ -99,6 +99,8 @@ enum First {
     ClearsAgain,
     ClearsWhatIsFull,
     FillsRuns,
+    FillsLongSlabs,
+    HasSparseSlabs,
     FillsBuffers,
     HasSparseBuffers,
     FillsBuffersNoMore,
@@ -133,6 +135,8 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         First::ClearsAgain,
         First::ClearsWhatIsFull,
         First::FillsRuns,
+        First::FillsLongSlabs,
+        First::HasSparseSlabs,
         First::FillsBuffers,
         First::HasSparseBuffers,
         First::FillsBuffersNoMore,
@@ -245,6 +249,28 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                 let blocks = make(300, 300 << 10, page);
                 assert!(more() >= 30, "{} MiB of 88", more());
                 free(blocks);
+            }
+            // Slabs of blocks longer than a page, at whose ends a part of a span is left.
+            First::FillsLongSlabs => {
+                for size in [6 << 10, 12_000, 20_000, 50_000] {
+                    let before = more();
+                    let blocks = make(100 * MIB / size, size, page);
+                    assert!(more() - before >= 70, "{} MiB of 100 in blocks of {size}", more() - before);
+                    free(blocks);
+                    hakmem::purge();
+                }
+            }
+            // Each is used in its first page, as a buffer of a connection that says little.
+            First::HasSparseSlabs => {
+                for size in [12_000, 20_000, 50_000] {
+                    let before = resident();
+                    let blocks = make(100 * MIB / size, size, size);
+                    let most = blocks.len() * 2 * page + 4 * MIB;
+                    let longer = resident().saturating_sub(before);
+                    assert!(longer < most, "{} MiB for a byte in each {size}", longer / MIB);
+                    free(blocks);
+                    hakmem::purge();
+                }
             }
             // Blocks that are too short for a huge page of their own.
             First::FillsBuffers => {

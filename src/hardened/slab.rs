@@ -258,11 +258,23 @@ impl Slab {
         self.slices as usize
     }
 
-    /// Notes that it has no block left.
+    /// Notes that it has no block left, if its blocks are used as far as what a big one would make resident.
     pub(super) fn note_filled(&self) {
-        if !self.filled.swap(true, Relaxed) {
+        if !self.filled.load(Relaxed) && self.is_dense() && !self.filled.swap(true, Relaxed) {
             growth::filled(self.class(), self.slices(), self.is_big());
         }
+    }
+
+    /// Whether most of the blocks' pages are resident, of which none is fresh; the last one may not have been
+    /// touched yet. Big ones are not asked about: they are resident as a whole.
+    fn is_dense(&self) -> bool {
+        if self.stride() <= os::page_size() || self.is_big() {
+            return true;
+        }
+        let expected = (self.blocks() - 1) * self.stride() / os::page_size();
+        // SAFETY: this only asks; a slab that is not big is shorter than 2 MiB.
+        let resident = unsafe { os::resident_pages(self.base(), self.blocks() * self.stride()) };
+        expected != 0 && resident.is_none_or(|resident| resident * 5 >= expected * 4)
     }
 
     /// Whether it has memory of its own, and huge pages if there are any.

@@ -119,7 +119,8 @@ unsafe fn give_as(slab: *mut Slab, dirty: impl Fn(u32) -> u32) {
     pagemap::set(Slab::address(slab), mapped, FOREIGN);
     // SAFETY: `filled` is the owner's, and the slab is the caller's.
     if class != pagemap::RUN && unsafe { (*slab).filled } {
-        thp::no_more_filled(slices);
+        // SAFETY: the stride is constant while the span is a slab.
+        thp::no_more_filled(slices, unsafe { (*slab).stride });
     }
     let mask = span_mask(Slab::index(slab), slices);
     let now = os::now_ms();
@@ -213,7 +214,7 @@ pub(crate) unsafe fn not_filled(slab: *mut Slab) {
     // descriptor is its own.
     unsafe {
         if core::mem::replace(&mut (*slab).filled, false) {
-            thp::no_more_filled((*slab).slices as usize);
+            thp::no_more_filled((*slab).slices as usize, (*slab).stride);
         }
         let desc = Slab::desc(slab);
         if desc.huge.load(Relaxed) && desc.huge.swap(false, Relaxed) {

@@ -79,7 +79,7 @@ pub(crate) struct Slab {
     pub(crate) list: Listed,
     /// What is known of the memory above `bump`: [`ZERO`], if it is zero, and [`CUT`]. Owner only.
     pub(crate) rest: u8,
-    /// Whether [`thp::filled`](super::thp::filled) has counted the slab: every block has been handed out
+    /// Whether [`thp::filled`](super::thp::filled) has been told of the slab: every block has been handed out
     /// once. Owner only.
     pub(crate) filled: bool,
     /// Whether memory that had been purged has been handed out again, so that `bump` does not tell what is

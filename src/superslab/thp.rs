@@ -2,9 +2,9 @@
 //! byte of it is touched, so huge pages are advised only where most of the memory is resident anyway. Here
 //! for SuperSlabs; `large/huge.rs` does it for direct mappings.
 //!
-//! Slices of slabs that have handed out every block are certainly resident. While the heap grows by such
-//! slices, the next SuperSlab gets huge pages. For other memory, the kernel is asked how much is resident of
-//! a few SuperSlabs without huge pages that have hardly a free slice.
+//! Slices of slabs that have handed out every block, none of them longer than a page, are certainly resident.
+//! While the heap grows by such slices, the next SuperSlab gets huge pages. For other memory, the kernel is
+//! asked how much is resident of a few SuperSlabs without huge pages that have hardly a free slice.
 //!
 //! A few new SuperSlabs are controls: they get no huge pages, so that a change in behaviour is noticed.
 //!
@@ -30,17 +30,35 @@ pub(crate) const fn is_most(part: usize, whole: usize) -> bool {
 /// Huge pages are advised once this many slices have been filled to the last block: as many as 16 SuperSlabs
 /// have. If the next SuperSlab then stays empty, that wastes a sixteenth.
 const HUGE_FROM: usize = 16 * SLICES;
-/// Slices of slabs that have handed out every block once, which are certainly resident. Runs do not count:
-/// nobody knows how much of them was touched.
-static FILLED: AtomicUsize = AtomicUsize::new(0);
-
-/// Counts the slices of a slab that has just handed out its last fresh block.
-pub(crate) fn filled(slices: usize) {
-    FILLED.fetch_add(slices, Relaxed);
+/// Slices of slabs that have handed out every block once.
+struct Filled {
+    /// Those that are certainly resident. Runs do not count: nobody knows how much of them was touched.
+    short: AtomicUsize,
+    /// Those of blocks longer than a page.
+    long: AtomicUsize,
 }
 
-/// [`FILLED`] when the pool got its last SuperSlab.
-static FILLED_THEN: AtomicUsize = AtomicUsize::new(0);
+static FILLED: Filled = Filled::new();
+/// The same when the pool got its last SuperSlab.
+static FILLED_THEN: Filled = Filled::new();
+
+impl Filled {
+    const fn new() -> Self {
+        Self { short: AtomicUsize::new(0), long: AtomicUsize::new(0) }
+    }
+
+    /// What counts slabs with blocks of this length. Of one that is longer than a page a program may use the
+    /// beginning only, as of a buffer for each connection.
+    fn of(&self, stride: u32) -> &AtomicUsize {
+        if stride as usize <= os::page_size() { &self.short } else { &self.long }
+    }
+}
+
+/// Counts the slices of a slab that has just handed out its last fresh block.
+pub(crate) fn filled(slices: usize, stride: u32) {
+    FILLED.of(stride).fetch_add(slices, Relaxed);
+}
+
 /// The fewest SuperSlabs of a heap that counts as growing. Small processes stay as they are; the first
 /// SuperSlabs serve many classes that need few blocks each.
 const GROWING_FROM: usize = 3;
@@ -61,9 +79,9 @@ const fn is_growing(superslabs: usize, then: usize, filled: usize, grew: bool) -
     superslabs >= GROWING_FROM && (is_most(more, SLICES) || goes_on)
 }
 
-/// Takes back [`filled`] for as many slices.
-pub(super) fn no_more_filled(slices: usize) {
-    FILLED.fetch_sub(slices, Relaxed);
+/// Takes back [`filled`] of such a slab.
+pub(super) fn no_more_filled(slices: usize, stride: u32) {
+    FILLED.of(stride).fetch_sub(slices, Relaxed);
 }
 
 /// Whether to use huge pages: what the option says, or what `find` finds if that is left to us.
@@ -90,14 +108,20 @@ pub(crate) fn refuses() -> bool {
 pub(super) struct Growth {
     /// Whether the next one should have huge pages.
     pub(super) wants_huge: bool,
-    then: usize,
-    filled: usize,
+    /// Before and now, what is short and what is long.
+    short: (usize, usize),
+    long: (usize, usize),
 }
 
 /// Looks how the heap has grown, and notes that the pool gets another SuperSlab.
 pub(super) fn growth() -> Growth {
-    let filled = FILLED.load(Relaxed);
-    let then = FILLED_THEN.swap(filled, Relaxed);
+    let renew = |then: &AtomicUsize, now: &AtomicUsize| {
+        let now = now.load(Relaxed);
+        (then.swap(now, Relaxed), now)
+    };
+    let short = renew(&FILLED_THEN.short, &FILLED.short);
+    let long = renew(&FILLED_THEN.long, &FILLED.long);
+    let (then, filled) = short;
     // Spans that are mostly untouched, like those of many threads with small heaps, must not become resident.
     let wants_huge = said_or(|| {
         let Some((superslabs, used)) = span_index::with(|pool| (pool.superslabs, pool.used_slices)) else {
@@ -105,22 +129,25 @@ pub(super) fn growth() -> Growth {
         };
         let grows = is_growing(superslabs, then, filled, GREW.load(Relaxed));
         GREW.store(grows, Relaxed);
+        let may_grow = is_growing(superslabs, then + long.0, filled + long.1, false);
         grows
             || filled >= HUGE_FROM && is_most(filled, used)
-            || are_dense(superslabs, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
+            || are_dense(superslabs, may_grow, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
     });
-    Growth { wants_huge, then, filled }
+    Growth { wants_huge, short, long }
 }
 
 impl Growth {
     /// The pool has not got one.
     pub(super) fn undo(self) {
-        let _ = FILLED_THEN.compare_exchange(self.filled, self.then, Relaxed, Relaxed);
+        for (counter, (then, filled)) in [(&FILLED_THEN.short, self.short), (&FILLED_THEN.long, self.long)] {
+            let _ = counter.compare_exchange(filled, then, Relaxed, Relaxed);
+        }
     }
 }
 
-/// With fewer SuperSlabs than this the kernel is not asked: if the next one stays empty, that wastes an
-/// eighth.
+/// With fewer SuperSlabs than this the kernel is only asked if the heap seems to grow: if the next one stays
+/// empty, that wastes an eighth.
 const FROM: usize = 8;
 /// One new SuperSlab in this many is a control, without huge pages.
 const SUPERSLAB_CONTROL: usize = 64;
@@ -137,7 +164,7 @@ const MOST_FREE: usize = 4;
 /// not be touched yet.
 const TOO_FRESH: usize = 2;
 
-/// How often [`are_dense`] was called with enough SuperSlabs.
+/// How often [`are_dense`] had to know.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 /// The kernel's last answer.
 static DENSE: AtomicBool = AtomicBool::new(false);
@@ -161,13 +188,15 @@ fn choose(pool: &State) -> Samples {
     chosen
 }
 
-/// Whether SuperSlabs in use are densely resident. Called without the pool's lock.
-fn are_dense(superslabs: usize, samples: impl FnOnce() -> Samples) -> bool {
-    if superslabs < FROM {
+/// Whether SuperSlabs in use are densely resident. `may_grow`: the heap grows, if they are. Called without the
+/// pool's lock.
+fn are_dense(superslabs: usize, may_grow: bool, samples: impl FnOnce() -> Samples) -> bool {
+    let few = superslabs < FROM;
+    if few && !may_grow {
         return false;
     }
     let asked = ASKED.fetch_add(1, Relaxed);
-    if asked % RARELY == 0 {
+    if few || asked % RARELY == 0 {
         if let Some(dense) = judge(&samples()) {
             DENSE.store(dense, Relaxed);
         }
@@ -175,7 +204,8 @@ fn are_dense(superslabs: usize, samples: impl FnOnce() -> Samples) -> bool {
     asked % SUPERSLAB_CONTROL != SUPERSLAB_CONTROL - 1 && DENSE.load(Relaxed)
 }
 
-/// Whether most of the chosen SuperSlabs is resident. `None` if there are none, or the system does not say.
+/// Whether the chosen SuperSlabs are resident as far as they are when all blocks are full: at the ends of
+/// blocks and spans up to a fifth is left. `None` if there are none, or the system does not say.
 fn judge(samples: &Samples) -> Option<bool> {
     let (mut pages, mut resident) = (0, 0);
     for &base in samples.iter().filter(|base| !base.is_null()) {
@@ -184,7 +214,7 @@ fn judge(samples: &Samples) -> Option<bool> {
         resident += unsafe { os::resident_pages(base, SUPERSLAB) }?;
         pages += SUPERSLAB >> os::page_size().trailing_zeros();
     }
-    (pages != 0).then_some(is_most(resident, pages))
+    (pages != 0).then_some(resident * 5 >= pages * 4)
 }
 
 #[cfg(test)]
@@ -215,11 +245,17 @@ mod tests {
             unsafe { base.add(page * os::page_size()).write(1) };
         }
         assert_eq!(judge(&sample(2)), Some(false));
+        for page in 0..SUPERSLAB / os::page_size() * 13 / 16 {
+            // SAFETY: inside the mapping.
+            unsafe { base.add(page * os::page_size()).write(1) };
+        }
+        assert_eq!(judge(&sample(2)), Some(true));
         // SAFETY: inside the mapping.
         unsafe { base.write_bytes(1, SUPERSLAB) };
         assert_eq!(judge(&sample(4)), Some(true));
-        assert!(!are_dense(FROM - 1, || sample(1)));
-        let answers: Vec<bool> = (0..SUPERSLAB_CONTROL).map(|_| are_dense(FROM, || sample(1))).collect();
+        assert!(!are_dense(FROM - 1, false, || sample(1)));
+        let answers: Vec<bool> =
+            (0..SUPERSLAB_CONTROL).map(|i| are_dense(FROM, i % 2 == 0, || sample(1))).collect();
         assert_eq!(answers.iter().filter(|yes| !**yes).count(), 1, "a control");
         // SAFETY: our own mapping of this length, not used any more.
         unsafe { os::discard_uncounted(base, 2 * SUPERSLAB) };

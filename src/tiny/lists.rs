@@ -97,7 +97,7 @@ impl Bins {
         // SAFETY: the caller has the rights of the slab's owner, which `filled` is for.
         unsafe {
             if !core::mem::replace(&mut (*slab).filled, true) {
-                thp::filled((*slab).slices as usize);
+                thp::filled((*slab).slices as usize, (*slab).stride);
             }
         }
     }
