@@ -148,7 +148,7 @@ fn stopped_it_does_nothing() {
     until("it is gone", || !has_thread());
     let before = hakmem::stats();
     // The thread that frees gives back itself what is old by then, so not too slowly.
-    let mut freed = before.clone();
+    let mut freed = before;
     until("10 MB are freed within the purge delay", || {
         free(make(20_000, 500));
         freed = hakmem::stats();

@@ -72,13 +72,42 @@ fn a_block_that_grows_has_them() {
     });
 }
 
+/// Slabs of blocks longer than a page.
+#[test]
+fn long_blocks_that_are_filled_have_them() {
+    case("long_blocks_that_are_filled_have_them", &[], || {
+        for size in [6000, 20_000, 50_000] {
+            let before = advised();
+            let blocks = make(60 * MIB / size, size, PAGE);
+            let more = (advised() - before) / MIB;
+            assert!(more >= 40, "{more} MiB of 60 in blocks of {size}");
+            free(blocks);
+        }
+    });
+}
+
+/// A buffer of each connection, of which the beginning is used.
+#[test]
+fn long_blocks_that_are_hardly_touched_have_none() {
+    case("long_blocks_that_are_hardly_touched_have_none", &[], || {
+        for size in [20_000, 50_000] {
+            let before = advised();
+            let blocks = make(60 * MIB / size, size, size);
+            assert_eq!(advised(), before, "blocks of {size}");
+            free(blocks);
+        }
+    });
+}
+
 #[test]
 fn with_always_all_have_them() {
     case("with_always_all_have_them", &[("HAKMEM_THP", "always")], || {
         let before = advised();
         let blocks = make(2, 5 * MIB, MIB);
         assert_eq!((advised() - before) / MIB, 10);
-        free(blocks);
+        let long = make(30 * MIB / 50_000, 50_000, 50_000);
+        assert!((advised() - before) / MIB >= 30);
+        free([blocks, long].concat());
     });
 }
 

@@ -186,14 +186,15 @@ async fn steps(number: usize) {
 }
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Tasks that wait for a thread, and where each was before.
+type Queue = Mutex<VecDeque<(Task, Option<thread::ThreadId>)>>;
 
 /// Polls all tasks on several threads until they have ended, each time on another one than before. Each
 /// thread allocates a block of its own after each poll. Returns how many polls there were, and how many tasks
 /// changed threads.
 fn execute(tasks: Vec<Task>, threads: usize) -> (usize, usize) {
     let left = AtomicUsize::new(tasks.len());
-    let queues: Vec<Mutex<VecDeque<(Task, Option<thread::ThreadId>)>>> =
-        (0..threads).map(|_| Mutex::new(VecDeque::new())).collect();
+    let queues: Vec<Queue> = (0..threads).map(|_| Mutex::new(VecDeque::new())).collect();
     for (i, task) in tasks.into_iter().enumerate() {
         queues[i % threads].lock().unwrap().push_back((task, None));
     }

@@ -12,6 +12,7 @@ use crate::hardened::{growth, parts};
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
+use crate::superslab::thp;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, reads, wrote};
 use crate::tiny::classes;
@@ -266,9 +267,10 @@ impl Slab {
     }
 
     /// Whether most of the blocks' pages are resident, of which none is fresh; the last one may not have been
-    /// touched yet. Big ones are not asked about: they are resident as a whole.
+    /// touched yet. Big ones are not asked about: they are resident as a whole; nor any where an option says
+    /// who has huge pages.
     fn is_dense(&self) -> bool {
-        if self.stride() <= os::page_size() || self.is_big() {
+        if self.stride() <= os::page_size() || self.is_big() || !thp::is_ours() {
             return true;
         }
         let expected = (self.blocks() - 1) * self.stride() / os::page_size();

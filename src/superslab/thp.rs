@@ -188,8 +188,8 @@ fn choose(pool: &State) -> Samples {
     chosen
 }
 
-/// Whether SuperSlabs in use are densely resident. `may_grow`: the heap grows, if they are. Called without the
-/// pool's lock.
+/// Whether SuperSlabs in use are densely resident. `may_grow`: the heap grows, if they are. Called without
+/// the pool's lock.
 fn are_dense(superslabs: usize, may_grow: bool, samples: impl FnOnce() -> Samples) -> bool {
     let few = superslabs < FROM;
     if few && !may_grow {
