@@ -100,6 +100,7 @@ enum First {
     ClearsWhatIsFull,
     FillsRuns,
     FillsLongSlabs,
+    FillsLongSlabsLater,
     HasSparseSlabs,
     FillsBuffers,
     HasSparseBuffers,
@@ -136,6 +137,7 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         First::ClearsWhatIsFull,
         First::FillsRuns,
         First::FillsLongSlabs,
+        First::FillsLongSlabsLater,
         First::HasSparseSlabs,
         First::FillsBuffers,
         First::HasSparseBuffers,
@@ -264,17 +266,27 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                     hakmem::purge();
                 }
             }
+            // What a program begins with, hardly touched, says nothing of what follows.
+            First::FillsLongSlabsLater => {
+                let first: Vec<_> = (1..60).flat_map(|i| make(1, i * 1000, i * 1000)).collect();
+                let later = make(34 * MIB / 12_000, 12_000, page);
+                assert!(more() >= 16, "{} MiB of 34", more());
+                free([first, later].concat());
+            }
             // Each is used in its first page, as a buffer of a connection that says little.
             First::HasSparseSlabs => {
+                // Nor do others, all of them filled, which are older.
+                let others = make(60, 300 << 10, page);
                 for size in [12_000, 20_000, 50_000] {
                     let before = resident();
                     let blocks = make(100 * MIB / size, size, size);
-                    let most = blocks.len() * 2 * page + 4 * MIB;
+                    let most = blocks.len() * page * 5 / 4 + 8 * MIB;
                     let longer = resident().saturating_sub(before);
                     assert!(longer < most, "{} MiB for a byte in each {size}", longer / MIB);
                     free(blocks);
                     hakmem::purge();
                 }
+                free(others);
             }
             // Blocks that are too short for a huge page of their own.
             First::FillsBuffers => {

@@ -135,33 +135,19 @@ fn instructions_in_destructors_after_the_exit_hook() {
 
 /// The least of several runs of a program that prints a number.
 fn least(program: &PathBuf, arg: Option<&str>, ours: bool) -> f64 {
-    least_until(0.0, 100, program, arg, ours)
-}
-
-/// The least of so many runs of a program that prints a number, or one that is no more than `enough`.
-fn least_until(enough: f64, runs: u32, program: &PathBuf, arg: Option<&str>, ours: bool) -> f64 {
     let figure = |_| -> f64 {
         let mut command = if ours { preloaded(program) } else { Command::new(program) };
         expect_ok(command.args(arg), LIMIT).trim().parse().unwrap()
     };
     // Where the libraries lie differs from run to run, and with it how many of their pages the kernel maps at
     // once. Where a library was just written, it lies well in one run of a dozen only.
-    let mut least = f64::INFINITY;
-    for run in 0..runs {
-        least = least.min(figure(run));
-        if least <= enough {
-            break;
-        }
-    }
-    least
+    (0..200).map(figure).fold(f64::INFINITY, f64::min)
 }
 
 #[test]
 fn resident_memory_of_an_empty_process() {
     let program = compile("gcc", "budget_empty.c", &[]);
-    let glibc = least(&program, None, false);
-    // More runs than are needed nearly always.
-    let ours = least_until(glibc + budget("empty_process_kib"), 1000, &program, None, true);
+    let (ours, glibc) = (least(&program, None, true), least(&program, None, false));
     println!("empty process: {ours} KiB, under glibc {glibc} KiB");
     settle([compare("empty_process_kib", ours - glibc)]);
 }

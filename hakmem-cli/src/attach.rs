@@ -165,9 +165,13 @@ impl Process {
             return Ok(waited);
         }
         match self.state()? {
-            // It has begun; and somebody else may have ended it since.
-            RUNNING | ENDED => Ok(waited),
+            RUNNING => Ok(waited),
+            // It has begun, and somebody else has ended it since.
+            ENDED if self.prefix()?.as_deref() == Some(prefix) => Ok(waited),
             REFUSED_RUNNING => bail!(self.occupied()),
+            ENDED | REFUSED_NOT_RUNNING => {
+                bail!("process {}: somebody else asked it to end a profile before this one began", self.pid)
+            }
             _ => bail!(
                 "process {}: it has no memory for a profile, or may make few system calls only",
                 self.pid

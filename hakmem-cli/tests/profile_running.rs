@@ -93,7 +93,7 @@ fn a_process_with_any_name_is_watched() {
 fn a_process_that_is_just_started_is_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new("sh");
-    command.current_dir(folder.path()).args(["-c", "sleep 0.1; LD_PRELOAD=$0 exec $1"]);
+    command.current_dir(folder.path()).args(["-c", "sleep 0.2; LD_PRELOAD=$0 exec $1"]);
     command.arg(real()).arg(compile("grow.c", "grow", &["-g", "-O1"]));
     let growing = Growing(command.stdin(Stdio::piped()).spawn().unwrap());
     let mut watch = hakmem();

@@ -4,7 +4,9 @@
 //! All atomics here are relaxed: they are figures, on which no other memory depends.
 
 use crate::base::table::Table;
+use crate::os;
 use crate::superslab::pagemap::KINDS;
+use crate::superslab::thp;
 use crate::sync::AtomicUsize;
 use crate::sync::Ordering::Relaxed;
 
@@ -54,6 +56,20 @@ impl Class {
             less(&self.open, 1);
         }
     }
+}
+
+/// Whether the blocks of a slab that is not big are resident, none of which is fresh; the last one may not
+/// have been touched yet. Long ones, of which a program may use a part, are what the kernel says, unless an
+/// option says who has huge pages. If the kernel does not, they are not.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn are_filled(base: *mut u8, blocks: usize, stride: usize) -> bool {
+    if !thp::is_long(stride) || !thp::is_ours() {
+        return true;
+    }
+    let expected = (blocks - 1) * stride / os::page_size();
+    // SAFETY: this only asks; a slab that is not big is shorter than 2 MiB.
+    let resident = unsafe { os::resident_pages(base, blocks * stride) };
+    expected != 0 && resident.is_some_and(|resident| thp::is_long_filled(resident, expected))
 }
 
 /// Subtracts, down to 0: a fork may have come between two of these.

@@ -12,7 +12,6 @@ use crate::hardened::{growth, parts};
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
-use crate::superslab::thp;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, reads, wrote};
 use crate::tiny::classes;
@@ -27,6 +26,9 @@ pub(super) const FREE: u8 = 1;
 pub(super) const USED: u8 = 2;
 /// A block that was freed and cannot be handed out yet.
 pub(super) const HELD: u8 = 3;
+
+/// What `Slab::filled` is once [`growth::filled`] has counted the slab; less is how often it was used up.
+const COUNTED: u8 = u8::MAX;
 
 /// Who may take blocks from a slab: the thread whose current slab it is.
 pub(super) const CURRENT: u8 = 0;
@@ -76,8 +78,8 @@ pub(super) struct Slab {
     pub(super) thread: AtomicUsize,
     /// Whether it is counted as empty. Used under the lock of its list.
     pub(super) counted: AtomicBool,
-    /// Whether it has been used up. Used by who has it.
-    filled: AtomicBool,
+    /// [`COUNTED`], or less. Used by who has it.
+    filled: AtomicU8,
     links: Links<Slab>,
     all_next: AtomicPtr<Slab>,
 }
@@ -184,7 +186,7 @@ impl Slab {
                 slab.word(word).store(if rest >= 64 { u64::MAX } else { (1 << rest) - 1 }, Relaxed);
             }
             slab.free.store(blocks as i32, Relaxed);
-            slab.filled.store(false, Relaxed);
+            slab.filled.store(0, Relaxed);
             slab.thread.store(os::thread::id(), Relaxed);
             slab.place.store(CURRENT, Relaxed);
             pagemap::set_hardened(base, slices, record.cast());
@@ -222,7 +224,7 @@ impl Slab {
         // As it was taken: by `self` the record could not be written to that is made of it next.
         let record = pagemap::hardened(self.base());
         pagemap::set(self.base(), self.slices as usize, FOREIGN);
-        growth::released(self.class(), self.slices(), self.is_big(), self.filled.load(Relaxed));
+        growth::released(self.class(), self.slices(), self.is_big(), self.filled.load(Relaxed) == COUNTED);
         // SAFETY: by the caller's clause nobody uses the span any more, and the record is the caller's.
         unsafe {
             spans::give(self.base(), self.slices as usize, self.region.get());
@@ -261,22 +263,23 @@ impl Slab {
 
     /// Notes that it has no block left, if its blocks are used as far as what a big one would make resident.
     pub(super) fn note_filled(&self) {
-        if !self.filled.load(Relaxed) && self.is_dense() && !self.filled.swap(true, Relaxed) {
+        let before = self.filled.load(Relaxed);
+        if before == COUNTED {
+            return;
+        }
+        let times = (before + 1).min(COUNTED - 1);
+        // Ever more rarely: it may take a system call.
+        if times.is_power_of_two() && self.is_dense() {
+            self.filled.store(COUNTED, Relaxed);
             growth::filled(self.class(), self.slices(), self.is_big());
+        } else {
+            self.filled.store(times, Relaxed);
         }
     }
 
-    /// Whether most of the blocks' pages are resident, of which none is fresh; the last one may not have been
-    /// touched yet. Big ones are not asked about: they are resident as a whole; nor any where an option says
-    /// who has huge pages.
+    /// Whether it is resident as a whole, or its blocks are filled.
     fn is_dense(&self) -> bool {
-        if self.stride() <= os::page_size() || self.is_big() || !thp::is_ours() {
-            return true;
-        }
-        let expected = (self.blocks() - 1) * self.stride() / os::page_size();
-        // SAFETY: this only asks; a slab that is not big is shorter than 2 MiB.
-        let resident = unsafe { os::resident_pages(self.base(), self.blocks() * self.stride()) };
-        expected != 0 && resident.is_none_or(|resident| resident * 5 >= expected * 4)
+        self.is_big() || growth::are_filled(self.base(), self.blocks(), self.stride())
     }
 
     /// Whether it has memory of its own, and huge pages if there are any.

@@ -177,7 +177,7 @@ pub fn class_stats() -> [ClassStats; ClassStats::COUNT] {
 /// Bytes mapped for [text that is kept](super::kept). Relaxed: a figure.
 pub(super) static TEXT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// All figures at one moment, except for the kernel's.
+/// All figures of about one moment, except for the kernel's.
 pub(crate) struct Snapshot {
     pub(crate) stats: Stats,
     pub(crate) classes: [ClassStats; ClassStats::COUNT],

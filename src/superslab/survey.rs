@@ -51,6 +51,9 @@ pub(crate) struct Survey {
 /// After how many SuperSlabs, a fraction of a millisecond's work, those who need the pool have their turn.
 const AT_ONCE: usize = if cfg!(test) { 2 } else { 128 };
 
+/// For how many milliseconds they have it at most. Then the walk goes on to its end.
+const BREAKS: u32 = 1000;
+
 /// Calls `f` with the figures of every span in use, and returns figures of everything else. The pool is
 /// locked meanwhile, with breaks if others wait and who asks is `patient`. If its lock is not free soon, or
 /// within a second if `patient`, or the calling thread itself holds it, in code that a signal handler has
@@ -60,11 +63,13 @@ pub(crate) fn survey(patient: bool, mut f: impl FnMut(&SpanFigures)) -> Survey {
     let lock = if patient { span_index::lock_patiently } else { span_index::lock };
     let missed = Survey { missed: true, ..Survey::default() };
     let Some(mut pool) = lock() else { return missed };
+    let begun = os::now_ms();
+    let has_breaks = || patient && POOL.is_waited_for() && os::elapsed(begun, os::now_ms()) < BREAKS;
     let mut all = Survey { descriptors: desc::bytes_of_descriptors(), ..Survey::default() };
     // Descriptors stay, with the pool's lock or without. Whether one has a SuperSlab is looked at as it
     // comes.
     for (done, desc) in desc::all_descs().enumerate() {
-        if patient && done % AT_ONCE == AT_ONCE - 1 && POOL.is_waited_for() {
+        if done % AT_ONCE == AT_ONCE - 1 && has_breaks() {
             drop(pool);
             // Else this thread would mostly have the lock again before who waits is awake.
             pause();
@@ -126,6 +131,20 @@ pub(crate) fn each_slab_of<T>(
 /// lock is not free soon.
 pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
     span_index::with(|_| desc::descs().for_each(|desc| spans(desc, &mut f))).is_some()
+}
+
+/// How many slices slabs of a SuperSlab have whose stride is one of `strides`. The caller holds the pool's
+/// lock.
+pub(super) fn slices_of(desc: &Desc, strides: fn(usize) -> bool) -> usize {
+    let mut slices = 0;
+    spans(desc, |slab| {
+        // SAFETY: `spans` passes records of a SuperSlab that stays mapped while the lock is held.
+        let seen = unsafe { Slab::glimpse(slab) };
+        if seen.class != RUN && strides(seen.stride) {
+            slices += seen.slices;
+        }
+    });
+    slices
 }
 
 /// Calls `f` with the record of every span in use of a SuperSlab. The caller holds the pool's lock.

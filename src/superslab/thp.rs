@@ -15,6 +15,7 @@ use crate::os;
 use crate::superslab::desc::DescRef;
 use crate::superslab::layout::{SLICES, SUPERSLAB};
 use crate::superslab::span_index::{self, State};
+use crate::superslab::survey;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 use core::ptr;
@@ -47,16 +48,27 @@ impl Filled {
         Self { short: AtomicUsize::new(0), long: AtomicUsize::new(0) }
     }
 
-    /// What counts slabs with blocks of this length. Of one that is longer than a page a program may use the
-    /// beginning only, as of a buffer for each connection.
-    fn of(&self, stride: u32) -> &AtomicUsize {
-        if stride as usize <= os::page_size() { &self.short } else { &self.long }
+    /// What counts slabs with blocks of this length.
+    fn of(&self, stride: usize) -> &AtomicUsize {
+        if is_long(stride) { &self.long } else { &self.short }
     }
+}
+
+/// Whether a block that is touched may have pages that are not. Of such a block a program may use the
+/// beginning only, as of a buffer for each connection.
+pub(crate) fn is_long(stride: usize) -> bool {
+    stride > os::page_size()
+}
+
+/// Whether so many pages of so many that [long](is_long) blocks have are resident as where all of them are
+/// full: at the ends of blocks and spans of some classes a sixth is left.
+pub(crate) const fn is_long_filled(resident: usize, pages: usize) -> bool {
+    resident * 5 >= pages * 4
 }
 
 /// Counts the slices of a slab that has just handed out its last fresh block.
 pub(crate) fn filled(slices: usize, stride: u32) {
-    FILLED.of(stride).fetch_add(slices, Relaxed);
+    FILLED.of(stride as usize).fetch_add(slices, Relaxed);
 }
 
 /// The fewest SuperSlabs of a heap that counts as growing. Small processes stay as they are; the first
@@ -81,7 +93,7 @@ const fn is_growing(superslabs: usize, then: usize, filled: usize, grew: bool) -
 
 /// Takes back [`filled`] of such a slab.
 pub(super) fn no_more_filled(slices: usize, stride: u32) {
-    FILLED.of(stride).fetch_sub(slices, Relaxed);
+    FILLED.of(stride as usize).fetch_sub(slices, Relaxed);
 }
 
 /// Whether to use huge pages: what the option says, or what `find` finds if that is left to us.
@@ -129,10 +141,18 @@ pub(super) fn growth() -> Growth {
         };
         let grows = is_growing(superslabs, then, filled, GREW.load(Relaxed));
         GREW.store(grows, Relaxed);
+        if grows || filled >= HUGE_FROM && is_most(filled, used) {
+            return true;
+        }
         let may_grow = is_growing(superslabs, then + long.0, filled + long.1, false);
-        grows
-            || filled >= HUGE_FROM && is_most(filled, used)
-            || are_dense(superslabs, may_grow, || span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES))
+        let by_long = long.1.saturating_sub(long.0);
+        let samples = |least| span_index::with(|pool| choose(pool, least)).unwrap_or(NO_SAMPLES);
+        if may_grow || by_long >= MANY_LONG {
+            // Others that hold as much of them: what else there is says nothing of these.
+            LONG.are_dense(superslabs, may_grow, || samples(by_long.div_ceil(2)))
+        } else {
+            ANY.are_dense(superslabs, false, || samples(0))
+        }
     });
     Growth { wants_huge, short, long }
 }
@@ -146,9 +166,12 @@ impl Growth {
     }
 }
 
-/// With fewer SuperSlabs than this the kernel is only asked if the heap seems to grow: if the next one stays
-/// empty, that wastes an eighth.
+/// With fewer SuperSlabs than this the kernel is not asked: if the next one stays empty, that wastes an
+/// eighth. It is from [`GROWING_FROM`] on if the heap grows like one of which the kernel says so.
 const FROM: usize = 8;
+/// If so many slices of slabs of long blocks are filled from one SuperSlab to the next, those are what the
+/// kernel is asked about.
+const MANY_LONG: usize = SLICES / 4;
 /// One new SuperSlab in this many is a control, without huge pages.
 const SUPERSLAB_CONTROL: usize = 64;
 /// The kernel is asked for one new SuperSlab in this many.
@@ -158,16 +181,28 @@ const SAMPLES: usize = 4;
 /// How many SuperSlabs at the front of a bucket are considered.
 const AMONG: usize = 32;
 /// The most free slices of a SuperSlab that is considered: runs leave gaps into which no run fits. With one
-/// more that are clean, it is not dense by itself.
+/// more that are clean, one of runs is not dense by itself.
 const MOST_FREE: usize = 4;
 /// This many SuperSlabs at the front of a bucket are passed over: they have only just become full, and may
 /// not be touched yet.
 const TOO_FRESH: usize = 2;
 
-/// How often [`are_dense`] had to know.
-static ASKED: AtomicUsize = AtomicUsize::new(0);
-/// The kernel's last answer.
-static DENSE: AtomicBool = AtomicBool::new(false);
+/// What the kernel has said.
+struct Answers {
+    /// How often somebody had to know.
+    asked: AtomicUsize,
+    /// The last answer.
+    dense: AtomicBool,
+    /// Whether so many resident pages of so many are dense.
+    enough: fn(usize, usize) -> bool,
+    /// Whether more than half of the SuperSlabs have to be, instead of all taken together.
+    by_majority: bool,
+}
+
+/// Of SuperSlabs with slabs of long blocks.
+static LONG: Answers = Answers::new(is_long_filled, true);
+/// Of any.
+static ANY: Answers = Answers::new(is_most, false);
 
 /// SuperSlabs to ask the kernel about; null where there are fewer.
 type Samples = [*mut u8; SAMPLES];
@@ -179,42 +214,63 @@ fn tells(desc: DescRef) -> bool {
     !desc.huge.load(Relaxed) && !desc.reused.load(Relaxed)
 }
 
-/// Chooses SuperSlabs to ask about; under the pool's lock.
-fn choose(pool: &State) -> Samples {
-    let old = (0..=MOST_FREE)
-        .flat_map(|free| pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| tells(desc)));
+/// Chooses SuperSlabs to ask about, with at least so many slices of slabs of long blocks; under the pool's
+/// lock.
+fn choose(pool: &State, least: usize) -> Samples {
+    let old = |free| pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| tells(desc));
     let mut chosen = NO_SAMPLES;
-    chosen.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
+    let places = chosen.iter_mut();
+    if least == 0 {
+        places.zip((0..=MOST_FREE).flat_map(old)).for_each(|(place, desc)| *place = desc.base());
+    } else {
+        // Of each bucket in turn, the newest first: the spans that a program begins with lie in those that are
+        // full to the last slice, and others, which one class of blocks fills, may never be.
+        let long = |free| old(free).filter(|desc| survey::slices_of(desc, is_long) >= least);
+        let turns = (0..SAMPLES).flat_map(|n| (0..=MOST_FREE).map(move |free| (free, n)));
+        let found = turns.filter_map(|(free, n)| long(free).nth(n));
+        places.zip(found).for_each(|(place, desc)| *place = desc.base());
+    }
     chosen
 }
 
-/// Whether SuperSlabs in use are densely resident. `may_grow`: the heap grows, if they are. Called without
-/// the pool's lock.
-fn are_dense(superslabs: usize, may_grow: bool, samples: impl FnOnce() -> Samples) -> bool {
-    let few = superslabs < FROM;
-    if few && !may_grow {
-        return false;
+impl Answers {
+    const fn new(enough: fn(usize, usize) -> bool, by_majority: bool) -> Self {
+        Self { asked: AtomicUsize::new(0), dense: AtomicBool::new(false), enough, by_majority }
     }
-    let asked = ASKED.fetch_add(1, Relaxed);
-    if few || asked % RARELY == 0 {
-        if let Some(dense) = judge(&samples()) {
-            DENSE.store(dense, Relaxed);
-        }
-    }
-    asked % SUPERSLAB_CONTROL != SUPERSLAB_CONTROL - 1 && DENSE.load(Relaxed)
-}
 
-/// Whether the chosen SuperSlabs are resident as far as they are when all blocks are full: at the ends of
-/// blocks and spans up to a fifth is left. `None` if there are none, or the system does not say.
-fn judge(samples: &Samples) -> Option<bool> {
-    let (mut pages, mut resident) = (0, 0);
-    for &base in samples.iter().filter(|base| !base.is_null()) {
-        // SAFETY: this only asks the system, which reports an error if the memory has been unmapped
-        // meanwhile.
-        resident += unsafe { os::resident_pages(base, SUPERSLAB) }?;
-        pages += SUPERSLAB >> os::page_size().trailing_zeros();
+    /// Whether SuperSlabs in use are densely resident. `may_grow`: the heap grows, if they are. Called
+    /// without the pool's lock.
+    fn are_dense(&self, superslabs: usize, may_grow: bool, samples: impl FnOnce() -> Samples) -> bool {
+        if superslabs < FROM {
+            // Of few what was said before says nothing.
+            return may_grow && self.judge(&samples()) == Some(true);
+        }
+        let asked = self.asked.fetch_add(1, Relaxed);
+        if asked % RARELY == 0 {
+            if let Some(dense) = self.judge(&samples()) {
+                self.dense.store(dense, Relaxed);
+            }
+        }
+        asked % SUPERSLAB_CONTROL != SUPERSLAB_CONTROL - 1 && self.dense.load(Relaxed)
     }
-    (pages != 0).then_some(resident * 5 >= pages * 4)
+
+    /// Whether the chosen SuperSlabs are resident. `None` if there are none, or the system does not say.
+    fn judge(&self, samples: &Samples) -> Option<bool> {
+        let (mut pages, mut resident) = (0, 0);
+        // How many more are dense than are not.
+        let mut majority = 0;
+        for &base in samples.iter().filter(|base| !base.is_null()) {
+            // SAFETY: this only asks the system, which reports an error if the memory has been unmapped
+            // meanwhile.
+            let its = unsafe { os::resident_pages(base, SUPERSLAB) }?;
+            let all = SUPERSLAB >> os::page_size().trailing_zeros();
+            majority += if (self.enough)(its, all) { 1 } else { -1 };
+            resident += its;
+            pages += all;
+        }
+        let dense = if self.by_majority { majority > 0 } else { (self.enough)(resident, pages) };
+        (pages != 0).then_some(dense)
+    }
 }
 
 #[cfg(test)]
@@ -229,7 +285,7 @@ mod tests {
         if !os::child::is_alone() {
             return;
         }
-        assert_eq!(judge(&NO_SAMPLES), None);
+        assert_eq!(LONG.judge(&NO_SAMPLES), None);
         let base = os::map_uncounted(2 * SUPERSLAB);
         let sample = |n: usize| {
             let mut chosen = NO_SAMPLES;
@@ -239,28 +295,40 @@ mod tests {
         // Without huge pages, whatever the system's default is.
         // SAFETY: our own mapping of this length.
         unsafe { os::advise_huge(base, 2 * SUPERSLAB, false) };
-        assert_eq!(judge(&sample(1)), Some(false));
-        for page in 0..SUPERSLAB / os::page_size() * 3 / 4 {
-            // SAFETY: inside the mapping.
-            unsafe { base.add(page * os::page_size()).write(1) };
-        }
-        assert_eq!(judge(&sample(2)), Some(false));
-        for page in 0..SUPERSLAB / os::page_size() * 13 / 16 {
-            // SAFETY: inside the mapping.
-            unsafe { base.add(page * os::page_size()).write(1) };
-        }
-        assert_eq!(judge(&sample(2)), Some(true));
-        // SAFETY: inside the mapping.
-        unsafe { base.write_bytes(1, SUPERSLAB) };
-        assert_eq!(judge(&sample(4)), Some(true));
-        assert!(!are_dense(FROM - 1, false, || sample(1)));
-        let answers: Vec<bool> =
-            (0..SUPERSLAB_CONTROL).map(|i| are_dense(FROM, i % 2 == 0, || sample(1))).collect();
-        assert_eq!(answers.iter().filter(|yes| !**yes).count(), 1, "a control");
+        let fill = |pages| {
+            for page in 0..pages {
+                // SAFETY: inside the mapping.
+                unsafe { base.add(page * os::page_size()).write(1) };
+            }
+        };
+        let pages = SUPERSLAB / os::page_size();
+        let judge = |n| [ANY.judge(&sample(n)), LONG.judge(&sample(n))];
+        assert_eq!(judge(1), [Some(false); 2]);
+        fill(pages * 3 / 4);
+        assert_eq!(judge(2), [Some(false); 2]);
+        fill(pages * 13 / 16);
+        assert_eq!(judge(2), [Some(false), Some(true)]);
+        fill(pages);
+        assert_eq!(judge(4), [Some(true); 2]);
+        // One that is full, and others of which nothing is touched.
+        let mixed = |full: usize, empty: usize| {
+            let mut chosen = sample(full);
+            chosen[full..full + empty].fill(base.wrapping_add(SUPERSLAB));
+            [ANY.judge(&chosen), LONG.judge(&chosen)]
+        };
+        assert_eq!(mixed(3, 1), [Some(false), Some(true)]);
+        assert_eq!(mixed(2, 2), [Some(false); 2]);
+        let answers = Answers::new(is_most, false);
+        assert!(!answers.are_dense(FROM - 1, false, || sample(1)), "too few to ask");
+        let said: Vec<bool> =
+            (0..SUPERSLAB_CONTROL).map(|i| answers.are_dense(FROM, i % 2 == 0, || sample(1))).collect();
+        assert_eq!(said.iter().filter(|yes| !**yes).count(), 1, "a control");
+        assert!(answers.are_dense(GROWING_FROM, true, || sample(1)));
+        assert!(!answers.are_dense(GROWING_FROM, true, || NO_SAMPLES), "what was said before says nothing");
         // SAFETY: our own mapping of this length, not used any more.
         unsafe { os::discard_uncounted(base, 2 * SUPERSLAB) };
         // The system does not say anything about memory that is not mapped.
-        assert_eq!(judge(&sample(1)), None);
+        assert_eq!(judge(1), [None; 2]);
     }
 
     #[test]
@@ -286,7 +354,18 @@ mod tests {
             add(free, false, true);
             (0..TOO_FRESH).for_each(|_| _ = add(free, false, false));
         }
-        assert_eq!(choose(&pool), chosen);
+        assert_eq!(choose(&pool, 0), chosen);
+    }
+
+    #[test]
+    fn what_blocks_longer_than_a_page_fill_counts_by_itself() {
+        let filled = Filled::new();
+        let page = os::page_size();
+        for stride in [8, page, page + 1, 20 * page] {
+            filled.of(stride).fetch_add(stride, Relaxed);
+        }
+        let counted = [&filled.short, &filled.long].map(|counter| counter.load(Relaxed));
+        assert_eq!(counted, [8 + page, page + 1 + 20 * page]);
     }
 
     #[test]

@@ -11,18 +11,27 @@ import unittest
 # These assert how long something takes, which a busy machine decides; none is about memory.
 TIMED = {
     "BarrierTests": ["test_default_timeout", "test_timeout", "test_repr"],
-    "EventTests": ["test_set_and_clear"],
-    "": [
-        "test_timeout", "test_waitfor_timeout", "test_acquire_timeout", "test_wait_timeout", "test_check_output_timeout",
-        "test_run_with_shell_timeout_and_capture_output", "test_leak_fast_process_del_killed",
-        "test_zombie_fast_process_del", "test_utime_current", "test_utime_current_old",
+    "BoundedSemaphoreTests": ["test_acquire_timeout"],
+    "SemaphoreTests": ["test_acquire_timeout"],
+    "ConditionTests": ["test_timeout", "test_waitfor_timeout"],
+    "ConditionAsRLockTests": ["test_timeout"],
+    "LockTests": ["test_timeout"],
+    "CRLockTests": ["test_timeout"],
+    "PyRLockTests": ["test_timeout"],
+    "EventTests": ["test_timeout", "test_set_and_clear"],
+    "ProcessTestCase": ["test_wait_timeout", "test_check_output_timeout"],
+    "ProcessTestCaseNoPoll": ["test_wait_timeout", "test_check_output_timeout"],
+    "POSIXProcessTestCase": ["test_leak_fast_process_del_killed", "test_zombie_fast_process_del"],
+    "RunFuncTestCase": [
+        "test_timeout", "test_check_output_timeout", "test_run_with_shell_timeout_and_capture_output",
     ],
+    "UtimeTests": ["test_utime_current", "test_utime_current_old"],
 }
 
 
 def is_timed(test):
     name, method = ("..." + test.id()).split(".")[-2:]
-    return method in TIMED[""] or method in TIMED.get(name, [])
+    return method in TIMED.get(name, [])
 
 
 def untimed(suite):
