@@ -223,8 +223,8 @@ fn choose(pool: &State, least: usize) -> Samples {
     if least == 0 {
         places.zip((0..=MOST_FREE).flat_map(old)).for_each(|(place, desc)| *place = desc.base());
     } else {
-        // Of each bucket in turn, the newest first: the spans that a program begins with lie in those that are
-        // full to the last slice, and others, which one class of blocks fills, may never be.
+        // Of each bucket in turn, the newest first: the spans that a program begins with lie in those that
+        // are full to the last slice, and others, which one class of blocks fills, may never be.
         let long = |free| old(free).filter(|desc| survey::slices_of(desc, is_long) >= least);
         let turns = (0..SAMPLES).flat_map(|n| (0..=MOST_FREE).map(move |free| (free, n)));
         let found = turns.filter_map(|(free, n)| long(free).nth(n));
