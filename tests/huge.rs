@@ -275,12 +275,13 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
             }
             // Each is used in its first page, as a buffer of a connection that says little.
             First::HasSparseSlabs => {
-                // Nor do others, all of them filled, which are older.
-                let others = make(60, 300 << 10, page);
+                // Nor do others, all of them filled, which are older; and what others of the same length were
+                // like is soon forgotten.
+                let others = [make(60, 300 << 10, page), make(40 * MIB / 12_000, 12_000, page)].concat();
                 for size in [12_000, 20_000, 50_000] {
                     let before = resident();
-                    let blocks = make(100 * MIB / size, size, size);
-                    let most = blocks.len() * page * 5 / 4 + 8 * MIB;
+                    let blocks = make(200 * MIB / size, size, size);
+                    let most = blocks.len() * page * 5 / 4 + 24 * MIB;
                     let longer = resident().saturating_sub(before);
                     assert!(longer < most, "{} MiB for a byte in each {size}", longer / MIB);
                     free(blocks);

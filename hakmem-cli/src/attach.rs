@@ -158,19 +158,27 @@ impl Process {
         let interval = u32::try_from(interval.as_millis()).unwrap_or(u32::MAX);
         self.write(self.words + at::INTERVAL, &interval.to_le_bytes())?;
         self.ask(START)?;
-        let waited = self.wait(None, true, say, |state| state != 0)?;
-        if waited != Waited::Done {
+        // What is answered before that was asked of it by somebody who ends the profile before.
+        let is_taken = || {
+            let mut request = [0];
+            self.read(self.words + at::REQUEST, &mut request).is_err() || request[0] != START
+        };
+        let waited = self.wait(None, true, say, |state| state != 0 && is_taken())?;
+        let state = self.state();
+        if waited != Waited::Done || !matches!(state, Ok(RUNNING)) {
             // So that it does not begin later.
             let _ = self.write(self.words + at::REQUEST, &[0]);
+        }
+        if waited != Waited::Done {
             return Ok(waited);
         }
-        match self.state()? {
+        match state? {
             RUNNING => Ok(waited),
             // It has begun, and somebody else has ended it since.
             ENDED if self.prefix()?.as_deref() == Some(prefix) => Ok(waited),
             REFUSED_RUNNING => bail!(self.occupied()),
             ENDED | REFUSED_NOT_RUNNING => {
-                bail!("process {}: somebody else asked it to end a profile before this one began", self.pid)
+                bail!("process {}: somebody else has ended a profile before or as this one began", self.pid)
             }
             _ => bail!(
                 "process {}: it has no memory for a profile, or may make few system calls only",

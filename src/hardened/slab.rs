@@ -268,7 +268,7 @@ impl Slab {
             return;
         }
         let times = (before + 1).min(COUNTED - 1);
-        // Ever more rarely: it may take a system call.
+        // Ever more rarely, and not beyond the 128th time: it may take a system call.
         if times.is_power_of_two() && self.is_dense() {
             self.filled.store(COUNTED, Relaxed);
             growth::filled(self.class(), self.slices(), self.is_big());

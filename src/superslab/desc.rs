@@ -48,6 +48,8 @@ pub(crate) struct Desc {
     pub(crate) reused: AtomicBool,
     /// The SuperSlab is about to be unmapped as a whole, or has been.
     pub(super) unmapping: AtomicBool,
+    /// How many there had been before it. Relaxed everywhere, like `huge`.
+    pub(super) number: AtomicU32,
     /// The job: slices that are being given back to the system, and are not free meanwhile. Written by the
     /// thread that does it.
     pub(super) job: AtomicU32,
@@ -68,6 +70,16 @@ pub(crate) struct Desc {
     bucket: Links<Desc>,
     /// Links of the list of SuperSlabs with purgeable slices.
     dirt: Links<Desc>,
+}
+
+/// The number of the next SuperSlab.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
+
+impl Desc {
+    /// How many SuperSlabs are newer. May wrap around.
+    pub(super) fn age(&self) -> u32 {
+        NUMBER.load(Relaxed).wrapping_sub(self.number.load(Relaxed)).wrapping_sub(1)
+    }
 }
 
 /// A reference to a descriptor. Valid for ever, since descriptors are unmapped only when nobody calls the
@@ -150,6 +162,12 @@ impl Desc {
         desc
     }
 
+    /// As if so many were newer.
+    #[cfg(test)]
+    pub(super) fn set_age(&self, age: u32) {
+        self.number.store(NUMBER.load(Relaxed).wrapping_sub(age).wrapping_sub(1), Relaxed);
+    }
+
     /// Claims a descriptor. False if it is in use.
     pub(super) fn claim(&self) -> bool {
         // Acquire: pairs with the release in `clear`.
@@ -164,6 +182,7 @@ impl Desc {
     pub(super) fn fill(&self, base: *mut u8, huge: bool, reused: bool) {
         self.huge.store(huge, Relaxed);
         self.reused.store(reused, Relaxed);
+        self.number.store(NUMBER.fetch_add(1, Relaxed), Relaxed);
         self.unmapping.store(false, Relaxed);
         self.job.store(0, Relaxed);
         // Release: pairs with the acquire in `base`.

@@ -61,7 +61,7 @@ pub(crate) fn is_long(stride: usize) -> bool {
 }
 
 /// Whether so many pages of so many that [long](is_long) blocks have are resident as where all of them are
-/// full: at the ends of blocks and spans of some classes a sixth is left.
+/// full: at the ends of blocks and spans of some classes nearly a fifth is left.
 pub(crate) const fn is_long_filled(resident: usize, pages: usize) -> bool {
     resident * 5 >= pages * 4
 }
@@ -93,7 +93,9 @@ const fn is_growing(superslabs: usize, then: usize, filled: usize, grew: bool) -
 
 /// Takes back [`filled`] of such a slab.
 pub(super) fn no_more_filled(slices: usize, stride: u32) {
-    FILLED.of(stride as usize).fetch_sub(slices, Relaxed);
+    // Down to 0: a fork may have come between what is noted in the slab and what is counted.
+    let less = |filled: usize| Some(filled.saturating_sub(slices));
+    let _ = FILLED.of(stride as usize).fetch_update(Relaxed, Relaxed, less);
 }
 
 /// Whether to use huge pages: what the option says, or what `find` finds if that is left to us.
@@ -144,14 +146,16 @@ pub(super) fn growth() -> Growth {
         if grows || filled >= HUGE_FROM && is_most(filled, used) {
             return true;
         }
-        let may_grow = is_growing(superslabs, then + long.0, filled + long.1, false);
-        let by_long = long.1.saturating_sub(long.0);
-        let samples = |least| span_index::with(|pool| choose(pool, least)).unwrap_or(NO_SAMPLES);
+        let may_grow =
+            is_growing(superslabs, then.saturating_add(long.0), filled.saturating_add(long.1), false);
+        let by_long = long.1.saturating_sub(long.0).min(SLICES);
+        let ask =
+            |choose: &dyn Fn(&State) -> Samples| span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES);
         if may_grow || by_long >= MANY_LONG {
-            // Others that hold as much of them: what else there is says nothing of these.
-            LONG.are_dense(superslabs, may_grow, || samples(by_long.div_ceil(2)))
+            let like_these = by_long.div_ceil(2);
+            LONG.are_dense(superslabs, may_grow, || ask(&|pool| choose_long(pool, like_these)))
         } else {
-            ANY.are_dense(superslabs, false, || samples(0))
+            ANY.are_dense(superslabs, false, || ask(&choose))
         }
     });
     Growth { wants_huge, short, long }
@@ -174,6 +178,18 @@ const FROM: usize = 8;
 const MANY_LONG: usize = SLICES / 4;
 /// One new SuperSlab in this many is a control, without huge pages.
 const SUPERSLAB_CONTROL: usize = 64;
+/// The same of those that slabs of long blocks fill, so that at most half as much as there is comes to be
+/// resident in vain: from tables that are filled a program may go on to buffers that are not.
+const fn long_control(superslabs: usize) -> usize {
+    let half = superslabs / 2;
+    if half < FROM {
+        FROM
+    } else if half > SUPERSLAB_CONTROL {
+        SUPERSLAB_CONTROL
+    } else {
+        half
+    }
+}
 /// The kernel is asked for one new SuperSlab in this many.
 const RARELY: usize = 4;
 /// How many SuperSlabs the kernel is asked about at a time.
@@ -195,14 +211,16 @@ struct Answers {
     dense: AtomicBool,
     /// Whether so many resident pages of so many are dense.
     enough: fn(usize, usize) -> bool,
-    /// Whether more than half of the SuperSlabs have to be, instead of all taken together.
-    by_majority: bool,
+    /// How many since the last control.
+    uncontrolled: AtomicUsize,
+    /// One new SuperSlab in this many is a control, in a heap of so many.
+    control: fn(usize) -> usize,
 }
 
 /// Of SuperSlabs with slabs of long blocks.
-static LONG: Answers = Answers::new(is_long_filled, true);
+static LONG: Answers = Answers::new(is_long_filled, long_control);
 /// Of any.
-static ANY: Answers = Answers::new(is_most, false);
+static ANY: Answers = Answers::new(is_most, |_| SUPERSLAB_CONTROL);
 
 /// SuperSlabs to ask the kernel about; null where there are fewer.
 type Samples = [*mut u8; SAMPLES];
@@ -214,28 +232,42 @@ fn tells(desc: DescRef) -> bool {
     !desc.huge.load(Relaxed) && !desc.reused.load(Relaxed)
 }
 
-/// Chooses SuperSlabs to ask about, with at least so many slices of slabs of long blocks; under the pool's
-/// lock.
-fn choose(pool: &State, least: usize) -> Samples {
-    let old = |free| pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| tells(desc));
+/// Chooses SuperSlabs to ask about; under the pool's lock.
+fn choose(pool: &State) -> Samples {
+    let old = (0..=MOST_FREE)
+        .flat_map(|free| pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| tells(desc)));
     let mut chosen = NO_SAMPLES;
-    let places = chosen.iter_mut();
-    if least == 0 {
-        places.zip((0..=MOST_FREE).flat_map(old)).for_each(|(place, desc)| *place = desc.base());
-    } else {
-        // Of each bucket in turn, the newest first: the spans that a program begins with lie in those that
-        // are full to the last slice, and others, which one class of blocks fills, may never be.
-        let long = |free| old(free).filter(|desc| survey::slices_of(desc, is_long) >= least);
-        let turns = (0..SAMPLES).flat_map(|n| (0..=MOST_FREE).map(move |free| (free, n)));
-        let found = turns.filter_map(|(free, n)| long(free).nth(n));
-        places.zip(found).for_each(|(place, desc)| *place = desc.base());
+    chosen.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
+    chosen
+}
+
+/// Chooses the newest, but for the one that has only just become full, with at least so many slices of slabs
+/// of long blocks: what was made before, or of other blocks, says nothing of those that the heap grows by.
+/// Under the pool's lock.
+fn choose_long(pool: &State, least: usize) -> Samples {
+    let mut newest: Option<DescRef> = None;
+    for desc in (0..=MOST_FREE).flat_map(|free| pool.bucket(free).take(AMONG)) {
+        let is_newer = newest.is_none_or(|newest| desc.age() < newest.age());
+        let is_old_enough = desc.age() > 0;
+        if is_newer && is_old_enough && tells(desc) && survey::slices_of(desc, is_long) >= least {
+            newest = Some(desc);
+        }
     }
+    let mut chosen = NO_SAMPLES;
+    chosen[0] = newest.map_or(ptr::null_mut(), |desc| desc.base());
     chosen
 }
 
 impl Answers {
-    const fn new(enough: fn(usize, usize) -> bool, by_majority: bool) -> Self {
-        Self { asked: AtomicUsize::new(0), dense: AtomicBool::new(false), enough, by_majority }
+    const fn new(enough: fn(usize, usize) -> bool, control: fn(usize) -> usize) -> Self {
+        let zero = AtomicUsize::new(0);
+        Self {
+            asked: AtomicUsize::new(0),
+            dense: AtomicBool::new(false),
+            enough,
+            uncontrolled: zero,
+            control,
+        }
     }
 
     /// Whether SuperSlabs in use are densely resident. `may_grow`: the heap grows, if they are. Called
@@ -251,25 +283,23 @@ impl Answers {
                 self.dense.store(dense, Relaxed);
             }
         }
-        asked % SUPERSLAB_CONTROL != SUPERSLAB_CONTROL - 1 && self.dense.load(Relaxed)
+        if self.uncontrolled.fetch_add(1, Relaxed) + 1 >= (self.control)(superslabs) {
+            self.uncontrolled.store(0, Relaxed);
+            return false;
+        }
+        self.dense.load(Relaxed)
     }
 
     /// Whether the chosen SuperSlabs are resident. `None` if there are none, or the system does not say.
     fn judge(&self, samples: &Samples) -> Option<bool> {
         let (mut pages, mut resident) = (0, 0);
-        // How many more are dense than are not.
-        let mut majority = 0;
         for &base in samples.iter().filter(|base| !base.is_null()) {
             // SAFETY: this only asks the system, which reports an error if the memory has been unmapped
             // meanwhile.
-            let its = unsafe { os::resident_pages(base, SUPERSLAB) }?;
-            let all = SUPERSLAB >> os::page_size().trailing_zeros();
-            majority += if (self.enough)(its, all) { 1 } else { -1 };
-            resident += its;
-            pages += all;
+            resident += unsafe { os::resident_pages(base, SUPERSLAB) }?;
+            pages += SUPERSLAB >> os::page_size().trailing_zeros();
         }
-        let dense = if self.by_majority { majority > 0 } else { (self.enough)(resident, pages) };
-        (pages != 0).then_some(dense)
+        (pages != 0).then_some((self.enough)(resident, pages))
     }
 }
 
@@ -310,19 +340,12 @@ mod tests {
         assert_eq!(judge(2), [Some(false), Some(true)]);
         fill(pages);
         assert_eq!(judge(4), [Some(true); 2]);
-        // One that is full, and others of which nothing is touched.
-        let mixed = |full: usize, empty: usize| {
-            let mut chosen = sample(full);
-            chosen[full..full + empty].fill(base.wrapping_add(SUPERSLAB));
-            [ANY.judge(&chosen), LONG.judge(&chosen)]
-        };
-        assert_eq!(mixed(3, 1), [Some(false), Some(true)]);
-        assert_eq!(mixed(2, 2), [Some(false); 2]);
-        let answers = Answers::new(is_most, false);
+        let answers = Answers::new(is_most, |_| SUPERSLAB_CONTROL);
         assert!(!answers.are_dense(FROM - 1, false, || sample(1)), "too few to ask");
         let said: Vec<bool> =
             (0..SUPERSLAB_CONTROL).map(|i| answers.are_dense(FROM, i % 2 == 0, || sample(1))).collect();
         assert_eq!(said.iter().filter(|yes| !**yes).count(), 1, "a control");
+        assert_eq!([8, 30, 1000].map(long_control), [8, 15, 64]);
         assert!(answers.are_dense(GROWING_FROM, true, || sample(1)));
         assert!(!answers.are_dense(GROWING_FROM, true, || NO_SAMPLES), "what was said before says nothing");
         // SAFETY: our own mapping of this length, not used any more.
@@ -354,7 +377,27 @@ mod tests {
             add(free, false, true);
             (0..TOO_FRESH).for_each(|_| _ = add(free, false, false));
         }
-        assert_eq!(choose(&pool, 0), chosen);
+        assert_eq!(choose(&pool), chosen);
+    }
+
+    #[test]
+    fn of_long_blocks_the_newest_that_tells_is_asked_about() {
+        let mut pool = State::new();
+        let mut add = |free: u32, age: u32, huge: bool| {
+            let desc = Desc::stand_in(ptr::without_provenance_mut(age as usize * SUPERSLAB));
+            desc.slices.set(Sets { free: (1 << free) - 1, dirty: 0 });
+            desc.huge.store(huge, Relaxed);
+            desc.set_age(age);
+            pool.enter(desc, 0);
+            desc.base()
+        };
+        add(0, 30, false);
+        let newest = add(2, 11, false);
+        add(3, 20, false);
+        add(4, 10, true);
+        add(5, 5, false);
+        assert_eq!(choose_long(&pool, 0)[0], newest);
+        assert_eq!(choose_long(&pool, 1), NO_SAMPLES, "none of them has long blocks");
     }
 
     #[test]
