@@ -101,7 +101,7 @@ fn what_is_kept_is_cut_and_grown_into() {
 #[test]
 fn blocks_that_grow_in_turn_do_not_stand_in_each_others_way() {
     // With pages of 16 KiB Debian's emulator (7.2) has lost a page of a library's data after such moves, in 3
-    // of 14 runs of this file, and in each of this test alone. With 64 KiB 11 MiB more were mapped in 2 of 40
+    // of 14 runs of this file, and in each of this test alone. With 64 KiB 11 MiB more were mapped in 2 of 23
     // runs beside busy processes; why has not been found. On machines neither was seen.
     if std::env::var_os("EXPECT_PAGE_SIZE").is_some() {
         return skip("under an emulator");
