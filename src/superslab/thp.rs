@@ -180,15 +180,8 @@ const MANY_LONG: usize = SLICES / 4;
 const SUPERSLAB_CONTROL: usize = 64;
 /// The same of those that slabs of long blocks fill, so that at most half as much as there is comes to be
 /// resident in vain: from tables that are filled a program may go on to buffers that are not.
-const fn long_control(superslabs: usize) -> usize {
-    let half = superslabs / 2;
-    if half < FROM {
-        FROM
-    } else if half > SUPERSLAB_CONTROL {
-        SUPERSLAB_CONTROL
-    } else {
-        half
-    }
+fn long_control(superslabs: usize) -> usize {
+    (superslabs / 2).clamp(FROM, SUPERSLAB_CONTROL)
 }
 /// The kernel is asked for one new SuperSlab in this many.
 const RARELY: usize = 4;
@@ -260,12 +253,11 @@ fn choose_long(pool: &State, least: usize) -> Samples {
 
 impl Answers {
     const fn new(enough: fn(usize, usize) -> bool, control: fn(usize) -> usize) -> Self {
-        let zero = AtomicUsize::new(0);
         Self {
             asked: AtomicUsize::new(0),
             dense: AtomicBool::new(false),
             enough,
-            uncontrolled: zero,
+            uncontrolled: AtomicUsize::new(0),
             control,
         }
     }
@@ -304,126 +296,4 @@ impl Answers {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::lockfree::slice_sets::Sets;
-    use crate::superslab::desc::Desc;
-
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn the_kernel_is_believed() {
-        if !os::child::is_alone() {
-            return;
-        }
-        assert_eq!(LONG.judge(&NO_SAMPLES), None);
-        let base = os::map_uncounted(2 * SUPERSLAB);
-        let sample = |n: usize| {
-            let mut chosen = NO_SAMPLES;
-            chosen[..n].fill(base);
-            chosen
-        };
-        // Without huge pages, whatever the system's default is.
-        // SAFETY: our own mapping of this length.
-        unsafe { os::advise_huge(base, 2 * SUPERSLAB, false) };
-        let fill = |pages| {
-            for page in 0..pages {
-                // SAFETY: inside the mapping.
-                unsafe { base.add(page * os::page_size()).write(1) };
-            }
-        };
-        let pages = SUPERSLAB / os::page_size();
-        let judge = |n| [ANY.judge(&sample(n)), LONG.judge(&sample(n))];
-        assert_eq!(judge(1), [Some(false); 2]);
-        fill(pages * 3 / 4);
-        assert_eq!(judge(2), [Some(false); 2]);
-        fill(pages * 13 / 16);
-        // An emulator of larger pages says what the machine's own are.
-        let emulated = std::env::var_os("EXPECT_PAGE_SIZE").is_some();
-        assert!(emulated || judge(2) == [Some(false), Some(true)]);
-        // SAFETY: inside the mapping.
-        unsafe { base.write_bytes(1, SUPERSLAB) };
-        assert_eq!(judge(4), [Some(true); 2]);
-        let answers = Answers::new(is_most, |_| SUPERSLAB_CONTROL);
-        assert!(!answers.are_dense(FROM - 1, false, || sample(1)), "too few to ask");
-        let said: Vec<bool> =
-            (0..SUPERSLAB_CONTROL).map(|i| answers.are_dense(FROM, i % 2 == 0, || sample(1))).collect();
-        assert_eq!(said.iter().filter(|yes| !**yes).count(), 1, "a control");
-        assert_eq!([8, 30, 1000].map(long_control), [8, 15, 64]);
-        assert!(answers.are_dense(GROWING_FROM, true, || sample(1)));
-        assert!(!answers.are_dense(GROWING_FROM, true, || NO_SAMPLES), "what was said before says nothing");
-        // SAFETY: our own mapping of this length, not used any more.
-        unsafe { os::discard_uncounted(base, 2 * SUPERSLAB) };
-        // The system does not say anything about memory that is not mapped.
-        assert_eq!(judge(1), [None; 2]);
-    }
-
-    #[test]
-    fn superslabs_that_are_nearly_full_and_tell_something_are_asked_about() {
-        let mut pool = State::new();
-        let mut places = 0;
-        let mut add = |free: u32, huge: bool, reused: bool| {
-            places += 1;
-            let desc = Desc::stand_in(ptr::without_provenance_mut(places * SUPERSLAB));
-            desc.slices.set(Sets { free: (1 << free) - 1, dirty: 0 });
-            desc.huge.store(huge, Relaxed);
-            desc.reused.store(reused, Relaxed);
-            pool.enter(desc, 0);
-            desc.base()
-        };
-        let mut chosen = NO_SAMPLES;
-        for free in [0, 4, 5] {
-            let tells = add(free, false, false);
-            if free <= 4 {
-                chosen[free as usize / 4] = tells;
-            }
-            add(free, true, false);
-            add(free, false, true);
-            (0..TOO_FRESH).for_each(|_| _ = add(free, false, false));
-        }
-        assert_eq!(choose(&pool), chosen);
-    }
-
-    #[test]
-    fn of_long_blocks_the_newest_that_tells_is_asked_about() {
-        let mut pool = State::new();
-        let mut add = |free: u32, age: u32, huge: bool| {
-            let desc = Desc::stand_in(ptr::without_provenance_mut(age as usize * SUPERSLAB));
-            desc.slices.set(Sets { free: (1 << free) - 1, dirty: 0 });
-            desc.huge.store(huge, Relaxed);
-            desc.set_age(age);
-            pool.enter(desc, 0);
-            desc.base()
-        };
-        add(0, 30, false);
-        let newest = add(2, 11, false);
-        add(3, 20, false);
-        add(4, 10, true);
-        add(5, 5, false);
-        assert_eq!(choose_long(&pool, 0)[0], newest);
-        assert_eq!(choose_long(&pool, 1), NO_SAMPLES, "none of them has long blocks");
-    }
-
-    #[test]
-    fn what_blocks_longer_than_a_page_fill_counts_by_itself() {
-        let filled = Filled::new();
-        let page = os::page_size();
-        for stride in [8, page, page + 1, 20 * page] {
-            filled.of(stride).fetch_add(stride, Relaxed);
-        }
-        let counted = [&filled.short, &filled.long].map(|counter| counter.load(Relaxed));
-        assert_eq!(counted, [8 + page, page + 1 + 20 * page]);
-    }
-
-    #[test]
-    fn a_heap_grows_by_what_is_filled() {
-        let grows = |superslabs, filled| is_growing(superslabs, 40, filled, false);
-        assert!(grows(GROWING_FROM, 40 + SLICES));
-        assert!(!grows(GROWING_FROM - 1, 40 + SLICES), "small");
-        assert!(!grows(100, 40 + SLICES / 2), "spans that are hardly touched");
-        assert!(!grows(100, 8), "slabs were given back");
-        let goes_on = |superslabs, filled| is_growing(superslabs, 40, filled, true);
-        assert!(goes_on(GOES_ON_FROM, 40 + GOES_ON) && !grows(GOES_ON_FROM, 40 + GOES_ON));
-        assert!(!goes_on(GOES_ON_FROM - 1, 40 + GOES_ON), "one would be too large a part");
-        assert!(!goes_on(100, 39 + GOES_ON), "the end of the growth");
-    }
-}
+mod tests;
