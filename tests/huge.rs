@@ -1,7 +1,9 @@
 //! Huge pages must not make resident what a program does not touch; and what it does touch, such as tables
 //! that double, should have them. Whether the system has any does not matter here.
 
-use advice::{MIB, advice_can_be_seen, advised, flagged, free, is_flagged, make, resident_with_advice};
+use advice::{
+    MIB, advice_can_be_seen, advised, bytes, flagged, free, is_flagged, make, resident, resident_with_advice,
+};
 use hakmem::Hakmem;
 use std::alloc::{GlobalAlloc, Layout};
 use support::skips::skip;
@@ -14,23 +16,6 @@ mod support;
 
 #[global_allocator]
 static GLOBAL: Hakmem = Hakmem::new();
-
-/// The value of a line of /proc that is in KiB, in bytes.
-fn bytes(value: &str) -> usize {
-    value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
-}
-
-/// Resident bytes: of the process, or, where the system gives huge pages to all that do not refuse, of what
-/// is mapped with advice, which is the allocator's. Rust's own memory and the stacks have huge pages then.
-fn resident() -> usize {
-    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
-    if enabled.contains("[always]") {
-        return resident_with_advice();
-    }
-    // In KiB, whatever the size of a page.
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    bytes(status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap())
-}
 
 fn a_program_with_sparse_blocks() {
     let before = resident();
@@ -98,10 +83,6 @@ enum First {
     ThenSparse,
     ClearsAgain,
     ClearsWhatIsFull,
-    FillsRuns,
-    FillsLongSlabs,
-    FillsLongSlabsLater,
-    HasSparseSlabs,
     FillsBuffers,
     HasSparseBuffers,
     FillsBuffersNoMore,
@@ -135,10 +116,6 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
         First::ThenSparse,
         First::ClearsAgain,
         First::ClearsWhatIsFull,
-        First::FillsRuns,
-        First::FillsLongSlabs,
-        First::FillsLongSlabsLater,
-        First::HasSparseSlabs,
         First::FillsBuffers,
         First::HasSparseBuffers,
         First::FillsBuffersNoMore,
@@ -245,49 +222,6 @@ fn the_second_table_has_huge_pages_if_the_first_was_filled() {
                     assert!((0..8 * MIB).step_by(page).all(|at| *block.add(at) == 0));
                     GLOBAL.dealloc(block, layout);
                 }
-            }
-            // SuperSlabs of blocks of which nobody knows whether they are filled, but by asking.
-            First::FillsRuns => {
-                let blocks = make(300, 300 << 10, page);
-                assert!(more() >= 30, "{} MiB of 88", more());
-                free(blocks);
-            }
-            // Slabs of blocks longer than a page, at whose ends a part of a span is left.
-            First::FillsLongSlabs => {
-                let few = make(18 * MIB / 12_000, 12_000, page);
-                assert!(more() >= 12, "{} MiB of 18", more());
-                free(few);
-                hakmem::purge();
-                for size in [6 << 10, 12_000, 20_000, 50_000] {
-                    let before = more();
-                    let blocks = make(100 * MIB / size, size, page);
-                    assert!(more() - before >= 70, "{} MiB of 100 in blocks of {size}", more() - before);
-                    free(blocks);
-                    hakmem::purge();
-                }
-            }
-            // What a program begins with, hardly touched, says nothing of what follows.
-            First::FillsLongSlabsLater => {
-                let first: Vec<_> = (1..60).flat_map(|i| make(1, i * 1000, i * 1000)).collect();
-                let later = make(34 * MIB / 12_000, 12_000, page);
-                assert!(more() >= 16, "{} MiB of 34", more());
-                free([first, later].concat());
-            }
-            // Each is used in its first page, as a buffer of a connection that says little.
-            First::HasSparseSlabs => {
-                // Nor do others, all of them filled, which are older; and what others of the same length were
-                // like is soon forgotten.
-                let others = [make(60, 300 << 10, page), make(40 * MIB / 12_000, 12_000, page)].concat();
-                for size in [12_000, 20_000, 50_000] {
-                    let before = resident();
-                    let blocks = make(200 * MIB / size, size, size);
-                    let most = blocks.len() * page * 5 / 4 + 24 * MIB;
-                    let longer = resident().saturating_sub(before);
-                    assert!(longer < most, "{} MiB for a byte in each {size}", longer / MIB);
-                    free(blocks);
-                    hakmem::purge();
-                }
-                free(others);
             }
             // Blocks that are too short for a huge page of their own.
             First::FillsBuffers => {

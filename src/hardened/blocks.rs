@@ -24,7 +24,7 @@ pub(super) fn alloc(size: usize, align: usize, grows: bool) -> Allocation {
     // and then.
     let huge = size >= HUGE_PAGE
         && (!grows && reused::has_huge(size)
-            || huge::wants_huge_mapping(size)
+            || huge::wants_huge_mapping(size, false)
             || grows && huge::wants_huge_copy(size));
     if !grows {
         if let Some(block) = reused::again(size, align, huge) {

@@ -37,7 +37,7 @@ fn can_grow(old: &Large, size: usize, align: usize) -> bool {
         && may_try()
         // Last: who asks is counted.
         && !huge::wants_huge_copy(size)
-        && !huge::wants_huge_mapping(size)
+        && !huge::wants_huge_mapping(size, false)
 }
 
 /// Whether the system will move `pages` bytes of pages at `from` to a new mapping, as far as can be told.

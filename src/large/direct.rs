@@ -115,8 +115,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
     let may_share = !growing && align <= os::page_size();
     let total = if may_share { batch::length_for(len) } else { None };
     let wanted = match total {
-        Some(total) => huge::wants_huge_batch(len, total / len.max(1)),
-        None => huge::wants_huge_mapping(len),
+        Some(total) => huge::wants_huge_batch(len, clear, total / len.max(1)),
+        None => huge::wants_huge_mapping(len, clear),
     };
     if let Some(first) = total.filter(|_| wanted).and_then(|total| batch::alloc(len, total)) {
         if pagemap::prepare_direct(first.block) {

@@ -34,6 +34,9 @@ const MANY: usize = 128;
 /// A mapping gets huge pages if it is at most this many times as long as the longest dense one: a program
 /// with dense buffers may have a sparse table, too.
 const LONGER: usize = 8;
+/// The same of one that has to be zero, as sparse tables are. Of a table that doubles the last one is still in
+/// use, and may have huge pages, so what is known to be dense is a quarter as long.
+const LONGER_IF_CLEAR: usize = 4;
 /// The most system pages of one mapping that are looked at.
 const LOOKS: usize = 16;
 /// The same of a part of one that is shorter than a huge page.
@@ -156,16 +159,17 @@ impl Density {
         len / 2 >= self.longest.load(Relaxed)
     }
 
-    /// Whether a mapping of `len` bytes is likely to be touched densely.
-    fn is_dense(&self, len: usize) -> bool {
+    /// Whether a mapping of `len` bytes is likely to be touched densely, if it may be that many times as long
+    /// as one that was.
+    fn is_dense(&self, len: usize, longer: usize) -> bool {
         let (looked, resident) = (self.looked.load(Relaxed), self.resident.load(Relaxed));
-        looked >= ENOUGH && is_most(resident, looked) && len / LONGER <= self.longest.load(Relaxed)
+        looked >= ENOUGH && is_most(resident, looked) && len / longer <= self.longest.load(Relaxed)
     }
 
     /// Whether the next mapping, for that many blocks of `len` bytes, should have huge pages. If not, one
     /// block may be a control.
-    fn wants(&self, len: usize, blocks: usize) -> bool {
-        if !self.is_dense(len) {
+    fn wants(&self, len: usize, longer: usize, blocks: usize) -> bool {
+        if !self.is_dense(len, longer) {
             return false;
         }
         let made = self.made.load(Relaxed);
@@ -227,18 +231,23 @@ pub(super) fn control(len: usize) -> *mut u8 {
     if seen(len).is_time_to_look() { seen(len).control.load(Relaxed) } else { ptr::null_mut() }
 }
 
-/// Whether a mapping of `len` bytes should have huge pages.
-pub(crate) fn wants_huge_mapping(len: usize) -> bool {
-    said_or(|| len >= HUGE_PAGE && SEEN.wants_or(len, unasked::are_given))
+/// How many times as long as one that was dense a mapping may be that has to be zero, or need not.
+fn longer(clear: bool) -> usize {
+    if clear { LONGER_IF_CLEAR } else { LONGER }
 }
 
-/// Whether that many blocks of `len` bytes should have huge pages together.
-pub(super) fn wants_huge_batch(len: usize, blocks: usize) -> bool {
+/// Whether a mapping of `len` bytes should have huge pages. `clear`: it has to be zero.
+pub(crate) fn wants_huge_mapping(len: usize, clear: bool) -> bool {
+    said_or(|| len >= HUGE_PAGE && SEEN.wants_or(len, longer(clear), unasked::are_given))
+}
+
+/// Whether that many blocks of `len` bytes should have huge pages together. `clear`: the first has to be zero.
+pub(super) fn wants_huge_batch(len: usize, clear: bool, blocks: usize) -> bool {
     match options::get().thp {
         Thp::Never => false,
         // Shorter ones have none by themselves either.
         Thp::Always if len >= HUGE_PAGE => true,
-        _ => seen(len).wants(len, blocks),
+        _ => seen(len).wants(len, longer(clear), blocks),
     }
 }
 
@@ -248,7 +257,7 @@ pub(super) fn wants_huge_grown(len: usize) -> bool {
         Thp::Never => false,
         // What was too short for one.
         Thp::Always => len >= HUGE_PAGE,
-        Thp::Auto | Thp::Folios => len >= 2 * HUGE_PAGE && SEEN.is_dense(len),
+        Thp::Auto | Thp::Folios => len >= 2 * HUGE_PAGE && SEEN.is_dense(len, LONGER),
     }
 }
 

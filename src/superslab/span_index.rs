@@ -52,6 +52,8 @@ pub(crate) struct State {
     spare: List<Desc, Bucket>,
     /// The number of SuperSlabs.
     pub(super) superslabs: usize,
+    /// The one that was added last, while it is there.
+    pub(super) newest: Option<DescRef>,
     /// Slices in spans.
     pub(crate) used_slices: usize,
     /// Free slices that are dirty.
@@ -74,6 +76,7 @@ impl State {
             filled: 0,
             spare: List::new(),
             superslabs: 0,
+            newest: None,
             used_slices: 0,
             dirty_slices: 0,
             dirty: List::new(),
@@ -102,6 +105,9 @@ impl State {
     pub(super) fn enter(&mut self, desc: DescRef, now: u32) {
         let sets = desc.slices.get();
         self.superslabs += 1;
+        if self.newest.is_none_or(|newest| desc.age() < newest.age()) {
+            self.newest = Some(desc);
+        }
         desc.free_slices.set(0);
         desc.purgeable_slices.set(0);
         self.link(desc);
@@ -115,6 +121,9 @@ impl State {
         // have been in the middle of a change.
         if desc.purgeable_slices.get() != 0 {
             self.index(desc, 0, 0, -(desc.purgeable_slices.get() as i8));
+        }
+        if self.newest.is_some_and(|newest| core::ptr::eq(newest, desc)) {
+            self.newest = None;
         }
         desc.clear();
         self.spare(desc);

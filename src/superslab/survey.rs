@@ -133,15 +133,23 @@ pub(crate) fn each_span(mut f: impl FnMut(*mut Slab)) -> bool {
     span_index::with(|_| desc::descs().for_each(|desc| spans(desc, &mut f))).is_some()
 }
 
-/// How many slices slabs of a SuperSlab have whose stride is one of `strides`. The caller holds the pool's
-/// lock.
-pub(super) fn slices_of(desc: &Desc, strides: fn(usize) -> bool) -> usize {
-    let mut slices = 0;
+/// What [`slices_of`] counts.
+pub(super) struct SlicesOf {
+    pub(super) slabs: usize,
+    pub(super) runs: usize,
+}
+
+/// How many slices the slabs of a SuperSlab have whose stride is one of `strides`, and how many its runs. The
+/// caller holds the pool's lock.
+pub(super) fn slices_of(desc: &Desc, strides: fn(usize) -> bool) -> SlicesOf {
+    let mut slices = SlicesOf { slabs: 0, runs: 0 };
     spans(desc, |slab| {
         // SAFETY: `spans` passes records of a SuperSlab that stays mapped while the lock is held.
         let seen = unsafe { Slab::glimpse(slab) };
-        if seen.class != RUN && strides(seen.stride) {
-            slices += seen.slices;
+        if seen.class == RUN {
+            slices.runs += seen.slices;
+        } else if strides(seen.stride) {
+            slices.slabs += seen.slices;
         }
     });
     slices

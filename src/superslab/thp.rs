@@ -149,11 +149,16 @@ pub(super) fn growth() -> Growth {
         let may_grow =
             is_growing(superslabs, then.saturating_add(long.0), filled.saturating_add(long.1), false);
         let by_long = long.1.saturating_sub(long.0).min(SLICES);
+        let by_runs = span_index::with(|pool| pool.newest.map_or(0, |newest| Kind::Runs.slices_of(newest)));
+        let by_runs = by_runs.unwrap_or(0);
         let ask =
             |choose: &dyn Fn(&State) -> Samples| span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES);
-        if may_grow || by_long >= MANY_LONG {
+        if may_grow || by_long >= MANY {
             let like_these = by_long.div_ceil(2);
-            LONG.are_dense(superslabs, may_grow, || ask(&|pool| choose_long(pool, like_these)))
+            LONG.are_dense(superslabs, may_grow, || ask(&|pool| choose_like(pool, Kind::Long, like_these)))
+        } else if by_runs >= MANY {
+            let like_these = by_runs.div_ceil(2);
+            RUNS.are_dense(superslabs, false, || ask(&|pool| choose_like(pool, Kind::Runs, like_these)))
         } else {
             ANY.are_dense(superslabs, false, || ask(&choose))
         }
@@ -173,13 +178,13 @@ impl Growth {
 /// With fewer SuperSlabs than this the kernel is not asked: if the next one stays empty, that wastes an
 /// eighth. It is from [`GROWING_FROM`] on if the heap grows like one of which the kernel says so.
 const FROM: usize = 8;
-/// If so many slices of slabs of long blocks are filled from one SuperSlab to the next, those are what the
-/// kernel is asked about.
-const MANY_LONG: usize = SLICES / 4;
+/// If so many slices of slabs of long blocks are filled from one SuperSlab to the next, or the last one has so
+/// many in runs, those are what the kernel is asked about.
+const MANY: usize = SLICES / 4;
 /// One new SuperSlab in this many is a control, without huge pages.
 const SUPERSLAB_CONTROL: usize = 64;
-/// The same of those that slabs of long blocks fill, so that at most half as much as there is comes to be
-/// resident in vain: from tables that are filled a program may go on to buffers that are not.
+/// The same of those that long blocks fill, so that at most half as much as there is comes to be resident in
+/// vain: from tables that are filled a program may go on to buffers that are not.
 fn long_control(superslabs: usize) -> usize {
     (superslabs / 2).clamp(FROM, SUPERSLAB_CONTROL)
 }
@@ -192,6 +197,10 @@ const AMONG: usize = 32;
 /// The most free slices of a SuperSlab that is considered: runs leave gaps into which no run fits. With one
 /// more that are clean, one of runs is not dense by itself.
 const MOST_FREE: usize = 4;
+/// The same if it is chosen for its runs: those of one length may leave so many.
+const MOST_FREE_BESIDE_RUNS: usize = SLICES / 2;
+/// How many SuperSlabs at the front of a bucket are considered that has more than [`MOST_FREE`].
+const AMONG_FEW: usize = 8;
 /// This many SuperSlabs at the front of a bucket are passed over: they have only just become full, and may
 /// not be touched yet.
 const TOO_FRESH: usize = 2;
@@ -212,6 +221,8 @@ struct Answers {
 
 /// Of SuperSlabs with slabs of long blocks.
 static LONG: Answers = Answers::new(is_long_filled, long_control);
+/// Of SuperSlabs with runs.
+static RUNS: Answers = Answers::new(is_most, long_control);
 /// Of any.
 static ANY: Answers = Answers::new(is_most, |_| SUPERSLAB_CONTROL);
 
@@ -234,15 +245,43 @@ fn choose(pool: &State) -> Samples {
     chosen
 }
 
-/// Chooses the newest, but for the one that has only just become full, with at least so many slices of slabs
-/// of long blocks: what was made before, or of other blocks, says nothing of those that the heap grows by.
-/// Under the pool's lock.
-fn choose_long(pool: &State, least: usize) -> Samples {
+/// What a heap grows by of which a program may use a part only.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Slabs of long blocks.
+    Long,
+    Runs,
+}
+
+impl Kind {
+    /// How many slices of a SuperSlab it has. Under the pool's lock.
+    fn slices_of(self, desc: DescRef) -> usize {
+        let slices = survey::slices_of(desc, is_long);
+        match self {
+            Kind::Long => slices.slabs,
+            Kind::Runs => slices.runs,
+        }
+    }
+
+    /// How many SuperSlabs with so many free slices are considered.
+    fn among(self, free: usize) -> usize {
+        match self {
+            _ if free <= MOST_FREE => AMONG,
+            Kind::Runs if free <= MOST_FREE_BESIDE_RUNS => AMONG_FEW,
+            _ => 0,
+        }
+    }
+}
+
+/// Chooses the newest, but for the one that has only just become full, with at least so many slices of that
+/// kind: what was made before, or of other blocks, says nothing of those that the heap grows by. Under the
+/// pool's lock.
+fn choose_like(pool: &State, kind: Kind, least: usize) -> Samples {
     let mut newest: Option<DescRef> = None;
-    for desc in (0..=MOST_FREE).flat_map(|free| pool.bucket(free).take(AMONG)) {
+    for desc in (0..SLICES).flat_map(|free| pool.bucket(free).take(kind.among(free))) {
         let is_newer = newest.is_none_or(|newest| desc.age() < newest.age());
         let is_old_enough = desc.age() > 0;
-        if is_newer && is_old_enough && tells(desc) && survey::slices_of(desc, is_long) >= least {
+        if is_newer && is_old_enough && tells(desc) && kind.slices_of(desc) >= least {
             newest = Some(desc);
         }
     }

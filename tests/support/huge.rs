@@ -76,6 +76,23 @@ pub fn resident_with_advice() -> usize {
     bytes
 }
 
+/// The value of a line of /proc that is in KiB, in bytes.
+pub fn bytes(value: &str) -> usize {
+    value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// Resident bytes: of the process, or, where the system gives huge pages to all that do not refuse, of what
+/// is mapped with advice, which is the allocator's. Rust's own memory and the stacks have huge pages then.
+pub fn resident() -> usize {
+    let enabled = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if enabled.contains("[always]") {
+        return resident_with_advice();
+    }
+    // In KiB, whatever the size of a page.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    bytes(status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap())
+}
+
 /// Bytes of mappings for which huge pages have been advised.
 pub fn advised() -> usize {
     flagged("hg")

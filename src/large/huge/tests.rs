@@ -17,21 +17,21 @@ fn what_is_shorter_than_a_huge_page_is_judged_by_itself() {
 #[test]
 fn dense_is_seven_eighths_of_enough() {
     let seen = Density::new();
-    assert!(!seen.is_dense(HUGE_PAGE));
+    assert!(!seen.is_dense(HUGE_PAGE, LONGER));
     seen.add(HUGE_PAGE, ENOUGH - 1, ENOUGH - 1);
-    assert!(!seen.is_dense(HUGE_PAGE) && !seen.wants(HUGE_PAGE, 1));
+    assert!(!seen.is_dense(HUGE_PAGE, LONGER) && !seen.wants(HUGE_PAGE, LONGER, 1));
     seen.add(HUGE_PAGE, 1, 1);
-    assert!(seen.is_dense(HUGE_PAGE));
+    assert!(seen.is_dense(HUGE_PAGE, LONGER));
     seen.add(HUGE_PAGE, 8, 0);
-    assert!(!seen.is_dense(HUGE_PAGE));
+    assert!(!seen.is_dense(HUGE_PAGE, LONGER));
     for _ in 0..100 {
         seen.add(HUGE_PAGE, 16, 16);
     }
-    assert!(seen.is_dense(HUGE_PAGE), "old looks fade");
+    assert!(seen.is_dense(HUGE_PAGE, LONGER), "old looks fade");
     for _ in 0..3 {
         seen.add(HUGE_PAGE, 16, 0);
     }
-    assert!(!seen.is_dense(HUGE_PAGE));
+    assert!(!seen.is_dense(HUGE_PAGE, LONGER));
 }
 
 #[test]
@@ -70,11 +70,11 @@ fn one_dense_mapping_is_enough_and_sparse_ones_are_not_looked_at_for_ever() {
     for _ in 1..TRIES {
         assert!(!seen.add_close(SHORTEST_CLOSE, 16, 13));
     }
-    assert!(seen.knows_little() && !seen.is_dense(SHORTEST_CLOSE), "they do not count");
+    assert!(seen.knows_little() && !seen.is_dense(SHORTEST_CLOSE, LONGER), "they do not count");
     assert!(
         seen.add_close(SHORTEST_CLOSE, 16, 14)
             && !seen.knows_little()
-            && seen.is_dense(LONGER * SHORTEST_CLOSE)
+            && seen.is_dense(LONGER * SHORTEST_CLOSE, LONGER)
     );
     let seen = Density::new();
     for _ in 0..TRIES {
@@ -239,7 +239,7 @@ fn one_in_sixteen_is_a_control() {
     let seen = Density::new();
     seen.add(HUGE_PAGE, ENOUGH, ENOUGH);
     assert!(!seen.is_time_to_look());
-    let controls: Vec<_> = (0..160).filter(|_| !seen.wants(HUGE_PAGE, 1)).collect();
+    let controls: Vec<_> = (0..160).filter(|_| !seen.wants(HUGE_PAGE, LONGER, 1)).collect();
     assert_eq!(controls, (0..10).map(|i| CONTROL_AT + CONTROL * i).collect::<Vec<_>>());
     // The last one is looked at once, some mappings later.
     let [first, second] = [1, 2].map(ptr::without_provenance_mut);
@@ -255,7 +255,7 @@ fn one_in_sixteen_is_a_control() {
         if seen.is_time_to_look() {
             looks.push(blocks);
         }
-        blocks += if seen.wants(HUGE_PAGE, 8) { 8 } else { 1 };
+        blocks += if seen.wants(HUGE_PAGE, LONGER, 8) { 8 } else { 1 };
     }
     assert_eq!(looks, (0..9).map(|i| 17 + 17 * i).collect::<Vec<_>>());
 }
@@ -264,16 +264,16 @@ fn one_in_sixteen_is_a_control() {
 fn a_mapping_of_another_order_is_not_trusted() {
     let seen = Density::new();
     seen.add(HUGE_PAGE, 64, 64);
-    assert!(seen.is_dense(LONGER * HUGE_PAGE) && !seen.is_dense((LONGER + 1) * HUGE_PAGE));
+    assert!(seen.is_dense(LONGER * HUGE_PAGE, LONGER) && !seen.is_dense((LONGER + 1) * HUGE_PAGE, LONGER));
     // Unless one with huge pages was touched all over.
     seen.add_huge(4 * HUGE_PAGE, 4, 3);
-    assert!(!seen.is_dense(4 * LONGER * HUGE_PAGE));
+    assert!(!seen.is_dense(4 * LONGER * HUGE_PAGE, LONGER));
     seen.add_huge(4 * HUGE_PAGE, 4, 4);
-    assert!(seen.is_dense(4 * LONGER * HUGE_PAGE) && !seen.is_dense(5 * LONGER * HUGE_PAGE));
+    assert!(seen.is_dense(4 * LONGER * HUGE_PAGE, LONGER) && !seen.is_dense(5 * LONGER * HUGE_PAGE, LONGER));
     seen.add(64 * HUGE_PAGE, 16, 16);
-    assert!(seen.is_dense(64 * LONGER * HUGE_PAGE));
+    assert!(seen.is_dense(64 * LONGER * HUGE_PAGE, LONGER));
     seen.add(32 * HUGE_PAGE, 4, 1);
-    assert!(seen.is_dense(16 * HUGE_PAGE) && !seen.is_dense(32 * HUGE_PAGE));
+    assert!(seen.is_dense(16 * HUGE_PAGE, LONGER) && !seen.is_dense(32 * HUGE_PAGE, LONGER));
 }
 
 /// What grows by a page is not looked at each time, and what doubles is.
@@ -291,17 +291,20 @@ fn a_mapping_that_grows_is_looked_at_in_steps() {
 #[test]
 fn the_longest_mappings_are_left_to_the_system_while_nothing_is_known() {
     let seen = Density::new();
-    assert!(seen.wants_or(unasked::LONG, || true) && !seen.wants_or(unasked::LONG, || false));
-    assert!(!seen.wants_or(unasked::LONG - 1, || panic!("asked for a short one")));
+    assert!(seen.wants_or(unasked::LONG, LONGER, || true) && !seen.wants_or(unasked::LONG, LONGER, || false));
+    assert!(!seen.wants_or(unasked::LONG - 1, LONGER, || panic!("asked for a short one")));
     // What a close look saw that came too early does not count.
     assert!(!seen.add_close(unasked::LONG, ENOUGH, 0));
-    assert!(seen.wants_or(unasked::LONG, || true));
+    assert!(seen.wants_or(unasked::LONG, LONGER, || true));
     seen.add(unasked::LONG, ENOUGH, 0);
-    assert!(!seen.wants_or(unasked::LONG, || true), "it is known that they are sparse");
+    assert!(!seen.wants_or(unasked::LONG, LONGER, || true), "it is known that they are sparse");
     for _ in 0..100 {
         seen.add(unasked::LONG, ENOUGH, ENOUGH);
     }
-    assert!(seen.wants_or(unasked::LONG, || panic!("asked though they are known to be dense")));
+    assert!(seen.wants_or(unasked::LONG, LONGER, || panic!("asked though they are known to be dense")));
     let longer = 2 * LONGER * unasked::LONG;
-    assert!(seen.wants_or(longer, || true) && !seen.wants_or(longer, || false), "dense ones were shorter");
+    assert!(
+        seen.wants_or(longer, LONGER, || true) && !seen.wants_or(longer, LONGER, || false),
+        "dense ones were shorter"
+    );
 }

@@ -59,9 +59,13 @@ fn look() -> bool {
 impl Density {
     /// Whether a mapping of `len` bytes should have huge pages: as [`wants`](Self::wants) says, or because it
     /// is a very long one, what was seen so far was not sparse, and it is the system's choice.
-    pub(super) fn wants_or(&self, len: usize, are_given: impl FnOnce() -> bool) -> bool {
+    pub(super) fn wants_or(&self, len: usize, longer: usize, are_given: impl FnOnce() -> bool) -> bool {
         let (looked, resident) = (self.looked.load(Relaxed), self.resident.load(Relaxed));
         let sparse = looked >= ENOUGH && !is_most(resident, looked);
-        if self.is_dense(len) { self.wants(len, 1) } else { !sparse && len >= LONG && are_given() }
+        if self.is_dense(len, longer) {
+            self.wants(len, longer, 1)
+        } else {
+            !sparse && len >= LONG && are_given()
+        }
     }
 }

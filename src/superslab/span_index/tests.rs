@@ -28,6 +28,26 @@ fn the_pool_answers() {
     assert!((0..20_000).any(|_| has_answered() || (futex::pause(), false).1));
 }
 
+#[test]
+fn the_newest_is_known_while_it_is_there() {
+    let mut pool = State::new();
+    let add = |pool: &mut State, age: u32| {
+        let desc = Desc::stand_in(core::ptr::without_provenance_mut(SUPERSLAB));
+        desc.set_age(age);
+        pool.enter(desc, 0);
+        desc
+    };
+    let is = |pool: &State, desc| pool.newest.is_some_and(|newest| core::ptr::eq(newest, desc));
+    add(&mut pool, 40);
+    let newest = add(&mut pool, 20);
+    let older = add(&mut pool, 30);
+    assert!(is(&pool, newest));
+    pool.forget(older);
+    assert!(is(&pool, newest));
+    pool.forget(newest);
+    assert!(pool.newest.is_none());
+}
+
 /// A descriptor that a thread without the lock has given up is found again when the index is rebuilt.
 #[test]
 #[cfg_attr(miri, ignore)]

@@ -79,7 +79,7 @@ fn superslabs_that_are_nearly_full_and_tell_something_are_asked_about() {
 #[test]
 fn of_long_blocks_the_newest_that_tells_is_asked_about() {
     let mut pool = State::new();
-    let mut add = |free: u32, age: u32, huge: bool| {
+    let add = |pool: &mut State, free: u32, age: u32, huge: bool| {
         let desc = Desc::stand_in(ptr::without_provenance_mut(age as usize * SUPERSLAB));
         desc.slices.set(Sets { free: (1 << free) - 1, dirty: 0 });
         desc.huge.store(huge, Relaxed);
@@ -87,13 +87,18 @@ fn of_long_blocks_the_newest_that_tells_is_asked_about() {
         pool.enter(desc, 0);
         desc.base()
     };
-    add(0, 30, false);
-    let newest = add(2, 11, false);
-    add(3, 20, false);
-    add(4, 10, true);
-    add(5, 5, false);
-    assert_eq!(choose_long(&pool, 0)[0], newest);
-    assert_eq!(choose_long(&pool, 1), NO_SAMPLES, "none of them has long blocks");
+    add(&mut pool, 0, 30, false);
+    let newest = add(&mut pool, 2, 11, false);
+    add(&mut pool, 3, 20, false);
+    add(&mut pool, 4, 10, true);
+    add(&mut pool, 5, 5, false);
+    assert_eq!(choose_like(&pool, Kind::Long, 0)[0], newest);
+    assert_eq!(choose_like(&pool, Kind::Long, 1), NO_SAMPLES, "none of them has long blocks");
+    // Runs of one length leave more.
+    add(&mut pool, 17, 2, false);
+    let newest = add(&mut pool, 16, 4, false);
+    assert_eq!(choose_like(&pool, Kind::Runs, 0)[0], newest);
+    assert_eq!(choose_like(&pool, Kind::Runs, 1), NO_SAMPLES, "none of them has runs");
 }
 
 #[test]
