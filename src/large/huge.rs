@@ -34,8 +34,8 @@ const MANY: usize = 128;
 /// A mapping gets huge pages if it is at most this many times as long as the longest dense one: a program
 /// with dense buffers may have a sparse table, too.
 const LONGER: usize = 8;
-/// The same of one that has to be zero, as sparse tables are. Of a table that doubles the last one is still in
-/// use, and may have huge pages, so what is known to be dense is a quarter as long.
+/// The same of one that has to be zero, as sparse tables are. Of a table that doubles the last one is still
+/// in use, and may have huge pages, so what is known to be dense is a quarter as long.
 const LONGER_IF_CLEAR: usize = 4;
 /// The most system pages of one mapping that are looked at.
 const LOOKS: usize = 16;
@@ -241,7 +241,8 @@ pub(crate) fn wants_huge_mapping(len: usize, clear: bool) -> bool {
     said_or(|| len >= HUGE_PAGE && SEEN.wants_or(len, longer(clear), unasked::are_given))
 }
 
-/// Whether that many blocks of `len` bytes should have huge pages together. `clear`: the first has to be zero.
+/// Whether that many blocks of `len` bytes should have huge pages together. `clear`: the first has to be
+/// zero.
 pub(super) fn wants_huge_batch(len: usize, clear: bool, blocks: usize) -> bool {
     match options::get().thp {
         Thp::Never => false,

@@ -178,8 +178,8 @@ impl Growth {
 /// With fewer SuperSlabs than this the kernel is not asked: if the next one stays empty, that wastes an
 /// eighth. It is from [`GROWING_FROM`] on if the heap grows like one of which the kernel says so.
 const FROM: usize = 8;
-/// If so many slices of slabs of long blocks are filled from one SuperSlab to the next, or the last one has so
-/// many in runs, those are what the kernel is asked about.
+/// If so many slices of slabs of long blocks are filled from one SuperSlab to the next, or the last one has
+/// so many in runs, those are what the kernel is asked about.
 const MANY: usize = SLICES / 4;
 /// One new SuperSlab in this many is a control, without huge pages.
 const SUPERSLAB_CONTROL: usize = 64;
