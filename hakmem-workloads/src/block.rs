@@ -83,6 +83,21 @@ pub fn make_zeroed<H: Heap>(heap: &H, size: usize) -> *mut u8 {
     block
 }
 
+/// The same where only the first `front` bytes are used, of which one word is written in each `step`, a
+/// multiple of 8.
+pub fn make_part<H: Heap>(heap: &H, size: usize, front: usize, step: usize, zeroed: bool) -> *mut u8 {
+    let block = if zeroed { heap.allocate_zeroed(size, ALIGN) } else { heap.allocate(size, ALIGN) };
+    if block.is_null() {
+        no_memory(size);
+    }
+    for at in (0..front.min(size) & !7).step_by(step) {
+        // SAFETY: just allocated, of this size and alignment; inside, since what is left there is no shorter
+        // than a word.
+        unsafe { block.add(at).cast::<usize>().write_volatile(size) };
+    }
+    block
+}
+
 /// Checks that nobody else wrote into the block.
 ///
 /// # Safety

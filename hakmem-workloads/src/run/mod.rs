@@ -14,6 +14,7 @@ mod large;
 mod larson;
 mod one_size;
 mod oscillation;
+mod part_used;
 mod producer_consumer;
 mod random_mixed;
 mod server;
@@ -108,6 +109,7 @@ workloads! {
     oscillation::WORKLOAD, oscillation::run;
     dead_thread::WORKLOAD, dead_thread::run;
     drift::WORKLOAD, drift::run;
+    part_used::WORKLOAD, part_used::run;
     thread_cost::WORKLOAD, thread_cost::run;
     churn::WORKLOAD, churn::run;
     fork::WORKLOAD, fork::run;
