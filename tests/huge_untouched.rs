@@ -27,6 +27,8 @@ enum Does {
     HasSparseRunsBehindFilledOnes(usize),
     HasSparseTables,
     DoublesItsTable,
+    GrowsWhereATableWas,
+    GrowsWhereASparseTableWas,
 }
 
 /// Blocks of zeros, a byte written in every `step`.
@@ -63,6 +65,8 @@ fn what_is_not_filled_is_not_resident_whatever_was() {
         Does::HasSparseRunsBehindFilledOnes(512 << 10),
         Does::HasSparseTables,
         Does::DoublesItsTable,
+        Does::GrowsWhereATableWas,
+        Does::GrowsWhereASparseTableWas,
     ];
     support::in_own_processes("what_is_not_filled_is_not_resident_whatever_was", &cases, |does| {
         if !advice_can_be_seen() {
@@ -151,6 +155,30 @@ fn what_is_not_filled_is_not_resident_whatever_was() {
                     free(core::mem::replace(&mut table, next));
                 }
                 free(table);
+            }
+            // The heap is too small for huge pages, but what is resident anyway costs nothing.
+            Does::GrowsWhereATableWas => {
+                let first = make(1, 8 * MIB, page);
+                let table = make(1, 8 * MIB, page);
+                assert_eq!(more(), 8);
+                free(table);
+                let before = resident();
+                let small = make(6 * MIB / 1000, 1000, 1000);
+                let longer = resident().saturating_sub(before);
+                assert!(longer < 3 * MIB, "{} KiB beside 8 MiB that nobody uses", longer >> 10);
+                free([first, small].concat());
+            }
+            // And what is not stays so.
+            Does::GrowsWhereASparseTableWas => {
+                let first = make(1, 8 * MIB, page);
+                let table = make(1, 8 * MIB, 8 * MIB);
+                assert_eq!(more(), 8);
+                free(table);
+                let before = resident();
+                let few = (1..60).flat_map(|i| make(1, i * 1000, i * 1000)).collect();
+                let longer = resident().saturating_sub(before);
+                assert!(longer < MIB, "{} KiB for a byte in each of 59", longer >> 10);
+                free([first, few].concat());
             }
         }
     });

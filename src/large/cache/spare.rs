@@ -3,7 +3,7 @@
 
 use crate::base::options::{self, Thp};
 use crate::large::cache::entry::Entry;
-use crate::large::cache::{CACHE, Cache, kept};
+use crate::large::cache::{self, CACHE, Cache, kept};
 use crate::large::huge::Mapping;
 use crate::os::{self, elapsed, now_ms};
 use crate::superslab::grow::Spare;
@@ -79,16 +79,38 @@ pub(crate) fn spare(huge: bool) -> Option<Spare> {
     }
     let options = options::get();
     let pages = Pages::wanted(options.thp, huge);
-    let Mapping { block, huge, .. } = CACHE.lock_soon()?.take_superslab(now_ms(), pages)?;
+    let Some(Mapping { block, huge, .. }) = take(pages) else {
+        return if pages == Pages::Small { take_resident() } else { None };
+    };
     // What was hardly touched would count as resident, and be cleared for `calloc`.
     // SAFETY: out of the cache, so ours alone, and in whole system pages.
     let clean = options.purge_delay >= 0 && is_sparse(block) && unsafe { os::purge(block, SUPERSLAB) };
     Some(Spare { base: block, huge, clean })
 }
 
+fn take(pages: Pages) -> Option<Mapping> {
+    CACHE.lock_soon()?.take_superslab(now_ms(), pages)
+}
+
+/// Takes memory with huge pages for a SuperSlab that should have none, if all of it is resident already: that
+/// costs nothing, and it would lie idle beside the heap.
+fn take_resident() -> Option<Spare> {
+    let taken = take(Pages::Huge)?;
+    if resident(taken.block) == Some(SUPERSLAB) {
+        return Some(Spare { base: taken.block, huge: true, clean: false });
+    }
+    // SAFETY: out of the cache, so ours alone, in whole system pages, and not handed out.
+    unsafe { cache::keep(taken) };
+    None
+}
+
 /// Whether the system says that less than half of a SuperSlab's length is resident.
 fn is_sparse(block: *mut u8) -> bool {
+    resident(block).is_some_and(|resident| resident * 2 < SUPERSLAB)
+}
+
+/// How many bytes of a SuperSlab's length are resident, if the system says that.
+fn resident(block: *mut u8) -> Option<usize> {
     // SAFETY: this only asks the system.
-    let resident = unsafe { os::resident_pages(block, SUPERSLAB) };
-    resident.is_some_and(|resident| resident * 2 * os::page_size() < SUPERSLAB)
+    unsafe { os::resident_pages(block, SUPERSLAB) }.map(|pages| pages * os::page_size())
 }
