@@ -183,8 +183,8 @@ const FROM: usize = 8;
 const MANY: usize = SLICES / 4;
 /// One new SuperSlab in this many is a control, without huge pages.
 const SUPERSLAB_CONTROL: usize = 64;
-/// The same of those that long blocks fill, so that at most half as much as there is comes to be resident in
-/// vain: from tables that are filled a program may go on to buffers that are not.
+/// The same of those that long blocks fill: each time that the heap has doubled, so that at most half of it
+/// comes to be resident in vain. From tables that are filled a program may go on to buffers that are not.
 fn long_control(superslabs: usize) -> usize {
     (superslabs / 2).clamp(FROM, SUPERSLAB_CONTROL)
 }
