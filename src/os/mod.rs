@@ -32,6 +32,7 @@ pub(crate) mod returning;
 pub(crate) mod signals;
 pub(crate) mod thread;
 mod vdso;
+mod words;
 
 pub(crate) use access::{claim, close, make_inaccessible, protect};
 pub(crate) use calls::{confine, elapsed, is_confined, keep_errno, now_ms, now_ns, real_ns, set_errno};
@@ -42,3 +43,4 @@ pub(crate) use memory::*;
 pub(crate) use mock::is_one_piece;
 pub(crate) use moving::{remap_anywhere, remap_to_marked};
 pub(crate) use raw::prctl;
+pub(crate) use words::is_word;

@@ -1,7 +1,8 @@
 //! Pages move onto memory that was mapped for them, which is not lost where the system refuses.
 
+use crate::os::calls;
 use crate::os::memory::{count_map, discard_uncounted, remap_to};
-use crate::os::{calls, raw};
+use crate::os::words::is_word;
 use core::ptr;
 
 /// Like [`remap_to`], after which the target was not our own any more if the system has refused: it may have
@@ -24,7 +25,7 @@ pub(crate) unsafe fn remap_to_marked(p: *mut u8, old: usize, new: usize, target:
     let bytes = mark.to_ne_bytes();
     let (low, high) = bytes.split_at(4);
     let is_half = |half: &[u8], at: usize| {
-        half.try_into().is_ok_and(|half| is_word(target.addr() + at, u32::from_ne_bytes(half)))
+        half.try_into().is_ok_and(|half| is_word(target.addr() + at, u32::from_ne_bytes(half)) == Some(true))
     };
     // The system unmaps all of it or nothing, and nobody else maps memory with this in it.
     if is_half(low, 0) && is_half(high, 4) {
@@ -63,30 +64,11 @@ pub(crate) unsafe fn remap_anywhere(p: *mut u8, old: usize, new: usize) -> *mut 
     })
 }
 
-/// Whether there is a word at an address, a multiple of 4, with this value. The kernel compares, so that it
-/// need not be mapped.
-#[unsafe(link_section = "hakmem_rare")]
-fn is_word(address: usize, value: u32) -> bool {
-    let (word, other): (*const u32, u32) = (ptr::with_exposed_provenance(address), 0);
-    let operation = libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: nobody is woken, and nobody put into another queue: the kernel reads the word if it can.
-    unsafe { raw::call!(SYS_futex, word, operation, 0, 0usize, &raw const other, value) }.is_ok()
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::os::child::is_so;
     use crate::os::{map_uncounted, page_size, protect, resident_pages};
-
-    #[test]
-    #[cfg_attr(miri, ignore)]
-    fn words_are_compared_where_there_are_any() {
-        let words = [5u32, 6];
-        let at = (&raw const words).expose_provenance();
-        assert!(is_word(at, 5) && is_word(at + 4, 6) && !is_word(at, 6));
-        assert!(!is_word(0, 0) && !is_word(page_size(), 0));
-    }
 
     /// What is several mappings to the system does not move.
     #[test]

@@ -10,6 +10,8 @@
 //!
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 
+mod written;
+
 use crate::base::options::{self, Thp};
 use crate::os;
 use crate::superslab::desc::DescRef;
@@ -154,13 +156,13 @@ pub(super) fn growth() -> Growth {
         let ask =
             |choose: &dyn Fn(&State) -> Samples| span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES);
         if may_grow || by_long >= MANY {
-            let like_these = by_long.div_ceil(2);
-            LONG.are_dense(superslabs, may_grow, || ask(&|pool| choose_like(pool, Kind::Long, like_these)))
+            let like_these = |huge| ask(&|pool| choose_like(pool, Kind::Long, by_long.div_ceil(2), huge));
+            LONG.are_dense(superslabs, may_grow, || like_these(false), || like_these(true))
         } else if by_runs >= MANY {
-            let like_these = by_runs.div_ceil(2);
-            RUNS.are_dense(superslabs, false, || ask(&|pool| choose_like(pool, Kind::Runs, like_these)))
+            let like_these = |huge| ask(&|pool| choose_like(pool, Kind::Runs, by_runs.div_ceil(2), huge));
+            RUNS.are_dense(superslabs, false, || like_these(false), || like_these(true))
         } else {
-            ANY.are_dense(superslabs, false, || ask(&choose))
+            ANY.are_dense(superslabs, false, || ask(&choose), || NO_SAMPLES)
         }
     });
     Growth { wants_huge, short, long }
@@ -213,8 +215,10 @@ struct Answers {
     dense: AtomicBool,
     /// Whether so many resident pages of so many are dense.
     enough: fn(usize, usize) -> bool,
-    /// How many since the last control.
+    /// How many since the last control, or since one with huge pages was seen to be written to.
     uncontrolled: AtomicUsize,
+    /// Whether one was, since the last that held little.
+    believed: AtomicBool,
     /// One new SuperSlab in this many is a control, in a heap of so many.
     control: fn(usize) -> usize,
 }
@@ -231,15 +235,16 @@ type Samples = [*mut u8; SAMPLES];
 /// No SuperSlabs.
 const NO_SAMPLES: Samples = [ptr::null_mut(); SAMPLES];
 
-/// Whether what is resident of a SuperSlab tells how much of it is touched.
-fn tells(desc: DescRef) -> bool {
-    !desc.huge.load(Relaxed) && !desc.reused.load(Relaxed)
+/// Whether what is resident of a SuperSlab, or what one with huge pages holds, tells how much of it is
+/// touched.
+fn tells(desc: DescRef, huge: bool) -> bool {
+    desc.huge.load(Relaxed) == huge && !desc.reused.load(Relaxed)
 }
 
 /// Chooses SuperSlabs to ask about; under the pool's lock.
 fn choose(pool: &State) -> Samples {
     let old = (0..=MOST_FREE)
-        .flat_map(|free| pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| tells(desc)));
+        .flat_map(|free| pool.bucket(free).take(AMONG).skip(TOO_FRESH).filter(|desc| tells(desc, false)));
     let mut chosen = NO_SAMPLES;
     chosen.iter_mut().zip(old).for_each(|(place, desc)| *place = desc.base());
     chosen
@@ -273,15 +278,15 @@ impl Kind {
     }
 }
 
-/// Chooses the newest, but for the one that has only just become full, with at least so many slices of that
-/// kind: what was made before, or of other blocks, says nothing of those that the heap grows by. Under the
-/// pool's lock.
-fn choose_like(pool: &State, kind: Kind, least: usize) -> Samples {
+/// Chooses the newest, with huge pages or without, but for the one that has only just become full, with at
+/// least so many slices of that kind: what was made before, or of other blocks, says nothing of those that
+/// the heap grows by. Under the pool's lock.
+fn choose_like(pool: &State, kind: Kind, least: usize, huge: bool) -> Samples {
     let mut newest: Option<DescRef> = None;
     for desc in (0..SLICES).flat_map(|free| pool.bucket(free).take(kind.among(free))) {
         let is_newer = newest.is_none_or(|newest| desc.age() < newest.age());
         let is_old_enough = desc.age() > 0;
-        if is_newer && is_old_enough && tells(desc) && kind.slices_of(desc) >= least {
+        if is_newer && is_old_enough && tells(desc, huge) && kind.slices_of(desc) >= least {
             newest = Some(desc);
         }
     }
@@ -297,13 +302,20 @@ impl Answers {
             dense: AtomicBool::new(false),
             enough,
             uncontrolled: AtomicUsize::new(0),
+            believed: AtomicBool::new(true),
             control,
         }
     }
 
-    /// Whether SuperSlabs in use are densely resident. `may_grow`: the heap grows, if they are. Called
-    /// without the pool's lock.
-    fn are_dense(&self, superslabs: usize, may_grow: bool, samples: impl FnOnce() -> Samples) -> bool {
+    /// Whether SuperSlabs in use are densely resident. `may_grow`: the heap grows, if they are. `samples` are
+    /// some without huge pages, `huge` one with them. Called without the pool's lock.
+    fn are_dense(
+        &self,
+        superslabs: usize,
+        may_grow: bool,
+        samples: impl FnOnce() -> Samples,
+        huge: impl FnOnce() -> Samples,
+    ) -> bool {
         if superslabs < FROM {
             // Of few what was said before says nothing.
             return may_grow && self.judge(&samples()) == Some(true);
@@ -314,11 +326,33 @@ impl Answers {
                 self.dense.store(dense, Relaxed);
             }
         }
+        if self.dense.load(Relaxed) && asked % (superslabs / FROM).clamp(1, RARELY) == 0 {
+            self.look_into(huge()[0]);
+        }
         if self.uncontrolled.fetch_add(1, Relaxed) + 1 >= (self.control)(superslabs) {
             self.uncontrolled.store(0, Relaxed);
             return false;
         }
         self.dense.load(Relaxed)
+    }
+
+    /// Looks at what a SuperSlab with huge pages holds. If most of its pages hold something, no control is
+    /// needed yet. If few do, the next ones have no huge pages, and the first of them is asked about; but
+    /// only once, until there are some with more: they may be filled with zeros.
+    fn look_into(&self, huge: *mut u8) {
+        let written = if huge.is_null() { None } else { written::pages_written(huge) };
+        match written {
+            Some(written) if (self.enough)(written, written::PAGES) => {
+                self.uncontrolled.store(0, Relaxed);
+                self.believed.store(true, Relaxed);
+            }
+            Some(written) if written < written::PAGES / 2 && self.believed.swap(false, Relaxed) => {
+                self.dense.store(false, Relaxed);
+                // So that it is asked about the next time but one, when it is not the newest any more.
+                self.asked.store(RARELY - 1, Relaxed);
+            }
+            _ => {}
+        }
     }
 
     /// Whether the chosen SuperSlabs are resident. `None` if there are none, or the system does not say.

@@ -23,7 +23,7 @@ pub static WORKLOAD: Workload = Workload {
         },
         Parameter {
             name: "filled_size",
-            default: 200,
+            default: 256 << 10,
             least: 8,
             most: 1 << 30,
             help: "bytes of each of these",

@@ -37,13 +37,17 @@ fn the_kernel_is_believed() {
     unsafe { base.write_bytes(1, SUPERSLAB) };
     assert_eq!(judge(4), [Some(true); 2]);
     let answers = Answers::new(is_most, |_| SUPERSLAB_CONTROL);
-    assert!(!answers.are_dense(FROM - 1, false, || sample(1)), "too few to ask");
-    let said: Vec<bool> =
-        (0..SUPERSLAB_CONTROL).map(|i| answers.are_dense(FROM, i % 2 == 0, || sample(1))).collect();
+    assert!(!answers.are_dense(FROM - 1, false, || sample(1), || NO_SAMPLES), "too few to ask");
+    let said: Vec<bool> = (0..SUPERSLAB_CONTROL)
+        .map(|i| answers.are_dense(FROM, i % 2 == 0, || sample(1), || NO_SAMPLES))
+        .collect();
     assert_eq!(said.iter().filter(|yes| !**yes).count(), 1, "a control");
     assert_eq!([8, 30, 1000].map(long_control), [8, 15, 64]);
-    assert!(answers.are_dense(GROWING_FROM, true, || sample(1)));
-    assert!(!answers.are_dense(GROWING_FROM, true, || NO_SAMPLES), "what was said before says nothing");
+    assert!(answers.are_dense(GROWING_FROM, true, || sample(1), || NO_SAMPLES));
+    assert!(
+        !answers.are_dense(GROWING_FROM, true, || NO_SAMPLES, || NO_SAMPLES),
+        "what was said before says nothing"
+    );
     // SAFETY: our own mapping of this length, not used any more.
     unsafe { os::discard_uncounted(base, 2 * SUPERSLAB) };
     // The system does not say anything about memory that is not mapped.
@@ -92,13 +96,13 @@ fn of_long_blocks_the_newest_that_tells_is_asked_about() {
     add(&mut pool, 3, 20, false);
     add(&mut pool, 4, 10, true);
     add(&mut pool, 5, 5, false);
-    assert_eq!(choose_like(&pool, Kind::Long, 0)[0], newest);
-    assert_eq!(choose_like(&pool, Kind::Long, 1), NO_SAMPLES, "none of them has long blocks");
+    assert_eq!(choose_like(&pool, Kind::Long, 0, false)[0], newest);
+    assert_eq!(choose_like(&pool, Kind::Long, 1, false), NO_SAMPLES, "none of them has long blocks");
     // Runs of one length leave more.
     add(&mut pool, 17, 2, false);
     let newest = add(&mut pool, 16, 4, false);
-    assert_eq!(choose_like(&pool, Kind::Runs, 0)[0], newest);
-    assert_eq!(choose_like(&pool, Kind::Runs, 1), NO_SAMPLES, "none of them has runs");
+    assert_eq!(choose_like(&pool, Kind::Runs, 0, false)[0], newest);
+    assert_eq!(choose_like(&pool, Kind::Runs, 1, false), NO_SAMPLES, "none of them has runs");
 }
 
 #[test]

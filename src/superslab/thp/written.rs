@@ -1,0 +1,97 @@
+//! How much of a SuperSlab with huge pages has been written to. The system only says that it is resident; but
+//! a page that holds anything but zeros has been written to since it was mapped. So what is found is certain;
+//! what is not found may be filled with zeros.
+
+use crate::os;
+use crate::superslab::layout::{SLICE, SUPERSLAB};
+use crate::sync::AtomicUsize;
+use crate::sync::Ordering::Relaxed;
+
+/// How many pages of a SuperSlab are looked at.
+pub(super) const PAGES: usize = 16;
+/// How many words of one, until one is not zero.
+const WORDS: usize = 8;
+/// How many looks there were so far.
+static LOOKED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many of [`PAGES`] pages of a SuperSlab hold something, for all that a few words of each tell. `None`
+/// if the system does not say, or part of it is not resident: a look would make it so.
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn pages_written(base: *mut u8) -> Option<usize> {
+    // SAFETY: this only asks the system, which reports an error if the memory has been unmapped meanwhile.
+    let resident = unsafe { os::resident_pages(base, SUPERSLAB) }?;
+    if resident * os::page_size() != SUPERSLAB {
+        return None;
+    }
+    let look = LOOKED.fetch_add(1, Relaxed);
+    let first = base.addr() + SLICE;
+    let part = (SUPERSLAB - SLICE) / PAGES;
+    let mut written = 0;
+    for (i, start) in (0..PAGES).map(|i| (i, first + i * part)) {
+        let page = (start + scattered(start, look) % part) & !(os::SMALLEST_PAGE - 1);
+        let is_zero = |word: usize| {
+            // The first one, and others anywhere.
+            let place = if word == 0 { 0 } else { scattered(page, look.wrapping_add(word)) };
+            os::is_word(page + place % os::SMALLEST_PAGE / 4 * 4, 0)
+        };
+        for word in 0..WORDS {
+            match is_zero(word) {
+                Some(true) => {}
+                Some(false) => {
+                    written += 1;
+                    break;
+                }
+                None if i + word == 0 => return None,
+                None => break,
+            }
+        }
+    }
+    Some(written)
+}
+
+/// A hash of place and look.
+fn scattered(place: usize, look: usize) -> usize {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = (place as u64).wrapping_add(look as u64).wrapping_mul(ODD);
+    ((mixed ^ mixed >> 32).wrapping_mul(ODD) >> 40) as usize
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn pages_that_hold_something_are_counted() {
+        let base = os::map_uncounted(SUPERSLAB);
+        // Without huge pages, whatever the system's default is.
+        // SAFETY: our own mapping of this length.
+        unsafe { os::advise_huge(base, SUPERSLAB, false) };
+        let fill = |from: usize, to: usize, byte: u8| {
+            // SAFETY: inside the mapping.
+            unsafe { base.add(from).write_bytes(byte, to - from) };
+        };
+        fill(0, SUPERSLAB / 2, 1);
+        // Set where test.sh emulates other page sizes: what is resident is not told by those there.
+        if std::env::var_os("EXPECT_PAGE_SIZE").is_none() {
+            assert_eq!(pages_written(base), None, "a look would make the rest resident");
+        }
+        fill(SUPERSLAB / 2, SUPERSLAB, 0);
+        let written: Vec<_> = (0..50).map(|_| pages_written(base).unwrap()).collect();
+        assert!(written.iter().all(|&pages| (PAGES / 2 - 1..=PAGES / 2).contains(&pages)), "{written:?}");
+        fill(0, SUPERSLAB, 0);
+        assert_eq!(pages_written(base), Some(0));
+        // A word here and there.
+        for at in (0..SUPERSLAB).step_by(64) {
+            // SAFETY: inside the mapping.
+            unsafe { base.add(at).write(1) };
+        }
+        let found: usize = (0..50).map(|_| pages_written(base).unwrap()).sum();
+        assert_eq!(found, 50 * PAGES, "the first word is one of them");
+        fill(0, SUPERSLAB, 1);
+        assert_eq!(pages_written(base), Some(PAGES));
+        // SAFETY: our own mapping of this length, not used any more.
+        unsafe { os::discard_uncounted(base, SUPERSLAB) };
+        assert_eq!(pages_written(base), None);
+    }
+}
