@@ -346,7 +346,7 @@ impl Answers {
                 self.uncontrolled.store(0, Relaxed);
                 self.believed.store(true, Relaxed);
             }
-            Some(written) if written < written::PAGES / 2 && self.believed.swap(false, Relaxed) => {
+            Some(written) if written < written::PAGES * 3 / 8 && self.believed.swap(false, Relaxed) => {
                 self.dense.store(false, Relaxed);
                 // So that it is asked about the next time but one, when it is not the newest any more.
                 self.asked.store(RARELY - 1, Relaxed);
