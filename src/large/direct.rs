@@ -118,8 +118,11 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
         Some(total) => huge::wants_huge_batch(len, clear, total / len.max(1)),
         None => huge::wants_huge_mapping(len, clear),
     };
+    let earlier = if wanted { huge::earlier_huge(total.is_some()) } else { ptr::null_mut() };
+    let wanted = wanted && !look_at_earlier(earlier, huge::holds_little).unwrap_or(false);
     if let Some(first) = total.filter(|_| wanted).and_then(|total| batch::alloc(len, total)) {
         if pagemap::prepare_direct(first.block) {
+            huge::remember_huge(first.block, true);
             pagemap::set_direct(first.block, entry(first) | FRESH as u64);
             return Allocation { ptr: first.block, zeroed: true };
         }
@@ -147,6 +150,9 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
         // SAFETY: a whole mapping of ours.
         unsafe { os::advise_huge(block, len, huge) };
     }
+    if huge {
+        huge::remember_huge(block, false);
+    }
     // Shorter than a huge page, only those that could have been part of a batch.
     if !huge && (len >= HUGE_PAGE || len >= huge::SHORTEST && may_share) {
         look_at_earlier(huge::remember(block, len), huge::look_back);
@@ -157,13 +163,12 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
 
 /// Asks how dense a mapping is that was seen earlier. By now it may be gone, or be another one: it is not
 /// accessed.
-fn look_at_earlier(block: *mut u8, look: impl FnOnce(Mapping)) {
-    if pagemap::kind(block) == DIRECT {
-        let entry = pagemap::direct(block);
-        if entry as usize & FRESH != 0 {
-            look(mapping(block, entry));
-        }
+fn look_at_earlier<T>(block: *mut u8, look: impl FnOnce(Mapping) -> T) -> Option<T> {
+    if pagemap::kind(block) != DIRECT {
+        return None;
     }
+    let entry = pagemap::direct(block);
+    (entry as usize & FRESH != 0).then(|| look(mapping(block, entry)))
 }
 
 /// Whether a mapping begins at `address`, and not elsewhere in its slice.

@@ -7,18 +7,20 @@
 //!
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 
+mod held;
 mod recent;
 mod sample;
 mod unasked;
 
 use crate::base::options::{self, Thp};
+pub(super) use crate::large::huge::held::{earlier_huge, holds_little, remember_huge};
 use crate::large::huge::recent::Recent;
-use crate::large::huge::sample::sample;
+use crate::large::huge::sample::{look_at_few, sample};
 use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::thp::{HUGE_PAGE, is_most, is_ours, said_or};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicPtr, AtomicUsize};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize};
 use core::ptr;
 
 /// One block in this many is a control, without huge pages.
@@ -47,8 +49,6 @@ pub(super) const SHORTEST: usize = HUGE_PAGE / 2 - SLICE;
 const SHORTEST_CLOSE: usize = HUGE_PAGE / 2;
 /// After so many close looks at what was not dense there are no more: they cost as many system calls.
 const TRIES: usize = 16;
-/// To find out whether a mapping is sparse, one system page of each of this many parts is looked at.
-const FEW: usize = 8;
 /// After so many mappings that were cleared because they were dense, one is purged all the same. Twice as
 /// many after that, up to the most, while it does not help.
 const CLEARED: usize = 32;
@@ -87,6 +87,8 @@ struct Density {
     cleared: AtomicUsize,
     may_clear: AtomicUsize,
     purged: AtomicPtr<u8>,
+    /// Whether one with huge pages held little, since the last that was full.
+    doubted: AtomicBool,
 }
 
 /// What has been seen of mappings of at least 2 MiB. Close looks see shorter ones, too.
@@ -113,6 +115,7 @@ impl Density {
             cleared: AtomicUsize::new(0),
             may_clear: AtomicUsize::new(CLEARED),
             purged: AtomicPtr::new(ptr::null_mut()),
+            doubted: AtomicBool::new(false),
         }
     }
 
@@ -388,20 +391,6 @@ pub(super) fn is_touched(part: Mapping) -> bool {
     // SAFETY: this only asks the system, which reports an error if the mapping is gone.
     let resident = unsafe { os::resident_pages(part.block, part.len) };
     resident.is_some_and(|resident| resident * 2 * os::page_size() >= part.len)
-}
-
-/// Looks at a few system pages of a mapping; twice where half of them are resident, or more, but not all.
-/// That may be an accident: of 2 MiB with 16 pages touched, half of the looks meet one in 1 of 15,000 cases,
-/// and whoever has cleared all of it does so again whenever it comes back. Returns how many pages were looked
-/// at, none if the system does not say, and how many of them are resident.
-fn look_at_few(mapping: Mapping) -> (usize, usize) {
-    let look = |parts| sample(mapping, 0, mapping.len.div_ceil(parts)).unwrap_or_default();
-    let (looked, resident) = look(FEW);
-    if resident * 2 < looked || resident == looked {
-        return (looked, resident);
-    }
-    let (more, found) = look(2 * FEW);
-    (looked + more, resident + found)
 }
 
 #[cfg(test)]

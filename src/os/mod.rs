@@ -43,4 +43,4 @@ pub(crate) use memory::*;
 pub(crate) use mock::is_one_piece;
 pub(crate) use moving::{remap_anywhere, remap_to_marked};
 pub(crate) use raw::prctl;
-pub(crate) use words::is_word;
+pub(crate) use words::{is_written, scattered};

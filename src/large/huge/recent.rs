@@ -24,6 +24,11 @@ impl Recent {
         self.places[self.next.load(Relaxed).wrapping_sub(1)].load(Relaxed)
     }
 
+    /// The one that is forgotten next.
+    pub(super) fn oldest(&self) -> *mut u8 {
+        self.places[self.next.load(Relaxed)].load(Relaxed)
+    }
+
     /// Remembers a new one in place of the oldest. Returns that.
     pub(super) fn remember(&self, block: *mut u8) -> *mut u8 {
         self.places[self.next.fetch_add(1, Relaxed)].swap(block, Relaxed)

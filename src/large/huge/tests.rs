@@ -1,5 +1,6 @@
 use super::*;
-use crate::large::huge::sample::scattered;
+use crate::large::huge::sample::FEW;
+use crate::os::scattered;
 
 /// Sparse buffers of a MiB say nothing about long mappings, nor those about buffers.
 #[test]
