@@ -25,6 +25,9 @@ enum Does {
     /// Of that many bytes each.
     HasSparseRuns(usize),
     HasSparseRunsBehindFilledOnes(usize),
+    FillsRunsWithZeros,
+    HasSparseMappings,
+    FillsMappingsWithZeros,
     HasSparseTables,
     DoublesItsTable,
     GrowsWhereATableWas,
@@ -47,6 +50,20 @@ fn make_zeroed(count: usize, size: usize, step: usize) -> Vec<(*mut u8, Layout)>
     (0..count).map(one).collect()
 }
 
+/// Blocks of zeros that have been written.
+fn make_of_zeros(count: usize, size: usize) -> Vec<(*mut u8, Layout)> {
+    let layout = Layout::from_size_align(size, 16).unwrap();
+    let one = |_| {
+        // SAFETY: the size is not zero.
+        let block = unsafe { GLOBAL.alloc(layout) };
+        assert!(!block.is_null());
+        // SAFETY: as long as the block.
+        unsafe { block.write_bytes(0, size) };
+        (block, layout)
+    };
+    (0..count).map(one).collect()
+}
+
 #[test]
 fn what_is_not_filled_is_not_resident_whatever_was() {
     // Set where test.sh emulates other page sizes: there no processes can be started, nor advice be seen.
@@ -63,6 +80,9 @@ fn what_is_not_filled_is_not_resident_whatever_was() {
         Does::HasSparseRuns(512 << 10),
         Does::HasSparseRunsBehindFilledOnes(256 << 10),
         Does::HasSparseRunsBehindFilledOnes(512 << 10),
+        Does::FillsRunsWithZeros,
+        Does::HasSparseMappings,
+        Does::FillsMappingsWithZeros,
         Does::HasSparseTables,
         Does::DoublesItsTable,
         Does::GrowsWhereATableWas,
@@ -135,8 +155,33 @@ fn what_is_not_filled_is_not_resident_whatever_was() {
                 let before = resident();
                 let runs = make(200 * MIB / size, size, size);
                 let longer = resident().saturating_sub(before);
-                assert!(longer < 60 * MIB, "{} MiB for a byte in each", longer / MIB);
+                assert!(longer < 30 * MIB, "{} MiB for a byte in each", longer / MIB);
                 free([filled, runs].concat());
+            }
+            // What huge pages hold does not tell whether these are filled; what is resident without them does.
+            Does::FillsRunsWithZeros => {
+                let filled = make((60 * MIB) >> 18, 256 << 10, page);
+                let before = more();
+                let runs = make_of_zeros((200 * MIB) >> 18, 256 << 10);
+                assert!(more() - before >= 170, "{} MiB of 200", more() - before);
+                free([filled, runs].concat());
+            }
+            Does::HasSparseMappings => {
+                for (size, most) in [(3 * MIB, 16 * MIB), (3 * MIB / 2, 45 * MIB)] {
+                    let filled = make(20, size, page);
+                    let before = resident();
+                    let sparse = make(60, size, size);
+                    let longer = resident().saturating_sub(before);
+                    assert!(longer < most, "{} MiB for a byte in each of {size}", longer / MIB);
+                    free([filled, sparse].concat());
+                }
+            }
+            Does::FillsMappingsWithZeros => {
+                let filled = make(5, 3 * MIB, page);
+                let before = more();
+                let zeros = make_of_zeros(60, 3 * MIB);
+                assert!(more() - before >= 120, "{} MiB of 180", more() - before);
+                free([filled, zeros].concat());
             }
             // Much longer than the arrays that were filled.
             Does::HasSparseTables => {

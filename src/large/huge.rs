@@ -305,7 +305,12 @@ pub(crate) fn look(mapping: Mapping, from: usize) {
     }
     let part = mapping.len.saturating_sub(from);
     let short = part < HUGE_PAGE;
-    let chunk = if short { part.div_ceil(SHORT_LOOKS).max(1) } else { HUGE_PAGE.max(part.div_ceil(LOOKS)) };
+    let chunk = match part.div_ceil(LOOKS) {
+        _ if short => part.div_ceil(SHORT_LOOKS).max(1),
+        // So that few that are filled, with zeros only, make up for the doubt.
+        chunk if SEEN.doubted.load(Relaxed) => chunk,
+        chunk => chunk.max(HUGE_PAGE),
+    };
     let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) else {
         return;
     };

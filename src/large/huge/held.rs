@@ -44,13 +44,14 @@ pub(in crate::large) fn holds_little(mapping: Mapping) -> bool {
 impl Density {
     /// [`holds_little`].
     pub(super) fn add_written(&self, len: usize, looked: usize, written: usize) -> bool {
-        let most = is_most(written, looked);
-        if most {
+        if is_most(written, looked) {
+            self.add(len, looked, written);
             self.control_at.store(self.made.load(Relaxed) + CONTROL, Relaxed);
             self.doubted.store(false, Relaxed);
+            return false;
         }
-        let little = !most && written * 8 < looked * 3 && !self.doubted.swap(true, Relaxed);
-        if most || little {
+        let little = written * 8 < looked * 3 && !self.doubted.swap(true, Relaxed);
+        if little {
             self.add(len, looked, written);
         }
         little
@@ -76,4 +77,50 @@ fn sample(mapping: Mapping) -> Option<(usize, usize)> {
         written += (answer == Some(true)) as usize;
     }
     (said > LOOKS / 2).then_some((LOOKS, written))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::superslab::thp::HUGE_PAGE;
+
+    #[test]
+    fn what_is_written_is_dense_and_what_is_not_is_doubted_once() {
+        let seen = Density::new();
+        seen.add(HUGE_PAGE, LOOKS, LOOKS);
+        let is_dense = || seen.is_dense(2 * HUGE_PAGE, 1);
+        assert!(!is_dense());
+        assert!(!seen.add_written(2 * HUGE_PAGE, LOOKS, LOOKS * 3 / 8) && !is_dense(), "that says nothing");
+        assert!(!seen.add_written(2 * HUGE_PAGE, LOOKS, LOOKS - 2) && is_dense());
+        seen.made.store(40, Relaxed);
+        assert!(!seen.add_written(2 * HUGE_PAGE, LOOKS, LOOKS) && is_dense());
+        assert_eq!(seen.control_at.load(Relaxed), 40 + CONTROL, "no control is needed yet");
+        assert!(seen.add_written(2 * HUGE_PAGE, LOOKS, 5) && !is_dense());
+        seen.add(2 * HUGE_PAGE, 100, 100);
+        assert!(!seen.add_written(2 * HUGE_PAGE, LOOKS, 0) && is_dense(), "zeros");
+        assert!(!seen.add_written(2 * HUGE_PAGE, LOOKS, LOOKS));
+        assert!(seen.add_written(2 * HUGE_PAGE, LOOKS, 0) && !is_dense());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn a_mapping_is_looked_into() {
+        let len = HUGE_PAGE;
+        let block = os::map_uncounted(len);
+        // SAFETY: our own mapping of this length.
+        unsafe { os::advise_huge(block, len, false) };
+        let mapping = Mapping { block, len, huge: true, clean: false };
+        assert_eq!(sample(mapping), Some((LOOKS, 0)));
+        // Set where test.sh emulates other page sizes: what is resident is not told by those there.
+        if std::env::var_os("EXPECT_PAGE_SIZE").is_none() {
+            // SAFETY: this only asks the system.
+            assert_eq!(unsafe { os::resident_pages(block, len) }, Some(0), "a look made it resident");
+        }
+        // SAFETY: inside the mapping.
+        unsafe { block.write_bytes(1, len / 2) };
+        assert_eq!(sample(mapping), Some((LOOKS, LOOKS / 2)));
+        // SAFETY: our own mapping of this length, not used any more.
+        unsafe { os::discard_uncounted(block, len) };
+        assert_eq!(sample(mapping), None);
+    }
 }
