@@ -128,3 +128,32 @@ fn a_heap_grows_by_what_is_filled() {
     assert!(!goes_on(GOES_ON_FROM - 1, 40 + GOES_ON), "one would be too large a part");
     assert!(!goes_on(100, 39 + GOES_ON), "the end of the growth");
 }
+
+#[test]
+#[cfg_attr(miri, ignore)]
+fn what_huge_pages_hold_is_believed_until_they_hold_little() {
+    let base = os::map_uncounted(SUPERSLAB);
+    // SAFETY: our own mapping of this length, filled with that.
+    let fill = |byte: u8| unsafe { base.write_bytes(byte, SUPERSLAB) };
+    let answers = Answers::new(is_most, |_| 10);
+    answers.dense.store(true, Relaxed);
+    let is_dense = |n| answers.are_dense(FROM, false, || NO_SAMPLES, || [base; SAMPLES]) == (n < 10);
+    fill(1);
+    assert!((0..49).all(|_| is_dense(0)), "no control is needed");
+    // Zeros say nothing for sure: for two the system is not asked, and then about one without huge pages.
+    fill(0);
+    assert!((10..12).all(is_dense));
+    let asked = core::cell::Cell::new(false);
+    let sample = || {
+        asked.set(true);
+        [base; SAMPLES]
+    };
+    assert!(!answers.dense.load(Relaxed));
+    assert!(answers.are_dense(FROM, false, sample, || [base; SAMPLES]) && asked.get());
+    // It is dense, so zeros are not doubted again, and controls come as ever.
+    let said: Vec<bool> =
+        (0..20).map(|_| answers.are_dense(FROM, false, || NO_SAMPLES, || [base; SAMPLES])).collect();
+    assert_eq!(said.iter().filter(|yes| !**yes).count(), 2);
+    // SAFETY: our own mapping of this length, not used any more.
+    unsafe { os::discard_uncounted(base, SUPERSLAB) };
+}
