@@ -3,7 +3,7 @@
 //! may be filled with zeros.
 
 use crate::large::huge::recent::Recent;
-use crate::large::huge::{CONTROL, Density, LOOKS, Mapping, seen};
+use crate::large::huge::{CONTROL, Density, LOOKS, Mapping, recent, seen};
 use crate::os;
 use crate::superslab::thp::{is_most, is_ours};
 use crate::sync::Ordering::Relaxed;
@@ -38,7 +38,13 @@ pub(in crate::large) fn remember_huge(block: *mut u8, is_batch: bool) {
 pub(in crate::large) fn holds_little(mapping: Mapping) -> bool {
     let may_tell = mapping.huge && is_ours();
     let held = if may_tell { sample(mapping) } else { None };
-    held.is_some_and(|(looked, written)| seen(mapping.len).add_written(mapping.len, looked, written))
+    let little =
+        held.is_some_and(|(looked, written)| seen(mapping.len).add_written(mapping.len, looked, written));
+    if little {
+        // What was made before says nothing of what the program makes now.
+        recent(mapping.len).clear();
+    }
+    little
 }
 
 impl Density {

@@ -24,6 +24,13 @@ impl Recent {
         self.places[self.next.load(Relaxed).wrapping_sub(1)].load(Relaxed)
     }
 
+    /// Forgets all of them.
+    pub(super) fn clear(&self) {
+        for place in 0..4 {
+            self.places[place].store(ptr::null_mut(), Relaxed);
+        }
+    }
+
     /// The one that is forgotten next.
     pub(super) fn oldest(&self) -> *mut u8 {
         self.places[self.next.load(Relaxed)].load(Relaxed)
