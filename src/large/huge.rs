@@ -18,9 +18,9 @@ use crate::large::huge::recent::Recent;
 use crate::large::huge::sample::{look_at_few, sample};
 use crate::os;
 use crate::superslab::layout::SLICE;
-use crate::superslab::thp::{HUGE_PAGE, is_most, is_ours, said_or};
+use crate::superslab::thp::{Doubt, HUGE_PAGE, is_most, is_ours, said_or};
 use crate::sync::Ordering::Relaxed;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicUsize};
+use crate::sync::{AtomicPtr, AtomicUsize};
 use core::ptr;
 
 /// One block in this many is a control, without huge pages.
@@ -87,8 +87,8 @@ struct Density {
     cleared: AtomicUsize,
     may_clear: AtomicUsize,
     purged: AtomicPtr<u8>,
-    /// Whether one with huge pages held little, since the last that was full.
-    doubted: AtomicBool,
+    /// Whether one with huge pages held little.
+    doubt: Doubt,
 }
 
 /// What has been seen of mappings of at least 2 MiB. Close looks see shorter ones, too.
@@ -115,7 +115,7 @@ impl Density {
             cleared: AtomicUsize::new(0),
             may_clear: AtomicUsize::new(CLEARED),
             purged: AtomicPtr::new(ptr::null_mut()),
-            doubted: AtomicBool::new(false),
+            doubt: Doubt::new(),
         }
     }
 
@@ -293,7 +293,11 @@ pub(super) fn look_back(mapping: Mapping) {
     let resident = unsafe { os::resident_pages(mapping.block, mapping.len) };
     if let Some(resident) = resident.filter(|_| !mapping.huge && mapping.len >= SHORTEST) {
         // As many as are enough.
-        SHORT.add(mapping.len, ENOUGH, resident * ENOUGH / (mapping.len / os::page_size()).max(1));
+        let resident = resident * ENOUGH / (mapping.len / os::page_size()).max(1);
+        SHORT.add(mapping.len, ENOUGH, resident);
+        if !is_most(resident, ENOUGH) {
+            SHORT.doubt.confirm();
+        }
     }
 }
 
@@ -308,7 +312,7 @@ pub(crate) fn look(mapping: Mapping, from: usize) {
     let chunk = match part.div_ceil(LOOKS) {
         _ if short => part.div_ceil(SHORT_LOOKS).max(1),
         // So that few that are filled, with zeros only, make up for the doubt.
-        chunk if SEEN.doubted.load(Relaxed) => chunk,
+        chunk if SEEN.doubt.is_open() => chunk,
         chunk => chunk.max(HUGE_PAGE),
     };
     let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) else {
@@ -319,6 +323,9 @@ pub(crate) fn look(mapping: Mapping, from: usize) {
         let add_all = !mapping.huge || unasked::is_sparse(mapping.len, looked, resident);
         let add = if add_all { Density::add } else { Density::add_huge };
         add(&SEEN, mapping.len, looked, resident);
+        if !mapping.huge && !is_most(resident, looked) {
+            SEEN.doubt.confirm();
+        }
     }
 }
 

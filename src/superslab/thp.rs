@@ -10,6 +10,7 @@
 //!
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 
+mod doubt;
 mod written;
 
 use crate::base::options::{self, Thp};
@@ -18,6 +19,8 @@ use crate::superslab::desc::DescRef;
 use crate::superslab::layout::{SLICES, SUPERSLAB};
 use crate::superslab::span_index::{self, State};
 use crate::superslab::survey;
+pub(crate) use crate::superslab::thp::doubt::Doubt;
+pub(crate) use crate::superslab::thp::written::is_written;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 use core::ptr;
@@ -217,8 +220,8 @@ struct Answers {
     enough: fn(usize, usize) -> bool,
     /// How many since the last control, or since one with huge pages was seen to be written to.
     uncontrolled: AtomicUsize,
-    /// Whether one was, since the last that held little.
-    believed: AtomicBool,
+    /// Whether one held little.
+    doubt: Doubt,
     /// One new SuperSlab in this many is a control, in a heap of so many.
     control: fn(usize) -> usize,
 }
@@ -302,7 +305,7 @@ impl Answers {
             dense: AtomicBool::new(false),
             enough,
             uncontrolled: AtomicUsize::new(0),
-            believed: AtomicBool::new(true),
+            doubt: Doubt::new(),
             control,
         }
     }
@@ -324,6 +327,9 @@ impl Answers {
         if asked % RARELY == 0 {
             if let Some(dense) = self.judge(&samples()) {
                 self.dense.store(dense, Relaxed);
+                if !dense {
+                    self.doubt.confirm();
+                }
             }
         }
         if self.dense.load(Relaxed) && asked % (superslabs / FROM).clamp(1, RARELY) == 0 {
@@ -337,16 +343,17 @@ impl Answers {
     }
 
     /// Looks at what a SuperSlab with huge pages holds. If most of its pages hold something, no control is
-    /// needed yet. If few do, the next ones have no huge pages, and the first of them is asked about; but
-    /// only once, until there are some with more: they may be filled with zeros.
+    /// needed yet. If few do, the next ones have no huge pages, and the first of them is asked about, if
+    /// there is cause for [doubt](Doubt).
     fn look_into(&self, huge: *mut u8) {
-        let written = if huge.is_null() { None } else { written::pages_written(huge) };
+        let may_doubt = self.doubt.may_be_raised();
+        let written = if huge.is_null() { None } else { written::pages_written(huge, may_doubt) };
         match written {
             Some(written) if (self.enough)(written, written::PAGES) => {
                 self.uncontrolled.store(0, Relaxed);
-                self.believed.store(true, Relaxed);
+                self.doubt.dispel();
             }
-            Some(written) if written < written::PAGES * 3 / 8 && self.believed.swap(false, Relaxed) => {
+            Some(written) if written < written::PAGES * 3 / 8 && self.doubt.raise() => {
                 self.dense.store(false, Relaxed);
                 // So that it is asked about the next time but one, when it is not the newest any more.
                 self.asked.store(RARELY - 1, Relaxed);

@@ -100,7 +100,8 @@ pub static WORKLOAD: Workload = Workload {
 pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
     let (heap, settings) = (context.heap, context.settings);
     let (filled_size, size) = (settings.size("filled_size"), settings.size("size"));
-    let (front, step) = (settings.size("front").min(size), settings.size("step"));
+    // Words are written where a word can lie.
+    let (front, step) = (settings.size("front").min(size), settings.size("step") & !7);
     let zeroed = settings["zeroed"] != 0;
     let mut filled = Mapped::<usize>::new((settings.size("filled") << 20) / filled_size);
     let mut later = Mapped::<usize>::new((settings.size("later") << 20).div_ceil(size));
@@ -119,7 +120,7 @@ pub fn run<H: Heap>(context: &Context<H>) -> Result<Report, Error> {
     // SAFETY: asks for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     let pages = front.div_ceil(step.max(page));
-    let touched = (filled.len() * filled_size + later.len() * pages * page) as f64;
+    let touched = (filled.len() * filled_size + later.len() * (pages * page).min(size)) as f64;
     let resident = report.resident_after.saturating_sub(before) as f64;
     report.figures =
         vec![("excess".into(), resident / touched), ("untouched".into(), (resident - touched).max(0.0))];

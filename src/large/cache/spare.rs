@@ -3,11 +3,12 @@
 
 use crate::base::options::{self, Thp};
 use crate::large::cache::entry::Entry;
-use crate::large::cache::{self, CACHE, Cache, kept};
+use crate::large::cache::{CACHE, Cache, kept};
 use crate::large::huge::Mapping;
 use crate::os::{self, elapsed, now_ms};
 use crate::superslab::grow::Spare;
 use crate::superslab::layout::{SLICE, SUPERSLAB};
+use crate::superslab::thp;
 
 impl Mapping {
     /// How far from its start the last SuperSlab begins that fits in and leaves nothing too short for a
@@ -26,7 +27,7 @@ impl Mapping {
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(test, derive(Debug))]
 pub(super) enum Pages {
-    /// None with huge pages, which one slab would make resident as a whole.
+    /// None with huge pages, which one slab would make resident as a whole, unless they are.
     Small,
     /// Preferably with huge pages.
     Any,
@@ -46,15 +47,26 @@ impl Pages {
 }
 
 impl Cache {
-    /// Cuts memory for a SuperSlab out of what has been kept longest, but last out of what a block may grow
-    /// into. `None` if there is none, or no place for what lies behind it.
-    pub(super) fn take_superslab(&mut self, now: u32, pages: Pages) -> Option<Mapping> {
+    /// The place of what [`take_superslab`](Self::take_superslab) takes it out of.
+    fn place_of_superslab(&self, now: u32, pages: Pages) -> Option<(usize, &Entry)> {
         let is_right = |huge| pages == Pages::Any || huge == (pages == Pages::Huge);
         let fits = |(_, e): &(usize, &Entry)| {
             !e.refused && !e.clean && is_right(e.huge) && e.kept().last_superslab().is_some()
         };
         let order = |(_, e): &(usize, &Entry)| (e.huge, !e.follows, elapsed(e.since, now));
-        let (i, entry) = self.used().filter(fits).max_by_key(order)?;
+        self.used().filter(fits).max_by_key(order)
+    }
+
+    /// Where the SuperSlab would begin that [`take_superslab`](Self::take_superslab) takes.
+    fn next_superslab(&self, now: u32, pages: Pages) -> Option<*mut u8> {
+        let kept = self.place_of_superslab(now, pages)?.1.kept();
+        Some(kept.block.wrapping_add(kept.last_superslab()?))
+    }
+
+    /// Cuts memory for a SuperSlab out of what has been kept longest, but last out of what a block may grow
+    /// into. `None` if there is none, or no place for what lies behind it.
+    pub(super) fn take_superslab(&mut self, now: u32, pages: Pages) -> Option<Mapping> {
+        let (i, entry) = self.place_of_superslab(now, pages)?;
         let (kept, since) = (entry.kept(), entry.since);
         let front = kept.last_superslab()?;
         let behind = kept.len - front - SUPERSLAB;
@@ -79,38 +91,35 @@ pub(crate) fn spare(huge: bool) -> Option<Spare> {
     }
     let options = options::get();
     let pages = Pages::wanted(options.thp, huge);
-    let Some(Mapping { block, huge, .. }) = take(pages) else {
-        return if pages == Pages::Small { take_resident() } else { None };
+    let now = now_ms();
+    let mut cache = CACHE.lock_soon()?;
+    let Some(Mapping { block, huge, .. }) = cache.take_superslab(now, pages) else {
+        let next = if pages == Pages::Small { cache.next_superslab(now, Pages::Huge) } else { None };
+        drop(cache);
+        return take_resident(next?, now);
     };
+    drop(cache);
     // What was hardly touched would count as resident, and be cleared for `calloc`.
     // SAFETY: out of the cache, so ours alone, and in whole system pages.
     let clean = options.purge_delay >= 0 && is_sparse(block) && unsafe { os::purge(block, SUPERSLAB) };
     Some(Spare { base: block, huge, clean })
 }
 
-fn take(pages: Pages) -> Option<Mapping> {
-    CACHE.lock_soon()?.take_superslab(now_ms(), pages)
-}
-
-/// Takes memory with huge pages for a SuperSlab that should have none, if all of it is resident already: that
-/// costs nothing, and it would lie idle beside the heap.
-fn take_resident() -> Option<Spare> {
-    let taken = take(Pages::Huge)?;
-    if resident(taken.block) == Some(SUPERSLAB) {
-        return Some(Spare { base: taken.block, huge: true, clean: false });
+/// Takes memory with huge pages for a SuperSlab that should have none, if all of it is resident and holds
+/// something: that costs nothing more, and it would lie idle beside the heap. It was `next` a moment ago.
+fn take_resident(next: *mut u8, now: u32) -> Option<Spare> {
+    if !thp::is_written(next) {
+        return None;
     }
-    // SAFETY: out of the cache, so ours alone, in whole system pages, and not handed out.
-    unsafe { cache::keep(taken) };
-    None
+    let mut cache = CACHE.lock_soon()?;
+    let is_next = cache.next_superslab(now, Pages::Huge) == Some(next);
+    let taken = if is_next { cache.take_superslab(now, Pages::Huge) } else { None }?;
+    Some(Spare { base: taken.block, huge: true, clean: false })
 }
 
 /// Whether the system says that less than half of a SuperSlab's length is resident.
 fn is_sparse(block: *mut u8) -> bool {
-    resident(block).is_some_and(|resident| resident * 2 < SUPERSLAB)
-}
-
-/// How many bytes of a SuperSlab's length are resident, if the system says that.
-fn resident(block: *mut u8) -> Option<usize> {
     // SAFETY: this only asks the system.
-    unsafe { os::resident_pages(block, SUPERSLAB) }.map(|pages| pages * os::page_size())
+    let resident = unsafe { os::resident_pages(block, SUPERSLAB) };
+    resident.is_some_and(|resident| resident * 2 * os::page_size() < SUPERSLAB)
 }

@@ -14,6 +14,8 @@ use core::ptr;
 static RECENT_HUGE: Recent = Recent::new();
 /// The last of those for several.
 static LAST_BATCH: AtomicPtr<u8> = AtomicPtr::new(ptr::null_mut());
+/// What fewer pages say is nothing.
+const ENOUGH_SAID: usize = LOOKS / 4;
 /// How many looks there were so far.
 static LOOKED: AtomicUsize = AtomicUsize::new(0);
 
@@ -33,13 +35,15 @@ pub(in crate::large) fn remember_huge(block: *mut u8, is_batch: bool) {
 }
 
 /// Looks at what a mapping with huge pages holds. If it is most of it, no control is needed yet, and longer
-/// ones may have huge pages. If it is little, returns true: mappings as long as this should have none until
-/// others are seen to be dense. But only once, until there is one with more: they may be filled with zeros.
+/// ones may have huge pages. If it is little, and there is cause for [doubt](crate::superslab::thp::Doubt), returns true: mappings as
+/// long as this should have none until others are seen to be dense.
 pub(in crate::large) fn holds_little(mapping: Mapping) -> bool {
-    let may_tell = mapping.huge && is_ours();
-    let held = if may_tell { sample(mapping) } else { None };
-    let little =
-        held.is_some_and(|(looked, written)| seen(mapping.len).add_written(mapping.len, looked, written));
+    if !mapping.huge || !is_ours() {
+        return false;
+    }
+    let seen = seen(mapping.len);
+    let held = sample(mapping, seen.doubt.may_be_raised());
+    let little = held.is_some_and(|(looked, written)| seen.add_written(mapping.len, looked, written));
     if little {
         // What was made before says nothing of what the program makes now.
         recent(mapping.len).clear();
@@ -53,21 +57,23 @@ impl Density {
         if is_most(written, looked) {
             self.add(len, looked, written);
             self.control_at.store(self.made.load(Relaxed) + CONTROL, Relaxed);
-            self.doubted.store(false, Relaxed);
+            self.doubt.dispel();
             return false;
         }
-        let little = written * 8 < looked * 3 && !self.doubted.swap(true, Relaxed);
+        let little = written * 8 < looked * 3 && self.doubt.raise();
         if little {
-            self.add(len, looked, written);
+            self.add(len, LOOKS, written);
         }
         little
     }
 }
 
 /// Looks at a page of each of some parts of a mapping: how many were looked at, and how many of them hold
-/// something. `None` if the system does not say.
+/// something; if not `exact`, fewer once they cannot be most of them any more. What is not resident, and so
+/// may be about to be filled, says nothing, nor does what the program has made inaccessible. `None` if that
+/// is most of it, or the system does not say.
 #[unsafe(link_section = "hakmem_rare")]
-fn sample(mapping: Mapping) -> Option<(usize, usize)> {
+fn sample(mapping: Mapping, exact: bool) -> Option<(usize, usize)> {
     let look = LOOKED.fetch_add(1, Relaxed);
     let part = mapping.len / LOOKS;
     let (mut said, mut written) = (0, 0);
@@ -77,12 +83,14 @@ fn sample(mapping: Mapping) -> Option<(usize, usize)> {
         // A look would make it resident.
         // SAFETY: this only asks the system, which reports an error if the mapping is gone.
         let resident = unsafe { os::resident_pages(page, os::page_size()) }? == 1;
-        // The program may have made some of them inaccessible.
-        let answer = if resident { os::is_written(page, look) } else { Some(false) };
+        let answer = if resident { os::is_written(page, look) } else { None };
         said += answer.is_some() as usize;
         written += (answer == Some(true)) as usize;
+        if !exact && said > ENOUGH_SAID + written {
+            break;
+        }
     }
-    (said > LOOKS / 2).then_some((LOOKS, written))
+    (said >= ENOUGH_SAID).then_some((said, written))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -91,7 +99,7 @@ mod tests {
     use crate::superslab::thp::HUGE_PAGE;
 
     #[test]
-    fn what_is_written_is_dense_and_what_is_not_is_doubted_once() {
+    fn what_is_written_is_dense_and_what_is_not_is_doubted() {
         let seen = Density::new();
         seen.add(HUGE_PAGE, LOOKS, LOOKS);
         let is_dense = || seen.is_dense(2 * HUGE_PAGE, 1);
@@ -111,22 +119,28 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore)]
     fn a_mapping_is_looked_into() {
-        let len = HUGE_PAGE;
-        let block = os::map_uncounted(len);
+        let block = os::map_uncounted(HUGE_PAGE);
         // SAFETY: our own mapping of this length.
-        unsafe { os::advise_huge(block, len, false) };
-        let mapping = Mapping { block, len, huge: true, clean: false };
-        assert_eq!(sample(mapping), Some((LOOKS, 0)));
+        unsafe { os::advise_huge(block, HUGE_PAGE, false) };
+        let fill = |to: usize, byte: u8| {
+            // SAFETY: inside the mapping.
+            unsafe { block.write_bytes(byte, to) };
+        };
+        let mapping = Mapping { block, len: HUGE_PAGE, huge: true, clean: false };
         // Set where test.sh emulates other page sizes: what is resident is not told by those there.
         if std::env::var_os("EXPECT_PAGE_SIZE").is_none() {
+            assert_eq!(sample(mapping, true), None, "it may be about to be filled");
             // SAFETY: this only asks the system.
-            assert_eq!(unsafe { os::resident_pages(block, len) }, Some(0), "a look made it resident");
+            assert_eq!(unsafe { os::resident_pages(block, HUGE_PAGE) }, Some(0), "a look made it resident");
+            fill(HUGE_PAGE / 2, 1);
+            assert_eq!(sample(mapping, true), Some((LOOKS / 2, LOOKS / 2)));
         }
-        // SAFETY: inside the mapping.
-        unsafe { block.write_bytes(1, len / 2) };
-        assert_eq!(sample(mapping), Some((LOOKS, LOOKS / 2)));
+        fill(HUGE_PAGE, 0);
+        assert_eq!(sample(mapping, true), Some((LOOKS, 0)));
+        assert_eq!(sample(mapping, false), Some((ENOUGH_SAID + 1, 0)));
+        fill(HUGE_PAGE / 2, 1);
+        assert_eq!(sample(mapping, true), Some((LOOKS, LOOKS / 2)));
         // SAFETY: our own mapping of this length, not used any more.
-        unsafe { os::discard_uncounted(block, len) };
-        assert_eq!(sample(mapping), None);
+        unsafe { os::discard_uncounted(block, HUGE_PAGE) };
     }
 }

@@ -12,10 +12,11 @@ pub(super) const PAGES: usize = 16;
 /// How many looks there were so far.
 static LOOKED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many of [`PAGES`] pages of a SuperSlab hold something, for all that a few words of each tell. `None`
-/// if the system does not say, or part of it is not resident: a look would make it so.
+/// How many of [`PAGES`] pages of a SuperSlab hold something, for all that a few words of each tell; if not
+/// `exact`, fewer once they cannot be most of them any more. `None` if the system does not say, or part of it
+/// is not resident: a look would make it so.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn pages_written(base: *mut u8) -> Option<usize> {
+pub(super) fn pages_written(base: *mut u8, exact: bool) -> Option<usize> {
     // SAFETY: this only asks the system, which reports an error if the memory has been unmapped meanwhile.
     let resident = unsafe { os::resident_pages(base, SUPERSLAB) }?;
     if resident * os::page_size() != SUPERSLAB {
@@ -30,8 +31,18 @@ pub(super) fn pages_written(base: *mut u8) -> Option<usize> {
         let answer = os::is_written(base.wrapping_add(place & !(os::SMALLEST_PAGE - 1)), look);
         said += answer.is_some() as usize;
         written += (answer == Some(true)) as usize;
+        if !exact && said > PAGES / 4 + written {
+            break;
+        }
     }
-    (said > PAGES / 2).then_some(written)
+    (said > PAGES / 4).then_some(written)
+}
+
+/// Whether memory of a SuperSlab's length, with huge pages, is resident as a whole and holds something: what
+/// was only read may count as resident, too.
+#[unsafe(link_section = "hakmem_rare")]
+pub(crate) fn is_written(base: *mut u8) -> bool {
+    pages_written(base, true).is_some_and(|written| written >= PAGES / 2)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -52,24 +63,26 @@ mod tests {
         fill(0, SUPERSLAB / 2, 1);
         // Set where test.sh emulates other page sizes: what is resident is not told by those there.
         if std::env::var_os("EXPECT_PAGE_SIZE").is_none() {
-            assert_eq!(pages_written(base), None, "a look would make the rest resident");
+            assert_eq!(pages_written(base, true), None, "a look would make the rest resident");
         }
         fill(SUPERSLAB / 2, SUPERSLAB, 0);
-        let written: Vec<_> = (0..50).map(|_| pages_written(base).unwrap()).collect();
+        let written: Vec<_> = (0..50).map(|_| pages_written(base, true).unwrap()).collect();
         assert!(written.iter().all(|&pages| (PAGES / 2 - 1..=PAGES / 2).contains(&pages)), "{written:?}");
         fill(0, SUPERSLAB, 0);
-        assert_eq!(pages_written(base), Some(0));
+        assert_eq!(pages_written(base, true), Some(0));
         // A word here and there.
         for at in (0..SUPERSLAB).step_by(64) {
             // SAFETY: inside the mapping.
             unsafe { base.add(at).write(1) };
         }
-        let found: usize = (0..50).map(|_| pages_written(base).unwrap()).sum();
+        let found: usize = (0..50).map(|_| pages_written(base, true).unwrap()).sum();
         assert_eq!(found, 50 * PAGES, "the first word is one of them");
         fill(0, SUPERSLAB, 1);
-        assert_eq!(pages_written(base), Some(PAGES));
+        assert_eq!(pages_written(base, true), Some(PAGES));
+        assert_eq!(pages_written(base, false), Some(PAGES));
+        fill(0, SUPERSLAB, 0);
+        assert_eq!(pages_written(base, false), Some(0));
         // SAFETY: our own mapping of this length, not used any more.
         unsafe { os::discard_uncounted(base, SUPERSLAB) };
-        assert_eq!(pages_written(base), None);
     }
 }
