@@ -162,7 +162,8 @@ fn what_is_not_filled_is_not_resident_whatever_was() {
                 assert!(longer < 30 * MIB, "{} MiB for a byte in each", longer / MIB);
                 free([filled, runs].concat());
             }
-            // What huge pages hold does not tell whether these are filled; what is resident without them does.
+            // What huge pages hold does not tell whether these are filled; what is resident without them
+            // does.
             Does::FillsRunsWithZeros => {
                 let filled = make((60 * MIB) >> 18, 256 << 10, page);
                 let before = more();

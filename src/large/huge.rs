@@ -3,7 +3,8 @@
 //! The kernel is asked about a few pages of mappings without huge pages that are freed, or grow, or have
 //! existed for a while. While those were touched densely, new mappings of at least 2 MiB get huge pages. Of
 //! mappings with huge pages it can only say whether each part was touched: while that is so, longer ones get
-//! huge pages, too. A few new mappings are controls, without huge pages.
+//! huge pages, too. What they hold tells more ([`held`]). A few new mappings are controls, without huge
+//! pages.
 //!
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 

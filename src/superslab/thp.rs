@@ -6,7 +6,10 @@
 //! While the heap grows by such slices, the next SuperSlab gets huge pages. For other memory, the kernel is
 //! asked how much is resident of a few SuperSlabs without huge pages that have hardly a free slice.
 //!
-//! A few new SuperSlabs are controls: they get no huge pages, so that a change in behaviour is noticed.
+//! That is asked about the newest that hold as much of what the heap grows by. Of those with huge pages the
+//! system only says that they are resident; but what holds something other than zeros has been written to
+//! ([`written`]). Where that says nothing, a few new SuperSlabs are controls: they get no huge pages, so that
+//! a change in behaviour is noticed.
 //!
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 

@@ -88,11 +88,11 @@ pub static WORKLOAD: Workload = Workload {
     latency: false,
     primary: Some("excess"),
     targets: &[
-        Target::of("", "excess", Limit::AtMost(2.0)),
-        Target::of("connections", "excess", Limit::AtMost(2.0)),
-        Target::of("buffers", "excess", Limit::AtMost(2.0)),
-        Target::of("tables", "excess", Limit::AtMost(2.0)),
-        Target::of("arenas", "excess", Limit::AtMost(2.0)),
+        Target::of("", "excess", Limit::AtMost(1.35)),
+        Target::of("connections", "excess", Limit::AtMost(1.35)),
+        Target::of("buffers", "excess", Limit::AtMost(1.35)),
+        Target::of("tables", "excess", Limit::AtMost(1.35)),
+        Target::of("arenas", "excess", Limit::AtMost(1.35)),
     ],
 };
 

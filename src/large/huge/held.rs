@@ -35,8 +35,8 @@ pub(in crate::large) fn remember_huge(block: *mut u8, is_batch: bool) {
 }
 
 /// Looks at what a mapping with huge pages holds. If it is most of it, no control is needed yet, and longer
-/// ones may have huge pages. If it is little, and there is cause for [doubt](crate::superslab::thp::Doubt), returns true: mappings as
-/// long as this should have none until others are seen to be dense.
+/// ones may have huge pages. If it is little, and there is cause for [doubt](crate::superslab::thp::Doubt),
+/// returns true: mappings as long as this should have none until others are seen to be dense.
 pub(in crate::large) fn holds_little(mapping: Mapping) -> bool {
     if !mapping.huge || !is_ours() {
         return false;

@@ -5,8 +5,8 @@ use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicPtr, AtomicUsize};
 use core::ptr;
 
-/// Recent mappings without huge pages. A program that frees nothing is judged by the oldest of them when it
-/// makes another.
+/// Recent mappings, with huge pages or without. A program that frees nothing is judged by the oldest of them
+/// when it makes another.
 pub(super) struct Recent {
     places: CellTable<AtomicPtr<u8>, 4>,
     next: AtomicUsize,
