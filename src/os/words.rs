@@ -1,6 +1,7 @@
 //! Words of memory that may not be there, looked at without a fault.
 
-use crate::os::{SMALLEST_PAGE, raw};
+use crate::os::memory::SMALLEST_PAGE;
+use crate::os::raw;
 use core::ptr;
 
 /// How many words of a page are looked at, until one is not zero.
