@@ -313,7 +313,7 @@ pub(crate) fn look(mapping: Mapping, from: usize) {
     let chunk = match part.div_ceil(LOOKS) {
         _ if short => part.div_ceil(SHORT_LOOKS).max(1),
         // So that few that are filled, with zeros only, make up for the doubt.
-        chunk if SEEN.doubt.is_open() => chunk,
+        chunk if SEEN.doubt.is_open() && !SEEN.is_dense(mapping.len, LONGER) => chunk,
         chunk => chunk.max(HUGE_PAGE),
     };
     let Some((looked, resident)) = sample(mapping, from, chunk).filter(|&(looked, _)| looked != 0) else {

@@ -9,9 +9,13 @@ const WORDS: usize = 8;
 
 /// Whether a page of the smallest size, of memory that was zero when it was mapped, is known to have been
 /// written to: it holds something other than zeros, as far as a few of its words tell, another few for each
-/// `look`. `None` if it cannot be read, or the kernel does not say. Makes the page resident.
+/// `look`. `None` if it cannot be read, or the kernel does not say, or is not asked. Makes the page resident.
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) fn is_written(page: *mut u8, look: usize) -> Option<bool> {
+    if cfg!(feature = "valgrind") {
+        // It would report that the kernel reads what the program has not written, or has freed.
+        return None;
+    }
     let (page, words) = (page.addr(), SMALLEST_PAGE / size_of::<u32>());
     for word in 0..WORDS {
         // The first one, and others anywhere.

@@ -130,7 +130,7 @@ fn a_heap_grows_by_what_is_filled() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore)]
+#[cfg_attr(any(miri, feature = "valgrind"), ignore)]
 fn what_huge_pages_hold_is_believed_until_they_hold_little() {
     let base = os::map_uncounted(SUPERSLAB);
     // SAFETY: our own mapping of this length, filled with that.
