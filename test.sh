@@ -107,6 +107,8 @@ loom_and_stacked_borrows() {
     spent target/loom
     step "Miri, Stacked Borrows"
     miri target/miri "" "${models[@]}"
+    # Of the unit tests those that say what only Miri sees.
+    miri target/miri "" -p hakmem-alloc --lib base::list
     # The beginnings of some of the fuzzer's programs; `.ci/deep miri` takes them whole.
     miri target/miri "" --test fuzz_corpus the_corpus
 }

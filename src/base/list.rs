@@ -95,8 +95,10 @@ impl<T: Linked<Which>, Which> List<T, Which> {
     #[inline]
     pub(crate) unsafe fn push_front(&mut self, member: *mut T) {
         let first = self.first;
+        // No reference to a member as a whole: of what is not its links another thread may be writing.
         // SAFETY: the caller's member, and the first one of the caller's list.
-        let (links, before) = unsafe { (T::links(member), first.as_ref().map(|_| T::links(first))) };
+        let (links, before) =
+            unsafe { (T::links(member), if first.is_null() { None } else { Some(T::links(first)) }) };
         links.next.set(first);
         links.prev.set(before.map_or(member, |links| links.prev.get()));
         compiler_fence(Release);
@@ -209,6 +211,42 @@ mod tests {
         unsafe fn links<'a>(member: *mut Self) -> &'a Links<Self> {
             // SAFETY: valid.
             unsafe { &(*member).links }
+        }
+    }
+
+    /// As of a slab, whose owner puts back a block while a visitor has its links.
+    struct Shared {
+        links: Links<Shared>,
+        other: usize,
+    }
+
+    // SAFETY: as above.
+    unsafe impl Linked for Shared {
+        unsafe fn links<'a>(member: *mut Self) -> &'a Links<Self> {
+            // SAFETY: valid.
+            unsafe { &(*member).links }
+        }
+    }
+
+    /// What Miri would report.
+    #[test]
+    fn only_the_links_of_a_member_are_touched() {
+        let item =
+            || std::boxed::Box::into_raw(std::boxed::Box::new(Shared { links: Links::new(), other: 0 }));
+        let (first, second) = (item(), item());
+        let mut list = List::<Shared>::new();
+        // SAFETY: members of our own, which stay until the end; another thread writes what is not links.
+        unsafe {
+            list.push_front(first);
+            let other = core::sync::atomic::AtomicUsize::from_ptr(&raw mut (*first).other);
+            std::thread::scope(|threads| {
+                threads.spawn(|| other.store(1, core::sync::atomic::Ordering::Relaxed));
+                list.push_front(second);
+                list.remove(first);
+                list.push_back(first);
+                assert!(list.first() == second && list.last() == first);
+            });
+            [first, second].into_iter().for_each(|item| drop(std::boxed::Box::from_raw(item)));
         }
     }
 
