@@ -161,8 +161,8 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
     Allocation { ptr: block, zeroed: true }
 }
 
-/// Asks how dense a mapping is that was seen earlier. By now it may be gone, or be another one: it is not
-/// accessed.
+/// Asks how dense a mapping is that was seen earlier. By now it may be gone, or be another one: only the
+/// system looks at it.
 fn look_at_earlier<T>(block: *mut u8, look: impl FnOnce(Mapping) -> T) -> Option<T> {
     if pagemap::kind(block) != DIRECT || !is_start(block) {
         return None;

@@ -9,12 +9,14 @@
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 
 mod held;
+mod purged;
 mod recent;
 mod sample;
 mod unasked;
 
 use crate::base::options::{self, Thp};
 pub(super) use crate::large::huge::held::{earlier_huge, holds_little, remember_huge};
+pub(crate) use crate::large::huge::purged::{is_better_purged, is_sparse};
 use crate::large::huge::recent::Recent;
 use crate::large::huge::sample::{look_at_few, sample};
 use crate::os;
@@ -50,10 +52,6 @@ pub(super) const SHORTEST: usize = HUGE_PAGE / 2 - SLICE;
 const SHORTEST_CLOSE: usize = HUGE_PAGE / 2;
 /// After so many close looks at what was not dense there are no more: they cost as many system calls.
 const TRIES: usize = 16;
-/// After so many mappings that were cleared because they were dense, one is purged all the same. Twice as
-/// many after that, up to the most, while it does not help.
-const CLEARED: usize = 32;
-const MOST_CLEARED: usize = 1024;
 
 /// A direct mapping.
 #[derive(Clone, Copy)]
@@ -114,7 +112,7 @@ impl Density {
             longest: AtomicUsize::new(0),
             tries: AtomicUsize::new(0),
             cleared: AtomicUsize::new(0),
-            may_clear: AtomicUsize::new(CLEARED),
+            may_clear: AtomicUsize::new(purged::CLEARED),
             purged: AtomicPtr::new(ptr::null_mut()),
             doubt: Doubt::new(),
         }
@@ -349,50 +347,6 @@ impl Density {
         let seen = sample(mapping, from, chunk.max(1));
         seen.is_some_and(|(looked, resident)| looked != 0 && self.add_close(mapping.len, looked, resident))
     }
-
-    /// [`is_better_purged`].
-    fn is_better_purged(&self, mapping: Mapping) -> bool {
-        if self.is_sparse(mapping) {
-            if self.purged.load(Relaxed) == mapping.block {
-                self.may_clear.store(CLEARED, Relaxed);
-            }
-            return true;
-        }
-        let may_clear = self.may_clear.load(Relaxed);
-        if mapping.len < HUGE_PAGE || self.cleared.fetch_add(1, Relaxed) < may_clear {
-            return false;
-        }
-        self.cleared.store(0, Relaxed);
-        self.purged.store(mapping.block, Relaxed);
-        self.may_clear.store(MOST_CLEARED.min(2 * may_clear), Relaxed);
-        true
-    }
-
-    /// [`is_sparse`].
-    fn is_sparse(&self, mapping: Mapping) -> bool {
-        if mapping.len < HUGE_PAGE {
-            return false;
-        }
-        let (looked, resident) = look_at_few(mapping);
-        let sparse = resident * 2 < looked;
-        if sparse && mapping.huge {
-            self.add(mapping.len, looked, resident);
-        }
-        sparse
-    }
-}
-
-/// Whether less than half of a mapping is resident, judging by a few system pages. One with huge pages is not
-/// dense then: that counts, since whoever uses the same memory again and again never makes a control.
-pub(crate) fn is_sparse(mapping: Mapping) -> bool {
-    SEEN.is_sparse(mapping)
-}
-
-/// Whether a mapping that has to be zero is better purged than cleared. It is if it is sparse: faulting in
-/// what is touched next costs less than clearing all of it. What was cleared is dense, whatever the program
-/// touches of it: so that is found out now and then.
-pub(crate) fn is_better_purged(mapping: Mapping) -> bool {
-    SEEN.is_better_purged(mapping)
 }
 
 /// Whether half of a part of a mapping is resident, or more. If it is long, judging by a few system pages.

@@ -39,7 +39,7 @@ pub(crate) fn scattered(place: usize, look: usize) -> usize {
 /// Whether the word at an address, a multiple of 4, has this value. The kernel compares, so that it need not
 /// be mapped. `None` if it cannot be read, or the kernel does not say.
 #[unsafe(link_section = "hakmem_rare")]
-pub(crate) fn is_word(address: usize, value: u32) -> Option<bool> {
+pub(super) fn is_word(address: usize, value: u32) -> Option<bool> {
     if cfg!(miri) {
         return None;
     }

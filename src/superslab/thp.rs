@@ -6,10 +6,10 @@
 //! While the heap grows by such slices, the next SuperSlab gets huge pages. For other memory, the kernel is
 //! asked how much is resident of a few SuperSlabs without huge pages that have hardly a free slice.
 //!
-//! That is asked about the newest that hold as much of what the heap grows by. Of those with huge pages the
-//! system only says that they are resident; but what holds something other than zeros has been written to
-//! ([`written`]). Where that says nothing, a few new SuperSlabs are controls: they get no huge pages, so that
-//! a change in behaviour is noticed.
+//! That is asked about the newest that hold at least half as much of what the heap grows by. Of those with
+//! huge pages the system only says that they are resident; but what holds something other than zeros has been
+//! written to ([`written`]). Where that says nothing, a few new SuperSlabs are controls: they get no huge
+//! pages, so that a change in behaviour is noticed.
 //!
 //! All accesses to atomics here are relaxed: they are figures, on which no other memory depends.
 
@@ -157,14 +157,15 @@ pub(super) fn growth() -> Growth {
         let may_grow =
             is_growing(superslabs, then.saturating_add(long.0), filled.saturating_add(long.1), false);
         let by_long = long.1.saturating_sub(long.0).min(SLICES);
-        let by_runs = span_index::with(|pool| pool.newest.map_or(0, |newest| Kind::Runs.slices_of(newest)));
-        let by_runs = by_runs.unwrap_or(0);
         let ask =
             |choose: &dyn Fn(&State) -> Samples| span_index::with(|pool| choose(pool)).unwrap_or(NO_SAMPLES);
         if may_grow || by_long >= MANY {
             let like_these = |huge| ask(&|pool| choose_like(pool, Kind::Long, by_long.div_ceil(2), huge));
-            LONG.are_dense(superslabs, may_grow, || like_these(false), || like_these(true))
-        } else if by_runs >= MANY {
+            return LONG.are_dense(superslabs, may_grow, || like_these(false), || like_these(true));
+        }
+        let by_runs = span_index::with(|pool| pool.newest.map_or(0, |newest| Kind::Runs.slices_of(newest)));
+        let by_runs = by_runs.unwrap_or(0);
+        if by_runs >= MANY {
             let like_these = |huge| ask(&|pool| choose_like(pool, Kind::Runs, by_runs.div_ceil(2), huge));
             RUNS.are_dense(superslabs, false, || like_these(false), || like_these(true))
         } else {

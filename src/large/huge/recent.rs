@@ -5,17 +5,20 @@ use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicPtr, AtomicUsize};
 use core::ptr;
 
+/// How many are remembered.
+const PLACES: usize = 4;
+
 /// Recent mappings, with huge pages or without. A program that frees nothing is judged by the oldest of them
 /// when it makes another.
 pub(super) struct Recent {
-    places: CellTable<AtomicPtr<u8>, 4>,
+    places: CellTable<AtomicPtr<u8>, PLACES>,
     next: AtomicUsize,
 }
 
 impl Recent {
     /// None yet.
     pub(super) const fn new() -> Self {
-        let places = CellTable::new([const { AtomicPtr::new(ptr::null_mut()) }; 4]);
+        let places = CellTable::new([const { AtomicPtr::new(ptr::null_mut()) }; PLACES]);
         Self { places, next: AtomicUsize::new(0) }
     }
 
@@ -26,7 +29,7 @@ impl Recent {
 
     /// Forgets all of them.
     pub(super) fn clear(&self) {
-        for place in 0..4 {
+        for place in 0..PLACES {
             self.places[place].store(ptr::null_mut(), Relaxed);
         }
     }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::large::huge::purged::{CLEARED, MOST_CLEARED};
 use crate::large::huge::sample::FEW;
 use crate::os::scattered;
 
