@@ -281,6 +281,48 @@ fn a_thread_that_stops_withholds_little() {
     });
 }
 
+/// Two threads send each other blocks. For those, magazines grow beyond their share only if they are short.
+#[test]
+fn long_blocks_of_another_thread_go_home() {
+    const EACH: usize = 6;
+    const ROUNDS: usize = 20;
+    alone(|| {
+        for (size, share, goes_home) in
+            [(4 * KIB, 3, false), (5 * KIB, 3, true), (12 * KIB, 1, true), (64 * KIB, 1, true)]
+        {
+            let (to, from_here) = channel::<Vec<usize>>();
+            let (back, from_there) = channel::<Vec<usize>>();
+            thread::scope(|scope| {
+                scope.spawn(move || {
+                    for blocks in from_here {
+                        let mine = take_many(size, EACH);
+                        give_many(blocks, size);
+                        back.send(mine).unwrap();
+                    }
+                });
+                let (home, used) = added(
+                    |s| s.home_foreign,
+                    || {
+                        let mut used = BTreeSet::new();
+                        for _ in 0..ROUNDS {
+                            let mine = take_many(size, EACH);
+                            used.extend(mine.clone());
+                            to.send(mine).unwrap();
+                            give_many(from_there.recv().unwrap(), size);
+                        }
+                        used
+                    },
+                );
+                let all = 2 * ROUNDS * (EACH - share);
+                assert_eq!(home as usize >= all, goes_home, "size {size}: {home}");
+                // And are used again there before anything else is.
+                assert!(!goes_home || used.len() <= 2 * EACH, "size {size}: {}", used.len());
+                drop(to);
+            });
+        }
+    });
+}
+
 /// The last blocks of a slab come home while its owner ends, which has taken note of a chain there: it may
 /// let go of the slab only when nobody is about to publish it.
 #[test]

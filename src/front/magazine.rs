@@ -145,6 +145,12 @@ impl Magazines {
         unsafe { self.notices.get_unchecked(kind) }.get() == QUIET
     }
 
+    /// Whether the magazine of `class` has what every magazine may have.
+    #[inline(always)]
+    pub(super) fn has_share(&self, class: usize) -> bool {
+        self.logs[class].load(Relaxed) >= FREE_LOGS[class]
+    }
+
     /// Whether the heap is armed, and `kind` a size class.
     ///
     /// `kind` is below [`KINDS`].

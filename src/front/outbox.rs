@@ -223,6 +223,27 @@ impl Outbox {
     #[inline(never)]
     unsafe fn add_elsewhere(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) -> *mut Owner {
         // SAFETY: as in `add`.
+        let visit = unsafe {
+            if (*slab).stride > MAX_BYTES / 2 {
+                // A bundle of its own, which would be sent at once.
+                Block::set_next(block, ptr::null_mut());
+                self.push(slab, block, block, 1)
+            } else {
+                self.wait(bundle, slab, block)
+            }
+        };
+        let late = EPOCH.load(Relaxed) != 0 && !self.armed.get();
+        visit.map_addr(|a| a | if late { LATE } else { 0 })
+    }
+
+    /// Opens a bundle with its first block, or sets that aside. Returns what [`Outbox::send`] does.
+    ///
+    /// # Safety
+    ///
+    /// As [`Outbox::add`]; `bundle` is the one in the slab's place.
+    #[inline(always)]
+    unsafe fn wait(&self, bundle: &Bundle, slab: *mut Slab, block: *mut Block) -> *mut Owner {
+        // SAFETY: as in `add`.
         unsafe {
             let stride = (*slab).stride as u64;
             let mut visit = ptr::null_mut();
@@ -233,25 +254,26 @@ impl Outbox {
                 // signal handler may go on from in between.
                 visit = self.take_up();
             }
-            self.waiting.add(stride);
             let now = bundle.slab.load(Relaxed);
             if now.is_null() {
+                self.waiting.add(stride);
                 visit = either(visit, self.open(bundle, slab, block));
             } else if now == slab {
+                self.waiting.add(stride);
                 visit = either(visit, self.join(bundle, block));
             } else if self.limit(slab) == 1 {
                 // It would be sent at once, and the other bundle with it, to make place.
                 Block::set_next(block, ptr::null_mut());
                 visit = either(visit, self.push(slab, block, block, 1));
             } else {
+                self.waiting.add(stride);
                 let index = self.aside.load(Relaxed) as usize;
                 self.place_aside(index).store(block, Relaxed);
                 self.resident.store(2, Relaxed);
                 compiler_fence(Release);
                 self.aside.store(index as u8 + 1, Relaxed);
             }
-            let late = EPOCH.load(Relaxed) != 0 && !self.armed.get();
-            visit.map_addr(|a| a | if late { LATE } else { 0 })
+            visit
         }
     }
 
@@ -346,11 +368,14 @@ impl Outbox {
         // never has them twice.
         bundle.slab.store(ptr::null_mut(), Relaxed);
         // SAFETY: the bundle is a chain of `count` free blocks of its slab, from `head` to `tail`. They count
-        // as used there, and nobody else has them.
-        unsafe { self.push(slab, bundle.head.get(), bundle.tail.get(), count) }
+        // as used there, and nobody else has them. The slab stays until they are sent.
+        unsafe {
+            self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
+            self.push(slab, bundle.head.get(), bundle.tail.get(), count)
+        }
     }
 
-    /// Sends a chain of `count` blocks, which are counted as waiting. Returns what [`Outbox::send`] does.
+    /// Sends a chain of `count` blocks, which are not counted as waiting. Returns what [`Outbox::send`] does.
     ///
     /// # Safety
     ///
@@ -359,11 +384,8 @@ impl Outbox {
     #[inline(always)]
     unsafe fn push(&self, slab: *mut Slab, head: *mut Block, tail: *mut Block, count: u32) -> *mut Owner {
         self.pushes.add(1);
-        // SAFETY: by the caller's clause; the slab stays until its blocks are sent.
-        let sent = unsafe {
-            self.waiting.add((count as u64 * (*slab).stride as u64).wrapping_neg());
-            free::push_remote(slab, head, tail, count)
-        };
+        // SAFETY: by the caller's clause.
+        let sent = unsafe { free::push_remote(slab, head, tail, count) };
         self.publishes.add(sent.published as u64);
         if sent.to_orphan {
             orphans::note_change();

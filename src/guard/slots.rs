@@ -155,7 +155,7 @@ fn make() -> bool {
     }
     RECORDS.store(records, SeqCst);
     BASE.store(base, SeqCst);
-    pagemap::set(base, bytes() / SLICE, HARDENED);
+    pagemap::set_all(base, bytes() / SLICE, HARDENED);
     true
 }
 
@@ -384,7 +384,7 @@ pub(super) fn inherit() {
 pub(super) fn unmap() {
     if READY.swap(NEVER, SeqCst) == MADE {
         let (base, records) = (BASE.swap(ptr::null_mut(), SeqCst), RECORDS.load(SeqCst));
-        pagemap::set(base, bytes() / SLICE, FOREIGN);
+        pagemap::set_all(base, bytes() / SLICE, FOREIGN);
         // SAFETY: the mappings that `make` has made, which nobody uses any more.
         unsafe {
             // Nobody needs any memory either, of which this has none: it may stay mapped.

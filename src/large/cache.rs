@@ -23,7 +23,7 @@ use crate::lockfree::waker;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::returning::Returning;
 use crate::os::{self, Unmapped, elapsed, now_ms};
-use crate::superslab::decay::Regret;
+use crate::superslab::decay::{Delay, Regret};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 
@@ -66,6 +66,8 @@ unsafe impl Send for Cache {}
 static CACHE: Lock<Cache> = Lock::new(Cache::new());
 /// In bytes. Memory that is dropped for want of room can be regretted.
 static REGRET: Regret = Regret::none();
+/// In bytes, too.
+static DELAY: Delay = Delay::new();
 /// Bytes in the cache: lets a search that would find nothing do without the lock. Relaxed, like the next one:
 /// hints, and what they say is looked up again under the lock.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
@@ -140,7 +142,7 @@ fn dropped(kept: &Mapping, now: u32) {
     REGRET.drop(if kept.clean { 0 } else { kept.len }, now);
 }
 
-/// Notes that `len` bytes were wanted and not there.
+/// Notes in `regret` that `len` bytes were wanted and not there.
 fn missed(regret: &Regret, len: usize, now: u32) {
     regret.regret(len, options::get().large_cache.saturating_mul(WIDEST), now);
 }

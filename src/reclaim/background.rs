@@ -287,7 +287,7 @@ fn due(left: &Left) -> Option<u32> {
     let now = os::now_ms();
     let heaps = left.heaps.then_some(delay);
     let hardened = if hardened::is_on() { hardened::due_in(now, delay) } else { None };
-    [pool::due_in(now, delay), large::due_in(now, delay), hardened, heaps].into_iter().flatten().min()
+    [pool::due_in(now), large::due_in(now), hardened, heaps].into_iter().flatten().min()
 }
 
 #[cfg(all(test, not(loom)))]

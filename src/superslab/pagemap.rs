@@ -130,15 +130,20 @@ pub(crate) fn kind_index(address: *const u8) -> usize {
     kind(address) as usize
 }
 
+/// The leaf of a slice, minus the [bias](biased).
+#[inline(always)]
+fn leaf(slice: u32) -> *mut AtomicU8 {
+    // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
+    // synchronisation. For other pointers the answer does not matter.
+    ROOT_TABLE[(slice >> LEAF_SHIFT) as usize].load(Ordering::Relaxed)
+}
+
 /// The entry of a slice. Writable only where the slice was [`prepare`]d.
 #[inline(always)]
 fn entry(slice: u32) -> &'static AtomicU8 {
-    // Relaxed: whoever holds one of our pointers got it after the entry was written, by the program's own
-    // synchronisation. For other pointers the answer does not matter.
-    let leaf = ROOT_TABLE[(slice >> LEAF_SHIFT) as usize].load(Ordering::Relaxed);
     // SAFETY: the root's entry points at a leaf, the shared one if no other, minus the bias: so this is an
     // entry of the leaf. Leaves are unmapped only when nobody calls the library any more.
-    unsafe { &*leaf.wrapping_add(slice as usize) }
+    unsafe { &*leaf(slice).wrapping_add(slice as usize) }
 }
 
 /// What lives at `address`: [`FOREIGN`], a size class, [`RUN`], [`DIRECT`] or [`HARDENED`].
@@ -191,14 +196,22 @@ fn prepare_by(address: *const u8, map: &mut impl FnMut(usize) -> *mut u8) -> boo
     true
 }
 
-/// Sets the kind of `slices` slices from `address` on, which were [`prepare`]d.
+/// Sets the kind of `slices` slices from `address` on, one at least, which were [`prepare`]d and lie in the
+/// same 2 MiB.
 pub(crate) fn set(address: *const u8, slices: usize, kind: u8) {
     let first = slice_number(address);
-    // Counted from 0: the end of the last slice that there is has no number.
-    for slice in 0..slices as u32 {
-        // Release: pairs with the acquire in `kind_published`.
-        entry(first.wrapping_add(slice)).store(kind, Ordering::Release);
-    }
+    let entries = leaf(first).wrapping_add(first as usize);
+    // Release: pairs with the acquire in `kind_published`.
+    // SAFETY: as in `entry`; slices of the same 2 MiB have entries in the same leaf.
+    let set = |slice| unsafe { &*entries.wrapping_add(slice) }.store(kind, Ordering::Release);
+    // Most have one, for which the loop would take longer to begin.
+    set(0);
+    (1..slices).for_each(set);
+}
+
+/// [`set`] for slices that may lie anywhere.
+pub(crate) fn set_all(address: *const u8, slices: usize, kind: u8) {
+    (0..slices).for_each(|slice| set(address.wrapping_add(slice * SLICE), 1, kind));
 }
 
 /// Makes the slice of `address`, which was [`prepare`]d, foreign if it is of kind `kind`. Of several threads

@@ -196,11 +196,13 @@ pub(crate) unsafe fn resize_run(slab: *mut Slab, slices: usize) -> bool {
     true
 }
 
-/// Milliseconds until the oldest free dirty slices have been so for `delay`. `None` if there are none.
-pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
+/// Milliseconds until the oldest free dirty slices are due by age. `None` if there are none, or they never
+/// are.
+pub(crate) fn due_in(now: u32) -> Option<u32> {
     // Without the lock: as if some had become dirty just now, so that the caller looks again after the delay.
-    let since = lock().map_or(Some(now), |pool| pool.dirty().next().map(|desc| desc.since.get()));
-    since.map(|since| delay.saturating_sub(os::elapsed(since, now)))
+    let Some(pool) = lock() else { return u32::try_from(options::get().purge_delay).ok() };
+    let since = pool.dirty().next()?.since.get();
+    Some(purge::term(&pool)?.saturating_sub(os::elapsed(since, now)))
 }
 
 /// Part of a slab has been or is about to be purged. So the slab does not count as filled any more, and

@@ -155,7 +155,7 @@ pub(super) fn unlock(pool: Guard<'_, State>, now: u32, given: bool) {
 /// Whether a purge may be due: a quick check after every change of the pool.
 fn is_due(pool: &State, now: u32) -> bool {
     let delay = options::get().purge_delay;
-    delay >= 0 && pool.dirty_slices > 0 && (is_over(pool, now, delay) || is_time(pool, now, delay))
+    delay >= 0 && pool.dirty_slices > 0 && (is_over(pool, now, delay) || is_time(pool, now))
 }
 
 /// Whether there are more dirty slices than the allowance, and no background thread will purge them after the
@@ -167,8 +167,15 @@ fn is_over(pool: &State, now: u32, delay: i64) -> bool {
 }
 
 /// Whether it is time to look for slices that are due by age.
-fn is_time(pool: &State, now: u32, delay: i64) -> bool {
-    os::elapsed(pool.policy.looked, now) as i64 > delay / 4
+fn is_time(pool: &State, now: u32) -> bool {
+    os::elapsed(pool.policy.looked, now) > pool.policy.pause_of_looks
+}
+
+/// How long free dirty slices are kept, in milliseconds: the purge delay, if there is one, or longer. See
+/// [`Delay`](super::decay::Delay).
+pub(super) fn term(pool: &State) -> Option<u32> {
+    let delay = u32::try_from(options::get().purge_delay).ok()?;
+    Some(pool.policy.delay.stretch(delay))
 }
 
 /// When the background thread last looked for slices that are due by age, in milliseconds. Relaxed: a hint.
@@ -233,14 +240,18 @@ pub(crate) fn aged(stop: impl Fn() -> bool) -> Option<usize> {
 
 /// Adds to `job` the SuperSlabs that have had purgeable slices for the delay.
 fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
-    let delay = options::get().purge_delay;
-    pool.policy.looked = now;
+    let Some(term) = term(pool) else { return };
+    (pool.policy.looked, pool.policy.pause_of_looks) = (now, term / 4);
+    let mut slices = 0;
     for desc in pool.dirty() {
         // The list is in order of age.
-        if job.is_full() || i64::from(os::elapsed(desc.since.get(), now)) < delay {
+        if job.is_full() || os::elapsed(desc.since.get(), now) < term {
             break;
         }
-        job.add(pool, desc);
+        slices += job.add(pool, desc);
+    }
+    if slices != 0 {
+        pool.policy.delay.went(slices, now);
     }
 }
 
@@ -255,7 +266,7 @@ fn due(pool: &mut State, now: u32) -> Job {
         return job;
     }
     if !is_over(pool, now, delay) {
-        if is_time(pool, now, delay) {
+        if is_time(pool, now) {
             add_aged(pool, now, &mut job);
         }
         return job;

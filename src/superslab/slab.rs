@@ -130,6 +130,13 @@ pub(crate) const ZERO: u8 = 1;
 /// one, since the thread has used up a whole slab of the class and freed hardly a block.
 pub(crate) const CUT: u8 = 2;
 
+/// In [`Slab::rest`]: its blocks are [long](LONG), so what other threads have freed of them is used again
+/// before untouched memory is.
+pub(crate) const FREED_FIRST: u8 = 4;
+/// Blocks of more bytes are long: what each thread of many withholds of them, or leaves untouched, counts,
+/// and a program does more with one than to allocate it.
+pub(crate) const LONG: u32 = 4 << 10;
+
 /// The current slab of a class that has none: nothing can be taken from it, and nothing is written to it.
 pub(crate) static NO_SLAB: Slab = Slab {
     free: ptr::null_mut(),
@@ -284,7 +291,7 @@ impl Slab {
             AtomicBool::from_ptr(&raw mut (*slab).revived).store(false, Ordering::Relaxed);
             (*slab).list = Listed::None;
             (*slab).low = 0;
-            (*slab).rest = if zero { ZERO } else { 0 };
+            (*slab).rest = if zero { ZERO } else { 0 } | if stride > LONG { FREED_FIRST } else { 0 };
             (*slab).filled = false;
             (*slab).fresh_purged = false;
             (*slab).purged.store(0, Ordering::Relaxed);

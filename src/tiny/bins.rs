@@ -87,7 +87,8 @@ impl Bins {
     }
 
     /// Takes a block of the current slab of `class`: a freed one first, then untouched memory. Null if it has
-    /// neither, or if what it has is to be [cut](CUT) many at a time: see [`Bins::cut_ahead`].
+    /// neither, or if [`Bins::refill`] or [`Bins::cut_ahead`] comes first: because untouched memory is to be
+    /// [cut](CUT) many blocks at a time, or other threads have freed [long](FREED_FIRST) blocks.
     ///
     /// This is the second level behind the magazines, kept short: it serves every burst longer than a
     /// magazine.
@@ -98,6 +99,38 @@ impl Bins {
     /// are a placeholder's. `class` is less than [`KINDS`]. `counters` are those of the same heap.
     #[inline(always)]
     pub(crate) unsafe fn alloc(bins: *mut Bins, class: usize, counters: *const Counters) -> Allocation {
+        // SAFETY: the caller's clauses are the same; the slab is the current one.
+        unsafe {
+            Bins::alloc_unless(bins, class, counters, |slab| {
+                let rest = (*slab).rest;
+                rest >= CUT && (rest & CUT != 0 || (*slab).remote.has_chain_of_own())
+            })
+        }
+    }
+
+    /// [`Bins::alloc`] of whatever there is.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::alloc`].
+    #[inline(always)]
+    pub(super) unsafe fn alloc_any(bins: *mut Bins, class: usize, counters: *const Counters) -> Allocation {
+        // SAFETY: the caller's clauses are the same.
+        unsafe { Bins::alloc_unless(bins, class, counters, |_| false) }
+    }
+
+    /// [`Bins::alloc`], where untouched memory is taken unless `waits`.
+    ///
+    /// # Safety
+    ///
+    /// As [`Bins::alloc`].
+    #[inline(always)]
+    unsafe fn alloc_unless(
+        bins: *mut Bins,
+        class: usize,
+        counters: *const Counters,
+        waits: impl Fn(*mut Slab) -> bool,
+    ) -> Allocation {
         // SAFETY: `class` is an index of `current`. The current slab belongs to these bins. Visitors leave it
         // alone while the class is named, so only this thread writes its owner's line. Blocks on `free` and
         // memory from `bump` on belong to nobody else. `NO_SLAB` has neither, so nothing is written to it.
@@ -120,11 +153,10 @@ impl Bins {
             if block != (*slab).end {
                 // The compiler does not see that a slab's memory is nowhere near null.
                 assert_unchecked(!block.is_null());
-                let rest = (*slab).rest;
-                if rest >= CUT {
+                if waits(slab) {
                     return Allocation::NONE;
                 }
-                let is_zero = rest == ZERO;
+                let is_zero = (*slab).rest & ZERO != 0;
                 if !is_zero && class != UNMARKED {
                     // An earlier slab in this place may have left a mark.
                     Block::set_mark(block.cast(), (*bins).secret, false);

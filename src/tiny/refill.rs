@@ -36,13 +36,14 @@ impl Bins {
         unsafe {
             let current = Bins::current(self, c).load(Relaxed);
             if free_list::drain(current) {
-                return Bins::alloc(self, c, counters);
+                return Bins::alloc_any(self, c, counters);
             }
             self.collect(counters);
             if free_list::drain(current) || partial_purge::revive(current) {
-                return Bins::alloc(self, c, counters);
+                return Bins::alloc_any(self, c, counters);
             }
             if current != no_slab() {
+                debug_assert!((*current).free.is_null() && (*current).bump == (*current).end);
                 self.used_up(current);
             }
             loop {
@@ -55,7 +56,7 @@ impl Bins {
                 self.make_current(next);
                 if has_block(next) {
                     counters.refill_partial.add(1);
-                    return Bins::alloc(self, c, counters);
+                    return Bins::alloc_any(self, c, counters);
                 }
                 self.used_up(next);
             }
@@ -76,7 +77,7 @@ impl Bins {
             self.slices += (*span.slab).slices as u32;
             Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
             self.make_current(span.slab);
-            Bins::alloc(self, c, counters)
+            Bins::alloc_any(self, c, counters)
         }
     }
 
@@ -96,7 +97,7 @@ impl Bins {
                 self.install_adopted(adopted);
                 if has_block(slab) {
                     self.make_current(slab);
-                    return Some(Bins::alloc(self, class as usize, counters));
+                    return Some(Bins::alloc_any(self, class as usize, counters));
                 }
                 Bins::push(self, slab, Listed::Full);
             }
@@ -295,8 +296,8 @@ impl Bins {
     }
 }
 
-/// Whether the slab has a block to hand out. Takes in what other threads have pushed to it, or makes purged
-/// memory usable again, if it has nothing else.
+/// Whether the slab has a block to hand out. Takes in what other threads have pushed to it, before untouched
+/// memory, or makes purged memory usable again, if it has nothing else.
 ///
 /// # Safety
 ///
@@ -306,8 +307,8 @@ unsafe fn has_block(slab: *mut Slab) -> bool {
     // SAFETY: the owner may read these fields, and take the chain. `NO_SLAB` has nothing to drain or revive.
     unsafe {
         !(*slab).free.is_null()
-            || (*slab).bump != (*slab).end
             || free_list::drain(slab)
+            || (*slab).bump != (*slab).end
             || partial_purge::revive(slab)
     }
 }
@@ -315,7 +316,7 @@ unsafe fn has_block(slab: *mut Slab) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::superslab::slab::Block;
+    use crate::superslab::slab::{Block, LONG};
     use crate::tiny::bins::tests::with_slab;
 
     #[test]
@@ -336,6 +337,31 @@ mod tests {
                 assert_eq!(((*slab).purged.load(Relaxed), counters.refill_span.get()), (0, 0));
             }
         });
+    }
+
+    #[test]
+    fn what_others_have_freed_of_long_blocks_comes_before_untouched_memory() {
+        let long = (1..).find(|&class| classes::stride(class) > LONG).unwrap();
+        for (class, aside) in [(long - 1, false), (long, false), (long, true)] {
+            with_slab(class, classes::slices(class as u8), false, |bins, slab, counters| {
+                // SAFETY: bins, slab and blocks are this thread's alone.
+                unsafe {
+                    let [first, second, third] = [(); 3].map(|()| Bins::alloc(bins, class, counters).ptr);
+                    assert!(first < second && second < third);
+                    (*slab).remote.push(second.cast::<Block>(), second.cast::<Block>(), 1);
+                    if aside {
+                        // One that becomes the current slab later has it, too.
+                        Bins::set_aside(bins, class);
+                    }
+                    let next = Bins::alloc(bins, class, counters).ptr;
+                    assert_eq!(next.is_null(), class == long);
+                    if class == long {
+                        assert_eq!((*bins).refill(class as u8, counters).ptr, second);
+                        assert!(Bins::alloc(bins, class, counters).ptr > third);
+                    }
+                }
+            });
+        }
     }
 
     #[test]

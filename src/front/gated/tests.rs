@@ -153,6 +153,36 @@ fn the_owner_stops_where_the_client_wants_to_look() {
     }));
 }
 
+#[test]
+fn long_blocks_of_another_heap_go_home() {
+    assert!(child::is_so(|| {
+        let (heap, other) = (armed(), registry::acquire());
+        // SAFETY: the heaps are this thread's.
+        unsafe {
+            let _entered = Heap::enter(other);
+            assert!(Heap::follow(other));
+        }
+        for (size, all) in [(4 << 10, false), (12 << 10, true)] {
+            let class = class(size);
+            // SAFETY: the heap is this thread's.
+            let home = || unsafe { (*heap).counters.home_foreign.get() };
+            let (before, own) = (home(), alloc(heap, class).0);
+            let theirs: Vec<_> = (0..8).map(|_| alloc(other, class).0).collect();
+            pop_all(heap, class);
+            // Room for it there is from the start.
+            free(heap, class, own, false);
+            for &block in &theirs {
+                // SAFETY: the heap is this thread's, and nobody uses the block.
+                unsafe { Heap::take_back(heap, block, class as u8) };
+                // It has run empty since.
+                gate(heap).notices[class].set(MISSED);
+            }
+            assert_eq!(home() - before == theirs.len() as u64, all, "{}", home() - before);
+        }
+        true
+    }));
+}
+
 /// Of classes whose magazines grow, and of such that soon are as large as they may be.
 #[test]
 fn the_client_gets_exactly_the_allocations_that_it_has_asked_for() {

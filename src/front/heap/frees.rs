@@ -2,10 +2,12 @@
 
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
+use crate::front::magazine::QUIET;
 use crate::front::outbox;
+use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::tiny::bins::Bins;
-use crate::tiny::free;
+use crate::tiny::{classes, free};
 
 /// The result of [`Heap::free_to_slab`].
 pub(crate) enum Freed {
@@ -138,13 +140,39 @@ impl Heap {
                 return Heap::free_gated(heap, block, class);
             }
             let tops = &(*heap).tops;
-            if (*heap).magazines.grow(tops, class as usize, &tops.limit[class as usize], (*heap).bins.bytes())
-            {
+            if Heap::goes_home(heap, block, class) {
+                (*heap).magazines.replace_notice(class as usize, QUIET);
+            } else if (*heap).magazines.grow(
+                tops,
+                class as usize,
+                &tops.limit[class as usize],
+                (*heap).bins.bytes(),
+            ) {
                 let pushed = MagazineTops::push(tops, class as usize, block);
                 debug_assert!(pushed);
                 return;
             }
             Heap::send_home(heap, block, class);
+        }
+    }
+
+    /// Whether a block is not worth a larger magazine: it is a [long](classes::is_long) one of another
+    /// heap's, and the magazine has what every magazine may have. Where threads send each other such blocks,
+    /// these would lie in all their magazines, with new ones in slabs for each thread.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::send_home`].
+    #[inline(always)]
+    pub(crate) unsafe fn goes_home(heap: *mut Heap, block: *mut u8, class: u8) -> bool {
+        let c = class as usize;
+        // SAFETY: where the page map says that the block is one of a slab, the slab's record is there as long
+        // as the block, which nobody else frees.
+        unsafe {
+            classes::is_long(c)
+                && (*heap).magazines.has_share(c)
+                && pagemap::kind_index(block) == c
+                && !free::is_owned_by(Slab::of(block), (*heap).bins.owner)
         }
     }
 

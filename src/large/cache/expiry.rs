@@ -3,7 +3,7 @@
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::options;
 use crate::large::cache::{
-    CACHE, Cache, ENTRIES, KEPT_PART, REGRET, RETRY, STACKED, dropped, kept, limit, unmap,
+    CACHE, Cache, DELAY, ENTRIES, KEPT_PART, REGRET, RETRY, STACKED, dropped, kept, limit, unmap,
 };
 use crate::large::huge::Mapping;
 use crate::os::returning::Returning;
@@ -25,13 +25,21 @@ pub(crate) fn tick() {
 pub(crate) fn tick_at(now: u32) {
     unmap_excess(now);
     // No delay: nothing goes back unless asked for.
-    let Ok(delay) = u32::try_from(options::get().purge_delay) else { return };
+    let Some(term) = term() else { return };
     if kept() > 0 {
-        unmap_due(now, delay);
+        let bytes = unmap_due(now, term);
+        if bytes != 0 {
+            DELAY.went(bytes, now);
+        }
         if STACKED.load(Relaxed) && !RETRY.is_on(now) {
             RETRY.tried(unmap_refused(RETRIES), now);
         }
     }
+}
+
+/// How long memory is kept, in milliseconds: the purge delay, if there is one, or longer.
+fn term() -> Option<u32> {
+    u32::try_from(options::get().purge_delay).ok().map(|delay| DELAY.stretch(delay))
 }
 
 /// Unmaps what may not be kept any more, since the limit falls with the blocks that are freed: more than
@@ -71,13 +79,17 @@ pub(crate) fn drain() {
 }
 
 /// Unmaps what has been kept for `least` milliseconds or more: as much as there can be. What other threads
-/// put there meanwhile may be due at once, and they may be faster.
-fn unmap_due(now: u32, least: u32) {
+/// put there meanwhile may be due at once, and they may be faster. Returns how many bytes of it somebody has
+/// used.
+fn unmap_due(now: u32, least: u32) -> usize {
     let oldest = |cache: &mut Cache| cache.oldest(now, least, |_| true).map(|i| cache.remove(i));
+    let mut bytes = 0;
     for _ in 0..ENTRIES {
-        let Some((kept, _returning)) = take_out(oldest) else { return };
+        let Some((kept, _returning)) = take_out(oldest) else { break };
+        bytes += if kept.clean { 0 } else { kept.len };
         unmap(kept);
     }
+    bytes
 }
 
 /// Tries again to unmap what the system has refused to unmap: at most `most` mappings, until it refuses one.
@@ -95,8 +107,9 @@ fn unmap_refused(most: usize) -> bool {
     true
 }
 
-/// Milliseconds until the first of the kept mappings has been kept for `delay`. `None` if nothing is kept.
-pub(crate) fn due_in(now: u32, delay: u32) -> Option<u32> {
-    let Some(cache) = CACHE.lock_soon() else { return Some(delay) };
-    cache.used().map(|(_, e)| e.term(delay).saturating_sub(elapsed(e.since, now))).min()
+/// Milliseconds until the first of the kept mappings is due by age. `None` if nothing is kept, or never is.
+pub(crate) fn due_in(now: u32) -> Option<u32> {
+    let term = term()?;
+    let Some(cache) = CACHE.lock_soon() else { return Some(term) };
+    cache.used().map(|(_, e)| e.term(term).saturating_sub(elapsed(e.since, now))).min()
 }

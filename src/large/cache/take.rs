@@ -1,7 +1,7 @@
 //! What is kept is taken for blocks.
 
 use crate::base::counters::LARGE_CACHE_HITS;
-use crate::large::cache::{CACHE, REGRET, kept, missed};
+use crate::large::cache::{CACHE, DELAY, REGRET, kept, missed};
 use crate::large::huge::Mapping;
 use crate::os::now_ms;
 use crate::superslab::layout::SLICE;
@@ -19,7 +19,7 @@ const PART: usize = 4;
 /// unknown. For a block that is `growing`: out of the longest, and not right behind another block, which may
 /// grow, too. What is clean comes last, since it costs page faults.
 pub(in crate::large) fn take_kept(len: usize, align: usize, growing: bool) -> Option<Mapping> {
-    let can_regret = REGRET.dropped() != 0;
+    let can_regret = can_regret();
     if kept() < len && !can_regret {
         return None;
     }
@@ -49,7 +49,7 @@ pub(in crate::large) fn take_kept(len: usize, align: usize, growing: bool) -> Op
         popped
     } else {
         if can_regret {
-            missed(&REGRET, len, now_ms());
+            wanted(len);
         }
         return None;
     };
@@ -62,9 +62,21 @@ pub(in crate::large) fn take_kept(len: usize, align: usize, growing: bool) -> Op
 
 /// Notes that a block grows by `len` bytes, none of which are kept.
 pub(in crate::large) fn grows_fresh(len: usize) {
-    if REGRET.dropped() != 0 {
-        missed(&REGRET, len, now_ms());
+    if can_regret() {
+        wanted(len);
     }
+}
+
+/// Whether anything has gone back that may turn out to be needed.
+fn can_regret() -> bool {
+    REGRET.dropped() != 0 || DELAY.has_gone()
+}
+
+/// Notes that `len` bytes were wanted and not there.
+fn wanted(len: usize) {
+    let now = now_ms();
+    missed(&REGRET, len, now);
+    DELAY.wanted(len, now);
 }
 
 /// Takes the longest memory that is kept, if it is shorter than `len` bytes but a good part of it: to be made

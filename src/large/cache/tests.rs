@@ -262,6 +262,43 @@ fn room_is_made_at_the_end_of_the_oldest() {
     assert_eq!(cache.make_room(MIB, usize::MAX, 11).unwrap().block, kept(20, 8).block);
 }
 
+/// In a child, since what is kept, and how long, is the process's.
+#[cfg(not(loom))]
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_is_wanted_soon_after_it_was_too_old_is_kept_longer() {
+    assert!(crate::large::child::is_so(|| {
+        drain();
+        let hour = 3_000_000;
+        let keep_one = |clean| {
+            let block = os::map_aligned(ptr::null_mut(), MIB, SLICE);
+            assert!(!block.is_null());
+            // SAFETY: mapped just now.
+            unsafe { keep(Mapping { block, len: MIB, huge: false, clean }) };
+        };
+        let is_kept_at = |now| {
+            tick_at(now);
+            super::kept() == MIB
+        };
+        let began = now_ms();
+        keep_one(false);
+        assert!(is_kept_at(began + 249) && !is_kept_at(began + hour));
+        assert!(DELAY.has_gone() && take_kept(MIB / 4, 1, false).is_none());
+        assert_eq!(DELAY.stretch(250), 250, "that is less than half of it");
+        grows_fresh(MIB);
+        assert_eq!(DELAY.stretch(250), 500);
+        let began = now_ms();
+        keep_one(false);
+        assert!(due_in(began + 499).is_some_and(|left| left != 0));
+        assert!(is_kept_at(began + 499) && !is_kept_at(began + hour));
+        assert!(take_kept(MIB, 1, false).is_none());
+        assert_eq!(DELAY.stretch(250), 1000);
+        // Nobody has used it, so nothing is lost with it.
+        keep_one(true);
+        !is_kept_at(now_ms() + hour) && !DELAY.has_gone()
+    }));
+}
+
 #[test]
 fn what_is_wanted_again_widens_the_limit_for_a_while() {
     let regret = Regret::none();

@@ -38,7 +38,8 @@ fn a_purge_is_due_by_number_or_by_time() {
     let is_due = |dirty, used, looked, is_refused| {
         let mut pool = State::new();
         (pool.dirty_slices, pool.used_slices) = (dirty, used);
-        pool.policy.looked = NOW.wrapping_sub(looked);
+        let then = NOW.wrapping_sub(looked);
+        add_aged(&mut pool, then, &mut Job::none());
         if is_refused {
             pool.policy.pause.tried(false, NOW);
         }
@@ -56,6 +57,34 @@ fn a_purge_is_due_by_number_or_by_time() {
         (258, 8, 63, true, true),
     ] {
         assert_eq!(is_due(dirty, used, looked, is_refused), expected, "{dirty} {used} {looked}");
+    }
+}
+
+/// They are looked for less often, too.
+#[test]
+fn slices_are_kept_longer_if_the_last_ones_were_needed_again() {
+    let mut pool = State::new();
+    let dirty_since = |pool: &mut State, now| {
+        let desc = Desc::stand_in(without_provenance_mut(SUPERSLAB));
+        desc.slices.set(Sets { free: 0b1100, dirty: 0b1100 });
+        pool.enter(desc, now);
+    };
+    let due_at = |pool: &mut State, now| {
+        let mut job = Job::none();
+        add_aged(pool, now, &mut job);
+        job.len
+    };
+    dirty_since(&mut pool, 1000);
+    assert_eq!([1249, 1250].map(|now| due_at(&mut pool, now)), [0, 1]);
+    assert_eq!([1312, 1313].map(|now| is_time(&pool, now)), [false, true]);
+    pool.policy.wanted(1, 1300);
+    dirty_since(&mut pool, 2000);
+    assert_eq!([2499, 2500].map(|now| due_at(&mut pool, now)), [0, 1]);
+    assert_eq!([2625, 2626].map(|now| is_time(&pool, now)), [false, true]);
+    // Nobody needs these.
+    for (now, then) in [(4000, 4500), (6000, 6250)] {
+        dirty_since(&mut pool, now);
+        assert_eq!([then - 1, then].map(|now| due_at(&mut pool, now)), [0, 1]);
     }
 }
 
