@@ -99,7 +99,7 @@ impl Hardened {
 #[non_exhaustive]
 pub enum Preset {
     /// Highest throughput, for more memory: huge pages for every SuperSlab, 256 MiB of freed mappings kept,
-    /// free pages kept for a second.
+    /// free pages kept for a second or two.
     Throughput,
     /// The defaults.
     Balanced,
@@ -249,8 +249,10 @@ impl Options {
         self
     }
 
-    /// `HAKMEM_PURGE_DELAY`: milliseconds until a free page is given back to the system. With -1, pages go
-    /// back only when asked for, except those of freed large blocks beyond [`Options::large_cache`].
+    /// `HAKMEM_PURGE_DELAY`: milliseconds until a free page is given back to the system. It may take eight
+    /// times as long, but no more than two seconds, where such pages are needed again within a second, unless
+    /// there is a background thread. With -1, pages go back only when asked for, except those of freed large
+    /// blocks beyond [`Options::large_cache`].
     pub const fn purge_delay_ms(mut self, delay: i32) -> Self {
         self.purge_delay = if delay < 0 { -1 } else { delay as i64 };
         self

@@ -259,13 +259,13 @@ impl Heap {
             let has_room = || tops.top[c].load(Relaxed) < limit.load(Relaxed);
             if !has_room() {
                 let notice = &gate.notices[c];
+                magazines.replace_notice(c, notice.get());
                 if Heap::goes_home(heap, block, class) {
-                    notice.set(QUIET);
+                    magazines.close_gaps(tops, c, limit);
                 } else {
-                    magazines.replace_notice(c, notice.get());
                     magazines.grow(tops, c, limit, (*heap).bins.bytes());
-                    notice.set(magazines.replace_notice(c, ARMED));
                 }
+                notice.set(magazines.replace_notice(c, ARMED));
             }
             if has_room() {
                 Heap::push_unseen(heap, c, block);

@@ -40,6 +40,10 @@ const MAX_EXTRA: usize = 1 << 20;
 const MUCH: usize = 4 << 20;
 /// See [`MAX_EXTRA`].
 const EXTRA_PART: usize = 16;
+/// With so many bytes beyond [`FREE_BYTES`] each, magazines do not grow for
+/// [long](crate::tiny::classes::is_long) blocks of another heap: see
+/// [`Heap::goes_home`](super::heap::Heap::goes_home).
+const MAX_LENT: usize = 512 << 10;
 /// The last class of which blocks are cut ahead: up to 512 bytes. Larger ones are often asked for by
 /// `calloc`, which need not clear them while they come from a slab's untouched memory.
 const CUT_CLASSES: usize = TABLE[512 / 8] as usize;
@@ -145,10 +149,10 @@ impl Magazines {
         unsafe { self.notices.get_unchecked(kind) }.get() == QUIET
     }
 
-    /// Whether the magazine of `class` has what every magazine may have.
+    /// Whether the magazine of `class` has room for as many long blocks of another heap as it may.
     #[inline(always)]
-    pub(super) fn has_share(&self, class: usize) -> bool {
-        self.logs[class].load(Relaxed) >= FREE_LOGS[class]
+    pub(super) fn has_lent(&self, class: usize) -> bool {
+        self.extra.get() as usize >= MAX_LENT && self.logs[class].load(Relaxed) >= FREE_LOGS[class]
     }
 
     /// Whether the heap is armed, and `kind` a size class.

@@ -172,9 +172,9 @@ impl Outbox {
         unsafe { &*self.bundles.load(Relaxed).cast::<AtomicPtr<Block>>().sub(index + 1) }
     }
 
-    /// Adds a block to its slab's bundle, or sets it aside. Sends a bundle that is full or in the way, and
-    /// everything when too much waits. Returns an owner for whom so much waits that somebody should visit its
-    /// heap, or null; it may be marked: see [`late`].
+    /// Adds a block to its slab's bundle, sets it aside, or sends it alone if it is so long that a bundle has
+    /// one. Sends a bundle that is full or in the way, and everything when too much waits. Returns an owner
+    /// for whom so much waits that somebody should visit its heap, or null; it may be marked: see [`late`].
     ///
     /// # Safety
     ///
@@ -254,19 +254,13 @@ impl Outbox {
                 // signal handler may go on from in between.
                 visit = self.take_up();
             }
+            self.waiting.add(stride);
             let now = bundle.slab.load(Relaxed);
             if now.is_null() {
-                self.waiting.add(stride);
                 visit = either(visit, self.open(bundle, slab, block));
             } else if now == slab {
-                self.waiting.add(stride);
                 visit = either(visit, self.join(bundle, block));
-            } else if self.limit(slab) == 1 {
-                // It would be sent at once, and the other bundle with it, to make place.
-                Block::set_next(block, ptr::null_mut());
-                visit = either(visit, self.push(slab, block, block, 1));
             } else {
-                self.waiting.add(stride);
                 let index = self.aside.load(Relaxed) as usize;
                 self.place_aside(index).store(block, Relaxed);
                 self.resident.store(2, Relaxed);

@@ -23,7 +23,8 @@ use crate::lockfree::waker;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::returning::Returning;
 use crate::os::{self, Unmapped, elapsed, now_ms};
-use crate::superslab::decay::{Delay, Regret};
+use crate::superslab::decay::Regret;
+use crate::superslab::delay::Delay;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicUsize};
 
@@ -225,8 +226,11 @@ impl Cache {
         }
         let taken = self.with(index, |entry| entry.cut(len));
         if taken.clean {
+            let now = now_ms();
             // The next block may come as late after this one.
-            self.entries[index].since = now_ms();
+            self.entries[index].since = now;
+            // The system has to provide it, as much as what is mapped anew.
+            DELAY.wanted(taken.len, now);
         }
         taken
     }

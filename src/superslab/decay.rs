@@ -10,12 +10,13 @@
 //! * *Patience*: a measure that turned out to be premature is taken later the next time.
 //!
 //! What has been unused for the purge delay is given back whatever the allowance. Each user sees to that
-//! itself; sparse slabs have no such rule. The delay is [`Delay`]ed further while that is premature.
+//! itself; sparse slabs have no such rule. While that is premature the [`Delay`] grows.
 //!
 //! All accesses to these atomics are relaxed: they are figures, on which no other memory depends.
 
 use crate::base::pause::Pause;
 use crate::os;
+use crate::superslab::delay::Delay;
 use crate::superslab::layout::{SLICE, SLICES};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU32, AtomicUsize};
@@ -147,89 +148,6 @@ impl Patience {
     /// Forgets everything.
     pub(crate) fn forget(&self) {
         self.0.store(0, Relaxed);
-    }
-}
-
-/// How much longer than the purge delay memory is kept, because what went back for its age was needed again
-/// soon: a program that does something every second would pay for page faults each time. Its user chooses the
-/// unit of amounts. Threads that race lose a count at worst.
-pub(crate) struct Delay {
-    /// How many times the delay is doubled.
-    doublings: AtomicU32,
-    /// The amount that has gone back for its age.
-    gone: AtomicUsize,
-    /// When some last went, in milliseconds.
-    gone_at: AtomicU32,
-    /// The amount that the system has had to provide since.
-    missed: AtomicUsize,
-}
-
-impl Delay {
-    /// Doublings at most.
-    const MOST: u32 = 3;
-
-    /// The delay as it was set.
-    pub(crate) const fn new() -> Self {
-        Self {
-            doublings: AtomicU32::new(0),
-            gone: AtomicUsize::new(0),
-            gone_at: AtomicU32::new(0),
-            missed: AtomicUsize::new(0),
-        }
-    }
-
-    /// How long memory is kept where `delay` was set, in milliseconds.
-    pub(crate) fn stretch(&self, delay: u32) -> u32 {
-        delay.saturating_mul(1 << self.doublings.load(Relaxed))
-    }
-
-    /// Whether anything has gone back for its age that may turn out to be needed.
-    pub(crate) fn has_gone(&self) -> bool {
-        self.gone.load(Relaxed) != 0
-    }
-
-    /// Notes that `amount` goes back for its age.
-    pub(crate) fn went(&self, amount: usize, now: u32) {
-        if !self.is_recent(now) {
-            self.was_right();
-        }
-        self.gone.store(self.gone.load(Relaxed).saturating_add(amount), Relaxed);
-        self.gone_at.store(now, Relaxed);
-    }
-
-    /// Notes that the system had to provide `amount`. With half of what went back shortly before, that was
-    /// too early.
-    pub(crate) fn wanted(&self, amount: usize, now: u32) {
-        let gone = self.gone.load(Relaxed);
-        if gone == 0 {
-            return;
-        }
-        if !self.is_recent(now) {
-            return self.was_right();
-        }
-        let missed = self.missed.load(Relaxed).saturating_add(amount);
-        self.missed.store(missed, Relaxed);
-        if missed >= gone.div_ceil(2) {
-            self.learn((self.doublings.load(Relaxed) + 1).min(Self::MOST));
-        }
-    }
-
-    /// Whether what went back last can still turn out to be needed again soon.
-    fn is_recent(&self, now: u32) -> bool {
-        os::elapsed(self.gone_at.load(Relaxed), now) < REGRET
-    }
-
-    /// What went back last, if anything, was not needed again soon: the delay would do if it were shorter.
-    fn was_right(&self) {
-        if self.has_gone() {
-            self.learn(self.doublings.load(Relaxed).saturating_sub(1));
-        }
-    }
-
-    fn learn(&self, doublings: u32) {
-        self.doublings.store(doublings, Relaxed);
-        self.gone.store(0, Relaxed);
-        self.missed.store(0, Relaxed);
     }
 }
 
@@ -397,42 +315,9 @@ mod tests {
     }
 
     #[test]
-    fn the_delay_is_doubled_while_half_of_what_goes_is_needed_again_soon() {
-        let delay = Delay::new();
-        let times = |delay: &Delay| delay.stretch(1);
-        delay.wanted(9, 100);
-        assert_eq!(times(&delay), 1, "nothing has gone");
-        for (now, expected) in [(1000, 2), (2000, 4), (2100, 8), (2200, 8)] {
-            delay.went(4, now - 1);
-            delay.went(5, now);
-            delay.wanted(4, now + 1);
-            assert!(times(&delay) <= expected && expected <= 2 * times(&delay));
-            delay.wanted(1, now + REGRET - 1);
-            assert_eq!(times(&delay), expected, "half of it");
-            delay.wanted(9, now + REGRET - 1);
-            assert_eq!(times(&delay), expected, "that was the rest");
-        }
-        // What is needed too late, or never, was right.
-        delay.went(9, 5000);
-        delay.wanted(9, 5000 + REGRET);
-        assert_eq!(times(&delay), 4);
-        delay.wanted(9, 5000 + REGRET);
-        delay.went(9, 8000);
-        assert_eq!(times(&delay), 4, "learnt once");
-        delay.went(9, 8000 + REGRET);
-        assert_eq!(times(&delay), 2);
-        delay.went(9, 8000 + 2 * REGRET);
-        delay.went(9, 8000 + 3 * REGRET);
-        assert_eq!(times(&delay), 1);
-        assert_eq!((delay.stretch(0), delay.stretch(250)), (0, 250));
-        delay.wanted(9, 8000 + 3 * REGRET);
-        assert_eq!((delay.stretch(0), delay.stretch(250), delay.stretch(u32::MAX - 1)), (0, 500, u32::MAX));
-    }
-
-    #[test]
     fn slices_that_are_wanted_delay_the_next_purge() {
         let mut policy = Policy::new();
-        policy.delay.went(6, 50);
+        policy.delay.went(6, 0, 50);
         policy.taken(2, 100, 0, false, 60);
         assert_eq!(policy.delay.stretch(250), 250);
         policy.wanted(1, 60);

@@ -7,6 +7,7 @@
 
 mod block;
 pub(crate) mod decay;
+pub(crate) mod delay;
 pub(crate) mod desc;
 pub(crate) mod granules;
 pub(crate) mod grow;

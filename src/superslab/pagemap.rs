@@ -200,6 +200,7 @@ fn prepare_by(address: *const u8, map: &mut impl FnMut(usize) -> *mut u8) -> boo
 /// same 2 MiB.
 pub(crate) fn set(address: *const u8, slices: usize, kind: u8) {
     let first = slice_number(address);
+    debug_assert!(slices != 0 && first >> LEAF_SHIFT == first.wrapping_add(slices as u32 - 1) >> LEAF_SHIFT);
     let entries = leaf(first).wrapping_add(first as usize);
     // Release: pairs with the acquire in `kind_published`.
     // SAFETY: as in `entry`; slices of the same 2 MiB have entries in the same leaf.

@@ -172,7 +172,7 @@ fn is_time(pool: &State, now: u32) -> bool {
 }
 
 /// How long free dirty slices are kept, in milliseconds: the purge delay, if there is one, or longer. See
-/// [`Delay`](super::decay::Delay).
+/// [`Delay`](super::delay::Delay).
 pub(super) fn term(pool: &State) -> Option<u32> {
     let delay = u32::try_from(options::get().purge_delay).ok()?;
     Some(pool.policy.delay.stretch(delay))
@@ -251,7 +251,7 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
         slices += job.add(pool, desc);
     }
     if slices != 0 {
-        pool.policy.delay.went(slices, now);
+        pool.policy.delay.went(slices, pool.dirty_slices, now);
     }
 }
 

@@ -77,7 +77,7 @@ pub(crate) struct Slab {
     pub(crate) counted: AtomicU32,
     /// The list that `links` belong to. Owner only.
     pub(crate) list: Listed,
-    /// What is known of the memory above `bump`: [`ZERO`], if it is zero, and [`CUT`]. Owner only.
+    /// What is known of the memory above `bump`: [`ZERO`], [`CUT`] and [`FREED_FIRST`]. Owner only.
     pub(crate) rest: u8,
     /// Whether [`thp::filled`](super::thp::filled) has been told of the slab: every block has been handed out
     /// once. Owner only.

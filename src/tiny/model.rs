@@ -3,12 +3,12 @@
 use crate::base::counters::Counters;
 use crate::lockfree::ready_list::nodes;
 use crate::superslab::model::{figures_agree, ground, level, owner, slices_in_use};
-use crate::superslab::slab::{Block, Listed, Owner, Slab};
+use crate::superslab::slab::{Block, LONG, Listed, Owner, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::loom::{beside, model_of_statics as model, second, spare};
 use crate::tiny::bins::{Bins, no_slab};
-use crate::tiny::classes::stride;
+use crate::tiny::classes::{class_of, slices, stride};
 use crate::tiny::free::push_remote;
 use crate::tiny::free_list;
 use crate::tiny::partial_purge::purge_orphans;
@@ -303,4 +303,54 @@ fn an_orphan_is_adopted_by_one() {
         assert!(is_all_back());
         level();
     });
+}
+
+/// Another thread frees into a slab of long blocks that is the current one, or becomes that again meanwhile.
+/// What it frees comes before untouched memory if it comes in time, but a refill always finds a block.
+fn a_long_block_is_had_beside_frees(is_current: bool) {
+    const LONG_CLASS: u8 = class_of(LONG as usize + 1, 8);
+    model(Some(3), move || {
+        ground();
+        let (bins, counters) = (bins(), &*Box::leak(Box::new(Counters::new())));
+        let alloc = |bins: &mut Bins| {
+            // SAFETY: the bins are this thread's, and nobody visits them.
+            unsafe { Bins::alloc(bins, LONG_CLASS as usize, counters) }.ptr.cast::<Block>()
+        };
+        // SAFETY: as above; the span is theirs alone.
+        unsafe {
+            let slab = pool::take_span(slices(LONG_CLASS), LONG_CLASS, |_| None).unwrap().slab;
+            Slab::make(slab, stride(LONG_CLASS as usize), false, bins.owner);
+            bins.make_current(slab);
+            bins.slices += slices(LONG_CLASS) as u32;
+            bins.present |= 1 << LONG_CLASS;
+            let theirs = alloc(bins);
+            if !is_current {
+                Bins::set_aside(bins, LONG_CLASS as usize);
+            }
+            let other = freer(slab, &[theirs]);
+            let mut ours = alloc(bins);
+            if ours.is_null() {
+                ours = bins.refill(LONG_CLASS, counters).ptr.cast();
+                assert!(!ours.is_null() && (!is_current || ours == theirs));
+            }
+            assert!(Slab::of(ours.cast()) == slab);
+            other.join().unwrap();
+            if Bins::push_free(slab, ours) {
+                Bins::relist(bins, slab);
+            }
+        }
+        leave(bins);
+        assert!(is_all_back());
+        level();
+    });
+}
+
+#[test]
+fn a_long_block_is_had_beside_frees_into_the_current_slab() {
+    a_long_block_is_had_beside_frees(true);
+}
+
+#[test]
+fn a_long_block_is_had_beside_frees_into_the_next_slab() {
+    a_long_block_is_had_beside_frees(false);
 }

@@ -18,7 +18,7 @@ use crate::tiny::{free_list, idle, partial_purge};
 const MOST_ADOPTED: usize = 16;
 
 impl Bins {
-    /// Finds memory for a class whose current slab has nothing left, makes it the current slab, and takes a
+    /// Finds memory for a class of which [`Bins::alloc`] has none, makes it the current slab, and takes a
     /// block from it. Null if there is no memory.
     ///
     /// Looks, in this order, at remote frees of the current slab, published slabs, purged memory of the

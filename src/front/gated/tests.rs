@@ -162,6 +162,14 @@ fn long_blocks_of_another_heap_go_home() {
             let _entered = Heap::enter(other);
             assert!(Heap::follow(other));
         }
+        // Room for those of its own, as it has many: more than for others'.
+        let large = class(60 << 10);
+        let many: Vec<_> = (0..40).map(|_| alloc(heap, large).0).collect();
+        for &block in &many {
+            gate(heap).notices[large].set(MISSED);
+            // SAFETY: the heap is this thread's, and nobody uses the block.
+            unsafe { Heap::take_back(heap, block, large as u8) };
+        }
         for (size, all) in [(4 << 10, false), (12 << 10, true)] {
             let class = class(size);
             // SAFETY: the heap is this thread's.
@@ -172,10 +180,9 @@ fn long_blocks_of_another_heap_go_home() {
             // Room for it there is from the start.
             free(heap, class, own, false);
             for &block in &theirs {
+                gate(heap).notices[class].set(MISSED);
                 // SAFETY: the heap is this thread's, and nobody uses the block.
                 unsafe { Heap::take_back(heap, block, class as u8) };
-                // It has run empty since.
-                gate(heap).notices[class].set(MISSED);
             }
             assert_eq!(home() - before == theirs.len() as u64, all, "{}", home() - before);
         }

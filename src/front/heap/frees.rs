@@ -2,7 +2,6 @@
 
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
-use crate::front::magazine::QUIET;
 use crate::front::outbox;
 use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
@@ -139,16 +138,14 @@ impl Heap {
             if Heap::is_gated(heap) && Heap::follow(heap) {
                 return Heap::free_gated(heap, block, class);
             }
-            let tops = &(*heap).tops;
-            if Heap::goes_home(heap, block, class) {
-                (*heap).magazines.replace_notice(class as usize, QUIET);
-            } else if (*heap).magazines.grow(
-                tops,
-                class as usize,
-                &tops.limit[class as usize],
-                (*heap).bins.bytes(),
-            ) {
-                let pushed = MagazineTops::push(tops, class as usize, block);
+            let (tops, magazines, c) = (&(*heap).tops, &(*heap).magazines, class as usize);
+            let has_room = if Heap::goes_home(heap, block, class) {
+                magazines.close_gaps(tops, c, &tops.limit[c])
+            } else {
+                magazines.grow(tops, c, &tops.limit[c], (*heap).bins.bytes())
+            };
+            if has_room {
+                let pushed = MagazineTops::push(tops, c, block);
                 debug_assert!(pushed);
                 return;
             }
@@ -156,9 +153,10 @@ impl Heap {
         }
     }
 
-    /// Whether a block is not worth a larger magazine: it is a [long](classes::is_long) one of another
-    /// heap's, and the magazine has what every magazine may have. Where threads send each other such blocks,
-    /// these would lie in all their magazines, with new ones in slabs for each thread.
+    /// Whether a block is not worth a larger magazine: it is a [long](classes::is_long) one of another heap,
+    /// and magazines have [lent](crate::front::magazine::Magazines::has_lent) enough room to such blocks.
+    /// Where threads send each other many of different sizes, they would lie in all their magazines, while
+    /// each thread makes new ones in its slabs.
     ///
     /// # Safety
     ///
@@ -170,7 +168,7 @@ impl Heap {
         // as the block, which nobody else frees.
         unsafe {
             classes::is_long(c)
-                && (*heap).magazines.has_share(c)
+                && (*heap).magazines.has_lent(c)
                 && pagemap::kind_index(block) == c
                 && !free::is_owned_by(Slab::of(block), (*heap).bins.owner)
         }

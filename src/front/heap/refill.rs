@@ -17,7 +17,7 @@ const MIN_CUT: usize = 8;
 
 impl Heap {
     /// Takes a block of `class` from the current slab, when the magazine is empty. Null when that slab has
-    /// none either, or is to be [cut](crate::superslab::slab::CUT): then [`Heap::refill`] is next.
+    /// none either, or [`Bins::alloc`] says that [`Heap::refill`] comes first: that is next.
     ///
     /// # Safety
     ///

@@ -29,15 +29,13 @@ impl Magazines {
         limit: &AtomicPtr<Slot>,
         bytes: usize,
     ) -> bool {
-        let notice = self.notices[class].replace(QUIET);
+        let notice = self.notices[class].get();
+        // SAFETY: the caller's clauses are the same.
+        if unsafe { self.close_gaps(tops, class, limit) } {
+            return true;
+        }
         if notice == QUIET {
             return false;
-        }
-        // SAFETY: `gather` asks for the same as this function.
-        let gathered = unsafe { self.gather(tops, class) };
-        if gathered && tops.top[class].load(Relaxed) != limit.load(Relaxed) {
-            self.notices[class].set(notice);
-            return true;
         }
         let before = self.logs[class].load(Relaxed);
         let most = if notice == MISSED { MAX_LOG } else { FREE_LOGS[class] };
@@ -49,6 +47,28 @@ impl Magazines {
         // Beyond its own share it grows by one step for every time that it runs empty.
         self.notices[class].set(if log < FREE_LOGS[class] { SMALL } else { QUIET });
         true
+    }
+
+    /// [`Magazines::grow`] without a larger array: closes the gaps, if there are any.
+    ///
+    /// # Safety
+    ///
+    /// As [`Magazines::grow`].
+    #[inline(always)]
+    pub(crate) unsafe fn close_gaps(
+        &self,
+        tops: &MagazineTops,
+        class: usize,
+        limit: &AtomicPtr<Slot>,
+    ) -> bool {
+        let notice = self.notices[class].replace(QUIET);
+        // SAFETY: `gather` asks for the same as this function.
+        let gathered = notice != QUIET && unsafe { self.gather(tops, class) };
+        let has_room = gathered && tops.top[class].load(Relaxed) != limit.load(Relaxed);
+        if has_room {
+            self.notices[class].set(notice);
+        }
+        has_room
     }
 
     /// Gives the magazine of `class` an array of `1 << log` slots, and moves its blocks there. False, and

@@ -29,7 +29,7 @@ pub(crate) fn tick_at(now: u32) {
     if kept() > 0 {
         let bytes = unmap_due(now, term);
         if bytes != 0 {
-            DELAY.went(bytes, now);
+            DELAY.went(bytes, kept(), now);
         }
         if STACKED.load(Relaxed) && !RETRY.is_on(now) {
             RETRY.tried(unmap_refused(RETRIES), now);
@@ -74,6 +74,7 @@ fn unmap_rest(now: u32) {
 /// Unmaps everything that is kept. Regrets are forgotten: whoever asks for this knows better.
 pub(crate) fn drain() {
     REGRET.forget();
+    DELAY.forget();
     unmap_due(now_ms(), 0);
     unmap_refused(usize::MAX);
 }

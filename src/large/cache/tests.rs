@@ -295,7 +295,15 @@ fn what_is_wanted_soon_after_it_was_too_old_is_kept_longer() {
         assert_eq!(DELAY.stretch(250), 1000);
         // Nobody has used it, so nothing is lost with it.
         keep_one(true);
-        !is_kept_at(now_ms() + hour) && !DELAY.has_gone()
+        assert!(!is_kept_at(now_ms() + hour) && !DELAY.has_gone());
+        // But to use it is to need memory.
+        keep_one(false);
+        assert!(!is_kept_at(now_ms() + hour) && DELAY.has_gone());
+        keep_one(true);
+        assert!(take_kept(MIB, 1, false).is_some_and(|taken| taken.clean));
+        assert_eq!((DELAY.stretch(250), DELAY.has_gone()), (2000, false));
+        drain();
+        DELAY.stretch(250) == 250
     }));
 }
 

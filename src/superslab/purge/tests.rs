@@ -3,6 +3,8 @@
 use super::*;
 use crate::lockfree::slice_sets::Sets;
 use crate::superslab::desc::Desc;
+use crate::superslab::pagemap::RUN;
+use crate::superslab::pool;
 use core::ptr::{self, without_provenance_mut};
 
 /// How many of two SuperSlabs are due, of which one became dirty so many milliseconds ago, and the other
@@ -81,11 +83,33 @@ fn slices_are_kept_longer_if_the_last_ones_were_needed_again() {
     dirty_since(&mut pool, 2000);
     assert_eq!([2499, 2500].map(|now| due_at(&mut pool, now)), [0, 1]);
     assert_eq!([2625, 2626].map(|now| is_time(&pool, now)), [false, true]);
-    // Nobody needs these.
-    for (now, then) in [(4000, 4500), (6000, 6250)] {
+    // Nobody needs these, nor did the last ones.
+    for (now, term) in (4..12).map(|second| (1000 * second, 500)).chain([(12_000, 250)]) {
         dirty_since(&mut pool, now);
-        assert_eq!([then - 1, then].map(|now| due_at(&mut pool, now)), [0, 1]);
+        assert_eq!([now + term - 1, now + term].map(|now| due_at(&mut pool, now)), [0, 1]);
     }
+}
+
+/// In a child, since the pool is the process's. Its clock may go on meanwhile: what is asked about is a time
+/// before the slices became dirty.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn whoever_asks_is_told_how_long_slices_are_kept() {
+    assert!(os::child::is_so(|| {
+        let before = os::now_ms();
+        everything();
+        assert_eq!(pool::due_in(before), None);
+        let span = pool::take_span(2, RUN, |_| None).unwrap();
+        // SAFETY: the span is this thread's.
+        unsafe { pool::give_span(span.slab, 0b11) };
+        assert_eq!(pool::due_in(before), Some(250));
+        {
+            let pool = lock().unwrap();
+            pool.policy.delay.went(2, 0, before);
+            pool.policy.delay.wanted(2, before);
+        }
+        pool::due_in(before) == Some(500)
+    }));
 }
 
 /// A pool of so many SuperSlabs that are entirely free, and behind them in age, of others that have each
