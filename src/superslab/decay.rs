@@ -17,15 +17,13 @@
 use crate::base::pause::Pause;
 use crate::os;
 use crate::superslab::delay::Delay;
+pub(crate) use crate::superslab::delay::REGRET;
 use crate::superslab::layout::{SLICE, SLICES};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU32, AtomicUsize};
 
 /// Slices that may always lie unused: 16 MiB.
 pub(crate) const ALLOWED: usize = (16 << 20) / SLICE;
-/// How long giving memory back can be regretted, and the half-life of the slack that results, in
-/// milliseconds.
-pub(crate) const REGRET: u32 = 1000;
 
 /// Slices that may lie unused while `slices` are in use: [`ALLOWED`], and one for each `part` slices in use.
 pub(crate) const fn allowance(slices: usize, part: usize) -> usize {

@@ -2,10 +2,12 @@
 
 use crate::lockfree::waker;
 use crate::os;
-use crate::superslab::decay::REGRET;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicUsize};
 
+/// How long giving memory back can be regretted, and the half-life of the slack that results
+/// ([`Regret`](super::decay::Regret)), in milliseconds.
+pub(crate) const REGRET: u32 = 1000;
 /// Doublings of the delay at most.
 const MOST: u32 = 3;
 /// A delay of less than this many milliseconds is not made longer than this.
