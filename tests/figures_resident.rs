@@ -271,7 +271,7 @@ fn records_count_as_far_as_they_are_used() {
     });
     let grown = metadata() - before;
     assert!((20 << 10..64 << 10).contains(&grown), "{grown}");
-    let blocks: Vec<_> = workers[0].run(|| (0..10).map(|_| (take(40_000), 40_000)).collect());
+    let blocks: Vec<_> = workers[0].run(|| (0..10).map(|_| (take(6_000), 6_000)).collect());
     let before = metadata();
     newest.run(move || blocks.into_iter().for_each(give));
     assert_eq!(metadata() - before, 4096, "the outbox");
