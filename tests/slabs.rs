@@ -293,7 +293,7 @@ fn long_blocks_of_another_thread_go_home() {
             let (to, from_here) = channel::<Vec<usize>>();
             let (back, from_there) = channel::<Vec<usize>>();
             thread::scope(|scope| {
-                scope.spawn(move || {
+                let other = scope.spawn(move || {
                     let much = take_many(LARGE, 200);
                     for blocks in from_here {
                         let mine = take_many(size, EACH);
@@ -313,6 +313,8 @@ fn long_blocks_of_another_thread_go_home() {
                 let home = added(|s| s.home_foreign, || exchange(ROUNDS)).0 as usize;
                 assert_eq!(home, 2 * ROUNDS * (EACH - lent), "size {size}");
                 drop(to);
+                // To the end of its thread, not only of this function.
+                other.join().unwrap();
                 give_many(much, LARGE);
             });
         }

@@ -224,7 +224,11 @@ impl Cache {
             // Without regret some of it would have been dropped.
             REGRET.note_use(now_ms());
         }
+        let since = self.entries[index].since;
         let taken = self.with(index, |entry| entry.cut(len));
+        if !taken.clean {
+            DELAY.used_again(taken.len, since, options::get().purge_delay, now_ms);
+        }
         if taken.clean {
             let now = now_ms();
             // The next block may come as late after this one.

@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn slices_that_are_wanted_delay_the_next_purge() {
         let mut policy = Policy::new();
-        policy.delay.went(6, 0, 50);
+        policy.delay.went(6, 50);
         policy.taken(2, 100, 0, false, 60);
         assert_eq!(policy.delay.stretch(250), 250);
         policy.wanted(1, 60);

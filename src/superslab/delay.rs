@@ -12,9 +12,9 @@ pub(crate) const REGRET: u32 = 1000;
 const MOST: u32 = 3;
 /// A delay of less than this many milliseconds is not made longer than this.
 const LONGEST: u32 = 2000;
-/// How many times in a row what goes has to be of no use before the delay is halved. A little of what a
-/// program uses now and then goes each time.
-const ROW: u32 = 8;
+/// How many times in a row what goes, and what is kept longer, has to be of no use before the delay is
+/// halved.
+const ROW: u32 = 4;
 /// How long the delay stays as it was set when doublings were in vain, in milliseconds.
 const REST: u32 = 60_000;
 
@@ -29,11 +29,11 @@ pub(crate) struct Delay {
     /// When the first of that went, and the last, in milliseconds.
     began: AtomicU32,
     gone_at: AtomicU32,
-    /// The amount that was kept beside it when the last of it went.
-    kept: AtomicUsize,
     /// The amount that the system has had to provide since.
     missed: AtomicUsize,
-    /// How many times in a row it was right to let memory go.
+    /// The amount that was kept longer than the delay that was set, and used again, since the last judgement.
+    helped: AtomicUsize,
+    /// How many times in a row it was right to let memory go, and of no use to keep it longer.
     right: AtomicU32,
     /// Whether the longest delay was too short, and when, in milliseconds.
     was_vain: AtomicBool,
@@ -48,8 +48,8 @@ impl Delay {
             gone: AtomicUsize::new(0),
             began: AtomicU32::new(0),
             gone_at: AtomicU32::new(0),
-            kept: AtomicUsize::new(0),
             missed: AtomicUsize::new(0),
+            helped: AtomicUsize::new(0),
             right: AtomicU32::new(0),
             was_vain: AtomicBool::new(false),
             vain_at: AtomicU32::new(0),
@@ -70,8 +70,22 @@ impl Delay {
         self.gone.load(Relaxed) != 0
     }
 
-    /// Notes that `amount` goes back for its age, and `kept` is left that is younger.
-    pub(crate) fn went(&self, amount: usize, kept: usize, now: u32) {
+    /// Notes that `amount` is used again that has been unused since `since`, where the delay was set to
+    /// `delay`.
+    #[inline(always)]
+    pub(crate) fn used_again(&self, amount: usize, since: u32, delay: i64, now: impl FnOnce() -> u32) {
+        if self.doublings.load(Relaxed) != 0 && i64::from(os::elapsed(since, now())) >= delay {
+            self.helped.store(self.helped.load(Relaxed).saturating_add(amount), Relaxed);
+        }
+    }
+
+    /// Whether at least as much as has gone was there only because the delay is longer than it was set.
+    fn has_helped(&self) -> bool {
+        self.helped.load(Relaxed) >= self.gone.load(Relaxed)
+    }
+
+    /// Notes that `amount` goes back for its age.
+    pub(crate) fn went(&self, amount: usize, now: u32) {
         if self.has_gone() && os::elapsed(self.began.load(Relaxed), now) >= REGRET {
             self.was_right();
         }
@@ -81,7 +95,6 @@ impl Delay {
         }
         self.gone.store(gone.saturating_add(amount), Relaxed);
         self.gone_at.store(now, Relaxed);
-        self.kept.store(kept, Relaxed);
     }
 
     /// Notes that the system had to provide `amount`. With half of what went back shortly before, that was
@@ -105,28 +118,32 @@ impl Delay {
     fn was_early(&self, now: u32) {
         let doublings = self.doublings.load(Relaxed);
         let rests = self.was_vain.load(Relaxed) && os::elapsed(self.vain_at.load(Relaxed), now) < REST;
-        if doublings == MOST && self.gone.load(Relaxed) >= self.kept.load(Relaxed) {
-            // Not even that helps, and not because of a rest: so memory was kept for nothing.
+        if doublings < MOST {
+            self.learn(doublings + u32::from(!rests));
+        } else if self.has_helped() {
+            // That was a little beside the rest, or the one long pause of many.
+            self.learn(doublings);
+        } else {
+            // Not even that helps, so memory was kept for nothing.
             self.was_vain.store(true, Relaxed);
             self.vain_at.store(now, Relaxed);
             self.learn(0);
-        } else {
-            self.learn((doublings + u32::from(!rests)).min(MOST));
         }
         self.right.store(0, Relaxed);
     }
 
     /// What went back is not needed soon, or less than half of it.
     fn was_right(&self) {
-        let (doublings, right) = (self.doublings.load(Relaxed), self.right.load(Relaxed) + 1);
+        let right = if self.has_helped() { 0 } else { self.right.load(Relaxed) + 1 };
         self.right.store(right % ROW, Relaxed);
-        self.learn(if right < ROW { doublings } else { doublings.saturating_sub(1) });
+        self.learn(self.doublings.load(Relaxed).saturating_sub(right / ROW));
     }
 
     fn learn(&self, doublings: u32) {
         self.doublings.store(doublings, Relaxed);
         self.gone.store(0, Relaxed);
         self.missed.store(0, Relaxed);
+        self.helped.store(0, Relaxed);
     }
 
     /// Forgets what was learnt.
@@ -147,7 +164,7 @@ mod tests {
 
     /// Lets something go at `now` that is needed at once.
     fn early(delay: &Delay, now: u32) {
-        delay.went(8, 0, now);
+        delay.went(8, now);
         delay.wanted(3, now);
         delay.wanted(1, now);
     }
@@ -158,8 +175,8 @@ mod tests {
         delay.wanted(9, 100);
         assert!(times(&delay) == 1 && !delay.has_gone());
         for (now, before) in [(1000, 1), (2000, 2), (2100, 4)] {
-            delay.went(4, 0, now - 1);
-            delay.went(5, 0, now);
+            delay.went(4, now - 1);
+            delay.went(5, now);
             delay.wanted(4, now + 1);
             assert!(times(&delay) == before && delay.has_gone(), "less than half of it");
             delay.wanted(1, now + REGRET - 1);
@@ -179,25 +196,16 @@ mod tests {
     #[test]
     fn the_delay_is_halved_when_what_goes_is_not_needed_many_times() {
         let delay = Delay::new();
-        let learnt = |delay: &Delay| [1, 2, 3].map(|now| early(delay, now));
-        learnt(&delay);
-        delay.went(9, 0, 1000);
+        [1, 2, 3].into_iter().for_each(|now| early(&delay, now));
+        delay.went(9, 1000);
         for round in 1..3 * ROW {
             let now = 1000 + round * REGRET;
-            delay.went(9, 0, now - 1);
+            delay.went(9, now - 1);
             assert_eq!(times(&delay), 8 >> ((round - 1) / ROW), "{round}");
-            delay.went(9, 0, now);
+            delay.went(9, now);
         }
         delay.wanted(100, 1000 + 4 * ROW * REGRET);
         assert!(times(&delay) == 1 && !delay.has_gone(), "too late");
-        // One time that it was too early, in between.
-        early(&delay, 1000);
-        for round in 0..2 * ROW {
-            let now = 2000 + 2 * round * REGRET;
-            delay.went(9, 0, now);
-            delay.wanted(if round % ROW == ROW - 1 { 9 } else { 4 }, now + REGRET - 1);
-            assert!(times(&delay) >= 2);
-        }
     }
 
     #[test]
@@ -207,11 +215,44 @@ mod tests {
             early(&delay, now);
             assert_eq!(times(&delay), expected, "{now}");
         }
-        // What is little beside the rest, which was kept, says nothing against it.
-        for (gone, expected) in [(8, 4), (8, 8), (7, 8), (8, 1)] {
-            delay.went(gone, 8, 50 + REST);
-            delay.wanted(8, 50 + REST);
-            assert_eq!(times(&delay), expected, "{gone}");
+    }
+
+    /// What is used again has been kept for longer than the delay that was set. A little that nobody needs
+    /// goes beside it, or all after a long pause.
+    #[test]
+    fn a_delay_that_helps_stays() {
+        let learnt = || {
+            let delay = Delay::new();
+            delay.used_again(8, 0, 250, || 500);
+            [1, 2, 3].into_iter().for_each(|now| early(&delay, now));
+            delay
+        };
+        let delay = learnt();
+        assert_eq!(times(&delay), 8);
+        for round in 0..3 * ROW {
+            let now = 2000 + 2 * round * REGRET;
+            delay.used_again(9, now, 250, || now + 250);
+            if round % 2 == 0 {
+                early(&delay, now)
+            } else {
+                delay.went(9, now)
+            }
+            delay.wanted(1, now + REGRET);
+            assert!(times(&delay) == 8 && !delay.has_gone(), "{round}");
+        }
+        // Less than what went, and what would have been kept anyway.
+        for (amount, unused) in [(7, 250), (8, 249)] {
+            let delay = learnt();
+            delay.used_again(amount, 0, 250, || unused);
+            early(&delay, 1);
+            assert_eq!(times(&delay), 1);
+            let delay = learnt();
+            for round in 0..ROW {
+                delay.used_again(amount, 0, 250, || unused);
+                delay.went(8, round * REGRET);
+                delay.wanted(1, (round + 1) * REGRET);
+            }
+            assert_eq!(times(&delay), 4);
         }
     }
 

@@ -241,7 +241,6 @@ pub(crate) fn aged(stop: impl Fn() -> bool) -> Option<usize> {
 /// Adds to `job` the SuperSlabs that have had purgeable slices for the delay.
 fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
     let Some(term) = term(pool) else { return };
-    (pool.policy.looked, pool.policy.pause_of_looks) = (now, term / 4);
     let mut slices = 0;
     for desc in pool.dirty() {
         // The list is in order of age.
@@ -250,8 +249,11 @@ fn add_aged(pool: &mut State, now: u32, job: &mut Job) {
         }
         slices += job.add(pool, desc);
     }
+    // Where a job is not enough, the next one does not wait longer than it would otherwise.
+    let until = if job.is_full() { term.min(options::get().purge_delay as u32) } else { term };
+    (pool.policy.looked, pool.policy.pause_of_looks) = (now, until / 4);
     if slices != 0 {
-        pool.policy.delay.went(slices, pool.dirty_slices, now);
+        pool.policy.delay.went(slices, now);
     }
 }
 
@@ -293,6 +295,7 @@ pub(crate) fn everything() {
         || false,
         |pool, job| {
             let visit = *visit.get_or_insert_with(|| {
+                pool.policy.delay.forget();
                 pool.visits = pool.visits.wrapping_add(1);
                 pool.visits
             });

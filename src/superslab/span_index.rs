@@ -8,6 +8,7 @@
 mod changes;
 
 use crate::base::list::List;
+use crate::base::options;
 use crate::base::table::Table;
 use crate::lockfree::slice_sets::{Sets, span_mask};
 use crate::os;
@@ -304,6 +305,9 @@ impl State {
     fn taken(&mut self, desc: DescRef, slices: usize, dirty: usize, now: u32) {
         self.index(desc, now, -(slices as i8), -(dirty as i8));
         self.used_slices += slices;
+        if dirty > 0 {
+            self.policy.delay.used_again(dirty, desc.since.get(), options::get().purge_delay, || now);
+        }
         let before = self.dirty_slices + dirty;
         self.policy.taken(slices - dirty.min(slices), self.used_slices, before, dirty > 0, now);
     }

@@ -29,7 +29,7 @@ pub(crate) fn tick_at(now: u32) {
     if kept() > 0 {
         let bytes = unmap_due(now, term);
         if bytes != 0 {
-            DELAY.went(bytes, kept(), now);
+            DELAY.went(bytes, now);
         }
         if STACKED.load(Relaxed) && !RETRY.is_on(now) {
             RETRY.tried(unmap_refused(RETRIES), now);
@@ -80,15 +80,15 @@ pub(crate) fn drain() {
 }
 
 /// Unmaps what has been kept for `least` milliseconds or more: as much as there can be. What other threads
-/// put there meanwhile may be due at once, and they may be faster. Returns how many bytes of it somebody has
-/// used.
+/// put there meanwhile may be due at once, and they may be faster. Returns how many bytes that somebody has
+/// used are gone.
 fn unmap_due(now: u32, least: u32) -> usize {
     let oldest = |cache: &mut Cache| cache.oldest(now, least, |_| true).map(|i| cache.remove(i));
     let mut bytes = 0;
     for _ in 0..ENTRIES {
         let Some((kept, _returning)) = take_out(oldest) else { break };
-        bytes += if kept.clean { 0 } else { kept.len };
-        unmap(kept);
+        let used = if kept.clean { 0 } else { kept.len };
+        bytes += if unmap(kept) { used } else { 0 };
     }
     bytes
 }
