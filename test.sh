@@ -178,7 +178,7 @@ pages() {
         CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$PWD/tests/emulated.sh" \
         CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true CARGO_TARGET_DIR=target/pages EXPECT_PAGE_SIZE=$1 HAKMEM_SHADOW_ROUNDS=2000 \
         cargo test --quiet --release --target aarch64-unknown-linux-gnu \
-        --lib --test page_size --test shadow --test slabs --test long_blocks --test large --test huge --test global_alloc -- --test-threads=1
+        --lib --test page_size --test shadow --test slabs --test between_threads --test large --test huge --test global_alloc -- --test-threads=1
 }
 # Both at once: a test that is emulated uses one core.
 pages_16() { pages 16384; }

@@ -1,6 +1,7 @@
 //! Allocations and frees of a heap that is armed: what runs instead of hits behind the
 //! [gate](super::gate).
 
+use crate::front::counts;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::heap::frees::Freed;
@@ -106,7 +107,7 @@ impl Heap {
             (*heap).run_cache.give_back_old();
             let bins = &raw mut (*heap).bins;
             let counters = &raw const (*heap).counters;
-            let allocation = (*bins).refill(class, &*counters);
+            let allocation = (*bins).refill(class, &*counters, counts::are_many);
             let (top, limit) = (tops.top[c].load(Relaxed), magazines.limit(tops, c).load(Relaxed));
             let room = limit.addr().wrapping_sub(top.addr()) / size_of::<Slot>();
             if !allocation.ptr.is_null() {

@@ -11,6 +11,7 @@
 //! their own.
 
 use crate::base::table::{CellTable, Table};
+use crate::front::counts;
 use crate::front::fast_path::{MagazineTops, missing};
 use crate::front::lease::Gate;
 use crate::lockfree::magazine_slots::Slot;
@@ -40,10 +41,10 @@ const MAX_EXTRA: usize = 1 << 20;
 const MUCH: usize = 4 << 20;
 /// See [`MAX_EXTRA`].
 const EXTRA_PART: usize = 16;
-/// With so many bytes beyond [`FREE_BYTES`] each, magazines do not grow for
-/// [long](crate::tiny::classes::is_long) blocks of another heap: see
+/// Bytes of blocks for which all magazines of all threads may have room, about, before they do not grow for
+/// blocks of other heaps any more, but for [`MIN_LOG`]: see
 /// [`Heap::goes_home`](super::heap::Heap::goes_home).
-const MAX_LENT: usize = 512 << 10;
+const ALL_LENT: usize = 2 << 20;
 /// The last class of which blocks are cut ahead: up to 512 bytes. Larger ones are often asked for by
 /// `calloc`, which need not clear them while they come from a slab's untouched memory.
 const CUT_CLASSES: usize = TABLE[512 / 8] as usize;
@@ -149,10 +150,16 @@ impl Magazines {
         unsafe { self.notices.get_unchecked(kind) }.get() == QUIET
     }
 
-    /// Whether the magazine of `class` has room for as many long blocks of another heap as it may.
+    /// Whether the magazine of `class` has room for as many blocks of other heaps as any may.
     #[inline(always)]
-    pub(super) fn has_lent(&self, class: usize) -> bool {
-        self.extra.get() as usize >= MAX_LENT && self.logs[class].load(Relaxed) >= FREE_LOGS[class]
+    pub(super) fn has_least(&self, class: usize) -> bool {
+        self.logs[class].load(Relaxed) >= FREE_LOGS[class].min(MIN_LOG)
+    }
+
+    /// Whether all together have so much room that they should not grow for blocks of other heaps.
+    pub(super) fn have_lent(&self) -> bool {
+        let room = |class: usize| (stride(class) as usize) << self.logs[class].load(Relaxed);
+        self.present().map(room).sum::<usize>() >= counts::share(ALL_LENT)
     }
 
     /// Whether the heap is armed, and `kind` a size class.

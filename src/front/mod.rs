@@ -1,6 +1,7 @@
 //! One thread's heap: its fast path, its magazines, outbox and run cache, and how a thread gets a heap and
 //! gives it up.
 
+mod counts;
 pub(crate) mod fast_path;
 mod flush;
 mod gate;

@@ -9,6 +9,7 @@
 
 use crate::base::counters::Counter;
 use crate::base::prefetch::prefetch;
+use crate::front::counts;
 use crate::front::lease::EPOCH;
 use crate::lockfree::waker;
 use crate::superslab::orphans;
@@ -34,6 +35,8 @@ const MAX_BLOCKS: u32 = 32;
 const MAX_BYTES: u32 = 16 << 10;
 /// Bytes in all bundles, and of what is set aside, at most. A thread that goes to sleep withholds that much.
 const MAX_WAITING: u64 = 256 << 10;
+/// Bytes in the outboxes of all threads, about: so with more than eight threads there are fewer in each.
+const ALL_WAITING: usize = 2 << 20;
 
 /// A mark on the owner that [`Outbox::add`] returns, which may be null then: heaps are to be armed, and this
 /// one is not. A thread that frees what others allocate, and has full magazines that may not grow, needs no
@@ -236,6 +239,13 @@ impl Outbox {
         visit.map_addr(|a| a | if late { LATE } else { 0 })
     }
 
+    /// Whether so many bytes should not wait, and everything be sent. What a single bundle may have always
+    /// may.
+    #[inline(always)]
+    fn is_too_much(&self, waiting: u64) -> bool {
+        waiting > MAX_BYTES as u64 && waiting > MAX_WAITING.min(counts::share(ALL_WAITING) as u64)
+    }
+
     /// Opens a bundle with its first block, or sets that aside. Returns what [`Outbox::send`] does.
     ///
     /// # Safety
@@ -247,7 +257,7 @@ impl Outbox {
         unsafe {
             let stride = (*slab).stride as u64;
             let mut visit = ptr::null_mut();
-            if self.waiting.get() + stride > MAX_WAITING {
+            if self.is_too_much(self.waiting.get() + stride) {
                 visit = self.flush();
             } else if self.aside.load(Relaxed) as usize >= ASIDE {
                 // Here, where there has to be room, and not when it became full: the child of a fork by a

@@ -1,5 +1,6 @@
 //! All heaps, and a stack of the records that are free.
 
+use crate::front::counts::LEFT;
 use crate::front::heap::{Heap, NO_HEAP, RECORD};
 use crate::front::visitor;
 use crate::hardened;
@@ -7,11 +8,8 @@ use crate::lockfree::ready_list::nodes;
 use crate::lockfree::record_stack::RecordStack;
 use crate::os;
 use crate::sync::{AtomicPtr, AtomicUsize, Node, Ordering, reads, wrote};
-use counts::LEFT;
 
-mod counts;
-
-pub(crate) use counts::{EXITED, STARTED, left_behind, live};
+pub(crate) use crate::front::counts::{EXITED, STARTED, left_behind, live};
 
 /// Records without an owner.
 static FREE: RecordStack<Heap> = RecordStack::new();

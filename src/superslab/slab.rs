@@ -2,6 +2,7 @@
 
 use crate::base::list::{Linked, Links};
 use crate::lockfree::remote_stack::RemoteStack;
+use crate::os::SMALLEST_PAGE;
 use crate::superslab::desc::{Desc, DescRef};
 use crate::superslab::layout::{HEADER, SLICE_SHIFT, SUPERSLAB};
 use crate::sync::{
@@ -130,8 +131,8 @@ pub(crate) const ZERO: u8 = 1;
 /// one, since the thread has used up a whole slab of the class and freed hardly a block.
 pub(crate) const CUT: u8 = 2;
 
-/// In [`Slab::rest`]: its blocks are [long](LONG), so what other threads have freed of them is used again
-/// before untouched memory is.
+/// In [`Slab::rest`]: what other threads have freed is used again before an untouched page is. So with
+/// [long](LONG) blocks, and where there are many threads.
 pub(crate) const FREED_FIRST: u8 = 4;
 /// Blocks of more bytes are long: what each thread of many withholds of them, or leaves untouched, counts,
 /// and a program does more with one than to allocate it.
@@ -304,6 +305,19 @@ impl Slab {
             wrote(&raw const (*slab).start);
             (*slab).owner.store(owner, Ordering::Release);
         }
+    }
+
+    /// Whether the next block that was never handed out touches a page that those before it do not: a system
+    /// page, where these are as small as anywhere.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the slab.
+    #[inline(always)]
+    pub(crate) unsafe fn begins_page(slab: *mut Slab) -> bool {
+        // SAFETY: `bump` is the owner's, and `stride` is constant.
+        let (before, stride) = unsafe { ((*slab).bump.addr().wrapping_sub(1), (*slab).stride as usize) };
+        before ^ before.wrapping_add(stride) >= SMALLEST_PAGE
     }
 
     /// Sets where memory that has not been handed out begins.

@@ -103,7 +103,8 @@ impl Bins {
         unsafe {
             Bins::alloc_unless(bins, class, counters, |slab| {
                 let rest = (*slab).rest;
-                rest >= CUT && (rest & CUT != 0 || (*slab).remote.has_chain_of_own())
+                rest >= CUT
+                    && (rest & CUT != 0 || Slab::begins_page(slab) && (*slab).remote.has_chain_of_own())
             })
         }
     }

@@ -4,7 +4,6 @@
 //! Steps of 8 bytes to 64, of 16 to 128, then 8 classes per doubling to 1 KiB and 4 per doubling to 64 KiB.
 
 use crate::superslab::pagemap::KINDS;
-use crate::superslab::slab::LONG;
 
 /// Number of classes; they are numbered from 1.
 pub(crate) const CLASSES: usize = 60;
@@ -100,15 +99,6 @@ const fn medium_with(last: usize) -> usize {
 /// The first class above [`MAX_TABLE`].
 const FIRST_MEDIUM: usize = TABLE[MAX_TABLE / 8] as usize + 1;
 
-/// The first class of [long](is_long) blocks.
-const FIRST_LONG: usize = medium(LONG as usize) + 1;
-
-/// Whether a kind is a class of blocks that are [long](LONG).
-#[inline(always)]
-pub(crate) const fn is_long(kind: usize) -> bool {
-    kind.wrapping_sub(FIRST_LONG) <= CLASSES - FIRST_LONG
-}
-
 /// The class for `size` bytes at a multiple of `align` (a power of two), or 0 if that is a large block.
 #[inline(always)]
 pub(crate) const fn class_of(size: usize, align: usize) -> u8 {
@@ -190,11 +180,6 @@ mod tests {
             while classes.next_if(|&class| (stride(class) as usize) < size.max(1)).is_some() {}
             (size, classes.peek().map_or(0, |&class| class as u8))
         })
-    }
-
-    #[test]
-    fn long_is_what_is_longer_than_that() {
-        assert!((0..256).all(|kind| is_long(kind) == (kind <= CLASSES && stride(kind) > LONG)));
     }
 
     #[test]

@@ -330,7 +330,7 @@ fn a_long_block_is_had_beside_frees(is_current: bool) {
             let other = freer(slab, &[theirs]);
             let mut ours = alloc(bins);
             if ours.is_null() {
-                ours = bins.refill(LONG_CLASS, counters).ptr.cast();
+                ours = bins.refill(LONG_CLASS, counters, || false).ptr.cast();
                 assert!(!ours.is_null() && (!is_current || ours == theirs));
             }
             assert!(Slab::of(ours.cast()) == slab);

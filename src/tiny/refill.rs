@@ -4,7 +4,7 @@ use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::options;
 use crate::large;
-use crate::superslab::slab::{Allocation, CUT, Listed, Slab};
+use crate::superslab::slab::{Allocation, CUT, FREED_FIRST, Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::wrote;
@@ -28,7 +28,12 @@ impl Bins {
     ///
     /// The calling thread owns these bins and holds their heap's lock; `owner` is set.
     #[inline(always)]
-    pub(crate) unsafe fn refill(&mut self, class: u8, counters: &Counters) -> Allocation {
+    pub(crate) unsafe fn refill(
+        &mut self,
+        class: u8,
+        counters: &Counters,
+        are_many: impl FnOnce() -> bool,
+    ) -> Allocation {
         let c = class as usize;
         // SAFETY: all slabs in our lists are ours, and the lock keeps visitors away from them and from
         // `self`. Where there is no current slab, `NO_SLAB` has nothing to drain or revive. An adopted
@@ -76,6 +81,9 @@ impl Bins {
             self.present |= 1 << class;
             self.slices += (*span.slab).slices as u32;
             Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
+            if are_many() {
+                (*span.slab).rest |= FREED_FIRST;
+            }
             self.make_current(span.slab);
             Bins::alloc_any(self, c, counters)
         }
@@ -316,8 +324,10 @@ unsafe fn has_block(slab: *mut Slab) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::os::SMALLEST_PAGE;
     use crate::superslab::slab::{Block, LONG};
     use crate::tiny::bins::tests::with_slab;
+    use core::ptr;
 
     #[test]
     fn a_current_slab_is_used_up_only_after_what_was_freed_and_purged_in_it() {
@@ -328,11 +338,11 @@ mod tests {
                 let (start, all) = ((*slab).start, Slab::in_use(slab));
                 let last = start.wrapping_add((*slab).last as usize);
                 (*slab).remote.push(last.cast::<Block>(), last.cast::<Block>(), 1);
-                assert_eq!((*bins).refill(8, counters).ptr, last);
+                assert_eq!((*bins).refill(8, counters, || false).ptr, last);
                 // As if all that lies in the first page, or more, had been purged.
                 let _ = Slab::count(slab, -1);
                 (*slab).purged.store(1, Relaxed);
-                assert_eq!((*bins).refill(8, counters).ptr, start);
+                assert_eq!((*bins).refill(8, counters, || false).ptr, start);
                 assert!((*slab).list == Listed::Current && Slab::in_use(slab) == all);
                 assert_eq!(((*slab).purged.load(Relaxed), counters.refill_span.get()), (0, 0));
             }
@@ -356,8 +366,41 @@ mod tests {
                     let next = Bins::alloc(bins, class, counters).ptr;
                     assert_eq!(next.is_null(), class == long);
                     if class == long {
-                        assert_eq!((*bins).refill(class as u8, counters).ptr, second);
+                        assert_eq!((*bins).refill(class as u8, counters, || false).ptr, second);
                         assert!(Bins::alloc(bins, class, counters).ptr > third);
+                    }
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn what_others_have_freed_of_short_blocks_comes_before_an_untouched_page() {
+        const STRIDE: usize = 384;
+        let class = (1..).find(|&class| classes::stride(class) as usize == STRIDE).unwrap();
+        let page = |block: *mut u8| block.addr() / SMALLEST_PAGE;
+        for (freed_first, pages) in [(false, 0), (true, 0), (true, 1), (true, 2)] {
+            with_slab(class, classes::slices(class as u8), false, |bins, slab, counters| {
+                // SAFETY: bins, slab and blocks are this thread's alone.
+                unsafe {
+                    (*slab).rest |= if freed_first { FREED_FIRST } else { 0 };
+                    let freed = Bins::alloc(bins, class, counters).ptr;
+                    let push = || (*slab).remote.push(freed.cast::<Block>(), freed.cast::<Block>(), 1);
+                    // Up to the block that reaches into the next page, or begins there.
+                    while page((*slab).bump) < page(freed) + pages || !Slab::begins_page(slab) {
+                        assert!(!Bins::alloc(bins, class, counters).ptr.is_null());
+                    }
+                    let next = (*slab).bump;
+                    assert_ne!(page(next.wrapping_sub(1)), page(next.wrapping_add(STRIDE - 1)));
+                    push();
+                    let block = Bins::alloc(bins, class, counters).ptr;
+                    assert_eq!(block, if freed_first { ptr::null_mut() } else { next });
+                    if freed_first {
+                        assert_eq!((*bins).refill(class as u8, counters, || false).ptr, freed);
+                        assert_eq!(Bins::alloc(bins, class, counters).ptr, next);
+                        push();
+                        assert!(!Slab::begins_page(slab));
+                        assert_eq!(Bins::alloc(bins, class, counters).ptr, next.wrapping_add(STRIDE));
                     }
                 }
             });

@@ -154,7 +154,7 @@ fn the_owner_stops_where_the_client_wants_to_look() {
 }
 
 #[test]
-fn long_blocks_of_another_heap_go_home() {
+fn blocks_of_another_heap_go_home() {
     assert!(child::is_so(|| {
         let (heap, other) = (armed(), registry::acquire());
         // SAFETY: the heaps are this thread's.

@@ -6,7 +6,7 @@ use crate::front::outbox;
 use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
 use crate::tiny::bins::Bins;
-use crate::tiny::{classes, free};
+use crate::tiny::free;
 
 /// The result of [`Heap::free_to_slab`].
 pub(crate) enum Freed {
@@ -153,10 +153,10 @@ impl Heap {
         }
     }
 
-    /// Whether a block is not worth a larger magazine: it is a [long](classes::is_long) one of another heap,
-    /// and magazines have [lent](crate::front::magazine::Magazines::has_lent) enough room to such blocks.
-    /// Where threads send each other many of different sizes, they would lie in all their magazines, while
-    /// each thread makes new ones in its slabs.
+    /// Whether a block is not worth a larger magazine: it is one of another heap, and magazines [have
+    /// lent](crate::front::magazine::Magazines::have_lent) enough room to such blocks. Where many threads
+    /// send each other many of different sizes, they would lie in all their magazines, while each thread
+    /// makes new ones in its slabs.
     ///
     /// # Safety
     ///
@@ -167,10 +167,12 @@ impl Heap {
         // SAFETY: where the page map says that the block is one of a slab, the slab's record is there as long
         // as the block, which nobody else frees.
         unsafe {
-            classes::is_long(c)
-                && (*heap).magazines.has_lent(c)
+            // Most heaps never have such a block, and one that has some soon has a full magazine.
+            (*heap).counters.home_foreign.get() != 0
+                && (*heap).magazines.has_least(c)
                 && pagemap::kind_index(block) == c
                 && !free::is_owned_by(Slab::of(block), (*heap).bins.owner)
+                && (*heap).magazines.have_lent()
         }
     }
 

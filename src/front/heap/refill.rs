@@ -1,5 +1,6 @@
 //! How blocks come to a heap behind its magazines: from its slabs, one at a time or many.
 
+use crate::front::counts;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::large;
@@ -75,7 +76,7 @@ impl Heap {
                     }
                 }
                 (*heap).run_cache.give_back_old();
-                (*heap).bins.refill(class, &(*heap).counters)
+                (*heap).bins.refill(class, &(*heap).counters, counts::are_many)
             };
             if (*heap).counters.refill_span.get() != spans {
                 // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look

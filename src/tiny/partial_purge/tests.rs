@@ -128,8 +128,9 @@ fn what_was_purged_on_request_is_handed_out_after_all_else() {
             free(second, other);
             Bins::relist(bins, second);
             // The one block that is at hand, and then those in purged memory, each once.
-            assert_eq!((*bins).refill(class, counters).ptr, other);
-            let next = || more(bins, counters).unwrap_or_else(|| (*bins).refill(class, counters).ptr);
+            assert_eq!((*bins).refill(class, counters, || false).ptr, other);
+            let next =
+                || more(bins, counters).unwrap_or_else(|| (*bins).refill(class, counters, || false).ptr);
             let mut again: Vec<_> = gone.iter().map(|_| next()).collect();
             again.sort_unstable();
             assert_eq!(again, gone);

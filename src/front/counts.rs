@@ -1,13 +1,16 @@
-//! How many heaps threads have. All relaxed: figures.
+//! How many heaps threads have, and what each may keep of what they keep together. All relaxed: figures.
 
 use crate::sync::{AtomicU64, Ordering};
+
+/// With more threads than these, what each has for itself in every size class adds up.
+const FEW: usize = 8;
 
 /// How often a thread has been given a heap that it has not only borrowed.
 pub(crate) static STARTED: AtomicU64 = AtomicU64::new(0);
 /// How often a heap has been given back that was not borrowed.
 pub(crate) static EXITED: AtomicU64 = AtomicU64::new(0);
 /// Heaps that a fork has left behind, of threads that do not exist in this process.
-pub(super) static LEFT: AtomicU64 = AtomicU64::new(0);
+pub(in crate::front) static LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// Heaps that are not free.
 fn taken() -> u64 {
@@ -17,6 +20,17 @@ fn taken() -> u64 {
 /// About how many threads of this process have a heap.
 pub(crate) fn live() -> usize {
     taken().saturating_sub(LEFT.load(Ordering::Relaxed)) as usize
+}
+
+/// Whether there are many threads: what they have should rather be used again than be more.
+pub(super) fn are_many() -> bool {
+    // Most processes have few, even with those that a fork has left behind.
+    taken() > FEW as u64 && live() > FEW
+}
+
+/// What each thread may have where all together may have `all`.
+pub(super) fn share(all: usize) -> usize {
+    all / live().max(1)
 }
 
 /// In the child of a fork: all heaps are left behind, but for so many, which are the survivor's.

@@ -1,0 +1,112 @@
+//! Blocks between threads: how many magazines keep of another thread's, and what becomes of those that go
+//! home.
+
+#[path = "support/slabs.rs"]
+#[expect(dead_code, reason = "what only the tests of slabs use")]
+mod support;
+
+use std::sync::mpsc::channel;
+use std::thread;
+use support::*;
+
+/// Runs `f` while so many threads, with this one, have a heap.
+fn among(threads: usize, f: impl FnOnce()) {
+    thread::scope(|scope| {
+        let others = (1..threads).map(|_| {
+            let (begun, begins) = channel();
+            let (end, ends) = channel::<()>();
+            let other = scope.spawn(move || {
+                give(take(16), 16);
+                begun.send(()).unwrap();
+                // Until the other end is gone, also if `f` panics.
+                ends.recv().unwrap_err();
+            });
+            begins.recv().unwrap();
+            (end, other)
+        });
+        let (ends, others): (Vec<_>, Vec<_>) = others.unzip();
+        f();
+        drop(ends);
+        // To the ends of the threads, not only of these functions.
+        others.into_iter().for_each(|other| other.join().unwrap());
+    });
+}
+
+/// Two threads that hold much, so that their magazines may, too, send each other blocks. For those, magazines
+/// grow up to eight slots, and as ever until all in the process have room for 2 MiB, about.
+#[test]
+fn magazines_grow_for_blocks_of_other_threads_while_all_have_little() {
+    const EACH: usize = 40;
+    const ROUNDS: usize = 20;
+    const LARGE: usize = 60 * KIB;
+    // The test's other threads may have heaps, too.
+    for (threads, lent) in [
+        (2, [EACH..=EACH, EACH..=EACH, 31..=EACH, 15..=31]),
+        (16, [EACH..=EACH, 15..=31, 3..=7, 1..=3]),
+        (64, [31..=EACH, 7..=7, 1..=3, 1..=1]),
+    ] {
+        for (size, lent) in [256, 4 * KIB, 20 * KIB, 40 * KIB].into_iter().zip(lent) {
+            alone(|| {
+                among(threads - 1, || {
+                    let (to, from_here) = channel::<Vec<usize>>();
+                    let (back, from_there) = channel::<Vec<usize>>();
+                    thread::scope(|scope| {
+                        let other = scope.spawn(move || {
+                            let much = take_many(LARGE, 200);
+                            for blocks in from_here {
+                                let mine = take_many(size, EACH);
+                                give_many(blocks, size);
+                                back.send(mine).unwrap();
+                            }
+                            give_many(much, LARGE);
+                        });
+                        let much = take_many(LARGE, 200);
+                        let exchange = |rounds| {
+                            for _ in 0..rounds {
+                                to.send(take_many(size, EACH)).unwrap();
+                                give_many(from_there.recv().unwrap(), size);
+                            }
+                        };
+                        exchange(10);
+                        let home = added(|s| s.home_foreign, || exchange(ROUNDS)).0 as usize;
+                        let here = EACH - home / 2 / ROUNDS;
+                        assert!(lent.contains(&here), "{threads} threads, size {size}: {here}");
+                        drop(to);
+                        // To the end of its thread, not only of this function.
+                        other.join().unwrap();
+                        give_many(much, LARGE);
+                    });
+                });
+            });
+        }
+    }
+}
+
+/// What another thread has freed of long ones comes before untouched memory; among many threads, of all.
+#[test]
+fn what_came_home_is_used_again_before_untouched_pages() {
+    for (threads, size, used_again) in [
+        (5, 4 * KIB, 0),
+        (9, 4 * KIB, 2),
+        // The first lies in the page in which the last one does.
+        (9, 2 * KIB, 1),
+        (9, 256, 0),
+        (1, 5 * KIB, 2),
+        (1, 64 * KIB, 2),
+    ] {
+        alone(|| {
+            among(threads, || {
+                let mut blocks = take_many(size, 3);
+                let last = blocks[2];
+                thread::scope(|scope| {
+                    // One thread more, but by now the slab is there.
+                    scope.spawn(|| give_many(blocks.drain(..2), size)).join().unwrap();
+                });
+                blocks.extend(take_many(size, 2));
+                let again = blocks[1..].iter().filter(|&&block| block < last).count();
+                assert_eq!(again, used_again, "{threads} threads, size {size}");
+                give_many(blocks, size);
+            });
+        });
+    }
+}
