@@ -170,6 +170,9 @@ fn blocks_of_another_heap_go_home() {
             // SAFETY: the heap is this thread's, and nobody uses the block.
             unsafe { Heap::take_back(heap, block, large as u8) };
         }
+        // As of a heap that has sent others what is theirs.
+        // SAFETY: the heap is this thread's.
+        unsafe { (*heap).counters.home_foreign.add(1) };
         for (size, all) in [(4 << 10, false), (12 << 10, true)] {
             let class = class(size);
             // SAFETY: the heap is this thread's.
