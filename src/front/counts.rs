@@ -24,13 +24,15 @@ pub(crate) fn live() -> usize {
 
 /// Whether there are many threads: what they have should rather be used again than be more.
 pub(super) fn are_many() -> bool {
-    // Most processes have few, even with those that a fork has left behind.
-    taken() > FEW as u64 && live() > FEW
+    // Most processes have few, even with those that a fork has left behind: two loads say so.
+    let started = STARTED.load(Ordering::Relaxed);
+    started.wrapping_sub(EXITED.load(Ordering::Relaxed)) > FEW as u64 && live() > FEW
 }
 
-/// What each thread may have where all together may have `all`.
+/// What each thread may have where all together may have `all`, about: as with the next lower number of
+/// threads that is a power of two.
 pub(super) fn share(all: usize) -> usize {
-    all / live().max(1)
+    all >> live().max(1).ilog2()
 }
 
 /// In the child of a fork: all heaps are left behind, but for so many, which are the survivor's.

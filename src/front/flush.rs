@@ -45,12 +45,14 @@ impl Heap {
     ///
     /// The calling thread owns the heap and has [entered](Heap::enter) it; the magazine
     /// [may shrink](crate::front::magazine::Magazines::shrink).
-    unsafe fn shrink_magazine(heap: *mut Heap, class: usize) {
+    pub(super) unsafe fn shrink_magazine(heap: *mut Heap, class: usize) {
         // SAFETY: the caller has entered the heap, and the magazine is empty when it shrinks.
         unsafe {
             Heap::unleased(heap, class, || {
                 Heap::empty_uncut(heap, class);
+                let before = (*heap).magazines.beyond_share(class);
                 (*heap).magazines.shrink(&(*heap).tops, class);
+                Heap::has_returned(heap, before.saturating_sub((*heap).magazines.beyond_share(class)));
             });
         }
     }

@@ -261,11 +261,7 @@ impl Heap {
             if !has_room() {
                 let notice = &gate.notices[c];
                 magazines.replace_notice(c, notice.get());
-                if Heap::goes_home(heap, block, class) {
-                    magazines.close_gaps(tops, c, limit);
-                } else {
-                    magazines.grow(tops, c, limit, (*heap).bins.bytes());
-                }
+                Heap::make_room(heap, block, class, limit);
                 notice.set(magazines.replace_notice(c, ARMED));
             }
             if has_room() {

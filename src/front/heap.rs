@@ -80,6 +80,9 @@ pub(crate) struct Heap {
     pub(crate) holds_slabs: Cell<bool>,
     /// Whether its owner's blocks come from the hardened heap: never, in a placeholder.
     pub(crate) is_hardened: Cell<bool>,
+    /// Room beyond their shares by which magazines have grown for blocks of other heaps: see
+    /// [`Heap::make_room`]. The owner's.
+    pub(crate) lent: Cell<u8>,
     /// What the last visitor saw of the owner: see [`idle_heaps`](crate::reclaim::idle_heaps).
     pub(crate) seen: Seen,
     /// Held by the owner whenever it does more than take a block from a slab or put one back: see
@@ -164,6 +167,7 @@ impl Heap {
                 Heap::hardened(heap).begin();
             }
             (*heap).run_cache.reset(threads);
+            (*heap).lent.set(0);
             (*heap).exit.rounds.set(0);
             (*heap).tag.set(0);
             Heap::claim(heap);
@@ -285,6 +289,7 @@ const fn placeholder() -> Heap {
         exit: Exit { rounds: Cell::new(0), activity: Cell::new(0) },
         holds_slabs: Cell::new(false),
         is_hardened: Cell::new(false),
+        lent: Cell::new(0),
         seen: Seen::new(),
         lock: BiasedLock::new(),
         owner: CachePadded::new(Owner::new()),

@@ -11,7 +11,6 @@
 //! their own.
 
 use crate::base::table::{CellTable, Table};
-use crate::front::counts;
 use crate::front::fast_path::{MagazineTops, missing};
 use crate::front::lease::Gate;
 use crate::lockfree::magazine_slots::Slot;
@@ -41,10 +40,6 @@ const MAX_EXTRA: usize = 1 << 20;
 const MUCH: usize = 4 << 20;
 /// See [`MAX_EXTRA`].
 const EXTRA_PART: usize = 16;
-/// Bytes of blocks for which all magazines of all threads may have room, about, before they do not grow for
-/// blocks of other heaps any more, but for [`MIN_LOG`]: see
-/// [`Heap::goes_home`](super::heap::Heap::goes_home).
-const ALL_LENT: usize = 2 << 20;
 /// The last class of which blocks are cut ahead: up to 512 bytes. Larger ones are often asked for by
 /// `calloc`, which need not clear them while they come from a slab's untouched memory.
 const CUT_CLASSES: usize = TABLE[512 / 8] as usize;
@@ -150,16 +145,17 @@ impl Magazines {
         unsafe { self.notices.get_unchecked(kind) }.get() == QUIET
     }
 
-    /// Whether the magazine of `class` has room for as many blocks of other heaps as any may.
+    /// Bytes of blocks for which the magazine of `class` has room beyond what every one may have.
     #[inline(always)]
-    pub(super) fn has_least(&self, class: usize) -> bool {
-        self.logs[class].load(Relaxed) >= FREE_LOGS[class].min(MIN_LOG)
+    pub(super) fn beyond_share(&self, class: usize) -> usize {
+        let (log, share) = (self.logs[class].load(Relaxed), FREE_LOGS[class]);
+        ((1usize << log.max(share)) - (1 << share)) * stride(class) as usize
     }
 
-    /// Whether all together have so much room that they should not grow for blocks of other heaps.
-    pub(super) fn have_lent(&self) -> bool {
-        let room = |class: usize| (stride(class) as usize) << self.logs[class].load(Relaxed);
-        self.present().map(room).sum::<usize>() >= counts::share(ALL_LENT)
+    /// Whether the magazine of `class` has as much room as every one may have.
+    #[inline(always)]
+    pub(super) fn has_share(&self, class: usize) -> bool {
+        self.logs[class].load(Relaxed) >= FREE_LOGS[class]
     }
 
     /// Whether the heap is armed, and `kind` a size class.

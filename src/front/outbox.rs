@@ -33,10 +33,13 @@ const ASIDE: usize = 32;
 const MAX_BLOCKS: u32 = 32;
 /// Bytes in a bundle at most.
 const MAX_BYTES: u32 = 16 << 10;
-/// Bytes in all bundles, and of what is set aside, at most. A thread that goes to sleep withholds that much.
-const MAX_WAITING: u64 = 256 << 10;
-/// Bytes in the outboxes of all threads, about: so with more than eight threads there are fewer in each.
-const ALL_WAITING: usize = 2 << 20;
+/// KiB in all bundles, and of what is set aside, at most. A thread that goes to sleep withholds that much.
+const MAX_WAITING: usize = 256;
+/// KiB in the outboxes of all threads, about, if each has more than [`LEAST_WAITING`]: so with sixteen threads
+/// or more there are fewer in each.
+const ALL_WAITING: usize = 2 << 10;
+/// KiB that may wait in each outbox whatever there is in others: with fewer, bundles would have few blocks.
+const LEAST_WAITING: usize = 64;
 
 /// A mark on the owner that [`Outbox::add`] returns, which may be null then: heaps are to be armed, and this
 /// one is not. A thread that frees what others allocate, and has full magazines that may not grow, needs no
@@ -72,8 +75,10 @@ pub(crate) struct Outbox {
     /// [`BUNDLES`] of them, zero until the first block. Null in a placeholder, which sends nothing. Before
     /// them lie the blocks that are set aside, the first one last.
     bundles: AtomicPtr<Bundle>,
+    /// KiB that may wait, as of when a bundle was opened or a block set aside.
+    room: Cell<u16>,
     /// Blocks in a bundle at most: [`MAX_BLOCKS`], or 1 if each is sent at once.
-    most: Cell<u32>,
+    most: Cell<u8>,
     /// 0; 1 if a bundle was ever opened, under any owner; 2 if a block was ever set aside.
     resident: AtomicU8,
     /// How many blocks are set aside.
@@ -117,6 +122,7 @@ impl Outbox {
     pub(crate) const fn new() -> Self {
         Self {
             bundles: AtomicPtr::new(ptr::null_mut()),
+            room: Cell::new(0),
             most: Cell::new(1),
             resident: AtomicU8::new(0),
             aside: AtomicU8::new(0),
@@ -136,7 +142,7 @@ impl Outbox {
     /// heap's record, which are zero or have been this outbox's before.
     pub(crate) unsafe fn reset(&self, bytes: *mut u8, bundling: bool) {
         self.bundles.store(bytes.wrapping_add(BYTES - BUNDLE_BYTES).cast(), Relaxed);
-        self.most.set(if bundling { MAX_BLOCKS } else { 1 });
+        self.most.set(if bundling { MAX_BLOCKS as u8 } else { 1 });
         if self.opened.get() {
             for i in 0..BUNDLES {
                 // One by one, because statistics may be reading.
@@ -190,7 +196,7 @@ impl Outbox {
         unsafe {
             let bundle = self.bundle(place(slab));
             let waiting = self.waiting.get() + (*slab).stride as u64;
-            if bundle.slab.load(Relaxed) != slab || waiting > MAX_WAITING {
+            if bundle.slab.load(Relaxed) != slab || waiting >> 10 >= self.room.get() as u64 {
                 return self.add_elsewhere(bundle, slab, block);
             }
             self.waiting.set(waiting);
@@ -239,13 +245,6 @@ impl Outbox {
         visit.map_addr(|a| a | if late { LATE } else { 0 })
     }
 
-    /// Whether so many bytes should not wait, and everything be sent. What a single bundle may have always
-    /// may.
-    #[inline(always)]
-    fn is_too_much(&self, waiting: u64) -> bool {
-        waiting > MAX_BYTES as u64 && waiting > MAX_WAITING.min(counts::share(ALL_WAITING) as u64)
-    }
-
     /// Opens a bundle with its first block, or sets that aside. Returns what [`Outbox::send`] does.
     ///
     /// # Safety
@@ -257,7 +256,9 @@ impl Outbox {
         unsafe {
             let stride = (*slab).stride as u64;
             let mut visit = ptr::null_mut();
-            if self.is_too_much(self.waiting.get() + stride) {
+            let room = counts::share(ALL_WAITING).clamp(LEAST_WAITING, MAX_WAITING);
+            self.room.set(room as u16);
+            if self.waiting.get() + stride > (room as u64) << 10 {
                 visit = self.flush();
             } else if self.aside.load(Relaxed) as usize >= ASIDE {
                 // Here, where there has to be room, and not when it became full: the child of a fork by a
@@ -325,7 +326,7 @@ impl Outbox {
     #[inline(always)]
     unsafe fn limit(&self, slab: *mut Slab) -> u32 {
         // SAFETY: by the caller's clause; the stride is constant.
-        (MAX_BYTES / unsafe { (*slab).stride }.max(1)).min(self.most.get()).max(1)
+        (MAX_BYTES / unsafe { (*slab).stride }.max(1)).min(self.most.get() as u32).max(1)
     }
 
     /// Opens a bundle, which is empty, with its first block. Returns what [`Outbox::send`] does.
@@ -411,7 +412,12 @@ impl Outbox {
             visit = unsafe { self.take_up() };
             for i in 0..BUNDLES {
                 // SAFETY: something waits, so there are bundles; they are the calling thread's.
-                visit = either(visit, unsafe { self.send(self.bundle(i)) });
+                unsafe {
+                    let bundle = self.bundle(i);
+                    if !bundle.slab.load(Relaxed).is_null() {
+                        visit = either(visit, self.send(bundle));
+                    }
+                }
             }
         }
         visit

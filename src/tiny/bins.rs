@@ -18,7 +18,7 @@ use crate::base::table::{CellTable, Table};
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
-use crate::superslab::slab::{Allocation, Block, CUT, Listed, NO_SLAB, Owner, Slab, ZERO};
+use crate::superslab::slab::{Allocation, Block, CUT, FREED_FIRST, Listed, NO_SLAB, Owner, Slab, ZERO};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, Node, wrote};
 use crate::tiny::classes::bits;
@@ -88,7 +88,7 @@ impl Bins {
 
     /// Takes a block of the current slab of `class`: a freed one first, then untouched memory. Null if it has
     /// neither, or if [`Bins::refill`] or [`Bins::cut_ahead`] comes first: because untouched memory is to be
-    /// [cut](CUT) many blocks at a time, or other threads have freed [long](FREED_FIRST) blocks.
+    /// [cut](CUT) many blocks at a time, or comes [after](FREED_FIRST) what other threads have freed.
     ///
     /// This is the second level behind the magazines, kept short: it serves every burst longer than a
     /// magazine.
@@ -250,7 +250,8 @@ impl Bins {
         }
     }
 
-    /// Whether blocks of `class` are to be [cut ahead](Bins::cut_ahead).
+    /// Whether blocks of `class` are to be [cut ahead](Bins::cut_ahead): not before what other threads have
+    /// freed, where that [comes first](FREED_FIRST).
     ///
     /// # Safety
     ///
@@ -258,7 +259,11 @@ impl Bins {
     #[inline(always)]
     pub(crate) unsafe fn is_cut(bins: *mut Bins, class: usize) -> bool {
         // SAFETY: the current slab is ours, or `NO_SLAB`.
-        unsafe { (*Bins::current(bins, class).load(Relaxed)).rest & CUT != 0 }
+        unsafe {
+            let slab = Bins::current(bins, class).load(Relaxed);
+            let rest = (*slab).rest;
+            rest & CUT != 0 && (rest & FREED_FIRST == 0 || !(*slab).remote.has_chain_of_own())
+        }
     }
 
     /// From now on, or not any more, blocks of `class` are [cut ahead](Bins::cut_ahead) from its current

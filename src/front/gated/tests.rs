@@ -170,11 +170,18 @@ fn blocks_of_another_heap_go_home() {
             // SAFETY: the heap is this thread's, and nobody uses the block.
             unsafe { Heap::take_back(heap, block, large as u8) };
         }
-        // As of a heap that has sent others what is theirs.
-        // SAFETY: the heap is this thread's.
-        unsafe { (*heap).counters.home_foreign.add(1) };
-        for (size, all) in [(4 << 10, false), (12 << 10, true)] {
+        // Of a heap that has sent others what is theirs, whose magazines may grow for more of that, or not:
+        // from two slots to sixteen.
+        let sizes = [(12 << 10, [21, 9, 3, 0]), (10 << 10, [18, 8, 3, 0])];
+        for (size, counted, lent) in
+            sizes.into_iter().flat_map(|(size, c)| [(size, c, 0), (size, c, u8::MAX)])
+        {
             let class = class(size);
+            // SAFETY: the heap is this thread's.
+            unsafe {
+                (*heap).counters.home_foreign.add(1);
+                (*heap).lent.set(lent);
+            }
             // SAFETY: the heap is this thread's.
             let home = || unsafe { (*heap).counters.home_foreign.get() };
             let (before, own) = (home(), alloc(heap, class).0);
@@ -187,7 +194,18 @@ fn blocks_of_another_heap_go_home() {
                 // SAFETY: the heap is this thread's, and nobody uses the block.
                 unsafe { Heap::take_back(heap, block, class as u8) };
             }
-            assert_eq!(home() - before == theirs.len() as u64, all, "{}", home() - before);
+            let (sent, now) = if lent == 0 { (0, counted[0]) } else { (theirs.len() as u64, lent) };
+            // SAFETY: the heap is this thread's.
+            let counts = || unsafe { (*heap).lent.get() };
+            assert_eq!((home() - before, counts()), (sent, now));
+            // SAFETY: the heap is this thread's.
+            unsafe {
+                let _entered = Heap::enter(heap);
+                for &left in counted.iter().skip(1).take(if lent == 0 { 3 } else { 0 }) {
+                    Heap::shrink_magazine(heap, class);
+                    assert_eq!(counts(), left);
+                }
+            }
         }
         true
     }));

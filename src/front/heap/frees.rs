@@ -1,12 +1,28 @@
 //! Freeing blocks for which the magazine has no room: to a slab of the heap's own, or through the outbox.
 
+use crate::front::counts;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
 use crate::front::outbox;
+use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::pagemap;
 use crate::superslab::slab::{Block, Owner, Slab};
+use crate::sync::AtomicPtr;
 use crate::tiny::bins::Bins;
 use crate::tiny::free;
+
+/// Bytes of room beyond their shares for which magazines of all threads grow for blocks of other heaps,
+/// about.
+const ALL_LENT: usize = 2 << 20;
+/// Bytes of such room in a heap at most.
+const MAX_LENT: usize = 512 << 10;
+/// What a heap [counts](Heap::lent) them in.
+const LENT_UNIT: usize = 8 << 10;
+
+/// What a step of so many bytes counts: as much when it is made as when it is undone.
+fn lent_units(bytes: usize) -> u8 {
+    bytes.div_ceil(LENT_UNIT).min(u8::MAX as usize) as u8
+}
 
 /// The result of [`Heap::free_to_slab`].
 pub(crate) enum Freed {
@@ -138,12 +154,8 @@ impl Heap {
             if Heap::is_gated(heap) && Heap::follow(heap) {
                 return Heap::free_gated(heap, block, class);
             }
-            let (tops, magazines, c) = (&(*heap).tops, &(*heap).magazines, class as usize);
-            let has_room = if Heap::goes_home(heap, block, class) {
-                magazines.close_gaps(tops, c, &tops.limit[c])
-            } else {
-                magazines.grow(tops, c, &tops.limit[c], (*heap).bins.bytes())
-            };
+            let (tops, c) = (&(*heap).tops, class as usize);
+            let has_room = Heap::make_room(heap, block, class, &tops.limit[c]);
             if has_room {
                 let pushed = MagazineTops::push(tops, c, block);
                 debug_assert!(pushed);
@@ -153,27 +165,73 @@ impl Heap {
         }
     }
 
-    /// Whether a block is not worth a larger magazine: it is one of another heap, and magazines [have
-    /// lent](crate::front::magazine::Magazines::have_lent) enough room to such blocks. Where many threads
-    /// send each other many of different sizes, they would lie in all their magazines, while each thread
-    /// makes new ones in its slabs.
+    /// Makes room for a block in the magazine of `class`, which is full, as [`Magazines::grow`] does. But
+    /// beyond its share it does not grow for a block of another heap once magazines have done so [often
+    /// enough](counts::share): where many threads send each other many of different sizes, they would lie in
+    /// all their magazines, while each thread makes new ones in its slabs.
     ///
     /// # Safety
     ///
-    /// As [`Heap::send_home`].
+    /// As [`Magazines::grow`], and nobody uses the block, which was freed as one of `class`, a size class.
     #[inline(always)]
-    pub(crate) unsafe fn goes_home(heap: *mut Heap, block: *mut u8, class: u8) -> bool {
-        let c = class as usize;
-        // SAFETY: where the page map says that the block is one of a slab, the slab's record is there as long
-        // as the block, which nobody else frees.
+    pub(crate) unsafe fn make_room(
+        heap: *mut Heap,
+        block: *mut u8,
+        class: u8,
+        limit: &AtomicPtr<Slot>,
+    ) -> bool {
+        // SAFETY: the caller's clauses are the same.
         unsafe {
-            // Most heaps never have such a block, and one that has some soon has a full magazine.
-            (*heap).counters.home_foreign.get() != 0
-                && (*heap).magazines.has_least(c)
-                && pagemap::kind_index(block) == c
-                && !free::is_owned_by(Slab::of(block), (*heap).bins.owner)
-                && (*heap).magazines.have_lent()
+            // Most heaps never have a block of another one, and one that has some soon has a full magazine.
+            if (*heap).counters.home_foreign.get() != 0 {
+                return Heap::make_room_lending(heap, block, class as usize, limit);
+            }
+            (*heap).magazines.grow(&(*heap).tops, class as usize, limit, (*heap).bins.bytes())
         }
+    }
+
+    /// [`Heap::make_room`] in a heap that has sent blocks to others.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::make_room`].
+    #[inline(never)]
+    unsafe fn make_room_lending(
+        heap: *mut Heap,
+        block: *mut u8,
+        class: usize,
+        limit: &AtomicPtr<Slot>,
+    ) -> bool {
+        // SAFETY: where the page map says that the block is one of a slab, the slab's record is there as long
+        // as the block, which nobody else frees. The caller has entered the heap, whose magazines these are.
+        unsafe {
+            let (tops, magazines, lent) = (&(*heap).tops, &(*heap).magazines, &(*heap).lent);
+            let lends = magazines.has_share(class)
+                && pagemap::kind_index(block) == class
+                && !free::is_owned_by(Slab::of(block), (*heap).bins.owner);
+            if lends && lent.get() as usize * LENT_UNIT >= counts::share(ALL_LENT).min(MAX_LENT) {
+                return magazines.close_gaps(tops, class, limit);
+            }
+            let before = magazines.beyond_share(class);
+            let has_room = magazines.grow(tops, class, limit, (*heap).bins.bytes());
+            if lends {
+                let more = magazines.beyond_share(class).saturating_sub(before);
+                lent.set(lent.get().saturating_add(lent_units(more)));
+            }
+            has_room
+        }
+    }
+
+    /// A magazine has lost so many bytes of room beyond its share. It may have had them for blocks of the
+    /// heap's own: then magazines may grow for others' by so much more.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap.
+    pub(crate) unsafe fn has_returned(heap: *mut Heap, bytes: usize) {
+        // SAFETY: the owner's.
+        let lent = unsafe { &(*heap).lent };
+        lent.set(lent.get().saturating_sub(lent_units(bytes)));
     }
 
     /// Returns a block to its slab: directly, or through the outbox if another heap owns the slab.

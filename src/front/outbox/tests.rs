@@ -166,14 +166,27 @@ fn blocks_are_set_aside_where_their_place_is_taken_until_there_are_many() {
     });
 }
 
-/// In the child of a fork, because other tests have heaps, which count.
+/// Runs `f` in the child of a fork, because other tests have heaps, which count, as with so many threads that
+/// have one: with an outbox, a function that makes a slab, and the bytes that may wait.
+fn among(threads: u64, kib: usize, f: impl Fn(&Outbox, &dyn Fn(usize, usize) -> *mut Slab, u64)) {
+    assert!(os::child::is_so(|| {
+        counts::LEFT.store(0, Relaxed);
+        counts::STARTED.store(counts::EXITED.load(Relaxed) + threads, Relaxed);
+        with_outbox(true, |outbox, _, make| f(outbox, make, (kib << 10) as u64));
+        true
+    }));
+}
+
+const BOUNDS: [(u64, usize); 5] =
+    [(0, MAX_WAITING), (8, MAX_WAITING), (15, MAX_WAITING), (16, MAX_WAITING / 2), (999, LEAST_WAITING)];
+
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn what_waits_is_bounded_in_all() {
     let class = (1..=CLASSES).find(|&class| stride(class) == 8 << 10).unwrap();
-    for (threads, bytes) in [(0, MAX_WAITING), (8, MAX_WAITING), (16, MAX_WAITING / 2), (999, 16 << 10)] {
-        let most = (bytes / stride(class) as u64) as usize;
-        let is_bounded = |outbox: &Outbox, _, make: &dyn Fn(usize, usize) -> *mut Slab| {
+    for (threads, kib) in BOUNDS {
+        among(threads, kib, |outbox, make, bytes| {
+            let most = (bytes / stride(class) as u64) as usize;
             // One block of each, and a second bundle in the place of the first.
             let slabs: Vec<_> = (0..=most).map(|n| make(n / 30 * 32 + n % 30 + 1, class)).collect();
             let mut blocks: Vec<_> = slabs[..most].iter().map(|&slab| add(outbox, slab)).collect();
@@ -184,22 +197,32 @@ fn what_waits_is_bounded_in_all() {
                 assert_eq!(sent(slabs[n]), [blocks[n]]);
             }
             assert!(sent(slabs[most]).is_empty());
-            if bytes < MAX_WAITING {
-                return;
-            }
             // Where the bundle of its own is open, too, which goes with the others and begins anew.
             blocks.extend(slabs[..most - 1].iter().map(|&slab| add(outbox, slab)));
-            assert_eq!((outbox.waiting.get(), outbox.pushes.get()), (MAX_WAITING, most as u64));
+            assert_eq!((outbox.waiting.get(), outbox.pushes.get()), (bytes, most as u64));
             let last = add(outbox, slabs[5]);
             assert_eq!((outbox.waiting.get(), outbox.pushes.get()), (stride(class) as u64, 2 * most as u64));
             assert_eq!(sent(slabs[5]), [blocks[most + 1 + 5]]);
             assert!(outbox.may_hold(slabs[5], last) && waiting(outbox) == [1]);
-        };
-        assert!(os::child::is_so(|| {
-            counts::STARTED.store(counts::EXITED.load(Relaxed) + threads, Relaxed);
-            with_outbox(true, is_bounded);
-            true
-        }));
+        });
+    }
+}
+
+/// Also of bundles that were opened while little waited.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_joins_open_bundles_is_bounded_in_all() {
+    let class = (1..=CLASSES).find(|&class| stride(class) == 512).unwrap();
+    for (threads, kib) in BOUNDS {
+        among(threads, kib, |outbox, make, bytes| {
+            let slabs: Vec<_> = (0..BUNDLES - 8).map(|n| make(n / 30 * 32 + n % 30 + 1, class)).collect();
+            let mut most = 0;
+            for slab in slabs.iter().cycle().take(slabs.len() * 31) {
+                add(outbox, *slab);
+                most = most.max(outbox.waiting.get());
+            }
+            assert_eq!(most, bytes, "{threads} threads");
+        });
     }
 }
 

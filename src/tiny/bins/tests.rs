@@ -160,6 +160,14 @@ fn a_slab_that_is_to_be_cut_serves_freed_blocks_and_is_known_by_a_bit() {
                 assert!(Bins::alloc(bins, 8, counters).ptr.is_null());
                 free(slab, block);
                 assert_eq!(Bins::alloc(bins, 8, counters).ptr, block);
+                // Another thread's free comes first only where that is to be.
+                (*slab).remote.push(block.cast::<Block>(), block.cast::<Block>(), 1);
+                assert!(Bins::is_cut(bins, 8));
+                (*slab).rest |= FREED_FIRST;
+                assert!(!Bins::is_cut(bins, 8) && Bins::alloc(bins, 8, counters).ptr.is_null());
+                assert_eq!((*bins).refill(8, counters, || false).ptr, block);
+                assert!(Bins::is_cut(bins, 8));
+                (*slab).rest &= !FREED_FIRST;
                 for _ in 0..2 {
                     Bins::set_cut(bins, 8, false);
                     assert!(!Bins::is_cut(bins, 8) && (*slab).rest == rest);
