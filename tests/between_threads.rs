@@ -32,48 +32,62 @@ fn among(threads: usize, f: impl FnOnce()) {
     });
 }
 
-/// Two threads that hold much, so that their magazines may, too, send each other blocks. For those, magazines
-/// grow up to their shares, and further by half a MiB and the last step; among many threads by less.
+/// Blocks that two threads exchange at a time.
+const EACH: usize = 40;
+/// How often they do while it is counted what goes home.
+const ROUNDS: usize = 20;
+
+/// Among so many threads, two that hold much, so that their magazines may, too, send each other blocks of the
+/// sizes, one after another. Returns how many blocks of the last size each has room for.
+fn exchanged(threads: usize, sizes: &[usize]) -> usize {
+    const LARGE: usize = 60 * KIB;
+    let mut room = 0;
+    among(threads - 1, || {
+        let (to, from_here) = channel::<(Vec<usize>, usize)>();
+        let (back, from_there) = channel::<Vec<usize>>();
+        thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                let much = take_many(LARGE, 200);
+                for (blocks, size) in from_here {
+                    let mine = take_many(size, EACH);
+                    give_many(blocks, size);
+                    back.send(mine).unwrap();
+                }
+                give_many(much, LARGE);
+            });
+            let much = take_many(LARGE, 200);
+            let exchange = |rounds, size| {
+                for _ in 0..rounds {
+                    to.send((take_many(size, EACH), size)).unwrap();
+                    give_many(from_there.recv().unwrap(), size);
+                }
+            };
+            for &size in sizes {
+                exchange(10, size);
+                let home = added(|s| s.home_foreign, || exchange(ROUNDS, size)).0 as usize;
+                room = EACH - home / 2 / ROUNDS;
+                assert_eq!(home, 2 * ROUNDS * (EACH - room), "{threads} threads, size {size}");
+            }
+            drop(to);
+            // To the end of its thread, not only of this function.
+            other.join().unwrap();
+            give_many(much, LARGE);
+        });
+    });
+    room
+}
+
+/// For blocks of others, magazines grow up to their shares, and further by half a MiB and the last step;
+/// among many threads by less.
 #[test]
 fn magazines_grow_for_blocks_of_other_threads_the_less_the_more_there_are() {
-    const EACH: usize = 40;
-    const ROUNDS: usize = 20;
-    const LARGE: usize = 60 * KIB;
     // The test's other threads may have heaps, too, but not so many that it matters.
     for (threads, lent) in [(2, [EACH, EACH, 31, 15]), (16, [EACH, EACH, 15, 7]), (64, [EACH, 15, 3, 3])] {
         for (size, lent) in [256, 4 * KIB, 20 * KIB, 40 * KIB].into_iter().zip(lent) {
-            alone(|| {
-                among(threads - 1, || {
-                    let (to, from_here) = channel::<Vec<usize>>();
-                    let (back, from_there) = channel::<Vec<usize>>();
-                    thread::scope(|scope| {
-                        let other = scope.spawn(move || {
-                            let much = take_many(LARGE, 200);
-                            for blocks in from_here {
-                                let mine = take_many(size, EACH);
-                                give_many(blocks, size);
-                                back.send(mine).unwrap();
-                            }
-                            give_many(much, LARGE);
-                        });
-                        let much = take_many(LARGE, 200);
-                        let exchange = |rounds| {
-                            for _ in 0..rounds {
-                                to.send(take_many(size, EACH)).unwrap();
-                                give_many(from_there.recv().unwrap(), size);
-                            }
-                        };
-                        exchange(10);
-                        let home = added(|s| s.home_foreign, || exchange(ROUNDS)).0 as usize;
-                        assert_eq!(home, 2 * ROUNDS * (EACH - lent), "{threads} threads, size {size}");
-                        drop(to);
-                        // To the end of its thread, not only of this function.
-                        other.join().unwrap();
-                        give_many(much, LARGE);
-                    });
-                });
-            });
+            alone(|| assert_eq!(exchanged(threads, &[size]), lent, "{threads} threads, size {size}"));
         }
+        // What others have used up leaves each its share: 16 KiB.
+        alone(|| assert_eq!(exchanged(threads, &[40 * KIB, 20 * KIB, 256]), EACH, "{threads} threads"));
     }
 }
 
