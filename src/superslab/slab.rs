@@ -78,7 +78,7 @@ pub(crate) struct Slab {
     pub(crate) counted: AtomicU32,
     /// The list that `links` belong to. Owner only.
     pub(crate) list: Listed,
-    /// What is known of the memory above `bump`: [`ZERO`], [`CUT`] and [`FREED_FIRST`]. Owner only.
+    /// What is known of the memory above `bump`: [`ZERO`], [`CUT`], [`FREED_FIRST`], [`BY_PAGE`]. Owner only.
     pub(crate) rest: u8,
     /// Whether [`thp::filled`](super::thp::filled) has been told of the slab: every block has been handed out
     /// once. Owner only.
@@ -131,9 +131,11 @@ pub(crate) const ZERO: u8 = 1;
 /// one, since the thread has used up a whole slab of the class and freed hardly a block.
 pub(crate) const CUT: u8 = 2;
 
-/// In [`Slab::rest`]: what other threads have freed is used again before an untouched page is. So with
+/// In [`Slab::rest`]: what other threads have freed is used again before untouched memory is. So with
 /// [long](LONG) blocks, and where there are many threads.
 pub(crate) const FREED_FIRST: u8 = 4;
+/// In [`Slab::rest`], with [`FREED_FIRST`]: only before an untouched page is.
+pub(crate) const BY_PAGE: u8 = 8;
 /// Blocks of more bytes are long: what each thread of many withholds of them, or leaves untouched, counts,
 /// and a program does more with one than to allocate it.
 pub(crate) const LONG: u32 = 4 << 10;

@@ -18,7 +18,9 @@ use crate::base::table::{CellTable, Table};
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::layout::SLICE_SHIFT;
 use crate::superslab::pagemap::KINDS;
-use crate::superslab::slab::{Allocation, Block, CUT, FREED_FIRST, Listed, NO_SLAB, Owner, Slab, ZERO};
+use crate::superslab::slab::{
+    Allocation, BY_PAGE, Block, CUT, FREED_FIRST, Listed, NO_SLAB, Owner, Slab, ZERO,
+};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
 use crate::sync::{AtomicPtr, Node, wrote};
 use crate::tiny::classes::bits;
@@ -104,7 +106,9 @@ impl Bins {
             Bins::alloc_unless(bins, class, counters, |slab| {
                 let rest = (*slab).rest;
                 rest >= CUT
-                    && (rest & CUT != 0 || Slab::begins_page(slab) && (*slab).remote.has_chain_of_own())
+                    && (rest & CUT != 0
+                        || (rest & BY_PAGE == 0 || Slab::begins_page(slab))
+                            && (*slab).remote.has_chain_of_own())
             })
         }
     }

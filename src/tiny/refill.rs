@@ -4,7 +4,7 @@ use crate::base::counters::Counters;
 use crate::base::list::List;
 use crate::base::options;
 use crate::large;
-use crate::superslab::slab::{Allocation, CUT, FREED_FIRST, Listed, Slab};
+use crate::superslab::slab::{Allocation, BY_PAGE, CUT, FREED_FIRST, Listed, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::wrote;
@@ -82,7 +82,8 @@ impl Bins {
             self.slices += (*span.slab).slices as u32;
             Slab::make(span.slab, classes::stride(c), span.zero, self.owner);
             if are_many() {
-                (*span.slab).rest |= FREED_FIRST;
+                let rest = (*span.slab).rest;
+                (*span.slab).rest = rest | FREED_FIRST | if rest & FREED_FIRST == 0 { BY_PAGE } else { 0 };
             }
             self.make_current(span.slab);
             Bins::alloc_any(self, c, counters)

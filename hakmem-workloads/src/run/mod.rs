@@ -12,6 +12,7 @@ mod idle;
 mod idle_threads;
 mod large;
 mod larson;
+mod messages;
 mod one_size;
 mod oscillation;
 mod part_used;
@@ -98,6 +99,7 @@ workloads! {
     random_mixed::WORKLOAD, random_mixed::run;
     larson::WORKLOAD, larson::run;
     producer_consumer::WORKLOAD, producer_consumer::run;
+    messages::WORKLOAD, messages::run;
     asymmetric::WORKLOAD, asymmetric::run;
     burst::WORKLOAD, burst::run;
     growth::WORKLOAD, growth::run;

@@ -58,7 +58,7 @@ fn what_others_have_freed_of_short_blocks_comes_before_an_untouched_page() {
         with_slab(class, classes::slices(class as u8), false, |bins, slab, counters| {
             // SAFETY: bins, slab and blocks are this thread's alone.
             unsafe {
-                (*slab).rest |= if freed_first { FREED_FIRST } else { 0 };
+                (*slab).rest |= if freed_first { FREED_FIRST | BY_PAGE } else { 0 };
                 let freed = Bins::alloc(bins, class, counters).ptr;
                 let push = || (*slab).remote.push(freed.cast::<Block>(), freed.cast::<Block>(), 1);
                 // Up to the block that reaches into the next page, or begins there.
