@@ -2,7 +2,6 @@
 
 use crate::base::list::{Linked, Links};
 use crate::lockfree::remote_stack::RemoteStack;
-use crate::os::SMALLEST_PAGE;
 use crate::superslab::desc::{Desc, DescRef};
 use crate::superslab::layout::{HEADER, SLICE_SHIFT, SUPERSLAB};
 use crate::sync::{
@@ -10,6 +9,7 @@ use crate::sync::{
 };
 use core::ptr;
 
+mod bump;
 mod counts;
 pub(super) mod glimpse;
 
@@ -307,32 +307,6 @@ impl Slab {
             wrote(&raw const (*slab).start);
             (*slab).owner.store(owner, Ordering::Release);
         }
-    }
-
-    /// Whether the next block that was never handed out touches a page that those before it do not: a system
-    /// page, where these are as small as anywhere.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread owns the slab.
-    #[inline(always)]
-    pub(crate) unsafe fn begins_page(slab: *mut Slab) -> bool {
-        // SAFETY: `bump` is the owner's, and `stride` is constant.
-        let (before, stride) = unsafe { ((*slab).bump.addr().wrapping_sub(1), (*slab).stride as usize) };
-        before ^ before.wrapping_add(stride) >= SMALLEST_PAGE
-    }
-
-    /// Sets where memory that has not been handed out begins.
-    ///
-    /// # Safety
-    ///
-    /// The caller is the slab's owner. Memory from `bump` to `end` consists of whole blocks that belong to
-    /// nobody.
-    #[inline(always)]
-    pub(crate) unsafe fn set_bump(slab: *mut Slab, bump: *mut u8) {
-        // SAFETY: only the owner writes the field, and so may read it plainly. Atomic and relaxed, because
-        // statistics read it meanwhile, as a figure.
-        unsafe { AtomicPtr::from_ptr(&raw mut (*slab).bump) }.store(bump, Ordering::Relaxed);
     }
 
     /// Makes purged memory, from `bump` to `end`, memory to hand out.

@@ -165,14 +165,14 @@ impl Heap {
         }
     }
 
-    /// Makes room for a block in the magazine of `class`, which is full, as [`Magazines::grow`] does. But
+    /// Makes room for a block in the magazine of `class`, which is full, as `Magazines::grow` does. But
     /// beyond its share it does not grow for a block of another heap once magazines have done so [often
     /// enough](counts::share): where many threads send each other many of different sizes, they would lie in
     /// all their magazines, while each thread makes new ones in its slabs.
     ///
     /// # Safety
     ///
-    /// As [`Magazines::grow`], and nobody uses the block, which was freed as one of `class`, a size class.
+    /// As `Magazines::grow`, and nobody uses the block, which was freed as one of `class`, a size class.
     #[inline(always)]
     pub(crate) unsafe fn make_room(
         heap: *mut Heap,

@@ -4,6 +4,7 @@ use super::*;
 use crate::os;
 use crate::superslab::desc::Desc;
 use crate::superslab::layout::SUPERSLAB;
+use crate::superslab::slab::Listed;
 use crate::tiny::classes::{CLASSES, stride};
 use crate::tiny::release;
 extern crate std;
