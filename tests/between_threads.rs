@@ -1,35 +1,23 @@
 //! Blocks between threads: how many magazines keep of another thread's, and what becomes of those that go
 //! home.
 
+#[path = "support/among.rs"]
+mod among;
 #[path = "support/slabs.rs"]
 #[expect(dead_code, reason = "what only the tests of slabs use")]
 mod support;
 
+use among::among;
+use std::sync::Once;
 use std::sync::mpsc::channel;
 use std::thread;
 use support::*;
 
-/// Runs `f` while so many threads, with this one, have a heap.
-fn among(threads: usize, f: impl FnOnce()) {
-    thread::scope(|scope| {
-        let others = (1..threads).map(|_| {
-            let (begun, begins) = channel();
-            let (end, ends) = channel::<()>();
-            let other = scope.spawn(move || {
-                give(take(16), 16);
-                begun.send(()).unwrap();
-                // Until the other end is gone, also if `f` panics.
-                ends.recv().unwrap_err();
-            });
-            begins.recv().unwrap();
-            (end, other)
-        });
-        let (ends, others): (Vec<_>, Vec<_>) = others.unzip();
-        f();
-        drop(ends);
-        // To the ends of the threads, not only of these functions.
-        others.into_iter().for_each(|other| other.join().unwrap());
-    });
+/// Threads that share slabs take blocks in advance: without, the figures are exact.
+fn without_shared_slabs() {
+    static ONCE: Once = Once::new();
+    // SAFETY: before the first allocation, and no other thread reads the environment meanwhile.
+    ONCE.call_once(|| unsafe { std::env::set_var("HAKMEM_ORPHANS", "off") });
 }
 
 /// Blocks that two threads exchange at a time.
@@ -81,6 +69,7 @@ fn exchanged(threads: usize, sizes: &[usize]) -> usize {
 /// among many threads by less.
 #[test]
 fn magazines_grow_for_blocks_of_other_threads_the_less_the_more_there_are() {
+    without_shared_slabs();
     // The test's other threads may have heaps, too, but not so many that it matters.
     for (threads, lent) in [(2, [EACH, EACH, 31, 15]), (16, [EACH, EACH, 15, 7]), (64, [EACH, 15, 3, 3])] {
         for (size, lent) in [256, 4 * KIB, 20 * KIB, 40 * KIB].into_iter().zip(lent) {
@@ -94,6 +83,7 @@ fn magazines_grow_for_blocks_of_other_threads_the_less_the_more_there_are() {
 /// What another thread has freed of long ones comes before untouched memory; among many threads, of all.
 #[test]
 fn what_came_home_is_used_again_before_untouched_pages() {
+    without_shared_slabs();
     for (threads, size, used_again) in [
         (5, 4 * KIB, 0),
         (9, 4 * KIB, 2),

@@ -110,17 +110,18 @@ fn work(seed: u64, rounds: usize, to: Sender<Block>, from: &Receiver<Block>) {
 fn random_operations_agree_with_the_model() {
     let rounds = number("HAKMEM_SHADOW_ROUNDS", if cfg!(miri) { 100 } else { 40_000 }) as usize;
     let seed = number("HAKMEM_SHADOW_SEED", 0);
-    const THREADS: usize = if cfg!(miri) { 2 } else { 4 };
     // Three generations: blocks outlive their threads, and later threads free them and adopt the slabs.
     let mut inherited: Vec<Receiver<Block>> = Vec::new();
-    for generation in 0..if cfg!(miri) { 2 } else { 3 } {
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel::<Block>()).unzip();
+    // In the second one there are many, which share their slabs.
+    for (generation, threads) in if cfg!(miri) { [2, 2, 0] } else { [4, 12, 4] }.into_iter().enumerate() {
+        let rounds = rounds * 4 / threads.max(4);
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..threads).map(|_| channel::<Block>()).unzip();
         let handles: Vec<_> = receivers
             .into_iter()
             .enumerate()
             .map(|(i, from)| {
-                let to = senders[(i + 1) % THREADS].clone();
-                let seed = seed * 1000 + generation * 10 + i as u64 + 1;
+                let to = senders[(i + 1) % threads].clone();
+                let seed = seed * 1000 + generation as u64 * 100 + i as u64 + 1;
                 std::thread::spawn(move || {
                     work(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), rounds, to, &from);
                     from

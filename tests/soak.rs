@@ -1,4 +1,4 @@
-//! The soak test: eight threads do random operations for long, in processes with random options, each block
+//! The soak test: twelve threads do random operations for long, in processes with random options, each block
 //! checked against the shadow model; the memory at the end is that at the start.
 //!
 //! Half an hour: `HAKMEM_LONG=1 cargo test --release --test soak -- --nocapture`. A larger number is how many
@@ -14,7 +14,7 @@ use hakmem_shadow::session::{self, Allowed, Report};
 use std::time::{Duration, Instant};
 use support::{in_own_processes, resident};
 
-const THREADS: u64 = 8;
+const THREADS: u64 = 12;
 const MIB: usize = 1 << 20;
 
 /// Forks and failing calls have tests of their own: with them, memory is lost that should not be looked for
@@ -41,7 +41,7 @@ fn set_options(random: &mut Random) -> Vec<(&'static str, &'static str)> {
     chosen
 }
 
-/// Eight threads do random operations for some time.
+/// Twelve threads do random operations for some time.
 fn work(seed: u64, time: Duration) -> Report {
     let end = Instant::now() + time;
     let sources = (0..THREADS)
@@ -91,7 +91,7 @@ fn leg(seed: u64, time: Duration) {
 }
 
 #[test]
-fn eight_threads_for_long() {
+fn many_threads_for_long() {
     const LEGS: u64 = 6;
     let seconds = match number("HAKMEM_LONG", 0) {
         0 => 6,
@@ -100,7 +100,7 @@ fn eight_threads_for_long() {
     };
     let seed = number("HAKMEM_SHADOW_SEED", 1);
     let seeds: [u64; LEGS as usize] = std::array::from_fn(|i| seed * 100 + i as u64);
-    in_own_processes("eight_threads_for_long", &seeds, |seed| {
+    in_own_processes("many_threads_for_long", &seeds, |seed| {
         leg(seed, Duration::from_millis(seconds * 1000 / LEGS));
     });
 }

@@ -93,6 +93,12 @@ fn forks_while_four_threads_allocate() {
     under_load("load", 1500, 10_000);
 }
 
+/// These share their slabs, so that one of them is giving one up at most times.
+#[test]
+fn forks_while_twelve_threads_free_each_others_blocks() {
+    under_load("many", 100, 3000);
+}
+
 #[test]
 fn forks_while_threads_allocate_large_blocks() {
     under_load("large", 400, 3000);

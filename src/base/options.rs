@@ -271,7 +271,8 @@ impl Options {
         self
     }
 
-    /// `HAKMEM_ORPHANS`: whether a thread adopts slabs of threads that have exited.
+    /// `HAKMEM_ORPHANS`: whether a thread adopts slabs of threads that have exited, and many threads share
+    /// theirs.
     pub const fn orphans(mut self, on: bool) -> Self {
         self.orphans = on;
         self

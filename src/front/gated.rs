@@ -7,14 +7,13 @@ use crate::front::heap::Heap;
 use crate::front::heap::frees::Freed;
 use crate::front::lease::{Due, EPOCH};
 use crate::front::magazine::{ARMED, MISSED, QUIET};
-use crate::lockfree::magazine_slots::{Slot, own};
+use crate::lockfree::magazine_slots::own;
 use crate::sampling;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::compiler_fence;
 use crate::tiny::bins::Bins;
 use crate::tiny::classes::stride;
-use core::slice;
 
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -108,14 +107,9 @@ impl Heap {
             let bins = &raw mut (*heap).bins;
             let counters = &raw const (*heap).counters;
             let allocation = (*bins).refill(class, &*counters, counts::are_many);
-            let (top, limit) = (tops.top[c].load(Relaxed), magazines.limit(tops, c).load(Relaxed));
-            let room = limit.addr().wrapping_sub(top.addr()) / size_of::<Slot>();
             if !allocation.ptr.is_null() {
-                let room = room.min(BATCH).min(BATCH_BYTES / stride(c).max(1) as usize);
-                // Free slots, and nobody looks at them before the top has moved.
-                let got = Bins::alloc_many(bins, c, counters, slice::from_raw_parts(top, room));
-                compiler_fence(Release);
-                tops.top[c].store(top.wrapping_add(got), Release);
+                let most = BATCH.min(BATCH_BYTES / stride(c).max(1) as usize);
+                Heap::take_more(heap, c, magazines.limit(tops, c), most, false);
             }
             Bins::set_aside(bins, c);
             allocation

@@ -128,6 +128,17 @@ impl<T: Inherit> Lock<T> {
         }
     }
 
+    /// Sets the value without the lock, of which a model could have only so many.
+    ///
+    /// # Safety
+    ///
+    /// No other thread uses the lock.
+    #[cfg(all(test, loom))]
+    pub(crate) unsafe fn set(&self, value: T) {
+        // SAFETY: the caller's clause.
+        unsafe { *self.value.get() = value };
+    }
+
     /// Waits for the lock for a limited time. Does not wait at all when this thread itself holds the lock, in
     /// code that a signal handler has interrupted.
     #[inline]

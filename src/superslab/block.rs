@@ -103,6 +103,16 @@ impl Block {
         }
         true
     }
+    /// Gives the block the lower half of the mark alone, as a block of a magazine.
+    ///
+    /// # Safety
+    ///
+    /// As [`Block::set_mark`].
+    #[inline(always)]
+    pub(crate) unsafe fn set_half_mark(block: *mut Self, secret: usize) {
+        // SAFETY: the second word lies inside the block, which the caller alone uses.
+        unsafe { (*block).mark = Block::half_mark(block, secret) }
+    }
     /// The lower half of the block's mark. Its upper half would not be 0: that of the secret never is, and no
     /// address has the highest bit.
     #[inline(always)]

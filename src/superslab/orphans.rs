@@ -1,14 +1,15 @@
-//! Orphans: slabs whose owner has exited while some of their blocks were in use.
+//! Orphans: slabs without an owner, blocks of which are in use. Either their owner has exited, or many
+//! threads [share](super::slab::SHARED) them, and have them only for a moment.
 //!
 //! Who gets an orphan is decided by its remote word alone ([`remote_stack`](crate::lockfree::remote_stack));
 //! the lists here only make orphans findable by class. So a slab in a list may already belong to the thread
 //! whose free emptied it: that thread is about to unlink it.
 
 use crate::base::list::List;
-use crate::base::table::{CellTable, Table};
+use crate::base::table::CellTable;
 use crate::lockfree::ready_list::{ReadyList, nodes};
 use crate::lockfree::remote_stack::Chain;
-use crate::os::futex::{Inherit, Lock};
+use crate::os::futex::{Guard, Inherit, Lock};
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::{Block, LEFT, Slab, VISITED};
 use crate::sync::{AtomicBool, AtomicUsize, Ordering};
@@ -30,29 +31,83 @@ pub(crate) fn take_changed() -> bool {
     CHANGED.swap(false, Ordering::Relaxed)
 }
 
-struct Lists(Table<List<Slab>, KINDS>);
+/// The orphans of a class. In a cache line of its own: where threads [share](super::slab::SHARED) slabs, each
+/// of several classes may be in use all the time.
+#[repr(align(64))]
+struct Class {
+    listed: Lock<Listed>,
+    /// How many there are, so that a refill that would find none does not take the lock. Written under the
+    /// lock; relaxed, because it is only a hint without it.
+    count: AtomicUsize,
+}
 
-// SAFETY: the slabs in the lists belong to no thread, and lists and links are used only under the lock.
-unsafe impl Send for Lists {}
+struct Listed {
+    slabs: List<Slab>,
+    class: u8,
+}
 
-static LISTS: Lock<Lists> = Lock::new(Lists(Table([const { List::new() }; KINDS])));
-/// How many slabs of each class are listed, so that a refill that would find none does not take the lock.
-/// Changed under the lock; relaxed, because it is only a hint without it.
-static COUNTS: CellTable<AtomicUsize, KINDS> = CellTable::new([const { AtomicUsize::new(0) }; KINDS]);
+// SAFETY: the slabs in the list belong to no thread, and list and links are used only under the lock.
+unsafe impl Send for Listed {}
+
+static ORPHANS: CellTable<Class, KINDS> = CellTable::new({
+    let mut classes =
+        [const { Class { listed: Lock::new(Listed::none(0)), count: AtomicUsize::new(0) } }; KINDS];
+    let mut class = 1;
+    while class < KINDS {
+        classes[class].listed = Lock::new(Listed::none(class as u8));
+        class += 1;
+    }
+    classes
+});
 /// Slabs that have been emptied and are still listed: see [`release_emptied`].
 static EMPTIED: ReadyList<Slab> = ReadyList::new();
 
-impl Inherit for Lists {
+impl Inherit for Listed {
     fn inherit(&mut self, torn: bool) {
-        if !torn {
-            return;
-        }
-        for (class, list) in self.0.0.iter_mut().enumerate() {
+        if torn {
             // SAFETY: we hold the lock, and listed slabs stay. A list is whole forwards wherever a fork may
             // have stopped it.
-            COUNTS[class].store(unsafe { list.mend() }, Ordering::Relaxed);
+            let count = unsafe { self.slabs.mend() };
+            self.set_count(count);
         }
     }
+}
+
+impl Listed {
+    const fn none(class: u8) -> Self {
+        Self { slabs: List::new(), class }
+    }
+
+    fn set_count(&self, count: usize) {
+        ORPHANS[self.class as usize].count.store(count, Ordering::Relaxed);
+    }
+
+    /// Takes `slab` out. It must be in this list.
+    fn unlink(&mut self, slab: *mut Slab) {
+        // SAFETY: a listed slab is not released before it is taken out, so its record is valid. Having `self`
+        // we hold the lock, under which alone the links are used.
+        unsafe { self.slabs.remove(slab) };
+        self.set_count(count(self.class).saturating_sub(1));
+    }
+
+    /// Puts `slab`, which is the caller's and in no list, in front.
+    fn link(&mut self, slab: *mut Slab) {
+        // SAFETY: the slab is the caller's, and in no list. Having `self` we hold the lock, under which alone
+        // the links are used from now on.
+        unsafe { self.slabs.push_front(slab) };
+        self.set_count(count(self.class) + 1);
+    }
+}
+
+/// The list for `slab`, whose record is valid. `None` if its lock is not free soon.
+fn list_of(slab: *mut Slab) -> Option<Guard<'static, Listed>> {
+    // SAFETY: the record of a slab that is listed or the caller's, so its class is constant.
+    lock(unsafe { (*slab).class })
+}
+
+/// The list for `class`. `None` if its lock is not free soon.
+fn lock(class: u8) -> Option<Guard<'static, Listed>> {
+    ORPHANS[class as usize].listed.lock_soon()
 }
 
 /// Makes an orphan of `slab`, `in_use` blocks of which are in use. False, and the slab is still the caller's,
@@ -62,8 +117,9 @@ impl Inherit for Lists {
 ///
 /// The calling thread owns `slab` and holds its heap's lock, or stands in for an owner that a fork has left
 /// behind. The slab is in none of the owner's lists.
+#[inline(never)]
 pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
-    let Some(mut lists) = LISTS.lock_soon() else { return false };
+    let Some(mut list) = list_of(slab) else { return false };
     // SAFETY: the record of a slab of the caller's.
     let owner = unsafe { &(*slab).owner };
     let ours = owner.load(Ordering::Relaxed);
@@ -79,38 +135,16 @@ pub(crate) unsafe fn abandon(slab: *mut Slab, in_use: u32) -> bool {
         return false;
     }
     // First listed, then an orphan, because of forks: in the child a slab that is an orphan can be taken off
-    // its list when it is emptied, and one that still has an owner may be listed again by whoever disowns it.
-    link(&mut lists, slab);
+    // its list when it is emptied, and one that still has an owner must not be.
+    list.link(slab);
     // SAFETY: the slab is ours until `orphan` succeeds: that exchange publishes the fields written before.
     if unsafe { (*slab).remote.orphan(in_use) } {
         return true;
     }
-    unlink(&mut lists, slab);
+    list.unlink(slab);
     // If this fails, a visitor has marked it, who will say whose it is.
     let _ = owner.compare_exchange(left, ours, Ordering::Relaxed, Ordering::Relaxed);
     false
-}
-
-/// Takes `slab` off its list. It must be listed here.
-fn unlink(lists: &mut Lists, slab: *mut Slab) {
-    // SAFETY: a listed slab is not released before it is taken off, so its record is valid and its class
-    // constant. Having `lists` we hold the lock, under which alone the links are used.
-    unsafe {
-        let class = (*slab).class as usize;
-        lists.0[class].remove(slab);
-        COUNTS[class].fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Puts `slab`, which is the caller's and in no list, in front of its class's list.
-fn link(lists: &mut Lists, slab: *mut Slab) {
-    // SAFETY: the slab is the caller's, and in no list. Having `lists` we hold the lock, under which alone
-    // the links are used from now on.
-    unsafe {
-        let class = (*slab).class as usize;
-        lists.0[class].push_front(slab);
-        COUNTS[class].fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// An adopted slab.
@@ -123,38 +157,43 @@ pub(crate) struct Adopted {
     pub(crate) in_use: u32,
 }
 
-/// Adopts an orphan of `class`. `None` if there is none, or the lock is not free soon.
+/// Adopts an orphan of `class`. `None` if there is none, or somebody else is about to add or take one.
 #[inline]
 pub(crate) fn adopt(class: u8) -> Option<Adopted> {
-    if COUNTS[class as usize].load(Ordering::Relaxed) == 0 {
+    if count(class) == 0 || is_busy(class) {
         return None;
     }
-    let mut lists = LISTS.lock_soon()?;
-    let first = lists.0[class as usize].first();
+    let mut list = lock(class)?;
+    let first = list.slabs.first();
     // SAFETY: the slab is listed, and the lock is ours.
-    adopt_from(&mut lists, first, |slab| unsafe { List::<Slab>::next(slab) })
+    adopt_from(&mut list, first, |slab| unsafe { List::<Slab>::next(slab) })
+}
+
+/// Whether somebody has the list of `class`, who may be asleep: whoever can do without does not wait.
+pub(crate) fn is_busy(class: u8) -> bool {
+    ORPHANS[class as usize].listed.is_held()
 }
 
 /// About how many orphans of `class` there are.
 pub(crate) fn count(class: u8) -> usize {
-    COUNTS[class as usize].load(Ordering::Relaxed)
+    ORPHANS[class as usize].count.load(Ordering::Relaxed)
 }
 
 /// [`adopt`] for who looks at all of them: from the other end than where those are put that are abandoned.
 /// So this and [`abandon`], as often as there are orphans, reach each of them once, and leave them in the
 /// order in which they were.
 pub(crate) fn adopt_last(class: u8) -> Option<Adopted> {
-    let mut lists = LISTS.lock_soon()?;
-    let last = lists.0[class as usize].last();
+    let mut list = lock(class)?;
+    let last = list.slabs.last();
     // SAFETY: the slab is listed, and the lock is ours.
-    adopt_from(&mut lists, last, |slab| unsafe { List::<Slab>::previous(slab) })
+    adopt_from(&mut list, last, |slab| unsafe { List::<Slab>::previous(slab) })
 }
 
 /// Adopts the first of the listed slabs from `slab` on, null for none, that has not been emptied. `next`
 /// gives the one after a listed one.
 #[inline]
 fn adopt_from(
-    lists: &mut Lists,
+    list: &mut Listed,
     mut slab: *mut Slab,
     next: impl Fn(*mut Slab) -> *mut Slab,
 ) -> Option<Adopted> {
@@ -162,7 +201,7 @@ fn adopt_from(
         // SAFETY: a listed slab is unlinked, under the lock that the caller holds, before it is released: so
         // its record is valid.
         if let Some((chain, in_use)) = unsafe { (*slab).remote.adopt() } {
-            unlink(lists, slab);
+            list.unlink(slab);
             return Some(Adopted { slab, chain, in_use });
         }
         slab = next(slab);
@@ -184,38 +223,50 @@ pub(crate) unsafe fn claimed(slab: *mut Slab, release: impl Fn(*mut Slab)) {
     release_emptied(release);
 }
 
-/// Takes the slabs that have been emptied off their lists and calls `release` with each. If the lock is not
-/// free soon, a later call will do that.
+/// Takes the slabs that have been emptied off their lists and calls `release` with each. Of those of which
+/// the lock is not free soon, a later call will do that.
 pub(crate) fn release_emptied(release: impl Fn(*mut Slab)) {
     if EMPTIED.is_empty() {
         return;
     }
-    let Some(mut lists) = LISTS.lock_soon() else { return };
-    let emptied = EMPTIED.take_all();
-    // SAFETY: taken off `EMPTIED`, so ours; none is released before its turn in the second loop.
-    let emptied = || unsafe { nodes(emptied) };
-    emptied().for_each(|slab| unlink(&mut lists, slab));
-    drop(lists);
-    emptied().for_each(release);
+    // SAFETY: taken off `EMPTIED`, so ours until they are released or put back.
+    for slab in unsafe { nodes(EMPTIED.take_all()) } {
+        if let Some(mut list) = list_of(slab) {
+            list.unlink(slab);
+            drop(list);
+            release(slab);
+        } else {
+            // SAFETY: as above; nobody else uses the link.
+            unsafe { EMPTIED.push(slab) };
+        }
+    }
 }
 
 /// For tests that rely on the lock, which run one after the other.
 #[cfg(test)]
 pub(crate) static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// Holds the lock until the result is dropped.
+/// Holds all locks until the result is dropped.
 #[cfg(test)]
-pub(crate) fn hold() -> impl Drop {
-    LISTS.lock()
+pub(crate) fn hold() -> impl Sized {
+    ORPHANS.iter().map(|class| class.listed.lock()).collect::<std::vec::Vec<_>>()
 }
 
 /// Forgets all orphans: each execution of a model begins without.
 #[cfg(all(test, loom))]
 pub(crate) fn clear() {
-    LISTS.lock().0 = Table([const { List::new() }; KINDS]);
+    for (class, orphans) in ORPHANS.iter().enumerate() {
+        // SAFETY: no thread of the model has begun.
+        unsafe { orphans.listed.set(Listed::none(class as u8)) };
+    }
 }
 
 /// In the child of a fork: see [`Lock::inherit`].
 pub(crate) fn inherit() {
-    LISTS.inherit();
+    for orphans in ORPHANS.iter() {
+        // What is not written to, parent and child go on sharing.
+        if orphans.listed.is_held() || orphans.count.load(Ordering::Relaxed) != 0 {
+            orphans.listed.inherit();
+        }
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) type Owner = crate::superslab::owner::Owner<Slab>;
 /// signed number is negative.
 pub(crate) const FULL: u32 = 1 << 31;
 
-/// A mark on a slab's `owner`: the owner has exited.
+/// A mark on a slab's `owner`: that was the last one, which has given the slab up, or exited.
 pub(crate) const LEFT: usize = 1;
 /// A mark on a slab's `owner`: a visitor is working on the slab, and its owner must not take it for its own.
 pub(crate) const VISITED: usize = 2;
@@ -78,7 +78,8 @@ pub(crate) struct Slab {
     pub(crate) counted: AtomicU32,
     /// The list that `links` belong to. Owner only.
     pub(crate) list: Listed,
-    /// What is known of the memory above `bump`: [`ZERO`], [`CUT`], [`FREED_FIRST`], [`BY_PAGE`]. Owner only.
+    /// What is known of the memory above `bump`: [`ZERO`], [`CUT`], [`FREED_FIRST`], [`BY_PAGE`]; and
+    /// [`SHARED`]. Owner only.
     pub(crate) rest: u8,
     /// Whether [`thp::filled`](super::thp::filled) has been told of the slab: every block has been handed out
     /// once. Owner only.
@@ -136,6 +137,10 @@ pub(crate) const CUT: u8 = 2;
 pub(crate) const FREED_FIRST: u8 = 4;
 /// In [`Slab::rest`], with [`FREED_FIRST`]: only before an untouched page is.
 pub(crate) const BY_PAGE: u8 = 8;
+/// In [`Slab::rest`]: no thread keeps the slab, unless it is [`KEPT`]: see `tiny::shared`.
+pub(crate) const SHARED: u8 = 16;
+/// In [`Slab::rest`], with [`SHARED`]: the owner keeps it all the same.
+pub(crate) const KEPT: u8 = 32;
 /// Blocks of more bytes are long: what each thread of many withholds of them, or leaves untouched, counts,
 /// and a program does more with one than to allocate it.
 pub(crate) const LONG: u32 = 4 << 10;

@@ -45,8 +45,10 @@ pub(crate) struct Bins {
     pub(super) full: List<Slab>,
     /// By class: how many slabs have nearly emptied since [`Bins::take_sparse`] last reported them.
     pub(super) emptied: Table<u8, KINDS>,
+    /// Whether slabs of these bins are [shared](super::shared), so that new ones are from the start.
+    pub(crate) shares: bool,
     /// Idle slices that are not yet added to the count of all heaps: see [`idle::tell`].
-    pub(super) untold: i32,
+    pub(super) untold: i16,
     /// Slices of all slabs here.
     pub(super) slices: u32,
     /// The classes that have ever had a slab, one bit each.
@@ -68,6 +70,7 @@ impl Bins {
             sparse: Table([const { List::new() }; KINDS]),
             full: List::new(),
             emptied: Table([0; KINDS]),
+            shares: false,
             untold: 0,
             slices: 0,
             present: 0,
@@ -174,7 +177,9 @@ impl Bins {
     }
 
     /// Takes as many blocks of the current slab of `class` as it has and as there is room for in `to`, and
-    /// returns how many. Who takes them from the end of `to` gets untouched memory by ascending address.
+    /// returns how many. Who takes them from the end of `to` gets untouched memory by ascending address. Of
+    /// freed ones the lower half of the mark stays, if they are for a magazine whose blocks are `marked`: so
+    /// that C's `free` finds that they have been freed before.
     ///
     /// # Safety
     ///
@@ -186,12 +191,15 @@ impl Bins {
         class: usize,
         counters: *const Counters,
         to: &[Slot],
+        marked: bool,
     ) -> usize {
         // SAFETY: as in `alloc`; no visitor is in.
         unsafe {
             let slab = Bins::current(bins, class).load(Relaxed);
             let unmark = |block: *mut Block| {
-                if class != UNMARKED {
+                if class != UNMARKED && marked {
+                    Block::set_half_mark(block, (*bins).secret);
+                } else if class != UNMARKED {
                     Block::set_mark(block, (*bins).secret, false);
                 }
             };

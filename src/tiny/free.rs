@@ -5,7 +5,7 @@
 use crate::base::misuse;
 use crate::base::misuse::Fault;
 use crate::lockfree::remote_stack::Pushed;
-use crate::superslab::slab::{Block, LEFT, Owner, Slab, VISITED};
+use crate::superslab::slab::{Block, KEPT, LEFT, Owner, SHARED, Slab, VISITED};
 use crate::superslab::{orphans, pagemap};
 use crate::sync::Ordering::Acquire;
 use crate::sync::reads;
@@ -170,6 +170,17 @@ pub(crate) unsafe fn is_owned_by(slab: *mut Slab, owner: *mut Owner) -> bool {
     // Acquire: pairs with the release with which the visitor puts it back.
     // SAFETY: by the caller's duty the record stays; the field is atomic.
     unsafe { (*slab).owner.load(Acquire) == owner }
+}
+
+/// Whether `slab` belongs to `owner`, who does not [share](SHARED) it.
+///
+/// # Safety
+///
+/// As [`is_owned_by`]; `owner` is the calling thread's.
+#[inline(always)]
+pub(crate) unsafe fn is_kept_by(slab: *mut Slab, owner: *mut Owner) -> bool {
+    // SAFETY: the caller's clauses; of a slab of its own the thread may read `rest`.
+    unsafe { is_owned_by(slab, owner) && (*slab).rest & (SHARED | KEPT) != SHARED }
 }
 
 /// The outcome of [`push_remote`].

@@ -15,12 +15,7 @@ pub(super) unsafe fn absorb(slab: *mut Slab, chain: Chain<Block>) {
     // SAFETY: nobody but the caller uses the slab's `free`. The chain belongs to the caller, too: taking it
     // acquired its links.
     unsafe {
-        wrote(slab);
-        if (*slab).free.is_null() {
-            (*slab).free = chain.head;
-        } else {
-            prepend(slab, chain.head);
-        }
+        prepend(slab, chain.head);
         Slab::count_waiting(slab, chain.count, 0);
     }
 }
@@ -55,6 +50,11 @@ pub(super) unsafe fn prepend(slab: *mut Slab, mut chain: *mut Block) {
     // SAFETY: the blocks of the chain are free and the caller's, so their links can be followed and changed.
     unsafe {
         wrote(slab);
+        if (*slab).free.is_null() {
+            // Then none of them need be fetched.
+            (*slab).free = chain;
+            return;
+        }
         while !(*end).is_null() {
             end = Block::link(*end);
         }

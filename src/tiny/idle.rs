@@ -26,7 +26,7 @@ const MOMENT: u32 = 20;
 /// are relaxed.
 static IDLE: AtomicUsize = AtomicUsize::new(0);
 /// A heap adds its count to [`IDLE`] when it has reached this many slices.
-const TELL: i32 = 16;
+const TELL: i16 = 16;
 /// Bytes that may lie idle besides, because purges were regretted. Bytes, not slices, since most slabs have
 /// one slice, part of which is in use. Races lose a count at worst, here and below; so all accesses are
 /// relaxed.
@@ -37,7 +37,7 @@ static SPENT: AtomicUsize = AtomicUsize::new(0);
 static EARNED_AT: AtomicU32 = AtomicU32::new(0);
 
 /// Adds to a heap's count of idle slices; `slices` is negative for slices that are not idle any more.
-pub(super) fn count(counted: &mut i32, slices: i32) {
+pub(super) fn count(counted: &mut i16, slices: i16) {
     *counted += slices;
     if counted.unsigned_abs() >= TELL.unsigned_abs() {
         tell(counted);
@@ -45,7 +45,7 @@ pub(super) fn count(counted: &mut i32, slices: i32) {
 }
 
 /// Moves a heap's count to the count of all heaps.
-pub(super) fn tell(counted: &mut i32) {
+pub(super) fn tell(counted: &mut i16) {
     let slices = core::mem::take(counted);
     IDLE.fetch_add(slices as isize as usize, Relaxed);
 }

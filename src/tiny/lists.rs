@@ -11,7 +11,7 @@ use crate::superslab::thp;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::wrote;
 use crate::tiny::bins::{Bins, no_slab};
-use crate::tiny::{idle, release};
+use crate::tiny::{free, idle, release};
 
 /// A class with this many nearly empty slabs has its magazine emptied.
 const SPARSE: u8 = 4;
@@ -36,7 +36,13 @@ impl Bins {
         for slab in unsafe { nodes(owner.ready.take_all()) } {
             counters.refill_ready.add(1);
             // SAFETY: ours, off the ready list, and we hold the heap's lock.
-            unsafe { Bins::accept_published(self, slab) };
+            unsafe {
+                // In the child of a fork that has stopped the last owner while it gave the slab up, it may be
+                // listed as an orphan: it is lost.
+                if free::is_owned_by(slab, self.owner) && !Bins::pass_on(self, slab) {
+                    Bins::accept_published(self, slab);
+                }
+            }
         }
     }
 
@@ -202,7 +208,7 @@ impl Bins {
     /// # Safety
     ///
     /// As [`Bins::relist`].
-    unsafe fn count_emptied(bins: *mut Bins, slab: *mut Slab, by: i8) {
+    pub(super) unsafe fn count_emptied(bins: *mut Bins, slab: *mut Slab, by: i8) {
         // SAFETY: only the holder of the heap's lock uses the table.
         let emptied = unsafe { &mut (&mut (*bins).emptied)[(*slab).class as usize] };
         *emptied = emptied.saturating_add_signed(by);
@@ -238,7 +244,7 @@ impl Bins {
                 to.push_front(slab)
             }
             if list == Listed::Sparse {
-                idle::count(&mut (*bins).untold, (*slab).slices as i32);
+                idle::count(&mut (*bins).untold, (*slab).slices as i16);
             }
         }
     }
@@ -273,7 +279,7 @@ impl Bins {
                 list => {
                     Bins::list_of(bins, slab).remove(slab);
                     if list == Listed::Sparse {
-                        idle::count(&mut (*bins).untold, -((*slab).slices as i32));
+                        idle::count(&mut (*bins).untold, -((*slab).slices as i16));
                     }
                 }
             }

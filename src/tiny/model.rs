@@ -3,7 +3,7 @@
 use crate::base::counters::Counters;
 use crate::lockfree::ready_list::nodes;
 use crate::superslab::model::{figures_agree, ground, level, owner, slices_in_use};
-use crate::superslab::slab::{Block, LONG, Listed, Owner, Slab};
+use crate::superslab::slab::{Block, LONG, Listed, Owner, SHARED, Slab};
 use crate::superslab::{orphans, pool};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::loom::{beside, model_of_statics as model, second, spare};
@@ -247,6 +247,41 @@ fn a_slab_is_given_up_and_adopted_beside_frees() {
         }
         let new = new.join().unwrap();
         other.join().unwrap();
+        leave(old);
+        leave(new);
+        assert!(is_all_back());
+        level();
+    });
+}
+
+/// A shared slab that was used up is passed on when it was published, and adopted by who needs a block, while
+/// another thread frees.
+#[test]
+fn a_shared_slab_is_passed_on_beside_frees() {
+    model(Some(3), || {
+        ground();
+        let (old, new) = (bins(), bins());
+        let (slab, blocks) = slab(old, 3);
+        // SAFETY: the slab is of these bins, and in no list.
+        unsafe {
+            (*slab).rest |= SHARED;
+            Bins::push(old, slab, Listed::Full);
+        }
+        let other = freer(slab, &blocks[..2]);
+        let old = second(move || {
+            // SAFETY: the bins are this thread's.
+            unsafe { old.collect(&Counters::new()) };
+            old
+        });
+        if let Some(adopted) = orphans::adopt(CLASS) {
+            // SAFETY: the bins are this thread's, and the slab has just been adopted.
+            unsafe {
+                new.install_adopted(adopted);
+                Bins::push(new, slab, Listed::Full);
+            }
+        }
+        other.join().unwrap();
+        free(slab, &blocks[2..]);
         leave(old);
         leave(new);
         assert!(is_all_back());

@@ -14,7 +14,7 @@ use crate::tiny::release::part_with;
 use crate::tiny::{free_list, idle, partial_purge};
 
 /// How many orphans a refill adopts before it takes a span: a thread that has ended may have left any number
-/// of full ones.
+/// of full ones. Shared ones always have something.
 const MOST_ADOPTED: usize = 16;
 
 impl Bins {
@@ -32,7 +32,7 @@ impl Bins {
         &mut self,
         class: u8,
         counters: &Counters,
-        are_many: impl FnOnce() -> bool,
+        are_many: impl Fn() -> bool,
     ) -> Allocation {
         let c = class as usize;
         // SAFETY: all slabs in our lists are ours, and the lock keeps visitors away from them and from
@@ -40,11 +40,14 @@ impl Bins {
         // orphan, and a span that was taken from the pool, are this thread's alone.
         unsafe {
             let current = Bins::current(self, c).load(Relaxed);
-            if free_list::drain(current) {
-                return Bins::alloc_any(self, c, counters);
+            let freed = free_list::drain(current) || {
+                self.collect(counters);
+                free_list::drain(current)
+            };
+            if freed {
+                self.note_freed_by_others(current, &are_many);
             }
-            self.collect(counters);
-            if free_list::drain(current) || partial_purge::revive(current) {
+            if freed || partial_purge::revive(current) {
                 return Bins::alloc_any(self, c, counters);
             }
             if current != no_slab() {
@@ -84,6 +87,7 @@ impl Bins {
             if are_many() {
                 let rest = (*span.slab).rest;
                 (*span.slab).rest = rest | FREED_FIRST | if rest & FREED_FIRST == 0 { BY_PAGE } else { 0 };
+                self.note_made(span.slab);
             }
             self.make_current(span.slab);
             Bins::alloc_any(self, c, counters)
@@ -105,6 +109,7 @@ impl Bins {
             unsafe {
                 self.install_adopted(adopted);
                 if has_block(slab) {
+                    self.note_adopted(slab, counters);
                     self.make_current(slab);
                     return Some(Bins::alloc_any(self, class as usize, counters));
                 }
@@ -134,7 +139,7 @@ impl Bins {
     /// # Safety
     ///
     /// As [`Bins::refill`]; `slab` is the current slab of its class, and not `NO_SLAB`.
-    unsafe fn used_up(&mut self, slab: *mut Slab) {
+    pub(super) unsafe fn used_up(&mut self, slab: *mut Slab) {
         // SAFETY: the slab is ours, and the lock is held. Once it is not the current slab any more, it is in
         // no list.
         unsafe {

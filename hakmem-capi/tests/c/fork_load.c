@@ -1,9 +1,9 @@
 /* fork() while other threads allocate. The child checks and frees what the parent's threads made, starts
  * threads that allocate, and ends; an alarm kills a child that hangs.
  *
- *   fork_load load|large|churn|thread|nested FORKS
+ *   fork_load load|many|large|churn|thread|nested FORKS
  *
- * load: mixed sizes; large: runs, direct mappings and realloc; churn: threads start and end at that
+ * load: mixed sizes; many: by twelve threads, each of which frees what the others have made; large: runs, direct mappings and realloc; churn: threads start and end at that
  * moment; thread: a thread other than main forks; nested: the child forks again, from a thread of its
  * own. */
 #include "../support/test.h"
@@ -11,12 +11,12 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-enum { HAMMERS = 4, SLOTS = 48 };
+enum { FEW = 4, MANY = 12, SLOTS = 48 };
 
-static box *slots[HAMMERS][SLOTS];
+static box *slots[MANY][SLOTS];
 static volatile int stop;
 static long replaced;
-static int large_only, nested;
+static int large_only, nested, hammers = FEW;
 
 static size_t draw_size(uint64_t *state) {
     if (large_only) return 30000 + next_random(state) % (next_random(state) % 4 ? 300000 : 3000000);
@@ -69,7 +69,7 @@ static void *hammer(void *arg) {
     while (!stop) {
         uint64_t draw = next_random(&state);
         /* Mostly its own slots, sometimes those of another: remote frees are on their way too. */
-        uint64_t row = draw % 8 ? (uintptr_t)arg : draw / 8 % HAMMERS;
+        uint64_t row = draw % 8 && hammers == FEW ? (uintptr_t)arg : draw / 8 % (unsigned)hammers;
         replace(&slots[row][draw / 64 % SLOTS], &state);
         __atomic_add_fetch(&replaced, 1, __ATOMIC_RELAXED);
     }
@@ -103,7 +103,7 @@ static void child(uint64_t seed) {
     box *mine[100];
     end_if_hung(30);
     for (int i = 0; i < 100; i++) mine[i] = make(&state);
-    for (int i = 0; i < HAMMERS; i++)
+    for (int i = 0; i < hammers; i++)
         for (int j = 0; j < SLOTS; j++)
             if (slots[i][j]) release(slots[i][j]);
     pthread_t threads[2];
@@ -159,12 +159,13 @@ int main(int argc, char **argv) {
     CHECK(argc == 3);
     long forks = atol(argv[2]);
     const char *mode = argv[1];
-    pthread_t hammers[HAMMERS], forker;
+    pthread_t threads[MANY], forker;
+    if (!strcmp(mode, "many")) hammers = MANY;
     large_only = !strcmp(mode, "large");
     nested = !strcmp(mode, "nested");
     int churning = !strcmp(mode, "churn");
-    for (uintptr_t i = 0; i < HAMMERS; i++)
-        CHECK(pthread_create(&hammers[i], NULL, churning ? churn : hammer, (void *)i) == 0);
+    for (uintptr_t i = 0; i < (uintptr_t)hammers; i++)
+        CHECK(pthread_create(&threads[i], NULL, churning ? churn : hammer, (void *)i) == 0);
     while (__atomic_load_n(&replaced, __ATOMIC_RELAXED) < 1000) usleep(1000);
     if (!strcmp(mode, "thread")) {
         CHECK(pthread_create(&forker, NULL, fork_loop, (void *)forks) == 0);
@@ -173,8 +174,8 @@ int main(int argc, char **argv) {
         fork_loop((void *)forks);
     }
     stop = 1;
-    for (int i = 0; i < HAMMERS; i++) CHECK(pthread_join(hammers[i], NULL) == 0);
-    for (int i = 0; i < HAMMERS; i++)
+    for (int i = 0; i < hammers; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    for (int i = 0; i < hammers; i++)
         for (int j = 0; j < SLOTS; j++)
             if (slots[i][j]) release(slots[i][j]);
     dprintf(1, "%s: %ld forks while %ld blocks were replaced\n", mode, forks, replaced);

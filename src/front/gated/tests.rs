@@ -3,6 +3,7 @@
 #![cfg(not(miri))]
 
 use super::*;
+use crate::lockfree::magazine_slots::Slot;
 extern crate std;
 use crate::front::heap::Heap;
 use crate::front::lease::{Gate, set_epoch};

@@ -208,7 +208,7 @@ impl Heap {
             let (tops, magazines, lent) = (&(*heap).tops, &(*heap).magazines, &(*heap).lent);
             let lends = magazines.has_share(class)
                 && pagemap::kind_index(block) == class
-                && !free::is_owned_by(Slab::of(block), (*heap).bins.owner);
+                && !free::is_kept_by(Slab::of(block), (*heap).bins.owner);
             if lends && lent.get() as usize * LENT_UNIT >= counts::share(ALL_LENT).min(MAX_LENT) {
                 return magazines.close_gaps(tops, class, limit);
             }

@@ -7,14 +7,21 @@ use crate::large;
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release};
-use crate::sync::compiler_fence;
+use crate::sync::{AtomicPtr, compiler_fence};
 use crate::tiny::bins::Bins;
+use crate::tiny::classes::stride;
 use core::{ptr, slice};
 
 /// Blocks that are [cut ahead](Heap::cut_ahead) at most.
 const MAX_CUT: usize = 63;
 /// For fewer than these the way through [`Heap::refill`] is too long.
 const MIN_CUT: usize = 8;
+/// Bytes of further blocks that a magazine gets from a slab that is shared, or one block: otherwise a thread
+/// would need the slab for each.
+pub(super) const MORE_BYTES: usize = 4 << 10;
+
+/// So many refills from shared slabs a [burst](Heap::is_in_burst) begins with.
+pub(super) const BURST: u8 = 16;
 
 impl Heap {
     /// Takes a block of `class` from the current slab, when the magazine is empty. Null when that slab has
@@ -78,6 +85,7 @@ impl Heap {
                 (*heap).run_cache.give_back_old();
                 (*heap).bins.refill(class, &(*heap).counters, counts::are_many)
             };
+            let bins = &raw mut (*heap).bins;
             if (*heap).counters.refill_span.get() != spans {
                 // A refill that had to ask the pool is rare, and the thread is at work: a good moment to look
                 // at what magazines and the cache of large blocks keep.
@@ -85,12 +93,81 @@ impl Heap {
                     Heap::halve_surplus(heap);
                 }
                 if (*heap).magazines.widen(&(*heap).tops, class as usize) {
-                    Bins::set_cut(&raw mut (*heap).bins, class as usize, true);
+                    Bins::set_cut(bins, class as usize, true);
+                }
+                if (*bins).shares {
+                    Heap::leave_shared(heap, class as usize);
                 }
                 drop(entered);
                 large::tick();
+            } else if (*bins).shares {
+                Heap::leave_shared(heap, class as usize);
             }
             allocation
+        }
+    }
+
+    /// Gives up the current slab of `class`, if it is [shared](crate::superslab::slab::SHARED), with some
+    /// more blocks for the magazine.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread has entered the heap, which it owns; `class` is a size class.
+    #[inline(never)]
+    unsafe fn leave_shared(heap: *mut Heap, class: usize) {
+        // SAFETY: the caller's clauses are the same.
+        unsafe {
+            let bins = &raw mut (*heap).bins;
+            if !Bins::is_shared(bins, class, counts::are_many) || Heap::is_in_burst(heap) {
+                return;
+            }
+            let more = MORE_BYTES / (stride(class) as usize).clamp(1, MORE_BYTES);
+            (*heap).magazines.begin_with(&(*heap).tops, class, more);
+            Heap::take_more(heap, class, &(&(*heap).tops.limit)[class], more, true);
+            Bins::leave(bins, class, &(*heap).counters);
+        }
+    }
+
+    /// Whether the owner has needed shared slabs so often that it keeps those which it gets, and in between
+    /// has freed no block of others that its magazines had no room for: it is making many blocks, and may
+    /// free them itself, which is quicker where their slabs are its own.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread owns the heap, and has just needed one.
+    pub(super) unsafe fn is_in_burst(heap: *mut Heap) -> bool {
+        // SAFETY: the owner's.
+        let (alone, sent, now) =
+            unsafe { (&(*heap).alone, &(*heap).sent, (*heap).counters.home_foreign.get() as u8) };
+        let before = if sent.replace(now) == now { alone.get() } else { 0 };
+        alone.set((before + 1).min(BURST));
+        before == BURST
+    }
+
+    /// Takes up to `most` blocks from the current slab of `class` to the magazine, which ends at `limit`, and
+    /// whose blocks are [`marked`](Bins::alloc_many).
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::leave_shared`].
+    pub(in crate::front) unsafe fn take_more(
+        heap: *mut Heap,
+        class: usize,
+        limit: &AtomicPtr<Slot>,
+        most: usize,
+        marked: bool,
+    ) {
+        // SAFETY: the caller has entered the heap. The slots from the top to the limit are free, and nobody
+        // looks at them before the top has moved.
+        unsafe {
+            let top = &(&(*heap).tops.top)[class];
+            let first = top.load(Relaxed);
+            let room = limit.load(Relaxed).addr().saturating_sub(first.addr()) / size_of::<Slot>();
+            let to = slice::from_raw_parts(first, room.min(most));
+            let got = Bins::alloc_many(&raw mut (*heap).bins, class, &raw const (*heap).counters, to, marked);
+            // As in `magazine_slots::push`, the blocks are stored before the top moves.
+            compiler_fence(Release);
+            top.store(first.wrapping_add(got), Release);
         }
     }
 

@@ -2,9 +2,15 @@
 
 use super::*;
 extern crate std;
+use super::refill::{BURST, MORE_BYTES};
+use crate::front::{counts, thread};
+use crate::os::child;
 use crate::superslab::pagemap::KINDS;
-use crate::tiny::classes::CLASSES;
+use crate::superslab::slab::{Block, LEFT, Slab};
+use crate::tiny::classes::{C_TABLE, CLASSES};
+use crate::tiny::free;
 use std::collections::HashSet;
+use std::vec::Vec;
 
 #[test]
 fn placeholders_are_empty_and_full() {
@@ -49,5 +55,66 @@ fn whatever_an_owner_does_changes_its_heaps_activity() {
             counter.add(1);
             assert!(look());
         }
+    }
+}
+
+/// What a refill takes to the magazine besides was freed, as far as another thread has freed it: C's `free`
+/// still finds that.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn blocks_taken_from_a_shared_slab_in_advance_carry_half_the_mark() {
+    const CLASS: usize = C_TABLE[1024 / 8] as usize;
+    const TAKEN: usize = 8;
+    assert!(child::is_so(|| {
+        counts::STARTED.fetch_add(100, Relaxed);
+        thread::with_heap(None, |heap| {
+            // SAFETY: the calling thread owns the heap, and its blocks.
+            unsafe {
+                let bins = &raw const (*heap).bins;
+                let take = || {
+                    let block = Heap::refill(heap, CLASS as u8).ptr;
+                    assert!(!block.is_null() && (*Slab::of(block)).class as usize == CLASS);
+                    block
+                };
+                let pop = || MagazineTops::pop(&(*heap).tops, CLASS);
+                let freed: Vec<_> = (0..TAKEN).map(|_| take()).collect();
+                let slab = Slab::of(freed[0]);
+                for &block in &freed {
+                    assert!(pop().is_null());
+                    Block::set_mark(block.cast(), (*bins).secret, true);
+                    free::push_remote(slab, block.cast(), block.cast(), 1);
+                }
+                // Before an untouched page.
+                let first = core::iter::from_fn(|| Some(take())).find(|block| freed.contains(block)).unwrap();
+                assert!(!Block::looks_free(first.cast(), (*bins).secret), "this one is in use");
+                assert!((*slab).owner.load(Relaxed).addr() & LEFT != 0, "the slab is anybody's");
+                let got: Vec<_> =
+                    core::iter::from_fn(|| Some(pop()).filter(|block| !block.is_null())).collect();
+                assert_eq!(got.len(), MORE_BYTES / 1024);
+                got.iter().all(|&block| {
+                    freed.contains(&block)
+                        && block != first
+                        && Block::is_half_marked(block.cast(), (*bins).secret)
+                })
+            }
+        })
+    }));
+}
+
+#[test]
+fn who_needs_shared_slabs_often_without_a_free_in_between_is_in_a_burst() {
+    let mut heap = placeholder();
+    let heap = &raw mut heap;
+    // SAFETY: the heap is this thread's alone.
+    let needs = || unsafe { Heap::is_in_burst(heap) };
+    for _ in 0..3 {
+        assert!((0..BURST).all(|_| !needs()) && (0..1000).all(|_| needs()));
+        // SAFETY: the heap is this thread's alone.
+        unsafe { (*heap).counters.home_foreign.add(1) };
+    }
+    for _ in 0..1000 {
+        assert!(!needs() && !needs());
+        // SAFETY: the heap is this thread's alone.
+        unsafe { (*heap).counters.home_foreign.add(3) };
     }
 }

@@ -143,6 +143,20 @@ impl Magazines {
         }
     }
 
+    /// Makes a magazine of `class` with room for so many blocks, or for as many as every one may have, if
+    /// there is none and there is memory for it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Magazines::grow`]; the heap is not armed.
+    pub(crate) unsafe fn begin_with(&self, tops: &MagazineTops, class: usize, blocks: usize) {
+        if self.logs[class].load(Relaxed) == 0 {
+            let log = (blocks + 1).next_power_of_two().ilog2() as u8;
+            // SAFETY: `resize` asks for the same as this function.
+            unsafe { self.resize(tops, class, &tops.limit[class], log.min(FREE_LOGS[class]), 0) };
+        }
+    }
+
     /// Makes room for blocks that are cut ahead, in the magazine of a class of which a slab has been used up,
     /// if it has only run empty since it last grew: a step with each slab. Whether there is room for some.
     ///

@@ -84,13 +84,13 @@ fn many_blocks_at_a_time_are_freed_ones_and_then_untouched_ones_each_once() {
             assert_eq!(Slab::in_use(slab), 0);
             // Fewer than are free: the rest stay.
             let to = slots(2);
-            assert_eq!(Bins::alloc_many(bins, class, counters, &to), 2);
+            assert_eq!(Bins::alloc_many(bins, class, counters, &to, false), 2);
             assert_eq!(blocks(&to), [at(3), at(2)]);
             assert_eq!(((*slab).free.cast(), Slab::in_use(slab)), (at(1), 2));
             assert_eq!((counters.refill_current.get(), counters.refill_bump.get()), (2, 4));
             // More: then untouched ones, by ascending address from the end.
             let to = slots(5);
-            assert_eq!(Bins::alloc_many(bins, class, counters, &to), 5);
+            assert_eq!(Bins::alloc_many(bins, class, counters, &to, false), 5);
             assert_eq!(blocks(&to), [at(1), at(0), at(6), at(5), at(4)]);
             assert!((*slab).free.is_null() && (*slab).bump == at(7));
             assert_eq!(
@@ -102,11 +102,11 @@ fn many_blocks_at_a_time_are_freed_ones_and_then_untouched_ones_each_once() {
             // No freed ones, and hardly any untouched ones.
             let all = ((*slab).last as usize + size) / size;
             let to = slots(all);
-            assert_eq!(Bins::alloc_many(bins, class, counters, &to), all - 7);
+            assert_eq!(Bins::alloc_many(bins, class, counters, &to, false), all - 7);
             assert_eq!(to[0].load(Relaxed), at(all - 1));
             assert_eq!((to[all - 8].load(Relaxed), to[all - 7].load(Relaxed)), (at(7), ptr::null_mut()));
             assert_eq!((Slab::in_use(slab) as usize, (*slab).bump), (all, (*slab).end));
-            assert_eq!(Bins::alloc_many(bins, class, counters, &to), 0);
+            assert_eq!(Bins::alloc_many(bins, class, counters, &to, false), 0);
             assert!(Bins::alloc(bins, class, counters).ptr.is_null());
         }
     });
@@ -128,7 +128,7 @@ fn what_is_in_blocks_stays_where_there_is_no_mark() {
                 let to = slots(3);
                 assert_eq!(Bins::cut_ahead(bins, class, counters, &to), 3);
                 assert_eq!(blocks(&to), [at(4), at(3), at(2)]);
-                assert_eq!(Bins::alloc_many(bins, class, counters, &to), 3);
+                assert_eq!(Bins::alloc_many(bins, class, counters, &to, false), 3);
                 assert!(all().eq(1000..1012));
                 if class == UNMARKED {
                     // The link of each lies where the second word of the one before it is.
@@ -137,7 +137,7 @@ fn what_is_in_blocks_stays_where_there_is_no_mark() {
                         assert!(!Bins::push_free(slab, at(n).cast()));
                     }
                     assert_eq!(Bins::alloc(bins, class, counters).ptr, at(7));
-                    assert_eq!(Bins::alloc_many(bins, class, counters, &to), 3);
+                    assert_eq!(Bins::alloc_many(bins, class, counters, &to, false), 3);
                     assert!([1, 3, 5, 7].iter().all(|&n| *second(at(n)) == 77));
                 }
             }
