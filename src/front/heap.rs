@@ -167,6 +167,7 @@ impl Heap {
                 (*heap).bins.secret = secret;
             }
             (*heap).bins.shares = false;
+            (*heap).alone.set(0);
             (*heap).is_hardened.set(hardened::is_on());
             if hardened::is_on() {
                 (*heap).tops.classes.set(hardened::C_CLASSES);

@@ -10,7 +10,7 @@ use crate::hardened;
 use crate::lockfree::waker;
 use crate::os;
 use crate::os::{futex, process};
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use core::ffi::c_void;
 use core::ptr;
 
@@ -204,6 +204,22 @@ pub(crate) fn unhook() {
     }
 }
 
+/// Whether it was C that first needed a heap in this process, and not Rust, which has options.
+static IN_C: AtomicBool = AtomicBool::new(true);
+
+/// Whether blocks in magazines carry half of their marks, as `free` leaves them in C. In Rust some do, too,
+/// where a library calls C's functions: then it takes longer to free one of them.
+pub(super) fn is_in_c() -> bool {
+    // Relaxed: set once, before the calling thread had its heap.
+    IN_C.load(Ordering::Relaxed)
+}
+
+/// For tests, in a process of their own.
+#[cfg(test)]
+pub(super) fn set_in_c(c: bool) {
+    IN_C.store(c, Ordering::Relaxed);
+}
+
 /// Gives the calling thread a heap, and initialises the allocator if this is its first. Null when there is no
 /// memory.
 #[cold]
@@ -217,6 +233,8 @@ fn attach(base: Option<&Options>) -> *mut Heap {
         futex::pause();
     }
     options::init(base.unwrap_or(&const { Options::new() }), |options| {
+        // Relaxed: published as `KEY` is, below.
+        IN_C.store(base.is_none(), Ordering::Relaxed);
         registry::init();
         limits::init(options);
         if options.hardened != Hardened::OFF {

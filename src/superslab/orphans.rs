@@ -160,7 +160,13 @@ pub(crate) struct Adopted {
 /// Adopts an orphan of `class`. `None` if there is none, or somebody else is about to add or take one.
 #[inline]
 pub(crate) fn adopt(class: u8) -> Option<Adopted> {
-    if count(class) == 0 || is_busy(class) {
+    if count(class) == 0 || is_busy(class) { None } else { adopt_soon(class) }
+}
+
+/// [`adopt`] for who has nowhere else to look. `None` if there is none, or the lock is not free soon.
+#[inline]
+pub(crate) fn adopt_soon(class: u8) -> Option<Adopted> {
+    if count(class) == 0 {
         return None;
     }
     let mut list = lock(class)?;

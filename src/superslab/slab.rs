@@ -96,9 +96,9 @@ pub(crate) struct Slab {
 
     /// Blocks freed by other threads. Any thread.
     pub(crate) remote: RemoteStack<Block>,
-    /// The owner, marked with [`LEFT`] when it has exited and with [`VISITED`] during a visit. Any thread
-    /// compares it with its own, or counts idle slices there ([`Owner::count_emptied`]). Only a thread with
-    /// the duty to publish follows it to the ready list.
+    /// The owner, marked with [`LEFT`] when it has given the slab up, and with [`VISITED`] during a visit.
+    /// Any thread compares it with its own, or counts idle slices there ([`Owner::count_emptied`]). Only a
+    /// thread with the duty to publish follows it to the ready list.
     pub(crate) owner: AtomicPtr<Owner>,
     /// The first block. Constant while the slab has blocks in use, as is everything below unless it says
     /// otherwise.

@@ -31,8 +31,8 @@ impl Bins {
         if owner.ready.is_empty() {
             return;
         }
-        // SAFETY: slabs on our ready list are ours, and stay disarmed, so that nobody else touches their
-        // links, until they are accepted.
+        // SAFETY: slabs on our ready list stay disarmed, so that nobody else touches their links, until they
+        // are accepted, or for ever.
         for slab in unsafe { nodes(owner.ready.take_all()) } {
             counters.refill_ready.add(1);
             // SAFETY: ours, off the ready list, and we hold the heap's lock.

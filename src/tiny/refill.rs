@@ -14,7 +14,7 @@ use crate::tiny::release::part_with;
 use crate::tiny::{free_list, idle, partial_purge};
 
 /// How many orphans a refill adopts before it takes a span: a thread that has ended may have left any number
-/// of full ones. Shared ones always have something.
+/// of full ones.
 const MOST_ADOPTED: usize = 16;
 
 impl Bins {
@@ -70,7 +70,7 @@ impl Bins {
             }
             if options::get().orphans {
                 // Most that come after a full one may be full, too.
-                if let Some(allocation) = self.adopt(class, MOST_ADOPTED, counters) {
+                if let Some(allocation) = self.adopt(class, MOST_ADOPTED, orphans::adopt, counters) {
                     return allocation;
                 }
             }
@@ -94,15 +94,22 @@ impl Bins {
         }
     }
 
-    /// A block of the first of `most` orphans of a class that has one: it becomes the current slab.
+    /// A block of the first of `most` orphans of a class that has one: it becomes the current slab. `adopt`
+    /// is how to get one.
     ///
     /// # Safety
     ///
     /// As [`Bins::refill`]; the class has no current slab.
     #[inline(always)]
-    unsafe fn adopt(&mut self, class: u8, most: usize, counters: &Counters) -> Option<Allocation> {
+    unsafe fn adopt(
+        &mut self,
+        class: u8,
+        most: usize,
+        adopt: impl Fn(u8) -> Option<orphans::Adopted>,
+        counters: &Counters,
+    ) -> Option<Allocation> {
         for _ in 0..most {
-            let adopted = orphans::adopt(class)?;
+            let adopted = adopt(class)?;
             counters.refill_orphan.add(1);
             let slab = adopted.slab;
             // SAFETY: by the caller's clauses; the slab was adopted just now.
@@ -131,7 +138,7 @@ impl Bins {
             return Allocation::NONE;
         }
         // SAFETY: the caller's clauses are the same.
-        unsafe { self.adopt(class, usize::MAX, counters) }.unwrap_or(Allocation::NONE)
+        unsafe { self.adopt(class, usize::MAX, orphans::adopt_soon, counters) }.unwrap_or(Allocation::NONE)
     }
 
     /// Lists a current slab that has nothing left as full.

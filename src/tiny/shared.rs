@@ -156,7 +156,7 @@ impl Bins {
                 Bins::count_emptied(bins, slab, -1);
             }
             Bins::unlink(bins, slab);
-            if !part_with(&mut (*bins).slices, slab, false) {
+            if !part_with(&mut (*bins).slices, slab, true) {
                 Bins::keep(bins, slab);
             }
         }

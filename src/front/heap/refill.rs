@@ -3,6 +3,7 @@
 use crate::front::counts;
 use crate::front::fast_path::MagazineTops;
 use crate::front::heap::Heap;
+use crate::front::thread;
 use crate::large;
 use crate::lockfree::magazine_slots::Slot;
 use crate::superslab::slab::Allocation;
@@ -123,7 +124,7 @@ impl Heap {
             }
             let more = MORE_BYTES / (stride(class) as usize).clamp(1, MORE_BYTES);
             (*heap).magazines.begin_with(&(*heap).tops, class, more);
-            Heap::take_more(heap, class, &(&(*heap).tops.limit)[class], more, true);
+            Heap::take_more(heap, class, &(&(*heap).tops.limit)[class], more, thread::is_in_c());
             Bins::leave(bins, class, &(*heap).counters);
         }
     }

@@ -59,46 +59,51 @@ fn whatever_an_owner_does_changes_its_heaps_activity() {
 }
 
 /// What a refill takes to the magazine besides was freed, as far as another thread has freed it: C's `free`
-/// still finds that.
+/// still finds that. In Rust they carry none.
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn blocks_taken_from_a_shared_slab_in_advance_carry_half_the_mark() {
     const CLASS: usize = C_TABLE[1024 / 8] as usize;
     const TAKEN: usize = 8;
-    assert!(child::is_so(|| {
-        counts::STARTED.fetch_add(100, Relaxed);
-        thread::with_heap(None, |heap| {
-            // SAFETY: the calling thread owns the heap, and its blocks.
-            unsafe {
-                let bins = &raw const (*heap).bins;
-                let take = || {
-                    let block = Heap::refill(heap, CLASS as u8).ptr;
-                    assert!(!block.is_null() && (*Slab::of(block)).class as usize == CLASS);
-                    block
-                };
-                let pop = || MagazineTops::pop(&(*heap).tops, CLASS);
-                let freed: Vec<_> = (0..TAKEN).map(|_| take()).collect();
-                let slab = Slab::of(freed[0]);
-                for &block in &freed {
-                    assert!(pop().is_null());
-                    Block::set_mark(block.cast(), (*bins).secret, true);
-                    free::push_remote(slab, block.cast(), block.cast(), 1);
+    let are_so = |c| {
+        child::is_so(|| {
+            counts::STARTED.fetch_add(100, Relaxed);
+            thread::with_heap(None, |heap| {
+                thread::set_in_c(c);
+                // SAFETY: the calling thread owns the heap, and its blocks.
+                unsafe {
+                    let bins = &raw const (*heap).bins;
+                    let take = || {
+                        let block = Heap::refill(heap, CLASS as u8).ptr;
+                        assert!(!block.is_null() && (*Slab::of(block)).class as usize == CLASS);
+                        block
+                    };
+                    let pop = || MagazineTops::pop(&(*heap).tops, CLASS);
+                    let freed: Vec<_> = (0..TAKEN).map(|_| take()).collect();
+                    let slab = Slab::of(freed[0]);
+                    for &block in &freed {
+                        assert!(pop().is_null());
+                        Block::set_mark(block.cast(), (*bins).secret, true);
+                        free::push_remote(slab, block.cast(), block.cast(), 1);
+                    }
+                    // Before an untouched page.
+                    let first =
+                        core::iter::from_fn(|| Some(take())).find(|block| freed.contains(block)).unwrap();
+                    assert!(!Block::looks_free(first.cast(), (*bins).secret), "this one is in use");
+                    assert!((*slab).owner.load(Relaxed).addr() & LEFT != 0, "the slab is anybody's");
+                    let got: Vec<_> =
+                        core::iter::from_fn(|| Some(pop()).filter(|block| !block.is_null())).collect();
+                    assert_eq!(got.len(), MORE_BYTES / 1024);
+                    got.iter().all(|&block| {
+                        freed.contains(&block)
+                            && block != first
+                            && Block::is_half_marked(block.cast(), (*bins).secret) == c
+                    })
                 }
-                // Before an untouched page.
-                let first = core::iter::from_fn(|| Some(take())).find(|block| freed.contains(block)).unwrap();
-                assert!(!Block::looks_free(first.cast(), (*bins).secret), "this one is in use");
-                assert!((*slab).owner.load(Relaxed).addr() & LEFT != 0, "the slab is anybody's");
-                let got: Vec<_> =
-                    core::iter::from_fn(|| Some(pop()).filter(|block| !block.is_null())).collect();
-                assert_eq!(got.len(), MORE_BYTES / 1024);
-                got.iter().all(|&block| {
-                    freed.contains(&block)
-                        && block != first
-                        && Block::is_half_marked(block.cast(), (*bins).secret)
-                })
-            }
+            })
         })
-    }));
+    };
+    assert!(are_so(true) && are_so(false));
 }
 
 #[test]

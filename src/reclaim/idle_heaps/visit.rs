@@ -4,8 +4,8 @@ use crate::front::heap::Heap;
 use crate::lockfree::ready_list::nodes;
 use crate::reclaim::drain_magazines;
 use crate::superslab::layout::SLICE;
-use crate::superslab::slab::{Listed, Owner, Slab, VISITED};
-use crate::sync::Ordering::Release;
+use crate::superslab::slab::{LEFT, Listed, Owner, Slab, VISITED};
+use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{Node, reads};
 use crate::tiny::bins::Bins;
 use crate::tiny::partial_purge::{Among, BATCH, Chosen};
@@ -72,7 +72,9 @@ impl Visit {
         unsafe {
             (*owner).note_taken_in();
             nodes(ready.take_all()).for_each(|slab| {
-                if whole && !Slab::is_whole(slab) {
+                if (*slab).owner.load(Relaxed).addr() & LEFT != 0 {
+                    // As in `Bins::collect`: a fork has stopped whoever gave it up.
+                } else if whole && !Slab::is_whole(slab) {
                     left += (*slab).slices as usize;
                     ready.push(slab);
                 } else {
