@@ -188,6 +188,56 @@ fn what_is_set_aside_can_be_had_at_the_limit() {
     });
 }
 
+/// At the hard limit: as many small blocks as were freed, also if hardly any of each slab were. Also after
+/// requests that could not be had.
+#[test]
+fn freed_small_blocks_can_be_had_at_the_limit() {
+    for hardened in ["on", "light", "checks"] {
+        let options = [("HAKMEM_HARDENED", hardened), ("HAKMEM_HARD_LIMIT", "16M")];
+        succeeds("freed_small_blocks_can_be_had_at_the_limit", &options, || {
+            for size in [16, 100, 1000, 3000, 50_000] {
+                at_the_limit(Layout::from_size_align(size, 8).unwrap());
+                hakmem::purge();
+                assert_eq!(stats().bytes_held, 0, "{size} bytes");
+            }
+        });
+    }
+}
+
+/// That, for blocks of this layout.
+fn at_the_limit(layout: Layout) {
+    // SAFETY: the sizes are not 0.
+    let alloc = |layout| unsafe { HEAP.alloc(layout) };
+    // SAFETY: each is freed once, of this layout.
+    let free = |block: *mut u8| unsafe { HEAP.dealloc(block, layout) };
+    let all = || std::iter::from_fn(|| Some(alloc(layout)).filter(|block| !block.is_null()));
+    let mut blocks: Vec<_> = all().collect();
+    assert!(blocks.len() > 100, "{} blocks of {} bytes", blocks.len(), layout.size());
+    // Each at once.
+    for (i, block) in blocks.iter_mut().enumerate().take(100) {
+        free(*block);
+        *block = alloc(layout);
+        assert!(!block.is_null(), "{} bytes, block {i}", layout.size());
+    }
+    let large = Layout::from_size_align(12 * MIB, 8).unwrap();
+    for every in [30, 10] {
+        let before = blocks.len();
+        let mut n = 0;
+        blocks.retain(|&block| {
+            n += 1;
+            if n % every == 0 {
+                free(block);
+            }
+            n % every != 0
+        });
+        let freed = before - blocks.len();
+        assert!(alloc(large).is_null());
+        let again = all().inspect(|&block| blocks.push(block)).count();
+        assert!(again >= freed, "{} bytes: of {freed} blocks {again}", layout.size());
+    }
+    blocks.into_iter().for_each(free);
+}
+
 /// As at the limit of mappings: then there are none.
 #[test]
 fn small_blocks_can_be_had_where_guard_pages_are_refused() {

@@ -12,9 +12,9 @@ mod skips;
 
 /// Files in the package, and bytes in all of them. Files are small (about 200 lines), so there are many.
 const MOST_FILES: usize = 280;
-const MOST_BYTES: usize = 63 << 15;
+const MOST_BYTES: usize = 64 << 15;
 /// Bytes of the file that is published.
-const MOST_PACKED: u64 = 17 << 15;
+const MOST_PACKED: u64 = 69 << 13;
 
 /// What cargo makes itself.
 const MADE: [&str; 3] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"];

@@ -13,7 +13,13 @@ use hakmem_core::__c as core_c;
 /// As Linux says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
-    if matches!(option, libc::PR_SET_NO_NEW_PRIVS | libc::PR_SET_SECCOMP) {
+    // Not one that asks whether the system has filters: it gives none, and fails.
+    let confines = match option {
+        libc::PR_SET_NO_NEW_PRIVS => a == 1,
+        libc::PR_SET_SECCOMP => a != libc::SECCOMP_MODE_FILTER.into() || b != 0,
+        _ => false,
+    };
+    if confines {
         core_c::confines_itself();
     }
     // SAFETY: passed on. Callers leave out arguments that the option has not: registers hold something all

@@ -157,7 +157,14 @@ fn confined_processes_go_on() {
             expect_ok(preloaded(&program).arg(mode).envs(options.iter().copied()), LIMIT);
         }
     }
-    for options in [&[][..], &hardened] {
+    let file = scratch("confined").join("x").display().to_string();
+    for options in [
+        &[][..],
+        &hardened,
+        &[("HAKMEM_BACKGROUND", "on")],
+        &[("HAKMEM_PROFILE", &file)],
+        &[("HAKMEM_PROFILE_SIGNAL", "USR2")],
+    ] {
         let mut command = preloaded(&program);
         command.arg("under").arg(&program).arg("work").env("HAKMEM_FEW_SYSCALLS", "on");
         expect_ok(command.envs(options.iter().copied()), LIMIT);
@@ -165,6 +172,41 @@ fn confined_processes_go_on() {
     // So that this test can fail: what it would be without.
     let output = run(preloaded(&program).arg("under").arg(&program).arg("work"), LIMIT);
     assert!(!output.status.success(), "the work needs none of the calls: {output:?}");
+}
+
+/// Nor does the end of one that may open no file any more, or of its child, become another one because of
+/// statistics.
+#[test]
+fn confined_processes_end_as_they_would() {
+    let program = compile("gcc", "confined.c", &["-pthread"]);
+    let file = scratch("ends").join("stats");
+    for stats in ["json", "table"] {
+        let mut command = preloaded(&program);
+        command.arg("ends").env("HAKMEM_STATS", stats).env("HAKMEM_STATS_FILE", &file);
+        expect_ok(&mut command, LIMIT);
+    }
+    // Before it was confined it could.
+    assert!(std::fs::read_to_string(&file).unwrap().contains("\"start\""));
+    expect_ok(preloaded(&program).arg("ends").env("HAKMEM_STATS", "json"), LIMIT);
+}
+
+/// And what one has done wrong is reported to the end.
+#[test]
+fn confined_processes_are_told_what_they_have_done() {
+    use std::os::unix::process::ExitStatusExt;
+    let program = compile("gcc", "confined.c", &["-pthread"]);
+    let output = run(preloaded(&program).arg("again").env("HAKMEM_GUARD", "1"), LIMIT);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{text}");
+    let allocated = text.split("  allocated by thread ").nth(1).and_then(|rest| rest.lines().nth(1));
+    assert!(allocated.is_some_and(|line| line.starts_with("hakmem:     0x")), "{text}");
+    assert!(text.contains("  freed by thread "), "{text}");
+}
+
+/// Programs ask by a call that fails whether the system has filters: that confines nobody.
+#[test]
+fn who_asks_for_filters_is_not_confined() {
+    expect_ok(preloaded(program()).arg("probe"), LIMIT);
 }
 
 /// A child of `vfork` confines itself before it calls `exec`, and is in its parent's memory until then.

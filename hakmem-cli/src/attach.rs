@@ -19,7 +19,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 
-use crate::sys;
+use crate::{report, sys};
 
 /// The name of the pointer to the words, in `libhakmem.so`.
 const SYMBOL: &str = "__hak_control";
@@ -133,6 +133,7 @@ impl Process {
                     }
                 };
                 let process = Self { words, ..process };
+                let path = report::printable(path.as_ref());
                 ensure!(&magic == MAGIC, "process {pid}: {path} is of another version than this command");
                 return Ok(Some(process));
             }
@@ -165,7 +166,7 @@ impl Process {
         };
         let waited = self.wait(None, true, say, |state| state != 0 && is_taken())?;
         let state = self.state();
-        if waited != Waited::Done || !matches!(state, Ok(RUNNING)) {
+        if state.is_ok() && (waited != Waited::Done || !matches!(state, Ok(RUNNING))) {
             // So that it does not begin later.
             let _ = self.write(self.words + at::REQUEST, &[0]);
         }
@@ -211,6 +212,9 @@ impl Process {
     /// Ends the profile, and waits until that is written, but no longer than `limit`.
     pub fn stop(&self, limit: Duration) -> anyhow::Result<Waited> {
         block()?;
+        if self.state().is_err() {
+            return Ok(Waited::Gone);
+        }
         self.ask(STOP)?;
         self.wait(Some(limit), false, |_| (), |state| state != 0)
     }
@@ -243,10 +247,14 @@ impl Process {
         self.write(self.words + at::REQUEST, &[request])
     }
 
+    /// What the process has answered. An error if it has ended, or has become another program meanwhile, in
+    /// which anything may be at this address.
     fn state(&self) -> anyhow::Result<u32> {
-        let mut state = [0; 4];
-        self.read(self.words + at::STATE, &mut state)?;
-        Ok(u32::from_le_bytes(state))
+        let mut words = [0; at::STATE as usize + 4];
+        self.read(self.words, &mut words)?;
+        let (&magic, rest) = words.split_first_chunk().expect("longer than that");
+        ensure!(&magic == MAGIC, "process {}: it has become another program", self.pid);
+        Ok(u32::from_le_bytes(*rest.last_chunk().expect("longer than that")))
     }
 
     fn wait(

@@ -89,7 +89,7 @@ fn summarise(records: &[Record], main: i32) -> Summary {
 /// The file that the library writes records to, in a folder of its own so that no late writer leaves it
 /// behind.
 pub struct Records {
-    _folder: TempDir,
+    folder: TempDir,
     path: PathBuf,
     full: Option<Errno>,
 }
@@ -97,17 +97,26 @@ pub struct Records {
 /// What the records of a dozen processes take at the most, bytes.
 const ROOM: i64 = 1 << 18;
 
+/// The longest path that the library takes.
+const LONGEST: usize = 255;
+/// What is behind the temporary folder in it: "/hakmem-XXXXXX/records-XXXXXX".
+const BEHIND: usize = 29;
+
+/// The folder for temporary files, which is `own` unless that leaves too little of a path.
+fn place(own: PathBuf) -> PathBuf {
+    if own.as_os_str().len() + BEHIND <= LONGEST { own } else { "/tmp".into() }
+}
+
 impl Records {
     /// An empty file.
     pub fn new() -> anyhow::Result<Self> {
-        let wrong = |error| {
-            anyhow::anyhow!("{}: cannot make a temporary file: {error}", std::env::temp_dir().display())
-        };
-        Self::make().map_err(wrong)
+        let place = place(std::env::temp_dir());
+        let wrong = |error| anyhow::anyhow!("{}: cannot make a temporary file: {error}", place.display());
+        Self::make(&place).map_err(wrong)
     }
 
-    fn make() -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("hakmem-").tempdir()?;
+    fn make(place: &Path) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("hakmem-").tempdir_in(place)?;
         let (file, path) = tempfile::Builder::new().prefix("records-").tempfile_in(folder.path())?.keep()?;
         // Now, so that a program which fills the disk does not lose its own record. Where room cannot be kept
         // there may be some all the same.
@@ -119,13 +128,13 @@ impl Records {
             std::fs::set_permissions(folder.path(), Permissions::from_mode(0o711))?;
             std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
         }
-        Ok(Self { _folder: folder, path, full })
+        Ok(Self { folder, path, full })
     }
 
     /// Why there may be no record of a program that was served: that the disk was full.
     pub fn lost(&self) -> Option<String> {
-        let folder = std::env::temp_dir();
-        self.full.map(|error| format!("its record goes to {}: {}", folder.display(), error.desc()))
+        let folder = self.folder.path().parent().unwrap_or(Path::new("/")).display();
+        self.full.map(|error| format!("its record goes to {folder}: {}", error.desc()))
     }
 
     /// Where the library shall write.
@@ -149,6 +158,24 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_path_is_one_that_the_library_takes() {
+        let length = |own: usize| {
+            let folder = tempfile::tempdir().unwrap();
+            let mut long = folder.path().to_path_buf();
+            while long.as_os_str().len() < own {
+                let left = own - long.as_os_str().len() - 1;
+                long.push("x".repeat(if left > 202 { 200 } else { left }));
+            }
+            std::fs::create_dir_all(&long).unwrap();
+            let records = Records::make(&place(long.clone())).unwrap();
+            (records.path().as_os_str().len(), records.path().starts_with(&long))
+        };
+        assert_eq!(length(LONGEST - BEHIND), (LONGEST, true));
+        assert_eq!(length(LONGEST - BEHIND + 1), ("/tmp".len() + BEHIND, false));
+        assert_eq!(place("/var/tmp".into()), PathBuf::from("/var/tmp"));
+    }
 
     fn summary(text: &str) -> Summary {
         summarise(&parse(text), 7)

@@ -68,6 +68,11 @@ fn the_page_shows_moments_tabs_search_and_zoom() {
     assert_eq!(said(slide), ("held at 1.0 s: 16.4 MiB".into(), 4));
     let search = "let i = document.querySelector('input[type=search]'); i.value = '0x2000'; i.dispatchEvent(new Event('input'));";
     assert_eq!(said(search), ("13.9 MiB, 100.0 %, in stacks with “0x2000”".into(), 3));
+    // Of an earlier moment the page begins there.
+    let ended = show(&path, &["--at", "1500ms", "--report", report.to_str().unwrap()]);
+    assert_eq!(ended.line(), format!("report: {}", page.display()));
+    assert_eq!(said(""), ("held at 1.0 s: 16.4 MiB".into(), 4));
+    std::fs::write(&page, text).unwrap();
     // Zoomed in, the other site is not drawn; what leads there is.
     let zoom = format!(
         "{}[...document.querySelectorAll('.flame')].find((f) => f.textContent.includes('2000')).click();",

@@ -210,7 +210,7 @@ impl Symbols {
         if let Some(known) = self.places.get(&(number, offset)) {
             return known.clone();
         }
-        let found = self.in_module(module, number, offset);
+        let found = self.in_module(module, number, offset, raw.process.start);
         let found: Rc<Frames> = Rc::new(found.into_iter().map(|frame| self.one(frame)).collect());
         self.places.insert((number, offset), found.clone());
         found
@@ -237,13 +237,13 @@ impl Symbols {
         frame
     }
 
-    fn in_module(&mut self, module: &Module, number: usize, offset: u64) -> Vec<Frame> {
+    fn in_module(&mut self, module: &Module, number: usize, offset: u64, started: u64) -> Vec<Frame> {
         let path = module.path.to_string_lossy();
         let name = file_name(path.trim_end_matches(" (deleted)"));
         if name.is_empty() || path.starts_with('[') && name != "[vdso]" {
             return vec![Frame { function: "(code made at run time)".into(), ..Frame::default() }];
         }
-        let object = self.object(module, number);
+        let object = self.object(module, number, started);
         // Whatever the file is called.
         let ours = object.as_ref().and_then(|object| object.own_name.clone()).filter(|name| is_ours(name));
         let name = ours.as_deref().unwrap_or(name);
@@ -261,14 +261,14 @@ impl Symbols {
         frames
     }
 
-    fn object(&mut self, module: &Module, number: usize) -> Option<Rc<Object>> {
+    fn object(&mut self, module: &Module, number: usize, started: u64) -> Option<Rc<Object>> {
         if let Some(known) = self.objects.get(&number) {
             return known.clone();
         }
         let path = module.path.to_string_lossy();
         let (object, note) = match &*path {
             "[vdso]" => (None, None),
-            _ => Object::open(module, &self.debug),
+            _ => Object::open(module, started, &self.debug),
         };
         // Of the allocator nothing is shown.
         self.notes.extend(note.filter(|_| !is_ours(&path)));

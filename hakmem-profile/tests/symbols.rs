@@ -129,6 +129,16 @@ fn stripped_programs_are_found_in_separate_files() {
     std::fs::rename(&program, folder.path().join("gone")).unwrap();
     let (_, notes) = look(&raw, &none);
     assert!(notes.len() == 1 && notes[0].contains("not there any more"), "{notes:?}");
+    let (frames, notes) = look(&raw, &folder.path().join("debug"));
+    assert_eq!(names(&frames)[..4], expected);
+    assert!(frames[0].line.is_some() && notes.is_empty(), "{notes:?}");
+    // Where not all of the code was mapped in one piece nobody knows which piece that was.
+    let mut pieces = raw.clone();
+    let of_walk = |module: &&mut Module| module.path == program;
+    pieces.modules[0].iter_mut().filter(of_walk).for_each(|module| module.end += 1 << 20);
+    let (frames, notes) = look(&pieces, &folder.path().join("debug"));
+    assert!(names(&frames)[0].starts_with("walk+0x"), "{frames:?}");
+    assert!(notes.len() == 1 && notes[0].contains("not there any more"), "{notes:?}");
     std::fs::rename(folder.path().join("gone"), &program).unwrap();
 
     // By the program's own link, with a checksum.
@@ -199,6 +209,29 @@ fn another_build_under_the_same_name_is_not_believed() {
     let (frames, notes) = look(&raw, Path::new("/no/such/folder"));
     assert!(names(&frames)[0].starts_with("walk+0x"), "{frames:?}");
     assert!(notes.len() == 1 && notes[0].contains("not the file that ran"), "{notes:?}");
+}
+
+#[test]
+fn a_file_without_a_build_id_that_has_changed_since_is_doubted() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = build(folder.path(), "walk.c");
+    run(Command::new("objcopy").args(["--remove-section", ".note.gnu.build-id"]).arg(&program));
+    assert_eq!(build_id(&program), []);
+    let mut raw = record(&program);
+    let doubts = |raw: &Raw| {
+        let (frames, notes) = look(raw, Path::new("/no/such/folder"));
+        assert_eq!(names(&frames)[..4], ["grow", "read_node", "read_tree", "main"]);
+        let doubts = notes.iter().any(|note| note.contains("has changed since"));
+        assert_eq!(notes.len(), usize::from(doubts), "{notes:?}");
+        doubts
+    };
+    assert!(doubts(&raw));
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    raw.process.start = now.as_nanos() as u64;
+    assert!(!doubts(&raw));
+    // When it was is not known.
+    raw.process.start = 0;
+    assert!(!doubts(&raw));
 }
 
 #[test]

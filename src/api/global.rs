@@ -132,7 +132,7 @@ pub fn stop_background() {
 /// * The background thread is not started any more, a heap profile that runs ends, and no more blocks are put
 ///   between guard pages.
 ///
-/// Statistics are still printed when they are asked for, and that reads files.
+/// Statistics are still printed by a call, and that reads files; at the end of the process they are not.
 ///
 /// The allocator's first call in a process does make others, so allocate something before the filter is
 /// installed. If it is preloaded, or linked as a C library, it notices `prctl(PR_SET_NO_NEW_PRIVS)` and

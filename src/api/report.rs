@@ -25,10 +25,10 @@ pub(super) fn begin() {
 }
 
 /// Writes the start record, if there is a file for it. It shows that the process uses Hakmem, even if it
-/// never gets to write statistics.
+/// never gets to write statistics. One that has confined itself may not: so its children say nothing.
 pub(super) fn announce() {
     let options = options::get();
-    if options.stats != StatsFormat::Json || options.stats_file.as_c_str().is_none() {
+    if os::is_confined() || options.stats != StatsFormat::Json || options.stats_file.as_c_str().is_none() {
         return;
     }
     let mut text = Text::<128>::new();
@@ -38,10 +38,11 @@ pub(super) fn announce() {
     with_stats_file(|fd| text.send(fd));
 }
 
-/// Prints the statistics that were asked for at exit.
+/// Prints the statistics that were asked for at exit, unless the process may not make the system calls for
+/// that: its end is not to become another one.
 pub(super) fn print_at_exit() {
     let format = options::get().stats;
-    if format != StatsFormat::None {
+    if format != StatsFormat::None && !os::is_confined() {
         let json = format == StatsFormat::Json;
         with_stats_file(|fd| stats::write(json, stats::Event::Exit, &mut |text| _ = file::write(fd, text)));
     }

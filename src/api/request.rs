@@ -6,7 +6,7 @@ use crate::api::asked;
 use crate::api::control::{self, CONTROL, ENDED, REFUSED, RUNNING, START, STOP, TOGGLE};
 use crate::api::profile::{self, Error};
 use crate::base::options;
-use crate::os::message;
+use crate::os::{self, message};
 use crate::sampling;
 use crate::sync::AtomicBool;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
@@ -19,7 +19,7 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 pub(super) fn begin() {
     begin_profile();
     let signal = options::get().profile_signal;
-    if signal != 0 {
+    if signal != 0 && !os::is_confined() {
         control::remember_folder(own_prefix());
         control::listen(signal);
     }
@@ -37,7 +37,9 @@ pub(super) fn begin_profile() {
     if options.profile.as_c_str().is_none() || options.profile_signal != 0 {
         return;
     }
-    control::remember_folder(own_prefix());
+    if !os::is_confined() {
+        control::remember_folder(own_prefix());
+    }
     if let Err(error) = start_own(false) {
         message::line(format_args!("HAKMEM_PROFILE: {error}"));
     }

@@ -96,7 +96,10 @@ pub(super) fn alloc_to_clear(size: usize, align: usize, options: Option<&Options
         return hardened::alloc_zeroed(size, align, options);
     }
     if large::run_slices(size, align).is_some() || size > isize::MAX as usize {
-        return alloc(size, align, options);
+        let allocation = alloc(size, align, options);
+        // This may have been the first call, which has read the options: then not all that came on other ways
+        // than the one above is zero.
+        return Allocation { zeroed: allocation.zeroed && !hardened::is_on(), ..allocation };
     }
     large_block(size, align, options, |_| large_blocks::seen(large::alloc_to_clear(size, align), size))
 }

@@ -6,7 +6,7 @@ use crate::front::visitor;
 use crate::hardened;
 use crate::lockfree::ready_list::nodes;
 use crate::lockfree::record_stack::RecordStack;
-use crate::os;
+use crate::os::{self, generation};
 use crate::sync::{AtomicPtr, AtomicUsize, Node, Ordering, reads, wrote};
 
 pub(crate) use crate::front::counts::{EXITED, STARTED, left_behind, live};
@@ -263,12 +263,14 @@ pub(crate) fn inherit() {
 /// its own TLS knows of no heap, its own. A signal handler may have forked while the thread was giving that
 /// up, or was using the other. Returns how many it has of those that count.
 pub(crate) fn claim_of(thread: usize, own: bool) -> u64 {
-    let mut count = 0;
+    let (mut count, parents) = (0, generation::now().wrapping_sub(1));
     each(|heap| {
-        // SAFETY: the record is mapped, and these are atomics. There is no other thread, and of those that
-        // ended before none had this id later: so the heap is the calling thread's.
+        // SAFETY: the record is mapped, and these are atomics. There is no other thread, and of the parent's
+        // none that ended before had this id later: so the heap is the calling thread's. That it had one
+        // of this id tells nothing of heaps that the parent itself was left with.
         unsafe {
             let (live, its) = ((*heap).live.load(Ordering::Relaxed), (*heap).thread.load(Ordering::Relaxed));
+            let live = live && (*heap).generation.load(Ordering::Relaxed) == parents;
             if live && (its == thread | BORROWED || own && its == thread) {
                 Heap::claim(heap);
                 count += u64::from(its == thread);
@@ -309,7 +311,10 @@ pub(crate) unsafe fn recycle_left(heap: *mut Heap) {
         if (*heap).thread.load(Ordering::Relaxed) & BORROWED != 0 {
             return FREE.push(heap);
         }
-        LEFT.fetch_sub(1, Ordering::Relaxed);
+        if LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err() {
+            // The fork came after its thread had got it, and before that was counted.
+            STARTED.fetch_add(1, Ordering::Relaxed);
+        }
         recycle(heap);
     }
 }

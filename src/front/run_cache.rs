@@ -172,6 +172,10 @@ impl RunCache {
     /// The calling thread owns the heap that this is part of and has entered it, or visits it, or alone
     /// stands in for an owner that no longer exists.
     pub(crate) unsafe fn flush(&self) {
+        // First: the child of a fork that has stopped a visitor here does not look for runs that are gone.
+        self.sizes.set(0);
+        self.held.set(0);
+        compiler_fence(Release);
         for place in 0..PLACES {
             // Relies on the places only: a fork may have stopped the owner anywhere.
             let run = self.runs[place].load(Relaxed);
@@ -182,8 +186,6 @@ impl RunCache {
                 unsafe { large::give_run(run) };
             }
         }
-        self.sizes.set(0);
-        self.held.set(0);
     }
 
     /// Frees a block by keeping its run here. False, and nothing done, when the run does not fit, or `block`

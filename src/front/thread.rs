@@ -204,19 +204,18 @@ pub(crate) fn unhook() {
     }
 }
 
-/// Whether it was C that first needed a heap in this process, and not Rust, which has options.
-static IN_C: AtomicBool = AtomicBool::new(true);
+/// Whether this serves C, as the library's constructor says.
+static IN_C: AtomicBool = AtomicBool::new(false);
 
 /// Whether blocks in magazines carry half of their marks, as `free` leaves them in C. In Rust some do, too,
 /// where a library calls C's functions: then it takes longer to free one of them.
 pub(super) fn is_in_c() -> bool {
-    // Relaxed: set once, before the calling thread had its heap.
+    // Relaxed: set once, mostly before any thread had its heap.
     IN_C.load(Ordering::Relaxed)
 }
 
-/// For tests, in a process of their own.
-#[cfg(test)]
-pub(super) fn set_in_c(c: bool) {
+/// Says that this serves C, or, for tests in a process of their own, not.
+pub(crate) fn set_in_c(c: bool) {
     IN_C.store(c, Ordering::Relaxed);
 }
 
@@ -233,8 +232,6 @@ fn attach(base: Option<&Options>) -> *mut Heap {
         futex::pause();
     }
     options::init(base.unwrap_or(&const { Options::new() }), |options| {
-        // Relaxed: published as `KEY` is, below.
-        IN_C.store(base.is_none(), Ordering::Relaxed);
         registry::init();
         limits::init(options);
         if options.hardened != Hardened::OFF {

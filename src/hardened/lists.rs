@@ -8,6 +8,7 @@ use crate::hardened::spans;
 use crate::lockfree::waker;
 use crate::os;
 use crate::os::futex::{Inherit, Lock};
+use crate::os::returning::Returning;
 use crate::os::thread;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::KINDS;
@@ -118,7 +119,28 @@ fn take(class: usize) -> Option<&'static Slab> {
 /// memory.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn take_or_make(class: usize) -> Option<&'static Slab> {
-    take(class).or_else(|| Slab::make(class).inspect(|slab| made(slab)))
+    take(class).or_else(|| Slab::make(class).inspect(|slab| made(slab))).or_else(|| take_unlisted(class))
+}
+
+/// A slab of `class` that has too few free blocks to be listed, so that it does not change hands for each:
+/// for who cannot get another one.
+#[cold]
+#[inline(never)]
+#[unsafe(link_section = "hakmem_rare")]
+pub(super) fn take_unlisted(class: usize) -> Option<&'static Slab> {
+    let mut found = None;
+    Slab::each_while(|slab| {
+        // Relaxed: hints.
+        let has_some =
+            slab.class() == class && slab.place.load(Relaxed) == FULL && slab.free.load(Relaxed) > 0;
+        // As in `drop_used_up`. Acquire: pairs with the release in `give_up`.
+        if has_some && slab.place.compare_exchange(FULL, CURRENT, Acquire, Relaxed).is_ok() {
+            slab.thread.store(thread::id(), Relaxed);
+            found = Some(slab);
+        }
+        found.is_none()
+    });
+    found
 }
 
 /// Counts a slab as empty no more, if it is counted. Under the lock of its list.
@@ -221,11 +243,13 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     compiler_fence(Release);
     // SAFETY: it was listed, and we hold the lock.
     unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
+    let returning = Returning::begin();
     drop(list);
     let bytes = slab.slices() * SLICE;
     GIVEN.store(os::now_ms(), Relaxed);
     // SAFETY: dead by the store above, in which we were alone by the lock; its blocks are free.
     unsafe { slab.release() };
+    drop(returning);
     if !all {
         shrink(class);
     }

@@ -5,6 +5,7 @@ use crate::base::options::Hardened;
 use crate::hardened::parts;
 use crate::hardened::records::{self, Header, REGIONS};
 use crate::os::futex::{Inherit, Lock};
+use crate::os::returning::Returning;
 use crate::os::{self, Unmapped};
 use crate::superslab::layout::{SLICE, SUPERSLAB};
 use crate::superslab::pagemap;
@@ -288,6 +289,7 @@ pub(super) unsafe fn give(base: *mut u8, slices: usize, region: *mut Region) {
             return;
         }
         spans.0.remove(region);
+        let _returning = Returning::begin();
         drop(spans);
         unmap(region);
     }
@@ -338,6 +340,7 @@ pub(super) fn purge() -> usize {
         // SAFETY: it is in the list, of which we hold the lock; out of it, and free, it is ours.
         unsafe {
             spans.0.remove(region);
+            let _returning = Returning::begin();
             drop(spans);
             bytes += unmap(region);
         }

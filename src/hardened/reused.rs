@@ -6,15 +6,16 @@
 
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::options::{self, Hardened};
-use crate::hardened::kept::{LATER, QUARANTINE, RESIDENT};
+use crate::hardened::kept::{LATER, QUARANTINE, Quarantine, RESIDENT};
 use crate::hardened::large::Large;
 use crate::hardened::mappings::{hand_out, length, place};
 use crate::hardened::unmapping::{
-    UNGUARDED, discard, give_back_oldest, give_back_pages, leave_map, put_back, unmap,
+    UNGUARDED, discard, give_back_oldest, give_back_pages, leave_map, put_back, unmap, with_returning,
 };
 use crate::hardened::{moved, parts};
 use crate::large::huge;
 use crate::os;
+use crate::os::futex::Guard;
 use crate::superslab::pagemap;
 use crate::superslab::thp::HUGE_PAGE;
 use crate::sync::AtomicUsize;
@@ -170,7 +171,8 @@ pub(super) unsafe fn take_pages(record: *mut Large, size: usize) -> bool {
         }
         // What is as long but cannot move, or not well, is of no use beside this one.
         let as_long = |old: &Large| old.guarded.get() && old.kept() > WAITS && right.contains(&old.kept());
-        if let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_newest(as_long)) {
+        let take = |mut kept: Guard<'_, Quarantine>| kept.take_newest(as_long).map(with_returning);
+        if let Some(((index, large), _returning)) = QUARANTINE.lock_soon().and_then(take) {
             // SAFETY: it was kept, so freed, and is ours alone until it is back.
             unsafe { give_back_pages(index, large) };
         }

@@ -380,7 +380,7 @@ impl Slab {
     }
 
     /// [`each`](Slab::each), until `f` says that it is enough.
-    pub(super) fn each_while(mut f: impl FnMut(&Slab) -> bool) {
+    pub(super) fn each_while(mut f: impl FnMut(&'static Slab) -> bool) {
         // Acquire: pairs with the release in `enlist`.
         let mut slab = ALL.load(Acquire);
         while !slab.is_null() {

@@ -315,6 +315,12 @@ impl State {
         shared::retire();
     }
 
+    /// How many blocks ever came into quarantine. The owner's.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) fn quarantined(&self) -> usize {
+        self.next.get()
+    }
+
     /// Whether there are blocks in quarantine. The owner's.
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn keeps_any(&self) -> bool {

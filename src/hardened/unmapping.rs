@@ -4,6 +4,8 @@
 use crate::hardened::kept::{self, QUARANTINE, Quarantine, RESIDENT, set_aside};
 use crate::hardened::large::Large;
 use crate::hardened::records;
+use crate::os::futex::Guard;
+use crate::os::returning::Returning;
 use crate::os::{self, Unmapped};
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::AtomicUsize;
@@ -48,9 +50,8 @@ pub(super) fn give_back_aged(now: u32, delay: u32) -> bool {
 /// or earlier. False if there is none.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn give_back_oldest(now: u32, delay: u32) -> bool {
-    let Some((index, large)) = QUARANTINE.lock_soon().and_then(|mut kept| kept.take_aged(now, delay)) else {
-        return false;
-    };
+    let take = |mut kept: Guard<'_, Quarantine>| kept.take_aged(now, delay).map(with_returning);
+    let Some(((index, large), _returning)) = QUARANTINE.lock_soon().and_then(take) else { return false };
     // SAFETY: it was kept, so freed; now it is ours alone, until it is back.
     unsafe { give_back_pages(index, large) };
     true
@@ -89,9 +90,9 @@ pub(super) unsafe fn put_back(index: usize, large: *mut Large) {
         if kept.put_back(index, large) {
             return;
         }
-        let oldest = if index == 0 { None } else { kept.remove(0) };
+        let oldest = if index == 0 { None } else { kept.remove(0).map(with_returning) };
         drop(kept);
-        let Some(oldest) = oldest else { break };
+        let Some((oldest, _returning)) = oldest else { break };
         // SAFETY: it was kept, so freed; now it is ours alone.
         unsafe { unmap(oldest) };
     }
@@ -111,9 +112,9 @@ pub(super) unsafe fn keep(large: *mut Large) {
         if kept.add(large) {
             return;
         }
-        let oldest = kept.remove(0);
+        let oldest = kept.remove(0).map(with_returning);
         drop(kept);
-        let Some(oldest) = oldest else { break };
+        let Some((oldest, _returning)) = oldest else { break };
         // SAFETY: it was kept, so freed; now it is ours alone.
         unsafe { unmap(oldest) };
     }
@@ -121,9 +122,16 @@ pub(super) unsafe fn keep(large: *mut Large) {
     unsafe { unmap(large) };
 }
 
+/// What was taken out of the quarantine, which is locked, to go back.
+pub(super) fn with_returning<T>(taken: T) -> (T, Returning) {
+    (taken, Returning::begin())
+}
+
 /// Gives back what is set aside. Returns how many bytes of address space.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn give_back_aside() -> usize {
+    // Here, before it is taken out, although not all calls find something.
+    let _returning = Returning::begin();
     // SAFETY: freed when they were set aside; now they are ours alone.
     kept::take_aside().map(|large| unsafe { give_back(large) }).sum()
 }
@@ -224,7 +232,8 @@ fn goes_back() -> bool {
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn purge() -> usize {
     let mut bytes = 0;
-    while let Some(large) = QUARANTINE.lock_soon().and_then(|mut kept| kept.remove(0)) {
+    let take = |mut kept: Guard<'_, Quarantine>| kept.remove(0).map(with_returning);
+    while let Some((large, _returning)) = QUARANTINE.lock_soon().and_then(take) {
         // SAFETY: it was kept, so freed; now it is ours alone.
         bytes += unsafe { give_back(large) };
     }

@@ -47,7 +47,8 @@ impl File {
     }
 
     fn open(path: &CStr, flags: libc::c_int) -> Option<File> {
-        let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC);
+        // A terminal does not become the process's own.
+        let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY);
         // SAFETY: `path` is a C string that outlives the call.
         let fd = unsafe { raw::call!(SYS_openat, libc::AT_FDCWD, path, flags, 0o644) };
         fd.ok().map(|fd| File(fd as i32))
@@ -221,8 +222,26 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> bool {
     refused::without_signals(|| write_all(fd, bytes))
 }
 
+/// For how many milliseconds in all to wait for who reads what does not wait by itself.
+const PATIENCE: u32 = 1000;
+
+/// Waits until a descriptor can be written to, but only for what is left of the time. False without that.
+#[cold]
+#[unsafe(link_section = "hakmem_rare")]
+fn await_room(fd: i32, begun: u32) -> bool {
+    let left = PATIENCE.saturating_sub(calls::elapsed(begun, calls::now_ms()));
+    if left == 0 || calls::is_confined() || cfg!(miri) {
+        return false;
+    }
+    let mut wanted = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    let time = libc::timespec { tv_sec: 0, tv_nsec: (left.min(999) * 1_000_000).into() };
+    // SAFETY: both are local variables, and there is one descriptor; no mask of signals.
+    unsafe { raw::call!(SYS_ppoll, &raw mut wanted, 1, &raw const time, 0) }.is_ok_and(|ready| ready != 0)
+}
+
 /// [`write`], with signals.
 fn write_all(fd: i32, mut rest: &[u8]) -> bool {
+    let begun = calls::now_ms();
     while !rest.is_empty() {
         // Miri does not know the bare call.
         // SAFETY: `rest` is readable for its length.
@@ -233,6 +252,8 @@ fn write_all(fd: i32, mut rest: &[u8]) -> bool {
         let done = unsafe { raw::call!(SYS_write, fd, rest.as_ptr(), rest.len()) };
         match done {
             Ok(1..) | Err(libc::EINTR) => rest = rest.get(done.unwrap_or(0)..).unwrap_or_default(),
+            // A terminal or pipe that the program has set to this.
+            Err(libc::EAGAIN) if await_room(fd, begun) => {}
             _ => return false,
         }
     }

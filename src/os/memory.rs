@@ -277,15 +277,14 @@ pub(crate) unsafe fn remap_to(p: *mut u8, old: usize, new: usize, target: *mut u
 /// The range is mapped, ours and page-aligned, and nobody needs its contents.
 pub(crate) unsafe fn purge(p: *mut u8, len: usize) -> bool {
     debug_assert!(in_pages(p.addr(), len), "{p:?}, {len} bytes");
-    if ADVICE.load(Relaxed) != TAKEN && !is_advice_taken() {
-        return false;
-    }
     // SAFETY: by this function's contract the range is ours and nobody needs its contents.
     let done = unsafe { advise(p, len, libc::MADV_DONTNEED) };
-    if done {
+    // Found out only after that: where all memory is locked it would be tried each time.
+    let is_gone = done && (ADVICE.load(Relaxed) == TAKEN || is_advice_taken());
+    if is_gone {
         PURGED.fetch_add(len, Relaxed);
     }
-    done
+    is_gone
 }
 
 /// Advises the system about a range. False when it refuses.

@@ -15,7 +15,9 @@ use core::ptr;
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
 pub(crate) unsafe fn remap_to_marked(p: *mut u8, old: usize, new: usize, target: *mut u8) -> bool {
-    let mark = (calls::now_ns() ^ target.addr() as u64) | 1;
+    // By the clock that needs no system call.
+    let time = u64::from(calls::now_ms()).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mark = (time ^ target.addr() as u64) | 1;
     // SAFETY: by this function's contract the target is ours, can be touched, and is page-aligned.
     unsafe { target.cast::<u64>().write(mark) };
     // SAFETY: this function's contract has that of `remap_to`.

@@ -72,6 +72,9 @@ pub(crate) fn ready() {
 
 /// The option is on: start the thread when it is worth it. Called when the process begins.
 pub(crate) fn want() {
+    if os::is_confined() {
+        return;
+    }
     os::thread::note_cpus();
     WANTED.store(true, Relaxed);
 }

@@ -51,8 +51,30 @@ fn cached_runs() -> usize {
 fn freed() -> usize {
     let heap = thread::own_heap();
     // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
-    let own = if heap.is_null() { 0 } else { unsafe { Heap::activity(heap) } };
+    let own = if heap.is_null() { 0 } else { unsafe { Heap::activity(heap) ^ quarantine(heap).0 } };
     own ^ spare().rotate_left(20) ^ (counters::LARGE_FREES.load(Relaxed) as usize).rotate_left(40)
+}
+
+/// In hardened mode how many small blocks the calling thread has freed into its quarantine, and whether some
+/// are there still.
+///
+/// # Safety
+///
+/// `heap` is that thread's.
+unsafe fn quarantine(heap: *mut Heap) -> (usize, bool) {
+    if !hardened::is_on() {
+        return (0, false);
+    }
+    // SAFETY: by this function's contract the thread owns the heap.
+    let state = unsafe { Heap::hardened(heap) };
+    (state.quarantined(), state.keeps_any())
+}
+
+/// Whether the calling thread keeps blocks in quarantine: nobody knows how much memory they hold.
+fn keeps_any() -> bool {
+    let heap = thread::own_heap();
+    // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
+    !heap.is_null() && unsafe { quarantine(heap) }.1
 }
 
 /// Whether other threads have freed blocks of the calling thread's slabs, which it has not looked at yet:
@@ -79,7 +101,8 @@ fn is_hopeless(need: usize, align: usize) -> bool {
     }
     // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
     // caches, only what has been freed since; unless some of that is on its way back, where it is not seen.
-    let back = if FRUITLESS.is_on(os::now_ms()) && !returning::is_returning() && !has_ready() {
+    let none_unseen = !returning::is_returning() && !has_ready() && !keeps_any();
+    let back = if FRUITLESS.is_on(os::now_ms()) && none_unseen {
         spare()
     } else {
         let large = (counters::LARGE_IN_USE.load(Relaxed)).saturating_sub(cached_runs());

@@ -125,7 +125,10 @@ impl Maker {
             return;
         }
         let is_same_file = self.first.get(..self.first_len) == Some(line.file) && !line.file.is_empty();
-        let base = if line.offset == 0 || is_same_file { self.base } else { 0 };
+        // Code that was made at run time has no file that begins anywhere.
+        let is_anonymous = line.path.is_empty() || line.path.starts_with(b"[anon");
+        let is_based = !is_anonymous && (line.offset == 0 || is_same_file);
+        let base = if is_based { self.base } else { 0 };
         let mut code = Code { start: line.start, end: line.end, base, ..Code::default() };
         let mut detail =
             Detail { offset: line.offset, path: self.paths, path_len: 0, id: [0; LONGEST_ID], id_len: 0 };

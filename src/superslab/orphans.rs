@@ -276,3 +276,44 @@ pub(crate) fn inherit() {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::{self, child};
+    use crate::superslab::desc::Desc;
+    use crate::superslab::layout::SUPERSLAB;
+    use crate::superslab::slab::Owner;
+    use core::ptr;
+    use std::thread;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn who_can_do_without_an_orphan_does_not_wait_for_the_list() {
+        const CLASS: u8 = 5;
+        assert!(child::is_so(|| {
+            let base = os::map_aligned(ptr::null_mut(), SUPERSLAB, SUPERSLAB);
+            assert!(!base.is_null());
+            // SAFETY: the place for a SuperSlab was just mapped, and nobody else knows it. The owner is never
+            // followed.
+            let slab = unsafe {
+                let slab = Slab::claim(Desc::stand_in(base), 8, 1, CLASS);
+                Slab::make(slab, 96, false, ptr::without_provenance_mut::<Owner>(4096));
+                assert!(abandon(slab, 1));
+                slab
+            };
+            let lock = &ORPHANS[CLASS as usize].listed;
+            let held = lock.lock();
+            // Another thread, since none waits for itself. Who has waited in vain leaves a mark.
+            let waits = |adopt: fn(u8) -> Option<Adopted>| {
+                let adopts = thread::scope(|scope| scope.spawn(|| adopt(CLASS).is_some()).join().unwrap());
+                assert!(!adopts && count(CLASS) != 0);
+                lock.is_waited_for()
+            };
+            assert_eq!([adopt, adopt_soon].map(waits), [false, true]);
+            drop(held);
+            let adopted = adopt(CLASS).unwrap();
+            adopted.slab == slab && adopted.in_use == 1
+        }));
+    }
+}

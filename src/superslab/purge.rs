@@ -126,16 +126,13 @@ fn purge(base: *mut u8, slices: u32) -> u32 {
         // SAFETY: these slices were free and are hidden from the pool, so they are ours alone, and the header
         // is left out.
         if unsafe { os::purge(from, (count << SLICE_SHIFT) - head) } {
+            // Where system pages are larger than the header, the first blocks share one with it, which stays.
+            // SAFETY: behind the header, so ours as above.
+            unsafe { base.wrapping_add(HEADER).write_bytes(0, head.saturating_sub(HEADER)) };
             clean |= run.mask() as u32;
         }
     }
-    zero(clean, os::page_size())
-}
-
-/// Which of the slices that were given back are known to be zero. Where system pages are larger than the
-/// header, the first blocks of slice 0 share one with it, which stays.
-fn zero(clean: u32, system_page: usize) -> u32 {
-    if system_page > HEADER { clean & !1 } else { clean }
+    clean
 }
 
 /// Unlocks the pool after a change, and purges what is due. `given` says whether slices may have become

@@ -3,6 +3,8 @@
  *   confined self              confines itself to what any allocator needs, and works on, with threads
  *   confined under PROGRAM...  may not make the calls that only some allocators make, from the start
  *   confined later             the latter for threads that start after the first allocation
+ *   confined again             frees a block twice that was between guard pages before
+ *   confined ends              may not open files any more, nor may its child, and ends with both
  *   confined work              the work alone */
 #include "../support/test.h"
 #include <linux/filter.h>
@@ -10,6 +12,7 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 
 enum { BLOCKS = 200000, THREADS = 3 };
 
@@ -76,13 +79,34 @@ static void *starts(void *arg) {
 int main(int argc, char **argv) {
     CHECK(argc >= 2);
     if (!strcmp(argv[1], "under")) {
-        FILTER(SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, SYS_mincore, SYS_membarrier, SYS_sched_yield);
+        FILTER(SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, SYS_mincore, SYS_membarrier, SYS_sched_yield,
+               SYS_sched_getaffinity, SYS_getcwd);
         execv(argv[2], argv + 2);
         CHECK(0);
     }
     if (!strcmp(argv[1], "later")) { /* threads that start, and allocate for the first time, after that */
         free(malloc(100));
         FILTER(SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, SYS_mincore, SYS_membarrier, SYS_sched_yield, SYS_getrandom);
+    }
+    if (!strcmp(argv[1], "again")) {
+        void *block = malloc(100);
+        FILTER(SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, SYS_openat, SYS_process_vm_readv, SYS_mincore);
+        free(block);
+        free(block);
+        return 1;
+    }
+    if (!strcmp(argv[1], "ends")) {
+        free(malloc(100));
+        FILTER(SECCOMP_RET_KILL_PROCESS, SECCOMP_RET_ALLOW, SYS_openat, SYS_getrusage, SYS_fcntl);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            free(malloc(100));
+            exit(0);
+        }
+        int status = -1;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        return 0;
     }
     pthread_barrier_init(&meet, NULL, THREADS);
     for (long i = 1; i < THREADS; i++) {

@@ -6,10 +6,13 @@
  * had now; daemon PATH: statistics do not go into a file of the program's; stats: a thread that is to be
  * cancelled is not while it prints statistics; first: nor the first one while it allocates first (in a
  * static program: pthread_cancel itself may allocate); pipe: statistics that cannot be written are no signal
- * to the program, and do not take its own; confined: a process that confines itself does not empty what
+ * to the program, and do not take its own; probe: who asks whether there are filters, or to lose the right
+ * to new privileges by no right argument, does not confine itself; confined: a process that confines itself does not empty what
  * other threads have cached, but one of whose children in its own memory has done so does. */
 #include "../support/test.h"
 #include "hakmem.h"
+#include <errno.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
@@ -234,6 +237,13 @@ static void confined(void) {
     ends_well(child);
 }
 
+static void probe(void) {
+    free(malloc(100));
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == -1 && errno == EFAULT);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 0, 0, 0, 0) == -1 && errno == EINVAL);
+    CHECK(goes_back());
+}
+
 static int is_pending(int signal) {
     sigset_t set;
     return sigpending(&set) == 0 && sigismember(&set, signal);
@@ -274,6 +284,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(argv[1], "daemon") && argc == 3) as_daemon(argv[2]);
     else if (!strcmp(argv[1], "stats")) stats();
     else if (!strcmp(argv[1], "confined")) confined();
+    else if (!strcmp(argv[1], "probe")) probe();
     else if (!strcmp(argv[1], "pipe")) broken_pipe();
     else if (!strcmp(argv[1], "first")) first();
     else return 2;

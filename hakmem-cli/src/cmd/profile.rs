@@ -63,13 +63,13 @@ pub struct Args {
     #[arg(long, visible_alias = "sort", value_name = "WHAT")]
     what: Option<What>,
 
-    /// What is added up
-    #[arg(long, value_name = "BY", default_value = "site")]
-    group: By,
+    /// What is added up [default: site]
+    #[arg(long, value_name = "BY")]
+    group: Option<By>,
 
-    /// Rows of each table
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    top: usize,
+    /// Rows of each table [default: 10]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
 
     /// Of a file: what to print
     #[arg(long, value_name = "FORMAT", default_value = "table")]
@@ -115,6 +115,9 @@ enum Format {
     /// A flame graph
     Svg,
 }
+
+/// What is added up unless something else is asked for.
+const BY: By = By::Site;
 
 /// Columns where there is no terminal.
 pub(super) const COLUMNS: usize = 110;
@@ -186,6 +189,15 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
     ] {
         ensure!(!given, "{}: {name} is for running a program, not for a file", path.display());
     }
+    let (has_tables, is_json) = (args.format == Format::Table, args.format == Format::Json);
+    for (given, fits, name) in [
+        (args.what.is_some(), args.format != Format::Pprof, "--what"),
+        (args.group.is_some(), has_tables || is_json, "--group"),
+        (args.top.is_some(), has_tables, "--top"),
+    ] {
+        let word = args.format.to_possible_value().expect("none is hidden");
+        ensure!(!given || fits, "{name}: --format {} has no place for it", word.get_name());
+    }
     let mut symbols = Symbols::new();
     let input = input::open(path, &mut symbols)?;
     let moment = input.moment(args.at.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))?;
@@ -201,7 +213,9 @@ fn show(args: &Args, path: &Path) -> anyhow::Result<ExitCode> {
             let text = table::render(&input.profile, &moment, &choice);
             (text + &table::said(symbols.notes(), choice.width)).into_bytes()
         }
-        Format::Json => json::render(&input.profile, &moment, args.group, one, symbols.notes())?,
+        Format::Json => {
+            json::render(&input.profile, &moment, args.group.unwrap_or(BY), one, symbols.notes())?
+        }
         Format::Collapsed => {
             collapsed::lines(&folded()).iter().map(|line| format!("{line}\n")).collect::<String>().into()
         }
@@ -239,7 +253,8 @@ fn write_page(folder: &Path, profiles: &[(&Profile, &Moment)], notes: &[String])
 }
 
 fn choice(args: &Args, columns: Option<usize>) -> table::Choice {
-    table::Choice { what: args.what, by: args.group, top: args.top, width: columns.unwrap_or(COLUMNS) }
+    let (by, top) = (args.group.unwrap_or(BY), args.top.unwrap_or(10));
+    table::Choice { what: args.what, by, top, width: columns.unwrap_or(COLUMNS) }
 }
 
 #[cfg(test)]

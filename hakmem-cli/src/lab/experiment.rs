@@ -148,6 +148,22 @@ fn progress_bar(tasks: usize, subjects: usize, schedule: &Schedule) -> ProgressB
     ProgressBar::new(runs as u64).with_style(style.expect("a valid template"))
 }
 
+/// The memory that a run has used, bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Used {
+    /// The peak of the largest process, as the kernel counts it.
+    peak: u64,
+    /// Of all its processes at a time, as far as that was sampled, but at least that.
+    together: u64,
+}
+
+impl Used {
+    fn of(peak: u64, timeline: &[(f64, u64)]) -> Self {
+        let sampled = timeline.iter().map(|&(_, bytes)| bytes).max();
+        Self { peak, together: peak.max(sampled.unwrap_or(0)) }
+    }
+}
+
 impl Conductor<'_> {
     /// Runs one task under all subjects.
     fn task(&mut self, task: &Task) -> anyhow::Result<Workload> {
@@ -167,7 +183,7 @@ impl Conductor<'_> {
                 if track.failure.is_none() {
                     let counted = round.map(|round| (round, place));
                     let measured = self.once(task, i, track, counted, &label, need);
-                    let peak = match measured {
+                    let used = match measured {
                         // It may have taken hours to get here.
                         Err(error) if self.succeeded => {
                             track.failure = Some(format!("{error:#} ({label})"));
@@ -175,9 +191,11 @@ impl Conductor<'_> {
                         }
                         measured => measured?,
                     };
-                    self.succeeded |= peak.is_some();
-                    need = need.max(peak.unwrap_or(0));
-                    least = least.min(peak.unwrap_or(u64::MAX));
+                    if let Some(used) = used {
+                        self.succeeded = true;
+                        need = need.max(used.together);
+                        least = least.min(used.peak);
+                    }
                 }
                 self.progress.inc(1);
             }
@@ -236,7 +254,7 @@ impl Conductor<'_> {
         Ok(self.workload(task, tracks))
     }
 
-    /// One run. Its peak resident size, unless it failed; `counted` is the round and the place in it.
+    /// One run. What it has used, unless it failed; `counted` is the round and the place in it.
     fn once(
         &mut self,
         task: &Task,
@@ -245,7 +263,7 @@ impl Conductor<'_> {
         counted: Option<(usize, usize)>,
         label: &str,
         need: u64,
-    ) -> anyhow::Result<Option<u64>> {
+    ) -> anyhow::Result<Option<Used>> {
         let folder = task.worker.then(|| Folder::new(tempfile::tempdir)).transpose()?;
         let result = folder.as_ref().map(|folder| folder.path().join("result.json"));
         let mut arguments = task.arguments.clone();
@@ -284,6 +302,7 @@ impl Conductor<'_> {
             }
         }
         track.outputs.push((measured.stdout, measured.stderr));
+        let used = Used::of(measured.used.peak, &measured.timeline);
         if let Some((round, place)) = counted {
             track.runs.push(Run { round, place, values: tasks::values(&measured, report.as_ref()) });
             let (own, latency) =
@@ -291,7 +310,7 @@ impl Conductor<'_> {
             track.timelines.push(if own.is_empty() { measured.timeline } else { own });
             track.latencies.extend(latency);
         }
-        Ok(Some(measured.used.peak))
+        Ok(Some(used))
     }
 
     /// A run, after memory for `need` bytes was made equal, in which this command was not stopped: while it

@@ -1,8 +1,9 @@
 //! Shows that a long run is alive, without a character among what the program prints: in the terminal's
 //! title.
 
+use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -35,7 +36,7 @@ impl Alive {
         let Ok(before) = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK) else { return Self(None) };
         let show = move || {
             let start = Instant::now();
-            let mut shown = false;
+            let (mut shown, mut held) = (false, Held::default());
             while receiver.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 if !ours() {
                     continue;
@@ -43,7 +44,7 @@ impl Alive {
                 // The title there was is kept on the terminal's stack.
                 let save = if shown { "" } else { "\x1b[22;0t" };
                 shown = true;
-                let held = match held(&files()) {
+                let held = match held.at_last(&files(), |pid| Path::new(&format!("/proc/{pid}")).exists()) {
                     Some(held) => format!(", {} held", bytes(held)),
                     None => String::new(),
                 };
@@ -77,15 +78,32 @@ fn ours() -> bool {
         && termios::tcgetattr(&terminal).is_ok_and(|set| set.local_flags.contains(LocalFlags::ICANON))
 }
 
-/// Bytes held by all processes at their last snapshots.
-fn held(files: &[PathBuf]) -> Option<f64> {
-    let last = |path: &PathBuf| {
-        let small = path.metadata().is_ok_and(|meta| meta.len() <= LARGEST);
-        let raw = file::read(&std::fs::read(path).ok().filter(|_| small)?).ok()?;
-        Some(raw.snapshots.last()?.totals.live as f64)
-    };
-    let all: Option<Vec<f64>> = files.iter().map(last).collect();
-    all.filter(|all| !all.is_empty()).map(|all| all.iter().sum())
+/// What all processes hold that still run.
+#[derive(Default)]
+struct Held {
+    /// The files of those that have ended, and their lengths: they are not read again. Another program of the
+    /// same process begins the file anew.
+    ended: HashMap<PathBuf, u64>,
+}
+
+impl Held {
+    /// Bytes held at their last snapshots. `None` if one of them has none that can be read, or none runs.
+    fn at_last(&mut self, files: &[PathBuf], runs: impl Fn(u32) -> bool) -> Option<f64> {
+        let mut sum = None;
+        for path in files {
+            let length = path.metadata().ok()?.len();
+            if self.ended.get(path) == Some(&length) {
+                continue;
+            }
+            let raw = file::read(&std::fs::read(path).ok().filter(|_| length <= LARGEST)?).ok()?;
+            if raw.end.is_some() || !runs(raw.process.pid) {
+                self.ended.insert(path.clone(), length);
+                continue;
+            }
+            sum = Some(sum.unwrap_or(0.0) + raw.snapshots.last()?.totals.live as f64);
+        }
+        sum
+    }
 }
 
 fn write(text: &str) {
@@ -93,11 +111,42 @@ fn write(text: &str) {
 }
 
 /// Says that it begins, to somebody who is watching.
-pub fn begin(name: &str, folder: &std::path::Path) {
+pub fn begin(name: &str, folder: &Path) {
     if std::io::stderr().is_terminal() {
         report::say(&format!(
             "hakmem: profiling {name}; tables come at its end, files in {}",
             folder.display()
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hakmem_profile::file::{Process, Totals, Why, Writer};
+
+    #[test]
+    fn only_processes_that_run_hold_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |pid: u32, live: u64, ends: bool| {
+            let mut writer =
+                Writer::new(&Process { pid, rate: 1 << 19, page_size: 4096, ..Process::default() });
+            writer.snapshot(0, Why::Timer, &Totals { live, ..Totals::default() }, &[]);
+            if ends {
+                writer.end(Why::End);
+            }
+            let path = folder.path().join(pid.to_string());
+            std::fs::write(&path, writer.bytes()).unwrap();
+            path
+        };
+        let files = [write(1, 100, false), write(2, 20, true), write(3, 3, false)];
+        let mut held = Held::default();
+        assert_eq!(held.at_last(&files, |pid| pid != 3), Some(100.0));
+        assert_eq!(held.ended.len(), 2);
+        assert_eq!(held.at_last(&[], |_| true), None);
+        // Process 2 has become another program, which begins the file anew.
+        write(2, 7, false);
+        assert_eq!(held.at_last(&files, |pid| pid != 3), Some(107.0));
+        assert_eq!(held.at_last(&files, |_| false), None);
     }
 }

@@ -78,7 +78,7 @@ pub struct Files {
     pub prefix: PathBuf,
     before: BTreeMap<PathBuf, Option<SystemTime>>,
     /// Whether the folder was not there before.
-    pub made: bool,
+    made: bool,
     /// The lock of the folder, which ends with this command.
     _turn: Option<Arc<Flock<File>>>,
 }
@@ -142,8 +142,10 @@ impl Files {
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let ours = |path: &PathBuf| {
             let file = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+            // "NAME.PID.": another name may begin with this one and a dot.
             let middle = file.strip_prefix(&*self.name).and_then(|rest| rest.strip_suffix(EXTENSION));
-            middle.is_some_and(|middle| middle.starts_with('.') && middle.ends_with('.'))
+            let pid = middle.and_then(|middle| middle.strip_prefix('.')?.strip_suffix('.'));
+            pid.is_some_and(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
         };
         let changed = |path: PathBuf| {
             let time = path.metadata().and_then(|meta| meta.modified()).ok();
@@ -156,6 +158,13 @@ impl Files {
     pub fn taken(&self, pid: &str) -> Option<PathBuf> {
         let file = self.folder.join(format!("{}.{pid}.{EXTENSION}", self.name));
         self.before.contains_key(&file).then_some(file)
+    }
+
+    /// Removes the folder if nothing is in it, and it was not there before.
+    pub fn leave(&self) {
+        if self.made {
+            let _ = std::fs::remove_dir(&self.folder);
+        }
     }
 
     /// What the run has written so far.
@@ -194,6 +203,30 @@ mod tests {
         }
         let deep = place.path().join("a/b/");
         assert!(Files::new(&deep, "x", None).unwrap().made && !Files::new(&deep, "x", None).unwrap().made);
+    }
+
+    #[test]
+    fn a_folder_that_was_there_stays() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("profiles");
+        let [made, there] = [(); 2].map(|()| Files::new(&folder, "x", None).unwrap());
+        there.leave();
+        assert!(folder.is_dir());
+        made.leave();
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn only_files_of_this_name_and_a_process_are_a_runs_own() {
+        let place = tempfile::tempdir().unwrap();
+        let files = Files::new(place.path(), "python3", None).unwrap();
+        for name in
+            ["python3.500", "python3.11.500", "python3.11-77.500", "python3.", "python3.x", "python3-2.7"]
+        {
+            std::fs::write(place.path().join(format!("{name}.{EXTENSION}")), "").unwrap();
+        }
+        assert_eq!(files.written(), [place.path().join(format!("python3.500.{EXTENSION}"))]);
+        assert!(files.renamed(|name| name).unwrap().taken("500").is_some());
     }
 
     #[test]

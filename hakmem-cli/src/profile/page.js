@@ -161,7 +161,7 @@
       svg.addEventListener("mouseleave", () => this.tell(this.at));
       svg.addEventListener("click", (event) => this.pick(nearest(event)));
       this.slider.addEventListener("input", () => this.pick(Number(this.slider.value)));
-      this.move(last);
+      this.move(data.moment);
     }
 
     tell(i) {
@@ -193,7 +193,7 @@
     const graph = new Graph(article.querySelector(".graph"), data);
     const tabs = [...article.querySelectorAll("[role=tab]")];
     const table = article.querySelector("table.sites");
-    let moment = data.timeline.length - 1;
+    let moment = data.moment;
     const live = (until) => {
       const values = new Map();
       data.live.slice(0, until + 1).forEach((changes) => changes.forEach(([stack, value]) => values.set(stack, value)));
@@ -232,7 +232,7 @@
     const timeline = new Timeline(article.querySelector(".timeline"), data, (i) => { moment = i; show(tabs[0]); });
     // A program that frees everything on its way out is looked at before that.
     const sum = (values) => values.reduce((total, [, value]) => total + value, 0);
-    if (moment > 0 && sum(live(moment)) < sum(data.peak) / 20) timeline.move(--moment);
+    if (moment > 0 && moment === data.timeline.length - 1 && sum(live(moment)) < sum(data.peak) / 20) timeline.move(--moment);
     if (table) table.querySelectorAll("th[data-key] button").forEach((button) => {
       button.addEventListener("click", () => sort(button.parentElement.dataset.key));
     });

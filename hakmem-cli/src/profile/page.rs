@@ -136,7 +136,12 @@ fn data(profile: &Profile, moment: &Moment) -> Value {
         });
         stacks.push(numbered.collect());
     }
-    let picked = profile.pick(POINTS);
+    let mut picked = profile.pick(POINTS);
+    // What the tables are of is where the page begins.
+    let place = picked.partition_point(|&snapshot| snapshot < moment.snapshot);
+    if picked.get(place) != Some(&moment.snapshot) {
+        picked.insert(place, moment.snapshot);
+    }
     let timeline = profile.timeline();
     let points = picked.iter().map(|&i| {
         let (time, t, _) = &timeline[i];
@@ -151,6 +156,7 @@ fn data(profile: &Profile, moment: &Moment) -> Value {
         values.filter(|(_, bytes)| *bytes > 0.0).map(round).collect()
     };
     json!({
+        "moment": place,
         "timeline": points.collect::<Vec<_>>(),
         "live": live.collect::<Vec<_>>(),
         "peak": of(What::Peak),

@@ -7,10 +7,11 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 use addr2line::Loader;
 use object::read::ReadCache;
-use object::{Object as _, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{Object as _, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind};
 
 use super::{Frame, demangle};
 use crate::file::Module;
@@ -44,6 +45,8 @@ struct Symbol {
 struct Head {
     build_id: Vec<u8>,
     segments: Vec<(u64, u64, u64)>,
+    /// Where its code is once it is mapped: address, bytes, alignment.
+    code: Option<(u64, u64, u64)>,
     has_lines: bool,
     has_table: bool,
     entry: u64,
@@ -55,8 +58,9 @@ struct Head {
 }
 
 impl Object {
-    /// What is known of `module`, and what there is to say where that is not all.
-    pub fn open(module: &Module, debug: &Path) -> (Option<Self>, Option<String>) {
+    /// What is known of `module`, and what there is to say where that is not all. `started` is when the
+    /// profile was, 0 if that is not known.
+    pub fn open(module: &Module, started: u64, debug: &Path) -> (Option<Self>, Option<String>) {
         let path = &place(&module.path);
         let shown = path.display();
         let own = head(path).filter(|head| same(&head.build_id, &module.build_id));
@@ -67,14 +71,19 @@ impl Object {
             None => Some(format!("{shown} is not there any more: no names and lines of it")),
             Some(_) => None,
         };
+        let has_ids = |own: &Head| !own.build_id.is_empty() && !module.build_id.is_empty();
+        let in_doubt = own.as_ref().is_some_and(|own| !has_ids(own)) && is_newer(path, started);
         let separate = separate(path, own.as_ref(), &module.build_id, debug);
         let lines = match &own {
             Some(head) if head.has_lines => Some(path.to_path_buf()),
             _ => separate.clone(),
         };
         let dwarf = lines.as_ref().and_then(|path| load(path, debug));
-        if dwarf.is_some() && own.is_none() {
-            note = None;
+        if in_doubt {
+            note = Some(format!(
+                "{shown} has changed since the profile was started, and no build id says whether that is what \
+                 ran: its names and lines may be wrong"
+            ));
         } else if let (None, Some(own)) = (&dwarf, &own) {
             let names =
                 if own.has_table { "names from its symbol table" } else { "names of exported functions" };
@@ -83,8 +92,13 @@ impl Object {
             ));
         }
         let tables: Vec<PathBuf> = own.iter().map(|_| path.to_path_buf()).chain(separate.clone()).collect();
-        let Head { segments, entry, own_name, .. } =
-            own.or_else(|| head(separate.as_deref()?)).unwrap_or_default();
+        let alone = || {
+            let head = head(separate.as_deref()?)?;
+            let segments = vec![code(&head, module)?];
+            Some(Head { segments, ..head })
+        };
+        let own = own.or_else(|| alone().inspect(|_| note = None));
+        let Head { segments, entry, own_name, .. } = own.unwrap_or_default();
         let object = Self { segments, dwarf, tables, symbols: OnceCell::new(), entry, own_name };
         ((!object.segments.is_empty()).then_some(object), note)
     }
@@ -153,6 +167,28 @@ fn same(one: &[u8], other: &[u8]) -> bool {
     one.is_empty() || other.is_empty() || one == other
 }
 
+/// Whether the file at `path` was written after `started`, ns since 1970, 0 if that is not known.
+fn is_newer(path: &Path, started: u64) -> bool {
+    let written = path.metadata().and_then(|data| data.modified()).ok();
+    let since_1970 = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    started != 0 && since_1970.is_some_and(|time| time.as_nanos() > started.into())
+}
+
+/// Where the code of `module` is by what its debug file says: as in [`Object::segments`]. A debug file has
+/// no code, and for the most part does not say either where in the program's file that is, but at which
+/// addresses. `None` if that is not what was mapped there, or only a part of it.
+fn code(head: &Head, module: &Module) -> Option<(u64, u64, u64)> {
+    let (address, size, align) = head.code?;
+    let length = module.end.checked_sub(module.start)?;
+    let end = address.checked_add(size)?;
+    [12, 14, 16].into_iter().find_map(|page| {
+        let start = address >> page << page;
+        let is_whole = end.checked_next_multiple_of(1 << page)? - start == length;
+        let is_aligned = start.wrapping_sub(module.offset) % align.max(1) == 0;
+        (is_whole && is_aligned).then_some((module.offset, length, start))
+    })
+}
+
 /// Opens a file that a profile, or a file of one, names, which may be anything: a pipe has nothing to read as
 /// long as nobody writes, some devices have no end, and others do something when they are opened.
 fn open(path: &Path) -> Option<File> {
@@ -173,7 +209,10 @@ fn head(path: &Path) -> Option<Head> {
         let (offset, length) = segment.file_range();
         (offset, length, segment.address())
     });
+    let is_code = |segment: &object::Segment<'_, '_, _>| matches!(segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
+    let code = file.segments().find(is_code);
     Some(Head {
+        code: code.map(|segment| (segment.address(), segment.size(), segment.align())),
         build_id: file.build_id().ok().flatten().unwrap_or_default().to_vec(),
         segments: segments.filter(|(_, length, _)| *length > 0).collect(),
         has_lines: file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0),

@@ -105,6 +105,7 @@ pub fn give_up_key() -> bool {
 /// the statistics are written, even if the process never allocates. From here on the background thread can be
 /// started.
 pub fn on_load() {
+    thread::set_in_c(true);
     let mut given = false;
     os::env::each(b"HAKMEM_", |_, _| given = true);
     if given {

@@ -163,6 +163,20 @@ fn heaps_count_but_for_those_that_were_borrowed() {
             recycle_left(one);
         }
         assert_eq!(counts(), (started + 2, exited + 2, 1));
+        // One that had not been counted yet when the fork came.
+        let uncounted = taken_one();
+        STARTED.fetch_sub(1, Relaxed);
+        left_behind(u64::MAX);
+        let threads = live();
+        // SAFETY: ours, and not used any more.
+        unsafe {
+            Heap::retire(uncounted, false);
+            recycle_left(uncounted);
+        }
+        assert_eq!(live(), threads);
+        assert!(taken_one() == uncounted && live() == threads + 1);
+        // SAFETY: the same.
+        unsafe { release_heap(uncounted) };
         is_live(own) && free_ones()[..2] == [one, next]
     }));
 }
@@ -231,7 +245,7 @@ fn heaps_are_found_by_their_owners() {
             unsafe { &(*heap).generation }
         };
         let now = generation(mine).load(Relaxed);
-        let stale = now.wrapping_add(7);
+        let [stale, older] = [1, 2].map(|forks| now.wrapping_sub(forks));
         // SAFETY: records of ours.
         unsafe {
             (*mine).thread.store(THREAD, Relaxed);
@@ -247,6 +261,13 @@ fn heaps_are_found_by_their_owners() {
         assert_eq!(owned(), [true, true, false]);
         heaps.iter().for_each(|&heap| generation(heap).store(stale, Relaxed));
         assert_eq!(owned(), [false; 3], "a fork has left them behind");
+        generation(mine).store(older, Relaxed);
+        assert_eq!(
+            claim_of(THREAD, true),
+            0,
+            "or one before, in the child of which another thread had that id"
+        );
+        generation(mine).store(stale, Relaxed);
         assert_eq!(claim_of(THREAD, true), 1);
         assert_eq!(heaps.map(|heap| generation(heap).load(Relaxed)), [now, stale, stale]);
         assert_eq!(owned(), [true, false, false]);

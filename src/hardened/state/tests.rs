@@ -3,7 +3,7 @@
 use super::*;
 use crate::base::options::Options;
 use crate::hardened::child;
-use crate::hardened::slab::{FREE, HELD, Slab};
+use crate::hardened::slab::{CURRENT, FREE, FULL, HELD, Slab};
 
 /// A state as that of a new thread.
 fn state() -> Box<State> {
@@ -132,5 +132,29 @@ fn no_more_blocks_are_held_than_there_is_room_for() {
         // Who has another part of hardened mode only holds nothing.
         parts::init(&Options::new().hardened(Hardened::CANARY), 1);
         parts::quarantine() == (0, 0)
+    }));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn slabs_with_few_free_blocks_serve_who_cannot_get_another_one() {
+    let _alone = lists::ALONE.lock();
+    // All others that there are count as somebody's.
+    assert!(child::is_so(|| {
+        const CLASS: usize = 20;
+        Slab::each_while(|slab| {
+            slab.place.store(CURRENT, SeqCst);
+            true
+        });
+        let slabs = [(CLASS, 1), (CLASS, 0), (CLASS + 1, 1), (CLASS, 1)].map(|(class, free)| {
+            let slab = Slab::make_usual(class).unwrap();
+            slab.free.store(free, SeqCst);
+            slab
+        });
+        slabs[..3].iter().for_each(|slab| slab.place.store(FULL, SeqCst));
+        let taken = lists::take_unlisted(CLASS).unwrap();
+        let places = slabs.map(|slab| slab.place.load(SeqCst));
+        let none_is_left = lists::take_unlisted(CLASS).is_none();
+        ptr::eq(taken, slabs[0]) && places == [CURRENT, FULL, FULL, CURRENT] && none_is_left
     }));
 }

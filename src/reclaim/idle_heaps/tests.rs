@@ -5,7 +5,7 @@
 use super::*;
 use crate::large::child;
 use crate::superslab::layout::SLICE;
-use crate::superslab::slab::{Block, Slab};
+use crate::superslab::slab::{Block, LEFT, Slab};
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::free::push_remote;
 use core::cell::Cell;
@@ -100,6 +100,24 @@ fn a_heap_is_emptied_once_its_owner_has_been_idle_for_the_delay() {
         assert!(!ready.is_empty());
         idle(3000 + delay);
         ready.is_empty()
+    }));
+}
+
+#[test]
+fn a_slab_that_an_owner_was_giving_up_when_a_fork_stopped_it_is_left_alone() {
+    assert!(child::is_so(|| {
+        let (_, other) = heaps();
+        // SAFETY: nobody else uses the heap, and the block is nobody's.
+        unsafe {
+            let block = Heap::refill(other, CLASS).ptr.cast::<Block>();
+            let slab = Slab::of(block.cast());
+            push_remote(slab, block, block, 1);
+            let (owner, list) = (Heap::owner(other), (*slab).list);
+            let left = owner.map_addr(|a| a | LEFT);
+            (*slab).owner.store(left, Relaxed);
+            Visit::enter(other).unwrap().take_in(false);
+            (*owner).ready.is_empty() && (*slab).owner.load(Relaxed) == left && (*slab).list == list
+        }
     }));
 }
 

@@ -24,7 +24,7 @@ use crate::why;
 /// is 1% faster than the baseline or better, NO-GO when it is over 0.5% slower, both only where the 95%
 /// interval excludes no difference, else NEUTRAL.
 ///
-/// Exit status: 0, or 1 when an allocator failed or the output differed, or 2 when nothing could be measured,
+/// Exit status: 0, or 1 when an allocator failed or the output differed, or 2 when nothing could be started,
 /// or the results not be written.
 #[derive(clap::Args)]
 #[command(override_usage = "hakmem ab [OPTIONS] [--] PROGRAM [ARGS]...

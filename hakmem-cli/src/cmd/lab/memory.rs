@@ -20,7 +20,7 @@ use crate::lab::targets;
 /// of the targets to the report: met or missed.
 ///
 /// Exit status: 0 when every target is met, 1 when one is missed or cannot be told, or an allocator failed, 2
-/// when nothing could be measured, or the results not be written.
+/// when nothing could be started, or the results not be written.
 #[derive(clap::Args)]
 #[command(mut_arg("rounds", |arg| arg.default_value("3")), mut_arg("warmups", |arg| arg.default_value("0")))]
 pub struct Args {

@@ -37,7 +37,8 @@ impl Owner {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
             line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
         };
-        let name = sys::proc_text(pid, "comm").unwrap_or_default();
+        // It goes to a terminal, perhaps root's, and the process gives itself any name.
+        let name = report::printable(sys::proc_text(pid, "comm").unwrap_or_default().trim_end().as_ref());
         // The last ones are those by which files are opened.
         let last = |name: &str| numbers(name).last().copied();
         Ok(Self {
@@ -70,13 +71,7 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let files = place(&folder, &owner)?;
     let say = |what: &str| report::say(&format!("hakmem: {what}"));
     let begun = process.start(&files.prefix, rate, interval, say);
-    // Only if nothing is in it.
-    let leave = || {
-        if files.made {
-            drop(std::fs::remove_dir(&folder))
-        }
-    };
-    let mut waited = begun.inspect_err(|_| leave())?;
+    let mut waited = begun.inspect_err(|_| files.leave())?;
     let answered = waited == Waited::Done;
     if answered {
         report::say(&format!(
@@ -101,7 +96,7 @@ pub fn watch(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
         say_who();
         // Those that go on need it.
         if !(answered && silent) && going.is_empty() {
-            leave();
+            files.leave();
         }
     }
     if silent && written.is_empty() {
@@ -156,13 +151,14 @@ pub fn stop(args: &Args, pid: i32) -> anyhow::Result<ExitCode> {
     let mut file = prefix.into_os_string();
     file.push(format!(".{}.{EXTENSION}", owner.pid));
     let file = PathBuf::from(file);
+    // As for the name.
+    let shown = report::printable(file.as_ref());
     ensure!(
         file.exists(),
-        "the profile of process {pid} has ended, but there is no {}: it could not be written, or the process \
-         sees other folders",
-        file.display()
+        "the profile of process {pid} has ended, but there is no {shown}: it could not be written, or the process \
+         sees other folders"
     );
-    report::say(&format!("hakmem: the profile of {name}, process {pid}, has ended: {}", file.display()));
+    report::say(&format!("hakmem: the profile of {name}, process {pid}, has ended: {shown}"));
     let folder = file.parent().unwrap_or(Path::new("/")).to_path_buf();
     let whole = conclude(args, &[file], &folder)?;
     Ok(if whole { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -202,9 +198,7 @@ fn place(folder: &Path, owner: &Owner) -> anyhow::Result<Files> {
     if writer.is_some() {
         let writes = || tempfile::tempfile_in(folder);
         if let Err(error) = sys::as_user(owner.user, owner.group, &owner.groups, writes) {
-            if files.made {
-                let _ = std::fs::remove_dir(folder);
-            }
+            files.leave();
             bail!(
                 "the process's user, number {}, cannot write profiles to {} ({error}); name with --out a folder \
                  that it can write to",

@@ -81,8 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let outcome = match outcome {
         Ok(outcome) => outcome,
         Err(error) => {
-            // Only if nothing is in it.
-            let _ = std::fs::remove_dir(&folder);
+            files.leave();
             return Ok(crate::cmd::run::could_not_start(program, &error));
         }
     };
@@ -95,7 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         false
     } else if written.is_empty() {
         let gone = (!folder.exists()).then(|| format!("its folder {} is gone", folder.display()));
-        let _ = std::fs::remove_dir(&folder);
+        files.leave();
         let why = gone.unwrap_or_else(|| unserved(program, library.as_deref(), outcome.status));
         report::say(&format!("hakmem: no profile of {name}: {why}"));
         false
@@ -212,7 +211,8 @@ pub(super) fn conclude(args: &Args, written: &[PathBuf], folder: &Path) -> anyho
         text += &format!("\nand {number} more {processes}, together {} at their peaks\n", bytes(sum));
     }
     text += &table::said(symbols.notes(), columns.unwrap_or(COLUMNS));
-    text += &format!("files: {}/*.{EXTENSION} (hakmem profile FILE)", folder.display());
+    let folder = report::printable(folder.as_ref());
+    text += &format!("files: {folder}/*.{EXTENSION} (hakmem profile FILE)");
     for (there, files) in there.iter().zip([", *.pb.gz (go tool pprof, hakmem diff)", ", *.collapsed"]) {
         text += if *there { files } else { "" };
     }
