@@ -180,6 +180,7 @@ fn code_made_at_run_time_is_walked_by_frame_pointers() {
             let walk = last();
             walk.assert_complete();
             assert!(walk.pcs().iter().any(|&pc| from < pc && pc < to));
+            modules::reread(true);
             assert!(modules::find(from).is_some_and(|code| code.base == 0), "it is no file");
             libc::munmap(code, len);
         }

@@ -111,6 +111,31 @@ fn a_slab_that_is_given_up_beside_a_free_is_listed() {
     });
 }
 
+/// One with few free blocks is given up while another thread, which cannot get another slab, looks for such.
+#[test]
+fn a_slab_with_few_free_blocks_is_taken_after_it_was_given_up() {
+    model(None, || {
+        let slab = slab(1);
+        // Not those of other models.
+        aside(|| {
+            Slab::each_while(|other| {
+                if !core::ptr::eq(other, slab) {
+                    other.place.store(DEAD, Relaxed);
+                }
+                true
+            })
+        });
+        let giver = beside(move || {
+            had(slab);
+            drop_current(slab);
+        });
+        let taken = second(move || take_unlisted(CLASS).inspect(|slab| had(slab)).is_some());
+        giver.join().unwrap();
+        assert_eq!(slab.place.load(Relaxed), if taken { CURRENT } else { FULL });
+        assert_eq!(take_unlisted(CLASS).is_some(), !taken);
+    });
+}
+
 /// The last block of a slab is freed while its thread gives it up: it is counted as empty, once.
 #[test]
 fn a_slab_that_is_given_up_beside_its_last_free_is_counted() {
