@@ -164,6 +164,8 @@ fn confined_processes_go_on() {
         &[("HAKMEM_BACKGROUND", "on")],
         &[("HAKMEM_PROFILE", &file)],
         &[("HAKMEM_PROFILE_SIGNAL", "USR2")],
+        &[("HAKMEM_STATS", "table")],
+        &[("HAKMEM_STATS", "json"), ("HAKMEM_STATS_FILE", "relative")],
     ] {
         let mut command = preloaded(&program);
         command.arg("under").arg(&program).arg("work").env("HAKMEM_FEW_SYSCALLS", "on");

@@ -152,6 +152,8 @@ impl Process {
         self.take_turn()?;
         // Before it is asked: who gets one after that has to take it back.
         block()?;
+        // It may have become another program since it was found.
+        self.state()?;
         let mut path = prefix.as_os_str().as_bytes().to_vec();
         path.push(0);
         self.write(self.words + at::PREFIX, &path)?;

@@ -110,7 +110,9 @@ fn place(own: PathBuf) -> PathBuf {
 impl Records {
     /// An empty file.
     pub fn new() -> anyhow::Result<Self> {
-        let place = place(std::env::temp_dir());
+        // A relative one becomes longer.
+        let own = std::env::temp_dir();
+        let place = place(std::path::absolute(&own).unwrap_or(own));
         let wrong = |error| anyhow::anyhow!("{}: cannot make a temporary file: {error}", place.display());
         Self::make(&place).map_err(wrong)
     }

@@ -171,6 +171,20 @@ fn a_pipe_gets_the_results() {
     assert!(experiment["workloads"][0]["rows"][0]["failure"].is_null(), "{experiment}");
 }
 
+/// Nor are files left where nothing was measured, but those that were there.
+#[test]
+fn without_results_there_are_no_files() {
+    let place = tempfile::tempdir().unwrap();
+    let [new, old] = ["new", "old"].map(|name| place.path().join(name));
+    std::fs::write(&old, "old").unwrap();
+    let mut command = hakmem();
+    command.args(["ab", "--allocators=glibc,none", "--json"]).arg(&new).arg("--csv").arg(&old);
+    let ended = run(command.args(["--", "true"]));
+    assert!(ended.code() == Some(2) && ended.stderr.contains("none"), "{}", ended.stderr);
+    assert!(!new.exists());
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "old");
+}
+
 #[test]
 fn what_was_started_before_is_not_ended() {
     let place = tempfile::tempdir().unwrap();

@@ -129,8 +129,8 @@ pub struct Symbols {
     /// The numbers of files, by path and then by build id. A file is mapped in several pieces, and at other
     /// addresses in every process.
     numbers: HashMap<PathBuf, Vec<(Vec<u8>, usize)>>,
-    /// What is known of a file, by its number.
-    objects: HashMap<usize, Option<Rc<Object>>>,
+    /// What is known of a file, by its number, and where in it that begins if it is not of all of it.
+    objects: HashMap<(usize, Option<u64>), Option<Rc<Object>>>,
     /// The functions at a call, by the number of the file and the place in it.
     places: HashMap<(usize, u64), Rc<Frames>>,
     /// All functions that were found, each kept once.
@@ -262,18 +262,20 @@ impl Symbols {
     }
 
     fn object(&mut self, module: &Module, number: usize, started: u64) -> Option<Rc<Object>> {
-        if let Some(known) = self.objects.get(&number) {
+        let part = Some(module.offset);
+        let known = [None, part].into_iter().find_map(|part| self.objects.get(&(number, part)));
+        if let Some(known) = known {
             return known.clone();
         }
         let path = module.path.to_string_lossy();
-        let (object, note) = match &*path {
-            "[vdso]" => (None, None),
+        let (object, note, is_whole) = match &*path {
+            "[vdso]" => (None, None, true),
             _ => Object::open(module, started, &self.debug),
         };
         // Of the allocator nothing is shown.
-        self.notes.extend(note.filter(|_| !is_ours(&path)));
+        self.notes.extend(note.filter(|note| !is_ours(&path) && !self.notes.contains(note)));
         let object = object.map(Rc::new);
-        self.objects.insert(number, object.clone());
+        self.objects.insert((number, part.filter(|_| !is_whole)), object.clone());
         object
     }
 }

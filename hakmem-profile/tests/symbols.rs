@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use hakmem_profile::file::{self, Module, Raw, Stack, Writer};
 use hakmem_profile::symbols::{Frame, Frames, Symbols};
-use object::Object;
+use object::{Object, ObjectSymbol};
 use support::process;
 
 fn source(name: &str) -> PathBuf {
@@ -211,6 +211,48 @@ fn another_build_under_the_same_name_is_not_believed() {
     assert!(notes.len() == 1 && notes[0].contains("not the file that ran"), "{notes:?}");
 }
 
+/// Programs may have several pieces of code, of which each is looked for by itself.
+#[test]
+fn each_piece_of_code_is_found_in_a_separate_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("walk");
+    let script = ["cc", "-g", "-O2", "-Wl,--build-id", "-Wl,-z,noseparate-code"];
+    let apart = folder.path().join("apart.c");
+    std::fs::write(
+        &apart,
+        // Not as long as the other piece.
+        "__attribute__((section(\".apart\"), noinline)) void *apart(void *(*f)(void)) { return f(); }
+        __asm__(\".section .apart, \\\"ax\\\"; .skip 9000; .previous\");",
+    )
+    .unwrap();
+    run(Command::new(script[0])
+        .args(&script[1..])
+        .args(["-no-pie", "-Wl,--section-start=.apart=0x10000000", "-o"])
+        .arg(&program)
+        .arg(source("walk.c"))
+        .arg(&apart));
+    let bytes = std::fs::read(&program).unwrap();
+    let file = object::File::parse(&bytes[..]).unwrap();
+    let addresses: Vec<u64> = ["apart", "main"]
+        .map(|name| {
+            let symbol = file.symbols().find(|symbol| symbol.name() == Ok(name)).unwrap();
+            symbol.address() + 1
+        })
+        .to_vec();
+    let mut raw = record(&program);
+    // As if both had called.
+    raw.stacks.push(Stack { addresses: addresses.clone(), modules: Some(0), ..Stack::default() });
+    let id: String = build_id(&program).iter().map(|byte| format!("{byte:02x}")).collect();
+    let place = folder.path().join("debug/.build-id").join(&id[..2]);
+    std::fs::create_dir_all(&place).unwrap();
+    let debug = place.join(format!("{}.debug", &id[2..]));
+    run(Command::new("objcopy").arg("--only-keep-debug").arg(&program).arg(&debug));
+    std::fs::remove_file(&program).unwrap();
+    let mut symbols = Symbols::with_debug_folder(folder.path().join("debug"));
+    assert_eq!(names(&symbols.stack(&raw, 1)), ["apart", "main"]);
+    assert!(!symbols.notes().iter().any(|note| note.contains("/walk ")), "{:?}", symbols.notes());
+}
+
 #[test]
 fn a_file_without_a_build_id_that_has_changed_since_is_doubted() {
     let folder = tempfile::tempdir().unwrap();
@@ -232,6 +274,11 @@ fn a_file_without_a_build_id_that_has_changed_since_is_doubted() {
     // When it was is not known.
     raw.process.start = 0;
     assert!(!doubts(&raw));
+    // Another one has come to its place before.
+    let of_walk = |module: &&mut Module| module.path == program;
+    let deleted = PathBuf::from(format!("{} (deleted)", program.display()));
+    raw.modules[0].iter_mut().filter(of_walk).for_each(|module| module.path = deleted.clone());
+    assert!(doubts(&raw));
 }
 
 #[test]

@@ -12,6 +12,9 @@ use core::fmt::Write;
 /// Prepares the output of statistics. Called once, when the process starts: many programs close standard
 /// error before they exit, and our handler runs after theirs.
 pub(super) fn begin() {
+    if os::is_confined() {
+        return;
+    }
     let options = options::get();
     if options.stats != StatsFormat::None {
         // With a file it is only for when that cannot be opened: not worth a descriptor.

@@ -19,7 +19,9 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 pub(super) fn begin() {
     begin_profile();
     let signal = options::get().profile_signal;
-    if signal != 0 && !os::is_confined() {
+    if signal != 0 && os::is_confined() {
+        message::line(format_args!("HAKMEM_PROFILE_SIGNAL: ignored: only few system calls may be made"));
+    } else if signal != 0 {
         control::remember_folder(own_prefix());
         control::listen(signal);
     }

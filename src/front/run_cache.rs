@@ -9,6 +9,7 @@
 use crate::base::counters::Counter;
 use crate::base::options;
 use crate::base::table::CellTable;
+use crate::os::returning::Returning;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap;
 use crate::superslab::pagemap::RUN;
@@ -172,6 +173,8 @@ impl RunCache {
     /// The calling thread owns the heap that this is part of and has entered it, or visits it, or alone
     /// stands in for an owner that no longer exists.
     pub(crate) unsafe fn flush(&self) {
+        // What is on its way counts as in use, and here no more.
+        let _returning = (self.sizes.get() != 0).then(Returning::begin);
         // First: the child of a fork that has stopped a visitor here does not look for runs that are gone.
         self.sizes.set(0);
         self.held.set(0);

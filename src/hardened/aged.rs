@@ -80,7 +80,7 @@ mod tests {
             tick();
             assert_eq!(LOOKED.load(Relaxed), before, "nothing is there");
             // A slab that is empty.
-            let slab = lists::take_or_make(20).unwrap();
+            let slab = lists::take_or_make(20, &Default::default()).unwrap();
             lists::drop_current(slab);
             LOOKED.store(1000, Relaxed);
             assert_eq!([1000, 1100, 1250, 2000].map(|now| due_in(now, 250)), [250, 150, 0, 0].map(Some));

@@ -29,7 +29,7 @@ pub(super) struct Quarantine {
     pub(super) bytes: usize,
     /// What is set aside: mappings that the system would not unmap, or that would leave a hole. The last one
     /// first.
-    aside: *mut Large,
+    pub(super) aside: *mut Large,
     /// Bytes of address space of that.
     pub(super) aside_bytes: usize,
 }

@@ -3,13 +3,12 @@
 use crate::base::list::List;
 use crate::base::options;
 use crate::base::table::Table;
-use crate::hardened::slab::{CURRENT, DEAD, FULL, LISTED, LISTING, Slab};
+use crate::hardened::slab::{CURRENT, Cursor, DEAD, FULL, LISTED, LISTING, Slab};
 use crate::hardened::spans;
 use crate::lockfree::waker;
-use crate::os;
 use crate::os::futex::{Inherit, Lock};
 use crate::os::returning::Returning;
-use crate::os::thread;
+use crate::os::{self, held, thread};
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::KINDS;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
@@ -115,31 +114,43 @@ fn take(class: usize) -> Option<&'static Slab> {
     Some(slab)
 }
 
+/// Records of slabs that [`take_unlisted`] looks at in one go.
+const LOOKED_AT: usize = 1024;
+
 /// A slab of `class` that is the calling thread's now: one that waits, or a new one. `None` if there is no
-/// memory.
+/// memory. `cursor` is the thread's.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn take_or_make(class: usize) -> Option<&'static Slab> {
-    take(class).or_else(|| Slab::make(class).inspect(|slab| made(slab))).or_else(|| take_unlisted(class))
+pub(super) fn take_or_make(class: usize, cursor: &Cursor) -> Option<&'static Slab> {
+    let made = || Slab::make(class).inspect(|slab| made(slab));
+    let unlisted = || if held::soft_applies() { None } else { take_unlisted(class, cursor) };
+    take(class).or_else(made).or_else(unlisted)
 }
 
 /// A slab of `class` that has too few free blocks to be listed, so that it does not change hands for each:
-/// for who cannot get another one.
+/// for who cannot get another one. Looks at some slabs only, the next time at others.
 #[cold]
 #[inline(never)]
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn take_unlisted(class: usize) -> Option<&'static Slab> {
-    let mut found = None;
-    Slab::each_while(|slab| {
-        // Relaxed: hints.
-        let has_some =
-            slab.class() == class && slab.place.load(Relaxed) == FULL && slab.free.load(Relaxed) > 0;
-        // As in `drop_used_up`. Acquire: pairs with the release in `give_up`.
-        if has_some && slab.place.compare_exchange(FULL, CURRENT, Acquire, Relaxed).is_ok() {
-            slab.thread.store(thread::id(), Relaxed);
-            found = Some(slab);
+pub(super) fn take_unlisted(class: usize, cursor: &Cursor) -> Option<&'static Slab> {
+    let (mut found, mut left) = (None, LOOKED_AT);
+    for start in [cursor.get(), Slab::first()] {
+        let end = Slab::each_from(start, |slab| {
+            // Relaxed: hints.
+            let has_some =
+                slab.class() == class && slab.place.load(Relaxed) == FULL && slab.free.load(Relaxed) > 0;
+            // As in `drop_used_up`. Acquire: pairs with the release in `give_up`.
+            if has_some && slab.place.compare_exchange(FULL, CURRENT, Acquire, Relaxed).is_ok() {
+                slab.thread.store(thread::id(), Relaxed);
+                found = Some(slab);
+            }
+            left -= 1;
+            found.is_none() && left != 0
+        });
+        cursor.set(end);
+        if end.is_some() {
+            break;
         }
-        found.is_none()
-    });
+    }
     found
 }
 
@@ -243,7 +254,8 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     compiler_fence(Release);
     // SAFETY: it was listed, and we hold the lock.
     unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
-    let returning = Returning::begin();
+    // Else it goes back to its region, and that perhaps to the system.
+    let returning = slab.is_big().then(Returning::begin);
     drop(list);
     let bytes = slab.slices() * SLICE;
     GIVEN.store(os::now_ms(), Relaxed);

@@ -8,6 +8,7 @@
 
 use crate::base::table::Table;
 use crate::hardened::place::Place;
+use crate::hardened::slab::Cursor;
 use crate::hardened::source::Source;
 use crate::hardened::{aged, lists};
 use crate::os::futex::{Inherit, Lock};
@@ -76,12 +77,13 @@ pub(super) fn serves(class: usize) -> bool {
 }
 
 /// A block of `class`, which is the calling thread's now. `None` if another thread is here, or there is no
-/// memory.
+/// memory. `cursor` as in [`lists::take_or_make`].
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn take(
     set: usize,
     class: usize,
     mut random: impl FnMut() -> Option<u64>,
+    cursor: &Cursor,
 ) -> Option<Place<'static>> {
     loop {
         let shared = of(set, class).try_lock()?;
@@ -108,7 +110,7 @@ pub(super) fn take(
         let slab = match used_up {
             // It has enough free blocks after all.
             Some(slab) if !lists::drop_used_up(slab) => slab,
-            _ => lists::take_or_make(class)?,
+            _ => lists::take_or_make(class, cursor)?,
         };
         match of(set, class).lock_soon() {
             Some(shared) if shared.0.slab.get().is_none() => shared.0.begin(slab, random()),
@@ -233,7 +235,7 @@ mod tests {
     #[test]
     fn the_child_of_a_fork_forgets_what_is_torn() {
         let _alone = ALONE.lock();
-        let slab = lists::take_or_make(FIRST).unwrap();
+        let slab = lists::take_or_make(FIRST, &Cursor::default()).unwrap();
         let mut shared = Shared(Source::new());
         shared.0.begin(slab, None);
         assert!(shared.0.take_word(slab, || None));

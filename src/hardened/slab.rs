@@ -380,22 +380,38 @@ impl Slab {
     }
 
     /// [`each`](Slab::each), until `f` says that it is enough.
-    pub(super) fn each_while(mut f: impl FnMut(&'static Slab) -> bool) {
+    pub(super) fn each_while(f: impl FnMut(&'static Slab) -> bool) {
+        Slab::each_from(Slab::first(), f);
+    }
+
+    /// The first record, if there is any.
+    pub(super) fn first() -> Option<&'static Slab> {
         // Acquire: pairs with the release in `enlist`.
-        let mut slab = ALL.load(Acquire);
-        while !slab.is_null() {
-            reads(slab);
-            // SAFETY: records stay mapped, and what `figures` refers to are atomics and values that were
-            // written before the slab was listed, and never since.
-            let at = unsafe { &*slab };
+        // SAFETY: records stay mapped, and what `figures` refers to are atomics and values that were written
+        // before the slab was listed, and never since.
+        unsafe { ALL.load(Acquire).as_ref() }
+    }
+
+    /// [`each_while`](Slab::each_while) from `next` on. Where that has ended; `None` if it came to the end.
+    pub(super) fn each_from(
+        mut next: Option<&'static Slab>,
+        mut f: impl FnMut(&'static Slab) -> bool,
+    ) -> Option<&'static Slab> {
+        while let Some(at) = next {
+            reads(at);
             // Relaxed: for figures, and `purge` looks again.
             if at.place.load(Relaxed) != DEAD && !f(at) {
-                return;
+                return next;
             }
-            slab = at.all_next.load(Relaxed);
+            // SAFETY: as in `first`.
+            next = unsafe { at.all_next.load(Relaxed).as_ref() };
         }
+        None
     }
 }
+
+/// Where a thread has stopped looking.
+pub(super) type Cursor = Cell<Option<&'static Slab>>;
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use crate::hardened::pace::Pace;
 use crate::hardened::parts::{MOST_HELD, Parts};
 use crate::hardened::place::Place;
 use crate::hardened::quarantined::Held;
-use crate::hardened::slab::FRESH;
+use crate::hardened::slab::{Cursor, FRESH};
 use crate::hardened::source::Source;
 use crate::hardened::trailer::class_with_trailer;
 use crate::hardened::{aged, fault, lists, parts, shared};
@@ -42,6 +42,8 @@ pub(crate) struct State {
     next: Cell<usize>,
     /// Bytes of the blocks in the quarantine.
     bytes: Cell<usize>,
+    /// For [`lists::take_or_make`].
+    cursor: Cursor,
     /// Small blocks allocated. For statistics.
     allocations: AtomicUsize,
     /// For who samples blocks: all zero at first, and where the second is, the first is drawn anew.
@@ -182,7 +184,9 @@ impl State {
         if source.bits.get() != 0 || self.paces[class].is_fast(source.slab.get().is_some()) {
             return ptr::null_mut();
         }
-        let Some(place) = shared::take(self.set(), class, || self.chance()) else { return ptr::null_mut() };
+        let Some(place) = shared::take(self.set(), class, || self.chance(), &self.cursor) else {
+            return ptr::null_mut();
+        };
         // It had one of its own when others were there.
         if let Some(slab) = source.slab.take() {
             source.settle(slab);
@@ -213,7 +217,7 @@ impl State {
     fn refill(&self, source: &Source, class: usize) -> bool {
         loop {
             let Some(slab) = source.slab.get() else {
-                let Some(slab) = lists::take_or_make(class) else { return false };
+                let Some(slab) = lists::take_or_make(class, &self.cursor) else { return false };
                 source.begin(slab, self.chance());
                 continue;
             };
@@ -238,6 +242,9 @@ impl State {
         let Some(_busy) = self.enter() else { return lists::freed(place.slab, place.let_go()) };
         let (most_bytes, most_blocks) = parts::quarantine();
         if most_blocks == 0 {
+            // As if it had been there.
+            self.next.set(self.next.get() + 1);
+            self.first.set(self.next.get());
             return self.let_go(place);
         }
         let (next, stride) = (self.next.get(), place.slab.stride());
@@ -315,7 +322,7 @@ impl State {
         shared::retire();
     }
 
-    /// How many blocks ever came into quarantine. The owner's.
+    /// How many blocks ever came into quarantine, or would have if there were one. The owner's.
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn quarantined(&self) -> usize {
         self.next.get()

@@ -130,8 +130,9 @@ pub(super) fn with_returning<T>(taken: T) -> (T, Returning) {
 /// Gives back what is set aside. Returns how many bytes of address space.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn give_back_aside() -> usize {
-    // Here, before it is taken out, although not all calls find something.
-    let _returning = Returning::begin();
+    // Before it is taken out.
+    let is_any = QUARANTINE.lock_soon().is_some_and(|kept| !kept.aside.is_null());
+    let _returning = is_any.then(Returning::begin);
     // SAFETY: freed when they were set aside; now they are ours alone.
     kept::take_aside().map(|large| unsafe { give_back(large) }).sum()
 }

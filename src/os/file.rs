@@ -2,6 +2,8 @@
 //! be one.
 
 use crate::os::{calls, raw, refused};
+use crate::sync::AtomicU32;
+use crate::sync::Ordering::Relaxed;
 use core::ffi::CStr;
 
 /// An open file, closed on drop.
@@ -222,21 +224,33 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> bool {
     refused::without_signals(|| write_all(fd, bytes))
 }
 
-/// For how many milliseconds in all to wait for who reads what does not wait by itself.
+/// For how many milliseconds to wait for who reads what does not wait by itself, and for how many seconds not
+/// again after that was in vain.
 const PATIENCE: u32 = 1000;
+const OFFENDED: u32 = 60;
+
+/// When somebody was last waited for in vain; 0 for never. Relaxed: a hint.
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
 /// Waits until a descriptor can be written to, but only for what is left of the time. False without that.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
 fn await_room(fd: i32, begun: u32) -> bool {
-    let left = PATIENCE.saturating_sub(calls::elapsed(begun, calls::now_ms()));
-    if left == 0 || calls::is_confined() || cfg!(miri) {
+    let (now, vain) = (calls::now_ms(), IN_VAIN.load(Relaxed));
+    let left = PATIENCE.saturating_sub(calls::elapsed(begun, now));
+    let is_offended = vain != 0 && calls::elapsed(vain, now) < OFFENDED * 1000;
+    if left == 0 || is_offended || calls::is_confined() || cfg!(miri) {
         return false;
     }
     let mut wanted = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let time = libc::timespec { tv_sec: 0, tv_nsec: (left.min(999) * 1_000_000).into() };
     // SAFETY: both are local variables, and there is one descriptor; no mask of signals.
-    unsafe { raw::call!(SYS_ppoll, &raw mut wanted, 1, &raw const time, 0) }.is_ok_and(|ready| ready != 0)
+    let ready = unsafe { raw::call!(SYS_ppoll, &raw mut wanted, 1, &raw const time, 0) };
+    if ready == Ok(0) {
+        IN_VAIN.store(calls::now_ms().max(1), Relaxed);
+    }
+    // A signal of the program's may have ended it.
+    matches!(ready, Ok(1..) | Err(libc::EINTR))
 }
 
 /// [`write`], with signals.

@@ -169,6 +169,11 @@ pub(crate) fn purged(now: u32) {
     LEAST.store(bytes(), Relaxed);
 }
 
+/// Whether there is a soft limit, and it applies: what is refused may be had beyond it.
+pub(crate) fn soft_applies() -> bool {
+    SOFT.load(Relaxed) != NONE && PASSING.load(Relaxed) == 0
+}
+
 /// Runs `f` while the soft limit does not apply.
 pub(crate) fn beyond_soft<T>(f: impl FnOnce() -> T) -> T {
     let generation = generation::now();

@@ -6,6 +6,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
+use super::report;
+
 /// Per cent above its budget that a pattern may be: what another version of the compiler easily makes.
 pub const LEEWAY: f64 = 2.0;
 /// Per cent below its budget from which on the budget should be made lower, so that it guards what was
@@ -55,14 +57,7 @@ impl Budgets {
 
     /// Finds out before anything is counted whether they can be written.
     pub fn prepare(file: &Path) -> anyhow::Result<()> {
-        let folder = file.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        let tried = if file.exists() {
-            std::fs::File::options().append(true).open(file)
-        } else {
-            // Nothing is left that would not be a file of budgets.
-            tempfile::tempfile_in(folder)
-        };
-        tried.map(drop).with_context(|| format!("budgets {}", file.display()))
+        report::can_write(file).with_context(|| format!("budgets {}", file.display()))
     }
 
     /// Writes them.

@@ -84,6 +84,8 @@ struct Held {
     /// The files of those that have ended, and their lengths: they are not read again. Another program of the
     /// same process begins the file anew.
     ended: HashMap<PathBuf, u64>,
+    /// How long all files were at the last look.
+    lengths: HashMap<PathBuf, u64>,
 }
 
 impl Held {
@@ -96,7 +98,9 @@ impl Held {
                 continue;
             }
             let raw = file::read(&std::fs::read(path).ok().filter(|_| length <= LARGEST)?).ok()?;
-            if raw.end.is_some() || !runs(raw.process.pid) {
+            // In another namespace it has another number. There it counts as long as it writes.
+            let is_silent = self.lengths.insert(path.clone(), length) == Some(length);
+            if raw.end.is_some() || is_silent && !runs(raw.process.pid) {
                 self.ended.insert(path.clone(), length);
                 continue;
             }
@@ -141,12 +145,13 @@ mod tests {
         };
         let files = [write(1, 100, false), write(2, 20, true), write(3, 3, false)];
         let mut held = Held::default();
+        assert_eq!(held.at_last(&files, |pid| pid != 3), Some(103.0), "it may have written just now");
         assert_eq!(held.at_last(&files, |pid| pid != 3), Some(100.0));
         assert_eq!(held.ended.len(), 2);
         assert_eq!(held.at_last(&[], |_| true), None);
         // Process 2 has become another program, which begins the file anew.
         write(2, 7, false);
         assert_eq!(held.at_last(&files, |pid| pid != 3), Some(107.0));
-        assert_eq!(held.at_last(&files, |_| false), None);
+        assert_eq!(held.at_last(&files, |_| false), None, "nobody has written since");
     }
 }

@@ -40,13 +40,20 @@ struct Symbol {
     name: String,
 }
 
+/// A piece of code.
+struct Code {
+    /// Where the file has it: offset, length.
+    file: (u64, u64),
+    /// Where it is once it is mapped: address, bytes, alignment.
+    mapped: (u64, u64, u64),
+}
+
 /// What a file says about itself.
 #[derive(Default)]
 struct Head {
     build_id: Vec<u8>,
     segments: Vec<(u64, u64, u64)>,
-    /// Where its code is once it is mapped: address, bytes, alignment.
-    code: Option<(u64, u64, u64)>,
+    code: Vec<Code>,
     has_lines: bool,
     has_table: bool,
     entry: u64,
@@ -59,8 +66,8 @@ struct Head {
 
 impl Object {
     /// What is known of `module`, and what there is to say where that is not all. `started` is when the
-    /// profile was, 0 if that is not known.
-    pub fn open(module: &Module, started: u64, debug: &Path) -> (Option<Self>, Option<String>) {
+    /// profile was, 0 if that is not known. Last whether it holds for all pieces in which the file is mapped.
+    pub fn open(module: &Module, started: u64, debug: &Path) -> (Option<Self>, Option<String>, bool) {
         let path = &place(&module.path);
         let shown = path.display();
         let own = head(path).filter(|head| same(&head.build_id, &module.build_id));
@@ -72,7 +79,8 @@ impl Object {
             Some(_) => None,
         };
         let has_ids = |own: &Head| !own.build_id.is_empty() && !module.build_id.is_empty();
-        let in_doubt = own.as_ref().is_some_and(|own| !has_ids(own)) && is_newer(path, started);
+        let has_changed = is_newer(path, started) || module.path.as_os_str().as_bytes().ends_with(DELETED);
+        let in_doubt = own.as_ref().is_some_and(|own| !has_ids(own)) && has_changed;
         let separate = separate(path, own.as_ref(), &module.build_id, debug);
         let lines = match &own {
             Some(head) if head.has_lines => Some(path.to_path_buf()),
@@ -81,7 +89,7 @@ impl Object {
         let dwarf = lines.as_ref().and_then(|path| load(path, debug));
         if in_doubt {
             note = Some(format!(
-                "{shown} has changed since the profile was started, and no build id says whether that is what \
+                "{shown} has changed since it was loaded or profiled, and no build id says whether that is what \
                  ran: its names and lines may be wrong"
             ));
         } else if let (None, Some(own)) = (&dwarf, &own) {
@@ -92,6 +100,7 @@ impl Object {
             ));
         }
         let tables: Vec<PathBuf> = own.iter().map(|_| path.to_path_buf()).chain(separate.clone()).collect();
+        let is_whole = own.is_some();
         let alone = || {
             let head = head(separate.as_deref()?)?;
             let segments = vec![code(&head, module)?];
@@ -100,7 +109,7 @@ impl Object {
         let own = own.or_else(|| alone().inspect(|_| note = None));
         let Head { segments, entry, own_name, .. } = own.unwrap_or_default();
         let object = Self { segments, dwarf, tables, symbols: OnceCell::new(), entry, own_name };
-        ((!object.segments.is_empty()).then_some(object), note)
+        ((!object.segments.is_empty()).then_some(object), note, is_whole)
     }
 
     /// The functions at this offset in the file, inlined ones first; none if nothing is known.
@@ -141,11 +150,14 @@ impl Object {
     }
 }
 
+/// What the kernel shows behind the path of a file that is not there any more.
+const DELETED: &[u8] = b" (deleted)";
+
 /// Where a file is that the kernel shows as `path` in a process's maps: there a newline is escaped. So is
 /// nothing else, and a file may have that in its name.
 fn place(path: &Path) -> PathBuf {
     let mut bytes = path.as_os_str().as_bytes();
-    while let Some(name) = bytes.strip_suffix(b" (deleted)") {
+    while let Some(name) = bytes.strip_suffix(DELETED) {
         bytes = name;
     }
     let plain = PathBuf::from(OsStr::from_bytes(bytes));
@@ -176,17 +188,31 @@ fn is_newer(path: &Path, started: u64) -> bool {
 
 /// Where the code of `module` is by what its debug file says: as in [`Object::segments`]. A debug file has
 /// no code, and for the most part does not say either where in the program's file that is, but at which
-/// addresses. `None` if that is not what was mapped there, or only a part of it.
+/// addresses. `None` if that is not what was mapped there, or only a part of it, or there are several that
+/// may be.
 fn code(head: &Head, module: &Module) -> Option<(u64, u64, u64)> {
-    let (address, size, align) = head.code?;
-    let length = module.end.checked_sub(module.start)?;
-    let end = address.checked_add(size)?;
-    [12, 14, 16].into_iter().find_map(|page| {
-        let start = address >> page << page;
-        let is_whole = end.checked_next_multiple_of(1 << page)? - start == length;
-        let is_aligned = start.wrapping_sub(module.offset) % align.max(1) == 0;
-        (is_whole && is_aligned).then_some((module.offset, length, start))
-    })
+    let mut found = head.code.iter().filter_map(|code| code.place(module));
+    found.next().filter(|_| found.next().is_none())
+}
+
+impl Code {
+    /// Where it is, if `module` may be it.
+    fn place(&self, module: &Module) -> Option<(u64, u64, u64)> {
+        let (address, size, align) = self.mapped;
+        let (offset, length) = self.file;
+        // Some debug files say it, others have none of it or just the headers.
+        if length == size && length != 0 {
+            return (offset..offset + length).contains(&module.offset).then_some((offset, length, address));
+        }
+        let length = module.end.checked_sub(module.start)?;
+        let end = address.checked_add(size)?;
+        [12, 14, 16].into_iter().find_map(|page| {
+            let start = address >> page << page;
+            let is_whole = end.checked_next_multiple_of(1 << page)? - start == length;
+            let is_aligned = start.wrapping_sub(module.offset) % align.max(1) == 0;
+            (is_whole && is_aligned).then_some((module.offset, length, start))
+        })
+    }
 }
 
 /// Opens a file that a profile, or a file of one, names, which may be anything: a pipe has nothing to read as
@@ -210,9 +236,12 @@ fn head(path: &Path) -> Option<Head> {
         (offset, length, segment.address())
     });
     let is_code = |segment: &object::Segment<'_, '_, _>| matches!(segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & object::elf::PF_X != 0);
-    let code = file.segments().find(is_code);
+    let code = file.segments().filter(is_code).map(|segment| Code {
+        file: segment.file_range(),
+        mapped: (segment.address(), segment.size(), segment.align()),
+    });
     Some(Head {
-        code: code.map(|segment| (segment.address(), segment.size(), segment.align())),
+        code: code.collect(),
         build_id: file.build_id().ok().flatten().unwrap_or_default().to_vec(),
         segments: segments.filter(|(_, length, _)| *length > 0).collect(),
         has_lines: file.section_by_name(".debug_info").is_some_and(|section| section.size() > 0),

@@ -129,10 +129,11 @@ fn a_slab_with_few_free_blocks_is_taken_after_it_was_given_up() {
             had(slab);
             drop_current(slab);
         });
-        let taken = second(move || take_unlisted(CLASS).inspect(|slab| had(slab)).is_some());
+        let taken =
+            second(move || take_unlisted(CLASS, &Cursor::default()).inspect(|slab| had(slab)).is_some());
         giver.join().unwrap();
         assert_eq!(slab.place.load(Relaxed), if taken { CURRENT } else { FULL });
-        assert_eq!(take_unlisted(CLASS).is_some(), !taken);
+        assert_eq!(take_unlisted(CLASS, &Cursor::default()).is_some(), !taken);
     });
 }
 

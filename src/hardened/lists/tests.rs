@@ -136,7 +136,7 @@ fn memory_that_is_wanted_soon_after_some_went_is_regretted() {
         // Who finds none that waits makes one.
         SLACK.store(0, Relaxed);
         GIVEN.store(os::now_ms(), Relaxed);
-        let slab = take_or_make(CLASS).unwrap();
+        let slab = take_or_make(CLASS, &Cursor::default()).unwrap();
         SLACK.load(Relaxed) == slab.slices()
     }));
 }

@@ -152,9 +152,9 @@ fn slabs_with_few_free_blocks_serve_who_cannot_get_another_one() {
             slab
         });
         slabs[..3].iter().for_each(|slab| slab.place.store(FULL, SeqCst));
-        let taken = lists::take_unlisted(CLASS).unwrap();
+        let taken = lists::take_unlisted(CLASS, &Cursor::default()).unwrap();
         let places = slabs.map(|slab| slab.place.load(SeqCst));
-        let none_is_left = lists::take_unlisted(CLASS).is_none();
+        let none_is_left = lists::take_unlisted(CLASS, &Cursor::default()).is_none();
         ptr::eq(taken, slabs[0]) && places == [CURRENT, FULL, FULL, CURRENT] && none_is_left
     }));
 }

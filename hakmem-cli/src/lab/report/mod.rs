@@ -99,8 +99,17 @@ pub fn prepare(path: &Path) -> anyhow::Result<()> {
     if is_special(path) {
         return Ok(());
     }
-    let opened = File::options().append(true).create(true).open(path);
-    opened.map(drop).with_context(|| path.display().to_string())
+    can_write(path).with_context(|| path.display().to_string())
+}
+
+/// Whether a file can be written to. None is left where there was none: an empty one would be no result.
+pub fn can_write(path: &Path) -> std::io::Result<()> {
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    if path.exists() {
+        File::options().append(true).open(path).map(drop)
+    } else {
+        tempfile::tempfile_in(folder).map(drop)
+    }
 }
 
 /// Whether there is a pipe or a device.
