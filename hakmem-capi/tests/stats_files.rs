@@ -3,11 +3,12 @@
 
 mod support;
 
-use std::io::Read;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 use support::{SLOWER, compile, expect_ok, lib, limited, preloaded, run, scratch};
@@ -77,6 +78,39 @@ fn nobody_reads() {
     // The program's own such signals stay with it.
     let guest = compile("gcc", "guest.c", &["-pthread"]);
     assert!(status(preloaded(guest).arg("pipe")).success());
+}
+
+/// Standard error that is full, and that the program does not want to wait for (event loops do that to pipes
+/// and terminals): who reads it after a while gets everything, and who does not is not waited for long.
+#[test]
+fn a_full_pipe_that_does_not_wait() {
+    for reads in [true, false] {
+        let mut ends_of_it = [0; 2];
+        // SAFETY: room for two descriptors, which nobody else has then.
+        let [ours, theirs] = unsafe {
+            assert_eq!(libc::pipe2(ends_of_it.as_mut_ptr(), libc::O_CLOEXEC), 0);
+            assert!(libc::fcntl(ends_of_it[1], libc::F_SETPIPE_SZ, 4096) >= 4096);
+            assert_eq!(libc::fcntl(ends_of_it[1], libc::F_SETFL, libc::O_NONBLOCK), 0);
+            ends_of_it.map(|end| OwnedFd::from_raw_fd(end))
+        };
+        let [mut ours, mut theirs] = [ours, theirs].map(File::from);
+        let mut filled = 0;
+        while let Ok(n) = theirs.write(&[b'x'; 4096]) {
+            filled += n;
+        }
+        let mut command = ends("return");
+        let child = command.stdout(Stdio::null()).stderr(OwnedFd::from(theirs)).spawn().unwrap();
+        // With its copy of the descriptor: else there is no end.
+        command.stderr(Stdio::null());
+        if reads {
+            std::thread::sleep(Duration::from_millis(100));
+            let mut text = String::new();
+            ours.read_to_string(&mut text).unwrap();
+            let text = &text[filled..];
+            assert!(text.lines().count() == 1 && text.ends_with("]}\n"), "{text}");
+        }
+        assert!(limited::finish(LIMIT * SLOWER, child, &command).status.success());
+    }
 }
 
 /// A named pipe: waits for nobody who would read, and gives all to who does.

@@ -152,9 +152,13 @@ fn slabs_with_few_free_blocks_serve_who_cannot_get_another_one() {
             slab
         });
         slabs[..3].iter().for_each(|slab| slab.place.store(FULL, SeqCst));
-        let taken = lists::take_unlisted(CLASS, &Cursor::default()).unwrap();
-        let places = slabs.map(|slab| slab.place.load(SeqCst));
-        let none_is_left = lists::take_unlisted(CLASS, &Cursor::default()).is_none();
-        ptr::eq(taken, slabs[0]) && places == [CURRENT, FULL, FULL, CURRENT] && none_is_left
+        let cursor = Cursor::default();
+        let take = || lists::take_unlisted(CLASS, &cursor);
+        assert!(take().is_some_and(|slab| ptr::eq(slab, slabs[0])));
+        assert_eq!(slabs.map(|slab| slab.place.load(SeqCst)), [CURRENT, FULL, FULL, CURRENT]);
+        // It begins where it has ended, and goes round: the newest comes first.
+        slabs[3].place.store(FULL, SeqCst);
+        assert!(take().is_some_and(|slab| ptr::eq(slab, slabs[3])));
+        take().is_none()
     }));
 }
