@@ -5,8 +5,8 @@ use crate::base::options::Hardened;
 use crate::base::table::Table;
 use crate::hardened::large::Large;
 use crate::hardened::parts;
-use crate::os;
 use crate::os::futex::{Inherit, Lock};
+use crate::os::{self, returning::Returning};
 use crate::sync::Ordering::{Relaxed, Release};
 use crate::sync::{AtomicUsize, compiler_fence};
 use core::ptr;
@@ -29,7 +29,7 @@ pub(super) struct Quarantine {
     pub(super) bytes: usize,
     /// What is set aside: mappings that the system would not unmap, or that would leave a hole. The last one
     /// first.
-    pub(super) aside: *mut Large,
+    aside: *mut Large,
     /// Bytes of address space of that.
     pub(super) aside_bytes: usize,
 }
@@ -193,20 +193,22 @@ pub(super) unsafe fn set_aside(large: *mut Large) -> bool {
 }
 
 /// Takes out all that is set aside, in order of address: unmapped in any other, each would leave a hole for a
-/// while.
+/// while. With it a sign that it goes back, if there is any.
 #[unsafe(link_section = "hakmem_rare")]
-pub(super) fn take_aside() -> impl Iterator<Item = *mut Large> {
-    let all = QUARANTINE.lock_soon().map_or(ptr::null_mut(), |mut kept| {
+pub(super) fn take_aside() -> (impl Iterator<Item = *mut Large>, Option<Returning>) {
+    let (all, returning) = QUARANTINE.lock_soon().map_or((ptr::null_mut(), None), |mut kept| {
         kept.aside_bytes = 0;
-        core::mem::replace(&mut kept.aside, ptr::null_mut())
+        let all = core::mem::replace(&mut kept.aside, ptr::null_mut());
+        (all, (!all.is_null()).then(Returning::begin))
     });
     // SAFETY: out of the list, so ours alone, as are the links.
     let mut next = unsafe { sorted(all) };
-    core::iter::from_fn(move || {
+    let all = core::iter::from_fn(move || {
         // SAFETY: records stay mapped; the caller has not had this one yet.
         let large = unsafe { next.as_ref() }?;
         Some(core::mem::replace(&mut next, large.next.get()))
-    })
+    });
+    (all, returning)
 }
 
 /// The same records in order of address, by merging lists of equal length.

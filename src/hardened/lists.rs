@@ -134,7 +134,7 @@ pub(super) fn take_or_make(class: usize, cursor: &Cursor) -> Option<&'static Sla
 pub(super) fn take_unlisted(class: usize, cursor: &Cursor) -> Option<&'static Slab> {
     let (mut found, mut left) = (None, LOOKED_AT);
     for start in [cursor.get(), Slab::first()] {
-        let end = Slab::each_from(start, |slab| {
+        let end = Slab::each_from(start, &mut left, |slab| {
             // Relaxed: hints.
             let has_some =
                 slab.class() == class && slab.place.load(Relaxed) == FULL && slab.free.load(Relaxed) > 0;
@@ -143,8 +143,7 @@ pub(super) fn take_unlisted(class: usize, cursor: &Cursor) -> Option<&'static Sl
                 slab.thread.store(thread::id(), Relaxed);
                 found = Some(slab);
             }
-            left -= 1;
-            found.is_none() && left != 0
+            found.is_none()
         });
         cursor.set(end);
         if end.is_some() {
@@ -254,8 +253,7 @@ fn emptied(slab: &Slab, all: bool) -> usize {
     compiler_fence(Release);
     // SAFETY: it was listed, and we hold the lock.
     unsafe { list.0.remove(core::ptr::from_ref(slab).cast_mut()) };
-    // Else it goes back to its region, and that perhaps to the system.
-    let returning = slab.is_big().then(Returning::begin);
+    let returning = Returning::begin();
     drop(list);
     let bytes = slab.slices() * SLICE;
     GIVEN.store(os::now_ms(), Relaxed);

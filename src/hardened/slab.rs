@@ -381,7 +381,8 @@ impl Slab {
 
     /// [`each`](Slab::each), until `f` says that it is enough.
     pub(super) fn each_while(f: impl FnMut(&'static Slab) -> bool) {
-        Slab::each_from(Slab::first(), f);
+        let mut all = usize::MAX;
+        Slab::each_from(Slab::first(), &mut all, f);
     }
 
     /// The first record, if there is any.
@@ -392,12 +393,18 @@ impl Slab {
         unsafe { ALL.load(Acquire).as_ref() }
     }
 
-    /// [`each_while`](Slab::each_while) from `next` on. Where that has ended; `None` if it came to the end.
+    /// [`each_while`](Slab::each_while) from `next` on, but for `left` records at the most, which becomes
+    /// less by those that there were. Where that has ended; `None` if it came to the end.
     pub(super) fn each_from(
         mut next: Option<&'static Slab>,
+        left: &mut usize,
         mut f: impl FnMut(&'static Slab) -> bool,
     ) -> Option<&'static Slab> {
         while let Some(at) = next {
+            if *left == 0 {
+                return next;
+            }
+            *left -= 1;
             reads(at);
             // Relaxed: for figures, and `purge` looks again.
             if at.place.load(Relaxed) != DEAD && !f(at) {

@@ -130,11 +130,9 @@ pub(super) fn with_returning<T>(taken: T) -> (T, Returning) {
 /// Gives back what is set aside. Returns how many bytes of address space.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn give_back_aside() -> usize {
-    // Before it is taken out.
-    let is_any = QUARANTINE.lock_soon().is_some_and(|kept| !kept.aside.is_null());
-    let _returning = is_any.then(Returning::begin);
+    let (all, _returning) = kept::take_aside();
     // SAFETY: freed when they were set aside; now they are ours alone.
-    kept::take_aside().map(|large| unsafe { give_back(large) }).sum()
+    all.map(|large| unsafe { give_back(large) }).sum()
 }
 
 /// Gives a freed mapping back, and its record. False if the system does not unmap it: then it is set aside,

@@ -229,33 +229,46 @@ pub(crate) fn write(fd: i32, bytes: &[u8]) -> bool {
 const PATIENCE: u32 = 1000;
 const OFFENDED: u32 = 60;
 
-/// When somebody was last waited for in vain; 0 for never. Relaxed: a hint.
+/// When somebody was last waited for in vain, 0 for never, and at which descriptor. Relaxed: hints.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
+static VAIN_FD: AtomicU32 = AtomicU32::new(0);
 
 /// Waits until a descriptor can be written to, but only for what is left of the time. False without that.
+/// That it was in vain is kept in mind, if `nothing` has been written to it since `begun`.
 #[cold]
 #[unsafe(link_section = "hakmem_rare")]
-fn await_room(fd: i32, begun: u32) -> bool {
+fn await_room(fd: i32, begun: u32, nothing: bool) -> bool {
     let (now, vain) = (calls::now_ms(), IN_VAIN.load(Relaxed));
     let left = PATIENCE.saturating_sub(calls::elapsed(begun, now));
-    let is_offended = vain != 0 && calls::elapsed(vain, now) < OFFENDED * 1000;
-    if left == 0 || is_offended || calls::is_confined() || cfg!(miri) {
+    let is_vain =
+        vain != 0 && VAIN_FD.load(Relaxed) == fd as u32 && calls::elapsed(vain, now) < OFFENDED * 1000;
+    if is_vain || calls::is_confined() || cfg!(miri) {
         return false;
+    }
+    let in_vain = || {
+        if nothing {
+            VAIN_FD.store(fd as u32, Relaxed);
+            IN_VAIN.store(now.max(1), Relaxed);
+        }
+        false
+    };
+    if left == 0 {
+        return in_vain();
     }
     let mut wanted = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let time = libc::timespec { tv_sec: 0, tv_nsec: (left.min(999) * 1_000_000).into() };
     // SAFETY: both are local variables, and there is one descriptor; no mask of signals.
     let ready = unsafe { raw::call!(SYS_ppoll, &raw mut wanted, 1, &raw const time, 0) };
-    if ready == Ok(0) {
-        IN_VAIN.store(calls::now_ms().max(1), Relaxed);
+    match ready {
+        Ok(0) => in_vain(),
+        // A signal of the program's may have ended it.
+        ready => matches!(ready, Ok(_) | Err(libc::EINTR)),
     }
-    // A signal of the program's may have ended it.
-    matches!(ready, Ok(1..) | Err(libc::EINTR))
 }
 
 /// [`write`], with signals.
 fn write_all(fd: i32, mut rest: &[u8]) -> bool {
-    let begun = calls::now_ms();
+    let (begun, all) = (calls::now_ms(), rest.len());
     while !rest.is_empty() {
         // Miri does not know the bare call.
         // SAFETY: `rest` is readable for its length.
@@ -267,7 +280,7 @@ fn write_all(fd: i32, mut rest: &[u8]) -> bool {
         match done {
             Ok(1..) | Err(libc::EINTR) => rest = rest.get(done.unwrap_or(0)..).unwrap_or_default(),
             // A terminal or pipe that the program has set to this.
-            Err(libc::EAGAIN) if await_room(fd, begun) => {}
+            Err(libc::EAGAIN) if await_room(fd, begun, rest.len() == all) => {}
             _ => return false,
         }
     }

@@ -101,17 +101,18 @@ fn is_hopeless(need: usize, align: usize) -> bool {
     }
     // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
     // caches, only what has been freed since; unless some of that is on its way back, where it is not seen.
-    let is_returning = returning::is_returning();
-    let none_unseen = !is_returning && !has_ready() && !keeps_any();
-    let back = if FRUITLESS.is_on(os::now_ms()) && none_unseen {
+    let returned = returning::returned();
+    let none_unseen = !returning::is_returning() && !has_ready() && !keeps_any();
+    let mut back = if FRUITLESS.is_on(os::now_ms()) && none_unseen {
         spare()
-    } else if is_returning {
-        // Of that nobody knows whether it still counts as in use.
-        held::bytes()
     } else {
         let large = (counters::LARGE_IN_USE.load(Relaxed)).saturating_sub(cached_runs());
         held::bytes().saturating_sub(large)
     };
+    if returning::is_returning() || returning::returned() != returned {
+        // Of what is on its way nobody knows whether it counted as in use.
+        back = held::bytes();
+    }
     if held::is_beyond_hard(need, back) {
         return true;
     }

@@ -200,17 +200,19 @@ impl Code {
     fn place(&self, module: &Module) -> Option<(u64, u64, u64)> {
         let (address, size, align) = self.mapped;
         let (offset, length) = self.file;
+        let mapped = module.end.checked_sub(module.start)?;
         // Some debug files say it, others have none of it or just the headers.
         if length == size && length != 0 {
-            return (offset..offset + length).contains(&module.offset).then_some((offset, length, address));
+            // It is mapped from the beginning of its first page on.
+            let (end, mapped_end) = (offset.checked_add(length)?, module.offset.checked_add(mapped)?);
+            return (module.offset < end && offset < mapped_end).then_some((offset, length, address));
         }
-        let length = module.end.checked_sub(module.start)?;
         let end = address.checked_add(size)?;
         [12, 14, 16].into_iter().find_map(|page| {
             let start = address >> page << page;
-            let is_whole = end.checked_next_multiple_of(1 << page)? - start == length;
+            let is_whole = end.checked_next_multiple_of(1 << page)? - start == mapped;
             let is_aligned = start.wrapping_sub(module.offset) % align.max(1) == 0;
-            (is_whole && is_aligned).then_some((module.offset, length, start))
+            (is_whole && is_aligned).then_some((module.offset, mapped, start))
         })
     }
 }
