@@ -372,7 +372,8 @@ mod tests {
             let raw = Raw { modules: vec![vec![module]], ..Raw::default() };
             let found = symbols.at(&raw, Some(0), start + 0x11);
             assert_eq!(found[0].function, "program+0x2010");
-            (found, symbols.places.len(), symbols.numbers.len(), symbols.notes().len())
+            assert_eq!(symbols.notes().len(), 1);
+            (found, symbols.places.len(), symbols.numbers.len(), symbols.objects.len())
         };
         let first = look(0x10_0000, 1);
         for process in 2..100 {
