@@ -111,6 +111,12 @@ fn no_mapping_more_is_allowed() {
     print!("{}", expect_ok(&mut preloaded(program), LIMIT));
 }
 
+#[test]
+fn what_cannot_be_unmapped_serves_small_blocks_and_goes_as_soon_as_it_can() {
+    let program = compile("gcc", "hostile_kept.c", &[]);
+    print!("{}", expect_ok(&mut preloaded(program), LIMIT));
+}
+
 /// Many programs take it for granted, and glibc does not refuse it.
 #[test]
 fn a_block_can_always_be_made_smaller() {

@@ -3,6 +3,8 @@
 //! No free block holds a link or anything else that is relied on. Which blocks can be handed out is a bit for
 //! each; what has become of a block is a byte for each.
 
+mod all;
+
 use crate::base::list::{Linked, Links};
 use crate::hardened::records::{self, Header};
 use crate::hardened::regions::{Region, guard_bytes};
@@ -13,10 +15,14 @@ use crate::os;
 use crate::superslab::layout::SLICE;
 use crate::superslab::pagemap::{self, FOREIGN};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
-use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, reads, wrote};
+use crate::sync::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize};
 use crate::tiny::classes;
 use core::cell::Cell;
 use core::ptr;
+
+#[cfg(all(test, loom))]
+pub(super) use all::ALL;
+pub(super) use all::Cursor;
 
 /// A block that was never handed out. It is zero, its trailer too.
 pub(super) const FRESH: u8 = 0;
@@ -43,8 +49,6 @@ pub(super) const DEAD: u8 = 4;
 
 /// Records that were ever made, for the secrets of their slabs.
 static MADE: AtomicUsize = AtomicUsize::new(0);
-/// All records that were ever made, linked by `all_next`.
-pub(super) static ALL: AtomicPtr<Slab> = AtomicPtr::new(ptr::null_mut());
 
 /// The record of a slab. Behind it lie the words of bits, the last one first, then a byte for each block.
 /// Cells are written when the record has a slab anew; all else up to `place` is constant. So figures, which
@@ -81,7 +85,8 @@ pub(super) struct Slab {
     /// [`COUNTED`], or less. Used by who has it.
     filled: AtomicU8,
     links: Links<Slab>,
-    all_next: AtomicPtr<Slab>,
+    /// See [`all`].
+    next: AtomicPtr<Slab>,
 }
 
 /// What the hit paths need of a record is one line.
@@ -195,22 +200,6 @@ impl Slab {
                 slab.enlist();
             }
             Some(slab)
-        }
-    }
-
-    /// Puts a new record into the list of all.
-    #[unsafe(link_section = "hakmem_rare")]
-    pub(super) fn enlist(&self) {
-        let this = ptr::from_ref(self).cast_mut();
-        let mut head = ALL.load(Relaxed);
-        wrote(this);
-        loop {
-            self.all_next.store(head, Relaxed);
-            // Release: pairs with the acquire in `each`.
-            match ALL.compare_exchange_weak(head, this, Release, Relaxed) {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
         }
     }
 
@@ -370,55 +359,7 @@ impl Slab {
             held,
         }
     }
-
-    /// Calls `f` with every slab that has memory. For figures: others may be at work there.
-    pub(super) fn each(mut f: impl FnMut(&Slab)) {
-        Slab::each_while(|slab| {
-            f(slab);
-            true
-        });
-    }
-
-    /// [`each`](Slab::each), until `f` says that it is enough.
-    pub(super) fn each_while(f: impl FnMut(&'static Slab) -> bool) {
-        let mut all = usize::MAX;
-        Slab::each_from(Slab::first(), &mut all, f);
-    }
-
-    /// The first record, if there is any.
-    pub(super) fn first() -> Option<&'static Slab> {
-        // Acquire: pairs with the release in `enlist`.
-        // SAFETY: records stay mapped, and what `figures` refers to are atomics and values that were written
-        // before the slab was listed, and never since.
-        unsafe { ALL.load(Acquire).as_ref() }
-    }
-
-    /// [`each_while`](Slab::each_while) from `next` on, but for `left` records at the most, which becomes
-    /// less by those that there were. Where that has ended; `None` if it came to the end.
-    pub(super) fn each_from(
-        mut next: Option<&'static Slab>,
-        left: &mut usize,
-        mut f: impl FnMut(&'static Slab) -> bool,
-    ) -> Option<&'static Slab> {
-        while let Some(at) = next {
-            if *left == 0 {
-                return next;
-            }
-            *left -= 1;
-            reads(at);
-            // Relaxed: for figures, and `purge` looks again.
-            if at.place.load(Relaxed) != DEAD && !f(at) {
-                return next;
-            }
-            // SAFETY: as in `first`.
-            next = unsafe { at.all_next.load(Relaxed).as_ref() };
-        }
-        None
-    }
 }
-
-/// Where a thread has stopped looking.
-pub(super) type Cursor = Cell<Option<&'static Slab>>;
 
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,8 @@
 mod clean;
 mod entry;
 mod expiry;
+mod queue;
 mod spare;
-mod stack;
 mod take;
 
 use crate::base::counters::LARGE_IN_USE;
@@ -17,7 +17,7 @@ use crate::base::pause::Pause;
 use crate::base::table::Table;
 use crate::large::cache::entry::{AGAIN, Entry, LEAST_CUT};
 use crate::large::cache::expiry::unmap_excess;
-use crate::large::cache::stack::Stack;
+use crate::large::cache::queue::Queue;
 use crate::large::huge::Mapping;
 use crate::lockfree::waker;
 use crate::os::futex::{Inherit, Lock};
@@ -49,8 +49,8 @@ struct Cache {
     /// above the number of places in use, since the first free one is filled first.
     top: usize,
     /// What the system has refused to unmap when there was no place for it.
-    stack: Stack,
-    /// Bytes of everything that is kept, in a place or on the stack.
+    queue: Queue,
+    /// Bytes of everything that is kept, in a place or in the queue.
     bytes: usize,
     /// Bytes of that which the system has refused to unmap.
     refused: usize,
@@ -72,8 +72,8 @@ static DELAY: Delay = Delay::new();
 /// Bytes in the cache: lets a search that would find nothing do without the lock. Relaxed, like the next one:
 /// hints, and what they say is looked up again under the lock.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Whether anything is on the stack.
-static STACKED: AtomicBool = AtomicBool::new(false);
+/// Whether anything is in the queue.
+static QUEUED: AtomicBool = AtomicBool::new(false);
 /// When the system may be asked again to unmap what it has refused.
 static RETRY: Pause = Pause::up_to(AGAIN);
 
@@ -85,8 +85,8 @@ impl Inherit for Cache {
         // The sums anew from what is there.
         self.top = ENTRIES;
         self.lower_top();
-        let stacked = self.stack.bytes();
-        (self.bytes, self.refused, self.clean) = (stacked, stacked, 0);
+        let queued = self.queue.inherit();
+        (self.bytes, self.refused, self.clean) = (queued, queued, 0);
         for entry in &self.entries.0 {
             self.bytes += entry.len();
             self.refused += if entry.refused { entry.len() } else { 0 };
@@ -151,10 +151,10 @@ fn missed(regret: &Regret, len: usize, now: u32) {
 impl Cache {
     const fn new() -> Self {
         let entries = Table([const { Entry::empty() }; ENTRIES]);
-        Self { entries, top: 0, stack: Stack::new(), bytes: 0, refused: 0, clean: 0 }
+        Self { entries, top: 0, queue: Queue::new(), bytes: 0, refused: 0, clean: 0 }
     }
 
-    /// Keeps the sums right when `before` bytes in one place, or on the stack, have become `after`.
+    /// Keeps the sums right when `before` bytes in one place, or in the queue, have become `after`.
     fn changed(&mut self, before: usize, after: usize, refused: bool) {
         self.bytes = self.bytes - before + after;
         if refused {
@@ -167,15 +167,15 @@ impl Cache {
     /// cache then.
     fn push(&mut self, kept: Mapping) {
         let len = kept.len;
-        self.stack.push(kept);
-        STACKED.store(true, Relaxed);
+        self.queue.push(kept);
+        QUEUED.store(true, Relaxed);
         self.changed(0, len, true);
     }
 
-    /// Takes a mapping whose start and length `fits` accepts from the stack.
-    fn pop(&mut self, fits: impl Fn(*mut u8, usize) -> bool) -> Option<Mapping> {
-        let kept = self.stack.take(fits)?;
-        STACKED.store(!self.stack.is_empty(), Relaxed);
+    /// Takes the first mapping that `fits` accepts out of the queue.
+    fn pop(&mut self, fits: impl Fn(&Mapping) -> bool) -> Option<Mapping> {
+        let kept = self.queue.take(fits)?;
+        QUEUED.store(self.queue.len() != 0, Relaxed);
         self.changed(kept.len, 0, true);
         Some(kept)
     }

@@ -23,15 +23,29 @@ pub(crate) struct Spare {
     pub(crate) clean: bool,
 }
 
-/// Where memory for a SuperSlab is looked for before the system is asked. What it returns is the caller's.
-/// Told whether it should have huge pages.
-pub(crate) type Spares = fn(bool) -> Option<Spare>;
+/// Which memory a SuperSlab should be made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Without huge pages.
+    Small,
+    /// With huge pages.
+    Huge,
+    /// Any that is still mapped, though nobody wants it any more: the system has refused to take it back, and
+    /// now it has refused more memory.
+    Any,
+}
+
+/// Where memory for a SuperSlab is looked for, before the system is asked, and [again](Wanted::Any) when it
+/// has refused. What it returns is the caller's.
+pub(crate) type Spares = fn(Wanted) -> Option<Spare>;
 
 /// Adds a SuperSlab to the pool. False if the system or a limit refuses.
 pub(super) fn grow(spares: Spares) -> bool {
     let growth = thp::growth();
-    let wanted = growth.wants_huge;
-    let Some(Spare { base, huge, clean }) = spares(wanted).or_else(|| map_superslab(wanted)) else {
+    let wanted = if growth.wants_huge { Wanted::Huge } else { Wanted::Small };
+    let new = || map_superslab(growth.wants_huge);
+    let found = spares(wanted).or_else(new).or_else(|| spares(Wanted::Any));
+    let Some(Spare { base, huge, clean }) = found else {
         growth.undo();
         return false;
     };

@@ -1,7 +1,6 @@
 /* Near vm.max_map_count every system call that would make one mapping more fails with ENOMEM: mmap, and
  * also the munmap or madvise that would cut one in two. */
-#include "../support/test.h"
-#include <sys/mman.h>
+#include "../support/maps.h"
 
 enum { BLOCKS = 3000, RUNS = 2000 };
 
@@ -43,20 +42,12 @@ static void release(int step) {
 
 int main(void) {
     uint64_t state = 4711;
-    long page = sysconf(_SC_PAGESIZE), most = proc_number("/proc/sys/vm/max_map_count", ""), made = 0;
-    size_t length = (size_t)(most * 2 * page);
-    if (most > 300000) {
+    if (too_many_maps()) {
         puts("skipped: vm.max_map_count is too high to reach");
         return 0;
     }
     allocate(&state, 1);
-    char *area = mmap(NULL, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(area != MAP_FAILED);
-    /* Every second page gets other rights: a mapping of its own, and one more between. */
-    while (made < most && mprotect(area + 2 * made * page, (size_t)page, PROT_READ) == 0) made++;
-    CHECK(made < most);
-    /* That needs room for two; shared mappings never join a neighbour and use up the rest. */
-    while (mmap(NULL, (size_t)page, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) made++;
+    struct used_up used = use_up_maps();
     release(2);
     allocate(&state, 0);
     for (int i = 0; i < RUNS; i++) { /* 4 GiB that is never touched: more than was free before */
@@ -71,8 +62,8 @@ int main(void) {
     release(1);
     allocate(&state, 0);
     release(1);
-    dprintf(1, "about %ld mappings of our own; %ld allocations refused at the limit\n", 2 * made, refused);
-    CHECK(munmap(area, length) == 0);
+    dprintf(1, "about %ld mappings of our own; %ld allocations refused at the limit\n", 2 * used.made, refused);
+    CHECK(munmap(used.area, used.length) == 0);
     allocate(&state, 1);
     release(1);
     puts("ok");

@@ -3,15 +3,19 @@
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::options;
 use crate::large::cache::{
-    CACHE, Cache, DELAY, ENTRIES, KEPT_PART, REGRET, RETRY, STACKED, dropped, kept, limit, unmap,
+    CACHE, Cache, DELAY, ENTRIES, KEPT_PART, QUEUED, REGRET, RETRY, dropped, kept, limit, unmap,
 };
 use crate::large::huge::Mapping;
 use crate::os::returning::Returning;
 use crate::os::{elapsed, now_ms};
 use crate::sync::Ordering::Relaxed;
 
-/// How many mappings the system is asked again to unmap in one go.
+/// How many mappings the system is asked again to unmap in one go,
 const RETRIES: usize = 16;
+/// and how many when somebody asks for all that can be given back, or memory has been refused,
+const MOST_RETRIES: usize = 1024;
+/// and how often then, at most.
+const PASSES: usize = 4;
 
 /// Unmaps what has been kept longer than the purge delay.
 #[inline]
@@ -31,8 +35,8 @@ pub(crate) fn tick_at(now: u32) {
         if bytes != 0 {
             DELAY.went(bytes, now);
         }
-        if STACKED.load(Relaxed) && !RETRY.is_on(now) {
-            RETRY.tried(unmap_refused(RETRIES), now);
+        if QUEUED.load(Relaxed) && !RETRY.is_on(now) {
+            RETRY.tried(unmap_queued(RETRIES), now);
         }
     }
 }
@@ -76,7 +80,7 @@ pub(crate) fn drain() {
     REGRET.forget();
     DELAY.forget();
     unmap_due(now_ms(), 0);
-    unmap_refused(usize::MAX);
+    unmap_refused();
 }
 
 /// Unmaps what has been kept for `least` milliseconds or more: as much as there can be. What other threads
@@ -93,19 +97,42 @@ fn unmap_due(now: u32, least: u32) -> usize {
     bytes
 }
 
-/// Tries again to unmap what the system has refused to unmap: at most `most` mappings, until it refuses one.
-/// Returns whether anything is gone.
-fn unmap_refused(most: usize) -> bool {
-    for tries in 0..most {
-        let kept = take_out(|cache| {
-            let refused = cache.used().find(|(_, e)| e.refused).map(|(i, _)| i);
-            refused.map(|i| cache.remove(i)).or_else(|| cache.pop(|_, _| true))
-        });
-        if !kept.is_some_and(|(kept, _returning)| unmap(kept)) {
-            return tries != 0;
+/// Tries again to unmap what is in the queue, `most` mappings or each once. Returns whether anything is gone.
+fn unmap_queued(most: usize) -> bool {
+    let queued = CACHE.lock_soon().map_or(0, |cache| cache.queue.len());
+    let mut gone = false;
+    // What is refused again comes to the end of the queue, if not to a place.
+    for _ in 0..most.min(queued) {
+        let Some((kept, _returning)) = take_out(|cache| cache.pop(|_| true)) else { break };
+        gone |= unmap(kept);
+    }
+    gone
+}
+
+/// Tries again to unmap all that the system has refused to unmap, as long as something goes: then the next
+/// one may.
+fn unmap_refused() {
+    for _ in 0..PASSES {
+        if let Some(mut cache) = CACHE.lock_soon() {
+            cache.queue_refused();
+        }
+        if !unmap_queued(MOST_RETRIES) {
+            break;
         }
     }
-    true
+}
+
+impl Cache {
+    /// Puts what the system has refused to unmap at the end of the queue.
+    fn queue_refused(&mut self) {
+        for i in 0..self.top {
+            let entry = &self.entries[i];
+            if entry.refused && entry.len() != 0 {
+                let kept = self.remove(i);
+                self.push(kept);
+            }
+        }
+    }
 }
 
 /// Milliseconds until the first of the kept mappings is due by age. `None` if nothing is kept, or never is.

@@ -6,7 +6,7 @@ use crate::large::cache::entry::Entry;
 use crate::large::cache::{CACHE, Cache, kept};
 use crate::large::huge::Mapping;
 use crate::os::{self, elapsed, now_ms};
-use crate::superslab::grow::Spare;
+use crate::superslab::grow::{Spare, Wanted};
 use crate::superslab::layout::{SLICE, SUPERSLAB};
 use crate::superslab::thp;
 
@@ -66,8 +66,14 @@ impl Cache {
     /// Cuts memory for a SuperSlab out of what has been kept longest, but last out of what a block may grow
     /// into. `None` if there is none, or no place for what lies behind it.
     pub(super) fn take_superslab(&mut self, now: u32, pages: Pages) -> Option<Mapping> {
-        let (i, entry) = self.place_of_superslab(now, pages)?;
-        let (kept, since) = (entry.kept(), entry.since);
+        let i = self.place_of_superslab(now, pages)?.0;
+        self.cut_superslab(i)
+    }
+
+    /// Cuts memory for a SuperSlab out of what is in a place, if there is a place for what lies behind it.
+    fn cut_superslab(&mut self, i: usize) -> Option<Mapping> {
+        let entry = &self.entries[i];
+        let (kept, since, refused) = (entry.kept(), entry.since, entry.refused);
         let front = kept.last_superslab()?;
         let behind = kept.len - front - SUPERSLAB;
         let place = match (front, behind) {
@@ -78,19 +84,41 @@ impl Cache {
         let end = if front == 0 { self.remove(i) } else { self.with(i, |entry| entry.shorten(front)) };
         if behind != 0 {
             let behind = Mapping { block: end.block.wrapping_add(SUPERSLAB), len: behind, ..end };
-            self.with(place, |entry| entry.fill(behind, since, false));
+            self.with(place, |entry| entry.fill(behind, since, refused));
         }
         Some(Mapping { len: SUPERSLAB, ..end })
     }
+
+    /// Cuts memory for a SuperSlab out of what the system has refused to unmap.
+    pub(super) fn take_refused_superslab(&mut self) -> Option<Mapping> {
+        let has_one = |kept: &Mapping| kept.last_superslab().is_some();
+        let place = self.used().find(|(_, e)| e.refused && has_one(&e.kept())).map(|(i, _)| i);
+        if let Some(taken) = place.and_then(|i| self.cut_superslab(i)) {
+            return Some(taken);
+        }
+        let kept = self.pop(has_one)?;
+        let front = kept.last_superslab()?;
+        for (from, to) in [(0, front), (front + SUPERSLAB, kept.len)] {
+            if from < to {
+                self.push(Mapping { block: kept.block.wrapping_add(from), len: to - from, ..kept });
+            }
+        }
+        Some(Mapping { block: kept.block.wrapping_add(front), len: SUPERSLAB, ..kept })
+    }
 }
 
-/// Takes memory for a SuperSlab: it is the caller's alone. `huge` says whether it should have huge pages.
-pub(crate) fn spare(huge: bool) -> Option<Spare> {
+/// Takes memory for a SuperSlab: it is the caller's alone.
+pub(crate) fn spare(wanted: Wanted) -> Option<Spare> {
     if kept() < SUPERSLAB {
         return None;
     }
+    if wanted == Wanted::Any {
+        // The pages are gone as a rule, but nobody has noted whether.
+        let taken = CACHE.lock_soon()?.take_refused_superslab()?;
+        return Some(Spare { base: taken.block, huge: taken.huge, clean: false });
+    }
     let options = options::get();
-    let pages = Pages::wanted(options.thp, huge);
+    let pages = Pages::wanted(options.thp, wanted == Wanted::Huge);
     let now = now_ms();
     let mut cache = CACHE.lock_soon()?;
     let Some(Mapping { block, huge, .. }) = cache.take_superslab(now, pages) else {

@@ -23,9 +23,9 @@ pub(in crate::large) fn take_kept(len: usize, align: usize, growing: bool) -> Op
     if kept() < len && !can_regret {
         return None;
     }
-    let fits = |block: *mut u8, bytes: usize| bytes >= len && block.addr() & (align - 1) == 0;
+    let fits = |kept: &Mapping| kept.len >= len && kept.block.addr() & (align - 1) == 0;
     let mut cache = CACHE.lock_soon()?;
-    let all = cache.used().filter(|(_, e)| fits(e.block, e.len()));
+    let all = cache.used().filter(|(_, e)| fits(&e.kept()));
     // Keys of one word: of pairs with a `bool` the bytes between the two were copied from place to place in
     // overlapping words, for which some processors wait (docs/decisions/048).
     let best = if growing {

@@ -2,8 +2,9 @@ use crate::base::options::Thp;
 use crate::large::cache::spare::Pages;
 use crate::large::cache::*;
 use crate::superslab::decay;
-use crate::superslab::layout::SLICE;
 #[cfg(not(loom))]
+use crate::superslab::grow::Wanted;
+use crate::superslab::layout::SLICE;
 use crate::superslab::layout::SUPERSLAB;
 use core::ptr;
 
@@ -97,7 +98,7 @@ fn the_pool_gets_what_is_kept() {
     assert!(crate::large::child::is_so(|| {
         // What other tests have kept in this process.
         drain();
-        assert!(spare(false).is_none());
+        assert!(spare(Wanted::Small).is_none());
         // Set where test.sh emulates other page sizes: what is resident is not told by those there.
         let is_emulated = std::env::var_os("EXPECT_PAGE_SIZE").is_some();
         let half = SUPERSLAB / 2;
@@ -107,14 +108,15 @@ fn the_pool_gets_what_is_kept() {
             }
             let block = kept(touched, false);
             keep(block);
-            let spare = spare(false).unwrap();
+            let spare = spare(Wanted::Small).unwrap();
             assert_eq!((spare.base, spare.huge, spare.clean), (block.block, false, is_clean));
             // SAFETY: ours alone.
             assert_eq!(unsafe { block.block.read() }, if is_clean { 0 } else { 1 });
         }
         let two = [(); 2].map(|()| kept(SUPERSLAB, false));
         two.into_iter().for_each(keep);
-        let (mut kept_two, mut got) = (two.map(|two| two.block), two.map(|_| spare(false).unwrap().base));
+        let (mut kept_two, mut got) =
+            (two.map(|two| two.block), two.map(|_| spare(Wanted::Small).unwrap().base));
         kept_two.sort();
         got.sort();
         assert_eq!(kept_two, got);
@@ -122,13 +124,13 @@ fn the_pool_gets_what_is_kept() {
         if !cfg!(feature = "valgrind") {
             let huge = kept(SUPERSLAB, true);
             keep(huge);
-            let spare = spare(false).unwrap();
+            let spare = spare(Wanted::Small).unwrap();
             assert_eq!((spare.base, spare.huge, spare.clean), (huge.block, true, false));
         }
         let huge = kept(SUPERSLAB - os::page_size(), true);
         keep(huge);
-        assert!(is_emulated || spare(false).is_none() && super::kept() == SUPERSLAB);
-        spare(true).is_some_and(|spare| spare.base == huge.block && spare.huge) && super::kept() == 0
+        assert!(is_emulated || spare(Wanted::Small).is_none() && super::kept() == SUPERSLAB);
+        spare(Wanted::Huge).is_some_and(|spare| spare.base == huge.block && spare.huge) && super::kept() == 0
     }));
 }
 
@@ -154,7 +156,7 @@ fn what_is_clean_comes_last() {
         assert_eq!((super::kept(), clean()), (10 * MIB, 8 * MIB));
         assert_eq!(take_kept(MIB, 1, false).unwrap().block, dirty.block);
         assert_eq!(take_kept(MIB, 1, true).unwrap().block, dirty.block.wrapping_add(MIB));
-        assert!(take_part(16 * MIB).is_none() && spare(true).is_none());
+        assert!(take_part(16 * MIB).is_none() && spare(Wanted::Huge).is_none());
         let one = take_kept(MIB, 1, true).unwrap();
         assert!(one.clean && one.block == fresh.block && clean() == 7 * MIB);
         assert_eq!(take_behind(fresh.block.wrapping_add(MIB), MIB, true), Some(MIB));
@@ -333,7 +335,7 @@ fn what_is_allowed_grows_with_what_is_in_use() {
 }
 
 /// Where a fork has torn the cache, and only there.
-fn sums_are_made_anew(cache: &mut Cache) {
+pub(super) fn sums_are_made_anew(cache: &mut Cache) {
     let all = |cache: &Cache| (cache.bytes, cache.refused, cache.clean, cache.top);
     let sums = all(cache);
     (cache.bytes, cache.refused, cache.clean, cache.top) = (1, 2, 3, 0);
@@ -341,30 +343,6 @@ fn sums_are_made_anew(cache: &mut Cache) {
     assert_eq!(all(cache), (1, 2, 3, 0));
     cache.inherit(true);
     assert_eq!(all(cache), sums);
-}
-
-#[repr(align(65536))]
-struct Memory([u8; 4 * SLICE]);
-
-#[test]
-fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
-    let mut cache = Cache::new();
-    let memory = Box::leak(Box::new(Memory([1; 4 * SLICE])));
-    let start = (&raw mut memory.0).cast::<u8>();
-    let block = |i: usize| start.wrapping_add(i * SLICE);
-    for (i, slices) in [(0, 1), (1, 1), (2, 2)] {
-        cache.push(Mapping { block: block(i), len: slices * SLICE, huge: i == 1, clean: false });
-    }
-    assert_eq!((cache.bytes, cache.refused), (4 * SLICE, 4 * SLICE));
-    sums_are_made_anew(&mut cache);
-    let one = cache.pop(|_, len| len == SLICE).unwrap();
-    assert!((one.block, one.len, one.huge) == (block(1), SLICE, true) && STACKED.load(Relaxed));
-    let two = cache.pop(|_, _| true).unwrap();
-    assert!((two.block, two.len, two.huge) == (block(2), 2 * SLICE, false));
-    assert!(cache.pop(|_, len| len > SLICE).is_none());
-    assert!(!cache.stack.is_empty() && cache.pop(|at, _| at == block(0)).is_some());
-    assert!(cache.stack.is_empty() && !STACKED.load(Relaxed));
-    assert_eq!((cache.bytes, cache.refused), (0, 0));
 }
 
 #[test]
@@ -386,4 +364,16 @@ fn what_the_system_would_not_unmap_is_kept_beside_the_limit_and_not_tried_again_
     sums_are_made_anew(&mut cache);
     cache.remove(0);
     assert_eq!((cache.bytes, cache.refused), (4 * MIB, 0));
+}
+
+#[test]
+fn what_the_system_would_not_unmap_becomes_a_superslab_where_it_gives_no_more() {
+    let mut cache = Cache::new();
+    assert!(cache.add(kept(1, 4), 5, true) && cache.add(kept(20, 8), 7, false));
+    assert!(cache.add(kept(30, 1), 7, true));
+    let taken = cache.take_refused_superslab().unwrap();
+    assert_eq!((taken.block, taken.len), (kept(2, 2).block, SUPERSLAB));
+    assert_eq!(places(&cache), [(1, 1), (4, 1), (20, 8), (30, 1)]);
+    assert_eq!((cache.bytes, cache.refused), (11 * MIB, 3 * MIB));
+    assert!(cache.take_refused_superslab().is_none());
 }
