@@ -70,7 +70,7 @@ pub fn malloc(size: usize) -> *mut u8 {
     // `MAX_TABLE`.
     let class = unsafe { MagazineTops::class(heap.cast(), words) };
     // SAFETY: the calling thread's heap or a placeholder; a class from the table.
-    let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
+    let block = unsafe { MagazineTops::pop(heap.cast(), class) };
     if block.is_null() {
         return malloc_slow(size, heap, words);
     }
@@ -90,7 +90,7 @@ pub fn malloc_hit(size: usize) -> *mut u8 {
     // SAFETY: the calling thread's heap or a placeholder; the size is in the table, and so the class is one.
     // What is unmarked has just been allocated.
     unsafe {
-        let block = MagazineTops::pop_at(heap.cast(), MagazineTops::class(heap.cast(), size.div_ceil(8)));
+        let block = MagazineTops::pop(heap.cast(), MagazineTops::class(heap.cast(), size.div_ceil(8)));
         if !block.is_null() {
             unmark(block);
         }
@@ -179,7 +179,7 @@ extern "C" fn malloc_rest(size: usize) -> *mut u8 {
     let heap = tls::get();
     // SAFETY: the calling thread's heap or a placeholder; `medium` gives a size class for a size up to
     // `MAX_SMALL`.
-    let block = unsafe { MagazineTops::pop_at(heap.cast(), class) };
+    let block = unsafe { MagazineTops::pop(heap.cast(), class) };
     if block.is_null() {
         return malloc_second(size, heap, class);
     }

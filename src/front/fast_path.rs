@@ -120,32 +120,6 @@ impl MagazineTops {
         }
     }
 
-    /// [`MagazineTops::pop`] for a class that is not a compile-time constant: the top moves in one
-    /// instruction. The same in `push` would save an instruction, too, but costs time: see decision 014.
-    ///
-    /// # Safety
-    ///
-    /// As [`MagazineTops::pop`].
-    #[inline(always)]
-    pub(crate) unsafe fn pop_at(tops: *const MagazineTops, class: usize) -> *mut u8 {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: as in `magazine_slots::pop`. `top` is the first field, so the operand is the top of
-        // `class`. To other threads the addition is an aligned store of a word, as atomic as the one there,
-        // since only this thread writes it; an `asm!` without `nomem` is a barrier to the compiler, too.
-        unsafe {
-            let block = (*magazine_slots::own(MagazineTops::top(tops, class)).sub(1)).load(Relaxed);
-            if !block.is_null() {
-                core::arch::asm!("add qword ptr [{} + {} * 8], -8", in(reg) tops, in(reg) class, options(nostack));
-            }
-            block
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        // SAFETY: the caller's clauses are the same.
-        unsafe {
-            MagazineTops::pop(tops, class)
-        }
-    }
-
     /// Whether the magazine of `class` holds `block`, as far down as no visitor has taken anything out. Under
     /// Miri among the last few blocks only: to walk down at each free took 40% of some tests.
     ///
