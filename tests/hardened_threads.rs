@@ -61,6 +61,37 @@ fn the_quarantine_of_a_thread_that_has_ended_keeps_no_slab() {
     assert!(more <= 24, "{more} MiB are still in use");
 }
 
+/// A list of 8,192 blocks, 64 KiB of each.
+#[test]
+fn what_threads_that_have_ended_listed_in_quarantine_goes_back() {
+    let _alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    const THREADS: usize = 16;
+    let metadata = || hakmem::stats().metadata_bytes;
+    hakmem::purge();
+    let before = metadata();
+    let all = std::sync::Barrier::new(THREADS + 1);
+    let most = std::thread::scope(|scope| {
+        let fill = || {
+            for _ in 0..10_000 {
+                // SAFETY: our own block, freed once.
+                unsafe { GLOBAL.dealloc(block(LAYOUT), LAYOUT) };
+            }
+            all.wait();
+            all.wait();
+        };
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(fill)).collect();
+        all.wait();
+        let most = metadata();
+        all.wait();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        most
+    });
+    hakmem::purge();
+    let (more, left) = ((most - before) >> 10, metadata().saturating_sub(before) >> 10);
+    assert!(more >= 64 * THREADS as u64, "{more} KiB are counted");
+    assert!(left <= 30 * THREADS as u64, "{left} of {more} KiB are left");
+}
+
 /// Each would go through a slab of its own of every class, from end to end.
 #[test]
 fn threads_share_the_slabs_of_long_blocks() {

@@ -221,7 +221,7 @@ pub(crate) fn give_up_rest(all: bool) {
             popped = heap;
         }
         nodes(popped).for_each(|heap| FREE.push(heap));
-        if all && !hardened::is_on() {
+        if all {
             purge_free();
         }
     }

@@ -13,11 +13,13 @@ use crate::hardened::slab::{Cursor, FRESH};
 use crate::hardened::source::Source;
 use crate::hardened::trailer::class_with_trailer;
 use crate::hardened::{aged, fault, lists, parts, shared};
+use crate::os;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::{AtomicUsize, compiler_fence};
 use core::cell::Cell;
+use core::mem::offset_of;
 use core::ptr;
 
 /// Blocks of up to so many bytes are looked at before they are handed out for the first time: larger ones may
@@ -37,9 +39,12 @@ pub(crate) struct State {
     /// See [`State::set`]: one more than that; 0 before it is known.
     pub(super) set: Cell<usize>,
     /// The places in `ring` of the oldest block in the quarantine, and of the next one: of so many blocks
-    /// that ever came there. All places count from 0 on, beyond the length of `ring`.
+    /// that ever came there. All places count from 0 on, beyond the length of `ring`. The owner's; that the
+    /// second can be read by others is for statistics.
     first: Cell<usize>,
-    next: Cell<usize>,
+    next: AtomicUsize,
+    /// What `next` was when the memory of `ring` last went back.
+    emptied: AtomicUsize,
     /// Bytes of the blocks in the quarantine.
     bytes: Cell<usize>,
     /// For [`lists::take_or_make`].
@@ -243,11 +248,12 @@ impl State {
         let (most_bytes, most_blocks) = parts::quarantine();
         if most_blocks == 0 {
             // As if it had been there.
-            self.next.set(self.next.get() + 1);
-            self.first.set(self.next.get());
+            let next = self.next.load(Relaxed) + 1;
+            self.next.store(next, Relaxed);
+            self.first.set(next);
             return self.let_go(place);
         }
-        let (next, stride) = (self.next.get(), place.slab.stride());
+        let (next, stride) = (self.next.load(Relaxed), place.slab.stride());
         // This one stays, however large it is.
         while next != self.first.get()
             && (self.bytes.get() + stride > most_bytes || next - self.first.get() >= most_blocks)
@@ -255,7 +261,7 @@ impl State {
             self.let_go_oldest();
         }
         self.ring[next].set(Held::new(place));
-        self.next.set(next + 1);
+        self.next.store(next + 1, Relaxed);
         self.bytes.set(self.bytes.get() + stride);
     }
 
@@ -316,7 +322,7 @@ impl State {
                 lists::drop_current(slab);
             }
         }
-        while self.first.get() != self.next.get() {
+        while self.first.get() != self.next.load(Relaxed) {
             self.let_go_oldest();
         }
         shared::retire();
@@ -325,13 +331,13 @@ impl State {
     /// How many blocks ever came into quarantine, or would have if there were one. The owner's.
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn quarantined(&self) -> usize {
-        self.next.get()
+        self.next.load(Relaxed)
     }
 
     /// Whether there are blocks in quarantine. The owner's.
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn keeps_any(&self) -> bool {
-        self.first.get() != self.next.get()
+        self.first.get() != self.next.load(Relaxed)
     }
 
     /// Forgets everything, in the child of a fork that has stopped the thread anywhere: its slabs and what it
@@ -340,10 +346,43 @@ impl State {
     #[inline(never)]
     #[unsafe(link_section = "hakmem_rare")]
     pub(crate) fn forget(&self) {
-        self.first.set(self.next.get());
+        self.first.set(self.next.load(Relaxed));
         self.bytes.set(0);
         self.sources.iter().for_each(Source::forget);
         self.busy.set(false);
+    }
+
+    /// Bytes of it that were ever written since its memory last went back, as if they lay at its beginning.
+    /// For statistics: the owner may be at work.
+    pub(crate) fn written(&self) -> usize {
+        let came = if parts::quarantine().1 == 0 {
+            0
+        } else {
+            self.next.load(Relaxed).wrapping_sub(self.emptied.load(Relaxed)).min(MOST_HELD)
+        };
+        offset_of!(State, ring) + came * size_of::<Held>()
+    }
+
+    /// Gives back the memory of the quarantine, if no block is there.
+    ///
+    /// # Safety
+    ///
+    /// The calling thread alone has the record, which nobody owns.
+    #[cold]
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) unsafe fn purge(&self) {
+        if self.keeps_any() {
+            return;
+        }
+        let ring = (&raw const self.ring).cast::<u8>().cast_mut();
+        let page = os::page_size();
+        let front = ring.addr().next_multiple_of(page) - ring.addr();
+        let whole = (size_of_val(&self.ring) - front) & !(page - 1);
+        // SAFETY: whole pages inside of the ring, which by this function's contract nobody uses. All zero is
+        // valid there, and what lies there is not looked at before it is written again.
+        if unsafe { os::purge(ring.wrapping_add(front), whole) } {
+            self.emptied.store(self.next.load(Relaxed), Relaxed);
+        }
     }
 
     /// Small blocks allocated, by this thread and those that had the record before.

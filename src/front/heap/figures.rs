@@ -61,7 +61,12 @@ impl Heap {
     unsafe fn written(heap: *const Heap) -> (usize, [Range<usize>; 2]) {
         // SAFETY: the record is mapped; the references are to what other threads may read.
         let (magazines, outbox) = unsafe { (&(*heap).magazines, &(*heap).outbox) };
-        let front = magazines.most().addr().saturating_sub(heap.addr()).max(size_of::<Heap>());
+        let front = if hardened::is_on() {
+            // SAFETY: the record is mapped, and statistics may look at what is referred to.
+            size_of::<Heap>() + unsafe { Heap::hardened(heap.cast_mut()) }.written()
+        } else {
+            magazines.most().addr().saturating_sub(heap.addr()).max(size_of::<Heap>())
+        };
         let whole = |bytes: usize| bytes.next_multiple_of(os::page_size());
         let page = |at: usize| at & !(os::page_size() - 1);
         // From the end of the record downwards: the outbox, then the gate.
@@ -79,7 +84,8 @@ impl Heap {
         (front, [page(GATE_AT).max(front)..gate_end, outbox_from.max(front)..RECORD])
     }
 
-    /// Gives back what [`Heap::resident_bytes`] finds beside the first page.
+    /// Gives back what [`Heap::resident_bytes`] finds beside the first page; in hardened mode, what does not lie
+    /// in front of the quarantine.
     ///
     /// # Safety
     ///
@@ -90,14 +96,13 @@ impl Heap {
         // SAFETY: the caller's clause. Without an owner nothing there is used, but for what hardened mode has
         // in quarantine; all zero is valid for what the next owner reads there.
         unsafe {
-            if hardened::is_on() {
-                return;
-            }
             let (front, [gate, outbox]) = Heap::written(heap);
             let purge = |range: Range<usize>| {
                 range.is_empty() || os::purge(heap.cast::<u8>().wrapping_add(range.start), range.len())
             };
-            if purge(page..front) {
+            if hardened::is_on() {
+                Heap::hardened(heap).purge();
+            } else if purge(page..front) {
                 (*heap).magazines.forget_most();
             }
             if purge(gate) && purge(outbox) {

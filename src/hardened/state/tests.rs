@@ -16,14 +16,14 @@ fn state() -> Box<State> {
 fn the_next_owner_finds_nothing_begun() {
     let state = state();
     core::mem::forget(state.enter());
-    state.next.set(3);
+    state.next.store(3, Relaxed);
     assert!(state.enter().is_none());
     state.begin();
     assert!(state.enter().is_some() && state.first.get() == 3);
     // What nobody has left in the middle stays.
-    state.next.set(7);
+    state.next.store(7, Relaxed);
     state.begin();
-    assert_eq!((state.first.get(), state.next.get()), (3, 7));
+    assert_eq!((state.first.get(), state.next.load(Relaxed)), (3, 7));
 }
 
 /// Lets all threads hold up to so much from now on: in the child of a fork.
@@ -49,7 +49,7 @@ fn hold(state: &State, place: Place<'static>) {
 
 /// What is in the quarantine: blocks, and bytes.
 fn held(state: &State) -> (usize, usize) {
-    (state.next.get() - state.first.get(), state.bytes.get())
+    (state.next.load(Relaxed) - state.first.get(), state.bytes.get())
 }
 
 /// Under these bounds `most` blocks of `slab` are held, and the oldest one goes first.
@@ -127,8 +127,22 @@ fn no_more_blocks_are_held_than_there_is_room_for() {
         let (gone, stay) = blocks.split_at(1000);
         assert!(gone.iter().all(|place| place.look() == FREE));
         assert!(stay.iter().all(|place| place.look() == HELD));
+        let begin = offset_of!(State, ring);
+        // SAFETY: this thread alone has the state.
+        let purge = || unsafe { state.purge() };
+        let is_written = |at| state.ring[at].get().place().is_some();
+        purge();
+        assert!(is_written(MOST_HELD / 2) && state.written() == begin + MOST_HELD * size_of::<Held>());
         state.retire();
         assert!(stay.iter().all(|place| place.look() == FREE));
+        assert!(is_written(MOST_HELD / 2), "memory does not go by itself");
+        purge();
+        assert!(!is_written(MOST_HELD / 2) && state.written() == begin);
+        let again = used_up(4);
+        hold(&state, again.nth(0));
+        assert_eq!((held(&state).0, state.written()), (1, begin + size_of::<Held>()));
+        state.retire();
+        assert_eq!(again.nth(0).look(), FREE);
         // Who has another part of hardened mode only holds nothing.
         parts::init(&Options::new().hardened(Hardened::CANARY), 1);
         parts::quarantine() == (0, 0)
