@@ -84,8 +84,8 @@ impl Heap {
         (front, [page(GATE_AT).max(front)..gate_end, outbox_from.max(front)..RECORD])
     }
 
-    /// Gives back what [`Heap::resident_bytes`] finds beside the first page; in hardened mode, what does not lie
-    /// in front of the quarantine.
+    /// Gives back what [`Heap::resident_bytes`] finds beside the first page; in hardened mode, of what lies
+    /// there in front, the memory of the quarantine.
     ///
     /// # Safety
     ///
