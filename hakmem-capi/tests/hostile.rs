@@ -111,10 +111,14 @@ fn no_mapping_more_is_allowed() {
     print!("{}", expect_ok(&mut preloaded(program), LIMIT));
 }
 
+/// With fewer blocks than the cache has places, and with more SuperSlabs made of them than a chunk of
+/// descriptors is for.
 #[test]
-fn what_cannot_be_unmapped_serves_small_blocks_and_goes_as_soon_as_it_can() {
+fn what_cannot_be_unmapped_serves_smaller_blocks_and_goes_as_soon_as_it_can() {
     let program = compile("gcc", "hostile_kept.c", &[]);
-    print!("{}", expect_ok(&mut preloaded(program), LIMIT));
+    for blocks in ["101", "701"] {
+        print!("{}", expect_ok(preloaded(&program).arg(blocks), LIMIT));
+    }
 }
 
 /// Many programs take it for granted, and glibc does not refuse it.

@@ -123,7 +123,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "forks")]
     fn the_next_blocks_lie_behind_the_first() {
         assert!(child::is_so(|| {
-            cache::drain();
+            cache::drain(true);
             let len = MIB + PAGE;
             let first = alloc(len, 3 * len).unwrap();
             assert!((first.len, first.huge, first.clean) == (len, true, true));
@@ -146,7 +146,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "forks")]
     fn without_use_there_are_no_more_for_a_while() {
         assert!(child::is_so(|| {
-            cache::drain();
+            cache::drain(true);
             LARGE_IN_USE.store(80 * MIB, Relaxed);
             // What other tests have lost.
             (0..1000).for_each(|_| cache::forget_some());
@@ -160,7 +160,7 @@ mod tests {
             cache::take_kept(4 * MIB, 1, false).unwrap();
             alloc(MIB, total).unwrap();
             assert_eq!((cache::unused(), length_for(MIB)), (7 * MIB, None), "it is not used up");
-            cache::drain();
+            cache::drain(true);
             assert_eq!((cache::clean(), length_for(MIB)), (0, None), "it is lost");
             let again = (0..100).find(|_| length_for(MIB).is_some());
             again.is_some_and(|tries| (5..20).contains(&tries))

@@ -72,8 +72,8 @@ static DELAY: Delay = Delay::new();
 /// Bytes in the cache: lets a search that would find nothing do without the lock. Relaxed, like the next one:
 /// hints, and what they say is looked up again under the lock.
 static BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Whether anything is in the queue.
-static QUEUED: AtomicBool = AtomicBool::new(false);
+/// Whether there is anything that the system has refused to unmap.
+static REFUSED: AtomicBool = AtomicBool::new(false);
 /// When the system may be asked again to unmap what it has refused.
 static RETRY: Pause = Pause::up_to(AGAIN);
 
@@ -94,6 +94,7 @@ impl Inherit for Cache {
         }
         clean::is(self.clean);
         BYTES.store(self.bytes, Relaxed);
+        REFUSED.store(self.refused != 0, Relaxed);
     }
 }
 
@@ -115,16 +116,18 @@ fn unmap(kept: Mapping) -> bool {
         }
         return true;
     }
+    keep_refused(Mapping { clean: false, ..kept });
+    false
+}
+
+/// Keeps what the system has refused to unmap, which is not in the cache, and which nobody uses.
+fn keep_refused(kept: Mapping) {
     if let Some(mut cache) = CACHE.lock_soon() {
-        let kept = Mapping { clean: false, ..kept };
-        if !cache.add(kept, now_ms(), true) {
-            cache.push(kept);
-        }
+        cache.add_refused(kept, now_ms());
     } else {
-        // SAFETY: out of the cache, ours alone, and still mapped: see above.
+        // SAFETY: out of the cache, ours alone, and still mapped.
         unsafe { os::discard(kept.block, kept.len) };
     }
-    false
 }
 
 /// The number of bytes that may be kept, apart from what regret adds, beside `in_use` bytes of large blocks.
@@ -159,6 +162,7 @@ impl Cache {
         self.bytes = self.bytes - before + after;
         if refused {
             self.refused = self.refused - before + after;
+            REFUSED.store(self.refused != 0, Relaxed);
         }
         BYTES.store(self.bytes, Relaxed);
     }
@@ -168,14 +172,12 @@ impl Cache {
     fn push(&mut self, kept: Mapping) {
         let len = kept.len;
         self.queue.push(kept);
-        QUEUED.store(true, Relaxed);
         self.changed(0, len, true);
     }
 
     /// Takes the first mapping that `fits` accepts out of the queue.
     fn pop(&mut self, fits: impl Fn(&Mapping) -> bool) -> Option<Mapping> {
         let kept = self.queue.take(fits)?;
-        QUEUED.store(self.queue.len() != 0, Relaxed);
         self.changed(kept.len, 0, true);
         Some(kept)
     }
@@ -283,6 +285,13 @@ impl Cache {
         let Some(free) = self.entries.0.iter().position(|e| e.len() == 0) else { return false };
         self.with(free, |entry| entry.fill(kept, since, refused));
         true
+    }
+
+    /// Enters memory that the system has refused to unmap: in a place, or else in the queue.
+    fn add_refused(&mut self, kept: Mapping, now: u32) {
+        if !self.add(kept, now, true) {
+            self.push(kept);
+        }
     }
 
     /// Takes out something that has to go so that `len` bytes can be kept. `None` if there is room.

@@ -118,6 +118,21 @@ pub(crate) unsafe fn unmap(p: *mut u8, len: usize) -> Unmapped {
     unmapped
 }
 
+/// Tries once more to [unmap] memory for blocks that the system has refused to unmap. False, and nothing has
+/// changed, when it refuses again.
+///
+/// # Safety
+///
+/// As [`unmap`].
+pub(crate) unsafe fn unmap_again(p: *mut u8, len: usize) -> bool {
+    // SAFETY: by this function's contract the range is ours and nobody uses it any more.
+    let gone = unsafe { trim(p, len) };
+    if gone {
+        held::release(len);
+    }
+    gone
+}
+
 /// Like [`unmap`], for memory that no limit counts.
 ///
 /// # Safety

@@ -30,7 +30,7 @@ pub(crate) fn purge_from(extent: Extent) -> usize {
     if extent != Extent::Mine {
         idle_heaps::everyone(pages);
     }
-    large::drain();
+    large::drain(pages);
     purge::everything();
     let purged = if hardened::is_on() { hardened::purge() } else { 0 };
     os::give_back_left();

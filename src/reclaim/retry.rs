@@ -132,8 +132,11 @@ fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     if again && !has_ready() && seen.is_some_and(|seen| seen.get() == freed()) {
         return Allocation::NONE;
     }
-    // The caches of others may have had what is needed, though the system has taken nothing back.
-    let tries = purge::purge_from(if again { Extent::Mine } else { Extent::All }) > 0 || !again;
+    let mapped = os::MAPPED.load(Relaxed);
+    let purged = purge::purge_from(if again { Extent::Mine } else { Extent::All });
+    // Of what is unmapped later than it was purged only that is seen. The caches of others may have had what is
+    // needed, though the system has taken nothing back.
+    let tries = purged > 0 || os::MAPPED.load(Relaxed) < mapped || !again;
     let allocation = if tries { attempt() } else { Allocation::NONE };
     let helped = !allocation.ptr.is_null();
     if helped || !again {

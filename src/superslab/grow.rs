@@ -52,6 +52,7 @@ pub(super) fn grow(spares: Spares) -> bool {
     if !pagemap::prepare(base) {
         // SAFETY: ours, mapped with this length, and nobody else knows it.
         unsafe { os::discard(base, SUPERSLAB) };
+        growth.undo();
         return false;
     }
     if !clean {
@@ -62,9 +63,16 @@ pub(super) fn grow(spares: Spares) -> bool {
     while !span_index::add(base, huge, !clean) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
+            // There is room for the descriptors where this was, whether it could be unmapped or not.
             // SAFETY: ours, mapped with this length, and nobody else knows it.
             unsafe { os::discard(base, SUPERSLAB) };
-            return false;
+            growth.undo();
+            let chunk = os::map_uncounted(CHUNK);
+            if chunk.is_null() {
+                return false;
+            }
+            desc::supply(chunk);
+            return grow(spares);
         }
         desc::supply(chunk);
     }

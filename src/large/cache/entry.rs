@@ -67,8 +67,8 @@ pub(super) struct Entry {
     pub(super) huge: bool,
     /// Nothing of it was ever touched: see [`Mapping`].
     pub(super) clean: bool,
-    /// The system has refused to unmap it, though as a rule it has taken the pages. Not tried again for
-    /// [`AGAIN`].
+    /// The system has refused to unmap it, though as a rule it has taken the pages. Where room has to be made
+    /// it is not tried again for [`AGAIN`].
     pub(super) refused: bool,
     /// A block, which may grow into this, was cut off the front.
     pub(super) follows: bool,

@@ -2,19 +2,20 @@
 
 use crate::base::counters::LARGE_IN_USE;
 use crate::base::options;
+use crate::large::cache::entry::AGAIN;
 use crate::large::cache::{
-    CACHE, Cache, DELAY, ENTRIES, KEPT_PART, QUEUED, REGRET, RETRY, dropped, kept, limit, unmap,
+    CACHE, Cache, DELAY, ENTRIES, KEPT_PART, REFUSED, REGRET, RETRY, dropped, keep_refused, kept, limit,
+    unmap,
 };
 use crate::large::huge::Mapping;
 use crate::os::returning::Returning;
-use crate::os::{elapsed, now_ms};
+use crate::os::{self, elapsed, now_ms};
 use crate::sync::Ordering::Relaxed;
 
-/// How many mappings the system is asked again to unmap in one go,
-const RETRIES: usize = 16;
-/// and how many when somebody asks for all that can be given back, or memory has been refused,
-const MOST_RETRIES: usize = 1024;
-/// and how often then, at most.
+/// How many mappings in a row the system may refuse again to unmap until it is left alone: others come first
+/// the next time.
+const REFUSALS: usize = 16;
+/// How often all are tried at most: when one has gone, the next one may.
 const PASSES: usize = 4;
 
 /// Unmaps what has been kept longer than the purge delay.
@@ -35,8 +36,8 @@ pub(crate) fn tick_at(now: u32) {
         if bytes != 0 {
             DELAY.went(bytes, now);
         }
-        if QUEUED.load(Relaxed) && !RETRY.is_on(now) {
-            RETRY.tried(unmap_queued(RETRIES), now);
+        if REFUSED.load(Relaxed) && !RETRY.is_on(now) {
+            RETRY.tried(unmap_refused(REFUSALS), now);
         }
     }
 }
@@ -75,19 +76,25 @@ fn unmap_rest(now: u32) {
     }
 }
 
-/// Unmaps everything that is kept. Regrets are forgotten: whoever asks for this knows better.
-pub(crate) fn drain() {
+/// Unmaps everything that is kept; of what the system has refused to unmap, some, and with `all` whatever it
+/// lets go now. Regrets are forgotten: whoever asks for this knows better.
+pub(crate) fn drain(all: bool) {
     REGRET.forget();
     DELAY.forget();
     unmap_due(now_ms(), 0);
-    unmap_refused();
+    let most = if all { usize::MAX } else { REFUSALS };
+    for _ in 0..PASSES {
+        if !unmap_refused(most) {
+            break;
+        }
+    }
 }
 
 /// Unmaps what has been kept for `least` milliseconds or more: as much as there can be. What other threads
 /// put there meanwhile may be due at once, and they may be faster. Returns how many bytes that somebody has
 /// used are gone.
 fn unmap_due(now: u32, least: u32) -> usize {
-    let oldest = |cache: &mut Cache| cache.oldest(now, least, |_| true).map(|i| cache.remove(i));
+    let oldest = |cache: &mut Cache| cache.oldest(now, least, |e| !e.refused).map(|i| cache.remove(i));
     let mut bytes = 0;
     for _ in 0..ENTRIES {
         let Some((kept, _returning)) = take_out(oldest) else { break };
@@ -97,41 +104,50 @@ fn unmap_due(now: u32, least: u32) -> usize {
     bytes
 }
 
-/// Tries again to unmap what is in the queue, `most` mappings or each once. Returns whether anything is gone.
-fn unmap_queued(most: usize) -> bool {
-    let queued = CACHE.lock_soon().map_or(0, |cache| cache.queue.len());
-    let mut gone = false;
-    // What is refused again comes to the end of the queue, if not to a place.
-    for _ in 0..most.min(queued) {
-        let Some((kept, _returning)) = take_out(|cache| cache.pop(|_| true)) else { break };
-        gone |= unmap(kept);
+/// Tries again to unmap what the system has refused to unmap, each once: what is in places, and then what is in
+/// the queue, until `most` of that have been refused in a row. Returns whether anything is gone.
+fn unmap_refused(most: usize) -> bool {
+    if !REFUSED.load(Relaxed) {
+        return false;
+    }
+    // Before the first is taken out, and until the last is back: who is refused memory waits for all of it.
+    let _returning = Returning::begin();
+    let (mut gone, mut from) = (false, 0);
+    while let Some((i, kept)) = CACHE.lock_soon().and_then(|mut cache| cache.take_refused(from)) {
+        // It comes back to this place, or to one before it.
+        from = i + 1;
+        gone |= unmap_again(kept);
+    }
+    let mut in_a_row = 0;
+    // What is refused again comes to a place, or to the end of the queue.
+    for _ in 0..CACHE.lock_soon().map_or(0, |cache| cache.queue.len()) {
+        let Some(kept) = CACHE.lock_soon().and_then(|mut cache| cache.pop(|_| true)) else { break };
+        let is_gone = unmap_again(kept);
+        in_a_row = if is_gone { 0 } else { in_a_row + 1 };
+        gone |= is_gone;
+        if in_a_row == most {
+            break;
+        }
     }
     gone
 }
 
-/// Tries again to unmap all that the system has refused to unmap, as long as something goes: then the next
-/// one may.
-fn unmap_refused() {
-    for _ in 0..PASSES {
-        if let Some(mut cache) = CACHE.lock_soon() {
-            cache.queue_refused();
-        }
-        if !unmap_queued(MOST_RETRIES) {
-            break;
-        }
+/// Tries again to unmap what the system has refused to unmap. Its pages have been given back as far as they
+/// could be.
+fn unmap_again(kept: Mapping) -> bool {
+    // SAFETY: the caller has just taken it out of the cache: ours alone, and mapped.
+    let gone = unsafe { os::unmap_again(kept.block, kept.len) };
+    if !gone {
+        keep_refused(kept);
     }
+    gone
 }
 
 impl Cache {
-    /// Puts what the system has refused to unmap at the end of the queue.
-    fn queue_refused(&mut self) {
-        for i in 0..self.top {
-            let entry = &self.entries[i];
-            if entry.refused && entry.len() != 0 {
-                let kept = self.remove(i);
-                self.push(kept);
-            }
-        }
+    /// Takes out the first of what the system has refused to unmap, of the places from `from` on.
+    fn take_refused(&mut self, from: usize) -> Option<(usize, Mapping)> {
+        let (i, _) = self.used().find(|&(i, e)| i >= from && e.refused)?;
+        Some((i, self.remove(i)))
     }
 }
 
@@ -139,5 +155,7 @@ impl Cache {
 pub(crate) fn due_in(now: u32) -> Option<u32> {
     let term = term()?;
     let Some(cache) = CACHE.lock_soon() else { return Some(term) };
-    cache.used().map(|(_, e)| e.term(term).saturating_sub(elapsed(e.since, now))).min()
+    let kept = cache.used().filter(|(_, e)| !e.refused);
+    let first = kept.map(|(_, e)| term.saturating_sub(elapsed(e.since, now))).min();
+    if cache.refused == 0 { first } else { Some(first.map_or(AGAIN, |first| first.min(AGAIN))) }
 }

@@ -96,11 +96,11 @@ impl Queue {
 mod tests {
     use super::*;
     use crate::large::cache::tests::sums_are_made_anew;
-    use crate::large::cache::{Cache, QUEUED};
+    use crate::large::cache::{Cache, REFUSED};
     use crate::superslab::layout::{SLICE, SUPERSLAB};
     use crate::sync::Ordering::Relaxed;
 
-    /// Who uses `QUEUED`, with a cache of its own.
+    /// Who uses `REFUSED`, with a cache of its own.
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[repr(align(65536))]
@@ -119,12 +119,12 @@ mod tests {
         assert_eq!((cache.bytes, cache.refused), (4 * SLICE, 4 * SLICE));
         sums_are_made_anew(&mut cache);
         let one = cache.pop(|kept| kept.huge).unwrap();
-        assert!((one.block, one.len, one.huge) == (block(1), SLICE, true) && QUEUED.load(Relaxed));
+        assert!((one.block, one.len, one.huge) == (block(1), SLICE, true) && REFUSED.load(Relaxed));
         let two = cache.pop(|kept| kept.len > SLICE).unwrap();
         assert!((two.block, two.len, two.huge) == (block(2), 2 * SLICE, false));
         assert!(cache.pop(|kept| kept.len > SLICE).is_none());
         assert!(cache.queue.len() == 1 && cache.pop(|_| true).is_some_and(|kept| kept.block == block(0)));
-        assert!(cache.queue.len() == 0 && !QUEUED.load(Relaxed));
+        assert!(cache.queue.len() == 0 && !REFUSED.load(Relaxed));
         assert_eq!((cache.bytes, cache.refused), (0, 0));
     }
 
@@ -178,15 +178,15 @@ mod tests {
         cache.push(mapping(front, behind - front));
         cache.push(mapping(whole(3), SUPERSLAB));
         for at in [1, 3] {
-            let taken = cache.take_refused_superslab().unwrap();
+            let taken = cache.take_refused_superslab(5).unwrap();
             assert_eq!((taken.block, taken.len, taken.huge), (mapping(whole(at), 0).block, SUPERSLAB, true));
         }
-        assert!(cache.take_refused_superslab().is_none());
+        assert!(cache.take_refused_superslab(5).is_none());
         let rest = SUPERSLAB + 3 * SLICE;
-        assert_eq!((cache.queue.len(), cache.bytes, cache.refused), (3, rest, rest));
-        for (from, len) in [(SLICE, SUPERSLAB), (front, SLICE), (whole(2), 2 * SLICE)] {
-            let kept = cache.pop(|_| true).unwrap();
-            assert_eq!((kept.block, kept.len), (mapping(from, 0).block, len));
-        }
+        assert_eq!((cache.queue.len(), cache.bytes, cache.refused), (1, rest, rest));
+        assert_eq!(cache.pop(|_| true).unwrap().block, mapping(SLICE, 0).block);
+        let ends: Vec<_> = cache.used().map(|(_, e)| (e.block, e.len(), e.refused)).collect();
+        let end = |from, len| (mapping(from, 0).block, len, true);
+        assert_eq!(ends, [end(front, SLICE), end(whole(2), 2 * SLICE)]);
     }
 }

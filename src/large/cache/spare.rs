@@ -66,14 +66,8 @@ impl Cache {
     /// Cuts memory for a SuperSlab out of what has been kept longest, but last out of what a block may grow
     /// into. `None` if there is none, or no place for what lies behind it.
     pub(super) fn take_superslab(&mut self, now: u32, pages: Pages) -> Option<Mapping> {
-        let i = self.place_of_superslab(now, pages)?.0;
-        self.cut_superslab(i)
-    }
-
-    /// Cuts memory for a SuperSlab out of what is in a place, if there is a place for what lies behind it.
-    fn cut_superslab(&mut self, i: usize) -> Option<Mapping> {
-        let entry = &self.entries[i];
-        let (kept, since, refused) = (entry.kept(), entry.since, entry.refused);
+        let (i, entry) = self.place_of_superslab(now, pages)?;
+        let (kept, since) = (entry.kept(), entry.since);
         let front = kept.last_superslab()?;
         let behind = kept.len - front - SUPERSLAB;
         let place = match (front, behind) {
@@ -84,26 +78,26 @@ impl Cache {
         let end = if front == 0 { self.remove(i) } else { self.with(i, |entry| entry.shorten(front)) };
         if behind != 0 {
             let behind = Mapping { block: end.block.wrapping_add(SUPERSLAB), len: behind, ..end };
-            self.with(place, |entry| entry.fill(behind, since, refused));
+            self.with(place, |entry| entry.fill(behind, since, false));
         }
         Some(Mapping { len: SUPERSLAB, ..end })
     }
 
     /// Cuts memory for a SuperSlab out of what the system has refused to unmap.
-    pub(super) fn take_refused_superslab(&mut self) -> Option<Mapping> {
+    pub(super) fn take_refused_superslab(&mut self, now: u32) -> Option<Mapping> {
         let has_one = |kept: &Mapping| kept.last_superslab().is_some();
         let place = self.used().find(|(_, e)| e.refused && has_one(&e.kept())).map(|(i, _)| i);
-        if let Some(taken) = place.and_then(|i| self.cut_superslab(i)) {
-            return Some(taken);
-        }
-        let kept = self.pop(has_one)?;
+        // After a fork in between, the child has lost all of it.
+        let kept = place.map(|i| self.remove(i)).or_else(|| self.pop(has_one))?;
         let front = kept.last_superslab()?;
-        for (from, to) in [(0, front), (front + SUPERSLAB, kept.len)] {
-            if from < to {
-                self.push(Mapping { block: kept.block.wrapping_add(from), len: to - from, ..kept });
+        let part = |from: usize, len| Mapping { block: kept.block.wrapping_add(from), len, ..kept };
+        let end = front + SUPERSLAB;
+        for rest in [part(0, front), part(end, kept.len - end)] {
+            if rest.len != 0 {
+                self.add_refused(rest, now);
             }
         }
-        Some(Mapping { block: kept.block.wrapping_add(front), len: SUPERSLAB, ..kept })
+        Some(part(front, SUPERSLAB))
     }
 }
 
@@ -114,7 +108,7 @@ pub(crate) fn spare(wanted: Wanted) -> Option<Spare> {
     }
     if wanted == Wanted::Any {
         // The pages are gone as a rule, but nobody has noted whether.
-        let taken = CACHE.lock_soon()?.take_refused_superslab()?;
+        let taken = CACHE.lock_soon()?.take_refused_superslab(now_ms())?;
         return Some(Spare { base: taken.block, huge: taken.huge, clean: false });
     }
     let options = options::get();

@@ -97,7 +97,7 @@ fn the_pool_gets_what_is_kept() {
     let keep = |kept: Mapping| unsafe { keep(kept) };
     assert!(crate::large::child::is_so(|| {
         // What other tests have kept in this process.
-        drain();
+        drain(true);
         assert!(spare(Wanted::Small).is_none());
         // Set where test.sh emulates other page sizes: what is resident is not told by those there.
         let is_emulated = std::env::var_os("EXPECT_PAGE_SIZE").is_some();
@@ -146,7 +146,7 @@ fn what_is_clean_comes_last() {
         clean: false,
     };
     assert!(crate::large::child::is_so(|| {
-        drain();
+        drain(true);
         let (dirty, fresh) = (map(2 * MIB), map(8 * MIB));
         // SAFETY: mapped just now.
         unsafe {
@@ -161,7 +161,7 @@ fn what_is_clean_comes_last() {
         assert!(one.clean && one.block == fresh.block && clean() == 7 * MIB);
         assert_eq!(take_behind(fresh.block.wrapping_add(MIB), MIB, true), Some(MIB));
         let (purged, before) = (os::PURGED.load(Relaxed), unused());
-        drain();
+        drain(true);
         assert_eq!((os::PURGED.load(Relaxed), unused()), (purged, before));
         (super::kept(), clean()) == (0, 0)
     }));
@@ -270,7 +270,7 @@ fn room_is_made_at_the_end_of_the_oldest() {
 #[cfg_attr(miri, ignore = "forks")]
 fn what_is_wanted_soon_after_it_was_too_old_is_kept_longer() {
     assert!(crate::large::child::is_so(|| {
-        drain();
+        drain(true);
         let hour = 3_000_000;
         let keep_one = |clean| {
             let block = os::map_aligned(ptr::null_mut(), MIB, SLICE);
@@ -304,7 +304,7 @@ fn what_is_wanted_soon_after_it_was_too_old_is_kept_longer() {
         keep_one(true);
         assert!(take_kept(MIB, 1, false).is_some_and(|taken| taken.clean));
         assert_eq!((DELAY.stretch(250), DELAY.has_gone()), (2000, false));
-        drain();
+        drain(true);
         DELAY.stretch(250) == 250
     }));
 }
@@ -371,9 +371,9 @@ fn what_the_system_would_not_unmap_becomes_a_superslab_where_it_gives_no_more() 
     let mut cache = Cache::new();
     assert!(cache.add(kept(1, 4), 5, true) && cache.add(kept(20, 8), 7, false));
     assert!(cache.add(kept(30, 1), 7, true));
-    let taken = cache.take_refused_superslab().unwrap();
+    let taken = cache.take_refused_superslab(5).unwrap();
     assert_eq!((taken.block, taken.len), (kept(2, 2).block, SUPERSLAB));
     assert_eq!(places(&cache), [(1, 1), (4, 1), (20, 8), (30, 1)]);
     assert_eq!((cache.bytes, cache.refused), (11 * MIB, 3 * MIB));
-    assert!(cache.take_refused_superslab().is_none());
+    assert!(cache.take_refused_superslab(5).is_none());
 }

@@ -110,7 +110,7 @@ fn blocks_are_what_was_asked_for() {
 #[cfg_attr(miri, ignore = "forks")]
 fn what_nobody_has_touched_is_zero() {
     assert!(crate::large::child::is_so(|| {
-        cache::drain();
+        cache::drain(true);
         let len = 1 << 20;
         let first = batch::alloc(len, 3 * len).unwrap();
         let [plain, zero] = [false, true].map(|clear| alloc_kept(len, 1, clear, false));
