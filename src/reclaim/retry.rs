@@ -134,8 +134,8 @@ fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     }
     let mapped = os::MAPPED.load(Relaxed);
     let purged = purge::purge_from(if again { Extent::Mine } else { Extent::All });
-    // Of what is unmapped later than it was purged only that is seen. The caches of others may have had what is
-    // needed, though the system has taken nothing back.
+    // Of what is unmapped later than it was purged only that is seen. The caches of others may have had what
+    // is needed, though the system has taken nothing back.
     let tries = purged > 0 || os::MAPPED.load(Relaxed) < mapped || !again;
     let allocation = if tries { attempt() } else { Allocation::NONE };
     let helped = !allocation.ptr.is_null();

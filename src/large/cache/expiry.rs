@@ -104,8 +104,8 @@ fn unmap_due(now: u32, least: u32) -> usize {
     bytes
 }
 
-/// Tries again to unmap what the system has refused to unmap, each once: what is in places, and then what is in
-/// the queue, until `most` of that have been refused in a row. Returns whether anything is gone.
+/// Tries again to unmap what the system has refused to unmap, each once: what is in places, and then what is
+/// in the queue, until `most` of that have been refused in a row. Returns whether anything is gone.
 fn unmap_refused(most: usize) -> bool {
     if !REFUSED.load(Relaxed) {
         return false;
