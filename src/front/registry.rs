@@ -13,7 +13,7 @@ pub(crate) use crate::front::counts::{EXITED, STARTED, left_behind, live};
 
 /// Records without an owner.
 static FREE: RecordStack<Heap> = RecordStack::new();
-/// More of them, of which only the first page has memory.
+/// More of them, of which only the first page has memory; in hardened mode, what does not list blocks.
 static PURGED: RecordStack<Heap> = RecordStack::new();
 /// The list of all records, linked by `all_next`. It only grows.
 static ALL: AtomicPtr<Heap> = AtomicPtr::new(NO_HEAP);
@@ -191,7 +191,8 @@ fn fewer(records: &AtomicUsize, by: usize) {
 }
 
 /// Gives up the slabs that threads which have ended could not give up, and with `all` what those that had
-/// borrowed a heap have left in quarantine there, and the memory of all free records but their first page.
+/// borrowed a heap have left in quarantine there, and the memory of all free records but their first page (in
+/// hardened mode, that of their quarantines).
 /// Without this the next owners of the records would have to come for them. Threads that start meanwhile may
 /// need new records.
 pub(crate) fn give_up_rest(all: bool) {
@@ -227,8 +228,8 @@ pub(crate) fn give_up_rest(all: bool) {
     }
 }
 
-/// Gives back the memory of all free records but for their first page. One by one, so that threads that start
-/// meanwhile find the others; and no more than there are, since threads may end as fast.
+/// Gives back the memory of all free records as far as nobody needs it. One by one, so that threads that
+/// start meanwhile find the others; and no more than there are, since threads may end as fast.
 fn purge_free() {
     let mut most = 0;
     each(|_| most += 1);
@@ -243,6 +244,11 @@ fn purge_free() {
                 // Whoever gives these up finds it there.
                 FREE.push(heap);
                 return;
+            }
+            if keeps_any(heap) {
+                // Of who has borrowed it meanwhile. From here on nobody would look for it.
+                Heap::hardened(heap).retire();
+                fewer(&KEEPING, 1);
             }
             Heap::purge_record(heap);
             PURGED.push(heap);

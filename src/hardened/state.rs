@@ -13,13 +13,13 @@ use crate::hardened::slab::{Cursor, FRESH};
 use crate::hardened::source::Source;
 use crate::hardened::trailer::class_with_trailer;
 use crate::hardened::{aged, fault, lists, parts, shared};
-use crate::os;
 use crate::superslab::pagemap::KINDS;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::{Relaxed, Release, SeqCst};
 use crate::sync::{AtomicUsize, compiler_fence};
 use core::cell::Cell;
 use core::mem::offset_of;
+use core::ops::Range;
 use core::ptr;
 
 /// Blocks of up to so many bytes are looked at before they are handed out for the first time: larger ones may
@@ -352,37 +352,32 @@ impl State {
         self.busy.set(false);
     }
 
-    /// Bytes of it that were ever written since its memory last went back, as if they lay at its beginning.
-    /// For statistics: the owner may be at work.
-    pub(crate) fn written(&self) -> usize {
-        let came = if parts::quarantine().1 == 0 {
-            0
-        } else {
-            self.next.load(Relaxed).wrapping_sub(self.emptied.load(Relaxed)).min(MOST_HELD)
-        };
-        offset_of!(State, ring) + came * size_of::<Held>()
+    /// How many blocks ever came into quarantine since its memory last went back, as far as it has room.
+    fn listed(&self) -> usize {
+        if parts::quarantine().1 == 0 {
+            return 0;
+        }
+        self.next.load(Relaxed).wrapping_sub(self.emptied.load(Relaxed)).min(MOST_HELD)
     }
 
-    /// Gives back the memory of the quarantine, if no block is there.
-    ///
-    /// # Safety
-    ///
-    /// The calling thread alone has the record, which nobody owns.
-    #[cold]
+    /// Bytes that were ever written since the memory of the quarantine last went back, as if they all lay at
+    /// the beginning. For statistics: the owner may be at work.
+    pub(crate) fn written(&self) -> usize {
+        offset_of!(State, ring) + self.listed() * size_of::<Held>()
+    }
+
+    /// Where the memory of the quarantine is, if no block is there and some of it was written. It is the last
+    /// thing here. Whoever gives its pages back says so by [`State::purged`].
     #[unsafe(link_section = "hakmem_rare")]
-    pub(crate) unsafe fn purge(&self) {
-        if self.keeps_any() {
-            return;
-        }
-        let ring = (&raw const self.ring).cast::<u8>().cast_mut();
-        let page = os::page_size();
-        let front = ring.addr().next_multiple_of(page) - ring.addr();
-        let whole = (size_of_val(&self.ring) - front) & !(page - 1);
-        // SAFETY: whole pages inside of the ring, which by this function's contract nobody uses. All zero is
-        // valid there, and what lies there is not looked at before it is written again.
-        if unsafe { os::purge(ring.wrapping_add(front), whole) } {
-            self.emptied.store(self.next.load(Relaxed), Relaxed);
-        }
+    pub(crate) fn idle(&self) -> Option<Range<usize>> {
+        let begin = offset_of!(State, ring);
+        (!self.keeps_any() && self.listed() != 0).then_some(begin..size_of::<State>())
+    }
+
+    /// Notes that the memory of the quarantine has gone back.
+    #[unsafe(link_section = "hakmem_rare")]
+    pub(crate) fn purged(&self) {
+        self.emptied.store(self.next.load(Relaxed), Relaxed);
     }
 
     /// Small blocks allocated, by this thread and those that had the record before.
@@ -391,6 +386,7 @@ impl State {
     }
 }
 
+const _: () = assert!(offset_of!(State, ring) + MOST_HELD * size_of::<Held>() == size_of::<State>());
 const _: () = assert!(size_of::<State>() <= 256 << 10, "it has room in the record of a heap");
 
 #[cfg(test)]

@@ -124,6 +124,9 @@ fn unmap(kept: Mapping) -> bool {
 fn keep_refused(kept: Mapping) {
     if let Some(mut cache) = CACHE.lock_soon() {
         cache.add_refused(kept, now_ms());
+        drop(cache);
+        // It is tried again.
+        waker::notify();
     } else {
         // SAFETY: out of the cache, ours alone, and still mapped.
         unsafe { os::discard(kept.block, kept.len) };

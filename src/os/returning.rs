@@ -11,7 +11,7 @@ static RETURNED: AtomicU32 = AtomicU32::new(0);
 
 /// While this lives, memory that was free is on its way back to the system: nobody can have it, and it is
 /// still held. Whoever is refused memory meanwhile can wait for that. It is made under the lock under which
-/// the memory is taken out of where it was free, so whoever looks there later knows of it.
+/// the memory is taken out of where it was free, or before that, so whoever looks there later knows of it.
 pub(crate) struct Returning {
     /// Of which process of a row of forks it is. In a child it is not counted: see [`reset_in_child`].
     generation: u32,

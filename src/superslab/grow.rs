@@ -63,7 +63,7 @@ pub(super) fn grow(spares: Spares) -> bool {
     while !span_index::add(base, huge, !clean) {
         let chunk = os::map_uncounted(CHUNK);
         if chunk.is_null() {
-            // There is room for the descriptors where this was, whether it could be unmapped or not.
+            // Where this cannot be unmapped, it is left for whoever maps memory next: the descriptors.
             // SAFETY: ours, mapped with this length, and nobody else knows it.
             unsafe { os::discard(base, SUPERSLAB) };
             growth.undo();

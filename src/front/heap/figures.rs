@@ -101,7 +101,14 @@ impl Heap {
                 range.is_empty() || os::purge(heap.cast::<u8>().wrapping_add(range.start), range.len())
             };
             if hardened::is_on() {
-                Heap::hardened(heap).purge();
+                let state = Heap::hardened(heap);
+                if let Some(idle) = state.idle() {
+                    // Behind it nothing is in use up to the gate.
+                    let whole = |at: usize| (size_of::<Heap>() + at).next_multiple_of(page);
+                    if purge(whole(idle.start)..whole(idle.end)) {
+                        state.purged();
+                    }
+                }
             } else if purge(page..front) {
                 (*heap).magazines.forget_most();
             }

@@ -1,6 +1,8 @@
 //! Tests of the list of all heaps.
 
 use super::*;
+use crate::base::misuse::Said;
+use crate::base::options::{Hardened, Options};
 use crate::os::child;
 use crate::superslab::orphans;
 use crate::superslab::slab::{self, Slab};
@@ -229,6 +231,55 @@ fn records_that_hold_slabs_are_counted() {
         give_up_rest(false);
         // SAFETY: a record, which is free.
         holding() == 0 && free_ones() == free && !unsafe { (*heap).holds_slabs.get() }
+    }));
+}
+
+/// In hardened mode: the memory that listed what was in quarantine, and first what is there still.
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_listed_the_quarantine_of_a_free_record_goes_back() {
+    let _alone = orphans::ALONE.lock();
+    assert!(child::is_so(|| {
+        forget_free();
+        hardened::inherit();
+        hardened::init(&Options::new().hardened(Hardened::ON), os::random());
+        let heap = taken_one();
+        // SAFETY: a record of ours.
+        let state = unsafe { Heap::hardened(heap) };
+        let free_some = |count: usize| {
+            for _ in 0..count {
+                let block = hardened::alloc(state, 100, 16, false).ptr;
+                // SAFETY: freed once.
+                unsafe { hardened::free(Some(state), block, Said::Nothing, "free") };
+            }
+        };
+        free_some(10_000);
+        let most = state.written();
+        // SAFETY: of ours, and nobody uses it any more.
+        unsafe { release_heap(heap) };
+        let page = os::page_size();
+        let at = |offset: usize| (size_of::<Heap>() + offset).next_multiple_of(page);
+        let idle = state.idle().unwrap();
+        let (from, to) = (at(idle.start), at(idle.end));
+        let resident = || {
+            // SAFETY: whole pages of a record.
+            unsafe { os::resident_pages(heap.cast::<u8>().wrapping_add(from), to - from) }
+        };
+        assert_eq!(resident(), Some((to - from) / page));
+        purge_free();
+        // Set where test.sh emulates other page sizes: what is resident is not told by those there.
+        assert!(std::env::var_os("EXPECT_PAGE_SIZE").is_some() || resident() == Some(0));
+        assert!(most >= state.written() + (60 << 10) && state.idle().is_none());
+
+        // Who has borrowed it may leave something there, just before.
+        let keeping = KEEPING.load(Relaxed);
+        assert_eq!(taken_one(), heap);
+        free_some(1);
+        // SAFETY: a record of ours, which nobody uses any more.
+        unsafe { return_heap(heap, true) };
+        assert!(state.keeps_any() && KEEPING.load(Relaxed) == keeping + 1);
+        purge_free();
+        !state.keeps_any() && KEEPING.load(Relaxed) == keeping
     }));
 }
 

@@ -128,21 +128,15 @@ fn no_more_blocks_are_held_than_there_is_room_for() {
         assert!(gone.iter().all(|place| place.look() == FREE));
         assert!(stay.iter().all(|place| place.look() == HELD));
         let begin = offset_of!(State, ring);
-        // SAFETY: this thread alone has the state.
-        let purge = || unsafe { state.purge() };
-        let is_written = |at| state.ring[at].get().place().is_some();
-        purge();
-        assert!(is_written(MOST_HELD / 2) && state.written() == begin + MOST_HELD * size_of::<Held>());
+        assert_eq!((state.idle(), state.written()), (None, size_of::<State>()));
         state.retire();
         assert!(stay.iter().all(|place| place.look() == FREE));
-        assert!(is_written(MOST_HELD / 2), "memory does not go by itself");
-        purge();
-        assert!(!is_written(MOST_HELD / 2) && state.written() == begin);
-        let again = used_up(4);
-        hold(&state, again.nth(0));
-        assert_eq!((held(&state).0, state.written()), (1, begin + size_of::<Held>()));
+        assert_eq!((state.idle(), state.written()), (Some(begin..size_of::<State>()), size_of::<State>()));
+        state.purged();
+        assert_eq!((state.idle(), state.written()), (None, begin));
+        hold(&state, used_up(4).nth(0));
         state.retire();
-        assert_eq!(again.nth(0).look(), FREE);
+        assert_eq!((state.idle().is_some(), state.written()), (true, begin + size_of::<Held>()));
         // Who has another part of hardened mode only holds nothing.
         parts::init(&Options::new().hardened(Hardened::CANARY), 1);
         parts::quarantine() == (0, 0)

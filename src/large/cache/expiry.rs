@@ -15,8 +15,6 @@ use crate::sync::Ordering::Relaxed;
 /// How many mappings in a row the system may refuse again to unmap until it is left alone: others come first
 /// the next time.
 const REFUSALS: usize = 16;
-/// How often all are tried at most: when one has gone, the next one may.
-const PASSES: usize = 4;
 
 /// Unmaps what has been kept longer than the purge delay.
 #[inline]
@@ -83,10 +81,10 @@ pub(crate) fn drain(all: bool) {
     DELAY.forget();
     unmap_due(now_ms(), 0);
     let most = if all { usize::MAX } else { REFUSALS };
-    for _ in 0..PASSES {
-        if !unmap_refused(most) {
-            break;
-        }
+    // When one has gone, the next one may. What other threads bring meanwhile is not waited for.
+    let mut left = CACHE.lock_soon().map_or(0, |cache| cache.count_refused());
+    while left > 0 && unmap_refused(most) {
+        left -= 1;
     }
 }
 
@@ -144,6 +142,11 @@ fn unmap_again(kept: Mapping) -> bool {
 }
 
 impl Cache {
+    /// How many mappings there are that the system has refused to unmap.
+    fn count_refused(&self) -> usize {
+        self.used().filter(|(_, e)| e.refused).count() + self.queue.len()
+    }
+
     /// Takes out the first of what the system has refused to unmap, of the places from `from` on.
     fn take_refused(&mut self, from: usize) -> Option<(usize, Mapping)> {
         let (i, _) = self.used().find(|&(i, e)| i >= from && e.refused)?;

@@ -95,20 +95,15 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::large::cache::Cache;
     use crate::large::cache::tests::sums_are_made_anew;
-    use crate::large::cache::{Cache, REFUSED};
     use crate::superslab::layout::{SLICE, SUPERSLAB};
-    use crate::sync::Ordering::Relaxed;
-
-    /// Who uses `REFUSED`, with a cache of its own.
-    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[repr(align(65536))]
     struct Memory([u8; 4 * SLICE]);
 
     #[test]
     fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
-        let _alone = ALONE.lock();
         let mut cache = Cache::new();
         let memory = Box::leak(Box::new(Memory([1; 4 * SLICE])));
         let start = (&raw mut memory.0).cast::<u8>();
@@ -119,12 +114,12 @@ mod tests {
         assert_eq!((cache.bytes, cache.refused), (4 * SLICE, 4 * SLICE));
         sums_are_made_anew(&mut cache);
         let one = cache.pop(|kept| kept.huge).unwrap();
-        assert!((one.block, one.len, one.huge) == (block(1), SLICE, true) && REFUSED.load(Relaxed));
+        assert!((one.block, one.len, one.huge) == (block(1), SLICE, true));
         let two = cache.pop(|kept| kept.len > SLICE).unwrap();
         assert!((two.block, two.len, two.huge) == (block(2), 2 * SLICE, false));
         assert!(cache.pop(|kept| kept.len > SLICE).is_none());
         assert!(cache.queue.len() == 1 && cache.pop(|_| true).is_some_and(|kept| kept.block == block(0)));
-        assert!(cache.queue.len() == 0 && !REFUSED.load(Relaxed));
+        assert_eq!(cache.queue.len(), 0);
         assert_eq!((cache.bytes, cache.refused), (0, 0));
     }
 
@@ -164,7 +159,6 @@ mod tests {
 
     #[test]
     fn a_superslab_is_cut_out_of_what_is_in_the_queue() {
-        let _alone = ALONE.lock();
         let mut cache = Cache::new();
         // SAFETY: bytes of zero are one.
         let memory = Box::leak(unsafe { Box::<Long>::new_zeroed().assume_init() });
