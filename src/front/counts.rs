@@ -39,3 +39,28 @@ pub(super) fn share(all: usize) -> usize {
 pub(crate) fn left_behind(own: u64) {
     LEFT.store(taken().saturating_sub(own), Ordering::Relaxed);
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::os::child;
+
+    /// In a child, whose figures nobody else changes.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn more_than_eight_are_many_but_for_those_that_a_fork_has_left_behind() {
+        assert!(child::is_so(|| {
+            let are_many = |started, exited, left| {
+                STARTED.store(started, Ordering::Relaxed);
+                EXITED.store(exited, Ordering::Relaxed);
+                LEFT.store(left, Ordering::Relaxed);
+                super::are_many()
+            };
+            let few = FEW as u64;
+            assert!(are_many(100 + few + 1, 100, 0));
+            ![(100 + few, 100, 0), (100 + few + 1, 100, 1), (100 + 2 * few, 100, few)]
+                .iter()
+                .any(|&(started, exited, left)| are_many(started, exited, left))
+        }));
+    }
+}

@@ -326,7 +326,7 @@ pub(crate) unsafe fn recycle_left(heap: *mut Heap) {
 }
 
 /// In the child of a fork: the next heaps have new records.
-#[cfg(all(test, not(any(loom, miri))))]
+#[cfg(test)]
 pub(crate) fn forget_free() {
     // SAFETY: no record is unmapped meanwhile.
     while !unsafe { FREE.pop() }.is_null() {}

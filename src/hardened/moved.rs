@@ -167,6 +167,7 @@ pub(super) unsafe fn reclaim(old: &Large, from: *mut u8, pages: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::options::{Hardened, Options};
     use crate::hardened::{blocks, child, large};
 
     /// Another thread has mapped a page where the block's pages were, before their addresses were claimed.
@@ -205,6 +206,59 @@ mod tests {
             os::discard_uncounted(base, page);
             os::discard_uncounted(last, page);
             !os::claim(base, 3 * page) && os::claim(base, page) && os::claim(last, page) && *middle == 7
+        }));
+    }
+    /// In a child: a try that was refused keeps others from trying.
+    #[test]
+    #[cfg_attr(miri, ignore = "does not move pages")]
+    fn a_block_that_grows_moves_with_its_pages_where_it_can() {
+        const WAS: usize = 300_000;
+        const SIZE: usize = 3_000_000;
+        assert!(child::is_so(|| {
+            crate::hardened::inherit();
+            crate::hardened::init(&Options::new().hardened(Hardened::ON), os::random());
+            // It ends at a guard page, so at a multiple of 32 it begins, and of 64 it does not.
+            let block = blocks::alloc(WAS, 16, false).ptr;
+            assert_eq!(block.addr() % 64, 32);
+            // SAFETY: our own block of this length.
+            unsafe { block.write_bytes(7, WAS) };
+            // SAFETY: the record of a block.
+            let old = unsafe { large::of(pagemap::hardened(block).cast(), block) }.unwrap();
+            // SAFETY: the block is in use, and only used here.
+            let grow = |align| unsafe { grow(old, WAS, SIZE, align, "realloc") };
+            assert!(old.guarded.get() && !old.huge.get());
+            old.huge.set(true);
+            assert!(grow(16).is_null(), "it is copied into huge pages");
+            old.huge.set(false);
+            old.guarded.set(false);
+            assert!(grow(16).is_null(), "it lies in a row");
+            old.guarded.set(true);
+            assert!(
+                grow(64).is_null() && grow(2 * os::page_size()).is_null(),
+                "it would lie elsewhere in a page"
+            );
+            MOVES.tried(false, os::now_ms());
+            assert!(!may_try() && grow(16).is_null());
+            MOVES.tried(true, os::now_ms());
+            assert!(may_try());
+
+            let new = grow(32);
+            assert!(!new.is_null() && new != block && !MOVES.was_refused());
+            // SAFETY: our own block, of which that many bytes were asked for.
+            let bytes = unsafe { core::slice::from_raw_parts(new, SIZE) };
+            assert!(bytes[..WAS].iter().all(|&byte| byte == 7) && bytes[WAS..].iter().all(|&byte| byte == 0));
+            // SAFETY: the same; up to its end it can be touched.
+            unsafe { new.write_bytes(9, SIZE) };
+            // Its old addresses are nobody's: known as freed, and without memory.
+            // SAFETY: what the page map has there; and pages of ours.
+            unsafe {
+                assert!(ptr::eq(large::of(pagemap::hardened(block).cast(), block).unwrap(), old));
+                assert_ne!(old.state.load(Relaxed), USED);
+                assert_eq!(os::resident_pages(old.first_page(), old.pages(WAS)), Some(0));
+                let record = large::of(pagemap::hardened(new).cast(), new).unwrap();
+                record.free(new, "free");
+            }
+            true
         }));
     }
 }

@@ -316,4 +316,25 @@ mod tests {
             adopted.slab == slab && adopted.in_use == 1
         }));
     }
+    /// In a child: other tests leave orphans, too.
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn a_change_is_told_once_and_a_torn_list_is_counted_anew() {
+        assert!(child::is_so(|| {
+            take_changed();
+            assert!(!take_changed());
+            note_change();
+            note_change();
+            assert!(take_changed() && !take_changed());
+
+            const CLASS: u8 = 6;
+            let Class { listed, count } = &ORPHANS[CLASS as usize];
+            let before = super::count(CLASS);
+            count.store(before + 7, Ordering::Relaxed);
+            listed.lock().inherit(false);
+            assert_eq!(super::count(CLASS), before + 7);
+            listed.lock().inherit(true);
+            super::count(CLASS) == before
+        }));
+    }
 }

@@ -2,10 +2,9 @@ use crate::base::options::Thp;
 use crate::large::cache::spare::Pages;
 use crate::large::cache::*;
 use crate::superslab::decay;
-#[cfg(not(loom))]
-use crate::superslab::grow::Wanted;
-use crate::superslab::layout::SLICE;
 use crate::superslab::layout::SUPERSLAB;
+#[cfg(not(loom))]
+use crate::superslab::{grow::Wanted, layout::SLICE};
 use core::ptr;
 
 const MIB: usize = 1 << 20;
