@@ -252,6 +252,7 @@ mod tests {
             // Its old addresses are nobody's: known as freed, and without memory.
             // SAFETY: what the page map has there; and pages of ours.
             unsafe {
+                assert_ne!(pagemap::kind(block), FOREIGN);
                 assert!(ptr::eq(large::of(pagemap::hardened(block).cast(), block).unwrap(), old));
                 assert_ne!(old.state.load(Relaxed), USED);
                 assert_eq!(os::resident_pages(old.first_page(), old.pages(WAS)), Some(0));
