@@ -255,7 +255,9 @@ mod tests {
                 assert_ne!(pagemap::kind(block), FOREIGN);
                 assert!(ptr::eq(large::of(pagemap::hardened(block).cast(), block).unwrap(), old));
                 assert_ne!(old.state.load(Relaxed), USED);
-                assert_eq!(os::resident_pages(old.first_page(), old.pages(WAS)), Some(0));
+                // Set where test.sh emulates other page sizes: what is resident is not told by those there.
+                let told = std::env::var_os("EXPECT_PAGE_SIZE").is_none();
+                assert!(!told || os::resident_pages(old.first_page(), old.pages(WAS)) == Some(0));
                 let record = large::of(pagemap::hardened(new).cast(), new).unwrap();
                 record.free(new, "free");
             }
