@@ -248,7 +248,9 @@ fn purge_free() {
             if keeps_any(heap) {
                 // Of who has borrowed it meanwhile. From here on nobody would look for it.
                 Heap::hardened(heap).retire();
-                fewer(&KEEPING, 1);
+                if !keeps_any(heap) {
+                    fewer(&KEEPING, 1);
+                }
             }
             Heap::purge_record(heap);
             PURGED.push(heap);

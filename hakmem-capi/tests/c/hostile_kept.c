@@ -47,7 +47,10 @@ int main(int argc, char **argv) {
     malloc_trim(0);
     long gone = kept - mapped_mib(), small = 0, medium = 0;
     for (; small < SMALLS && (smalls[small] = malloc(SMALL)) != NULL; small++) memset(smalls[small], (int)small, SMALL);
-    while ((mediums[medium] = malloc(MEDIUM)) != NULL) mediums[medium++][0] = 2;
+    while ((mediums[medium] = malloc(MEDIUM)) != NULL) {
+        mediums[medium++][0] = 2;
+        CHECK(medium < MOST * (SIZE / MEDIUM));
+    }
     dprintf(1, "%ld of %ld MiB could not be unmapped, then %ld MiB were; %ld small blocks, %ld of %d KiB\n", kept, all, gone,
             small, medium, MEDIUM >> 10);
     CHECK(gone >= 2 * whole);

@@ -12,9 +12,12 @@ use crate::os::returning::Returning;
 use crate::os::{self, elapsed, now_ms};
 use crate::sync::Ordering::Relaxed;
 
-/// How many mappings in a row the system may refuse again to unmap until it is left alone: others come first
-/// the next time.
-const REFUSALS: usize = 16;
+/// How many mappings in the queue the system may refuse again to unmap in a row, until it is left alone, or
+/// how many of them are tried where nobody has asked: others come first the next time.
+const TRIES: usize = 16;
+/// How often each is tried at most when somebody asks for all: when one has gone, the next one may. Not as
+/// long as one goes: that could be one of 60,000 each time.
+const PASSES: usize = 4;
 
 /// Unmaps what has been kept longer than the purge delay.
 #[inline]
@@ -35,7 +38,7 @@ pub(crate) fn tick_at(now: u32) {
             DELAY.went(bytes, now);
         }
         if REFUSED.load(Relaxed) && !RETRY.is_on(now) {
-            RETRY.tried(unmap_refused(REFUSALS), now);
+            RETRY.tried(unmap_refused(TRIES, TRIES), now);
         }
     }
 }
@@ -74,17 +77,17 @@ fn unmap_rest(now: u32) {
     }
 }
 
-/// Unmaps everything that is kept; of what the system has refused to unmap, some, and with `all` whatever it
-/// lets go now. Regrets are forgotten: whoever asks for this knows better.
+/// Unmaps everything that is kept; what the system has refused to unmap is tried again, with `all` each of
+/// it, else some. Regrets are forgotten: whoever asks for this knows better.
 pub(crate) fn drain(all: bool) {
     REGRET.forget();
     DELAY.forget();
     unmap_due(now_ms(), 0);
-    let most = if all { usize::MAX } else { REFUSALS };
-    // When one has gone, the next one may. What other threads bring meanwhile is not waited for.
-    let mut left = CACHE.lock_soon().map_or(0, |cache| cache.count_refused());
-    while left > 0 && unmap_refused(most) {
-        left -= 1;
+    let in_a_row = if all { usize::MAX } else { TRIES };
+    for _ in 0..PASSES {
+        if !unmap_refused(usize::MAX, in_a_row) {
+            break;
+        }
     }
 }
 
@@ -103,8 +106,8 @@ fn unmap_due(now: u32, least: u32) -> usize {
 }
 
 /// Tries again to unmap what the system has refused to unmap, each once: what is in places, and then what is
-/// in the queue, until `most` of that have been refused in a row. Returns whether anything is gone.
-fn unmap_refused(most: usize) -> bool {
+/// in the queue, `most` of that, until `in_a_row` have been refused. Returns whether anything is gone.
+fn unmap_refused(most: usize, in_a_row: usize) -> bool {
     if !REFUSED.load(Relaxed) {
         return false;
     }
@@ -116,14 +119,15 @@ fn unmap_refused(most: usize) -> bool {
         from = i + 1;
         gone |= unmap_again(kept);
     }
-    let mut in_a_row = 0;
+    let queued = CACHE.lock_soon().map_or(0, |cache| cache.queue.len());
+    let mut refusals = 0;
     // What is refused again comes to a place, or to the end of the queue.
-    for _ in 0..CACHE.lock_soon().map_or(0, |cache| cache.queue.len()) {
+    for _ in 0..queued.min(most) {
         let Some(kept) = CACHE.lock_soon().and_then(|mut cache| cache.pop(|_| true)) else { break };
         let is_gone = unmap_again(kept);
-        in_a_row = if is_gone { 0 } else { in_a_row + 1 };
+        refusals = if is_gone { 0 } else { refusals + 1 };
         gone |= is_gone;
-        if in_a_row == most {
+        if refusals == in_a_row {
             break;
         }
     }
@@ -142,11 +146,6 @@ fn unmap_again(kept: Mapping) -> bool {
 }
 
 impl Cache {
-    /// How many mappings there are that the system has refused to unmap.
-    fn count_refused(&self) -> usize {
-        self.used().filter(|(_, e)| e.refused).count() + self.queue.len()
-    }
-
     /// Takes out the first of what the system has refused to unmap, of the places from `from` on.
     fn take_refused(&mut self, from: usize) -> Option<(usize, Mapping)> {
         let (i, _) = self.used().find(|&(i, e)| i >= from && e.refused)?;
@@ -154,7 +153,8 @@ impl Cache {
     }
 }
 
-/// Milliseconds until the first of the kept mappings is due by age. `None` if nothing is kept, or never is.
+/// Milliseconds until the first of the kept mappings is due by age, or those are tried again that the system
+/// has refused to unmap. `None` if nothing is kept, or never is.
 pub(crate) fn due_in(now: u32) -> Option<u32> {
     let term = term()?;
     let Some(cache) = CACHE.lock_soon() else { return Some(term) };
