@@ -301,3 +301,37 @@ fn nothing_is_left_of_a_longer_block() {
         assert!(found > 0, "none was used again");
     });
 }
+
+/// With guard pages nobody can see what is left, but it would be memory that nobody uses.
+#[test]
+fn pages_of_a_longer_block_go_back() {
+    // SAFETY: this only asks the system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+    if page != 4096 {
+        return support::skips::skip("blocks of one mapping have as many pages");
+    }
+    let options = [("HAKMEM_HARDENED", "light"), ("HAKMEM_PURGE_DELAY", "-1"), ("HAKMEM_THP", "never")];
+    succeeds("pages_of_a_longer_block_go_back", &options, || {
+        // Of the same mapping, with their guard pages.
+        let (long, short) = (118_000, 70_000);
+        let mut found = 0;
+        for _ in 0..100 {
+            let old = filled(long);
+            // SAFETY: made with these layouts, and freed once. The system is asked about a part of a mapping.
+            unsafe {
+                dealloc(old, layout(long));
+                let new = filled(short);
+                let before = (new.addr() & !(page - 1)).wrapping_sub(old.addr() & !(page - 1));
+                if before < long {
+                    let mut pages = vec![0; before / page];
+                    let from = old.map_addr(|at| at & !(page - 1));
+                    assert_eq!(libc::mincore(from.cast(), before, pages.as_mut_ptr()), 0);
+                    assert!(pages.iter().all(|page| page & 1 == 0), "{pages:?}");
+                    found += usize::from(before > page);
+                }
+                dealloc(new, layout(short));
+            }
+        }
+        assert!(found > 0, "none was used again");
+    });
+}

@@ -264,6 +264,30 @@ fn racing_threads_never_exceed_the_hard_limit() {
     assert!(held() <= start, "{} more are held, and nobody has them", held() - start);
 }
 
+/// The system may refuse to move a mapping, for which nothing is purged, however far away the limit is.
+#[test]
+#[cfg_attr(miri, ignore = "has no madvise")]
+fn only_what_a_limit_keeps_from_growing_is_purged_for() {
+    let _alone = alone();
+    hakmem::purge();
+    limit(0, held() + 1024 * MIB);
+    let block = make(8 * MIB);
+    // Behind it nothing is free, and in two parts it cannot be moved.
+    let page = 64 << 10;
+    let middle = (block.addr() + 4 * MIB).next_multiple_of(page) - block.addr();
+    // SAFETY: inside the block.
+    assert_eq!(unsafe { libc::madvise(block.add(middle).cast(), page, libc::MADV_DONTDUMP) }, 0);
+    free(make(20 * MIB), 20 * MIB);
+    let before = stats();
+    // SAFETY: made with this layout.
+    let block = unsafe { OURS.realloc(block, layout(8 * MIB), 9 * MIB) };
+    assert!(!block.is_null());
+    assert_eq!(stats().bytes_purged, before.bytes_purged);
+    mark(block, 9 * MIB);
+    free(block, 9 * MIB);
+    limit(0, 0);
+}
+
 #[test]
 fn impossible_limits_change_nothing() {
     let _alone = alone();

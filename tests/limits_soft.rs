@@ -93,6 +93,30 @@ fn the_hook_is_called_once_for_each_crossing() {
     free_all(small, 200);
 }
 
+/// More than a step at once, which the hard limit refuses each time it is asked for.
+#[test]
+fn what_is_refused_again_purges_nothing() {
+    let _alone = alone();
+    let start = held();
+    limit(start + 32 * MIB, start + 48 * MIB);
+    let mut blocks = Vec::new();
+    while hakmem::bytes_held() < start + 42 * MIB {
+        blocks.push(make(200));
+    }
+    let hits = stats().soft_limit_hits;
+    for _ in 0..20 {
+        assert!(make(12 * MIB).is_null());
+    }
+    // After 16 ms, 32 and so on it is tried again.
+    assert!(stats().soft_limit_hits <= hits + 10, "{:?}", stats());
+    // What can be had beyond the soft limit is purged for even so, if that is due.
+    let hits = stats().soft_limit_hits;
+    let block = make(4 * MIB);
+    assert!(!block.is_null() && stats().soft_limit_hits == hits + 1, "{:?}", stats());
+    free(block, 4 * MIB);
+    free_all(blocks, 200);
+}
+
 #[test]
 fn racing_threads_cross_once() {
     let _alone = alone();

@@ -54,8 +54,13 @@ fn what_sleeping_threads_keep_goes_before_anything_is_refused() {
         return skip("under an emulator");
     }
     let name = "what_sleeping_threads_keep_goes_before_anything_is_refused";
-    let cases: [fn(); 4] =
-        [far_below_the_limit, at_the_limit_with_locked_memory, while_it_is_given_back, just_after_refusals];
+    let cases: [fn(); 5] = [
+        far_below_the_limit,
+        at_the_limit_with_locked_memory,
+        while_it_is_given_back,
+        just_after_refusals,
+        just_after_refusals_what_it_has_freed_itself,
+    ];
     processes::in_own_processes(name, &cases, |case| {
         let _alone = alone();
         case();
@@ -115,6 +120,26 @@ fn just_after_refusals() {
             free(block, size);
         });
     }
+}
+
+/// What the thread itself has freed since then counts, too, though it keeps some of that: slabs, runs.
+fn just_after_refusals_what_it_has_freed_itself() {
+    const SIZE: usize = 8 * MIB;
+    const SIZES: [usize; 6] = [64 << 10, 56 << 10, 48 << 10, 40 << 10, 32 << 10, 28 << 10];
+    hakmem::purge();
+    limit(0, held() + SIZE);
+    let next = |size| Some((make(size), size)).filter(|(block, _)| !block.is_null());
+    let all: Vec<_> = SIZES.into_iter().cycle().map_while(next).collect();
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_millis(400) {
+        assert!(make(SIZE).is_null());
+    }
+    for (block, size) in all {
+        free(block, size);
+    }
+    let block = make(SIZE);
+    assert!(!block.is_null(), "{:?}", stats());
+    free(block, SIZE);
 }
 
 /// Memory that another thread is just giving back is waited for.

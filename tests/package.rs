@@ -12,7 +12,7 @@ mod skips;
 
 /// Files in the package, and bytes in all of them. Files are small (about 200 lines), so there are many.
 const MOST_FILES: usize = 281;
-const MOST_BYTES: usize = 64 << 15;
+const MOST_BYTES: usize = 65 << 15;
 /// Bytes of the file that is published.
 const MOST_PACKED: u64 = 69 << 13;
 

@@ -24,6 +24,8 @@ fn found(kind: &str, magazines: &[&str]) {
         for (magazine, guard) in magazines.iter().map(|magazine| (*magazine, "off")).chain([("on", RARE)]) {
             let mut command = preloaded(&program);
             command.args([kind, size]).env("HAKMEM_MAGAZINE", magazine).env("HAKMEM_GUARD", guard);
+            // A purge may take a mark that is in free memory.
+            command.env("HAKMEM_PURGE_DELAY", "-1");
             let output = run(&mut command, LIMIT);
             let (out, error) =
                 (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -57,6 +59,7 @@ found! {
     realloc ["on", "off"];
     aligned ["on", "off"];
     moved ["on", "off"];
+    remade ["on", "off"];
     // Without magazines the block waits in the other thread's outbox.
     there ["on"];
     gone ["on", "off"];

@@ -95,21 +95,20 @@ impl Process {
     /// The same, of one that has it now.
     pub fn find_now(pid: i32) -> anyhow::Result<Option<Self>> {
         let maps = sys::proc_text(pid, "maps").map_err(|error| refused(pid, &error))?;
-        let mut seen: Vec<&str> = Vec::new();
+        let mut wrong = None;
         for line in maps.lines() {
-            // The path begins behind five fields and is the rest of the line.
+            // A file may have been mapped as data, too, before or behind the library: each place where it
+            // begins is looked at. The path begins behind five fields and is the rest of the line.
             let Some(path) = line.find('/').map(|at| &line[at..]) else { continue };
-            if seen.contains(&path) {
-                continue;
-            }
-            seen.push(path);
-            let Some(start) = line.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok())
-            else {
-                continue;
-            };
+            let mut fields = line.split(' ');
+            let mut field = || fields.next().unwrap_or_default();
+            let (range, rights, offset) = (field(), field(), field());
+            let start = range.split('-').next().and_then(|start| u64::from_str_radix(start, 16).ok());
+            // What is shared is no library, and may be memory that a look would make resident.
+            let is_begin = rights.ends_with('p') && offset.bytes().all(|digit| digit == b'0');
+            let Some(start) = start.filter(|_| is_begin) else { continue };
             let process = Self { pid, words: 0, turn: None };
-            let read = |at: u64, to: &mut [u8]| process.read_raw(at, to);
-            let found = match image::symbol(&read, start, SYMBOL) {
+            let found = match image::symbol(&|at, to| process.read_raw(at, to), start, SYMBOL) {
                 Ok(found) => found,
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES | libc::ESRCH)) =>
@@ -119,26 +118,33 @@ impl Process {
                 // What cannot be read, such as the memory of a device.
                 Err(_) => None,
             };
-            if let Some(address) = found {
-                let start = Instant::now();
-                let (words, magic) = loop {
-                    let (mut pointer, mut magic) = ([0; 8], [0; 8]);
-                    process.read(address, &mut pointer)?;
-                    let words = u64::from_le_bytes(pointer);
-                    match process.read(words, &mut magic) {
-                        Ok(()) => break (words, magic),
-                        Err(error) if start.elapsed() >= LOADING => return Err(error),
-                        // The process is just starting: the loader has not written the pointer yet.
-                        Err(_) => std::thread::sleep(LOOK),
-                    }
-                };
-                let process = Self { words, ..process };
-                let path = report::printable(path.as_ref());
-                ensure!(&magic == MAGIC, "process {pid}: {path} is of another version than this command");
-                return Ok(Some(process));
+            match found.map(|address| process.words_at(address, path)) {
+                Some(Ok(words)) => return Ok(Some(Self { words, ..process })),
+                Some(Err(error)) => wrong = Some(error),
+                None => {}
             }
         }
-        Ok(None)
+        wrong.map_or(Ok(None), Err)
+    }
+
+    /// Where the words are that the pointer at `address` leads to, in the library of that path.
+    fn words_at(&self, address: u64, path: &str) -> anyhow::Result<u64> {
+        let start = Instant::now();
+        loop {
+            let (mut pointer, mut magic) = ([0; 8], [0; 8]);
+            self.read(address, &mut pointer)?;
+            let words = u64::from_le_bytes(pointer);
+            match self.read(words, &mut magic) {
+                Ok(()) if &magic == MAGIC => return Ok(words),
+                Ok(()) => {
+                    let path = report::printable(path.as_ref());
+                    bail!("process {}: {path} is of another version than this command", self.pid)
+                }
+                Err(error) if start.elapsed() >= LOADING => return Err(error),
+                // The process is just starting: the loader has not written the pointer yet.
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
     }
 
     /// Asks for a profile, and waits until it has begun. `say` is called once if that takes long.

@@ -60,12 +60,14 @@ pub fn run_and(command: &mut Command, tidy: impl FnOnce()) -> io::Result<Outcome
     watched.add(Signal::SIGCHLD);
     // Blocked before the start, so that nothing is lost; sigtimedwait takes them one by one.
     let before = watched.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    // SAFETY: the closure calls only sigprocmask and signal, which are allowed between fork and exec. (Having
-    // one also makes std fork instead of vfork, whose child would inherit our own peak resident size.)
+    // SAFETY: the closure calls only sigprocmask, signal and close, which are allowed between fork and exec.
+    // (Having one also makes std fork instead of vfork, whose child would inherit our own peak resident
+    // size.)
     unsafe {
         command.pre_exec(move || {
             sys::set_action(libc::SIGPIPE, sys::INHERITED.sigpipe_ignored.load(Ordering::Relaxed));
             sys::set_action(libc::SIGCHLD, sys::INHERITED.sigchld_ignored.load(Ordering::Relaxed));
+            sys::close_what_was_closed();
             before.thread_set_mask().map_err(io::Error::from)
         });
     }
@@ -194,7 +196,10 @@ impl Status {
     /// How it ended, in words, where that explains a missing report.
     pub fn in_words(self) -> String {
         match self {
-            Status::Exited(_) => "it left by _exit, or became another program by exec".to_string(),
+            Status::Exited(_) => {
+                "it left by _exit, became another program by exec, or had confined itself to few system calls"
+                    .to_string()
+            }
             Status::Killed(number) => match Signal::try_from(number) {
                 Ok(signal) => format!("killed by {signal}"),
                 Err(_) => format!("killed by signal {number}"),

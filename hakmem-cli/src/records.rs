@@ -68,6 +68,16 @@ fn parse(text: &str) -> Vec<Record> {
     text.lines().filter_map(record).collect()
 }
 
+/// The statistics in `text` of all processes that have written some, in the order in which they ended.
+pub fn exits(text: &str) -> Vec<Record> {
+    parse(text).into_iter().filter(|record| record.event == "exit").collect()
+}
+
+/// What `text` says of a run whose program had process id `main`.
+pub fn summary(text: &str, main: i32) -> Summary {
+    summarise(&parse(text), main)
+}
+
 /// Sums up the records of a run whose program had process id `main`.
 fn summarise(records: &[Record], main: i32) -> Summary {
     let main = i64::from(main);
@@ -150,11 +160,6 @@ impl Records {
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .unwrap_or_default()
     }
-
-    /// What was written, for the program with process id `main`.
-    pub fn summary(&self, main: i32) -> Summary {
-        summarise(&parse(&self.text()), main)
-    }
 }
 
 #[cfg(test)]
@@ -180,7 +185,7 @@ mod tests {
     }
 
     fn summary(text: &str) -> Summary {
-        summarise(&parse(text), 7)
+        super::summary(text, 7)
     }
 
     const START: &str = r#"{"hakmem":"0.1.0","event":"start","pid":7}"#;

@@ -7,7 +7,8 @@ use std::path::Path;
 use anyhow::Context;
 
 use crate::process::Outcome;
-use crate::records::{Main, Summary};
+use crate::records::{Main, Record, Summary};
+use crate::sys;
 
 /// Writes one line to stderr. That nobody may be there to read it is no reason to fail.
 pub fn say(text: &str) {
@@ -21,7 +22,9 @@ pub fn print(output: &[u8]) -> anyhow::Result<()> {
 
 /// [`print`] to stderr, for what the user has asked for. Where that fails, nobody can be told why.
 pub fn show(output: &[u8]) -> bool {
-    put(std::io::stderr().lock(), output).is_ok()
+    // Closed, it is /dev/null here.
+    let is_closed = sys::INHERITED.is_closed(libc::STDERR_FILENO);
+    (!is_closed || output.is_empty()) && put(std::io::stderr().lock(), output).is_ok()
 }
 
 fn put(mut to: impl Write, output: &[u8]) -> io::Result<()> {
@@ -47,19 +50,20 @@ pub fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / 1048576.0)
 }
 
-/// The statistics of the program itself.
-pub fn table(name: &str, summary: &Summary) -> String {
-    match &summary.main {
-        Main::Report(record) => {
-            format!(
-                "hakmem {} statistics of {name} (process {})\n{}",
-                record.version,
-                record.pid,
-                crate::table::render(record)
-            )
-        }
-        _ => format!("hakmem: no statistics of {name}: it left without a report"),
-    }
+/// The statistics of a process; `of` says which program's they are, where that is known.
+pub fn table(of: Option<&str>, record: &Record) -> String {
+    let of = of.map(|name| format!(" of {name}")).unwrap_or_default();
+    let Record { version, pid, .. } = record;
+    format!("hakmem {version} statistics{of} (process {pid})\n{}\n", crate::table::render(record))
+}
+
+/// Why there are none of the program itself.
+pub fn no_table(name: &str, main: &Main) -> String {
+    let why = match main {
+        Main::NotServed => "there is no record of it",
+        _ => "it left without a report",
+    };
+    format!("hakmem: no statistics of {name}: {why}\n")
 }
 
 /// The line at the end: whether Hakmem served the program, and how much. `why` is asked if it did not.

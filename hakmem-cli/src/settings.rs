@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-use crate::records::{Main, Records, Summary};
+use crate::records::{self, Main, Record, Summary};
 use crate::report;
 
 /// Reads `NAME=VALUE`, for clap. The name comes out in full and in capitals.
@@ -108,24 +108,43 @@ impl Settings {
         self.counts_all
     }
 
-    /// Hands out the statistics that the user asked for, of us or of the library (which gave them to us
-    /// instead). False if those asked of us cannot be printed. The library itself would change no exit
-    /// status.
-    pub fn deliver(&self, name: &str, records: &Records, summary: &Summary) -> bool {
-        let mut shown = true;
-        if self.table || (self.wanted == Wanted::Table && self.file.is_none()) {
-            let text = report::table(name, summary) + "\n";
-            shown = report::show(text.as_bytes()) || !self.table;
-        }
-        match (&self.wanted, &self.file, &summary.main) {
-            (Wanted::Json, Some(path), _) => append(path, &records.text()),
-            (Wanted::Json, None, Main::Report(record)) => report::say(&record.line),
-            (Wanted::Table, Some(path), Main::Report(_)) => {
-                append(path, &(report::table(name, summary) + "\n"))
+    /// Hands out the statistics that the user asked for: of us, those of the program itself; of the library,
+    /// which gave them to us instead as `text`, those of all processes that have ended. False if what was
+    /// asked of us is not there or cannot be printed. The library itself would change no exit status.
+    pub fn deliver(&self, name: &str, text: &str, summary: &Summary) -> bool {
+        let own = match &summary.main {
+            Main::Report(record) => Some(&**record),
+            _ => None,
+        };
+        let table = |record: &Record| {
+            let is_own = own.is_some_and(|own| own.line == record.line);
+            report::table(is_own.then_some(name), record)
+        };
+        let exits = || records::exits(text).into_iter();
+        let text: String = match (&self.wanted, &self.file) {
+            (Wanted::None, _) => String::new(),
+            (Wanted::Table, _) => exits().map(|record| table(&record)).collect(),
+            (Wanted::Json, Some(_)) => text.to_string(),
+            (Wanted::Json, None) => exits().map(|record| record.line + "\n").collect(),
+        };
+        let printed = match &self.file {
+            Some(_) if text.is_empty() => true,
+            Some(path) => {
+                append(path, &text);
+                true
             }
-            _ => {}
+            None => report::show(text.as_bytes()),
+        };
+        match own {
+            _ if !self.table => true,
+            // It is among the others.
+            Some(_) if self.wanted == Wanted::Table && self.file.is_none() => printed,
+            Some(own) => report::show(table(own).as_bytes()),
+            None => {
+                report::show(report::no_table(name, &summary.main).as_bytes());
+                false
+            }
         }
-        shown
     }
 }
 

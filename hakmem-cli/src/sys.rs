@@ -147,23 +147,48 @@ pub fn has_capabilities(path: &std::path::Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), std::ptr::null_mut(), 0) > 0 }
 }
 
-/// Which of the signals that this process itself sets otherwise were ignored when it was started.
+/// How it was when this process was started: which of the signals that it sets otherwise itself were ignored,
+/// and which standard descriptors were closed.
 pub struct Inherited {
     /// Rust's start-up code ignores it before `main`.
     pub sigpipe_ignored: AtomicBool,
     /// Ignored, it would make `wait4` fail.
     pub sigchld_ignored: AtomicBool,
+    /// Rust's start-up code opens /dev/null in their place.
+    closed: [AtomicBool; 3],
 }
 
 /// Filled in by `remember`.
-pub static INHERITED: Inherited =
-    Inherited { sigpipe_ignored: AtomicBool::new(false), sigchld_ignored: AtomicBool::new(false) };
+pub static INHERITED: Inherited = Inherited {
+    sigpipe_ignored: AtomicBool::new(false),
+    sigchld_ignored: AtomicBool::new(false),
+    closed: [const { AtomicBool::new(false) }; 3],
+};
+
+impl Inherited {
+    /// Whether a standard descriptor was closed.
+    pub fn is_closed(&self, descriptor: i32) -> bool {
+        self.closed[descriptor as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// Between fork and exec: closes the standard descriptors that were closed when this process was started.
+pub fn close_what_was_closed() {
+    for descriptor in (0..3).filter(|&descriptor| INHERITED.is_closed(descriptor)) {
+        // SAFETY: takes a plain number, of a descriptor that nothing here owns.
+        unsafe { libc::close(descriptor) };
+    }
+}
 
 /// Runs before Rust's start-up code, so that a program started later gets what we got.
 extern "C" fn remember() {
     INHERITED.sigpipe_ignored.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
     INHERITED.sigchld_ignored.store(is_ignored(libc::SIGCHLD), Ordering::Relaxed);
     set_action(libc::SIGCHLD, false);
+    for (descriptor, closed) in (0..).zip(&INHERITED.closed) {
+        // SAFETY: only asks, for a plain number.
+        closed.store(unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: the loader calls each pointer in this section once, before `main`; `remember` needs no runtime.

@@ -1,4 +1,4 @@
-//! The page that `hakmem profile --report` writes, in a real browser.
+//! The page that `hakmem profile --report` writes, in a real browser; and what is shown of a moment.
 
 #![cfg(feature = "profile")]
 
@@ -7,6 +7,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 
+use hakmem_profile::file::{Process, Row, Site, StackEnd, Totals, Why, Writer};
 use support::saved::{profile, put, show};
 use support::skips::is_there;
 
@@ -81,4 +82,34 @@ fn the_page_shows_moments_tabs_search_and_zoom() {
     assert_eq!(said(&zoom).1, 3);
     assert_eq!(said(&format!("{zoom}{}", click(".reset"))).1, 4);
     assert!(dom(&page, "").contains("None: no call site grows"));
+}
+
+/// One site that holds a block more with each of 40 snapshots.
+fn leaking() -> Vec<u8> {
+    let mut writer = Writer::new(&Process { pid: 7, rate: 1 << 19, ..Process::default() });
+    let stack = writer.stack(&[0x1000], StackEnd::Complete);
+    let site = writer.site(&Site { stack: stack as usize, thread: 7, tag: None, size: 1 << 20 });
+    for step in 1..=40 {
+        let row = Row { allocated: step, live: step, peak: 0, pinned: 0.0 };
+        writer.snapshot(step * 1_000_000_000, Why::Timer, &Totals::default(), &[(site, row)]);
+    }
+    writer.bytes().to_vec()
+}
+
+#[test]
+fn at_a_moment_nothing_is_known_of_what_comes_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = put(folder.path(), "leaking.7.hakprof", &leaking());
+    let suspects = |options: &[&str]| {
+        let shown = show(&path, options);
+        assert_eq!(shown.code(), Some(0), "{}", shown.stderr);
+        let table = shown.stdout().contains("Leak suspects");
+        let json = show(&path, &[options, &["--format", "json"]].concat());
+        let value: serde_json::Value = serde_json::from_str(json.stdout()).unwrap();
+        assert_eq!(table, value["leak_suspects"] != serde_json::json!([]));
+        table.then(|| value["leak_suspects"][0]["to"].as_f64().unwrap() / f64::from(1 << 20))
+    };
+    assert_eq!(suspects(&["--at", "5s"]), None);
+    let [early, end] = [&["--at", "20s"][..], &[]].map(|options| suspects(options).unwrap());
+    assert!((early * 2.0 - end).abs() < 1.0, "{early} {end}");
 }

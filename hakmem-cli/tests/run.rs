@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Stdio;
 
-use support::{fake, fake_run, finish, run, script};
+use support::{clean, compile, fake, fake_run, finish, run, script};
 
 #[test]
 fn one_line_says_what_was_served() {
@@ -91,9 +91,22 @@ fn stats_prints_the_table_before_the_line() {
     }
     assert!(row(" 48 ").contains(" 1234 ") && row(" 48 ").contains(" 90.4 % "), "{}", ended.stderr);
     assert!(lines.last().unwrap().starts_with("hakmem 9.8.7 served env: 4242"));
-    // Without a report there is nothing to show.
-    let ended = run(&mut fake_run(["--stats", "--quiet", "perl", "-e", "kill 9, $$"]));
-    assert!(ended.line().contains("no statistics of perl"), "{}", ended.line());
+    // Without a report there is nothing to show, and the status says so if the program's own does not.
+    let quiet = |program: &[&str]| run(fake_run(["--stats", "--quiet"]).args(program));
+    let ended = quiet(&["perl", "-e", "kill 9, $$"]);
+    assert_eq!(ended.line(), "hakmem: no statistics of perl: it left without a report");
+    assert_eq!(ended.code(), None);
+    let ended = quiet(&["perl", "-MPOSIX", "-e", "POSIX::_exit(0)"]);
+    assert_eq!(ended.line(), "hakmem: no statistics of perl: it left without a report");
+    assert_eq!(ended.code(), Some(1));
+    let ended = quiet(&["perl", "-e", "delete $ENV{LD_PRELOAD}; exec 'true'"]);
+    assert_eq!(
+        (ended.line(), ended.code()),
+        ("hakmem: no statistics of perl: it left without a report", Some(1))
+    );
+    let program = compile("plain.c", "plain", &["-static"]);
+    let ended = quiet(&[program.to_str().unwrap()]);
+    assert_eq!(ended.line(), "hakmem: no statistics of plain: there is no record of it");
 }
 
 /// The table is what the user has asked for. Of the library's own statistics none would say so either.
@@ -106,12 +119,56 @@ fn statistics_that_cannot_be_printed_are_a_failure() {
     assert_eq!(status(&["--stats", "true"], full()), Some(1));
     assert_eq!(status(&["--stats", "--quiet", "true"], full()), Some(1));
     assert_eq!(status(&["--stats", "sh", "-c", "exit 3"], full()), Some(3), "the program's own says more");
+    let mut closed = clean(std::process::Command::new("sh"));
+    closed.args(["-c", "exec \"$0\" run --stats true 2>&-", env!("CARGO_BIN_EXE_hakmem")]);
+    assert_eq!(closed.env("HAKMEM_LIB", fake()).status().unwrap().code(), Some(1));
     assert_eq!(status(&["--set", "STATS=table", "true"], full()), Some(0));
     assert_eq!(status(&["true"], full()), Some(0));
     // Who has gone has seen enough.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert_eq!(status(&["--stats", "true"], writer.into()), Some(0));
+}
+
+/// As without this command.
+#[test]
+fn statistics_of_all_processes_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("stats");
+    let script = ["-q", "sh", "-c", "perl -e 1; perl -e 1; kill -9 $$"];
+    let with = |format: &str, to: &str| {
+        let ended = run(fake_run(script).envs([("HAKMEM_STATS", format), ("HAKMEM_STATS_FILE", to)]));
+        assert_eq!(ended.code(), None, "{}", ended.stderr);
+        ended.stderr
+    };
+    let (lines, tables) = (with("json", ""), with("table", ""));
+    assert_eq!(lines.matches("\"event\":\"exit\"").count(), 2, "{lines}");
+    assert_eq!((lines.lines().count(), tables.matches("hakmem 9.8.7 statistics (process ").count()), (2, 2));
+    assert_eq!(with("table", file.to_str().unwrap()), "");
+    assert_eq!(
+        std::fs::read_to_string(&file).unwrap().matches("hakmem 9.8.7 statistics (process ").count(),
+        2
+    );
+    // Those of the program itself have its name, and are there once.
+    let ended = run(&mut fake_run(["-q", "--stats", "--set", "STATS=table", "perl", "-e", "system('true')"]));
+    assert_eq!(ended.stderr.matches(" statistics of perl (process ").count(), 1, "{}", ended.stderr);
+    assert_eq!(ended.stderr.matches(" statistics").count(), 2, "{}", ended.stderr);
+    assert_eq!(ended.code(), Some(0));
+}
+
+#[test]
+fn closed_descriptors_stay_closed() {
+    let list = "for f in 0 1 2; do [ -e /dev/fd/$f ] && open=$open$f; done; printf \"$open\" >&9";
+    for (closed, left) in [("", "012"), ("<&-", "12"), (">&-", "02"), ("2>&-", "01"), ("<&- >&- 2>&-", "")] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let command = fake_run(["-q", "sh", "-c", list]);
+        let words: Vec<&OsStr> = [command.get_program()].into_iter().chain(command.get_args()).collect();
+        let mut sh = clean(std::process::Command::new("sh"));
+        sh.args(["-c", &format!("exec 9>\"$0\" {closed}; exec \"$@\"")]).arg(file.path()).args(words);
+        sh.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        assert_eq!(run(&mut sh).code(), Some(0), "{closed}");
+        assert_eq!(std::fs::read_to_string(file.path()).unwrap(), left, "{closed}");
+    }
 }
 
 #[test]

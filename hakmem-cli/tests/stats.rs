@@ -98,6 +98,15 @@ fn a_process_that_runs_is_asked() {
 }
 
 #[test]
+fn a_process_is_asked_that_has_mapped_the_library_as_a_file_too() {
+    let mut command = Command::new(compile("grow.c", "grow", &["-g", "-O1"]));
+    command.arg(real()).env("LD_PRELOAD", real()).stdin(Stdio::piped());
+    let growing = Growing(command.spawn().unwrap());
+    grown(&growing.pid());
+    check_table(&stats(&growing.pid(), &[]));
+}
+
+#[test]
 fn a_script_is_asked() {
     let script = "held = []\nwhile input(): held.append(bytes(300))";
     // What is called so may be a script that becomes Python by and by.

@@ -44,9 +44,9 @@ pub struct Suspect {
     pub series: Vec<(u64, f64)>,
 }
 
-/// The suspects, those that grow fastest first.
-pub fn find(profile: &Profile) -> Vec<Suspect> {
-    let mut picked = profile.pick(POINTS);
+/// The suspects, as far as the first `number` snapshots tell, those that grow fastest first.
+pub fn find(profile: &Profile, number: usize) -> Vec<Suspect> {
+    let mut picked = profile.pick(number, POINTS);
     // A program that frees everything on its way out leaked while it ran.
     if picked.last().is_some_and(|last| profile.raw.snapshots[*last].why == Why::End) {
         picked.pop();

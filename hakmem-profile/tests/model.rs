@@ -177,7 +177,7 @@ fn leaking(steps: u64) -> Vec<u8> {
 fn a_leak_is_suspected_and_nothing_else() {
     for steps in [40, 100, 1000] {
         let profile = profile(&leaking(steps));
-        let suspects = suspects::find(&profile);
+        let suspects = suspects::find(&profile, usize::MAX);
         assert_eq!(suspects.len(), 1, "{steps}: {suspects:?}");
         let leak = &suspects[0];
         assert_eq!(profile.stacks[leak.stack][0].function, "0x1000");
@@ -188,7 +188,7 @@ fn a_leak_is_suspected_and_nothing_else() {
         assert_eq!(leak.samples as u64, steps - 1 - (leak.from / weight).round() as u64);
         assert!(leak.series.len() <= 120);
     }
-    assert!(suspects::find(&profile(&small())).is_empty());
+    assert!(suspects::find(&profile(&small()), usize::MAX).is_empty());
 }
 
 /// 200 samples that become 215 may be chance: another draw of as many blocks. Ten that become 25 are not.
@@ -202,7 +202,7 @@ fn what_chance_explains_is_no_suspect() {
             let row = row(10_000, first + each * step, 0, 0.0);
             writer.snapshot(step * 1_000_000_000, Why::Timer, &Totals::default(), &[(site, row)]);
         }
-        suspects::find(&profile(writer.bytes())).len()
+        suspects::find(&profile(writer.bytes()), usize::MAX).len()
     };
     // From the fifth point to the last one: 10 to 25, 10 to 40, 200 to 215, 4 to 19.
     assert_eq!([(6, 1), (2, 2), (196, 1), (0, 1)].map(|(first, each)| rising(first, each)), [1, 1, 0, 1]);

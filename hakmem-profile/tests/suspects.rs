@@ -60,7 +60,7 @@ fn most_stacks_take_little() {
     assert_eq!(profile.stacks.len() as u64, STACKS);
     MOST.store(0, Relaxed);
     let before = LIVE.load(Relaxed);
-    let suspects = suspects::find(&profile);
+    let suspects = suspects::find(&profile, usize::MAX);
     let taken = MOST.load(Relaxed) - before;
     assert_eq!((suspects.len(), suspects[0].series.len()), (1, 120));
     assert_eq!(profile.stacks[suspects[0].stack][0].function, "0x1007");

@@ -92,7 +92,7 @@ fn tick() {
         return;
     }
     FAILED.store(0, Relaxed);
-    if WRITTEN.fetch_add(1, Relaxed) >= SNAPSHOTS {
+    if WRITTEN.fetch_add(1, Relaxed) >= SNAPSHOTS - 1 {
         WRITTEN.store(0, Relaxed);
         INTERVAL.store(interval.saturating_mul(2), Relaxed);
     }

@@ -72,7 +72,7 @@ pub(crate) struct Heap {
     pub(crate) tag: Cell<u32>,
     /// What had been freed when giving memory back last did not help an allocation of the owner: see
     /// [`retry`](crate::reclaim::retry).
-    pub(crate) fruitless: Cell<usize>,
+    pub(crate) fruitless: Cell<(u32, u32)>,
     /// How often the exit hook has run for the owner, and what it saw the last time.
     pub(crate) exit: Exit,
     /// Whether the last owner has left slabs here that it could not give up: see
@@ -292,7 +292,7 @@ const fn placeholder() -> Heap {
         thread: AtomicUsize::new(0),
         generation: AtomicU32::new(0),
         tag: Cell::new(0),
-        fruitless: Cell::new(0),
+        fruitless: Cell::new((0, 0)),
         exit: Exit { rounds: Cell::new(0), activity: Cell::new(0) },
         holds_slabs: Cell::new(false),
         is_hardened: Cell::new(false),

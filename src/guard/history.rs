@@ -86,7 +86,7 @@ pub(super) fn allocated(block: usize, size: usize, is_sampled: bool) {
     let oldest = || set(block).iter().min_by_key(|record| (record.is_in_use(), record.number.load(SeqCst)));
     let Some(record) = known.or_else(oldest) else { return };
     // Another thread that writes is as good.
-    if let Some(_written) = record.hold(block) {
+    if let Some(_written) = record.hold(record.block.load(SeqCst), block) {
         record.size.store(size, SeqCst);
         record.number.store(SAMPLES.fetch_add(1, SeqCst) + 1, SeqCst);
         record.freed.clear();
@@ -100,7 +100,8 @@ pub(super) fn allocated(block: usize, size: usize, is_sampled: bool) {
 pub(super) fn freed(block: usize) {
     let known = set(block).iter().find(|record| record.block.load(SeqCst) == block);
     if let Some(record) = known.filter(|record| record.freed.is_none()) {
-        if let Some(_written) = record.hold(block) {
+        // Not if it knows another block meanwhile.
+        if let Some(_written) = record.hold(block, block) {
             record.freed.note();
         }
     }
@@ -170,9 +171,9 @@ impl Record {
         self.block.load(SeqCst) != 0 && self.freed.is_none()
     }
 
-    /// Holds the record, to write what is known of `block`. Not if another thread does.
-    fn hold(&self, block: usize) -> Option<Written<'_>> {
-        let was = self.block.load(SeqCst);
+    /// Holds the record that knows the block `was`, to write what is known of `block`. Not if another thread
+    /// does, or has.
+    fn hold(&self, was: usize, block: usize) -> Option<Written<'_>> {
         let held = was != HELD && self.block.compare_exchange(was, HELD, SeqCst, SeqCst).is_ok();
         held.then(|| Written(self, block))
     }
@@ -198,6 +199,9 @@ mod tests {
         assert_eq!(is_freed(0x1000), None, "not sampled");
         allocated(0x1000, 10, true);
         assert_eq!(is_freed(0x1000), Some(false));
+        // Found, and then taken by another.
+        let record = set(0x1000).iter().find(|record| record.block.load(SeqCst) == 0x1000).unwrap();
+        assert!(record.hold(0x2000, 0x2000).is_none() && record.block.load(SeqCst) == 0x1000);
         freed(0x1008);
         assert_eq!(is_freed(0x1000), Some(false), "another address");
         freed(0x1000);
@@ -235,7 +239,7 @@ mod tests {
 
         // What another thread was writing when the process was forked.
         let writing = set(same[5]).iter().find(|record| record.block.load(SeqCst) == same[5]).unwrap();
-        core::mem::forget(writing.hold(same[5]).unwrap());
+        core::mem::forget(writing.hold(same[5], same[5]).unwrap());
         freed(same[5]);
         inherit();
         assert_eq!(known(&same[3..6]), [used, used, None]);

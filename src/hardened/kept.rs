@@ -12,7 +12,7 @@ use crate::sync::{AtomicUsize, compiler_fence};
 use core::ptr;
 
 /// Freed mappings whose addresses are not used again, at most.
-const KEPT: usize = 64;
+pub(super) const KEPT: usize = 64;
 /// The same in bytes of address space, but for as many mappings as are freed later.
 const KEPT_BYTES: usize = 256 << 20;
 

@@ -192,7 +192,7 @@ fn a_neighbour_that_is_handed_out_is_intact() {
     model(None, || {
         let (first, behind) = (place(0), place(1));
         let other = beside(move || {
-            first.seal_free(first.mix());
+            let _ = first.swap_free(first.mix());
             first.take();
         });
         second(move || assert!(behind.is_neighbour_intact()));

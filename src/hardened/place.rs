@@ -106,6 +106,12 @@ impl Place<'_> {
         self.trailer().store(trailer::encode(mix, Fields { room, align, free: false }), Relaxed);
     }
 
+    /// Writes the trailer of a free block. Returns what was there.
+    #[inline(always)]
+    pub(super) fn swap_free(self, mix: u64) -> u64 {
+        self.trailer().swap(trailer::encode(mix, Fields::FREE), Relaxed)
+    }
+
     /// Writes the trailer of a free block.
     #[inline(always)]
     pub(super) fn seal_free(self, mix: u64) {

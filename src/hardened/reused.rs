@@ -111,13 +111,14 @@ pub(super) fn again(size: usize, align: usize, huge: bool) -> Option<*mut u8> {
         leave_map(&*record);
         if (*record).resident.load(Relaxed) {
             before.write_bytes(0, pages);
-            // Without guard pages what is left of the last block can be touched, too.
-            let old = (*record).first_page().addr();
-            let all = if (*record).guarded.get() { 0 } else { (*record).kept() };
+            // What is left of the last block counts as if nobody had touched it; without guard pages it can
+            // be read, too.
+            let (old, all) = ((*record).first_page().addr(), (*record).kept());
             let (end, last) = (before.addr() + pages, base.addr() + len);
             for (from, to) in [(base.addr(), before.addr()), (end, last)] {
                 let (from, to) = (from.max(old), to.min(old + all));
-                if from < to && !os::purge(base.with_addr(from), to - from) {
+                let purged = from >= to || os::purge(base.with_addr(from), to - from);
+                if !purged && !(*record).guarded.get() {
                     base.with_addr(from).write_bytes(0, to - from);
                 }
             }

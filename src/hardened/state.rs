@@ -134,7 +134,9 @@ impl State {
         let is_fresh = place.state().load(Relaxed) == FRESH;
         if is_fresh {
             // Written first: the system would map a page of zeros for what is only read, and another later.
-            place.seal_free(mix);
+            if place.swap_free(mix) != 0 && parts.has(Hardened::CANARY) {
+                fault::small("malloc", Fault::WrittenAfterFree, place);
+            }
         } else if parts.has(Hardened::CANARY) && !place.is_sealed_free(mix) {
             fault::small("malloc", Fault::WrittenAfterFree, place);
         }

@@ -1,7 +1,7 @@
 //! How mappings of the hardened heap's large blocks go back to the system, and how many there are: most are
 //! kept for a while, so that their addresses are nobody's.
 
-use crate::hardened::kept::{self, QUARANTINE, Quarantine, RESIDENT, set_aside};
+use crate::hardened::kept::{self, KEPT, QUARANTINE, Quarantine, RESIDENT, set_aside};
 use crate::hardened::large::Large;
 use crate::hardened::records;
 use crate::os::futex::Guard;
@@ -232,7 +232,9 @@ fn goes_back() -> bool {
 pub(super) fn purge() -> usize {
     let mut bytes = 0;
     let take = |mut kept: Guard<'_, Quarantine>| kept.remove(0).map(with_returning);
-    while let Some((large, _returning)) = QUARANTINE.lock_soon().and_then(take) {
+    // Not what others free meanwhile: that would not end where they are faster.
+    for _ in 0..KEPT {
+        let Some((large, _returning)) = QUARANTINE.lock_soon().and_then(take) else { break };
         // SAFETY: it was kept, so freed; now it is ours alone.
         bytes += unsafe { give_back(large) };
     }

@@ -53,7 +53,14 @@ impl File {
         let (path, flags) = (path.as_ptr(), flags | libc::O_CLOEXEC | libc::O_NOCTTY);
         // SAFETY: `path` is a C string that outlives the call.
         let fd = unsafe { raw::call!(SYS_openat, libc::AT_FDCWD, path, flags, 0o644) };
-        fd.ok().map(|fd| File(fd as i32))
+        let file = File(fd.ok()? as i32);
+        if file.0 > libc::STDERR_FILENO {
+            return Some(file);
+        }
+        // That one was closed, and what the program writes to it all the same is not meant for this file.
+        // SAFETY: touches no memory.
+        let other = unsafe { raw::call!(SYS_fcntl, file.0, libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1) };
+        Some(other.map_or(file, |fd| File(fd as i32)))
     }
 
     /// Reads some bytes into the buffer and returns them; none at the end of the file or on an error.
@@ -333,6 +340,19 @@ mod tests {
     use super::*;
     use std::format;
     use std::string::String;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "forks")]
+    fn no_file_is_a_standard_one() {
+        assert!(crate::os::child::is_so(|| {
+            // SAFETY: in a process of its own, which needs none of them.
+            (0..3).for_each(|fd| assert_eq!(unsafe { libc::close(fd) }, 0));
+            let file = File::read_only(c"/dev/null").unwrap();
+            // SAFETY: only asks.
+            let is_closed = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } == -1;
+            file.fd() > 2 && (0..3).all(is_closed)
+        }));
+    }
 
     #[test]
     fn a_draft_has_room_for_its_ending_and_whole_characters() {

@@ -210,6 +210,12 @@ pub(crate) fn is_beyond_hard(need: usize, back: usize) -> bool {
     bytes().saturating_sub(back).saturating_add(need) > HARD.load(Relaxed)
 }
 
+/// Whether a limit refuses `need` bytes more, as things are now.
+pub(crate) fn refuses(need: usize) -> bool {
+    let soft = SOFT.load(Relaxed).max(RAISED.load(Relaxed));
+    bytes().saturating_add(need) > HARD.load(Relaxed).min(soft)
+}
+
 /// How many growths the hard limit has refused so far.
 pub(crate) fn refusals() -> usize {
     REFUSALS.load(Relaxed)

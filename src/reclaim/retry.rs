@@ -8,13 +8,14 @@ use crate::front::{registry, thread};
 use crate::os::{held, returning};
 use crate::reclaim::left_heaps;
 use crate::reclaim::purge::{self, Extent};
-use crate::superslab::layout::SUPERSLAB;
+use crate::superslab::layout::{SLICE, SUPERSLAB};
 use crate::superslab::pagemap::DIRECT;
 use crate::superslab::pool;
 use crate::superslab::slab::Allocation;
 use crate::sync::Ordering::Relaxed;
 use crate::tiny::classes::MAX_SMALL;
 use crate::{hardened, large, os};
+use core::cell::Cell;
 use core::ptr;
 
 #[cfg(all(test, not(loom)))]
@@ -47,12 +48,27 @@ fn cached_runs() -> usize {
     bytes
 }
 
-/// A number that changes when the calling thread frees something, or another thread frees something large.
-fn freed() -> usize {
+/// Two numbers: one that changes when the calling thread frees something, and one that does when another
+/// thread frees something large.
+fn freed() -> (u32, u32) {
     let heap = thread::own_heap();
     // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked.
     let own = if heap.is_null() { 0 } else { unsafe { Heap::activity(heap) ^ quarantine(heap).0 } };
-    own ^ spare().rotate_left(20) ^ (counters::LARGE_FREES.load(Relaxed) as usize).rotate_left(40)
+    let others = (spare() / SLICE) as u32 ^ (counters::LARGE_FREES.load(Relaxed) as u32).rotate_left(16);
+    ((own ^ own >> 32) as u32, others)
+}
+
+/// What [`freed`] was at the end of the calling thread's last reclaim; `None` if it has no heap.
+fn seen<'a>() -> Option<&'a Cell<(u32, u32)>> {
+    let heap = thread::own_heap();
+    // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked. Only that thread uses
+    // the cell, and heap records are never unmapped.
+    (!heap.is_null()).then(|| unsafe { &(*heap).fruitless })
+}
+
+/// Whether the calling thread may have freed something since its last reclaim, which it keeps itself.
+fn has_freed() -> bool {
+    seen().is_some_and(|seen| seen.get().0 != freed().0)
 }
 
 /// In hardened mode how many small blocks the calling thread has freed into its quarantine, and whether some
@@ -102,7 +118,7 @@ fn is_hopeless(need: usize, align: usize) -> bool {
     // What could go back: everything but large blocks in use. Just after a reclaim, which has emptied the
     // caches, only what has been freed since; unless some of that is on its way back, where it is not seen.
     let returned = returning::returned();
-    let none_unseen = !returning::is_returning() && !has_ready() && !keeps_any();
+    let none_unseen = !returning::is_returning() && !has_ready() && !keeps_any() && !has_freed();
     let mut back = if FRUITLESS.is_on(os::now_ms()) && none_unseen {
         spare()
     } else {
@@ -125,10 +141,7 @@ fn is_hopeless(need: usize, align: usize) -> bool {
 /// help, leaves other threads' caches alone, and does nothing at all unless something has been freed since.
 fn reclaimed(attempt: &dyn Fn() -> Allocation) -> Allocation {
     let again = FRUITLESS.is_on(os::now_ms());
-    let heap = thread::own_heap();
-    // SAFETY: `own_heap` returns the calling thread's heap or null, which is checked. Only that thread uses
-    // the cell, and heap records are never unmapped.
-    let seen = (!heap.is_null()).then(|| unsafe { &(*heap).fruitless });
+    let seen = seen();
     if again && !has_ready() && seen.is_some_and(|seen| seen.get() == freed()) {
         return Allocation::NONE;
     }
@@ -218,9 +231,15 @@ fn again(need: usize, align: usize, attempt: &dyn Fn() -> Allocation) -> Allocat
 /// consistent state.
 fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     let due = held::purge_is_due(need.max(SUPERSLAB), options::get().purge_delay, os::now_ms());
-    if due {
+    // Just after a refusal nothing is purged for what is refused again, however often it is asked for.
+    let is_refused = || held::is_beyond_hard(need, spare()) || !os::could_map(need);
+    let waits = due && FRUITLESS.is_on(os::now_ms()) && is_refused();
+    let purge = || {
         purge::purge_from(Extent::All);
         held::purged(os::now_ms());
+    };
+    if due && !waits {
+        purge();
         let allocation = attempt();
         if !allocation.ptr.is_null() {
             return allocation;
@@ -228,15 +247,19 @@ fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     }
     // Go beyond the soft limit. Whatever refuses now is the hard limit or the system.
     let mut allocation = held::beyond_soft(attempt);
-    if allocation.ptr.is_null() && !due {
-        allocation = held::beyond_soft(|| reclaimed(attempt));
+    match (allocation.ptr.is_null(), due, waits) {
+        (false, _, true) => purge(),
+        (false, ..) => {}
+        (true, true, false) => FRUITLESS.tried(false, os::now_ms()),
+        (true, ..) => allocation = held::beyond_soft(|| reclaimed(attempt)),
     }
     limits::report_crossing();
     allocation
 }
 
-/// Resizes a large block in place or by moving its pages. A mapping that cannot grow in a process with limits
-/// tries again as [`or_reclaim`] does. Null when the block has to be copied.
+/// Resizes a large block in place or by moving its pages. A mapping that a limit keeps from growing tries
+/// again as [`or_reclaim`] does; one that cannot grow otherwise does not, since a purge would cost more than
+/// copying. Null when the block has to be copied.
 ///
 /// # Safety
 ///
@@ -248,7 +271,15 @@ pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize)
         return moved;
     }
     // SAFETY: it has failed, so the block is as it was.
-    unsafe { grow_by(block, kind, size, align, within_limits) }
+    unsafe {
+        grow_by(block, kind, size, align, |growth, attempt| {
+            if held::refuses(growth.next_multiple_of(os::page_size())) {
+                within_limits(growth, attempt)
+            } else {
+                Allocation::NONE
+            }
+        })
+    }
 }
 
 /// Tries to resize a large block once more, when there is no memory for a copy either: it may be too long for
@@ -259,16 +290,15 @@ pub(crate) unsafe fn resize(block: *mut u8, kind: u8, size: usize, align: usize)
 /// As [`large::resize`].
 #[cold]
 pub(crate) unsafe fn resize_at_last(block: *mut u8, kind: u8, size: usize, align: usize) -> *mut u8 {
-    if held::limited() {
-        // As `resize` has done.
-        return ptr::null_mut();
-    }
+    // For the copy all may have gone back already, which was not enough for that.
+    let again = |attempt: &dyn Fn() -> Allocation| {
+        let allocation = attempt();
+        if allocation.ptr.is_null() { reclaimed(attempt) } else { allocation }
+    };
     // SAFETY: this function's contract is that of `grow_by`.
     unsafe {
         grow_by(block, kind, size, align, |_, attempt| {
-            // For the copy all may have gone back already, which was not enough for that.
-            let allocation = attempt();
-            if allocation.ptr.is_null() { reclaimed(attempt) } else { allocation }
+            if held::limited() { held::beyond_soft(|| again(attempt)) } else { again(attempt) }
         })
     }
 }

@@ -338,7 +338,8 @@ impl Bins {
         }
     }
 
-    /// Whether `block` is among the free blocks of `slab`, including those that other threads have pushed.
+    /// Whether `block` is among the free blocks of `slab`: those that other threads have pushed, too, and
+    /// those that were not handed out since the slab was made, which may have a mark of an earlier one.
     ///
     /// # Safety
     ///
@@ -348,6 +349,9 @@ impl Bins {
         // SAFETY: the slab's owner, that is this thread, may take the chain; the blocks of the list are free
         // and linked.
         unsafe {
+            if ((*slab).bump..(*slab).end).contains(&block.cast()) {
+                return true;
+            }
             free_list::drain(slab);
             let mut at = (*slab).free;
             while !at.is_null() && at != block {

@@ -27,9 +27,9 @@ int main(int argc, char **argv) {
         blocks[i][0] = 1;
     }
     qsort(blocks, (size_t)count, sizeof *blocks, by_address);
-    /* A gap, behind which two blocks follow each other. */
-    int gap = count - 4;
-    while (blocks[gap + 2] != blocks[gap] + 2 * SIZE) CHECK((gap -= 2) > count / 2);
+    /* A gap behind which two blocks follow each other, in the middle: at an end all would go at once. */
+    int gap = count / 2 | 1;
+    while (blocks[gap + 2] != blocks[gap] + 2 * SIZE) CHECK((gap -= 2) > 0);
     free(blocks[gap]);
     malloc_trim(0);
     struct used_up used = use_up_maps();

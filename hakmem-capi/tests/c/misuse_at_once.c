@@ -24,6 +24,33 @@ static void *free_and_end(void *block) {
     return NULL;
 }
 
+static int is_among(void **blocks, long count, void *block) {
+    for (long i = 0; i < count; i++)
+        if (blocks[i] == block) return 1;
+    return 0;
+}
+
+/* A block whose slab was emptied and is made anew, where its mark still is: one of the last of the slab, which
+ * was not handed out again. Of a class with several in 64 KiB, which is as long as a slab is at least. */
+static void *remade(size_t size) {
+    enum { SLICE = 65536, MOST = 3 * SLICE / 16 + 200 };
+    static void *all[MOST], *again[MOST];
+    size = size < 16384 ? size : 16384;
+    all[0] = malloc(size);
+    long step = (long)malloc_usable_size(all[0]), count = 3 * SLICE / step + 200;
+    free(all[0]);
+    for (long i = 0; i < count; i++) CHECK((all[i] = malloc(size)));
+    for (long i = 0; i < count; i++) free(all[i]);
+    for (long i = 0; i < count; i++) {
+        CHECK((again[i] = malloc(size)));
+        char *block = (char *)again[i] + (SLICE / step - 2) * step;
+        if ((uintptr_t)again[i] % SLICE == 0 && is_among(all, count, block) && !is_among(again, i, block))
+            return block;
+    }
+    CHECK(!"a slab is made anew");
+    return NULL;
+}
+
 static void make(size_t size) {
     for (int i = 0; i < MANY; i++) CHECK((others[i] = malloc(size)));
 }
@@ -76,6 +103,8 @@ int main(int argc, char **argv) {
     } else if (!strcmp(kind, "moved")) { /* freed by a realloc that has moved the contents */
         char *moved = realloc(announce(block), size * 3 + 100);
         CHECK(moved && moved != block);
+    } else if (!strcmp(kind, "remade")) {
+        block = announce(remade(size));
     } else if (!strcmp(kind, "there")) { /* first by another thread, which lives */
         CHECK(pthread_create(&thread, NULL, free_and_stay, announce(block)) == 0);
         CHECK(sem_wait(&freed) == 0);

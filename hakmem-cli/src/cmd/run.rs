@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::process::Status;
-use crate::records::Records;
+use crate::records::{self, Records};
 use crate::settings::{self, Settings};
 use crate::{library, preload, process, report, why};
 
@@ -25,8 +25,8 @@ pub struct Args {
     #[arg(long)]
     exact: bool,
 
-    /// Print the library's statistics of the main process as a table; where that cannot be printed, the exit
-    /// status is 1 instead of 0
+    /// Print the library's statistics of the main process as a table; where there are none, or they cannot be
+    /// printed, the exit status is 1 instead of 0
     #[arg(long)]
     stats: bool,
 
@@ -59,11 +59,15 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
         Err(error) => return Ok(could_not_start(program, &error)),
     };
 
-    let summary = records.summary(outcome.pid);
+    let (text, lost) = (records.text(), records.lost());
+    // Now: a signal may end this process while it prints, and leaving runs no destructors. The library's
+    // folder goes then, too.
+    drop((records, preload));
+    let summary = records::summary(&text, outcome.pid);
     let name = report::name(program);
-    let shown = settings.deliver(&name, &records, &summary);
+    let shown = settings.deliver(&name, &text, &summary);
     if !args.quiet {
-        let lost = records.lost().filter(|_| summary.processes == 0);
+        let lost = lost.filter(|_| summary.processes == 0);
         match lost.filter(|_| why::obvious(program, &library).is_none()) {
             Some(why) => report::say(&format!("hakmem: whether {name} was served cannot be told: {why}")),
             None => {
@@ -72,8 +76,6 @@ pub fn execute(args: Args) -> anyhow::Result<ExitCode> {
             }
         }
     }
-    // Leaving runs no destructors, and both own a temporary folder.
-    drop((records, preload));
     // The program's own failure says more than ours.
     if !shown && outcome.status == Status::Exited(0) {
         return Ok(ExitCode::FAILURE);

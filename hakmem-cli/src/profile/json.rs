@@ -19,7 +19,8 @@ pub fn render(
 ) -> serde_json::Result<Vec<u8>> {
     let mut groups = profile.groups(moment, by);
     groups.sort_by(|a, b| b.figures.bytes(what).total_cmp(&a.figures.bytes(what)));
-    let document = Document { profile, moment, groups, suspects: suspects::find(profile), missing };
+    let suspects = suspects::find(profile, moment.snapshot + 1);
+    let document = Document { profile, moment, groups, suspects, missing };
     let mut text = serde_json::to_vec_pretty(&document)?;
     text.push(b'\n');
     Ok(text)

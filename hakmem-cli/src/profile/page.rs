@@ -136,7 +136,7 @@ fn data(profile: &Profile, moment: &Moment) -> Value {
         });
         stacks.push(numbered.collect());
     }
-    let mut picked = profile.pick(POINTS);
+    let mut picked = profile.pick(profile.raw.snapshots.len(), POINTS);
     // What the tables are of is where the page begins.
     let place = picked.partition_point(|&snapshot| snapshot < moment.snapshot);
     if picked.get(place) != Some(&moment.snapshot) {
@@ -245,7 +245,7 @@ fn site(profile: &Profile, stack: Option<usize>) -> Markup {
 }
 
 fn suspected(profile: &Profile) -> Markup {
-    let suspects = suspects::find(profile);
+    let suspects = suspects::find(profile, profile.raw.snapshots.len());
     let id = format!("leaks{}", profile.raw.process.pid);
     html! {
         section.suspects aria-labelledby=(id) {

@@ -41,7 +41,7 @@ pub fn render(profile: &Profile, moment: &Moment, choice: &Choice) -> String {
         section(profile, moment, &groups, &total, what, choice, &mut text);
     }
     let _ = writeln!(text, "\n{}", wrap(&retention(profile, moment), choice.width));
-    suspected(profile, choice, &mut text);
+    suspected(profile, moment, choice, &mut text);
     text + &said(&notes(profile), choice.width)
 }
 
@@ -133,9 +133,9 @@ fn section(
     }
 }
 
-/// Call sites that grow.
-fn suspected(profile: &Profile, choice: &Choice, text: &mut String) {
-    let suspects = suspects::find(profile);
+/// Call sites that grow, as far as is known by then.
+fn suspected(profile: &Profile, moment: &Moment, choice: &Choice, text: &mut String) {
+    let suspects = suspects::find(profile, moment.snapshot + 1);
     if suspects.is_empty() {
         return;
     }

@@ -103,9 +103,10 @@ impl Profile {
         }
     }
 
-    /// Snapshots to look at, so many at most: all, or some evenly spread, with the first and the last.
-    pub fn pick(&self, most: usize) -> Vec<usize> {
-        let number = self.raw.snapshots.len();
+    /// Snapshots to look at among the first `number`, so many at most: all, or some evenly spread, with the
+    /// first and the last.
+    pub fn pick(&self, number: usize, most: usize) -> Vec<usize> {
+        let number = number.min(self.raw.snapshots.len());
         if number <= most {
             return (0..number).collect();
         }

@@ -170,3 +170,37 @@ fn slabs_with_few_free_blocks_serve_who_cannot_get_another_one() {
         take().is_none()
     }));
 }
+
+/// How a process ends that hands out a block for the first time, in front of whose end `before` was written.
+fn handed_out(slab: &'static Slab, before: u64) -> i32 {
+    let place = slab.nth(3);
+    place.trailer().store(before, Relaxed);
+    let mut status = -1;
+    // SAFETY: the child has the only thread of this process, and ends.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            state().hand_out(place, 10, 8, parts::now());
+            libc::_exit(0);
+        }
+        assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+    }
+    place.trailer().store(0, Relaxed);
+    status
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "forks")]
+fn what_is_written_before_a_block_is_handed_out_at_all_is_found() {
+    let _alone = lists::ALONE.lock();
+    assert!(child::is_so(|| {
+        let slab = used_up(20);
+        let ends = |hardened, before| {
+            parts::init(&Options::new().hardened(hardened), 1);
+            handed_out(slab, before)
+        };
+        assert_eq!(ends(Hardened::ON, 0), 0);
+        assert_eq!(ends(Hardened::ZERO, 1), 0, "nothing is said of trailers");
+        libc::WTERMSIG(ends(Hardened::CANARY, 1)) == libc::SIGABRT
+    }));
+}

@@ -99,15 +99,18 @@ mod tests {
     use crate::large::cache::tests::sums_are_made_anew;
     use crate::superslab::layout::{SLICE, SUPERSLAB};
 
-    #[repr(align(65536))]
-    struct Memory([u8; 4 * SLICE]);
+    /// Four slices of memory, each by its number.
+    fn slices() -> impl Fn(usize) -> *mut u8 {
+        #[repr(align(65536))]
+        struct Memory([u8; 4 * SLICE]);
+        let memory = Box::leak(Box::new(Memory([1; 4 * SLICE])));
+        let start = (&raw mut memory.0).cast::<u8>();
+        move |i| start.wrapping_add(i * SLICE)
+    }
 
     #[test]
     fn what_the_system_would_not_unmap_is_kept_though_there_is_no_place() {
-        let mut cache = Cache::new();
-        let memory = Box::leak(Box::new(Memory([1; 4 * SLICE])));
-        let start = (&raw mut memory.0).cast::<u8>();
-        let block = |i: usize| start.wrapping_add(i * SLICE);
+        let (mut cache, block) = (Cache::new(), slices());
         for (i, slices) in [(0, 1), (1, 1), (2, 2)] {
             cache.push(Mapping { block: block(i), len: slices * SLICE, huge: i == 1, clean: false });
         }
@@ -125,10 +128,7 @@ mod tests {
 
     #[test]
     fn who_comes_first_is_taken_first_and_none_is_lost_at_the_end() {
-        let mut queue = Queue::new();
-        let memory = Box::leak(Box::new(Memory([1; 4 * SLICE])));
-        let start = (&raw mut memory.0).cast::<u8>();
-        let block = |i: usize| start.wrapping_add(i * SLICE);
+        let (mut queue, block) = (Queue::new(), slices());
         let push = |queue: &mut Queue, i| {
             queue.push(Mapping { block: block(i), len: SLICE, huge: false, clean: false });
         };

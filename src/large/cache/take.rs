@@ -4,6 +4,7 @@ use crate::base::counters::LARGE_CACHE_HITS;
 use crate::large::cache::{CACHE, DELAY, REGRET, kept, missed};
 use crate::large::huge::Mapping;
 use crate::os::now_ms;
+use crate::os::returning::Returning;
 use crate::superslab::layout::SLICE;
 use crate::sync::Ordering::Relaxed;
 
@@ -80,15 +81,22 @@ fn wanted(len: usize) {
 }
 
 /// Takes the longest memory that is kept, if it is shorter than `len` bytes but a good part of it: to be made
-/// longer.
-pub(in crate::large) fn take_part(len: usize) -> Option<Mapping> {
+/// longer. It may come back, which whoever is refused meanwhile can wait for. Nothing that the system has
+/// refused to unmap: it lies between others.
+pub(in crate::large) fn take_part(len: usize) -> Option<(Mapping, Returning)> {
     if kept() < len / PART {
         return None;
     }
     let mut cache = CACHE.lock_soon()?;
-    let (longest, entry) = cache.used().filter(|(_, e)| !e.clean).max_by_key(|(_, e)| e.len())?;
+    let (longest, entry) =
+        cache.used().filter(|(_, e)| !e.clean && !e.refused).max_by_key(|(_, e)| e.len())?;
     let part = entry.len();
-    (part >= len / PART && part < len).then(|| cache.take(longest, part))
+    if part < len / PART || part >= len {
+        return None;
+    }
+    // First, so that who misses it in the cache knows of it.
+    let returning = Returning::begin();
+    Some((cache.take(longest, part), returning))
 }
 
 /// Takes at least `len` bytes of memory that begins at `end`, the end of a block that grows. Returns how many

@@ -29,6 +29,12 @@ fn in_vain() {
     FRUITLESS.tried(false, os::now_ms().wrapping_add(1_000_000));
 }
 
+fn nothing_freed_since() {
+    if let Some(seen) = seen() {
+        seen.set(freed());
+    }
+}
+
 /// A block of the heap's slab, which another thread has freed, is on its ready list.
 fn ready(heap: *mut Heap) {
     // SAFETY: the heap is this thread's, and the block nobody else's.
@@ -82,12 +88,22 @@ fn what_could_never_be_had_is_refused_without_a_search() {
         let held = held::bytes() - spare();
         held::set(0, held + 2 * MIB);
         in_vain();
+        nothing_freed_since();
         assert!(!is_hopeless(2 * MIB, 1) && is_hopeless(2 * MIB + 1, 1));
         let returning = returning::Returning::begin();
         assert!(!is_hopeless(2 * MIB + 1, 1), "more may be on its way");
         drop(returning);
-        assert!(is_hopeless(2 * MIB + 1, 1) && !has_ready());
+        assert!(is_hopeless(2 * MIB + 1, 1) && !has_ready() && !has_freed());
+        // SAFETY: the heap is this thread's, and so is the block, which nobody uses after its free.
+        unsafe { Heap::free(heap, Heap::refill(heap, 5).ptr, 5) };
+        assert!(has_freed() && !is_hopeless(2 * MIB + 1, 1), "it may have freed something itself");
+        // The refill has given back a run.
+        held::set(0, held::bytes() - spare() + 2 * MIB);
+        assert!(!is_hopeless(2 * MIB + 1, 1));
+        nothing_freed_since();
+        assert!(is_hopeless(2 * MIB + 1, 1));
         ready(heap);
+        nothing_freed_since();
         assert!(has_ready() && !is_hopeless(2 * MIB + 1, 1), "others have freed something");
         held::set(0, 0);
         // SAFETY: a block in use, which nobody uses after this.

@@ -228,6 +228,9 @@ fn what_is_on_a_slabs_list_or_on_its_way_there_is_found() {
             (*slab).remote.push(head, tail, 2);
             let held: Vec<_> = taken.iter().map(|&block| bins.holds(slab, block.cast())).collect();
             assert_eq!(held, [true, true, true, true, false, false]);
+            let untouched = (*slab).bump;
+            assert!(untouched < (*slab).end && bins.holds(slab, untouched.cast()));
+            assert!(!bins.holds(slab, (*slab).end.cast()));
             assert_eq!(Slab::in_use(slab), 2);
         }
     });

@@ -7,7 +7,7 @@ use super::super::model::Subject;
 use super::super::run::{self, Job};
 use super::super::{machine, output};
 use super::{TRIAL, subject};
-use crate::records::Records;
+use crate::records::{self, Records};
 use crate::{elf, why};
 
 /// That of glibc.
@@ -51,7 +51,7 @@ pub fn hakmems_version(library: &Path) -> Option<String> {
         ("HAKMEM_STATS_FILE".into(), records.path().to_str()?.into()),
     ];
     run::run(&job, &trial).ok()?;
-    records.summary(0).version
+    records::summary(&records.text(), 0).version
 }
 
 /// What the loader of musl, which is all of musl, says of itself when it is given nothing to load.
