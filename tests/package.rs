@@ -14,7 +14,7 @@ mod skips;
 const MOST_FILES: usize = 281;
 const MOST_BYTES: usize = 65 << 15;
 /// Bytes of the file that is published.
-const MOST_PACKED: u64 = 69 << 13;
+const MOST_PACKED: u64 = 70 << 13;
 
 /// What cargo makes itself.
 const MADE: [&str; 3] = [".cargo_vcs_info.json", "Cargo.lock", "Cargo.toml.orig"];
