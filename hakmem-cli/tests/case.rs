@@ -54,6 +54,15 @@ fn show(path: &Path) -> Value {
     serde_json::from_str(ended.stdout()).unwrap()
 }
 
+/// What a text says that resident memory consists of, each time that it does: the words, without figures.
+fn parts(text: &str) -> Vec<Vec<String>> {
+    let lines = text.split("Resident at the end: ").skip(1);
+    let sums = lines.map(|rest| rest.split_once(" = ").unwrap().1.split(". ").next().unwrap());
+    let word = |part: &str| part.split_whitespace().skip(2).collect::<Vec<_>>().join(" ");
+    // What is not the allocator's is what is left, above or below nothing.
+    sums.map(|sum| sum.split(" +").map(word).collect()).collect()
+}
+
 /// The innermost function of a stack that is the program's own, with its place.
 fn place(stack: &Value) -> (&str, &str) {
     let frames = stack.as_array().unwrap().iter();
@@ -85,6 +94,9 @@ fn the_page_finds_the_line_and_its_fix_is_one() {
     std::fs::write(&source, &text).unwrap();
     shell(folder, build);
     let before = serve(folder, profile, load, "server.profile");
+    // The page's own lines, by their words.
+    let shown = parts(run(hakmem().arg("profile").arg(&before)).stdout());
+    assert_eq!(parts(&page), [&*shown[0], &*shown[0]], "the page's lines");
     let value = show(&before);
     let suspects = value["leak_suspects"].as_array().unwrap();
     assert_eq!(suspects.len(), 1, "{suspects:?}");
