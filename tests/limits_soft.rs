@@ -97,11 +97,30 @@ fn the_hook_is_called_once_for_each_crossing() {
 #[test]
 fn what_is_refused_again_purges_nothing() {
     let _alone = alone();
+    for size in [200, 60_000] {
+        refused_again(size);
+    }
+}
+
+/// Beside blocks of this size: small ones, or with gaps as long as each.
+fn refused_again(size: usize) {
+    hakmem::purge();
     let start = held();
     limit(start + 32 * MIB, start + 48 * MIB);
     let mut blocks = Vec::new();
     while hakmem::bytes_held() < start + 42 * MIB {
-        blocks.push(make(200));
+        blocks.push(make(size));
+    }
+    if size > 200 {
+        let mut gap = false;
+        blocks.retain(|&block| {
+            gap = !gap;
+            if gap {
+                free(block, size);
+            }
+            !gap
+        });
+        hakmem::purge();
     }
     let hits = stats().soft_limit_hits;
     for _ in 0..20 {
@@ -114,7 +133,7 @@ fn what_is_refused_again_purges_nothing() {
     let block = make(4 * MIB);
     assert!(!block.is_null() && stats().soft_limit_hits == hits + 1, "{:?}", stats());
     free(block, 4 * MIB);
-    free_all(blocks, 200);
+    free_all(blocks, size);
 }
 
 #[test]

@@ -59,8 +59,9 @@ fn parts(text: &str) -> Vec<Vec<String>> {
     let lines = text.split("Resident at the end: ").skip(1);
     let sums = lines.map(|rest| rest.split_once(" = ").unwrap().1.split(". ").next().unwrap());
     let word = |part: &str| part.split_whitespace().skip(2).collect::<Vec<_>>().join(" ");
-    // What is not the allocator's is what is left, above or below nothing.
-    sums.map(|sum| sum.split(" +").map(word).collect()).collect()
+    // But for what is not the allocator's, the last one: that is what is left, above nothing or below.
+    let allocators = |sum: &str| sum.split(" +").take(5).map(word).collect();
+    sums.map(allocators).collect()
 }
 
 /// The innermost function of a stack that is the program's own, with its place.

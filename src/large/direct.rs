@@ -95,7 +95,7 @@ pub(super) fn alloc(size: usize, align: usize, clear: bool, growing: bool) -> Al
     let Some(len) = length_for(size) else { return Allocation::NONE };
     // Not to clear it: that would touch the new part, too.
     let part = if clear || align > os::page_size() { None } else { cache::take_part(len) };
-    if let Some((kept, _returning)) = part {
+    if let Some(kept) = part {
         // SAFETY: out of the cache, so ours alone.
         let block = unsafe { extend(kept, len, keeps_huge_pages_when_moved(kept)) };
         if !block.is_null() {

@@ -232,7 +232,7 @@ fn again(need: usize, align: usize, attempt: &dyn Fn() -> Allocation) -> Allocat
 fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     let due = held::purge_is_due(need.max(SUPERSLAB), options::get().purge_delay, os::now_ms());
     // Just after a refusal nothing is purged for what is refused again, however often it is asked for.
-    let is_refused = || held::is_beyond_hard(need, spare()) || !os::could_map(need);
+    let is_refused = || held::is_beyond_hard(need, 0) || !os::could_map(need);
     let waits = due && FRUITLESS.is_on(os::now_ms()) && is_refused();
     let purge = || {
         purge::purge_from(Extent::All);

@@ -4,7 +4,6 @@ use crate::base::counters::LARGE_CACHE_HITS;
 use crate::large::cache::{CACHE, DELAY, REGRET, kept, missed};
 use crate::large::huge::Mapping;
 use crate::os::now_ms;
-use crate::os::returning::Returning;
 use crate::superslab::layout::SLICE;
 use crate::sync::Ordering::Relaxed;
 
@@ -81,9 +80,8 @@ fn wanted(len: usize) {
 }
 
 /// Takes the longest memory that is kept, if it is shorter than `len` bytes but a good part of it: to be made
-/// longer. It may come back, which whoever is refused meanwhile can wait for. Nothing that the system has
-/// refused to unmap: it lies between others.
-pub(in crate::large) fn take_part(len: usize) -> Option<(Mapping, Returning)> {
+/// longer. Nothing that the system has refused to unmap: it lies between others.
+pub(in crate::large) fn take_part(len: usize) -> Option<Mapping> {
     if kept() < len / PART {
         return None;
     }
@@ -91,12 +89,7 @@ pub(in crate::large) fn take_part(len: usize) -> Option<(Mapping, Returning)> {
     let (longest, entry) =
         cache.used().filter(|(_, e)| !e.clean && !e.refused).max_by_key(|(_, e)| e.len())?;
     let part = entry.len();
-    if part < len / PART || part >= len {
-        return None;
-    }
-    // First, so that who misses it in the cache knows of it.
-    let returning = Returning::begin();
-    Some((cache.take(longest, part), returning))
+    (part >= len / PART && part < len).then(|| cache.take(longest, part))
 }
 
 /// Takes at least `len` bytes of memory that begins at `end`, the end of a block that grows. Returns how many
