@@ -97,7 +97,7 @@ fn the_hook_is_called_once_for_each_crossing() {
 #[test]
 fn what_is_refused_again_purges_nothing() {
     let _alone = alone();
-    for size in [200, 60_000] {
+    for size in [200, 70_000] {
         refused_again(size);
     }
 }
