@@ -275,29 +275,36 @@ fn a_block_that_shrinks_in_steps_hardly_moves() {
     }
 }
 
+/// Frees blocks of `long` bytes, each before one of `short` bytes is made. Where that lies behind the first one's
+/// beginning, in the same mapping, `look` sees that beginning and the bytes between the two. Returns how often
+/// it said that it saw something.
+fn before_shorter_blocks(long: usize, short: usize, look: impl Fn(*mut u8, usize) -> bool) -> usize {
+    let mut found = 0;
+    for _ in 0..100 {
+        let old = filled(long);
+        // SAFETY: made with these layouts, and freed once.
+        unsafe {
+            dealloc(old, layout(long));
+            let new = filled(short);
+            let len = new.addr().wrapping_sub(old.addr());
+            found += usize::from(len < long && look(old, len));
+            dealloc(new, layout(short));
+        }
+    }
+    found
+}
+
 /// Without guard pages all of a mapping can be touched, and a block does not begin where the last one did.
 #[test]
 fn nothing_is_left_of_a_longer_block() {
     let options = [("HAKMEM_HARDENED", "zero,canary"), ("HAKMEM_PURGE_DELAY", "-1")];
     succeeds("nothing_is_left_of_a_longer_block", &options, || {
-        let (long, short) = (100_000, 90_000);
-        let mut found = 0;
-        for _ in 0..100 {
-            let old = filled(long);
-            // SAFETY: made with these layouts, and freed once. Who reads a freed block has what is asked
-            // about.
-            unsafe {
-                dealloc(old, layout(long));
-                let new = filled(short);
-                let before = new.addr().wrapping_sub(old.addr());
-                if before < long {
-                    found += 1;
-                    let page = before & !4095;
-                    assert!((0..page).all(|at| old.add(at).read_volatile() == 0), "{before} bytes before");
-                }
-                dealloc(new, layout(short));
-            }
-        }
+        let found = before_shorter_blocks(100_000, 90_000, |from, len| {
+            let page = len & !4095;
+            // SAFETY: all of the mapping can be touched. Who reads a freed block has what is asked about.
+            assert!((0..page).all(|at| unsafe { from.add(at).read_volatile() } == 0), "{len} bytes before");
+            page > 0
+        });
         assert!(found > 0, "none was used again");
     });
 }
@@ -313,25 +320,15 @@ fn pages_of_a_longer_block_go_back() {
     let options = [("HAKMEM_HARDENED", "light"), ("HAKMEM_PURGE_DELAY", "-1"), ("HAKMEM_THP", "never")];
     succeeds("pages_of_a_longer_block_go_back", &options, || {
         // Of the same mapping, with their guard pages.
-        let (long, short) = (118_000, 70_000);
-        let mut found = 0;
-        for _ in 0..100 {
-            let old = filled(long);
-            // SAFETY: made with these layouts, and freed once. The system is asked about a part of a mapping.
-            unsafe {
-                dealloc(old, layout(long));
-                let new = filled(short);
-                let before = (new.addr() & !(page - 1)).wrapping_sub(old.addr() & !(page - 1));
-                if before < long {
-                    let mut pages = vec![0; before / page];
-                    let from = old.map_addr(|at| at & !(page - 1));
-                    assert_eq!(libc::mincore(from.cast(), before, pages.as_mut_ptr()), 0);
-                    assert!(pages.iter().all(|page| page & 1 == 0), "{pages:?}");
-                    found += usize::from(before > page);
-                }
-                dealloc(new, layout(short));
-            }
-        }
+        let found = before_shorter_blocks(118_000, 70_000, |from, len| {
+            let whole = (from.addr() % page + len) / page;
+            let from = from.map_addr(|at| at & !(page - 1));
+            let mut pages = vec![0; whole];
+            // SAFETY: the system is asked about a part of a mapping, and writes a byte for each page.
+            assert_eq!(unsafe { libc::mincore(from.cast(), whole * page, pages.as_mut_ptr()) }, 0);
+            assert!(pages.iter().all(|page| page & 1 == 0), "{pages:?}");
+            whole > 1
+        });
         assert!(found > 0, "none was used again");
     });
 }

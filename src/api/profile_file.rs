@@ -92,10 +92,18 @@ fn tick() {
         return;
     }
     FAILED.store(0, Relaxed);
-    if WRITTEN.fetch_add(1, Relaxed) >= SNAPSHOTS - 1 {
-        WRITTEN.store(0, Relaxed);
+    if doubles() {
         INTERVAL.store(interval.saturating_mul(2), Relaxed);
     }
+}
+
+/// One more snapshot is in the file. Whether the time between two doubles.
+fn doubles() -> bool {
+    let last = WRITTEN.fetch_add(1, Relaxed) >= SNAPSHOTS - 1;
+    if last {
+        WRITTEN.store(0, Relaxed);
+    }
+    last
 }
 
 /// Appends a snapshot to the profile's own file: `<prefix>.<pid>.hakprof`. False, after a message the first
@@ -140,4 +148,16 @@ pub(super) fn totals(why: Why) -> Totals {
             (s.fresh_bytes + s.slack_bytes).saturating_sub(s.untouched_bytes),
         ]
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    extern crate std;
+
+    #[test]
+    fn the_time_between_snapshots_doubles_with_every_512th() {
+        let doubled = (1..=1100).filter(|_| doubles());
+        assert_eq!(doubled.collect::<std::vec::Vec<_>>(), [512, 1024]);
+    }
 }

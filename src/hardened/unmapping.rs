@@ -230,18 +230,19 @@ fn goes_back() -> bool {
 /// Gives back what is kept of freed mappings. Returns how many bytes of address space.
 #[unsafe(link_section = "hakmem_rare")]
 pub(super) fn purge() -> usize {
-    let mut bytes = 0;
     let take = |mut kept: Guard<'_, Quarantine>| kept.remove(0).map(with_returning);
-    // Not what others free meanwhile: that would not end where they are faster.
-    for _ in 0..KEPT {
-        let Some((large, _returning)) = QUARANTINE.lock_soon().and_then(take) else { break };
+    let bytes = each_kept(|| {
+        let (large, _returning) = QUARANTINE.lock_soon().and_then(take)?;
         // SAFETY: it was kept, so freed; now it is ours alone.
-        bytes += unsafe { give_back(large) };
-    }
-    if goes_back() {
-        bytes += give_back_aside();
-    }
-    bytes
+        Some(unsafe { give_back(large) })
+    });
+    if goes_back() { bytes + give_back_aside() } else { bytes }
+}
+
+/// The sum of what `next` returns, as often as there was something to give back when this began, and no
+/// oftener: what others free meanwhile has no end where they are faster.
+fn each_kept(mut next: impl FnMut() -> Option<usize>) -> usize {
+    (0..KEPT).map_while(|_| next()).sum()
 }
 
 /// Bytes of address space mapped for blocks, and how many of them are pages of freed ones that are kept.
@@ -253,4 +254,16 @@ pub(super) fn mapped() -> (usize, usize) {
 /// In the child of a fork.
 pub(super) fn inherit() {
     QUARANTINE.inherit();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_purge_ends_though_others_free_as_fast() {
+        assert_eq!(each_kept(|| Some(2)), 2 * KEPT);
+        let mut left = [3, 4].into_iter();
+        assert_eq!(each_kept(|| left.next()), 7);
+    }
 }

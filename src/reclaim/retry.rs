@@ -247,11 +247,14 @@ fn within_limits(need: usize, attempt: &dyn Fn() -> Allocation) -> Allocation {
     }
     // Go beyond the soft limit. Whatever refuses now is the hard limit or the system.
     let mut allocation = held::beyond_soft(attempt);
-    match (allocation.ptr.is_null(), due, waits) {
-        (false, _, true) => purge(),
-        (false, ..) => {}
-        (true, true, false) => FRUITLESS.tried(false, os::now_ms()),
-        (true, ..) => allocation = held::beyond_soft(|| reclaimed(attempt)),
+    let got = !allocation.ptr.is_null();
+    if got && waits {
+        purge();
+    }
+    if !got && due && !waits {
+        FRUITLESS.tried(false, os::now_ms());
+    } else if !got {
+        allocation = held::beyond_soft(|| reclaimed(attempt));
     }
     limits::report_crossing();
     allocation
