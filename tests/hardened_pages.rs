@@ -276,8 +276,8 @@ fn a_block_that_shrinks_in_steps_hardly_moves() {
 }
 
 /// Frees blocks of `long` bytes, each before one of `short` bytes is made. Where that lies behind the first
-/// one's beginning, in the same mapping, `look` sees that beginning and the bytes between the two. Returns how
-/// often it said that it saw something.
+/// one's beginning, in the same mapping, `look` sees that beginning and the bytes between the two. Returns
+/// how often it said that it saw something.
 fn before_shorter_blocks(long: usize, short: usize, look: impl Fn(*mut u8, usize) -> bool) -> usize {
     let mut found = 0;
     for _ in 0..100 {
