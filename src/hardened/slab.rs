@@ -105,8 +105,8 @@ pub(crate) struct Figures {
     pub(crate) class: usize,
     pub(crate) bytes: usize,
     pub(crate) stride: usize,
-    /// Whether all of it is resident once part of it is.
-    pub(crate) huge: bool,
+    /// Bytes of the pages of blocks that were ever handed out; where pages are huge, all.
+    pub(crate) touched: usize,
     pub(crate) fresh: usize,
     pub(crate) free: usize,
     pub(crate) used: usize,
@@ -342,17 +342,26 @@ impl Slab {
     /// Its figures. Others may be at work there.
     pub(super) fn figures(&self) -> Figures {
         let mut counts = [0usize; 4];
+        // Slabs begin at pages. What is counted of these ends at `end`.
+        let (page, mut end, mut touched) = (os::page_size(), 0, 0);
         for index in 0..self.blocks() {
-            if let Some(count) = counts.get_mut(self.state(index).load(Relaxed) as usize) {
+            let state = self.state(index).load(Relaxed);
+            if let Some(count) = counts.get_mut(state as usize) {
                 *count += 1;
+            }
+            if state != FRESH {
+                let first = end.max(index * self.stride() & !(page - 1));
+                end = ((index + 1) * self.stride()).next_multiple_of(page);
+                touched += end - first;
             }
         }
         let [fresh, free, used, held] = counts;
+        let bytes = self.slices() * SLICE;
         Figures {
             class: self.class(),
-            bytes: self.slices() * SLICE,
+            bytes,
             stride: self.stride(),
-            huge: self.is_big() && spans::has_huge_pages(),
+            touched: if self.is_big() && spans::has_huge_pages() { bytes } else { touched },
             fresh,
             free,
             used,

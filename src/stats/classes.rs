@@ -119,7 +119,7 @@ pub(super) fn look_hardened(classes: &mut [ClassStats; ClassStats::COUNT]) -> ha
         let blocks = slab.used + slab.held + slab.free;
         class.slack_bytes += slab.bytes.saturating_sub((blocks + slab.fresh) * slab.stride) as u64;
         class.active_bytes += slab.bytes as u64;
-        class.resident_bytes += if slab.huge { slab.bytes } else { blocks * slab.stride } as u64;
+        class.resident_bytes += slab.touched as u64;
     })
 }
 
