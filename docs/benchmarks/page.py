@@ -111,7 +111,9 @@ class Rows:
         return statistics.median(ratios) if ratios else None
 
     def best(self):
-        return min((name for name in self.experiment.peers if name in self.median), key=self.median.get, default=None)
+        """The peer that ours compares worst with, by runs of the same round."""
+        ratios = {name: self.against(name) for name in self.experiment.peers if name in self.median}
+        return max((name for name in ratios if ratios[name]), key=ratios.get, default=None)
 
     def to_median_peer(self):
         peers = [self.median[name] for name in self.experiment.peers if name in self.median]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # How allocators do with 1 to as many threads as there are processors: the built-in workloads that have
-# threads, by `hakmem bench`, with as much work for each thread.
+# threads, by `hakmem bench`, with as much work for each thread (asymmetric, one-to-many and many-to-one: for
+# all together).
 #
 #   docs/benchmarks/scaling.sh FOLDER [OPTION of hakmem bench]...     (paths absolute; 5 minutes on 16 cores)
 #
