@@ -28,11 +28,12 @@ version() { jq -er --arg name "$1" '.packages[] | select(.name == $name) | .name
 
 # mimalloc: the sources, definitions and flags of the shared library in its CMakeLists.txt,
 # CMAKE_BUILD_TYPE=Release. (The package leaves out a file that cmake would need.) The package's own flags,
-# made for Rust programs, override nothing and are slower.
+# made for Rust programs, override nothing and are slower. On 64-bit Arm that file turns on the atomics of 2016.
+[ "$(uname -m)" = aarch64 ] && arch=(-march=armv8.1-a) || arch=()
 mimalloc=$(sources libmimalloc-sys)/c_src/mimalloc/v3
 mapfile -t files < <(sed -n '/^set(mi_sources/,/)/p' "$mimalloc/CMakeLists.txt" | grep -o 'src/[a-z/-]*\.c' | sed "s|^|$mimalloc/|")
 [ "${#files[@]}" -gt 10 ] || { echo "$mimalloc/CMakeLists.txt names its sources in another way now" >&2; exit 1; }
-"${CC:-cc}" -std=gnu11 -O3 -DNDEBUG -DMI_BUILD_RELEASE -DMI_CMAKE_BUILD_TYPE=release -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB \
+"${CC:-cc}" -std=gnu11 -O3 "${arch[@]}" -DNDEBUG -DMI_BUILD_RELEASE -DMI_CMAKE_BUILD_TYPE=release -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB \
     -DMI_SHARED_LIB_EXPORT -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-builtin-malloc -I "$mimalloc/include" \
     -shared -o "$out/mimalloc3.so" "${files[@]}" -lpthread -lrt
 number=$(grep -oP 'define MI_MALLOC_VERSION +\K[0-9]+' "$mimalloc/include/mimalloc.h")

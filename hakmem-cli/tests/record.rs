@@ -244,6 +244,25 @@ fn what_cannot_be_done_is_said_first() {
     assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 0);
 }
 
+/// To make a longer file would end the command by a signal.
+#[test]
+fn files_may_be_short() {
+    let place = Place::new();
+    let record = |options: &str| {
+        let (hakmem, file, program) = (env!("CARGO_BIN_EXE_hakmem"), place.file(), allocate());
+        let (file, program) = (file.display(), program.display());
+        run(Command::new("sh")
+            .arg("-c")
+            .arg(format!("ulimit -f 8192; exec '{hakmem}' record {options} -o '{file}' -- '{program}' all")))
+    };
+    let ended = record("--limit 500M");
+    assert!(ended.code() == Some(2) && ended.stderr.contains("--limit"), "{}", ended.stderr);
+    let ended = record("");
+    assert_eq!((ended.code(), ended.stdout()), (Some(7), "done\n"), "{}", ended.stderr);
+    assert!(!Trace::read(&place.file()).unwrap().truncated);
+    assert_eq!(std::fs::read_dir(place.0.path()).unwrap().count(), 1);
+}
+
 #[test]
 fn what_is_no_file_stays_what_it_is() {
     use std::os::unix::fs::FileTypeExt;

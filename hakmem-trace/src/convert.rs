@@ -57,12 +57,13 @@ pub fn convert(file: &File, names: bool) -> anyhow::Result<Recording> {
                 threads: BTreeMap::new(),
             }
         });
-        let chunks = process.threads.entry(field(2)).or_default();
-        if chunks.is_empty() {
-            let time = Some(self::word(&head, HEAD / 8)).filter(|&time| time != 0);
+        let thread = process.threads.entry(field(2)).or_default();
+        if thread.chunks.is_empty() {
+            thread.first = self::word(&head, HEAD / 8);
+            let time = Some(thread.first).filter(|&time| time != 0);
             process.first = [process.first, time].into_iter().flatten().min();
         }
-        chunks.push(start + HEAD as u64);
+        thread.chunks.push(start + HEAD as u64);
     }
 
     // In the order of their first events; those without any are left out.
@@ -107,8 +108,16 @@ struct Process {
     name: String,
     /// When it began.
     first: Option<u64>,
+    threads: BTreeMap<u32, Thread>,
+}
+
+/// The chunks of one thread.
+#[derive(Default)]
+struct Thread {
+    /// The time of its first event; 0 if there was none when the chunk was looked at.
+    first: u64,
     /// Where the events of each chunk are in the file.
-    threads: BTreeMap<u32, Vec<u64>>,
+    chunks: Vec<u64>,
 }
 
 impl Process {
@@ -130,32 +139,36 @@ impl Process {
         let mut cursors: Vec<_> = self
             .threads
             .iter()
-            .map(|(&thread, chunks)| Cursor {
+            .map(|(&number, thread)| Cursor {
                 file,
-                thread,
-                chunks,
+                thread: number,
+                chunks: &thread.chunks,
                 place: 0,
                 last: 0,
                 begun: [const { Vec::new() }; 2],
             })
             .collect();
-        // At the same time what ends comes before what begins: the clock may not tell them apart.
-        let mut next = BinaryHeap::new();
+        // At the same time what ends comes before what begins: the clock may not tell them apart. A thread
+        // begins with no event: nothing of it is read before its turn, as there may be very many.
+        let first = self.threads.values().enumerate();
+        let mut next: BinaryHeap<_> =
+            first.map(|(index, thread)| Reverse((thread.first, false, index, None))).collect();
         let queue =
             |next: &mut BinaryHeap<_>, cursors: &mut Vec<Cursor>, index: usize| -> anyhow::Result<()> {
                 if let Some(event) = cursors[index].next()? {
-                    next.push(Reverse((event.time(), event.begins(), index, event)));
+                    next.push(Reverse((event.time(), event.begins(), index, Some(event))));
                 }
                 Ok(())
             };
-        for index in 0..cursors.len() {
-            queue(&mut next, &mut cursors, index)?;
-        }
         let mut live = HashMap::<u64, Object>::new();
         while let Some(Reverse((time, _, index, event))) = next.pop() {
             if time >= until {
                 break;
             }
+            let Some(event) = event else {
+                queue(&mut next, &mut cursors, index)?;
+                continue;
+            };
             builder.thread(cursors[index].thread);
             match event {
                 Raw::Free { address, .. } => match live.remove(&address) {
@@ -170,7 +183,7 @@ impl Process {
                 Raw::Take { address, size, after, to, .. } => {
                     let from = live.remove(&address);
                     let put = Raw::Put { time: after.max(time), address: to, size, from };
-                    next.push(Reverse((put.time(), put.begins(), index, put)));
+                    next.push(Reverse((put.time(), put.begins(), index, Some(put))));
                     continue;
                 }
                 Raw::Put { address, size, from, .. } => {
@@ -228,7 +241,7 @@ struct Cursor<'a> {
     chunks: &'a [u64],
     place: usize,
     last: u64,
-    /// The chunk at hand, read twice.
+    /// The chunk at hand, read twice. Empty before the first and after the last one.
     begun: [Vec<u8>; 2],
 }
 
@@ -271,6 +284,7 @@ impl Cursor<'_> {
             self.place += kind.words();
             return Ok(Some(event));
         }
+        self.begun = Default::default();
         Ok(None)
     }
 }

@@ -238,7 +238,20 @@ mod tests {
 
     #[test]
     fn what_is_left_in_the_background_is_ended_too() {
-        let outcome = shell("sleep 100 & echo $!", 60_000);
-        assert_eq!(outcome.ended, Ended::Exited(0));
+        let folder = tempfile::tempdir().unwrap();
+        let number = folder.path().join("number");
+        let script = format!("sleep 100 & echo $! > '{}'", number.display());
+        assert_eq!(shell(&script, 60_000).ended, Ended::Exited(0));
+        let number = std::fs::read_to_string(number).unwrap();
+        let status = std::path::Path::new("/proc").join(number.trim()).join("stat");
+        // Until whoever is its parent now has seen that it has ended.
+        let is_running = || std::fs::read_to_string(&status).is_ok_and(|line| !line.contains(") Z "));
+        for _ in 0..500 {
+            if !is_running() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("process {number} goes on");
     }
 }

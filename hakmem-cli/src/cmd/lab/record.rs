@@ -209,7 +209,14 @@ fn raw_file(output: &Path, asked: Option<u64>) -> anyhow::Result<NamedTempFile> 
     if let Some(limit) = asked {
         ensure!(limit <= free, "{} has only {} free for --limit", folder.display(), report::mebibytes(free));
     }
-    let limit = asked.unwrap_or(LIMIT.min(free / 2));
+    // A longer file than the process may write would end it by a signal.
+    let (longest, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE)?;
+    let longest = longest.saturating_sub(raw::file_size(1));
+    if let Some(limit) = asked {
+        let may = report::mebibytes(longest);
+        ensure!(limit <= longest, "files may have {may} at the most here (ulimit -f), less than --limit");
+    }
+    let limit = asked.unwrap_or(LIMIT.min(free / 2).min(longest));
     let chunks = (limit / raw::CHUNK as u64).clamp(1, u32::MAX.into());
     file.write_all([raw::MAGIC, chunks].map(u64::to_ne_bytes).as_flattened()).with_context(context)?;
     file.as_file().set_len(raw::file_size(chunks)).with_context(context)?;
